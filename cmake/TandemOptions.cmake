@@ -1,0 +1,38 @@
+# Options of the build and the flags that follow from them.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Debug, Release, RelWithDebInfo" FORCE)
+endif()
+
+set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where a GPU is present)")
+set(TANDEM_SANITIZE "" CACHE STRING "Sanitizers for the whole build: address,undefined or thread")
+option(TANDEM_TESTS "Build the tests" ON)
+option(TANDEM_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(TANDEM_WERROR "Treat warnings as errors" OFF)
+
+find_program(TANDEM_CCACHE ccache)
+if(TANDEM_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${TANDEM_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${TANDEM_CCACHE}")
+endif()
+
+add_compile_options(-Wall -Wextra)
+if(TANDEM_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(TANDEM_SANITIZE)
+  add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TANDEM_SANITIZE})
+  add_compile_definitions(TANDEM_SANITIZED=1)
+endif()
+
+include_directories("${CMAKE_SOURCE_DIR}" "${CMAKE_SOURCE_DIR}/common/include" "${CMAKE_SOURCE_DIR}/client/include")

@@ -1,0 +1,140 @@
+// File: status.h
+//
+// `Status` and `Result<T>`: how every function of Tandem that can fail says so. The codes are the canonical codes of
+// gRPC, so that a status means the same in the daemon, on the wire and in the client. No exception crosses a module.
+//
+// Example:
+//   Result<UniqueFd> fd = Open(path);
+//   if (!fd.ok()) return fd.status();
+//   Use(*fd);
+#pragma once
+
+#include <cassert>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tandem {
+
+// Canonical codes; values equal those of grpc::StatusCode.
+enum class Code : int {
+  kOk = 0,
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,     // the request is wrong whatever the state: a bad shape, an overflow, a forged length
+  kDeadlineExceeded = 4,    // somebody did not come in time; the message names who
+  kNotFound = 5,            // no such id, or the id of another session
+  kAlreadyExists = 6,
+  kPermissionDenied = 7,    // peer credentials do not allow it
+  kResourceExhausted = 8,   // a quota or the machine's memory; detail has limit and usage
+  kFailedPrecondition = 9,  // the state forbids it: a fused algorithm was required and refused
+  kAborted = 10,            // a launch was cut off by an engine's end
+  kOutOfRange = 11,         // an offset or a rank beyond its bounds
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,        // a rank, the daemon or the group is gone; the message names it
+  kDataLoss = 15,
+  kUnauthenticated = 16,    // no token, a forged one, or one of an earlier daemon
+};
+
+// The code's canonical name, for example "INVALID_ARGUMENT".
+std::string_view CodeName(Code code);
+
+// What a program needs to know beside the message. Every field may be empty.
+struct StatusDetail {
+  std::string reason;  // stable, upper case, for programs: "QUOTA_SESSIONS", "SESSION_LOST", "FIELD_MISMATCH"
+  std::string who;     // the rank, session or GPU that caused it
+  std::string field;   // the request's field that is wrong
+  long long limit = 0;
+  long long usage = 0;
+  bool operator==(const StatusDetail&) const = default;
+};
+
+// The outcome of an operation: OK, or a code with a message for people and a detail for programs.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(Code code, std::string message, StatusDetail detail)
+      : code_(code), message_(std::move(message)), detail_(std::move(detail)) {}
+
+  static Status Ok() { return {}; }
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+  const StatusDetail& detail() const { return detail_; }
+
+  // The same status with `prefix` and ": " before its message; OK stays OK.
+  Status WithContext(std::string_view prefix) const;
+  // The same status with another detail.
+  Status WithDetail(StatusDetail detail) const;
+  // "CODE_NAME: message", or "OK".
+  std::string ToString() const;
+
+  bool operator==(const Status&) const = default;
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+  StatusDetail detail_;
+};
+
+// Shorthands: InvalidArgument("rows must be positive").
+Status InvalidArgument(std::string message);
+Status DeadlineExceeded(std::string message);
+Status NotFound(std::string message);
+Status AlreadyExists(std::string message);
+Status PermissionDenied(std::string message);
+Status ResourceExhausted(std::string message);
+Status FailedPrecondition(std::string message);
+Status Aborted(std::string message);
+Status OutOfRange(std::string message);
+Status Unimplemented(std::string message);
+Status Internal(std::string message);
+Status Unavailable(std::string message);
+Status Unauthenticated(std::string message);
+// The status of a failed system call: "call: strerror(error)", with the code that fits `error`.
+Status SystemError(std::string_view call, int error);
+
+// A value, or the status that says why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): reads as a return
+  Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& value() & { return *value_; }
+  const T& value() const& { return *value_; }
+  T&& value() && { return std::move(*value_); }
+  T& operator*() & { return *value_; }
+  const T& operator*() const& { return *value_; }
+  T&& operator*() && { return std::move(*value_); }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+// Returns from the calling function when `expression` is a status that is not OK.
+#define TANDEM_RETURN_IF_ERROR(expression)                       \
+  do {                                                           \
+    if (::tandem::Status tandem_status = (expression); !tandem_status.ok()) return tandem_status; \
+  } while (false)
+
+#define TANDEM_CONCAT_INNER(a, b) a##b
+#define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
+
+// `TANDEM_ASSIGN_OR_RETURN(auto fd, Open(path));`
+#define TANDEM_ASSIGN_OR_RETURN(target, expression)                              \
+  auto TANDEM_CONCAT(tandem_result_, __LINE__) = (expression);                   \
+  if (!TANDEM_CONCAT(tandem_result_, __LINE__).ok())                             \
+    return TANDEM_CONCAT(tandem_result_, __LINE__).status();                     \
+  target = std::move(TANDEM_CONCAT(tandem_result_, __LINE__)).value()
+
+}  // namespace tandem

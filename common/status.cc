@@ -1,0 +1,72 @@
+#include "tandem/status.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace tandem {
+
+std::string_view CodeName(Code code) {
+  switch (code) {
+    case Code::kOk: return "OK";
+    case Code::kCancelled: return "CANCELLED";
+    case Code::kUnknown: return "UNKNOWN";
+    case Code::kInvalidArgument: return "INVALID_ARGUMENT";
+    case Code::kDeadlineExceeded: return "DEADLINE_EXCEEDED";
+    case Code::kNotFound: return "NOT_FOUND";
+    case Code::kAlreadyExists: return "ALREADY_EXISTS";
+    case Code::kPermissionDenied: return "PERMISSION_DENIED";
+    case Code::kResourceExhausted: return "RESOURCE_EXHAUSTED";
+    case Code::kFailedPrecondition: return "FAILED_PRECONDITION";
+    case Code::kAborted: return "ABORTED";
+    case Code::kOutOfRange: return "OUT_OF_RANGE";
+    case Code::kUnimplemented: return "UNIMPLEMENTED";
+    case Code::kInternal: return "INTERNAL";
+    case Code::kUnavailable: return "UNAVAILABLE";
+    case Code::kDataLoss: return "DATA_LOSS";
+    case Code::kUnauthenticated: return "UNAUTHENTICATED";
+  }
+  return "UNKNOWN";
+}
+
+Status Status::WithContext(std::string_view prefix) const {
+  if (ok()) return *this;
+  return {code_, std::string(prefix) + ": " + message_, detail_};
+}
+
+Status Status::WithDetail(StatusDetail detail) const { return {code_, message_, std::move(detail)}; }
+
+std::string Status::ToString() const {
+  if (ok()) return "OK";
+  return std::string(CodeName(code_)) + ": " + message_;
+}
+
+Status InvalidArgument(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+Status DeadlineExceeded(std::string message) { return {Code::kDeadlineExceeded, std::move(message)}; }
+Status NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
+Status AlreadyExists(std::string message) { return {Code::kAlreadyExists, std::move(message)}; }
+Status PermissionDenied(std::string message) { return {Code::kPermissionDenied, std::move(message)}; }
+Status ResourceExhausted(std::string message) { return {Code::kResourceExhausted, std::move(message)}; }
+Status FailedPrecondition(std::string message) { return {Code::kFailedPrecondition, std::move(message)}; }
+Status Aborted(std::string message) { return {Code::kAborted, std::move(message)}; }
+Status OutOfRange(std::string message) { return {Code::kOutOfRange, std::move(message)}; }
+Status Unimplemented(std::string message) { return {Code::kUnimplemented, std::move(message)}; }
+Status Internal(std::string message) { return {Code::kInternal, std::move(message)}; }
+Status Unavailable(std::string message) { return {Code::kUnavailable, std::move(message)}; }
+Status Unauthenticated(std::string message) { return {Code::kUnauthenticated, std::move(message)}; }
+
+Status SystemError(std::string_view call, int error) {
+  Code code = Code::kInternal;
+  switch (error) {
+    case EINVAL: case EBADF: code = Code::kInvalidArgument; break;
+    case ENOENT: case ESRCH: code = Code::kNotFound; break;
+    case EEXIST: case EADDRINUSE: code = Code::kAlreadyExists; break;
+    case EACCES: case EPERM: code = Code::kPermissionDenied; break;
+    case ENOMEM: case ENOSPC: case EMFILE: case ENFILE: case ENOBUFS: code = Code::kResourceExhausted; break;
+    case EPIPE: case ECONNRESET: case ECONNREFUSED: case ENOTCONN: code = Code::kUnavailable; break;
+    case ETIMEDOUT: code = Code::kDeadlineExceeded; break;
+    default: break;
+  }
+  return {code, std::string(call) + ": " + std::strerror(error)};
+}
+
+}  // namespace tandem

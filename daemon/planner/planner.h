@@ -1,0 +1,78 @@
+// File: planner.h
+//
+// The planner: from all ranks' requests for one operation to one program per rank, with the reason for the algorithm
+// chosen and against each other one. Pure: no GPU, no process, no clock. Thread-safe: no state but the tuning table
+// that the caller passes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/planner/program.h"
+#include "daemon/topology/topology.h"
+#include "tandem/op_request.h"
+#include "tandem/status.h"
+
+namespace tandem::plan {
+
+// What the planner may assume of the engines of a group.
+struct GroupContext {
+  Topology topology;  // of the group's GPUs in rank order; its size is the world size
+  bool native_kernels = false;       // CUDA, Hopper: kNative, kLowLatency
+  bool nccl = true;                  // NCCL or its stand-in can be used
+  // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.
+  double link_gbps = 0;              // GB/s a GPU sends to its peers; 0: built in
+  double memory_gbps = 0;
+  double tflops = 0;                 // of the request's dtype
+  double step_latency_us = 0;        // of one signal → wait
+};
+
+struct RefusedAlgorithm {
+  Algorithm algorithm = Algorithm::kAuto;
+  std::string reason;  // "2.5 MiB is above its bound of 256 KiB", "needs a hybrid cube mesh; this group is nvswitch"
+  double predicted_us = 0;  // 0 when it cannot run at all
+};
+
+// The answer to a request: the same on all ranks but for `programs`.
+struct Plan {
+  Op op = Op::kBarrier;
+  Algorithm algorithm = Algorithm::kAuto;
+  std::string reason;                     // why this one
+  std::vector<RefusedAlgorithm> refused;  // each other one that the operation has, and why not
+  bool fused = true;                      // false: the unfused composition of a fused operation
+  int steps = 0;                          // ring's S, pipeline's chunks; 0 where it means nothing
+  int lanes = 1;
+  std::string summary;                    // op, shapes and dtype in one line
+  std::string scale_mode;                 // "", "tensor_wise", "row_wise_sharded", "row_wise_replicated"
+  std::string wire_type;                  // dtype in which partial sums travel; "" if none do
+  std::string reduction_order;            // "rank order, fp32", "own first" …; "" if nothing is reduced
+  int roundings = 0;                      // of one output element, the last included
+  bool deterministic = true;
+  uint64_t workspace_bytes = 0;           // one half, one rank
+  uint64_t bulk_bytes = 0;
+  uint64_t bytes_moved = 0;               // over links, sent by one rank
+  uint64_t gathered_a_bytes = 0;          // copied out or gathered in workspace, not in place
+  double predicted_us = 0;
+  std::vector<std::string> warnings;      // on_unfused = warn, slow placement, …
+  std::vector<RankProgram> programs;      // index is the rank
+};
+
+// Plans `requests` (one per rank, in rank order; fields that must agree have been compared by CompareRequests).
+// INVALID_ARGUMENT names the field that is wrong; FAILED_PRECONDITION carries every algorithm's reason when the asked
+// algorithm cannot run or on_unfused is kError and no fused one can.
+Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group);
+
+// Checks that the ranks' requests agree where they must (docs/protocol.md lists the fields). INVALID_ARGUMENT with
+// detail.reason "FIELD_MISMATCH" and detail.field names the field and each rank's value.
+Status CompareRequests(std::span<const OpRequest> requests);
+
+// The algorithms that an operation has, in the order in which they are explained.
+std::vector<Algorithm> AlgorithmsOf(Op op);
+
+// True for matmul with communication, for which kUnfused exists.
+bool IsFusedOp(Op op);
+
+}  // namespace tandem::plan
