@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::array<std::string_view, 8> kNames = {"f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i32", "i64", "u8"};
 
-// Rounds `value` to a small float of `exponent_bits` and `mantissa_bits` by nearest even, subnormals included; the
-// result may have overflowed to the exponent above the largest, which the caller treats as its format demands.
+// Rounds `value` to a small float of `exponent_bits` and `mantissa_bits` by nearest even, subnormals included. A value
+// beyond the format's range keeps its sign and gets all exponent and mantissa bits set; one that rounds up out of the
+// range gets the exponent above the largest. The caller treats both as its format demands.
 uint32_t RoundToSmall(float value, int exponent_bits, int mantissa_bits) {
   uint32_t bits = std::bit_cast<uint32_t>(value);
   uint32_t sign = bits >> 31;
@@ -33,6 +34,9 @@ uint32_t RoundToSmall(float value, int exponent_bits, int mantissa_bits) {
   if (rest > half || (rest == half && (kept & 1) != 0)) ++kept;
   // `kept` includes the hidden bit for normal numbers, so adding it carries into the exponent by itself.
   uint64_t magnitude = stored == 0 ? kept : (static_cast<uint64_t>(stored - 1) << mantissa_bits) + kept;
+  // Without the clamp a large exponent would run over into the sign bit and above it.
+  uint64_t all_ones = (uint64_t{1} << (exponent_bits + mantissa_bits)) - 1;
+  if (magnitude > all_ones) magnitude = all_ones;
   return static_cast<uint32_t>(magnitude) | (sign << (exponent_bits + mantissa_bits));
 }
 

@@ -34,8 +34,12 @@ TEST(DType, HalfAndBfloat16AgreeWithEigenOnRandomBits) {
 TEST(DType, EveryFloat8RoundTrips) {
   for (int bits = 0; bits < 256; ++bits) {
     auto byte = static_cast<uint8_t>(bits);
-    if (float value = E4M3ToFloat(byte); !std::isnan(value)) EXPECT_EQ(FloatToE4M3(value), byte) << value;
-    if (float value = E5M2ToFloat(byte); !std::isnan(value)) EXPECT_EQ(FloatToE5M2(value), byte) << value;
+    if (float value = E4M3ToFloat(byte); !std::isnan(value)) {
+      EXPECT_EQ(FloatToE4M3(value), byte) << value;
+    }
+    if (float value = E5M2ToFloat(byte); !std::isnan(value)) {
+      EXPECT_EQ(FloatToE5M2(value), byte) << value;
+    }
   }
 }
 
@@ -48,6 +52,7 @@ TEST(DType, Float8EdgesFollowOcp) {
   EXPECT_TRUE(std::isnan(E4M3ToFloat(FloatToE4M3(std::nanf("")))));
   EXPECT_EQ(E5M2ToFloat(0x7b), 57344.0f);
   EXPECT_TRUE(std::isinf(E5M2ToFloat(FloatToE5M2(1e9f))));
+  EXPECT_EQ(FloatToE5M2(-std::numeric_limits<float>::max()), 0xfc);
   EXPECT_EQ(FloatToE5M2(1.125f), FloatToE5M2(1.0f));  // a tie goes to the even mantissa
 }
 
