@@ -1,0 +1,146 @@
+// File: backend.h
+//
+// The seam between backends: what an engine needs of a GPU. The host backend (kernels/host) implements it with memfds
+// and threads, the CUDA backend (kernels/cuda) with VMM segments and streams. Everything above (launch queue, executor,
+// watchdog, abort and release) is shared code and knows only this file.
+//
+// Thread rule: a Lane is used by one thread at a time; the Backend is thread-safe. No call here blocks behind work that
+// is queued on a lane.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "tandem/dtype.h"
+#include "tandem/op_request.h"
+#include "tandem/status.h"
+
+namespace tandem {
+
+// A 64-bit word that lanes write and wait on; in device memory or in host memory that the device can reach.
+using Word = std::atomic<uint64_t>;
+static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
+
+// A strided box at an address. Like plan::View, resolved: extents and strides in elements, outermost first.
+struct DeviceView {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> extent;
+  std::vector<int64_t> stride;
+};
+
+struct CopyArgs {
+  DeviceView src, dst;
+  bool copy_engine = true;
+};
+
+// See plan::MatmulStep.
+struct MatmulArgs {
+  DeviceView a, b, c;
+  float alpha = 1.0f;
+  bool accumulate = false;
+  bool has_scale_a = false, has_scale_b = false, has_bias = false, has_result_scale = false;
+  DeviceView scale_a, scale_b, bias, result_scale;
+  bool fast_accumulation = true;
+  const uint32_t* chunk_signals = nullptr;  // null: all of A is ready
+  int chunks = 1;
+  int chunk_pivot = 0;
+};
+
+// See plan::ReduceStep.
+struct ReduceArgs {
+  std::vector<DeviceView> sources;
+  DeviceView dst;
+  float scale = 1.0f;
+  bool has_bias = false, has_result_scale = false;
+  DeviceView bias, result_scale;
+};
+
+// See plan::NcclStep. `communicator` is the group's, made by Backend::MakeCommunicator.
+class Communicator;
+struct NcclArgs {
+  int kind = 0;  // plan::NcclKind
+  DeviceView in, out;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int root = 0;
+  Communicator* communicator = nullptr;
+};
+
+// A point in a lane's work. Created once, recorded many times; a wait sees the latest record made before it.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // True when the latest record has been reached (or none was made).
+  virtual bool Done() const = 0;
+  // CLOCK_MONOTONIC nanoseconds at which the latest record was reached; 0 before.
+  virtual int64_t TimeNs() const = 0;
+};
+
+// An in-order stream of device work. Every call enqueues and returns.
+class Lane {
+ public:
+  virtual ~Lane() = default;
+  // After all earlier work of the lane, with release order: everything before is visible to who reads the new value.
+  virtual Status WriteWord(Word* word, uint64_t value) = 0;
+  // Holds the lane until *word >= value by cyclic comparison ((int64_t)(*word - value) >= 0), with acquire order. No
+  // time-out, no abort: the word is the only way out, as on a GPU.
+  virtual Status WaitWord(const Word* word, uint64_t value) = 0;
+  virtual Status Copy(const CopyArgs& args) = 0;
+  virtual Status Matmul(const MatmulArgs& args) = 0;
+  virtual Status Reduce(const ReduceArgs& args) = 0;
+  virtual Status Nccl(const NcclArgs& args) = 0;
+  virtual Status Record(Event* event) = 0;
+  virtual Status Wait(Event* event) = 0;
+};
+
+// Memory of one GPU that other processes can map: a memfd on the host, a VMM allocation on CUDA.
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  virtual std::byte* data() const = 0;
+  virtual size_t bytes() const = 0;
+};
+
+// The group's handle on NCCL or its stand-in. Aborting ends every collective in flight, here and on the peers.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual void Abort() = 0;
+};
+
+// What a communicator of the host's stand-in shares with its peers; NCCL takes `unique_id` instead.
+struct CommunicatorOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string unique_id;                 // NCCL's 128 bytes; empty on the host
+  std::vector<std::byte*> scratch;       // host: every rank's scratch area, scratch_bytes long, zeroed at creation
+  size_t scratch_bytes = 0;
+  const Word* abort_word = nullptr;      // non-zero ends every wait of the stand-in
+};
+
+// One GPU. Lanes alias onto the hardware queues that the backend was made with, as streams do.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string Name() const = 0;                                  // "host" or "cuda"
+  // Allocates an exportable segment, zeroed, multiple of SegmentGranularity(). RESOURCE_EXHAUSTED when there is no room.
+  virtual Result<UniqueFd> AllocateSegment(size_t bytes) = 0;
+  virtual size_t SegmentGranularity() const = 0;
+  // Maps a segment (own or a peer's) for this GPU. Takes nothing of `fd`.
+  virtual Result<std::unique_ptr<Segment>> MapSegment(int fd, size_t bytes) = 0;
+  // Imports a client's own memory: checks the descriptor, then maps it.
+  virtual Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) = 0;
+  // `priority`: lower is more urgent, 0 the highest.
+  virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
+  virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
+  virtual Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) = 0;
+  // Bytes of device memory in all, and in use by this process's segments.
+  virtual size_t MemoryBytes() const = 0;
+};
+
+}  // namespace tandem
