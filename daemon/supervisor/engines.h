@@ -1,0 +1,66 @@
+// File: engines.h
+//
+// `Engines`: tandemd's view of the engine processes, one per GPU. The supervisor implements it; tests fake it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "tandem/status.h"
+
+namespace tandem::engine::v1 {
+class Command;
+class LaunchDone;
+class LaunchFailed;
+class Late;
+class Queue;
+}  // namespace tandem::engine::v1
+
+namespace tandem::daemon {
+
+enum class EngineState { kStarting, kReady, kDown, kFused };
+
+struct EngineStatus {
+  EngineState state = EngineState::kDown;
+  int pid = 0;
+  uint64_t generation = 0;   // counts this GPU's engine processes, from 1
+  uint64_t restarts = 0;
+  std::string last_exit;     // "signal 9", "exit 3"; empty if none
+};
+
+// What the control plane is told. Called from the supervisor's thread of that GPU, never under a lock of Engines; the
+// listener may call Engines::Call from within.
+class EngineListener {
+ public:
+  virtual ~EngineListener() = default;
+  // The engine answered Start and knows nothing yet: the listener sends it what it must hold again.
+  virtual void OnEngineUp(int gpu, uint64_t generation) = 0;
+  // The process has gone (seen by its exit, not only by end of file); `reason` is for people.
+  virtual void OnEngineDown(int gpu, uint64_t generation, const std::string& reason) = 0;
+  virtual void OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) = 0;
+  virtual void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) = 0;
+  virtual void OnLate(int gpu, const engine::v1::Late& late) = 0;
+};
+
+class Engines {
+ public:
+  virtual ~Engines() = default;
+  virtual int count() const = 0;
+  virtual EngineStatus StatusOf(int gpu) const = 0;
+  // Sends a command with descriptors (kept by the caller) and waits for its Ack. The command's id is set here. Thread-
+  // safe; commands of one GPU are executed in the order of the calls. UNAVAILABLE if the engine is down or ends
+  // meanwhile, DEADLINE_EXCEEDED if it does not answer.
+  virtual Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds = {},
+                      std::chrono::milliseconds deadline = std::chrono::milliseconds(10000)) = 0;
+  // AllocateSegment: the descriptor of a new segment on `gpu`.
+  virtual Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) = 0;
+  // The engine's queue right now.
+  virtual Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) = 0;
+};
+
+}  // namespace tandem::daemon
