@@ -1,0 +1,51 @@
+// File: control_options.h
+//
+// What the control plane is configured with: identity, default deadlines and quotas.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "daemon/topology/topology.h"
+
+namespace tandem::daemon {
+
+// Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit and usage, reason "QUOTA_<NAME>".
+struct ControlLimits {
+  uint64_t sessions = 1024;
+  uint64_t sessions_per_uid = 256;
+  uint64_t groups_per_session = 64;
+  uint64_t tensors_per_session = 65536;
+  uint64_t registrations_per_session = 4096;
+  uint64_t channels_per_session = 64;
+  uint64_t plans_per_group = 8192;
+  uint64_t plans_per_uid = 65536;
+  uint64_t pending_launches_per_session = 4096;
+  uint64_t tensor_bytes = uint64_t{1} << 40;             // of one tensor
+  uint64_t segment_bytes_per_uid = uint64_t{1} << 42;    // all GPUs together
+  uint64_t registered_bytes_per_uid = uint64_t{1} << 42;
+  uint64_t descriptors_per_session = 1024;
+  uint64_t transfers_per_session = 64;                   // not yet claimed
+};
+
+enum class LogSeverity { kDebug, kInfo, kWarning, kError };
+
+struct ControlOptions {
+  std::string backend = "host";
+  std::string daemon_version = "0.1.0";
+  std::string grpc_socket;              // told to clients in the answer to Attach
+  Topology topology;                    // of the node; positions are the engines' GPU indexes
+  uint32_t hardware_queues = 32;
+  std::chrono::milliseconds default_deadline{30000};
+  std::chrono::milliseconds maximal_deadline{600000};
+  std::chrono::milliseconds default_launch_deadline{600000};
+  std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
+  bool verify_plans = false;
+  ControlLimits limits;
+  // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
+  std::function<void(LogSeverity, const std::string&)> log;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,115 @@
+// File: snapshot.h
+//
+// What the control plane holds, as plain values for operators: administration, metrics and doctor read these and never
+// the registry itself. Each snapshot is taken under one short lock and is consistent in itself.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tandem::v1 {
+class PlanInfo;
+}
+
+namespace tandem::daemon {
+
+struct SessionSnapshot {
+  uint64_t id = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  int pid = 0;
+  std::string name;      // as the client calls itself
+  std::string command;   // /proc/<pid>/comm at attach
+  std::string cgroup;    // at attach; empty if unreadable
+  double age_seconds = 0;
+  uint32_t groups = 0;
+  uint32_t tensors = 0;
+  uint32_t registrations = 0;
+  uint32_t channels = 0;
+  uint64_t bytes = 0;             // of its symmetric tensors
+  uint64_t registered_bytes = 0;
+  uint32_t descriptors = 0;       // that tandemd holds for it
+};
+
+struct MemberSnapshot {
+  int rank = 0;
+  uint64_t session_id = 0;
+  int pid = 0;
+  int gpu = 0;                    // position in the node's topology
+  std::string gpu_uuid;
+  bool left = false;              // cleanly or by death
+};
+
+struct GroupSnapshot {
+  uint64_t id = 0;
+  std::string name;
+  uint32_t uid = 0;
+  uint64_t incarnation = 0;
+  uint64_t generation = 0;
+  int world_size = 0;
+  std::string state;              // "joining", "ready", "broken", "closing"
+  std::string state_reason;
+  std::string topology_class;
+  std::vector<MemberSnapshot> members;
+  uint32_t plans = 0;
+  uint64_t workspace_bytes = 0;           // both halves, of one rank
+  uint64_t unshared_workspace_bytes = 0;  // what its plans would take without sharing
+  uint64_t bulk_bytes = 0;
+};
+
+struct SegmentSnapshot {
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t group_id = 0;
+  std::string purpose;            // "symmetric", "workspace", "bulk", "control"
+};
+
+struct PoolSnapshot {
+  int gpu = 0;
+  std::string gpu_uuid;
+  uint64_t memory_bytes = 0;
+  uint64_t segment_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t registered_bytes = 0;
+  std::vector<SegmentSnapshot> segments;
+};
+
+struct PlanSnapshot {
+  uint64_t plan_id = 0;
+  uint64_t group_id = 0;
+  std::string group_name;
+  std::vector<int> gpus;          // by rank
+  std::string info;               // a serialised tandem.v1.PlanInfo
+  std::vector<std::string> programs;  // listings by rank, if asked for
+};
+
+struct ChannelSnapshot {
+  uint64_t id = 0;
+  uint64_t session_id = 0;
+  int gpu = 0;
+  bool over = false;              // its engine has ended; the client has yet to close it
+};
+
+struct ControlSnapshot {
+  std::string instance_id;
+  double uptime_seconds = 0;
+  bool draining = false;
+  uint64_t sessions = 0;
+  uint64_t groups = 0;
+  uint64_t plans = 0;
+  uint64_t tensors = 0;
+  uint64_t registrations = 0;
+  uint64_t channels = 0;
+  uint64_t segment_bytes = 0;
+  uint64_t descriptors = 0;                   // held by the control plane: segments, registrations, channels
+  uint64_t sessions_total = 0;                // since the start
+  uint64_t sessions_lost_total = 0;           // ended without Detach
+  uint64_t groups_broken_total = 0;
+  std::map<int, uint64_t> launch_failures;    // by canonical code, since the start
+  std::map<uint32_t, uint64_t> sessions_by_uid;
+};
+
+}  // namespace tandem::daemon
