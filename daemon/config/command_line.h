@@ -1,0 +1,32 @@
+// File: command_line.h
+//
+// tandemd's command line: --config, --check-config, --print-config, --print-default-config, --version, --help, and one
+// flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which goes over the files.
+#pragma once
+
+#include <string>
+
+#include "daemon/config/config.h"
+#include "tandem/status.h"
+
+namespace tandem {
+
+// Read when --config is not given; it may be absent then.
+inline constexpr char kDefaultConfigPath[] = "/etc/tandem/tandemd.toml";
+
+struct CommandLine {
+  enum class Action {
+    kRun,    // start the daemon with `config`
+    kPrint,  // write `output` to stdout and end with status 0
+  };
+  Action action = Action::kRun;
+  Config config;
+  std::string config_path;  // the file that was read; "" if none
+  std::string output;       // help, version, printed configuration, "configuration is valid"
+};
+
+// Reads `argv` (argv[0] is the program's name), the files, and checks the outcome; --check-config and --print-config fail
+// where the daemon would refuse to start. An error is one sentence for stderr; the exit status for it is 2.
+Result<CommandLine> ParseCommandLine(int argc, const char* const* argv);
+
+}  // namespace tandem

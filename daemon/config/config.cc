@@ -1,0 +1,131 @@
+#include "daemon/config/config.h"
+
+#include <sys/un.h>
+
+#include <charconv>
+#include <string>
+
+#include "daemon/config/config_keys.h"
+
+namespace tandem {
+namespace {
+
+std::string JoinPath(const std::string& directory, std::string_view name) {
+  std::string path = directory;
+  if (path.empty() || path.back() != '/') path += '/';
+  return path + std::string(name);
+}
+
+Status CheckAbsolute(std::string_view key, const std::string& path) {
+  if (!path.empty() && path.front() == '/') return Status::Ok();
+  return InvalidArgument(std::string(key) + " = \"" + path + "\" must be an absolute path");
+}
+
+Status CheckListenAddress(const std::string& address) {
+  if (address == "off") return Status::Ok();
+  Status bad = InvalidArgument("metrics.listen = \"" + address +
+                               "\" must be address:port, for example 127.0.0.1:9464, or off");
+  size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0) return bad;
+  std::string_view host = std::string_view(address).substr(0, colon);
+  // An IPv6 address has colons of its own and therefore brackets.
+  bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (!bracketed && host.find_first_of(":[]") != std::string_view::npos) return bad;
+  if (address.find_first_of(" \t\n/") != std::string::npos) return bad;
+  int port = -1;
+  const char* last = address.data() + address.size();
+  auto [end, error] = std::from_chars(address.data() + colon + 1, last, port);
+  if (error != std::errc() || end != last || port < 0 || port > 65535) return bad;
+  return Status::Ok();
+}
+
+// One comment line per 100 columns.
+std::string Comment(std::string_view text) {
+  std::string out = "#";
+  size_t column = 1;
+  while (!text.empty()) {
+    size_t space = text.find(' ');
+    std::string_view word = text.substr(0, space);
+    text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
+    if (column + 1 + word.size() > 100) {
+      out += "\n#";
+      column = 1;
+    }
+    out += ' ';
+    out += word;
+    column += 1 + word.size();
+  }
+  return out + "\n";
+}
+
+std::string Limits(const config::KeySpec& key) {
+  switch (key.type) {
+    case config::KeyType::kInteger:
+      return " Between " + std::to_string(key.min) + " and " + std::to_string(key.max) + ".";
+    case config::KeyType::kBytes:
+      return " Between " + config::PrintBytes(key.min) + " and " + config::PrintBytes(key.max) + ".";
+    case config::KeyType::kChoice: {
+      std::string choices;
+      for (std::string_view choice : key.choices) choices += (choices.empty() ? "" : ", ") + std::string(choice);
+      return " One of " + choices + ".";
+    }
+    default: return "";
+  }
+}
+
+std::string Print(const Config& config, std::string_view before_key) {
+  std::string out;
+  std::string_view table;
+  for (const config::KeySpec& key : config::Keys()) {
+    size_t dot = key.name.find('.');
+    std::string_view key_table = dot == std::string_view::npos ? "" : key.name.substr(0, dot);
+    std::string_view leaf = dot == std::string_view::npos ? key.name : key.name.substr(dot + 1);
+    if (!out.empty()) out += "\n";
+    if (key_table != table) {
+      out += "[" + std::string(key_table) + "]\n";
+      table = key_table;
+    }
+    out += Comment(std::string(key.doc) + Limits(key));
+    out += std::string(before_key) + std::string(leaf) + " = " + config::PrintValue(key, config) + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string LeaseSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "lease.sock"); }
+std::string ClientSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "client.sock"); }
+std::string AdminSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "admin.sock"); }
+
+Status ValidateConfig(const Config& config) {
+  TANDEM_RETURN_IF_ERROR(CheckAbsolute("runtime_dir", config.runtime_dir));
+  TANDEM_RETURN_IF_ERROR(CheckAbsolute("state_dir", config.state_dir));
+  constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
+  if (ClientSocketPath(config).size() > kMaxSocketPath) {
+    return InvalidArgument("runtime_dir = \"" + config.runtime_dir + "\" is too long: the path of client.sock in it has " +
+                           std::to_string(ClientSocketPath(config).size()) + " bytes, a socket's may have " +
+                           std::to_string(kMaxSocketPath));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen));
+  if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {
+    return InvalidArgument("supervisor.backoff_initial_ms = " + std::to_string(config.supervisor.backoff_initial_ms) +
+                           " must not exceed supervisor.backoff_max_ms = " +
+                           std::to_string(config.supervisor.backoff_max_ms));
+  }
+  if (config.quotas.sessions_per_uid > config.quotas.sessions) {
+    return InvalidArgument("quotas.sessions_per_uid = " + std::to_string(config.quotas.sessions_per_uid) +
+                           " must not exceed quotas.sessions = " + std::to_string(config.quotas.sessions));
+  }
+  return Status::Ok();
+}
+
+std::string PrintConfig(const Config& config) { return Print(config, ""); }
+
+std::string PrintDefaultConfigFile() {
+  return "# Configuration of tandemd. Every key is shown with its default; uncomment what you change.\n"
+         "# Files in config.d/ beside this one are read after it, in the order of their names; flags go over all files.\n"
+         "# `tandemd --check-config` checks, `tandemd --print-config` shows what is in force.\n\n" +
+         Print(Config(), "# ");
+}
+
+}  // namespace tandem

@@ -1,0 +1,321 @@
+#include "daemon/config/config_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <vector>
+
+namespace tandem {
+namespace {
+
+constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
+constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
+
+}  // namespace
+
+std::string_view BackendName(Backend backend) {
+  auto index = static_cast<size_t>(backend);
+  return index < kBackends.size() ? kBackends[index] : "invalid";
+}
+
+std::string_view LogLevelName(LogLevel level) {
+  auto index = static_cast<size_t>(level);
+  return index < kLogLevels.size() ? kLogLevels[index] : "invalid";
+}
+
+namespace config {
+namespace {
+
+constexpr int64_t kDayMs = 24 * 3600 * 1000;
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kTiB = int64_t{1} << 40;
+
+// A captureless lambda that points at one member.
+#define TANDEM_FIELD(member) [](Config& config) -> FieldRef { return &config.member; }
+
+constexpr KeySpec Text(std::string_view name, FieldRef (*field)(Config&), std::string_view doc) {
+  return {name, KeyType::kString, field, 0, 0, {}, doc};
+}
+constexpr KeySpec Integer(std::string_view name, FieldRef (*field)(Config&), int64_t min, int64_t max,
+                          std::string_view doc) {
+  return {name, KeyType::kInteger, field, min, max, {}, doc};
+}
+constexpr KeySpec Bytes(std::string_view name, FieldRef (*field)(Config&), int64_t min, int64_t max,
+                        std::string_view doc) {
+  return {name, KeyType::kBytes, field, min, max, {}, doc};
+}
+constexpr KeySpec Bool(std::string_view name, FieldRef (*field)(Config&), std::string_view doc) {
+  return {name, KeyType::kBool, field, 0, 0, {}, doc};
+}
+constexpr KeySpec Choice(std::string_view name, FieldRef (*field)(Config&),
+                         std::span<const std::string_view> choices, std::string_view doc) {
+  return {name, KeyType::kChoice, field, 0, 0, choices, doc};
+}
+
+const std::vector<KeySpec>& Table() {
+  static const std::vector<KeySpec> table = {
+      Text("runtime_dir", TANDEM_FIELD(runtime_dir),
+           "Directory of the sockets lease.sock, client.sock and admin.sock. Absolute."),
+      Text("state_dir", TANDEM_FIELD(state_dir), "Directory of what outlives a restart: tuning table, probe results. Absolute."),
+      Text("socket_group", TANDEM_FIELD(socket_group),
+           "Group whose members may use Tandem. Empty: the group that tandemd runs as."),
+      Text("engine_path", TANDEM_FIELD(engine_path), "The tandem-engine program. Empty: the one beside tandemd."),
+      Choice("backend", TANDEM_FIELD(backend), kBackends,
+             "host emulates GPUs on the CPU; auto takes cuda where there is a GPU, else host."),
+      Text("topology_file", TANDEM_FIELD(topology_file),
+           "Topology to use instead of what the machine reports (docs/topology.md). Empty: none."),
+      Integer("emulated_gpus", TANDEM_FIELD(emulated_gpus), 1, 8,
+              "GPUs of the host backend. With a topology_file, the file's GPUs count instead."),
+      Bytes("emulated_memory_bytes", TANDEM_FIELD(emulated_memory_bytes), 64 * kMiB, kTiB,
+            "Memory of each emulated GPU; taken from the machine only as it is used."),
+      Integer("visibility_delay_us", TANDEM_FIELD(visibility_delay_us), 0, 1000000,
+              "Host backend: copies and signals become visible up to so many microseconds later, at random, to bring out "
+              "missing waits. 0: off."),
+      Integer("hardware_queues", TANDEM_FIELD(hardware_queues), 1, 32,
+              "In-order queues of one GPU that lanes and client streams share, as CUDA_DEVICE_MAX_CONNECTIONS has it."),
+      Integer("launch_deadline_ms", TANDEM_FIELD(launch_deadline_ms), 1, 7 * kDayMs,
+              "A launch fails when some rank has not arrived so long after the first; groups and launches may set their own."),
+      Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
+              "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
+      Integer("trace_records", TANDEM_FIELD(trace_records), 0, 16777216,
+              "Launches kept for `tandemctl trace`. 0: none."),
+      Choice("log_level", TANDEM_FIELD(log_level), kLogLevels, "Least severity that is logged to stderr."),
+      Text("metrics.listen", TANDEM_FIELD(metrics_listen),
+           "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free one), or off."),
+      Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
+      Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536, "Sessions of one uid."),
+      Integer("quotas.groups", TANDEM_FIELD(quotas.groups), 1, 1048576, "Groups of one uid."),
+      Integer("quotas.plans", TANDEM_FIELD(quotas.plans), 1, 1048576, "Plans of one uid."),
+      Integer("quotas.tensors", TANDEM_FIELD(quotas.tensors), 1, 16777216,
+              "Symmetric tensors and registrations of one uid."),
+      Integer("quotas.descriptors", TANDEM_FIELD(quotas.descriptors), 1, 1048576,
+              "Open descriptors that tandemd holds for one uid."),
+      Bytes("quotas.segment_bytes", TANDEM_FIELD(quotas.segment_bytes), 2 * kMiB, 1024 * kTiB,
+            "Symmetric memory of one uid, all GPUs together."),
+      Bytes("quotas.registered_bytes", TANDEM_FIELD(quotas.registered_bytes), 2 * kMiB, 1024 * kTiB,
+            "Registered memory of one uid's own."),
+      Integer("supervisor.backoff_initial_ms", TANDEM_FIELD(supervisor.backoff_initial_ms), 1, kDayMs,
+              "Wait before an engine's first restart; doubles with each further crash."),
+      Integer("supervisor.backoff_max_ms", TANDEM_FIELD(supervisor.backoff_max_ms), 1, kDayMs,
+              "The longest wait before a restart."),
+      Integer("supervisor.crash_loop_count", TANDEM_FIELD(supervisor.crash_loop_count), 1, 1000,
+              "So many crashes within crash_loop_window_ms, and the engine stays down until an operator acts."),
+      Integer("supervisor.crash_loop_window_ms", TANDEM_FIELD(supervisor.crash_loop_window_ms), 1, 7 * kDayMs,
+              "Time within which crashes count as a loop."),
+      Bool("debug.verify_plans", TANDEM_FIELD(verify_plans),
+           "Prove every plan with the verifier before it is handed out; a few milliseconds a plan."),
+  };
+  return table;
+}
+
+#undef TANDEM_FIELD
+
+// Levenshtein distance.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string Quote(std::string_view text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      constexpr char kHex[] = "0123456789ABCDEF";
+      out += "\\u00";
+      out += kHex[static_cast<unsigned char>(c) >> 4];
+      out += kHex[c & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string Show(const KeyValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return Quote(*text);
+  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  return std::get<bool>(value) ? "true" : "false";
+}
+
+Status WrongType(const KeySpec& key, const KeyValue& value, std::string_view wanted) {
+  return InvalidArgument(std::string(key.name) + " = " + Show(value) + " must be " + std::string(wanted));
+}
+
+Status SetNumber(const KeySpec& key, int64_t number, Config& config) {
+  if (number < key.min || number > key.max) {
+    bool bytes = key.type == KeyType::kBytes;
+    auto print = [bytes](int64_t n) { return bytes && n >= 0 ? PrintBytes(n) : std::to_string(n); };
+    return OutOfRange(std::string(key.name) + " = " + print(number) + " is out of range; the limits are " +
+                      print(key.min) + " to " + print(key.max));
+  }
+  *std::get<int64_t*>(key.field(config)) = number;
+  return Status::Ok();
+}
+
+Status SetChoice(const KeySpec& key, std::string_view text, Config& config) {
+  for (size_t i = 0; i < key.choices.size(); ++i) {
+    if (key.choices[i] != text) continue;
+    FieldRef field = key.field(config);
+    if (auto* backend = std::get_if<Backend*>(&field)) **backend = static_cast<Backend>(i);
+    if (auto* level = std::get_if<LogLevel*>(&field)) **level = static_cast<LogLevel>(i);
+    return Status::Ok();
+  }
+  std::string choices;
+  for (std::string_view choice : key.choices) choices += (choices.empty() ? "" : ", ") + std::string(choice);
+  return InvalidArgument(std::string(key.name) + " = " + Quote(text) + " is none of " + choices);
+}
+
+Result<int64_t> ParseInteger(std::string_view text) {
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
+    return InvalidArgument("'" + std::string(text) + "' is no integer");
+  }
+  return number;
+}
+
+struct Unit {
+  std::string_view name;
+  int shift;
+};
+constexpr std::array<Unit, 5> kUnits = {{{"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"B", 0}}};
+
+}  // namespace
+
+std::span<const KeySpec> Keys() { return Table(); }
+
+const KeySpec* FindKey(std::string_view name) {
+  for (const KeySpec& key : Table()) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+std::string_view NearestKey(std::string_view name) {
+  if (name.size() > 64) return "";
+  std::string_view nearest;
+  size_t best = std::numeric_limits<size_t>::max();
+  for (const KeySpec& key : Table()) {
+    // A key in the wrong table, or without its table, is near as well.
+    size_t key_dot = key.name.rfind('.');
+    size_t name_dot = name.rfind('.');
+    std::string_view key_leaf = key.name.substr(key_dot == std::string_view::npos ? 0 : key_dot + 1);
+    std::string_view name_leaf = name.substr(name_dot == std::string_view::npos ? 0 : name_dot + 1);
+    size_t distance = std::min(EditDistance(name, key.name), EditDistance(name_leaf, key_leaf) + 1);
+    if (distance < best) {
+      best = distance;
+      nearest = key.name;
+    }
+  }
+  return best <= std::max<size_t>(3, name.size() / 3) ? nearest : std::string_view();
+}
+
+std::string FlagName(const KeySpec& key) {
+  std::string flag = "--" + std::string(key.name);
+  std::replace(flag.begin(), flag.end(), '.', '-');
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+Status SetKey(const KeySpec& key, const KeyValue& value, Config& config) {
+  const auto* text = std::get_if<std::string>(&value);
+  const auto* number = std::get_if<int64_t>(&value);
+  const auto* boolean = std::get_if<bool>(&value);
+  switch (key.type) {
+    case KeyType::kString:
+      if (text == nullptr) return WrongType(key, value, "a string");
+      if (text->find('\0') != std::string::npos) return WrongType(key, value, "text without NUL");
+      *std::get<std::string*>(key.field(config)) = *text;
+      return Status::Ok();
+    case KeyType::kInteger:
+      if (number == nullptr) return WrongType(key, value, "an integer");
+      return SetNumber(key, *number, config);
+    case KeyType::kBytes: {
+      if (number != nullptr) return SetNumber(key, *number, config);
+      if (text == nullptr) return WrongType(key, value, "a number of bytes, for example \"2 GiB\"");
+      Result<int64_t> bytes = ParseBytes(*text);
+      if (!bytes.ok()) return bytes.status().WithContext(key.name);
+      return SetNumber(key, *bytes, config);
+    }
+    case KeyType::kBool:
+      if (boolean == nullptr) return WrongType(key, value, "true or false");
+      *std::get<bool*>(key.field(config)) = *boolean;
+      return Status::Ok();
+    case KeyType::kChoice:
+      if (text == nullptr) return WrongType(key, value, "a string");
+      return SetChoice(key, *text, config);
+  }
+  return Internal("key " + std::string(key.name) + " has no type");
+}
+
+Status SetKeyFromText(const KeySpec& key, std::string_view text, Config& config) {
+  if (key.type == KeyType::kInteger) {
+    Result<int64_t> number = ParseInteger(text);
+    if (!number.ok()) return number.status().WithContext(key.name);
+    return SetKey(key, *number, config);
+  }
+  if (key.type == KeyType::kBool && (text == "true" || text == "false")) return SetKey(key, text == "true", config);
+  return SetKey(key, std::string(text), config);
+}
+
+std::string PrintValue(const KeySpec& key, const Config& config) {
+  // The table's accessors take a mutable Config; nothing is written through this one.
+  FieldRef field = key.field(const_cast<Config&>(config));
+  switch (key.type) {
+    case KeyType::kString: return Quote(*std::get<std::string*>(field));
+    case KeyType::kInteger: return std::to_string(*std::get<int64_t*>(field));
+    case KeyType::kBytes: return Quote(PrintBytes(*std::get<int64_t*>(field)));
+    case KeyType::kBool: return *std::get<bool*>(field) ? "true" : "false";
+    case KeyType::kChoice:
+      if (auto* backend = std::get_if<Backend*>(&field)) return Quote(BackendName(**backend));
+      return Quote(LogLevelName(*std::get<LogLevel*>(field)));
+  }
+  return "";
+}
+
+Result<int64_t> ParseBytes(std::string_view text) {
+  std::string shown = "'" + std::string(text.substr(0, 64)) + "'";
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  if (error == std::errc::result_out_of_range) return InvalidArgument(shown + " overflows 64 bits");
+  if (error != std::errc() || number < 0) {
+    return InvalidArgument(shown + " is no number of bytes, for example \"2 GiB\"");
+  }
+  if (unit.empty()) return number;
+  if (unit.front() == ' ') unit.remove_prefix(1);
+  for (const Unit& known : kUnits) {
+    if (known.name != unit) continue;
+    if (number > (std::numeric_limits<int64_t>::max() >> known.shift)) {
+      return InvalidArgument(shown + " overflows 64 bits");
+    }
+    return number << known.shift;
+  }
+  return InvalidArgument(shown + " has none of the units B, KiB, MiB, GiB, TiB");
+}
+
+std::string PrintBytes(int64_t bytes) {
+  for (const Unit& unit : kUnits) {
+    if (bytes != 0 && (bytes & ((int64_t{1} << unit.shift) - 1)) == 0) {
+      return std::to_string(bytes >> unit.shift) + " " + std::string(unit.name);
+    }
+  }
+  return std::to_string(bytes) + " B";
+}
+
+}  // namespace config
+}  // namespace tandem

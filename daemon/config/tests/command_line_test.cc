@@ -1,0 +1,136 @@
+#include "daemon/config/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+#include "daemon/config/config_file.h"
+#include "daemon/config/config_keys.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Result<CommandLine> Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "tandemd");
+  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+}
+
+// A configuration file for one test.
+class CommandLineFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "command_line_XXXXXX.toml";
+    int fd = mkstemps(path_.data(), 5);
+    ASSERT_GE(fd, 0);
+    close(fd);
+    std::ofstream(path_) << "emulated_gpus = 2\nhardware_queues = 16\n";
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+
+  std::string path_;
+};
+
+TEST_F(CommandLineFile, FlagsGoOverTheFileAndTheFileOverDefaults) {
+  Result<CommandLine> line = Parse({"--config", path_.c_str(), "--emulated-gpus", "8", "--quotas-plans=9"});
+  ASSERT_TRUE(line.ok()) << line.status().ToString();
+  EXPECT_EQ(line->action, CommandLine::Action::kRun);
+  EXPECT_EQ(line->config_path, path_);
+  EXPECT_EQ(line->config.emulated_gpus, 8);
+  EXPECT_EQ(line->config.hardware_queues, 16);
+  EXPECT_EQ(line->config.quotas.plans, 9);
+  EXPECT_EQ(line->config.join_deadline_ms, Config().join_deadline_ms);
+}
+
+TEST_F(CommandLineFile, PrintedConfigParsesBackToWhatIsInForce) {
+  Result<CommandLine> line = Parse({"--config", path_.c_str(), "--print-config", "--backend", "host"});
+  ASSERT_TRUE(line.ok()) << line.status().ToString();
+  EXPECT_EQ(line->action, CommandLine::Action::kPrint);
+  Config parsed;
+  ASSERT_TRUE(ParseConfigText(line->output, "printed", parsed).ok());
+  EXPECT_EQ(parsed.backend, Backend::kHost);
+  EXPECT_EQ(parsed.hardware_queues, 16);
+  EXPECT_EQ(PrintConfig(parsed), PrintConfig(line->config));
+}
+
+TEST_F(CommandLineFile, CheckConfigFailsWhereTheDaemonWould) {
+  Result<CommandLine> good = Parse({"--config", path_.c_str(), "--check-config"});
+  ASSERT_TRUE(good.ok());
+  EXPECT_EQ(good->action, CommandLine::Action::kPrint);
+  EXPECT_EQ(good->output, "configuration is valid\n");
+  std::ofstream(path_) << "emulated_gpus = 2\nhardware_queues = 33\n";
+  Result<CommandLine> bad = Parse({"--config", path_.c_str(), "--check-config"});
+  ASSERT_FALSE(bad.ok());
+  EXPECT_THAT(bad.status().message(), AllOf(StartsWith(path_ + ":2: "), HasSubstr("the limits are 1 to 32")));
+  std::ofstream(path_) << "runtime_dir = \"relative\"\n";
+  EXPECT_THAT(Parse({"--config", path_.c_str(), "--check-config"}).status().message(), HasSubstr("absolute"));
+}
+
+TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
+  for (const config::KeySpec& key : config::Keys()) {
+    std::string value;
+    switch (key.type) {
+      case config::KeyType::kString: value = key.name == "metrics.listen" ? "127.0.0.1:1" : "/flag"; break;
+      case config::KeyType::kInteger: value = std::to_string(key.min + 1); break;
+      case config::KeyType::kBytes: value = "128 MiB"; break;
+      case config::KeyType::kBool: value = "true"; break;
+      case config::KeyType::kChoice: value = key.choices.back(); break;
+    }
+    // The two orders between keys that single changes would break.
+    std::string flag = config::FlagName(key) + "=" + value;
+    std::vector<const char*> arguments = {flag.c_str()};
+    if (key.name == "quotas.sessions") arguments.push_back("--quotas-sessions-per-uid=1");
+    if (key.name == "supervisor.backoff_max_ms") arguments.push_back("--supervisor-backoff-initial-ms=1");
+    Result<CommandLine> line = Parse(arguments);
+    ASSERT_TRUE(line.ok()) << line.status().ToString();
+    Config expected;
+    ASSERT_TRUE(config::SetKeyFromText(key, value, expected).ok());
+    EXPECT_EQ(config::PrintValue(key, line->config), config::PrintValue(key, expected)) << key.name;
+    EXPECT_NE(config::PrintValue(key, line->config), config::PrintValue(key, Config())) << key.name;
+  }
+}
+
+TEST(CommandLine, ABareBooleanFlagIsTrue) {
+  EXPECT_TRUE(Parse({"--debug-verify-plans"})->config.verify_plans);
+  EXPECT_TRUE(Parse({"--debug-verify-plans", "--emulated-gpus", "2"})->config.verify_plans);
+  EXPECT_FALSE(Parse({"--debug-verify-plans=false"})->config.verify_plans);
+  EXPECT_FALSE(Parse({"--debug-verify-plans=maybe"}).ok());
+}
+
+TEST(CommandLine, BadFlagsAreNamed) {
+  EXPECT_THAT(Parse({"--emulated-gpus", "9"}).status().message(),
+              AllOf(HasSubstr("--emulated-gpus"), HasSubstr("1 to 8")));
+  EXPECT_THAT(Parse({"--emulated-gpus", "two"}).status().message(), HasSubstr("'two' is no integer"));
+  EXPECT_THAT(Parse({"--emulated-gpus", "2x"}).status().message(), HasSubstr("'2x' is no integer"));
+  EXPECT_THAT(Parse({"--no-such-flag"}).status().message(), HasSubstr("--no-such-flag"));
+  EXPECT_THAT(Parse({"stray"}).status().message(), HasSubstr("stray"));
+  EXPECT_FALSE(Parse({"--emulated-gpus"}).ok());
+  Result<CommandLine> absent = Parse({"--config", "/nonexistent/tandemd.toml"});
+  EXPECT_EQ(absent.status().code(), Code::kNotFound);
+  EXPECT_THAT(absent.status().message(), HasSubstr("/nonexistent/tandemd.toml"));
+}
+
+TEST(CommandLine, HelpAndVersionNeedNoConfiguration) {
+  Result<CommandLine> help = Parse({"--help"});
+  ASSERT_TRUE(help.ok());
+  EXPECT_EQ(help->action, CommandLine::Action::kPrint);
+  for (const config::KeySpec& key : config::Keys()) EXPECT_THAT(help->output, HasSubstr(config::FlagName(key)));
+  Result<CommandLine> defaults = Parse({"--print-default-config"});
+  ASSERT_TRUE(defaults.ok());
+  EXPECT_EQ(defaults->output, PrintDefaultConfigFile());
+  Result<CommandLine> version = Parse({"--version", "--config", "/nonexistent"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_THAT(version->output, StartsWith("tandemd "));
+}
+
+}  // namespace
+}  // namespace tandem

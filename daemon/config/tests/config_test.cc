@@ -1,0 +1,211 @@
+#include "daemon/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include "daemon/config/config_file.h"
+#include "daemon/config/config_keys.h"
+
+namespace tandem {
+namespace {
+
+using config::FindKey;
+using config::KeySpec;
+using config::KeyType;
+using config::ParseBytes;
+using config::PrintBytes;
+using ::testing::HasSubstr;
+
+// Sets every key to a value that is not its default.
+Config EverythingChanged() {
+  Config changed;
+  for (const KeySpec& key : config::Keys()) {
+    config::KeyValue value;
+    switch (key.type) {
+      case KeyType::kString: value = std::string("/changed \"quoted\" \\ \t\x7f ü"); break;
+      case KeyType::kInteger:
+      case KeyType::kBytes: value = key.max - 1; break;
+      case KeyType::kBool: value = true; break;
+      case KeyType::kChoice: value = std::string(key.choices.back()); break;
+    }
+    Status status = config::SetKey(key, value, changed);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  return changed;
+}
+
+TEST(Config, DefaultsAreValidAndWithinTheirLimits) {
+  EXPECT_TRUE(ValidateConfig(Config()).ok());
+  for (const KeySpec& key : config::Keys()) {
+    if (key.type != KeyType::kInteger && key.type != KeyType::kBytes) continue;
+    Config defaults;
+    int64_t value = *std::get<int64_t*>(key.field(defaults));
+    EXPECT_GE(value, key.min) << key.name;
+    EXPECT_LE(value, key.max) << key.name;
+  }
+}
+
+TEST(Config, KeysAndMembersAreDistinct) {
+  std::set<std::string_view> names;
+  std::set<std::string> flags;
+  std::set<const void*> members;
+  Config config;
+  for (const KeySpec& key : config::Keys()) {
+    names.insert(key.name);
+    flags.insert(config::FlagName(key));
+    members.insert(std::visit([](auto* field) -> const void* { return field; }, key.field(config)));
+    EXPECT_FALSE(key.doc.empty());
+    EXPECT_EQ(FindKey(key.name), &key);
+  }
+  EXPECT_EQ(names.size(), config::Keys().size());
+  EXPECT_EQ(flags.size(), config::Keys().size());
+  EXPECT_EQ(members.size(), config::Keys().size());
+}
+
+TEST(Config, PrintedConfigParsesBackToTheSame) {
+  for (const Config& config : {Config(), EverythingChanged()}) {
+    std::string printed = PrintConfig(config);
+    Config parsed = EverythingChanged();
+    parsed.emulated_gpus = 3;  // so that a key that was not printed would show
+    Status status = ParseConfigText(printed, "printed", parsed);
+    ASSERT_TRUE(status.ok()) << status.ToString() << "\n" << printed;
+    for (const KeySpec& key : config::Keys()) {
+      EXPECT_EQ(config::PrintValue(key, parsed), config::PrintValue(key, config)) << key.name;
+    }
+  }
+}
+
+TEST(Config, EveryChangedKeyPrintsDifferently) {
+  Config changed = EverythingChanged();
+  for (const KeySpec& key : config::Keys()) {
+    EXPECT_NE(config::PrintValue(key, changed), config::PrintValue(key, Config())) << key.name;
+  }
+}
+
+TEST(Config, ShippedFileIsTheDefaultsCommentedOut) {
+  std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/deploy/config/tandemd.toml");
+  ASSERT_TRUE(file.good());
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), PrintDefaultConfigFile());
+
+  // Uncommenting every key must give the defaults again.
+  std::string uncommented;
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("# ") && line.find(" = ") != std::string::npos) line = line.substr(2);
+    uncommented += line + "\n";
+  }
+  Config parsed = EverythingChanged();
+  Status status = ParseConfigText(uncommented, "tandemd.toml", parsed);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(PrintConfig(parsed), PrintConfig(Config()));
+}
+
+TEST(ConfigKeys, RangeErrorsNameKeyValueAndLimits) {
+  Config config;
+  Status status = config::SetKey(*FindKey("emulated_gpus"), int64_t{9}, config);
+  EXPECT_EQ(status.code(), Code::kOutOfRange);
+  EXPECT_EQ(status.message(), "emulated_gpus = 9 is out of range; the limits are 1 to 8");
+  EXPECT_TRUE(config::SetKey(*FindKey("emulated_gpus"), int64_t{8}, config).ok());
+  EXPECT_TRUE(config::SetKey(*FindKey("emulated_gpus"), int64_t{1}, config).ok());
+  EXPECT_FALSE(config::SetKey(*FindKey("emulated_gpus"), int64_t{0}, config).ok());
+  EXPECT_EQ(config.emulated_gpus, 1);
+  status = config::SetKey(*FindKey("quotas.segment_bytes"), std::string("1 MiB"), config);
+  EXPECT_EQ(status.message(), "quotas.segment_bytes = 1 MiB is out of range; the limits are 2 MiB to 1024 TiB");
+  status = config::SetKey(*FindKey("quotas.segment_bytes"), int64_t{-5}, config);
+  EXPECT_THAT(status.message(), HasSubstr("= -5 is out of range"));
+}
+
+TEST(ConfigKeys, WrongTypesAndChoicesSayWhatIsRight) {
+  Config config;
+  EXPECT_THAT(config::SetKey(*FindKey("runtime_dir"), int64_t{1}, config).message(),
+              HasSubstr("runtime_dir = 1 must be a string"));
+  EXPECT_THAT(config::SetKey(*FindKey("hardware_queues"), std::string("8"), config).message(),
+              HasSubstr("must be an integer"));
+  EXPECT_THAT(config::SetKey(*FindKey("debug.verify_plans"), int64_t{1}, config).message(),
+              HasSubstr("must be true or false"));
+  EXPECT_THAT(config::SetKey(*FindKey("quotas.segment_bytes"), true, config).message(), HasSubstr("2 GiB"));
+  EXPECT_THAT(config::SetKey(*FindKey("log_level"), int64_t{1}, config).message(), HasSubstr("must be a string"));
+  EXPECT_THAT(config::SetKey(*FindKey("backend"), std::string("gpu"), config).message(),
+              HasSubstr("none of auto, host, cuda"));
+  EXPECT_FALSE(config::SetKey(*FindKey("runtime_dir"), std::string("/a\0b", 4), config).ok());
+  EXPECT_EQ(PrintConfig(config), PrintConfig(Config()));
+}
+
+TEST(ConfigKeys, NearestKeyForgivesTyposAndTables) {
+  EXPECT_EQ(config::NearestKey("emulated_gpu"), "emulated_gpus");
+  EXPECT_EQ(config::NearestKey("runtimedir"), "runtime_dir");
+  EXPECT_EQ(config::NearestKey("sessions"), "quotas.sessions");
+  EXPECT_EQ(config::NearestKey("host.emulated_gpus"), "emulated_gpus");
+  EXPECT_EQ(config::NearestKey("quota.plans"), "quotas.plans");
+  EXPECT_EQ(config::NearestKey("completely_unrelated_thing"), "");
+  EXPECT_EQ(config::NearestKey(std::string(100000, 'x')), "");
+}
+
+TEST(ConfigKeys, BytesParseAndPrint) {
+  EXPECT_EQ(*ParseBytes("2 GiB"), int64_t{2} << 30);
+  EXPECT_EQ(*ParseBytes("2GiB"), int64_t{2} << 30);
+  EXPECT_EQ(*ParseBytes("7"), 7);
+  EXPECT_EQ(*ParseBytes("0 B"), 0);
+  for (const char* bad : {"", "GiB", "-1", "-1 GiB", "1.5 GiB", "2 GB", "2  GiB", "9223372036854775808", "16777216 TiB",
+                          " 2 GiB", "2 GiB "}) {
+    EXPECT_EQ(ParseBytes(bad).status().code(), Code::kInvalidArgument) << bad;
+  }
+  int64_t most = std::numeric_limits<int64_t>::max();
+  for (int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{1023}, int64_t{1024}, int64_t{1536} << 20, most}) {
+    EXPECT_EQ(*ParseBytes(PrintBytes(bytes)), bytes);
+  }
+  EXPECT_EQ(PrintBytes(int64_t{1536} << 20), "1536 MiB");
+}
+
+TEST(Config, ValidationChecksKeysAgainstEachOther) {
+  Config config;
+  config.runtime_dir = "run";
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("runtime_dir = \"run\" must be an absolute path"));
+  config.runtime_dir = "/" + std::string(95, 'x');  // + "/client.sock" = 108 bytes
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("108 bytes, a socket's may have 107"));
+  config.runtime_dir.pop_back();
+  EXPECT_TRUE(ValidateConfig(config).ok());
+  EXPECT_EQ(ClientSocketPath(config).size(), 107u);
+
+  config = Config();
+  config.state_dir = "";
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("state_dir"));
+
+  config = Config();
+  config.supervisor.backoff_initial_ms = 2000;
+  config.supervisor.backoff_max_ms = 1000;
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("backoff_initial_ms = 2000 must not exceed"));
+
+  config = Config();
+  config.quotas.sessions = 10;
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("sessions_per_uid = 128 must not exceed"));
+}
+
+TEST(Config, MetricsAddressIsChecked) {
+  Config config;
+  for (const char* good : {"off", "127.0.0.1:9464", "localhost:0", "[::1]:65535", "0.0.0.0:1"}) {
+    config.metrics_listen = good;
+    EXPECT_TRUE(ValidateConfig(config).ok()) << good;
+  }
+  for (const char* bad : {"", "on", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:9464",
+                          "127.0.0.1:94x", "unix:/x:1", "a b:1"}) {
+    config.metrics_listen = bad;
+    EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("metrics.listen")) << bad;
+  }
+}
+
+TEST(Config, SocketsAreInTheRuntimeDirectory) {
+  Config config;
+  EXPECT_EQ(LeaseSocketPath(config), "/run/tandem/lease.sock");
+  config.runtime_dir = "/tmp/x/";
+  EXPECT_EQ(AdminSocketPath(config), "/tmp/x/admin.sock");
+}
+
+}  // namespace
+}  // namespace tandem
