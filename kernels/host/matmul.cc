@@ -1,0 +1,264 @@
+#include "kernels/host/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/host/convert.h"
+#include "kernels/host/gemm.h"
+#include "kernels/host/strided.h"
+#include "kernels/host/word_wait.h"
+
+namespace tandem::host {
+namespace {
+
+// Floats of B, and of A, that are converted at once: B's panel is reused by all rows of A and should stay in the cache.
+constexpr int64_t kPanelFloats = int64_t{1} << 21;
+constexpr int64_t kBlockFloats = int64_t{1} << 18;
+
+// Where the elements of a view lie that are enumerated in row-major order over its first `dims` dimensions.
+struct Offsets {
+  std::vector<int64_t> at;  // in elements
+  bool uniform = true;      // at[i] == i * stride
+  int64_t stride = 0;
+};
+
+Offsets OffsetsOf(const DeviceView& view, size_t dims) {
+  Offsets offsets;
+  int64_t count = 1;
+  for (size_t d = 0; d < dims; ++d) count *= view.extent[d];
+  offsets.at.reserve(static_cast<size_t>(count));
+  std::vector<int64_t> index(dims, 0);
+  int64_t offset = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    offsets.at.push_back(offset);
+    for (size_t d = dims; d-- > 0;) {
+      offset += view.stride[d];
+      if (++index[d] < view.extent[d]) break;
+      offset -= view.stride[d] * view.extent[d];
+      index[d] = 0;
+    }
+  }
+  if (count > 1) offsets.stride = offsets.at[1] - offsets.at[0];
+  for (int64_t i = 0; i < count && offsets.uniform; ++i) {
+    offsets.uniform = offsets.at[static_cast<size_t>(i)] == i * offsets.stride;
+  }
+  return offsets;
+}
+
+const std::byte* At(const DeviceView& view, int64_t element) {
+  return view.data + element * static_cast<int64_t>(DTypeBytes(view.dtype));
+}
+
+// The factors of a scale tensor for `count` rows or columns: one for all, or one each.
+std::vector<float> LoadFactors(const DeviceView& view, int64_t count) {
+  std::vector<float> factors(static_cast<size_t>(count));
+  Offsets offsets = OffsetsOf(view, view.extent.size());
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t element = offsets.at.size() == 1 ? offsets.at[0] : offsets.at[static_cast<size_t>(i)];
+    ConvertToFloat(At(view, element), view.dtype, 1, 1, &factors[static_cast<size_t>(i)]);
+  }
+  return factors;
+}
+
+// The product's operands, resolved once a run.
+class Product {
+ public:
+  Product(const MatmulArgs& args, const TaskContext& context)
+      : args_(args), context_(context), rows_a_(OffsetsOf(args.a, args.a.extent.size() - 1)),
+        rows_c_(OffsetsOf(args.c, args.c.extent.size() - 1)) {
+    m_ = static_cast<int64_t>(rows_a_.at.size());
+    k_ = args.a.extent.back();
+    n_ = args.c.extent.back();
+    a_column_stride_ = args.a.stride.back();
+    c_column_stride_ = args.c.stride.back();
+    a_direct_ = args.a.dtype == DType::kF32 && rows_a_.uniform && (a_column_stride_ == 1 || rows_a_.stride == 1) &&
+                IsWide(rows_a_.stride, a_column_stride_, m_, k_);
+    b_direct_ = args.b.dtype == DType::kF32 && (args.b.stride[0] == 1 || args.b.stride[1] == 1) &&
+                IsWide(args.b.stride[0], args.b.stride[1], k_, n_);
+    bool plain = !args.has_scale_a && !args.has_scale_b && !args.has_bias && !args.has_result_scale;
+    c_direct_ = plain && args.c.dtype == DType::kF32 && rows_c_.uniform && c_column_stride_ == 1 &&
+                (m_ <= 1 || rows_c_.stride >= n_);
+    if (args.has_scale_a) scale_a_ = LoadFactors(args.scale_a, m_);
+    if (args.has_scale_b) scale_b_ = LoadFactors(args.scale_b, n_);
+    if (args.has_bias) bias_ = LoadFactors(args.bias, n_);
+    if (args.has_result_scale) result_scale_ = LoadFactors(args.result_scale, 1)[0];
+  }
+
+  void Run() {
+    if (m_ == 0 || n_ == 0) return;
+    int64_t panel = b_direct_ ? n_ : std::clamp<int64_t>(kPanelFloats / std::max<int64_t>(k_, 1), 16, n_);
+    panel = std::min(panel, n_);
+    int64_t chunk_rows = (m_ + args_.chunks - 1) / args_.chunks;
+    for (int64_t column = 0; column < n_; column += panel) {
+      int64_t columns = std::min(panel, n_ - column);
+      FloatMatrix b = LoadPanel(column, columns);
+      for (int i = 0; i < args_.chunks; ++i) {
+        int chunk = (args_.chunk_pivot + i) % args_.chunks;
+        int64_t first = std::min(m_, chunk * chunk_rows);
+        int64_t last = std::min(m_, first + chunk_rows);
+        if (!AwaitChunk(chunk)) return;
+        MultiplyRows(first, last, b, column, columns);
+      }
+    }
+  }
+
+ private:
+  // True when Eigen may take the strides as they are: a broadcast or overlapping matrix is converted instead.
+  static bool IsWide(int64_t row_stride, int64_t column_stride, int64_t rows, int64_t columns) {
+    if (column_stride == 1) return rows <= 1 || row_stride >= columns;
+    return columns <= 1 || column_stride >= rows;
+  }
+
+  bool AwaitChunk(int chunk) const {
+    if (args_.chunk_signals == nullptr) return true;
+    Backoff backoff;
+    while (__atomic_load_n(args_.chunk_signals + chunk, __ATOMIC_ACQUIRE) == 0) {
+      if (context_.abandoned->load(std::memory_order_relaxed)) return false;
+      backoff.Pause();
+    }
+    return true;
+  }
+
+  // Columns [column, column + columns) of B as floats: in place, or converted in the order in which they lie.
+  FloatMatrix LoadPanel(int64_t column, int64_t columns) {
+    int64_t row_stride = args_.b.stride[0];
+    int64_t column_stride = args_.b.stride[1];
+    const std::byte* data = At(args_.b, column * column_stride);
+    if (b_direct_) {
+      auto* floats = const_cast<float*>(reinterpret_cast<const float*>(data));
+      return {floats, row_stride, column_stride};
+    }
+    panel_.resize(static_cast<size_t>(k_ * columns));
+    if (row_stride == 1 && column_stride != 1) {
+      for (int64_t j = 0; j < columns; ++j) {
+        ConvertToFloat(At(args_.b, (column + j) * column_stride), args_.b.dtype, 1, k_, panel_.data() + j * k_);
+      }
+      return {panel_.data(), 1, k_};
+    }
+    for (int64_t i = 0; i < k_; ++i) {
+      ConvertToFloat(At(args_.b, i * row_stride + column * column_stride), args_.b.dtype, column_stride, columns,
+                     panel_.data() + i * columns);
+    }
+    return {panel_.data(), columns, 1};
+  }
+
+  // Rows [first, last) of A as floats.
+  FloatMatrix LoadRows(int64_t first, int64_t last) {
+    if (a_direct_) {
+      const std::byte* data = At(args_.a, first * rows_a_.stride);
+      return {const_cast<float*>(reinterpret_cast<const float*>(data)), rows_a_.stride, a_column_stride_};
+    }
+    int64_t rows = last - first;
+    block_.resize(static_cast<size_t>(rows * k_));
+    if (rows_a_.uniform && rows_a_.stride == 1 && a_column_stride_ != 1) {
+      for (int64_t j = 0; j < k_; ++j) {
+        ConvertToFloat(At(args_.a, first + j * a_column_stride_), args_.a.dtype, 1, rows, block_.data() + j * rows);
+      }
+      return {block_.data(), 1, rows};
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      ConvertToFloat(At(args_.a, rows_a_.at[static_cast<size_t>(first + i)]), args_.a.dtype, a_column_stride_, k_,
+                     block_.data() + i * k_);
+    }
+    return {block_.data(), k_, 1};
+  }
+
+  void MultiplyRows(int64_t first, int64_t last, const FloatMatrix& b, int64_t column, int64_t columns) {
+    int64_t per_row = std::max<int64_t>(a_direct_ ? columns : std::max(k_, columns), 1);
+    int64_t step = a_direct_ && c_direct_ ? std::max<int64_t>(last - first, 1)
+                                          : std::max<int64_t>(kBlockFloats / per_row, 8);
+    for (int64_t row = first; row < last; row += step) {
+      int64_t end = std::min(last, row + step);
+      FloatMatrix a = LoadRows(row, end);
+      if (c_direct_) {
+        auto* out = reinterpret_cast<float*>(args_.c.data) + row * rows_c_.stride + column;
+        Gemm(a, b, {out, rows_c_.stride, 1}, end - row, columns, k_, args_.alpha, args_.accumulate);
+        continue;
+      }
+      sums_.resize(static_cast<size_t>((end - row) * columns));
+      Gemm(a, b, {sums_.data(), columns, 1}, end - row, columns, k_, args_.alpha, false);
+      for (int64_t i = row; i < end; ++i) Finish(i, column, columns, sums_.data() + (i - row) * columns);
+    }
+  }
+
+  // Scales, old C, bias, result scale and the rounding of one row.
+  void Finish(int64_t row, int64_t column, int64_t columns, float* sums) {
+    if (args_.has_scale_a) {
+      float scale = scale_a_[static_cast<size_t>(row)];
+      for (int64_t j = 0; j < columns; ++j) sums[j] *= scale;
+    }
+    if (args_.has_scale_b) {
+      for (int64_t j = 0; j < columns; ++j) sums[j] *= scale_b_[static_cast<size_t>(column + j)];
+    }
+    std::byte* out = const_cast<std::byte*>(
+        At(args_.c, rows_c_.at[static_cast<size_t>(row)] + column * c_column_stride_));
+    if (args_.accumulate) {
+      old_.resize(static_cast<size_t>(columns));
+      ConvertToFloat(out, args_.c.dtype, c_column_stride_, columns, old_.data());
+      for (int64_t j = 0; j < columns; ++j) sums[j] += old_[static_cast<size_t>(j)];
+    }
+    if (args_.has_bias) {
+      for (int64_t j = 0; j < columns; ++j) sums[j] += bias_[static_cast<size_t>(column + j)];
+    }
+    if (args_.has_result_scale) {
+      for (int64_t j = 0; j < columns; ++j) sums[j] *= result_scale_;
+    }
+    ConvertFromFloat(sums, columns, out, args_.c.dtype, c_column_stride_);
+  }
+
+  const MatmulArgs& args_;
+  const TaskContext& context_;
+  Offsets rows_a_, rows_c_;
+  int64_t m_ = 0, n_ = 0, k_ = 0;
+  int64_t a_column_stride_ = 1, c_column_stride_ = 1;
+  bool a_direct_ = false, b_direct_ = false, c_direct_ = false;
+  std::vector<float> scale_a_, scale_b_, bias_;
+  float result_scale_ = 1.0f;
+  std::vector<float> panel_, block_, sums_, old_;
+};
+
+Status CheckFactors(const DeviceView& view, const char* name, int64_t many) {
+  TANDEM_RETURN_IF_ERROR(CheckView(view, name));
+  int64_t count = CountOf(view);
+  if (!IsFloating(view.dtype) || (count != 1 && count != many)) {
+    return InvalidArgument(std::string(name) + " has " + std::to_string(count) + " elements; it needs 1 or " +
+                           std::to_string(many));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckMatmul(const MatmulArgs& args) {
+  TANDEM_RETURN_IF_ERROR(CheckView(args.a, "A"));
+  TANDEM_RETURN_IF_ERROR(CheckView(args.b, "B"));
+  TANDEM_RETURN_IF_ERROR(CheckView(args.c, "C"));
+  if (args.a.extent.empty() || args.b.extent.size() != 2 || args.c.extent.size() != args.a.extent.size()) {
+    return InvalidArgument("a product needs A [..., M, K], B [K, N] and C [..., M, N]");
+  }
+  if (!IsFloating(args.a.dtype) || !IsFloating(args.b.dtype) || !IsFloating(args.c.dtype)) {
+    return InvalidArgument("a product of integers");
+  }
+  bool rows_agree = std::equal(args.a.extent.begin(), args.a.extent.end() - 1, args.c.extent.begin());
+  if (!rows_agree || args.a.extent.back() != args.b.extent[0] || args.b.extent[1] != args.c.extent.back()) {
+    return InvalidArgument("the extents of A, B and C do not fit");
+  }
+  int64_t n = args.c.extent.back();
+  int64_t m = n == 0 ? 0 : CountOf(args.c) / n;
+  if (m == 0) return Status::Ok();
+  if (args.has_scale_a) TANDEM_RETURN_IF_ERROR(CheckFactors(args.scale_a, "scale_a", m));
+  if (args.has_scale_b) TANDEM_RETURN_IF_ERROR(CheckFactors(args.scale_b, "scale_b", n));
+  if (args.has_bias) TANDEM_RETURN_IF_ERROR(CheckFactors(args.bias, "bias", n));
+  if (args.has_result_scale) TANDEM_RETURN_IF_ERROR(CheckFactors(args.result_scale, "result_scale", 1));
+  if (args.chunks < 1 || args.chunk_pivot < 0 || args.chunk_pivot >= args.chunks) {
+    return InvalidArgument("chunk pivot " + std::to_string(args.chunk_pivot) + " of " + std::to_string(args.chunks) +
+                           " chunks");
+  }
+  return Status::Ok();
+}
+
+void RunMatmul(const MatmulArgs& args, const TaskContext& context) { Product(args, context).Run(); }
+
+}  // namespace tandem::host

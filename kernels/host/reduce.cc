@@ -1,0 +1,185 @@
+#include "kernels/host/reduce.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/host/convert.h"
+
+namespace tandem::host {
+namespace {
+
+// Elements that are accumulated at once: the accumulators and a converted source stay in the first-level cache.
+constexpr int64_t kTile = 2048;
+
+struct RowSource {
+  const std::byte* data;
+  DType dtype;
+  int64_t stride;
+};
+
+void AddFloats(const float* values, int64_t count, float* sums) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += values[i];
+}
+
+// sums[i] = Σ sources[s][i], in the order of the sources.
+void Accumulate(const RowSource* sources, size_t source_count, int64_t first, int64_t count, float* sums) {
+  alignas(64) float converted[kTile];
+  for (size_t s = 0; s < source_count; ++s) {
+    const RowSource& source = sources[s];
+    const std::byte* from = source.data + first * source.stride * static_cast<int64_t>(DTypeBytes(source.dtype));
+    if (s == 0) {
+      ConvertToFloat(from, source.dtype, source.stride, count, sums);
+    } else if (source.dtype == DType::kF32 && source.stride == 1) {
+      AddFloats(reinterpret_cast<const float*>(from), count, sums);
+    } else {
+      ConvertToFloat(from, source.dtype, source.stride, count, converted);
+      AddFloats(converted, count, sums);
+    }
+  }
+}
+
+// Unsigned arithmetic: a sum that overflows wraps, as it does in NCCL.
+template <typename T>
+void SumIntegers(const RowSource* sources, size_t source_count, std::byte* destination, int64_t destination_stride,
+                 int64_t count) {
+  T* to = reinterpret_cast<T*>(destination);
+  for (int64_t i = 0; i < count; ++i) {
+    T sum = 0;
+    for (size_t s = 0; s < source_count; ++s) {
+      sum = static_cast<T>(sum + reinterpret_cast<const T*>(sources[s].data)[i * sources[s].stride]);
+    }
+    to[i * destination_stride] = sum;
+  }
+}
+
+void SumIntegerRow(const RowSource* sources, size_t source_count, std::byte* destination, DType dtype,
+                   int64_t destination_stride, int64_t count) {
+  switch (DTypeBytes(dtype)) {
+    case 1: SumIntegers<uint8_t>(sources, source_count, destination, destination_stride, count); break;
+    case 4: SumIntegers<uint32_t>(sources, source_count, destination, destination_stride, count); break;
+    default: SumIntegers<uint64_t>(sources, source_count, destination, destination_stride, count); break;
+  }
+}
+
+}  // namespace
+
+Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
+  if (args.sources.empty()) return InvalidArgument("a reduction without sources");
+  TANDEM_RETURN_IF_ERROR(CheckView(args.dst, "reduce destination"));
+  bool floating = IsFloating(args.dst.dtype);
+  BoxReduce reduce;
+  std::vector<const DeviceView*> views;
+  for (const DeviceView& source : args.sources) {
+    TANDEM_RETURN_IF_ERROR(CheckView(source, "reduce source"));
+    if (floating ? !IsFloating(source.dtype) : source.dtype != args.dst.dtype) {
+      return InvalidArgument("reduction of " + std::string(DTypeName(source.dtype)) + " into " +
+                             std::string(DTypeName(args.dst.dtype)));
+    }
+    views.push_back(&source);
+    reduce.sources.push_back({source.data, source.dtype});
+  }
+  if (!floating && (args.scale != 1.0f || args.has_bias || args.has_result_scale)) {
+    return InvalidArgument("integer sums take no scale and no bias");
+  }
+  views.push_back(&args.dst);
+  // The bias is one more view of the same extents that does not move but along the last dimension.
+  DeviceView bias;
+  if (args.has_bias) {
+    TANDEM_RETURN_IF_ERROR(CheckView(args.bias, "bias"));
+    int64_t last = args.dst.extent.empty() ? 1 : args.dst.extent.back();
+    if (CountOf(args.bias) != last || !IsFloating(args.bias.dtype)) {
+      return InvalidArgument("bias of " + std::to_string(CountOf(args.bias)) + " elements for a last dimension of " +
+                             std::to_string(last));
+    }
+    bias.data = args.bias.data;
+    bias.dtype = args.bias.dtype;
+    bias.extent = args.dst.extent;
+    bias.stride.assign(args.dst.extent.size(), 0);
+    for (size_t d = 0; d < args.bias.extent.size(); ++d) {
+      if (args.bias.extent[d] != 1 && !bias.stride.empty()) bias.stride.back() = args.bias.stride[d];
+    }
+    reduce.has_bias = true;
+    reduce.bias = {bias.data, bias.dtype};
+    views.push_back(&bias);
+  }
+  if (args.has_result_scale) {
+    TANDEM_RETURN_IF_ERROR(CheckView(args.result_scale, "result scale"));
+    if (CountOf(args.result_scale) != 1 || args.result_scale.dtype != DType::kF32) {
+      return InvalidArgument("the result scale is one f32");
+    }
+    reduce.result_scale = args.result_scale.data;
+  }
+  TANDEM_ASSIGN_OR_RETURN(reduce.box, MakeStridedBox(views));
+  reduce.destination = args.dst.data;
+  reduce.dtype = args.dst.dtype;
+  reduce.scale = args.scale;
+  return reduce;
+}
+
+void RunReduce(const BoxReduce& reduce, const TaskContext&) {
+  const StridedBox& box = reduce.box;
+  size_t source_count = reduce.sources.size();
+  int destination_view = static_cast<int>(source_count);
+  int64_t destination_stride = box.inner_stride(destination_view);
+  int64_t element_bytes = static_cast<int64_t>(DTypeBytes(reduce.dtype));
+  bool integers = !IsFloating(reduce.dtype);
+  float result_scale = 1.0f;
+  if (reduce.result_scale != nullptr && box.count > 0) {
+    std::memcpy(&result_scale, reduce.result_scale, sizeof(float));
+  }
+  std::array<RowSource, kMaxBoxViews> rows;
+  alignas(64) float sums[kTile];
+  alignas(64) float bias[kTile];
+  ForEachRow(box, [&](const auto& offsets) {
+    for (size_t s = 0; s < source_count; ++s) {
+      const BoxReduce::Source& source = reduce.sources[s];
+      rows[s] = {source.data + offsets[s] * static_cast<int64_t>(DTypeBytes(source.dtype)), source.dtype,
+                 box.inner_stride(static_cast<int>(s))};
+    }
+    std::byte* destination = reduce.destination + offsets[destination_view] * element_bytes;
+    if (integers) {
+      SumIntegerRow(rows.data(), source_count, destination, reduce.dtype, destination_stride, box.inner_extent());
+      return;
+    }
+    for (int64_t first = 0; first < box.inner_extent(); first += kTile) {
+      int64_t count = std::min(kTile, box.inner_extent() - first);
+      Accumulate(rows.data(), source_count, first, count, sums);
+      if (reduce.scale != 1.0f) {
+        for (int64_t i = 0; i < count; ++i) sums[i] *= reduce.scale;
+      }
+      if (reduce.result_scale != nullptr) {
+        for (int64_t i = 0; i < count; ++i) sums[i] *= result_scale;
+      }
+      if (reduce.has_bias) {
+        int64_t bias_stride = box.inner_stride(destination_view + 1);
+        int64_t bias_offset = offsets[destination_view + 1] + first * bias_stride;
+        ConvertToFloat(reduce.bias.data + bias_offset * static_cast<int64_t>(DTypeBytes(reduce.bias.dtype)),
+                       reduce.bias.dtype, bias_stride, count, bias);
+        AddFloats(bias, count, sums);
+      }
+      ConvertFromFloat(sums, count, destination + first * destination_stride * element_bytes, reduce.dtype,
+                       destination_stride);
+    }
+  });
+}
+
+void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype, int64_t count,
+                   float scale) {
+  std::array<RowSource, kMaxBoxViews> rows;
+  for (size_t s = 0; s < sources.size(); ++s) rows[s] = {sources[s], dtype, 1};
+  if (!IsFloating(dtype)) {
+    SumIntegerRow(rows.data(), sources.size(), destination, dtype, 1, count);
+    return;
+  }
+  alignas(64) float sums[kTile];
+  for (int64_t first = 0; first < count; first += kTile) {
+    int64_t tile = std::min(kTile, count - first);
+    Accumulate(rows.data(), sources.size(), first, tile, sums);
+    if (scale != 1.0f) {
+      for (int64_t i = 0; i < tile; ++i) sums[i] *= scale;
+    }
+    ConvertFromFloat(sums, tile, destination + first * static_cast<int64_t>(DTypeBytes(dtype)), dtype, 1);
+  }
+}
+
+}  // namespace tandem::host

@@ -1,0 +1,42 @@
+// File: reduce.h
+//
+// The host backend's sum of several sources: in the order given, with fp32 accumulators and one rounding; integers sum
+// exactly (modulo their width).
+#pragma once
+
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/host/strided.h"
+#include "kernels/host/task.h"
+#include "tandem/status.h"
+
+namespace tandem::host {
+
+// A reduction, checked and merged, ready to run.
+struct BoxReduce {
+  struct Source {
+    const std::byte* data = nullptr;
+    DType dtype = DType::kF32;
+  };
+  StridedBox box;  // views: sources in order, then the destination, then the bias if there is one
+  std::vector<Source> sources;
+  std::byte* destination = nullptr;
+  DType dtype = DType::kF32;
+  float scale = 1.0f;
+  bool has_bias = false;
+  Source bias;
+  const std::byte* result_scale = nullptr;  // one float32, or null
+};
+
+// INVALID_ARGUMENT when extents differ, integers and floats mix, integers are scaled, bias or result scale do not fit.
+Result<BoxReduce> PrepareReduce(const ReduceArgs& args);
+
+// The destination may be one of the sources.
+void RunReduce(const BoxReduce& reduce, const TaskContext& context);
+
+// The same on contiguous elements: destination[i] = scale * Σ sources[s][i], all of `dtype`. For the stand-in of NCCL.
+void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype, int64_t count,
+                   float scale);
+
+}  // namespace tandem::host
