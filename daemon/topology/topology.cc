@@ -12,6 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kClassNames = {"single", "nvswitch",  "full_mesh", "hybrid_cube_mesh",
                                                          "pairs",  "pcie_only", "irregular"};
 constexpr std::array<std::string_view, 6> kDistanceNames = {"X", "PIX", "PXB", "PHB", "NODE", "SYS"};
+constexpr std::array<std::string_view, 3> kComputeModeNames = {"default", "exclusive_process", "prohibited"};
 
 bool HasDirectLink(const Topology& topology, int i, int j) {
   return i != j && topology.p2p[i][j] && topology.p2p[j][i] && topology.nvlinks[i][j] > 0;
@@ -80,6 +81,11 @@ std::string_view TopologyClassName(TopologyClass topology_class) {
 std::string_view PcieDistanceName(PcieDistance distance) {
   auto index = static_cast<size_t>(distance);
   return index < kDistanceNames.size() ? kDistanceNames[index] : "invalid";
+}
+
+std::string_view ComputeModeName(ComputeMode mode) {
+  auto index = static_cast<size_t>(mode);
+  return index < kComputeModeNames.size() ? kComputeModeNames[index] : "invalid";
 }
 
 int Topology::LinkCount(int i, int j) const {

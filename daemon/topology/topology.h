@@ -35,6 +35,8 @@ enum class PcieDistance : uint8_t { kSame = 0, kPix = 1, kPxb = 2, kPhb = 3, kNo
 std::string_view PcieDistanceName(PcieDistance distance);
 
 enum class ComputeMode : uint8_t { kDefault = 0, kExclusiveProcess = 1, kProhibited = 2 };
+// "default", "exclusive_process", "prohibited".
+std::string_view ComputeModeName(ComputeMode mode);
 
 struct GpuInfo {
   std::string uuid;  // the GPU's name everywhere; never its ordinal
