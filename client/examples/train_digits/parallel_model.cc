@@ -22,6 +22,7 @@ Result<std::unique_ptr<ParallelModel>> ParallelModel::Create(const std::shared_p
                                                              const AlgorithmChoice& choice,
                                                              const std::string& prefix) {
   std::unique_ptr<ParallelModel> model(new ParallelModel(shape, group->rank()));
+  TANDEM_ASSIGN_OR_RETURN(model->stream_, HostStream::Create());
   TANDEM_RETURN_IF_ERROR(model->Allocate(client, group));
   model->Initialize(seed);
   TANDEM_RETURN_IF_ERROR(model->Prepare(group, choice, prefix));
@@ -44,14 +45,14 @@ void ParallelModel::Initialize(uint64_t seed) {
   b1_gradient_ = b1_momentum_;
 }
 
-Status ParallelModel::Compute(std::function<void()> work) { return stream_.Enqueue(std::move(work)); }
+Status ParallelModel::Compute(std::function<void()> work) { return stream_->Enqueue(std::move(work)); }
 
 Status ParallelModel::Launch(PlanIndex index) {
   TimedPlan& timed = plans_[index];
   double* start = &launch_start_[index];
-  TANDEM_RETURN_IF_ERROR(stream_.Enqueue([start] { *start = Microseconds(); }));
-  TANDEM_RETURN_IF_ERROR(timed.plan->Launch(&stream_, timed.bindings).WithContext(timed.name));
-  return stream_.Enqueue([start, &timed] { timed.microseconds.push_back(Microseconds() - *start); });
+  TANDEM_RETURN_IF_ERROR(stream_->Enqueue([start] { *start = Microseconds(); }));
+  TANDEM_RETURN_IF_ERROR(timed.plan->Launch(stream_.get(), timed.bindings).WithContext(timed.name));
+  return stream_->Enqueue([start, &timed] { timed.microseconds.push_back(Microseconds() - *start); });
 }
 
 Status ParallelModel::EnqueueForward(const Batch& batch, StepResult* result) {
@@ -109,7 +110,7 @@ Result<StepResult> ParallelModel::Finish(const StepResult& local) {
     bucket_[tail + 1] = static_cast<float>(local.correct);
   }));
   TANDEM_RETURN_IF_ERROR(Launch(kGradients));
-  Status synchronized = stream_.Synchronize(kStepDeadline);
+  Status synchronized = stream_->Synchronize(kStepDeadline);
   for (TimedPlan& timed : plans_) TANDEM_RETURN_IF_ERROR(timed.plan->Wait(kStepDeadline).WithContext(timed.name));
   TANDEM_RETURN_IF_ERROR(synchronized);
   return StepResult{bucket_[tail], static_cast<int>(bucket_[tail + 1])};
@@ -121,12 +122,12 @@ Result<StepResult> ParallelModel::TrainStep(const Batch& batch) {
   Status status = EnqueueForward(batch, &local);
   if (status.ok()) status = EnqueueBackward(batch);
   if (!status.ok()) {
-    TANDEM_RETURN_IF_ERROR(stream_.Synchronize(kStepDeadline));
+    TANDEM_RETURN_IF_ERROR(stream_->Synchronize(kStepDeadline));
     return status;
   }
   Result<StepResult> result = Finish(local);
   if (!result.ok()) {
-    TANDEM_RETURN_IF_ERROR(stream_.Synchronize(kStepDeadline));
+    TANDEM_RETURN_IF_ERROR(stream_->Synchronize(kStepDeadline));
     return result;
   }
   Update();
@@ -137,7 +138,7 @@ Result<StepResult> ParallelModel::EvaluateStep(const Batch& batch) {
   StepResult local;
   Status status = EnqueueForward(batch, &local);
   Result<StepResult> result = status.ok() ? Finish(local) : Result<StepResult>(status);
-  if (!result.ok()) TANDEM_RETURN_IF_ERROR(stream_.Synchronize(kStepDeadline));
+  if (!result.ok()) TANDEM_RETURN_IF_ERROR(stream_->Synchronize(kStepDeadline));
   return result;
 }
 

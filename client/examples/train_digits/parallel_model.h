@@ -87,7 +87,6 @@ class ParallelModel {
 
   ModelShape shape_;
   int rank_ = 0;
-  HostStream stream_;
   std::shared_ptr<Memory> arena_;
   std::shared_ptr<SymmetricTensor> gathered_h_, gathered_dy_;
   std::vector<TimedPlan> plans_;
@@ -101,6 +100,7 @@ class ParallelModel {
   Matrix y_, logits_, d_logits_;
   std::vector<float> w1_gradient_, b1_gradient_, w2_gradient_;
   std::vector<float> replicated_momentum_, w1_momentum_, b1_momentum_, w2_momentum_;
+  std::unique_ptr<HostStream> stream_;  // last: its work refers to all of the above
 };
 
 }  // namespace tandem::digits

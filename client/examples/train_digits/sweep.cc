@@ -24,7 +24,7 @@ Result<std::vector<SweepRow>> SweepAllReduce(const std::shared_ptr<Client>& clie
   auto* output = reinterpret_cast<float*>(out->data());
   for (size_t i = 0; i < sizes.back() / sizeof(float); ++i) input[i] = Value(group->rank(), i);
 
-  HostStream stream;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<HostStream> stream, HostStream::Create());
   std::vector<SweepRow> rows;
   for (size_t bytes : sizes) {
     auto count = static_cast<int64_t>(bytes / sizeof(float));
@@ -38,8 +38,8 @@ Result<std::vector<SweepRow>> SweepAllReduce(const std::shared_ptr<Client>& clie
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
       std::fill(output, output + count, -1.0f);
       auto start = std::chrono::steady_clock::now();
-      TANDEM_RETURN_IF_ERROR(plan->Launch(&stream, bindings));
-      TANDEM_RETURN_IF_ERROR(stream.Synchronize(Milliseconds(60000)));
+      TANDEM_RETURN_IF_ERROR(plan->Launch(stream.get(), bindings));
+      TANDEM_RETURN_IF_ERROR(stream->Synchronize(Milliseconds(60000)));
       TANDEM_RETURN_IF_ERROR(plan->Wait());
       times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
     }

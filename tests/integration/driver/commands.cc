@@ -1,0 +1,305 @@
+#include "tests/integration/driver/commands.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <mutex>
+#include <utility>
+
+#include "common/unique_fd.h"
+
+namespace tandem::driver {
+namespace {
+
+Milliseconds Deadline(const json& command, int fallback_ms = 30000) {
+  return Milliseconds(command.value("deadline_ms", fallback_ms));
+}
+
+json PlanJson(const PlanInfo& info) {
+  json refused = json::array();
+  for (const auto& other : info.refused) refused.push_back({AlgorithmName(other.algorithm), other.reason});
+  return {{"plan_id", info.plan_id}, {"algorithm", AlgorithmName(info.algorithm)}, {"reason", info.reason},
+          {"refused", refused}, {"fused", info.fused}, {"steps", info.steps}, {"lanes", info.lanes},
+          {"workspace_bytes", info.workspace_bytes}, {"group_workspace_bytes", info.group_workspace_bytes},
+          {"unshared_workspace_bytes", info.unshared_workspace_bytes}, {"predicted_us", info.predicted_us},
+          {"deterministic", info.deterministic}, {"warnings", info.warnings}};
+}
+
+// What the library's reader thread told; shared with the callback, which may outlive the session.
+struct EventLog {
+  std::mutex mutex;
+  json entries = json::array();
+};
+std::shared_ptr<EventLog> GlobalEvents() {
+  static auto log = std::make_shared<EventLog>();
+  return log;
+}
+
+constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left", "engine_restarted",
+                                       "draining", "late", "daemon_lost"};
+
+}  // namespace
+
+Result<std::shared_ptr<Group>> Session::FindGroup(const json& command) const {
+  auto it = groups_.find(command.value("group", "tp"));
+  if (it == groups_.end()) return NotFound("the script has no such group");
+  return it->second;
+}
+
+Result<std::shared_ptr<Plan>> Session::FindPlan(const json& command) const {
+  auto it = plans_.find(command.value("plan", ""));
+  if (it == plans_.end()) return NotFound("the script has no such plan");
+  return it->second;
+}
+
+Result<std::shared_ptr<Memory>> Session::FindMemory(const std::string& name) const {
+  auto it = memories_.find(name);
+  if (it == memories_.end()) return NotFound("the script has no memory " + name);
+  return it->second;
+}
+
+Result<HostStream*> Session::Stream(const json& command) {
+  auto& stream = streams_[command.value("stream", "s")];
+  if (stream == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(stream, HostStream::Create());
+  }
+  return stream.get();
+}
+
+Result<std::vector<Binding>> Session::Bindings(const json& command) const {
+  std::vector<Binding> bindings;
+  for (const json& entry : command.value("bindings", json::array())) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Memory> memory, FindMemory(entry[0].get<std::string>()));
+    bindings.push_back({memory.get(), entry[1].get<uint64_t>()});
+  }
+  return bindings;
+}
+
+Status Session::Connect(const json& command, json* reply) {
+  ConnectOptions options;
+  options.runtime_dir = command.value("runtime_dir", "");
+  options.deadline = Deadline(command, 5000);
+  options.name = command.value("name", "test");
+  TANDEM_ASSIGN_OR_RETURN(client_, Client::Connect(options));
+  client_->OnEvent([log = GlobalEvents()](const ClientEvent& event) {
+    std::lock_guard lock(log->mutex);
+    log->entries.push_back({{"kind", kEventNames[static_cast<int>(event.kind)]}, {"group_id", event.group_id},
+                            {"rank", event.rank}, {"code", CodeName(event.status.code())},
+                            {"message", event.status.message()}});
+  });
+  (*reply)["session_id"] = client_->session_id();
+  (*reply)["backend"] = client_->backend();
+  json gpus = json::array();
+  for (const auto& gpu : client_->gpus()) gpus.push_back(gpu.uuid);
+  (*reply)["gpus"] = gpus;
+  return Status::Ok();
+}
+
+Status Session::Join(const json& command, json* reply) {
+  JoinOptions options;
+  options.job_key = command.value("job_key", "0123456789abcdef");
+  options.name = command.value("name", "tp");
+  options.world_size = command.value("world", 1);
+  options.rank = command.value("rank", 0);
+  options.gpu_uuid = command.value("gpu", "");
+  options.options = command.value("options", std::map<std::string, std::string>{});
+  options.deadline = Deadline(command);
+  options.launch_deadline = Milliseconds(command.value("launch_deadline_ms", 0));
+  TANDEM_ASSIGN_OR_RETURN(auto group, client_->JoinGroup(options));
+  (*reply)["group_id"] = group->id();
+  (*reply)["incarnation"] = group->incarnation();
+  (*reply)["topology_class"] = group->topology_class();
+  (*reply)["links"] = group->link_counts();
+  (*reply)["offers"] = group->offers().size();
+  groups_[command.value("group", options.name)] = group;
+  return Status::Ok();
+}
+
+Status Session::Allocate(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+  TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(command.value("dtype", "f32")));
+  TANDEM_ASSIGN_OR_RETURN(auto tensor, group->Allocate(command.value("shape", std::vector<int64_t>{}), dtype,
+                                                       command.value("persistent", ""), Deadline(command)));
+  (*reply)["bytes"] = tensor->bytes();
+  (*reply)["address"] = reinterpret_cast<uint64_t>(tensor->data());
+  memories_[command.value("memory", "")] = tensor;
+  return Status::Ok();
+}
+
+Status Session::Empty(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(command.value("dtype", "f32")));
+  std::string gpu = command.value("gpu", client_->gpus().empty() ? "" : client_->gpus()[0].uuid);
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, client_->Empty(command.value("shape", std::vector<int64_t>{}), dtype, gpu,
+                                                      command.value("persistent", "")));
+  tensors_[command.value("tensor", "")] = id;
+  (*reply)["tensor_id"] = id;
+  return Status::Ok();
+}
+
+Status Session::Rendezvous(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+  uint64_t id = command.contains("tensor_id") ? command["tensor_id"].get<uint64_t>()
+                                              : tensors_[command.value("tensor", "")];
+  TANDEM_ASSIGN_OR_RETURN(auto tensor, client_->Rendezvous(id, group, Deadline(command)));
+  (*reply)["bytes"] = tensor->bytes();
+  memories_[command.value("memory", "")] = tensor;
+  return Status::Ok();
+}
+
+Status Session::Register(const json& command, json* reply) {
+  std::string gpu = command.value("gpu", "");
+  if (gpu.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+    gpu = group->gpu_uuid();
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto memory, client_->AllocateRegistered(command.value("bytes", size_t{0}), gpu));
+  (*reply)["registration_id"] = memory->registration_id();
+  memories_[command.value("memory", "")] = memory;
+  return Status::Ok();
+}
+
+// Memory that is none, or not as promised: "file", "unsealed", "small".
+Status Session::RegisterForeign(const json& command) {
+  std::string kind = command.value("kind", "");
+  size_t bytes = command.value("bytes", size_t{4096});
+  UniqueFd fd;
+  if (kind == "file") {
+    fd.Reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  } else {
+    fd.Reset(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (::ftruncate(fd.get(), static_cast<off_t>(kind == "small" ? bytes / 2 : bytes)) != 0) {
+      return Internal("ftruncate failed");
+    }
+    if (kind != "unsealed") ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  }
+  std::string gpu = command.value("gpu", client_->gpus().empty() ? "" : client_->gpus()[0].uuid);
+  return client_->RegisterFd(fd.get(), bytes, gpu).status();
+}
+
+Status Session::Prepare(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+  TANDEM_ASSIGN_OR_RETURN(OpRequest request, ParseRequest(command.value("request", json::object())));
+  TANDEM_ASSIGN_OR_RETURN(auto plan, group->Prepare(command.value("key", "k"), request, Deadline(command)));
+  (*reply)["plan"] = PlanJson(plan->info());
+  plans_[command.value("plan", command.value("key", "k"))] = plan;
+  return Status::Ok();
+}
+
+Status Session::Launch(const json& command) {
+  TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Binding> bindings, Bindings(command));
+  LaunchOptions options;
+  options.deadline = Milliseconds(command.value("launch_deadline_ms", 0));
+  options.tag = command.value("tag", "");
+  TANDEM_ASSIGN_OR_RETURN(HostStream * stream, Stream(command));
+  for (int i = 0; i < command.value("times", 1); ++i) {
+    TANDEM_RETURN_IF_ERROR(plan->Launch(stream, bindings, options));
+  }
+  return Status::Ok();
+}
+
+Status Session::LaunchDirect(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Binding> bindings, Bindings(command));
+  LaunchOptions options;
+  options.deadline = Milliseconds(command.value("launch_deadline_ms", 0));
+  options.tag = command.value("tag", "");
+  TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan->LaunchDirect(bindings, options));
+  (*reply)["launch"] = launch;
+  return command.value("wait", true) ? plan->WaitLaunch(launch, Deadline(command)) : Status::Ok();
+}
+
+Status Session::Signal(const json& command) {
+  TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(command.value("memory", "")));
+  auto tensor = std::dynamic_pointer_cast<SymmetricTensor>(memory);
+  if (tensor == nullptr) return InvalidArgument("not a symmetric tensor");
+  std::string what = command.value("what", "barrier");
+  int channel = command.value("channel", 0), peer = command.value("peer", 0);
+  if (what == "put") return tensor->PutSignal(peer, channel, Deadline(command));
+  if (what == "wait") return tensor->WaitSignal(peer, channel, Deadline(command));
+  return tensor->Barrier(channel, Deadline(command));
+}
+
+Status Session::Events(json* reply) {
+  auto log = GlobalEvents();
+  std::lock_guard lock(log->mutex);
+  (*reply)["events"] = log->entries;
+  return Status::Ok();
+}
+
+// Elements [offset, offset + count) of memory: value(i) = base + i * step.
+Status Session::Fill(const json& command) {
+  TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(command.value("memory", "")));
+  TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(command.value("dtype", "f32")));
+  size_t offset = command.value("offset", size_t{0}), bytes = DTypeBytes(dtype);
+  size_t count = command.value("count", (memory->bytes() - offset) / bytes);
+  if (offset > memory->bytes() || count > (memory->bytes() - offset) / bytes) return OutOfRange("fill is out of range");
+  float base = command.value("base", 0.0f), step = command.value("step", 0.0f);
+  for (size_t i = 0; i < count; ++i) {
+    StoreFromFloat(memory->data() + offset, dtype, i, base + step * static_cast<float>(i % 64));
+  }
+  return Status::Ok();
+}
+
+Status Session::Read(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(command.value("memory", "")));
+  TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(command.value("dtype", "f32")));
+  size_t offset = command.value("offset", size_t{0}), bytes = DTypeBytes(dtype);
+  size_t count = command.value("count", size_t{1});
+  if (offset > memory->bytes() || count > (memory->bytes() - offset) / bytes) return OutOfRange("read is out of range");
+  json values = json::array();
+  for (size_t i = 0; i < count; ++i) values.push_back(LoadAsFloat(memory->data() + offset, dtype, i));
+  (*reply)["values"] = values;
+  return Status::Ok();
+}
+
+Status Session::Execute(const json& command, json* reply) {
+  std::string name = command.value("cmd", "");
+  if (name == "exit" || name == "nothing") return Status::Ok();
+  if (name == "connect") return Connect(command, reply);
+  if (name == "events") return Events(reply);
+  if (name == "fill") return Fill(command);
+  if (name == "read") return Read(command, reply);
+  if (client_ == nullptr) return FailedPrecondition("the script has not connected");
+  if (name == "check") return client_->Check();
+  if (name == "join") return Join(command, reply);
+  if (name == "allocate") return Allocate(command, reply);
+  if (name == "empty") return Empty(command, reply);
+  if (name == "rendezvous") return Rendezvous(command, reply);
+  if (name == "free") {
+    uint64_t id = command.contains("tensor_id") ? command["tensor_id"].get<uint64_t>()
+                                                : tensors_[command.value("tensor", "")];
+    return client_->Free(id);
+  }
+  if (name == "register") return Register(command, reply);
+  if (name == "register_foreign") return RegisterForeign(command);
+  if (name == "prepare") return Prepare(command, reply);
+  if (name == "launch") return Launch(command);
+  if (name == "launch_direct") return LaunchDirect(command, reply);
+  if (name == "signal") return Signal(command);
+  if (name == "sync") {
+    TANDEM_ASSIGN_OR_RETURN(HostStream * stream, Stream(command));
+    return stream->Synchronize(Deadline(command));
+  }
+  if (name == "drop") {
+    memories_.erase(command.value("memory", ""));
+    plans_.erase(command.value("plan", ""));
+    groups_.erase(command.value("group", ""));
+    return Status::Ok();
+  }
+  if (name == "leave") {
+    TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+    return group->Leave(Deadline(command));
+  }
+  if (name == "detach") return client_->Detach();
+  TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
+  if (name == "wait") return plan->Wait(Deadline(command));
+  if (name == "query") {
+    TANDEM_ASSIGN_OR_RETURN((*reply)["ended"], plan->Query());
+    return Status::Ok();
+  }
+  if (name == "release") return plan->Release();
+  return InvalidArgument("unknown command " + name);
+}
+
+}  // namespace tandem::driver

@@ -1,0 +1,35 @@
+// tandem-test-client: a client process that does what a test's script tells it, one JSON line a command on standard
+// input, one a reply on standard output: {"id":N,"ok":true,…} or {"id":N,"ok":false,"code":…,"message":…}.
+
+#include <signal.h>
+
+#include <chrono>
+#include <iostream>
+#include <string>
+
+#include "tests/integration/driver/commands.h"
+
+int main() {
+  using tandem::driver::json;
+  ::signal(SIGPIPE, SIG_IGN);
+  tandem::driver::Session session;
+  for (std::string line; std::getline(std::cin, line);) {
+    json command = json::parse(line, nullptr, false);
+    if (command.is_discarded()) return 2;
+    json reply = {{"id", command.value("id", 0)}};
+    auto start = std::chrono::steady_clock::now();
+    tandem::Status status = session.Execute(command, &reply);
+    reply["ms"] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    reply["ok"] = status.ok();
+    if (!status.ok()) {
+      reply["code"] = tandem::CodeName(status.code());
+      reply["message"] = status.message();
+      reply["detail"] = {{"reason", status.detail().reason}, {"who", status.detail().who},
+                         {"field", status.detail().field},   {"limit", status.detail().limit},
+                         {"usage", status.detail().usage}};
+    }
+    std::cout << reply.dump() << std::endl;
+    if (command.value("cmd", "") == "exit") return 0;
+  }
+  return 0;
+}

@@ -1,0 +1,221 @@
+"""Runs tandemd and scripted clients as real processes, for the integration tests.
+
+Every test gets a daemon of its own in a temporary folder. A `Client` is a tandem-test-client process; its calls are
+commands (see driver/commands.cc). `client.call` waits for the reply, `client.send` does not: `client.reply` takes it up.
+"""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
+
+
+class CallFailed(Exception):
+    def __init__(self, reply):
+        super().__init__(f"{reply.get('code')}: {reply.get('message')}")
+        self.reply = reply
+        self.code = reply.get("code")
+        self.message = reply.get("message", "")
+        self.detail = reply.get("detail", {})
+
+
+class Client:
+    def __init__(self, daemon, name="client", env=None):
+        self.daemon = daemon
+        self.next_id = 0
+        self.replies = {}
+        self.buffer = b""
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "tandem-test-client")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**os.environ, **(env or {})})
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.name = name
+        daemon.clients.append(self)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def send(self, cmd, **arguments):
+        self.next_id += 1
+        line = json.dumps({"id": self.next_id, "cmd": cmd, **arguments}) + "\n"
+        self.process.stdin.write(line.encode())
+        self.process.stdin.flush()
+        return self.next_id
+
+    def reply(self, call_id, timeout=60, check=True):
+        """The reply to a call sent before; CallFailed if it is not ok and `check`."""
+        deadline = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while call_id not in self.replies:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    raise TimeoutError(f"{self.name}: no reply to call {call_id} within {timeout} s")
+                chunk = self.process.stdout.read()
+                if not chunk:
+                    raise EOFError(f"{self.name} ended with {self.process.wait()}")
+                self.buffer += chunk
+                *lines, self.buffer = self.buffer.split(b"\n")
+                for line in lines:
+                    reply = json.loads(line)
+                    self.replies[reply["id"]] = reply
+        reply = self.replies.pop(call_id)
+        if check and not reply["ok"]:
+            raise CallFailed(reply)
+        return reply
+
+    def call(self, cmd, timeout=60, check=True, **arguments):
+        return self.reply(self.send(cmd, **arguments), timeout, check)
+
+    def connect(self, **arguments):
+        return self.call("connect", runtime_dir=self.daemon.runtime_dir, name=self.name, **arguments)
+
+    def kill(self, signum=signal.SIGKILL):
+        self.process.send_signal(signum)
+        if signum == signal.SIGKILL:
+            self.process.wait()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Daemon:
+    def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True):
+        self.own_dir = runtime_dir is None
+        self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix="tandem-test.")
+        self.clients = []
+        self.log_path = os.path.join(self.runtime_dir, "tandemd.log")
+        self.log = open(self.log_path, "ab")
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "tandemd"), "--backend", "host", "--emulated-gpus", str(gpus), "--runtime-dir",
+             self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), *extra],
+            stdout=self.log, stderr=self.log)
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self, timeout=60):
+        wait_until(lambda: self.ctl("stats", check=False).returncode == 0 or self.process.poll() is not None, timeout,
+                   "tandemd does not answer")
+        if self.process.poll() is not None:
+            raise RuntimeError(f"tandemd ended with {self.process.returncode}:\n{self.tail()}")
+
+    def tail(self, lines=40):
+        with open(self.log_path, errors="replace") as log:
+            return "".join(log.readlines()[-lines:])
+
+    def ctl(self, *arguments, check=True, timeout=60):
+        result = subprocess.run([os.path.join(BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, *arguments],
+                                capture_output=True, text=True, timeout=timeout)
+        if check and result.returncode != 0:
+            raise RuntimeError(f"tandemctl {arguments}: {result.returncode}: {result.stderr}")
+        return result
+
+    def ctl_json(self, *arguments):
+        return json.loads(self.ctl("--json", *arguments).stdout)
+
+    def engine_pids(self):
+        children = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(self.process.pid)], capture_output=True,
+                                  text=True).stdout.split("\n")
+        return [int(line.split()[0]) for line in children if "tandem-engine" in line]
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def client(self, name="client", **arguments):
+        return Client(self, name, **arguments)
+
+    def stop(self, timeout=30):
+        for client in self.clients:
+            client.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise
+        self.log.close()
+        if self.own_dir:
+            shutil.rmtree(self.runtime_dir, ignore_errors=True)
+
+
+class TandemTest(unittest.TestCase):
+    """A test with one daemon (`self.daemon`), started by start() or on first use, ended whatever happens."""
+
+    gpus = 4
+    extra = ()
+
+    def setUp(self):
+        self.daemon = Daemon(self.gpus, self.extra)
+        self.addCleanup(self.finish)
+
+    def finish(self):
+        failed = any(error for _, error in getattr(self._outcome, "errors", [])) if self._outcome else False
+        if failed:
+            print(f"--- tandemd's log\n{self.daemon.tail()}")
+        self.daemon.stop()
+
+    def group(self, world, name="tp", job_key="0123456789abcdef", gpus=None, **arguments):
+        """`world` connected clients that have joined one group."""
+        clients = [self.daemon.client(f"rank{rank}") for rank in range(world)]
+        for client in clients:
+            client.connect()
+        self.join(clients, name, job_key, gpus, **arguments)
+        return clients
+
+    def join(self, clients, name="tp", job_key="0123456789abcdef", gpus=None, **arguments):
+        return everybody(clients, "join", each=lambda rank: {
+            "rank": rank, "world": len(clients), "name": name, "job_key": job_key,
+            **({"gpu": gpus[rank]} if gpus else {}), **arguments})
+
+    def all_reduce_plan(self, clients, count=256, key="ar", **request):
+        operand = {"dtype": "f32", "shape": [count]}
+        everybody(clients, "register", memory=f"{key}.in", bytes=count * 4)
+        everybody(clients, "register", memory=f"{key}.out", bytes=count * 4)
+        return everybody(clients, "prepare", key=key, plan=key, request={
+            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}], **request})
+
+    def check_all_reduce(self, clients, count=256, key="ar"):
+        """One launch on all ranks, and the sums that it must give."""
+        for rank, client in enumerate(clients):
+            client.call("fill", memory=f"{key}.in", base=rank + 1, step=1)
+        everybody(clients, "launch", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]])
+        everybody(clients, "sync")
+        everybody(clients, "wait", plan=key)
+        world = len(clients)
+        for client in clients:
+            values = client.call("read", memory=f"{key}.out", count=count)["values"]
+            self.assertEqual(values, [world * (world + 1) / 2 + world * (i % 64) for i in range(count)])
+
+    def assertFails(self, code, function, *arguments, **named):
+        with self.assertRaises(CallFailed) as caught:
+            function(*arguments, **named)
+        self.assertEqual(caught.exception.code, code, caught.exception.message)
+        return caught.exception
+
+
+def everybody(clients, cmd, each=None, timeout=60, check=True, **arguments):
+    """The same command on all clients at once; their replies in order."""
+    calls = [client.send(cmd, **{**arguments, **(each(rank) if each else {})}) for rank, client in enumerate(clients)]
+    return [client.reply(call, timeout, check) for client, call in zip(clients, calls)]
+
+
+def wait_until(condition, timeout=30, what="the condition does not come true"):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.02)

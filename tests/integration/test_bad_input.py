@@ -1,0 +1,154 @@
+"""Requests that are wrong or that disagree: one clear error to those concerned, and nothing else changes."""
+
+import unittest
+
+from harness import Daemon, TandemTest, everybody
+
+
+def request(op="all_reduce", shape=(256,), dtype="f32", **more):
+    operand = {"dtype": dtype, "shape": list(shape)}
+    return {"op": op, "operands": [{"role": "input", **operand}, {"role": "output", **operand}], **more}
+
+
+class Disagreement(TandemTest):
+    def test_ranks_that_disagree_learn_the_field_and_each_value(self):
+        clients = self.group(2)
+        for name, first, second in [
+                ("shape", request(), request(shape=(255,))),
+                ("dtype", request(), request(dtype="bf16")),
+                ("op", request(), request(op="broadcast")),
+                ("reduce_op", request(), request(reduce_op="avg")),
+                ("wire", request(), request(wire="f32")),
+                ("algorithm", request(algorithm="one_shot"), request(algorithm="two_shot")),
+                ("root", request(op="broadcast", root=0), request(op="broadcast", root=1))]:
+            with self.subTest(field=name):
+                replies = everybody(clients, "prepare", key=name, check=False,
+                                    each=lambda rank: {"request": (first, second)[rank]})
+                for reply in replies:
+                    self.assertEqual(reply["code"], "INVALID_ARGUMENT", reply)
+                    self.assertIn(name, reply["message"])
+                    self.assertIn("rank 0", reply["message"])
+                    self.assertIn("rank 1", reply["message"])
+        self.all_reduce_plan(clients, key="good")
+        self.check_all_reduce(clients, key="good")
+
+    def test_tags_that_differ_fail_the_launch_on_all_ranks(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        everybody(clients, "launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]],
+                  each=lambda rank: {"tag": f"step {rank}"})
+        everybody(clients, "sync")
+        for reply in everybody(clients, "wait", plan="ar", check=False):
+            self.assertEqual(reply["code"], "INVALID_ARGUMENT", reply)
+        self.check_all_reduce(clients)
+
+    def test_groups_that_do_not_fit(self):
+        clients = [self.daemon.client(f"rank{r}") for r in range(2)]
+        for client in clients:
+            client.connect()
+        for world, rank in ((9, 0), (0, 0), (2, 2), (2, -1)):
+            self.assertFails("INVALID_ARGUMENT" if not 0 <= rank < world or world not in range(1, 9) else "OK",
+                             clients[0].call, "join", name="bad", world=world, rank=rank)
+        self.assertFails("INVALID_ARGUMENT", clients[0].call, "join", name="key", world=1, rank=0, job_key="short")
+        self.assertFails("NOT_FOUND", clients[0].call, "join", name="gpu", world=1, rank=0, gpu="GPU-nobody")
+        replies = everybody(clients, "join", name="w", check=False,
+                            each=lambda rank: {"rank": rank, "world": (2, 3)[rank], "deadline_ms": 5000})
+        for reply in replies:
+            self.assertFalse(reply["ok"])
+            self.assertIn("world", reply["message"])
+            self.assertLess(reply["ms"], 2000, "the answer must come at once")
+
+    def test_two_jobs_may_use_one_name(self):
+        ours = self.group(2, name="tp", job_key="job-key-number-001")
+        theirs = self.group(2, name="tp", job_key="job-key-number-002")
+        self.all_reduce_plan(ours)
+        self.all_reduce_plan(theirs)
+        ours[1].kill()
+        self.check_all_reduce(theirs)
+
+    def test_a_stranger_with_a_wrong_job_key_meets_nobody(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        stranger = self.daemon.client("stranger")
+        stranger.connect()
+        self.assertFails("DEADLINE_EXCEEDED", stranger.call, "join", name="tp", rank=1, world=2,
+                         job_key="a-guessed-job-key", deadline_ms=300)
+        self.check_all_reduce(clients)
+
+
+class Memory(TandemTest):
+    gpus = 2
+
+    def test_descriptors_that_are_no_good_memory(self):
+        client = self.group(1)[0]
+        for kind, word in (("file", "memfd"), ("unsealed", "F_SEAL_SHRINK"), ("small", "bytes")):
+            failure = self.assertFails("INVALID_ARGUMENT", client.call, "register_foreign", kind=kind, bytes=65536)
+            self.assertIn(word, failure.message)
+        self.all_reduce_plan([client])
+        self.check_all_reduce([client])
+
+    def test_sizes_that_overflow(self):
+        client = self.group(1)[0]
+        huge = 2 ** 62
+        self.assertFails("INVALID_ARGUMENT", client.call, "empty", tensor="t", shape=[huge, huge])
+        self.assertFails("INVALID_ARGUMENT", client.call, "empty", tensor="t", shape=[-1])
+        self.assertFails("INVALID_ARGUMENT", client.call, "prepare", key="k", request=request(shape=(huge, huge)))
+
+    def test_bindings_are_checked(self):
+        client = self.group(1)[0]
+        self.all_reduce_plan([client])
+        for bindings in ([["ar.in", 0], ["ar.out", 4]], [["ar.in", 2 ** 63], ["ar.out", 0]], [["ar.in", 0]],
+                         [["ar.in", 2], ["ar.out", 0]]):
+            reply = client.call("launch", plan="ar", bindings=bindings, check=False)
+            client.call("sync", deadline_ms=10000)
+            if reply["ok"]:
+                reply = client.call("wait", plan="ar", check=False)
+            self.assertIn(reply.get("code"), ("OUT_OF_RANGE", "INVALID_ARGUMENT"), (bindings, reply))
+        self.check_all_reduce([client])
+
+    def test_foreign_and_stale_ids(self):
+        first, second = self.daemon.client("first"), self.daemon.client("second")
+        for client in (first, second):
+            client.connect()
+        client = self.group(1)[0]
+        tensor = client.call("empty", tensor="t", shape=[16])["tensor_id"]
+        self.assertFails("NOT_FOUND", second.call, "free", tensor_id=tensor)
+        self.assertFails("NOT_FOUND", second.call, "free", tensor_id=99999999)
+        client.call("free", tensor="t")
+        self.assertFails("NOT_FOUND", client.call, "free", tensor="t")
+
+
+class Limits(unittest.TestCase):
+    def daemon(self, *extra):
+        daemon = Daemon(1, extra)
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def test_quotas_name_limit_and_usage(self):
+        daemon = self.daemon("--quota-sessions", "2")
+        clients = [daemon.client() for _ in range(3)]
+        clients[0].connect()
+        clients[1].connect()
+        reply = clients[2].call("connect", runtime_dir=daemon.runtime_dir, check=False)
+        self.assertEqual(reply["code"], "RESOURCE_EXHAUSTED", reply)
+        self.assertEqual(reply["detail"]["limit"], 2)
+
+    def test_no_room_for_memory(self):
+        daemon = self.daemon("--emulated-memory-mib", "64")
+        client = daemon.client()
+        client.connect()
+        client.call("join", name="solo", world=1, rank=0)
+        reply = client.call("allocate", group="solo", memory="t", shape=[2 ** 28], check=False)
+        self.assertEqual(reply["code"], "RESOURCE_EXHAUSTED", reply)
+        client.call("allocate", group="solo", memory="t", shape=[1024])
+
+    def test_a_wrong_configuration_is_refused_by_name(self):
+        for extra, word in ((("--emulated-gpus", "9"), "9"), (("--nonsense",), "nonsense")):
+            daemon = Daemon(1, extra, wait=False)
+            self.addCleanup(daemon.stop)
+            self.assertNotEqual(daemon.process.wait(30), 0)
+            self.assertIn(word, daemon.tail())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,168 @@
+"""Clients that die, stop, or never come: the others learn it in time and by name, and nobody else is disturbed."""
+
+import signal
+import time
+import unittest
+
+from harness import TandemTest, everybody, wait_until
+
+AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
+                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+
+
+class ClientFaults(TandemTest):
+    def bystanders(self):
+        """Another job on the same GPUs, which must never notice anything."""
+        clients = self.group(2, name="bystanders", job_key="another-job-key-1")
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        return clients
+
+    def assertNamed(self, reply, rank):
+        self.assertEqual(reply["code"], "UNAVAILABLE", reply)
+        self.assertIn(f"rank {rank}", reply["message"])
+
+    def test_killed_while_others_wait_in_each_call(self):
+        bystanders = self.bystanders()
+        for phase in ("join", "rendezvous", "prepare", "launch"):
+            with self.subTest(phase=phase):
+                clients = [self.daemon.client(f"rank{r}") for r in range(3)]
+                for client in clients:
+                    client.connect()
+                victim, others = clients[2], clients[:2]
+                if phase == "join":
+                    # The victim has asked to join and dies before the third comes.
+                    call = victim.send("join", rank=2, world=3, name="g" + phase)
+                    time.sleep(0.1)
+                    waiting = [clients[0].send("join", rank=0, world=3, name="g" + phase, deadline_ms=20000)]
+                    others = clients[:1]
+                else:
+                    self.join(clients, name="g" + phase, group="tp")
+                    if phase == "rendezvous":
+                        waiting = [c.send("allocate", memory="t", shape=[64], group="tp") for c in others]
+                    elif phase == "prepare":
+                        waiting = [c.send("prepare", key="k", request=AR) for c in others]
+                    else:
+                        self.all_reduce_plan(clients)
+                        for client in others:
+                            client.call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
+                        waiting = [c.send("sync", deadline_ms=20000) for c in others]
+                time.sleep(0.2)
+                start = time.monotonic()
+                victim.kill()
+                for client, call in zip(others, waiting):
+                    reply = client.reply(call, check=False)
+                    self.assertLess(time.monotonic() - start, 5, "the survivors wait too long")
+                    if phase == "launch":
+                        self.assertTrue(reply["ok"], reply)
+                        reply = client.call("wait", plan="ar", check=False)
+                    self.assertNamed(reply, 2)
+                self.check_all_reduce(bystanders)
+                for client in clients:
+                    client.close()
+
+    def test_killed_after_each_call_leaves_nothing(self):
+        bystanders = self.bystanders()
+        baseline = self.daemon.ctl_json("stats")
+        steps = [lambda c: c.connect(),
+                 lambda c: c.call("join", rank=0, world=1, name="solo"),
+                 lambda c: c.call("allocate", memory="t", group="solo", shape=[100000]),
+                 lambda c: c.call("register", memory="ar.in", group="solo", bytes=1024),
+                 lambda c: c.call("prepare", key="ar", group="solo", plan="ar", request=AR),
+                 lambda c: c.call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.in", 0]], check=False)]
+        for last in range(len(steps)):
+            client = self.daemon.client("victim")
+            for step in steps[:last + 1]:
+                step(client)
+            client.kill()
+        keys = ("sessions", "groups", "plans", "segment_bytes")
+        wait_until(lambda: all(self.daemon.ctl_json("stats")[k] == baseline[k] for k in keys), 20,
+                   "the daemon keeps what dead clients had")
+        self.check_all_reduce(bystanders)
+
+    def test_a_broken_group_opens_its_next_incarnation(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        clients[1].kill()
+        wait_until(lambda: any(e["kind"] in ("rank_lost", "group_broken")
+                               for e in clients[0].call("events")["events"]), 5, "no event tells of the loss")
+        reply = clients[0].call("prepare", key="other", request=AR, check=False)
+        self.assertNamed(reply, 1)
+        successor = self.daemon.client("successor")
+        successor.connect()
+        replies = self.join([clients[0], successor])
+        self.assertEqual([r["incarnation"] for r in replies], [2, 2])
+        self.all_reduce_plan([clients[0], successor], key="again")
+        self.check_all_reduce([clients[0], successor], key="again")
+
+    def test_a_clean_end_is_no_death(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        clients[1].call("leave")
+        clients[1].call("detach")
+        wait_until(lambda: any(e["kind"] == "rank_left" for e in clients[0].call("events")["events"]), 5)
+        self.assertFalse(any(e["kind"] == "rank_lost" for e in clients[0].call("events")["events"]))
+        reply = clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], check=False)
+        if reply["ok"]:
+            clients[0].call("sync")
+            reply = clients[0].call("wait", plan="ar", check=False)
+        self.assertFalse(reply["ok"], "a launch after a rank has left must fail")
+        self.assertIn("rank 1", reply["message"])
+
+    def test_a_rank_that_never_comes(self):
+        first, second = self.daemon.client("rank0"), self.daemon.client("rank1")
+        first.connect()
+        second.connect()
+        failure = self.assertFails("DEADLINE_EXCEEDED", first.call, "join", rank=0, world=2, name="late",
+                                   deadline_ms=400)
+        self.assertIn("rank 1", failure.message)
+        clients = [first, second]
+        self.join(clients)
+        failure = self.assertFails("DEADLINE_EXCEEDED", first.call, "prepare", key="k", request=AR, deadline_ms=400)
+        self.assertIn("rank 1", failure.message)
+        failure = self.assertFails("DEADLINE_EXCEEDED", first.call, "allocate", memory="t", shape=[8], deadline_ms=400)
+        self.assertIn("rank 1", failure.message)
+
+    def test_a_rank_that_never_launches(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], launch_deadline_ms=1500)
+        wait_until(lambda: [1] in [e["late_ranks"] for e in self.daemon.ctl_json("queue")["entries"]], 5,
+                   "tandemctl queue does not say who is late")
+        clients[0].call("sync")
+        failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "wait", plan="ar")
+        self.assertIn("rank 1", failure.message)
+
+    def test_a_stopped_client_holds_up_nobody_else(self):
+        bystanders = self.bystanders()
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        clients[1].kill(signal.SIGSTOP)
+        clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], launch_deadline_ms=1000)
+        for _ in range(5):
+            self.check_all_reduce(bystanders)
+        clients[0].call("sync")
+        self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "wait", plan="ar")
+        clients[1].kill(signal.SIGCONT)
+        clients[1].call("check")
+
+    def test_killed_mid_launch_under_load(self):
+        bystanders = self.bystanders()
+        clients = self.group(3)
+        self.all_reduce_plan(clients, count=65536)
+        everybody(clients, "launch", plan="ar", times=20, bindings=[["ar.in", 0], ["ar.out", 0]])
+        calls = [c.send("launch", plan="ar", times=200, bindings=[["ar.in", 0], ["ar.out", 0]]) for c in clients]
+        time.sleep(0.05)
+        clients[0].kill()
+        for client, call in zip(clients[1:], calls[1:]):
+            reply = client.reply(call, check=False)
+            client.call("sync", deadline_ms=20000)
+            if reply["ok"]:
+                reply = client.call("wait", plan="ar", check=False)
+            self.assertNamed(reply, 0)
+        self.check_all_reduce(bystanders)
+
+
+if __name__ == "__main__":
+    unittest.main()
