@@ -125,7 +125,7 @@ class Limits(unittest.TestCase):
         return daemon
 
     def test_quotas_name_limit_and_usage(self):
-        daemon = self.daemon("--quota-sessions", "2")
+        daemon = self.daemon("--quotas-sessions", "2")
         clients = [daemon.client() for _ in range(3)]
         clients[0].connect()
         clients[1].connect()
@@ -134,7 +134,7 @@ class Limits(unittest.TestCase):
         self.assertEqual(reply["detail"]["limit"], 2)
 
     def test_no_room_for_memory(self):
-        daemon = self.daemon("--emulated-memory-mib", "64")
+        daemon = self.daemon("--emulated-memory-bytes", str(64 << 20))
         client = daemon.client()
         client.connect()
         client.call("join", name="solo", world=1, rank=0)

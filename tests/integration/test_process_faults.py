@@ -73,7 +73,7 @@ class EngineFaults(TandemTest):
 
 class CrashLoop(TandemTest):
     gpus = 2
-    extra = ("--engine-crash-limit", "3", "--engine-crash-window-ms", "60000")
+    extra = ("--supervisor-crash-loop-count", "3", "--supervisor-crash-loop-window-ms", "60000")
 
     def test_an_engine_that_dies_again_and_again_is_left_down(self):
         def state():
