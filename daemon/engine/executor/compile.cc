@@ -1,0 +1,335 @@
+// Compile: checks a rank program against what it may touch and flattens it into calls on lanes.
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "daemon/engine/executor/executor.h"
+#include "daemon/engine/executor/operation.h"
+
+namespace tandem::engine {
+
+using plan::RankProgram;
+using plan::Space;
+using plan::Step;
+using plan::View;
+
+// One compilation.
+class ProgramCompiler {
+ public:
+  ProgramCompiler(const RankProgram& program, const ProgramLimits& limits, CompiledProgram* out)
+      : program_(program), limits_(limits), out_(out) {}
+
+  Status Run() {
+    TANDEM_RETURN_IF_ERROR(CheckFrame());
+    out_->rank_ = program_.rank;
+    out_->world_size_ = program_.world_size;
+    out_->lanes_ = program_.lanes;
+    out_->step_count_ = program_.steps.size();
+    out_->lane_used_[0] = true;
+    // Event 0 of each lane is its fork or join.
+    out_->events_per_lane_.fill(1);
+    FindRecordedSteps();
+    for (size_t i = 0; i < program_.steps.size(); ++i) {
+      Status status = AddStep(static_cast<uint32_t>(i));
+      if (!status.ok()) return status.WithContext("step " + std::to_string(i) + StepLabel(i));
+    }
+    return Status::Ok();
+  }
+
+ private:
+  using Operation = CompiledProgram::Operation;
+  using Kind = Operation::Kind;
+
+  // A collective's expansion may hold collectives; no planner nests them deeply.
+  static constexpr int kMaxDepth = 4;
+
+  std::string StepLabel(size_t i) const {
+    const std::string& label = program_.steps[i].label;
+    return label.empty() ? "" : " (" + label + ")";
+  }
+
+  Status CheckFrame() const {
+    if (program_.world_size != limits_.world_size || program_.rank != limits_.rank) {
+      return InvalidArgument("a program of rank " + std::to_string(program_.rank) + " of " +
+                             std::to_string(program_.world_size) + " for rank " + std::to_string(limits_.rank) +
+                             " of " + std::to_string(limits_.world_size));
+    }
+    if (limits_.world_size < 1 || limits_.world_size > plan::kMaxWorldSize || limits_.rank < 0 ||
+        limits_.rank >= limits_.world_size) {
+      return OutOfRange("rank " + std::to_string(limits_.rank) + " of " + std::to_string(limits_.world_size));
+    }
+    if (program_.lanes < 1 || program_.lanes > plan::kMaxLanes) {
+      return OutOfRange(std::to_string(program_.lanes) + " lanes");
+    }
+    if (program_.workspace_bytes > limits_.workspace_bytes || program_.bulk_bytes > limits_.bulk_bytes) {
+      return OutOfRange("the program needs " + std::to_string(program_.workspace_bytes) + " bytes of workspace and " +
+                        std::to_string(program_.bulk_bytes) + " of bulk; there are " +
+                        std::to_string(limits_.workspace_bytes) + " and " + std::to_string(limits_.bulk_bytes));
+    }
+    return Status::Ok();
+  }
+
+  // Only steps that another lane depends on need an event.
+  void FindRecordedSteps() {
+    for (const Step& step : program_.steps) {
+      for (uint32_t dep : step.deps) {
+        if (dep < program_.steps.size() && program_.steps[dep].lane != step.lane) recorded_.insert(dep);
+      }
+    }
+    event_of_step_.assign(program_.steps.size(), 0);
+  }
+
+  Status AddStep(uint32_t index) {
+    const Step& step = program_.steps[index];
+    if (step.lane >= program_.lanes) return OutOfRange("lane " + std::to_string(step.lane));
+    out_->lane_used_[step.lane] = true;
+    lane_ = step.lane;
+    step_ = index;
+    for (uint32_t dep : step.deps) {
+      if (dep >= index) return InvalidArgument("depends on step " + std::to_string(dep) + ", which is not earlier");
+      uint16_t other = program_.steps[dep].lane;
+      if (other == step.lane) continue;
+      Operation& wait = Add(Kind::kWaitEvent);
+      wait.event_lane = other;
+      wait.event = event_of_step_[dep];
+    }
+    size_t first = out_->operations_.size();
+    TANDEM_RETURN_IF_ERROR(AddWork(step, 0));
+    if (out_->operations_.size() == first) Add(Kind::kNop);
+    out_->operations_[first].starts_step = true;
+    out_->operations_.back().ends_step = true;
+    if (recorded_.count(index) != 0) {
+      event_of_step_[index] = out_->events_per_lane_[lane_]++;
+      Add(Kind::kRecordEvent).event = event_of_step_[index];
+    }
+    return Status::Ok();
+  }
+
+  Operation& Add(Kind kind) {
+    Operation operation;
+    operation.kind = kind;
+    operation.lane = lane_;
+    operation.step = step_;
+    out_->operations_.push_back(std::move(operation));
+    return out_->operations_.back();
+  }
+
+  Status AddWork(const Step& step, int depth) {
+    return std::visit([&](const auto& work) { return AddWork(work, depth); }, step.work);
+  }
+
+  Status AddWork(const plan::NopStep&, int) { return Status::Ok(); }
+
+  Status AddWork(const plan::CopyStep& step, int) { return AddCopy(step.src, step.dst, step.copy_engine); }
+
+  Status AddWork(const plan::SignalStep& step, int) { return AddSignal(step.to_rank, step.index); }
+
+  Status AddWork(const plan::WaitStep& step, int) { return AddWait(step.from_rank, step.index); }
+
+  Status AddWork(const plan::MatmulStep& step, int) {
+    Operation& operation = Add(Kind::kMatmul);
+    operation.matmul = std::make_unique<MatmulArgs>();
+    MatmulArgs& args = *operation.matmul;
+    args.alpha = step.alpha;
+    args.accumulate = step.accumulate;
+    args.has_scale_a = step.has_scale_a;
+    args.has_scale_b = step.has_scale_b;
+    args.has_bias = step.has_bias;
+    args.has_result_scale = step.has_result_scale;
+    args.fast_accumulation = step.fast_accumulation;
+    TANDEM_RETURN_IF_ERROR(Resolve(step.a, "A", &args.a, &operation));
+    TANDEM_RETURN_IF_ERROR(Resolve(step.b, "B", &args.b, &operation));
+    TANDEM_RETURN_IF_ERROR(Resolve(step.c, "C", &args.c, &operation));
+    if (step.has_scale_a) TANDEM_RETURN_IF_ERROR(Resolve(step.scale_a, "scale_a", &args.scale_a, &operation));
+    if (step.has_scale_b) TANDEM_RETURN_IF_ERROR(Resolve(step.scale_b, "scale_b", &args.scale_b, &operation));
+    if (step.has_bias) TANDEM_RETURN_IF_ERROR(Resolve(step.bias, "bias", &args.bias, &operation));
+    if (step.has_result_scale) {
+      TANDEM_RETURN_IF_ERROR(Resolve(step.result_scale, "result_scale", &args.result_scale, &operation));
+    }
+    if (step.has_chunk_signals) {
+      if (step.chunk_signals.dtype != DType::kI32 || step.chunk_signals.extent.size() != 1 ||
+          step.chunk_signals.stride.size() != 1 || step.chunk_signals.stride[0] != 1 ||
+          step.chunk_signals.extent[0] < 1 || step.chunk_signals.extent[0] > (1 << 20)) {
+        return InvalidArgument("chunk signals are a contiguous row of i32");
+      }
+      args.chunks = static_cast<int>(step.chunk_signals.extent[0]);
+      args.chunk_pivot = step.chunk_pivot;
+      DeviceView words;
+      TANDEM_RETURN_IF_ERROR(Resolve(step.chunk_signals, "chunk signals", &words, &operation));
+      // The words' address is no view's: it is patched beside the arguments.
+      operation.chunk_signals = std::make_unique<std::byte*>(nullptr);
+      operation.patches.back().target = operation.chunk_signals.get();
+    }
+    return Status::Ok();
+  }
+
+  Status AddWork(const plan::ReduceStep& step, int) {
+    Operation& operation = Add(Kind::kReduce);
+    operation.reduce = std::make_unique<ReduceArgs>();
+    ReduceArgs& args = *operation.reduce;
+    args.scale = step.scale;
+    args.has_bias = step.has_bias;
+    args.has_result_scale = step.has_result_scale;
+    args.sources.resize(step.sources.size());
+    for (size_t i = 0; i < step.sources.size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(Resolve(step.sources[i], "reduce source", &args.sources[i], &operation));
+    }
+    TANDEM_RETURN_IF_ERROR(Resolve(step.dst, "reduce destination", &args.dst, &operation));
+    if (step.has_bias) TANDEM_RETURN_IF_ERROR(Resolve(step.bias, "bias", &args.bias, &operation));
+    if (step.has_result_scale) {
+      TANDEM_RETURN_IF_ERROR(Resolve(step.result_scale, "result_scale", &args.result_scale, &operation));
+    }
+    return Status::Ok();
+  }
+
+  Status AddWork(const plan::TransferGroupStep& step, int) {
+    for (const plan::TransferPart& part : step.parts) {
+      if (!part.send) continue;
+      if (part.dst.ref.rank != part.peer) return InvalidArgument("a send to another rank than its peer");
+      TANDEM_RETURN_IF_ERROR(AddCopy(part.src, part.dst, true));
+      TANDEM_RETURN_IF_ERROR(AddSignal(part.peer, part.index));
+    }
+    for (const plan::TransferPart& part : step.parts) {
+      if (!part.send) TANDEM_RETURN_IF_ERROR(AddWait(part.peer, part.index));
+    }
+    return Status::Ok();
+  }
+
+  Status AddWork(const plan::NcclStep& step, int) {
+    Operation& operation = Add(Kind::kNccl);
+    operation.nccl = std::make_unique<NcclArgs>();
+    NcclArgs& args = *operation.nccl;
+    args.kind = static_cast<int>(step.kind);
+    args.reduce_op = step.reduce_op;
+    args.root = step.root;
+    out_->needs_communicator_ = true;
+    if (step.kind == plan::NcclKind::kBarrier) return Status::Ok();
+    if (step.root < 0 || step.root >= program_.world_size) return OutOfRange("root " + std::to_string(step.root));
+    bool is_root = step.root == program_.rank;
+    if (step.kind != plan::NcclKind::kBroadcast || is_root) {
+      TANDEM_RETURN_IF_ERROR(ResolveOwn(step.in, "collective input", &args.in, &operation));
+    }
+    if (step.kind != plan::NcclKind::kReduce || is_root) {
+      TANDEM_RETURN_IF_ERROR(ResolveOwn(step.out, "collective output", &args.out, &operation));
+    }
+    return Status::Ok();
+  }
+
+  Status AddWork(const plan::CollectiveStep& step, int depth) {
+    if (depth >= kMaxDepth) return InvalidArgument("collectives nested too deeply");
+    for (const Step& part : step.expansion) TANDEM_RETURN_IF_ERROR(AddWork(part, depth + 1));
+    return Status::Ok();
+  }
+
+  Status AddCopy(const View& src, const View& dst, bool copy_engine) {
+    Operation& operation = Add(Kind::kCopy);
+    operation.copy = std::make_unique<CopyArgs>();
+    operation.copy->copy_engine = copy_engine;
+    if (src.extent != dst.extent || src.dtype != dst.dtype) return InvalidArgument("a copy between unlike views");
+    TANDEM_RETURN_IF_ERROR(Resolve(src, "copy source", &operation.copy->src, &operation));
+    return Resolve(dst, "copy destination", &operation.copy->dst, &operation);
+  }
+
+  Status CheckSignal(int rank, int index) const {
+    if (rank >= program_.world_size || index >= plan::kSignalsPerWriter) {
+      return OutOfRange("signal " + std::to_string(index) + " of rank " + std::to_string(rank));
+    }
+    return Status::Ok();
+  }
+
+  Status AddSignal(uint8_t to_rank, uint16_t index) {
+    TANDEM_RETURN_IF_ERROR(CheckSignal(to_rank, index));
+    Operation& operation = Add(Kind::kSignal);
+    operation.rank = to_rank;
+    operation.word = static_cast<uint32_t>(program_.rank * plan::kSignalsPerWriter + index);
+    return Status::Ok();
+  }
+
+  Status AddWait(uint8_t from_rank, uint16_t index) {
+    TANDEM_RETURN_IF_ERROR(CheckSignal(from_rank, index));
+    Operation& operation = Add(Kind::kWaitSignal);
+    operation.rank = static_cast<uint8_t>(program_.rank);
+    operation.word = static_cast<uint32_t>(from_rank * plan::kSignalsPerWriter + index);
+    return Status::Ok();
+  }
+
+  Status ResolveOwn(const View& view, const char* name, DeviceView* out, Operation* operation) {
+    if (view.ref.rank != program_.rank) return InvalidArgument(std::string(name) + ": in a peer's memory");
+    return Resolve(view, name, out, operation);
+  }
+
+  // Checks that `view` stays inside its memory, and leaves its address to the launch.
+  Status Resolve(const View& view, const char* name, DeviceView* out, Operation* operation) {
+    TANDEM_ASSIGN_OR_RETURN(uint64_t limit, LimitOf(view, name));
+    if (!IsValid(view.dtype) || view.extent.size() != view.stride.size()) {
+      return InvalidArgument(std::string(name) + ": malformed view");
+    }
+    int64_t last = 0;
+    bool empty = false, overflow = false;
+    for (size_t d = 0; d < view.extent.size(); ++d) {
+      if (view.extent[d] < 0 || view.stride[d] < 0) return InvalidArgument(std::string(name) + ": negative extent");
+      empty = empty || view.extent[d] == 0;
+      int64_t reach = 0;
+      overflow = overflow || __builtin_mul_overflow(view.extent[d] - 1, view.stride[d], &reach) ||
+                 __builtin_add_overflow(last, reach, &last);
+    }
+    if (!empty) {
+      uint64_t element = DTypeBytes(view.dtype), end = 0;
+      overflow = overflow || __builtin_mul_overflow(static_cast<uint64_t>(last) + 1, element, &end) ||
+                 __builtin_add_overflow(end, view.ref.offset, &end);
+      if (overflow || end > limit) {
+        return OutOfRange(std::string(name) + ": ends beyond the " + std::to_string(limit) + " bytes there are");
+      }
+      if (view.ref.offset % element != 0) return InvalidArgument(std::string(name) + ": unaligned offset");
+    }
+    out->dtype = view.dtype;
+    out->extent = view.extent;
+    out->stride = view.stride;
+    if (view.ref.space == Space::kOperand && view.ref.slot >= out_->slot_count_) out_->slot_count_ = view.ref.slot + 1;
+    operation->patches.push_back(
+        {view.ref.space, view.ref.rank, view.ref.slot, empty ? 0 : view.ref.offset, &out->data});
+    return Status::Ok();
+  }
+
+  Result<uint64_t> LimitOf(const View& view, const char* name) const {
+    if (view.ref.rank >= program_.world_size) {
+      return OutOfRange(std::string(name) + ": rank " + std::to_string(view.ref.rank));
+    }
+    switch (view.ref.space) {
+      case Space::kWorkspace: return program_.workspace_bytes;
+      case Space::kBulk: return program_.bulk_bytes;
+      case Space::kOperand: break;
+      default: return InvalidArgument(std::string(name) + ": unknown space");
+    }
+    if (view.ref.slot >= limits_.slots.size()) {
+      return OutOfRange(std::string(name) + ": slot " + std::to_string(view.ref.slot));
+    }
+    const SlotLimit& slot = limits_.slots[view.ref.slot];
+    if (view.ref.rank != program_.rank && !slot.symmetric) {
+      return InvalidArgument(std::string(name) + ": slot " + std::to_string(view.ref.slot) +
+                             " of a peer, but the slot is not symmetric");
+    }
+    return slot.bytes;
+  }
+
+  const RankProgram& program_;
+  const ProgramLimits& limits_;
+  CompiledProgram* out_;
+  std::set<uint32_t> recorded_;
+  std::vector<int> event_of_step_;
+  uint16_t lane_ = 0;
+  uint32_t step_ = 0;
+};
+
+CompiledProgram::CompiledProgram() = default;
+CompiledProgram::~CompiledProgram() = default;
+
+Result<std::unique_ptr<CompiledProgram>> CompiledProgram::Compile(const RankProgram& program,
+                                                                  const ProgramLimits& limits) {
+  std::unique_ptr<CompiledProgram> compiled(new CompiledProgram());
+  TANDEM_RETURN_IF_ERROR(ProgramCompiler(program, limits, compiled.get()).Run());
+  return compiled;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,120 @@
+#include "daemon/engine/executor/executor.h"
+
+#include <string>
+#include <utility>
+
+#include "daemon/engine/executor/operation.h"
+
+namespace tandem::engine {
+
+Executor::Executor(Backend* backend, std::vector<Lane*> lanes)
+    : backend_(backend), lanes_(std::move(lanes)), events_(lanes_.size()) {}
+
+Executor::~Executor() = default;
+
+Result<Event*> Executor::LaneEvent(int lane, int index) {
+  auto& events = events_[static_cast<size_t>(lane)];
+  while (events.size() <= static_cast<size_t>(index)) {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, backend_->MakeEvent());
+    events.push_back(std::move(event));
+  }
+  return events[static_cast<size_t>(index)].get();
+}
+
+Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
+  using Kind = CompiledProgram::Operation::Kind;
+  if (static_cast<size_t>(program.lanes_) > lanes_.size()) {
+    return FailedPrecondition("the program has " + std::to_string(program.lanes_) + " lanes, the engine " +
+                              std::to_string(lanes_.size()));
+  }
+  if (context.slots.size() < program.slot_count_) {
+    return InvalidArgument(std::to_string(context.slots.size()) + " slots are bound; the program uses " +
+                           std::to_string(program.slot_count_));
+  }
+  if (program.needs_communicator_ && context.communicator == nullptr) {
+    return FailedPrecondition("the program needs a communicator");
+  }
+  if (!context.step_events.empty() && context.step_events.size() != program.step_count_) {
+    return InvalidArgument("step events for another program");
+  }
+  // All addresses are set, and found to be there, before anything is enqueued.
+  for (auto& operation : program.operations_) {
+    for (const auto& patch : operation.patches) {
+      std::byte* base = nullptr;
+      switch (patch.space) {
+        case plan::Space::kWorkspace: base = context.workspace[patch.rank]; break;
+        case plan::Space::kBulk: base = context.bulk[patch.rank]; break;
+        case plan::Space::kOperand: {
+          const SlotAddress& slot = context.slots[patch.slot];
+          base = patch.rank == program.rank_ ? slot.own : slot.peer[patch.rank];
+          break;
+        }
+      }
+      // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
+      *patch.target = base == nullptr ? nullptr : base + patch.offset;
+    }
+    if (operation.chunk_signals != nullptr) {
+      if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
+      operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);
+    }
+    bool is_signal = operation.kind == Kind::kSignal || operation.kind == Kind::kWaitSignal;
+    if (is_signal && context.signals[operation.rank] == nullptr) {
+      return FailedPrecondition("the signal area of rank " + std::to_string(operation.rank) + " is not mapped");
+    }
+  }
+
+  bool forks = false;
+  for (int lane = 1; lane < program.lanes_; ++lane) forks = forks || program.lane_used_[lane];
+  if (forks) {
+    TANDEM_ASSIGN_OR_RETURN(Event * fork, LaneEvent(0, 0));
+    TANDEM_RETURN_IF_ERROR(lanes_[0]->Record(fork));
+    for (int lane = 1; lane < program.lanes_; ++lane) {
+      if (program.lane_used_[lane]) TANDEM_RETURN_IF_ERROR(lanes_[lane]->Wait(fork));
+    }
+  }
+  for (auto& operation : program.operations_) {
+    Lane& lane = *lanes_[operation.lane];
+    const StepEvents* traced = context.step_events.empty() ? nullptr : &context.step_events[operation.step];
+    if (traced != nullptr && operation.starts_step && traced->start != nullptr) {
+      TANDEM_RETURN_IF_ERROR(lane.Record(traced->start));
+    }
+    switch (operation.kind) {
+      case Kind::kNop: break;
+      case Kind::kCopy: TANDEM_RETURN_IF_ERROR(lane.Copy(*operation.copy)); break;
+      case Kind::kMatmul: TANDEM_RETURN_IF_ERROR(lane.Matmul(*operation.matmul)); break;
+      case Kind::kReduce: TANDEM_RETURN_IF_ERROR(lane.Reduce(*operation.reduce)); break;
+      case Kind::kNccl:
+        operation.nccl->communicator = context.communicator;
+        TANDEM_RETURN_IF_ERROR(lane.Nccl(*operation.nccl));
+        break;
+      case Kind::kSignal:
+        TANDEM_RETURN_IF_ERROR(lane.WriteWord(context.signals[operation.rank] + operation.word, context.epoch));
+        break;
+      case Kind::kWaitSignal:
+        TANDEM_RETURN_IF_ERROR(lane.WaitWord(context.signals[operation.rank] + operation.word, context.epoch));
+        break;
+      case Kind::kWaitEvent: {
+        TANDEM_ASSIGN_OR_RETURN(Event * event, LaneEvent(operation.event_lane, operation.event));
+        TANDEM_RETURN_IF_ERROR(lane.Wait(event));
+        break;
+      }
+      case Kind::kRecordEvent: {
+        TANDEM_ASSIGN_OR_RETURN(Event * event, LaneEvent(operation.lane, operation.event));
+        TANDEM_RETURN_IF_ERROR(lane.Record(event));
+        break;
+      }
+    }
+    if (traced != nullptr && operation.ends_step && traced->end != nullptr) {
+      TANDEM_RETURN_IF_ERROR(lane.Record(traced->end));
+    }
+  }
+  for (int lane = 1; forks && lane < program.lanes_; ++lane) {
+    if (!program.lane_used_[lane]) continue;
+    TANDEM_ASSIGN_OR_RETURN(Event * join, LaneEvent(lane, 0));
+    TANDEM_RETURN_IF_ERROR(lanes_[lane]->Record(join));
+    TANDEM_RETURN_IF_ERROR(lanes_[0]->Wait(join));
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::engine

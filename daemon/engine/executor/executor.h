@@ -1,0 +1,130 @@
+// File: executor.h
+//
+// The executor: takes a rank's program once (Compile) and then enqueues launches of it on an engine's lanes. It knows
+// the backend's interface only, no process, ring or descriptor.
+//
+// Example:
+//   TANDEM_ASSIGN_OR_RETURN(auto program, CompiledProgram::Compile(rank_program, limits));
+//   Executor executor(&backend, lanes);
+//   TANDEM_RETURN_IF_ERROR(executor.Enqueue(*program, context));   // lanes[0] is reached after all of the program
+//
+// Thread rule: one thread uses an Executor and the programs that it enqueues.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "daemon/planner/program.h"
+#include "kernels/backend.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+// Bytes of one rank's signal area: the words of all its writers.
+inline constexpr size_t kSignalAreaBytes = size_t{plan::kMaxWorldSize} * plan::kSignalsPerWriter * sizeof(Word);
+
+// What is known of an operand slot when the program is compiled.
+struct SlotLimit {
+  uint64_t bytes = 0;      // what a binding is guaranteed to have from its address on
+  bool symmetric = false;  // peers' memory of this slot may be named
+};
+
+// What a program may touch. Compile refuses programs that go beyond.
+struct ProgramLimits {
+  int rank = 0;
+  int world_size = 1;
+  uint64_t workspace_bytes = 0;  // of one half, on every rank
+  uint64_t bulk_bytes = 0;
+  std::vector<SlotLimit> slots;
+};
+
+// A slot's addresses in one launch. `peer` is read for symmetric slots only; peer[own rank] is not read.
+struct SlotAddress {
+  std::byte* own = nullptr;
+  std::array<std::byte*, plan::kMaxWorldSize> peer{};
+};
+
+// Two events around a step, for traces; either may be null.
+struct StepEvents {
+  Event* start = nullptr;
+  Event* end = nullptr;
+};
+
+// What changes from launch to launch. Enqueue copies what it needs.
+struct LaunchContext {
+  uint64_t epoch = 0;
+  // By rank, as mapped by this GPU: the workspace half of this launch's parity, the bulk area, the signal area's base.
+  std::array<std::byte*, plan::kMaxWorldSize> workspace{};
+  std::array<std::byte*, plan::kMaxWorldSize> bulk{};
+  std::array<Word*, plan::kMaxWorldSize> signals{};
+  std::span<const SlotAddress> slots;
+  Communicator* communicator = nullptr;  // needed by programs with NCCL steps
+  // Empty, or one entry for each step of the plan::RankProgram.
+  std::span<const StepEvents> step_events;
+};
+
+// A program ready for launches: checked, collectives and transfer groups expanded, everything resolved that does not
+// depend on the launch.
+class CompiledProgram {
+ public:
+  // INVALID_ARGUMENT or OUT_OF_RANGE names the step that is wrong: a lane, rank, signal, slot or dependency that does
+  // not exist, a view that leaves its memory, a peer's operand that is not symmetric.
+  static Result<std::unique_ptr<CompiledProgram>> Compile(const plan::RankProgram& program,
+                                                          const ProgramLimits& limits);
+  ~CompiledProgram();
+
+  int lanes() const { return lanes_; }             // lanes that the executor must have
+  size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
+  bool needs_communicator() const { return needs_communicator_; }
+
+ private:
+  friend class Executor;
+  friend class ProgramCompiler;
+  struct Operation;
+  // Where a view's address goes at each launch.
+  struct Patch {
+    plan::Space space;
+    uint8_t rank;
+    uint16_t slot;
+    uint64_t offset;
+    std::byte** target;  // a `data` pointer inside an operation's arguments
+  };
+
+  CompiledProgram();
+
+  int rank_ = 0;
+  int world_size_ = 1;
+  int lanes_ = 1;
+  size_t step_count_ = 0;
+  size_t slot_count_ = 0;
+  bool needs_communicator_ = false;
+  std::array<int, plan::kMaxLanes> events_per_lane_{};
+  std::array<bool, plan::kMaxLanes> lane_used_{};
+  std::vector<Operation> operations_;
+};
+
+// Enqueues programs on one set of lanes. The lanes and the backend must outlive it.
+class Executor {
+ public:
+  Executor(Backend* backend, std::vector<Lane*> lanes);
+  ~Executor();
+
+  // Enqueues one launch. All lanes of the program start after what lane 0 holds now, and lane 0 is joined with them at
+  // the end: what the caller enqueues on lane 0 next runs after the whole program. On an error nothing or a part has been
+  // enqueued and the program must count as failed; peers may then wait for its signals.
+  Status Enqueue(CompiledProgram& program, const LaunchContext& context);
+
+ private:
+  // The `index`-th event that is only ever recorded on `lane`.
+  Result<Event*> LaneEvent(int lane, int index);
+
+  Backend* backend_;
+  std::vector<Lane*> lanes_;
+  std::vector<std::vector<std::unique_ptr<Event>>> events_;  // by lane
+};
+
+}  // namespace tandem::engine
