@@ -46,7 +46,7 @@ struct GpuInfo {
   uint64_t memory_bytes = 0;
   bool mig_enabled = false;
   ComputeMode compute_mode = ComputeMode::kDefault;
-  std::string fabric_state;  // "none", "completed", "in_progress", "error: …"
+  std::string fabric_state;  // of NVSwitches: "none", "not_started", "in_progress", "completed", "error: …"
   int switch_links = 0;      // NVLinks of this GPU that end at NVSwitches
 };
 
