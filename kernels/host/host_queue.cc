@@ -120,7 +120,11 @@ void HostQueue::Run() {
     for (Task& task : batch) {
       if (abandoned_.load(std::memory_order_relaxed)) break;
       if (delay_ != nullptr) delay_->Pause();
-      task(context_);
+      {
+        // Destroyed before it counts as completed: what it holds is free once its stream is synchronized.
+        Task current = std::move(task);
+        current(context_);
+      }
       Publish(++ticket);
     }
     batch.clear();
