@@ -1,0 +1,260 @@
+#include "daemon/supervisor/engine_keeper.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "common/fd_socket.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::daemon {
+
+using engine::v1::Command;
+using engine::v1::Message;
+using std::chrono::milliseconds;
+
+EngineKeeper::EngineKeeper(int gpu, const EngineSettings& settings, int order_log, EngineSeat seat,
+                           EngineListener& listener)
+    : gpu_(gpu), settings_(settings), order_log_(order_log), seat_(std::move(seat)), listener_(listener) {
+  wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  status_.state = EngineState::kStarting;
+  thread_ = std::thread([this] { Run(); });
+}
+
+EngineKeeper::~EngineKeeper() {
+  RequestStop();
+  thread_.join();
+}
+
+EngineStatus EngineKeeper::status() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return status_;
+}
+
+Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (connection_ != nullptr) return connection_;
+  std::string text = "the engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ") is ";
+  switch (status_.state) {
+    case EngineState::kStarting: text += "starting"; break;
+    case EngineState::kFused: text += "held down after a crash loop"; break;
+    default: text += "down"; break;
+  }
+  if (!status_.last_exit.empty()) text += " (last end: " + status_.last_exit + ")";
+  return Unavailable(text).WithDetail({"ENGINE_DOWN", seat_.gpu_uuid, "", 0, 0});
+}
+
+void EngineKeeper::Unfuse() {
+  unfuse_.store(true, std::memory_order_release);
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+void EngineKeeper::RequestStop() {
+  stopping_.store(true, std::memory_order_release);
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+EngineKeeper::Clock::time_point EngineKeeper::last_turn() const {
+  return Clock::time_point(Clock::duration(last_turn_.load(std::memory_order_relaxed)));
+}
+
+void EngineKeeper::Pause(int pidfd, milliseconds timeout) {
+  last_turn_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  pollfd waits[2] = {{wake_.get(), POLLIN, 0}, {pidfd, POLLIN, 0}};
+  ::poll(waits, pidfd >= 0 ? 2 : 1, static_cast<int>(std::max<milliseconds::rep>(timeout.count(), 0)));
+  uint64_t count;
+  if ((waits[0].revents & POLLIN) != 0) {
+    [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof(count));
+  }
+}
+
+void EngineKeeper::SetState(EngineState state) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  status_.state = state;
+}
+
+void EngineKeeper::Log(SupervisorLogSeverity severity, const std::string& text) const {
+  if (settings_.log) settings_.log(severity, "gpu=" + std::to_string(gpu_) + " " + text);
+}
+
+void EngineKeeper::Run() {
+  RestartPolicy policy(settings_.restart);
+  while (!stopping()) {
+    std::string reason = RunOnce();
+    if (stopping()) break;
+    auto delay = policy.OnCrash(Clock::now());
+    if (!delay.has_value()) {
+      SetState(EngineState::kFused);
+      Log(SupervisorLogSeverity::kError,
+          "engine ended " + std::to_string(policy.crashes()) + " times in a short time and stays down: " + reason);
+      while (!stopping() && !unfuse_.exchange(false)) Pause(-1, milliseconds(1000));
+      policy = RestartPolicy(settings_.restart);
+    } else {
+      Log(SupervisorLogSeverity::kWarning,
+          "engine ended (" + reason + "); next start in " + std::to_string(delay->count()) + " ms");
+      auto until = Clock::now() + *delay;
+      while (!stopping() && Clock::now() < until) {
+        Pause(-1, std::chrono::ceil<milliseconds>(until - Clock::now()));
+      }
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!stopping()) ++status_.restarts;
+  }
+  SetState(EngineState::kDown);
+}
+
+std::string EngineKeeper::RunOnce() {
+  uint64_t generation;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_.state = EngineState::kStarting;
+    generation = ++status_.generation;
+  }
+  EngineProcess process;
+  std::shared_ptr<EngineConnection> connection;
+  Status up = StartEngine(process, connection);
+  if (up.ok()) up = AwaitReady(process, *connection);
+  std::string reason;
+  if (up.ok()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      status_.state = EngineState::kReady;
+      connection_ = connection;
+    }
+    Log(SupervisorLogSeverity::kInfo,
+        "engine ready pid=" + std::to_string(process.pid()) + " generation=" + std::to_string(generation));
+    listener_.OnEngineUp(gpu_, generation);
+    reason = Watch(process, *connection);
+  } else {
+    reason = up.message();
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_.state = EngineState::kDown;
+    connection_.reset();
+  }
+  std::string exit = "never started";
+  if (connection != nullptr) {
+    exit = EndProcess(process, *connection, reason);
+    Dispatch(*connection);  // its last words
+  }
+  std::string why = reason.empty() ? exit : reason + "; " + exit;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_.pid = 0;
+    status_.last_exit = why;
+  }
+  if (up.ok()) listener_.OnEngineDown(gpu_, generation, why);
+  return why;
+}
+
+Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection) {
+  TANDEM_ASSIGN_OR_RETURN(auto sockets, SeqpacketPair());
+  TANDEM_ASSIGN_OR_RETURN(process, EngineProcess::Spawn(settings_.program, sockets.second.get()));
+  sockets.second.Reset();
+  connection = std::make_shared<EngineConnection>(std::move(sockets.first), wake_.get());
+  Command command;
+  auto* start = command.mutable_start();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_.pid = process.pid();
+    start->set_generation(status_.generation);
+    start->set_seed(status_.generation * 8 + gpu_);
+  }
+  start->set_gpu(gpu_);
+  start->set_gpu_uuid(seat_.gpu_uuid);
+  start->set_backend(settings_.backend);
+  start->set_hardware_queues(settings_.hardware_queues);
+  start->set_memory_bytes(seat_.memory_bytes);
+  start->set_visibility_delay_us(settings_.visibility_delay_us);
+  start->set_trace_records(settings_.trace_records);
+  if (settings_.log_position) start->set_log_position(settings_.log_position());
+  return connection->Post(command, {order_log_, seat_.stats_area.get()});
+}
+
+Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connection) {
+  auto until = Clock::now() + settings_.start_deadline;
+  while (!stopping()) {
+    for (auto& message : connection.TakeInbox()) {
+      if (message->has_ready()) return Status::Ok();
+      if (message->has_ack()) return Unavailable("it refused to start: " + message->ack().message());
+      return Unavailable("it sent something else before Ready");
+    }
+    TANDEM_RETURN_IF_ERROR(connection.state());
+    if (Clock::now() >= until) {
+      return DeadlineExceeded("not ready after " + std::to_string(settings_.start_deadline.count()) + " ms");
+    }
+    Pause(process.pidfd(), std::min(std::chrono::ceil<milliseconds>(until - Clock::now()), milliseconds(1000)));
+  }
+  return Unavailable("stopping");
+}
+
+std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connection) {
+  auto next_ping = Clock::now() + settings_.ping_interval;
+  while (true) {
+    Dispatch(connection);
+    if (stopping()) return "";
+    if (Status state = connection.state(); !state.ok()) {
+      // The process's exit says more than the end of file that comes just before it.
+      return state.message() == kEndOfFile ? process.WaitExit(milliseconds(500)).value_or(state.message())
+                                           : state.message();
+    }
+    if (Clock::now() >= next_ping) {
+      if (Clock::now() - connection.last_heard() > settings_.silence_limit) {
+        return "it has answered nothing for " + std::to_string(settings_.silence_limit.count()) + " ms";
+      }
+      Command ping;
+      ping.mutable_ping();
+      // A full socket says nothing yet: the silence limit decides.
+      Status sent = connection.Post(ping, {});
+      if (!sent.ok() && sent.code() != Code::kResourceExhausted) Log(SupervisorLogSeverity::kWarning, sent.message());
+      next_ping = Clock::now() + settings_.ping_interval;
+    }
+    Pause(process.pidfd(), std::chrono::ceil<milliseconds>(next_ping - Clock::now()));
+    if (auto exit = process.WaitExit(milliseconds(0))) return *exit;
+  }
+}
+
+void EngineKeeper::Dispatch(EngineConnection& connection) {
+  for (auto& message : connection.TakeInbox()) {
+    switch (message->message_case()) {
+      case Message::kLaunchDone: listener_.OnLaunchDone(gpu_, message->launch_done()); break;
+      case Message::kLaunchFailed: listener_.OnLaunchFailed(gpu_, message->launch_failed()); break;
+      case Message::kLate: listener_.OnLate(gpu_, message->late()); break;
+      case Message::kAck:
+        Log(SupervisorLogSeverity::kWarning, "engine refused a command: " + message->ack().message());
+        break;
+      default: break;
+    }
+  }
+}
+
+std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& connection,
+                                     const std::string& reason) {
+  if (!process.running()) {  // reaped by Watch: `reason` is its exit
+    connection.Close("the engine has ended: " + reason);
+    return reason;
+  }
+  if (stopping() && connection.state().ok()) {
+    // Stop lets lanes be released and ends with exit 0; end of file does the same should Stop not be read in time.
+    Command stop;
+    stop.mutable_stop();
+    (void)connection.Post(stop, {});
+    if (auto exit = process.WaitExit(settings_.end_grace / 2)) {
+      connection.Close("the engine has been stopped");
+      return *exit;
+    }
+  }
+  connection.Close(reason.empty() ? "the engine is being stopped" : "the engine has ended: " + reason);
+  if (auto exit = process.WaitExit(settings_.end_grace)) return *exit;
+  Log(SupervisorLogSeverity::kError, "engine pid=" + std::to_string(process.pid()) + " does not end: killing it");
+  return process.Kill();
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,105 @@
+// File: engine_keeper.h
+//
+// `EngineKeeper`: keeps one GPU's engine running. Its thread starts the process, waits until it is ready, tells the
+// listener, watches the process and its answers, and after an end starts the next one by the restart policy.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "common/unique_fd.h"
+#include "daemon/supervisor/engine_connection.h"
+#include "daemon/supervisor/engine_process.h"
+#include "daemon/supervisor/engines.h"
+#include "daemon/supervisor/restart_policy.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+enum class SupervisorLogSeverity { kInfo, kWarning, kError };
+
+// What all engines of a node have in common.
+struct EngineSettings {
+  std::string program;  // the tandem-engine binary
+  std::string backend = "host";
+  uint32_t hardware_queues = 8;
+  uint32_t visibility_delay_us = 0;
+  uint32_t trace_records = 0;
+  RestartOptions restart;
+  std::chrono::milliseconds start_deadline{30000};  // from exec to Ready
+  // An engine that has answered nothing, pings included, for so long is ended.
+  std::chrono::milliseconds silence_limit{30000};
+  std::chrono::milliseconds ping_interval{2000};
+  // From end of file (or Stop) to SIGKILL.
+  std::chrono::milliseconds end_grace{5000};
+  // Where in the order log an engine that starts now begins to read; may be empty.
+  std::function<uint64_t()> log_position;
+  // One line for the log; called from the keepers' threads.
+  std::function<void(SupervisorLogSeverity, const std::string&)> log;
+};
+
+// What one engine is started with. The descriptors stay open for restarts.
+struct EngineSeat {
+  std::string gpu_uuid;
+  uint64_t memory_bytes = 0;
+  UniqueFd stats_area;
+};
+
+class EngineKeeper {
+ public:
+  // `settings`, `order_log` and `listener` outlive this. Starts the thread.
+  EngineKeeper(int gpu, const EngineSettings& settings, int order_log, EngineSeat seat, EngineListener& listener);
+  // Ends the engine as Stop does.
+  ~EngineKeeper();
+  EngineKeeper(const EngineKeeper&) = delete;
+  EngineKeeper& operator=(const EngineKeeper&) = delete;
+
+  EngineStatus status() const;
+  // The connection to the ready engine; UNAVAILABLE says why there is none.
+  Result<std::shared_ptr<EngineConnection>> connection() const;
+  // Starts a fused engine again, with an empty record.
+  void Unfuse();
+  // Asks the thread to end its engine; returns at once. The destructor waits.
+  void RequestStop();
+  // When the thread last went through its loop.
+  std::chrono::steady_clock::time_point last_turn() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Run();
+  // One life of one process, from its start to its end: why it ended.
+  std::string RunOnce();
+  Status StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection);
+  Status AwaitReady(EngineProcess& process, EngineConnection& connection);
+  std::string Watch(EngineProcess& process, EngineConnection& connection);
+  void Dispatch(EngineConnection& connection);
+  std::string EndProcess(EngineProcess& process, EngineConnection& connection, const std::string& reason);
+  // Waits for the process, the connection's news, a stop request or `timeout`.
+  void Pause(int pidfd, std::chrono::milliseconds timeout);
+  void SetState(EngineState state);
+  void Log(SupervisorLogSeverity severity, const std::string& text) const;
+  bool stopping() const { return stopping_.load(std::memory_order_acquire); }
+
+  const int gpu_;
+  const EngineSettings& settings_;
+  const int order_log_;
+  const EngineSeat seat_;
+  EngineListener& listener_;
+  UniqueFd wake_;  // eventfd
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> unfuse_{false};
+  std::atomic<Clock::rep> last_turn_{0};
+  mutable std::mutex mutex_;
+  EngineStatus status_;
+  std::shared_ptr<EngineConnection> connection_;  // set while the engine is ready
+  std::thread thread_;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,117 @@
+#include "daemon/supervisor/engine_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+extern char** environ;
+
+namespace tandem::daemon {
+namespace {
+
+constexpr int kSocketFd = 3;
+
+std::string ExitText(int status) {
+  if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
+  return "exit " + std::to_string(WEXITSTATUS(status));
+}
+
+// posix_spawn's two objects, destroyed together.
+struct SpawnPlan {
+  SpawnPlan() {
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+  }
+  ~SpawnPlan() {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+};
+
+}  // namespace
+
+Result<EngineProcess> EngineProcess::Spawn(const std::string& path, int socket) {
+  // The socket must not be the target of an earlier action (stdin is opened onto 0).
+  UniqueFd high(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
+  if (!high.valid()) return SystemError("fcntl(F_DUPFD_CLOEXEC)", errno);
+
+  SpawnPlan plan;
+  posix_spawn_file_actions_addopen(&plan.actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&plan.actions, high.get(), kSocketFd);
+  posix_spawn_file_actions_addclosefrom_np(&plan.actions, kSocketFd + 1);
+
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&plan.attributes, &none);
+  posix_spawnattr_setsigdefault(&plan.attributes, &all);
+  posix_spawnattr_setpgroup(&plan.attributes, 0);
+  posix_spawnattr_setflags(&plan.attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+
+  std::string program = path, flag = "--fd", value = std::to_string(kSocketFd);
+  char* argv[] = {program.data(), flag.data(), value.data(), nullptr};
+  pid_t pid = -1;
+  if (int error = ::posix_spawn(&pid, path.c_str(), &plan.actions, &plan.attributes, argv, environ); error != 0) {
+    return SystemError("start " + path, error);
+  }
+  EngineProcess process;
+  process.pid_ = pid;
+  // The child is not reaped yet, so the pid is its own.
+  process.pidfd_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process.pidfd_.valid()) return SystemError("pidfd_open", errno);
+  return process;
+}
+
+EngineProcess::EngineProcess(EngineProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), pidfd_(std::move(other.pidfd_)) {}
+
+EngineProcess& EngineProcess::operator=(EngineProcess&& other) noexcept {
+  if (this != &other) {
+    if (running()) Kill();
+    pid_ = std::exchange(other.pid_, -1);
+    pidfd_ = std::move(other.pidfd_);
+  }
+  return *this;
+}
+
+EngineProcess::~EngineProcess() {
+  if (running()) Kill();
+}
+
+std::optional<std::string> EngineProcess::WaitExit(std::chrono::milliseconds timeout) {
+  if (!running()) return "exit 0";
+  auto end = std::chrono::steady_clock::now() + timeout;
+  while (true) {
+    int status = 0;
+    pid_t reaped = ::waitpid(pid_, &status, WNOHANG);
+    if (reaped == pid_ || (reaped < 0 && errno == ECHILD)) {
+      pid_ = -1;
+      pidfd_.Reset();
+      return reaped < 0 ? "unknown (reaped elsewhere)" : ExitText(status);
+    }
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return std::nullopt;
+    pollfd wait{pidfd_.get(), POLLIN, 0};
+    ::poll(&wait, 1, static_cast<int>(left.count()));
+  }
+}
+
+std::string EngineProcess::Kill() {
+  ::kill(pid_, SIGKILL);
+  while (true) {
+    if (auto text = WaitExit(std::chrono::milliseconds(60000))) return *text;
+  }
+}
+
+}  // namespace tandem::daemon

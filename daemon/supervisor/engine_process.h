@@ -1,0 +1,48 @@
+// File: engine_process.h
+//
+// `EngineProcess`: one child process that runs tandem-engine: started by posix_spawn (never by fork alone: a child must
+// not inherit a failed cuInit), watched by its pidfd, and always reaped. Owned by one thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "common/unique_fd.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+class EngineProcess {
+ public:
+  // Starts `path --fd 3` with `socket` as descriptor 3, /dev/null as standard input, this process's standard output and
+  // error, and nothing else; in a process group of its own, so that a terminal's Ctrl-C reaches tandemd only.
+  // NOT_FOUND or PERMISSION_DENIED name the program.
+  static Result<EngineProcess> Spawn(const std::string& path, int socket);
+
+  EngineProcess() = default;
+  EngineProcess(EngineProcess&& other) noexcept;
+  EngineProcess& operator=(EngineProcess&& other) noexcept;
+  EngineProcess(const EngineProcess&) = delete;
+  EngineProcess& operator=(const EngineProcess&) = delete;
+  // Kills and reaps a process that still runs.
+  ~EngineProcess();
+
+  pid_t pid() const { return pid_; }
+  // Becomes readable when the process has ended.
+  int pidfd() const { return pidfd_.get(); }
+  bool running() const { return pid_ > 0; }
+
+  // Waits up to `timeout` for the end and reaps: "exit 3" or "signal 9"; nothing if it still runs.
+  std::optional<std::string> WaitExit(std::chrono::milliseconds timeout);
+  // SIGKILL, then reaps. The last resort.
+  std::string Kill();
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,16 @@
+#include "daemon/supervisor/restart_policy.h"
+
+#include <algorithm>
+
+namespace tandem::daemon {
+
+std::optional<std::chrono::milliseconds> RestartPolicy::OnCrash(Time now) {
+  crashes_.push_back(now);
+  while (now - crashes_.front() > options_.crash_loop_window) crashes_.pop_front();
+  if (crashes() >= options_.crash_loop_count) return std::nullopt;
+  std::chrono::milliseconds delay = options_.backoff_initial;
+  for (int i = 1; i < crashes() && delay < options_.backoff_max; ++i) delay *= 2;
+  return std::min(delay, options_.backoff_max);
+}
+
+}  // namespace tandem::daemon

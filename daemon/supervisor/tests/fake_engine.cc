@@ -1,0 +1,113 @@
+// An engine program that answers the protocol and does nothing, or misbehaves as the file beside its socket asks: the
+// GPU's UUID in Start names the way ("crash_at_start", "never_ready", "garbage", "exit_3_on_ping", "hang_on_stop", …).
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "common/fd_socket.h"
+#include "common/shared_memory.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+using tandem::engine::v1::Command;
+using tandem::engine::v1::Message;
+
+namespace {
+
+void Send(int socket, const Message& message, const std::vector<int>& fds = {}) {
+  if (!tandem::SendMessage(socket, message.SerializeAsString(), fds).ok()) std::_Exit(7);
+}
+
+void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text = "") {
+  Message message;
+  message.mutable_ack()->set_id(id);
+  message.mutable_ack()->set_code(code);
+  message.mutable_ack()->set_message(text);
+  Send(socket, message);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3 || std::strcmp(argv[1], "--fd") != 0) return 64;
+  int socket = std::atoi(argv[2]);
+  // Every descriptor but 0 to 2 and the socket must have been left behind.
+  for (int fd = 4; fd < 256; ++fd) {
+    if (fd != socket && ::close(fd) == 0) return 65;
+  }
+  ::signal(SIGTERM, SIG_IGN);
+  std::string mode;
+  while (true) {
+    auto packet = tandem::ReceiveMessage(socket);
+    if (!packet.ok()) {
+      while (mode == "ignore_end_of_file") ::pause();
+      return 0;
+    }
+    Command command;
+    if (!command.ParseFromString(packet->body)) return 66;
+    switch (command.command_case()) {
+      case Command::kStart: {
+        mode = command.start().gpu_uuid();
+        if (packet->fds.size() != 2) return 67;
+        if (mode == "crash_at_start") return 3;
+        if (mode == "crash_first_time" && command.start().generation() == 1) return 3;
+        if (mode == "abort_at_start") std::abort();
+        if (mode == "never_ready") break;
+        if (mode == "garbage") {
+          (void)tandem::SendMessage(socket, "\xff\xff\xff garbage");
+          break;
+        }
+        if (mode == "refuse") {
+          Acknowledge(socket, command.id(), 8, "no room for memory");
+          break;
+        }
+        Message ready;
+        ready.mutable_ready()->set_pid(::getpid());
+        Send(socket, ready);
+        Acknowledge(socket, command.id());
+        break;
+      }
+      case Command::kAllocateSegment: {
+        auto fd = tandem::CreateSealedMemfd("fake", command.allocate_segment().bytes());
+        if (!fd.ok()) return 68;
+        Message message;
+        message.mutable_allocated()->set_segment_id(command.allocate_segment().segment_id());
+        Send(socket, message, {fd->get()});
+        Acknowledge(socket, command.id());
+        break;
+      }
+      case Command::kQueueSnapshot: {
+        Message message;
+        message.mutable_queue()->add_items()->set_plan_id(42);
+        Send(socket, message);
+        Acknowledge(socket, command.id());
+        break;
+      }
+      case Command::kLaunch: {
+        Acknowledge(socket, command.id());
+        Message message;
+        message.mutable_launch_done()->set_launch_id(command.launch().launch_id());
+        Send(socket, message);
+        break;
+      }
+      case Command::kRemovePlan:
+        Acknowledge(socket, command.id(), 5, "no such plan");
+        break;
+      case Command::kRemoveGroup:  // never answered
+        break;
+      case Command::kBreakGroup:  // the way to end it in the middle of a call
+        return 9;
+      case Command::kPing:
+        if (mode == "silent") break;
+        Acknowledge(socket, command.id());
+        break;
+      case Command::kStop:
+        if (mode == "ignore_end_of_file") break;
+        return 0;
+      default:
+        Acknowledge(socket, command.id());
+    }
+  }
+}

@@ -1,0 +1,220 @@
+#include "daemon/supervisor/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "common/shared_memory.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+class Recorder : public EngineListener {
+ public:
+  void OnEngineUp(int, uint64_t generation) override { Note("up " + std::to_string(generation)); }
+  void OnEngineDown(int, uint64_t generation, const std::string& reason) override {
+    Note("down " + std::to_string(generation) + " " + reason);
+  }
+  void OnLaunchDone(int, const engine::v1::LaunchDone& done) override {
+    Note("done " + std::to_string(done.launch_id()));
+  }
+  void OnLaunchFailed(int, const engine::v1::LaunchFailed&) override {}
+  void OnLate(int, const engine::v1::Late&) override {}
+
+  // Waits until something that contains `text` has been noted.
+  bool Await(const std::string& text) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] {
+      for (const auto& note : notes_) {
+        if (note.find(text) != std::string::npos) return true;
+      }
+      return false;
+    });
+  }
+
+ private:
+  void Note(std::string text) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    notes_.push_back(std::move(text));
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> notes_;
+};
+
+class SupervisorTest : public testing::Test {
+ protected:
+  void Start(const std::vector<std::string>& modes) {
+    settings_.program = TANDEM_FAKE_ENGINE;
+    settings_.restart.backoff_initial = milliseconds(1);
+    settings_.restart.backoff_max = milliseconds(5);
+    std::vector<EngineSeat> seats;
+    for (const auto& mode : modes) {
+      seats.push_back({mode, 1 << 20, CreateSealedMemfd("stats", 4096).value()});
+    }
+    supervisor_ = Supervisor::Create(settings_, CreateSealedMemfd("log", 4096).value(), std::move(seats)).value();
+    supervisor_->Start(listener_);
+  }
+  bool AwaitState(EngineState state) {
+    for (int i = 0; i < 30000; ++i) {
+      if (supervisor_->StatusOf(0).state == state) return true;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return false;
+  }
+
+  EngineSettings settings_;
+  Recorder listener_;
+  std::unique_ptr<Supervisor> supervisor_;
+};
+
+engine::v1::Command Ping() {
+  engine::v1::Command command;
+  command.mutable_ping();
+  return command;
+}
+
+TEST_F(SupervisorTest, StartsCallsAndStopsInOrder) {
+  Start({"a", "b", "c"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  for (int gpu = 0; gpu < 3; ++gpu) {
+    EXPECT_TRUE(supervisor_->Call(gpu, Ping(), {}, milliseconds(10000)).ok());
+    EXPECT_EQ(supervisor_->StatusOf(gpu).generation, 1u);
+    EXPECT_GT(supervisor_->StatusOf(gpu).pid, 0);
+  }
+  auto segment = supervisor_->AllocateSegment(1, 7, 8192);
+  ASSERT_TRUE(segment.ok()) << segment.status().ToString();
+  EXPECT_EQ(FileSize(segment->get()).value(), 8192u);
+  auto queue = supervisor_->QueueSnapshot(2);
+  ASSERT_TRUE(queue.ok());
+  EXPECT_EQ((*queue)->items(0).plan_id(), 42u);
+  supervisor_->Stop();
+  EXPECT_TRUE(listener_.Await("down 1 exit 0"));
+  EXPECT_EQ(supervisor_->Call(0, Ping(), {}, milliseconds(100)).code(), Code::kUnavailable);
+}
+
+TEST_F(SupervisorTest, CarriesRefusalsAndLaunchResults) {
+  Start({"a"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  engine::v1::Command remove;
+  remove.mutable_remove_plan()->set_plan_id(1);
+  Status refused = supervisor_->Call(0, remove, {}, milliseconds(10000));
+  EXPECT_EQ(refused.code(), Code::kNotFound);
+  EXPECT_EQ(refused.message(), "no such plan");
+  engine::v1::Command launch;
+  launch.mutable_launch()->set_launch_id(77);
+  EXPECT_TRUE(supervisor_->Call(0, launch, {}, milliseconds(10000)).ok());
+  EXPECT_TRUE(listener_.Await("done 77"));
+}
+
+TEST_F(SupervisorTest, CallWithoutAnswerMeetsItsDeadline) {
+  Start({"a"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  engine::v1::Command command;
+  command.mutable_remove_group();
+  EXPECT_EQ(supervisor_->Call(0, command, {}, milliseconds(50)).code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(supervisor_->Call(0, Ping(), {}, milliseconds(10000)).ok());
+}
+
+TEST_F(SupervisorTest, KilledEngineIsStartedAgainUnderTheNextGeneration) {
+  Start({"a", "b"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  int neighbour = supervisor_->StatusOf(1).pid;
+  ::kill(supervisor_->StatusOf(0).pid, SIGKILL);
+  EXPECT_TRUE(listener_.Await("down 1 signal 9"));
+  EXPECT_TRUE(listener_.Await("up 2"));
+  EXPECT_TRUE(supervisor_->Call(0, Ping(), {}, milliseconds(10000)).ok());
+  EXPECT_EQ(supervisor_->StatusOf(0).restarts, 1u);
+  EXPECT_EQ(supervisor_->StatusOf(1).pid, neighbour);
+}
+
+TEST_F(SupervisorTest, EndDuringACallAnswersItAtOnce) {
+  Start({"a"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  engine::v1::Command command;
+  command.mutable_break_group();
+  EXPECT_EQ(supervisor_->Call(0, command, {}, milliseconds(30000)).code(), Code::kUnavailable);
+  EXPECT_TRUE(listener_.Await("exit 9"));
+}
+
+TEST_F(SupervisorTest, OneCrashAtStartIsSurvived) {
+  Start({"crash_first_time"});
+  EXPECT_TRUE(listener_.Await("up 2"));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("exit 3"));
+}
+
+TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
+  settings_.restart.crash_loop_count = 3;
+  Start({"crash_at_start"});
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_EQ(supervisor_->StatusOf(0).generation, 3u);
+  Status call = supervisor_->Call(0, Ping(), {}, milliseconds(100));
+  EXPECT_EQ(call.code(), Code::kUnavailable);
+  EXPECT_THAT(call.message(), HasSubstr("crash loop"));
+  EXPECT_FALSE(supervisor_->AwaitReady(milliseconds(100)).ok());
+  supervisor_->Unfuse(0);
+  for (int i = 0; i < 30000 && supervisor_->StatusOf(0).generation < 6; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(supervisor_->StatusOf(0).generation, 6u);
+}
+
+TEST_F(SupervisorTest, EngineThatIsNeverReadyIsEnded) {
+  settings_.start_deadline = milliseconds(50);
+  settings_.restart.crash_loop_count = 2;
+  Start({"never_ready"});
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("not ready after 50 ms"));
+}
+
+TEST_F(SupervisorTest, GarbageAndRefusalAreReported) {
+  settings_.restart.crash_loop_count = 1;
+  Start({"garbage"});
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("malformed"));
+  supervisor_->Stop();
+  Start({"refuse"});
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("no room for memory"));
+  supervisor_->Stop();
+  Start({"abort_at_start"});
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("signal 6"));
+}
+
+TEST_F(SupervisorTest, SilentEngineIsReplaced) {
+  settings_.ping_interval = milliseconds(10);
+  settings_.silence_limit = milliseconds(100);
+  settings_.restart.crash_loop_count = 1;
+  Start({"silent"});
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing"));
+}
+
+TEST_F(SupervisorTest, KillIsTheLastResort) {
+  settings_.end_grace = milliseconds(50);
+  Start({"ignore_end_of_file"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  supervisor_->Stop();
+  EXPECT_TRUE(listener_.Await("signal 9"));
+}
+
+TEST_F(SupervisorTest, MissingProgramIsRefused) {
+  settings_.program = "/nonexistent/tandem-engine";
+  auto made = Supervisor::Create(settings_, UniqueFd(), {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.status().message(), HasSubstr("/nonexistent/tandem-engine"));
+}
+
+}  // namespace
+}  // namespace tandem::daemon
