@@ -1,0 +1,315 @@
+// All-gather, then matmul(s) with the gathered A: unfused, as a chunk pipeline over two lanes, as a ring.
+//
+// Chunks are A's shards (the ring cuts each into pieces). A rank multiplies its own first, then that of rank + 1, and so
+// on, so that at any time all ranks read different shards. Gathering along K, every chunk adds to all of C: the sum is
+// kept in fp32 and rounded once.
+#include <algorithm>
+
+#include "daemon/planner/families.h"
+#include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+// Where chunks are found, and the matmuls on them.
+class Gather {
+ public:
+  // `pieces` of each shard along the gather dimension; `inbox` reserves workspace for them.
+  Gather(const Problem& problem, int pieces, bool inbox, Builder* builder)
+      : problem_(problem), builder_(builder), pieces_(pieces), world_(problem.world_size), dim_(problem.dim) {
+    const View a = problem.Slot(0, problem.slots.a);
+    shard_ = a.extent[dim_];
+    direct_ = inbox && problem.symmetric(problem.slots.gathered_a);
+    scales_travel_ = problem.scale_mode == ScaleMode::kRowWiseSharded;
+    accumulates_ = problem.last_dim() && world_ * pieces > 1;
+    for (int i = 0; inbox && i < pieces; ++i) {
+      inbox_.emplace_back(builder, direct_ ? 0 : Bytes(Cut(a, i)));
+      if (scales_travel_) scale_inbox_.emplace_back(builder, Bytes(CutScale(ScaleAView(problem, 0), i)));
+    }
+    for (size_t c = 0; c < problem.slots.c.size(); ++c) {
+      const View view = problem.Slot(0, problem.slots.c[c]);
+      const bool staged = accumulates_ && view.dtype != DType::kF32;
+      sums_.push_back(staged ? builder->Reserve(static_cast<uint64_t>(Elements(view)) * 4) : 0);
+    }
+    done_.assign(world_, 0);
+    previous_.assign(world_, std::vector<uint32_t>(problem.slots.c.size(), Builder::kNone));
+  }
+
+  bool direct() const { return direct_; }
+  bool accumulates() const { return accumulates_; }
+
+  // Piece `i` of `source`'s shard as `rank` has it.
+  View Chunk(int rank, int source, int i) const {
+    const View a = problem_.Slot(rank, problem_.slots.a);
+    if (source == rank) return Cut(a, i);
+    if (direct_) return Gathered(rank, source, i);
+    return PackedLike(Cut(a, i), inbox_[i].At(rank, source));
+  }
+  View ChunkScale(int rank, int source, int i) const {
+    const View cut = CutScale(ScaleAView(problem_, rank), i);
+    return source == rank ? cut : PackedLike(cut, scale_inbox_[i].At(rank, source));
+  }
+  // Its place in the gathered A of `rank`.
+  View Gathered(int rank, int source, int i) const {
+    const Range part = Piece(i);
+    return Slice(problem_.Slot(rank, problem_.slots.gathered_a), dim_, source * shard_ + part.begin, part.length);
+  }
+
+  // Copies the piece, and its scales, to `peer`, then signals.
+  void Push(int rank, int lane, int peer, int source, int i, int index) {
+    builder_->Copy(rank, lane, Chunk(rank, source, i),
+                   direct_ ? Gathered(peer, source, i) : Chunk(peer, source, i), true,
+                   Text("chunk ", source, " to ", peer));
+    if (scales_travel_) {
+      builder_->Copy(rank, lane, ChunkScale(rank, source, i), ChunkScale(peer, source, i), true, "its scales");
+    }
+    builder_->Signal(rank, lane, peer, index);
+  }
+
+  // Copies a chunk that did not land in the gathered A there, if the caller wants A back.
+  void Return(int rank, int lane, int source, int i) {
+    if (problem_.slots.gathered_a < 0 || (direct_ && source != rank)) return;
+    builder_->Copy(rank, lane, Chunk(rank, source, i), Gathered(rank, source, i), true, "return gathered A");
+  }
+
+  // All matmuls on piece `i` of `source`'s shard.
+  void Multiply(int rank, int lane, int source, int i) {
+    const Range part = Piece(i);
+    View scale;
+    if (scales_travel_) scale = ChunkScale(rank, source, i);
+    Multiply(rank, lane, Chunk(rank, source, i), scale, {source * shard_ + part.begin, part.length},
+             Text("gemm chunk ", source));
+  }
+
+  // The same on any view `a` of the elements `range` along the gather dimension, with `scale` if scales travel.
+  void Multiply(int rank, int lane, const View& a, const View& scale, Range range, const std::string& label) {
+    const bool first = done_[rank] == 0, last = ++done_[rank] == world_ * pieces_;
+    for (size_t c = 0; c < problem_.slots.c.size(); ++c) {
+      MatmulStep step = WholeMatmul(problem_, rank, c);
+      step.a = a;
+      if (scales_travel_) step.scale_a = scale;
+      std::vector<uint32_t> deps;
+      if (problem_.last_dim()) {
+        step.b = Slice(step.b, 0, range.begin, range.length);
+        if (accumulates_) {
+          step.c = Sum(rank, c);
+          step.accumulate = !first;
+          step.has_bias = step.has_bias && last;
+          step.has_result_scale = step.has_result_scale && last;
+          deps.push_back(previous_[rank][c]);
+        }
+      } else {
+        step.c = Slice(step.c, dim_, range.begin, range.length);
+        if (problem_.scale_mode == ScaleMode::kRowWiseReplicated) {
+          step.scale_a = Slice(step.scale_a, dim_, range.begin, range.length);
+        }
+      }
+      if (Elements(step.c) == 0) continue;
+      previous_[rank][c] = builder_->Add(rank, lane, std::move(step), label, std::move(deps));
+    }
+  }
+
+  // Rounds the sums over K into the outputs.
+  void Round(int rank, int lane) {
+    for (size_t c = 0; accumulates_ && c < problem_.slots.c.size(); ++c) {
+      const View out = problem_.Slot(rank, problem_.slots.c[c]);
+      if (out.dtype == DType::kF32) continue;
+      ReduceStep round;
+      round.sources = {Sum(rank, c)};
+      round.dst = out;
+      builder_->Reduce(rank, lane, std::move(round), "round", {previous_[rank][c]});
+    }
+  }
+
+ private:
+  Range Piece(int i) const { return BalancedPart(shard_, pieces_, i); }
+  View Cut(const View& a, int i) const {
+    const Range part = Piece(i);
+    return Slice(a, dim_, part.begin, part.length);
+  }
+  // Scales of a piece: its rows, or all rows when the pieces are along K.
+  View CutScale(const View& scale, int i) const { return problem_.last_dim() ? scale : Cut(scale, i); }
+  View Sum(int rank, size_t c) const {
+    const View out = problem_.Slot(rank, problem_.slots.c[c]);
+    return out.dtype == DType::kF32 ? out : Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent);
+  }
+
+  const Problem& problem_;
+  Builder* builder_;
+  int pieces_;
+  int world_;
+  int dim_;
+  int64_t shard_ = 0;
+  bool direct_ = false;         // peers write into the gathered A itself
+  bool scales_travel_ = false;
+  bool accumulates_ = false;
+  std::vector<PeerSlots> inbox_, scale_inbox_;  // by piece
+  std::vector<uint64_t> sums_;                  // by C: fp32 sum over K
+  std::vector<int> done_;                       // by rank: chunks multiplied
+  std::vector<std::vector<uint32_t>> previous_;  // by rank and C: last matmul
+};
+
+// Lane 1 pushes the shard to all peers, in the order in which they need it; lane 0 (and 2, 3, …) multiplies. Copies
+// stay on one lane: copies on several do not overlap, they only slow each other down.
+void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
+  const int world = problem.world_size, lanes = builder->lanes();
+  const int sent = builder->Signals();
+  const int push_lane = lanes > 1 ? 1 : 0;
+  const int multipliers = std::max(1, lanes - 1);
+  if (gather->direct() || builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    for (int j = 1; j < world; ++j) gather->Push(r, push_lane, (r - j + world) % world, r, 0, sent);
+    gather->Return(r, push_lane, r, 0);
+    for (int j = 0; j < world; ++j) {
+      const int source = (r + j) % world;
+      const int worker = j % multipliers;
+      const int lane = worker == 0 ? 0 : worker + 1;
+      if (source != r) builder->Wait(r, lane, source, sent, Text("chunk ", source));
+      gather->Multiply(r, lane, source, 0);
+      if (source != r) gather->Return(r, lane, source, 0);
+    }
+    gather->Round(r, 0);
+  }
+}
+
+// Each chunk travels from neighbour to neighbour: rank r gets it from r + 1, passes it on to r - 1, and multiplies.
+void Ring(const Problem& problem, int pieces, Gather* gather, Builder* builder) {
+  const int world = problem.world_size, lanes = builder->lanes();
+  const int sent = builder->Signals((world - 1) * pieces);
+  if (gather->direct() || builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    const int from = (r + 1) % world, to = (r - 1 + world) % world;
+    for (int j = 0; j < world; ++j) {
+      const int source = (r + j) % world;
+      for (int i = 0; i < pieces; ++i) {
+        const int lane = (i + j) % lanes;
+        if (j > 0) builder->Wait(r, lane, from, sent + (j - 1) * pieces + i, Text("chunk ", source));
+        if (j < world - 1) gather->Push(r, lane, to, source, i, sent + j * pieces + i);
+        gather->Multiply(r, lane, source, i);
+        gather->Return(r, lane, source, i);
+      }
+    }
+    gather->Round(r, 0);
+  }
+}
+
+// Gathers `own` of all ranks, rank-major, into `whole[rank]`: by NCCL, or by pushes into workspace.
+void GatherWhole(const Problem& problem, const std::vector<View>& own, const std::vector<View>& whole,
+                 uint64_t pack, Builder* builder) {
+  const int world = problem.world_size;
+  if (problem.group->nccl) {
+    for (int r = 0; r < world; ++r) {
+      NcclStep nccl;
+      nccl.kind = NcclKind::kAllGather;
+      nccl.in = IsContiguous(own[r]) ? own[r] : PackedLike(own[r], builder->Workspace(r, pack));
+      nccl.out = whole[r];
+      if (!IsContiguous(own[r])) builder->Copy(r, 0, own[r], nccl.in, false, "pack");
+      builder->Add(r, 0, nccl, "all-gather");
+    }
+    return;
+  }
+  const int sent = builder->Signals();
+  for (int r = 0; r < world; ++r) {
+    for (int j = 0; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder->Copy(r, 0, own[r], DropDim(Slice(whole[peer], 0, r, 1), 0), false, Text("push to ", peer));
+      if (peer != r) builder->Signal(r, 0, peer, sent);
+    }
+  }
+  for (int r = 0; r < world; ++r) {
+    for (int j = 1; j < world; ++j) builder->Wait(r, 0, (r + j) % world, sent);
+  }
+}
+
+// `own`'s shape with one dimension for the ranks in front.
+View WholeShape(const View& own, int world, const Ref& ref) {
+  std::vector<int64_t> shape = own.extent;
+  shape.insert(shape.begin(), world);
+  return Packed(ref, own.dtype, std::move(shape));
+}
+
+void Unfused(const Problem& problem, Gather* gather, Builder* builder) {
+  const int world = problem.world_size, dim = problem.dim;
+  const bool scales_travel = problem.scale_mode == ScaleMode::kRowWiseSharded;
+  const View a = problem.Slot(0, problem.slots.a);
+  const uint64_t slice_bytes = Bytes(a);
+  View gathered;
+  bool returns = problem.slots.gathered_a >= 0;
+  // NCCL writes the gathered A itself where its layout is rank-major.
+  bool in_slot = returns && problem.group->nccl &&
+                 IsContiguous(RankMajor(problem.Slot(0, problem.slots.gathered_a), dim, world));
+  const uint64_t pack = builder->Reserve(IsContiguous(a) ? 0 : slice_bytes);
+  const uint64_t whole = builder->Reserve(in_slot ? 0 : slice_bytes * static_cast<uint64_t>(world));
+  uint64_t scale_pack = 0, scale_whole = 0;
+  if (scales_travel) {
+    const View scale = ScaleAView(problem, 0);
+    scale_pack = builder->Reserve(Bytes(scale));
+    scale_whole = builder->Reserve(Bytes(scale) * static_cast<uint64_t>(world));
+  }
+  if (!problem.group->nccl && builder->InBulk()) builder->Enter();
+  std::vector<View> own, all, own_scale, all_scale;
+  for (int r = 0; r < world; ++r) {
+    own.push_back(problem.Slot(r, problem.slots.a));
+    all.push_back(in_slot ? RankMajor(problem.Slot(r, problem.slots.gathered_a), dim, world)
+                          : WholeShape(own[r], world, builder->Workspace(r, whole)));
+    if (!scales_travel) continue;
+    own_scale.push_back(ScaleAView(problem, r));
+    all_scale.push_back(WholeShape(own_scale[r], world, builder->Workspace(r, scale_whole)));
+  }
+  if (scales_travel) GatherWhole(problem, own_scale, all_scale, scale_pack, builder);
+  GatherWhole(problem, own, all, pack, builder);
+  const int64_t shard = a.extent[dim];
+  for (int r = 0; r < world; ++r) {
+    if (problem.last_dim()) {
+      for (int source = 0; source < world; ++source) {
+        View scale;
+        if (scales_travel) scale = DropDim(Slice(all_scale[r], 0, source, 1), 0);
+        gather->Multiply(r, 0, DropDim(Slice(all[r], 0, source, 1), 0), scale, {source * shard, shard},
+                         Text("gemm shard ", source));
+      }
+      gather->Round(r, 0);
+    } else {
+      for (size_t c = 0; c < problem.slots.c.size(); ++c) {
+        MatmulStep step = WholeMatmul(problem, r, c);
+        step.a = MoveDim(all[r], 0, dim);  // [..., W, s, ...], as C is split
+        step.c = SplitDim(step.c, dim, world);
+        if (scales_travel) step.scale_a = MoveDim(all_scale[r], 0, dim);
+        if (problem.scale_mode == ScaleMode::kRowWiseReplicated) step.scale_a = SplitDim(step.scale_a, dim, world);
+        if (Elements(step.c) > 0) builder->Add(r, 0, std::move(step), "gemm");
+      }
+    }
+    if (returns && !in_slot) {
+      builder->Copy(r, 0, MoveDim(all[r], 0, dim),
+                    SplitDim(problem.Slot(r, problem.slots.gathered_a), dim, world), false, "return gathered A");
+    }
+  }
+}
+
+}  // namespace
+
+Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Plan* plan) {
+  const OpRequest& request = *problem.request;
+  const int world = problem.world_size;
+  const bool ring = algorithm == Algorithm::kRing && world > 1;
+  const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
+  const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
+  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 ? request.lanes : 2;
+  Builder builder(world, lanes);
+  Gather gather(problem, pieces, !unfused, &builder);
+  plan->steps = unfused ? 0 : world * pieces;
+  if (unfused) {
+    Unfused(problem, &gather, &builder);
+  } else if (ring) {
+    Ring(problem, pieces, &gather, &builder);
+  } else {
+    Pipeline(problem, &gather, &builder);
+  }
+  const bool wants_a = problem.slots.gathered_a >= 0;
+  if (!gather.direct() && (world > 1 || wants_a)) plan->gathered_a_bytes = problem.message_bytes;
+  plan->roundings = 1;
+  if (gather.accumulates()) plan->reduction_order = "over K in the order of arrival: own shard first, fp32";
+  return builder.Finish(plan);
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,187 @@
+// All-reduce over symmetric memory. One-shot and two-shot as in PyTorch's symmetric memory and vLLM's custom
+// all-reduce, turned from pull to push; hybrid cube mesh as in PyTorch's intra-node communicator for DGX-1.
+#include <algorithm>
+#include <array>
+
+#include "daemon/planner/families.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+// The parts of a tensor by owner: ranges of its elements when input and output are contiguous, else of its longest
+// dimension.
+class Parts {
+ public:
+  Parts(const Problem& problem) : world_(problem.world_size) {
+    const View in = problem.Slot(0, problem.slots.input), out = problem.Slot(0, problem.slots.output);
+    flat_ = IsContiguous(in) && IsContiguous(out);
+    if (flat_) {
+      total_ = Elements(in);
+      // Kernels move 16 B at a time: an owner's range starts at a multiple.
+      granule_ = static_cast<int64_t>(16 / DTypeBytes(in.dtype));
+      return;
+    }
+    dim_ = static_cast<int>(std::max_element(in.extent.begin(), in.extent.end()) - in.extent.begin());
+    total_ = in.extent[dim_];
+  }
+  View Of(const View& view, int owner) const {
+    const Range range = AlignedPart(total_, world_, owner, granule_);
+    return Slice(flat_ ? Flatten(view) : view, dim_, range.begin, range.length);
+  }
+
+ private:
+  int world_;
+  bool flat_ = true;
+  int dim_ = 0;
+  int64_t total_ = 0;
+  int64_t granule_ = 1;
+};
+
+void OneShot(const Problem& problem, Builder* builder) {
+  const int world = problem.world_size;
+  const PeerSlots slots(builder, Bytes(problem.Slot(0, problem.slots.input)));
+  const int sent = builder->Signals();
+  if (builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    const View in = problem.Slot(r, problem.slots.input), out = problem.Slot(r, problem.slots.output);
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder->Copy(r, 0, in, PackedLike(in, slots.At(peer, r)), false, Text("push to ", peer));
+      builder->Signal(r, 0, peer, sent);
+    }
+    ReduceStep sum;
+    sum.dst = out;
+    sum.scale = problem.mean;
+    for (int source = 0; source < world; ++source) {
+      if (source != r) builder->Wait(r, 0, source, sent);
+      sum.sources.push_back(source == r ? in : PackedLike(in, slots.At(r, source)));
+    }
+    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
+  }
+}
+
+void TwoShot(const Problem& problem, Builder* builder) {
+  const int world = problem.world_size;
+  const Parts parts(problem);
+  const uint64_t part_bytes = Bytes(parts.Of(problem.Slot(0, problem.slots.input), 0));
+  const bool in_place = problem.symmetric(problem.slots.output);  // peers write the output directly
+  const PeerSlots partials(builder, part_bytes);
+  const PeerSlots results(builder, in_place ? 0 : part_bytes);
+  const int sent = builder->Signals(), summed = builder->Signals();
+  if (builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    const View in = problem.Slot(r, problem.slots.input), out = problem.Slot(r, problem.slots.output);
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      const View part = parts.Of(in, peer);
+      builder->Copy(r, 0, part, PackedLike(part, partials.At(peer, r)), false, Text("part to owner ", peer));
+      builder->Signal(r, 0, peer, sent);
+    }
+    const View own = parts.Of(out, r);
+    ReduceStep sum;
+    sum.dst = own;
+    sum.scale = problem.mean;
+    for (int source = 0; source < world; ++source) {
+      if (source != r) builder->Wait(r, 0, source, sent);
+      const View part = parts.Of(in, r);
+      sum.sources.push_back(source == r ? part : PackedLike(part, partials.At(r, source)));
+    }
+    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
+    // A peer's part has arrived, so its launch has begun, and it has read the range that is written here before it
+    // signalled: its symmetric output may be written.
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder->Copy(r, 0, own, in_place ? OnRank(own, peer) : PackedLike(own, results.At(peer, r)), false,
+                    Text("result to ", peer));
+      builder->Signal(r, 0, peer, summed);
+    }
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder->Wait(r, 0, peer, summed);
+      const View part = parts.Of(out, peer);
+      if (!in_place) builder->Copy(r, 0, PackedLike(part, results.At(r, peer)), part, false, "copy out");
+    }
+  }
+}
+
+Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
+  TANDEM_ASSIGN_OR_RETURN(const HybridCubeMesh mesh, FindHybridCubeMesh(problem.group->topology));
+  const View shape = problem.Slot(0, problem.slots.input);
+  View wire_shape = shape;
+  wire_shape.dtype = problem.wire;
+  // quad[i][k] = j means quad[j][k] = i: matching k has one slot on both.
+  std::array<uint64_t, 3> from_quad{};
+  for (uint64_t& offset : from_quad) offset = builder->Reserve(Bytes(shape));
+  const uint64_t quad_sum = builder->Reserve(Bytes(wire_shape));
+  const uint64_t from_mate = builder->Reserve(Bytes(wire_shape));
+  const int sent = builder->Signals(), summed = builder->Signals();
+  if (builder->InBulk()) {
+    builder->Enter([&mesh](int a, int b) {
+      return mesh.mate[a] == b || std::find(mesh.quad[a].begin(), mesh.quad[a].end(), b) != mesh.quad[a].end();
+    });
+  }
+  for (int r = 0; r < problem.world_size; ++r) {
+    const View in = problem.Slot(r, problem.slots.input), out = problem.Slot(r, problem.slots.output);
+    for (int k = 0; k < 3; ++k) {
+      const int peer = mesh.quad[r][k];
+      builder->Copy(r, 0, in, PackedLike(in, builder->Workspace(peer, from_quad[k])), false,
+                    Text("push to ", peer, " of the quad"));
+      builder->Signal(r, 0, peer, sent);
+    }
+    std::array<std::pair<int, View>, 4> members;
+    members[3] = {r, in};
+    for (int k = 0; k < 3; ++k) {
+      builder->Wait(r, 0, mesh.quad[r][k], sent);
+      members[k] = {mesh.quad[r][k], PackedLike(in, builder->Workspace(r, from_quad[k]))};
+    }
+    std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    ReduceStep quad;
+    quad.dst = PackedLike(wire_shape, builder->Workspace(r, quad_sum));
+    for (const auto& [rank, view] : members) quad.sources.push_back(view);
+    const View own_sum = quad.dst;
+    builder->Reduce(r, 0, std::move(quad), "sum of the quad");
+    const int mate = mesh.mate[r];
+    builder->Copy(r, 0, own_sum, PackedLike(wire_shape, builder->Workspace(mate, from_mate)), false,
+                  Text("sum to mate ", mate));
+    builder->Signal(r, 0, mate, summed);
+    builder->Wait(r, 0, mate, summed);
+    ReduceStep both;
+    both.dst = out;
+    both.scale = problem.mean;
+    both.sources = {own_sum, PackedLike(wire_shape, builder->Workspace(r, from_mate))};
+    // The quad of rank 0 first on every rank, so that all ranks get the same bits.
+    const int other_quad_first = std::min({mate, mesh.quad[mate][0], mesh.quad[mate][1], mesh.quad[mate][2]});
+    if (other_quad_first < members[0].first) std::swap(both.sources[0], both.sources[1]);
+    builder->Reduce(r, 0, std::move(both), "sum of both quads");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
+  Builder builder(problem.world_size, 1);
+  for (int r = 0; r < problem.world_size; ++r) {
+    builder.BeginCollective(r, 0, algorithm, Op::kAllReduce, problem.Slot(r, problem.slots.input),
+                            problem.Slot(r, problem.slots.output), problem.request->reduce_op);
+  }
+  plan->reduction_order = "rank order, fp32";
+  plan->roundings = 1;
+  // What travels is the inputs themselves, and sums that are final: fp32 on the wire would change nothing.
+  plan->wire_type = DTypeName(problem.Slot(0, problem.slots.input).dtype);
+  if (algorithm == Algorithm::kOneShot) {
+    OneShot(problem, &builder);
+  } else if (algorithm == Algorithm::kTwoShot) {
+    TwoShot(problem, &builder);
+  } else {
+    TANDEM_RETURN_IF_ERROR(HybridCubeMeshShots(problem, &builder));
+    plan->reduction_order = "rank order within each quad, then the two quads, fp32";
+    plan->wire_type = DTypeName(problem.wire);
+    plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
+  }
+  for (int r = 0; r < problem.world_size; ++r) builder.EndCollective(r);
+  return builder.Finish(plan);
+}
+
+}  // namespace tandem::plan

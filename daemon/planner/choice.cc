@@ -1,0 +1,289 @@
+#include "daemon/planner/choice.h"
+
+#include <utility>
+
+#include "daemon/planner/cost_model.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+struct Candidate {
+  Algorithm algorithm = Algorithm::kAuto;
+  std::string impossible;  // why it cannot run; empty: it can
+  double predicted_us = 0;
+};
+
+bool IsFast(TopologyClass topology_class) {
+  return topology_class == TopologyClass::kNvSwitch || topology_class == TopologyClass::kFullMesh ||
+         topology_class == TopologyClass::kSingle;
+}
+
+// Empty, or the first pair of ranks that copy to each other in `algorithm` and cannot.
+std::string MissingPeerAccess(const Problem& problem, Algorithm algorithm) {
+  const Topology& topology = problem.group->topology;
+  for (int i = 0; i < problem.world_size; ++i) {
+    for (int j = i + 1; j < problem.world_size; ++j) {
+      if (topology.p2p[i][j] && topology.p2p[j][i]) continue;
+      // The mesh's data goes over links only, and the class says that they are there.
+      if (algorithm == Algorithm::kHybridCubeMesh && topology.LinkCount(i, j) == 0) continue;
+      return Text("ranks ", i, " and ", j, " have no peer access");
+    }
+  }
+  return {};
+}
+
+std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
+  const OpRequest& request = *problem.request;
+  const bool nccl = problem.group->nccl;
+  if (request.low_contention && algorithm != Algorithm::kCopyEngine && algorithm != Algorithm::kPipeline &&
+      algorithm != Algorithm::kRing) {
+    return "low contention was asked for, and it communicates by SMs";
+  }
+  switch (algorithm) {
+    case Algorithm::kNccl: return nccl ? "" : "NCCL is not available";
+    case Algorithm::kNative:
+    case Algorithm::kLowLatency:
+      return problem.group->native_kernels ? "its kernel is not part of this build"
+                                           : "needs the CUDA backend's native kernels (Hopper)";
+    case Algorithm::kHybridCubeMesh:
+      if (problem.topology_class != TopologyClass::kHybridCubeMesh) {
+        return Text("needs a hybrid cube mesh; this group is ", TopologyClassName(problem.topology_class));
+      }
+      break;
+    case Algorithm::kUnfused:
+      if (nccl) return {};
+      break;
+    case Algorithm::kDirect:
+      if (request.op != Op::kSendReceive) return {};
+      break;
+    default: break;
+  }
+  return MissingPeerAccess(problem, algorithm);
+}
+
+// What the thresholds say against a collective's algorithm that can run; empty when it is the one they want.
+// `possible` tells of other algorithms.
+struct Preference {
+  Algorithm algorithm;
+  std::string reason;
+};
+
+Preference PreferAllReduce(const Problem& problem, bool nccl) {
+  const uint64_t bytes = problem.message_bytes;
+  if (problem.topology_class == TopologyClass::kHybridCubeMesh && bytes <= kHybridCubeMeshMaxBytes) {
+    return {Algorithm::kHybridCubeMesh, Text(BytesText(bytes), " is within its bound of ",
+                                             BytesText(kHybridCubeMeshMaxBytes), " on a hybrid cube mesh")};
+  }
+  if (IsFast(problem.topology_class)) {
+    if (bytes <= kOneShotMaxBytes) {
+      return {Algorithm::kOneShot, Text(BytesText(bytes), " is within its bound of ", BytesText(kOneShotMaxBytes))};
+    }
+    if (bytes <= kTwoShotMaxBytes) {
+      return {Algorithm::kTwoShot, Text(BytesText(bytes), " is above one-shot's bound of ",
+                                        BytesText(kOneShotMaxBytes), " and within ", BytesText(kTwoShotMaxBytes))};
+    }
+    if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(kTwoShotMaxBytes))};
+    return {Algorithm::kTwoShot, "NCCL is not available"};
+  }
+  const std::string where(TopologyClassName(problem.topology_class));
+  if (nccl) return {Algorithm::kNccl, Text("the default for this size on ", where)};
+  return {Algorithm::kTwoShot, "NCCL is not available"};
+}
+
+Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine) {
+  const uint64_t bytes = problem.message_bytes;
+  if (problem.request->low_contention) return {Algorithm::kCopyEngine, "low contention was asked for"};
+  if (!IsFast(problem.topology_class) && nccl) {
+    return {Algorithm::kNccl, Text("the default on ", TopologyClassName(problem.topology_class))};
+  }
+  if (bytes <= kSmMaxBytes) {
+    return {Algorithm::kSm, Text(BytesText(bytes), " is within its bound of ", BytesText(kSmMaxBytes))};
+  }
+  if (copy_engine) {
+    return {Algorithm::kCopyEngine, Text(BytesText(bytes), " is above ", BytesText(kSmMaxBytes), ", where copy "
+                                         "engines are faster")};
+  }
+  if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(kSmMaxBytes))};
+  return {Algorithm::kSm, "NCCL is not available"};
+}
+
+const Candidate* Find(const std::vector<Candidate>& candidates, Algorithm algorithm) {
+  for (const Candidate& candidate : candidates) {
+    if (candidate.algorithm == algorithm) return &candidate;
+  }
+  return nullptr;
+}
+
+const Candidate* Fastest(const std::vector<Candidate>& candidates, bool fused_only) {
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.impossible.empty() || (fused_only && candidate.algorithm == Algorithm::kUnfused)) continue;
+    if (best == nullptr || candidate.predicted_us < best->predicted_us) best = &candidate;
+  }
+  return best;
+}
+
+// Every algorithm with its reason, for errors.
+std::string AllReasons(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (const Candidate& candidate : candidates) {
+    if (!text.empty()) text += "; ";
+    text += Text(AlgorithmName(candidate.algorithm), ": ",
+                 candidate.impossible.empty() ? std::string("possible") : candidate.impossible);
+  }
+  return text;
+}
+
+Status Refuse(std::string_view what, std::string reason, const std::vector<Candidate>& candidates) {
+  StatusDetail detail;
+  detail.reason = std::move(reason);
+  detail.field = "algorithm";
+  return Status(Code::kFailedPrecondition, Text(what, " (", AllReasons(candidates), ")"), std::move(detail));
+}
+
+// The bound that speaks against `algorithm`; empty when none does.
+std::string BeyondBound(const Problem& problem, Algorithm algorithm) {
+  const uint64_t bytes = problem.message_bytes;
+  const auto above = [bytes](uint64_t bound) {
+    return bytes > bound ? Text(BytesText(bytes), " is above its bound of ", BytesText(bound)) : std::string();
+  };
+  if (problem.world_size == 1) return {};
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      if (problem.topology_class == TopologyClass::kHybridCubeMesh) return "the hybrid cube mesh has its own one-shot";
+      return above(kOneShotMaxBytes);
+    case Algorithm::kTwoShot:
+      if (problem.topology_class == TopologyClass::kHybridCubeMesh) return "not on a hybrid cube mesh";
+      return above(kTwoShotMaxBytes);
+    case Algorithm::kHybridCubeMesh: return above(kHybridCubeMeshMaxBytes);
+    case Algorithm::kSm: return above(kSmMaxBytes);
+    default: return {};
+  }
+}
+
+std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const Candidate& chosen, bool asked) {
+  if (!candidate.impossible.empty()) return candidate.impossible;
+  if (asked) return Text(AlgorithmName(chosen.algorithm), " was asked for");
+  if (std::string beyond = BeyondBound(problem, candidate.algorithm); !beyond.empty()) return beyond;
+  if (candidate.algorithm == Algorithm::kUnfused && problem.request->on_unfused == OnUnfused::kError) {
+    return "unfused, and on_unfused is error";
+  }
+  return Text(AlgorithmName(chosen.algorithm), " is preferred: predicted ", MicrosecondsText(chosen.predicted_us),
+              ", this one ", MicrosecondsText(candidate.predicted_us));
+}
+
+// The choice without an asked algorithm, for operations without a matmul.
+Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidates) {
+  const Op op = problem.request->op;
+  const Candidate* nccl = Find(candidates, Algorithm::kNccl);
+  const bool has_nccl = nccl != nullptr && nccl->impossible.empty();
+  Preference preference{candidates[0].algorithm, "the one way there is"};
+  if (op == Op::kAllReduce) {
+    preference = PreferAllReduce(problem, has_nccl);
+  } else if (Find(candidates, Algorithm::kSm) != nullptr) {
+    preference = PreferMove(problem, has_nccl, Find(candidates, Algorithm::kCopyEngine) != nullptr);
+  } else if (op == Op::kBarrier) {
+    preference.reason = "a signal exchange is the fastest";
+  }
+  if (problem.world_size == 1) preference.reason = "one rank: nothing to communicate";
+  const Candidate* preferred = Find(candidates, preference.algorithm);
+  if (!preferred->impossible.empty()) {
+    const Candidate* fallback = Fastest(candidates, false);
+    if (fallback != nullptr) {
+      return {fallback->algorithm,
+              Text(AlgorithmName(preference.algorithm), " cannot run: ", preferred->impossible)};
+    }
+  }
+  return preference;
+}
+
+}  // namespace
+
+std::vector<Algorithm> AlgorithmsOf(Op op) {
+  using enum Algorithm;
+  switch (op) {
+    case Op::kAllReduce: return {kOneShot, kTwoShot, kHybridCubeMesh, kLowLatency, kNccl};
+    case Op::kAllGather:
+    case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
+    case Op::kAllGatherMatmul:
+    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kUnfused};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kUnfused};
+    case Op::kBroadcast:
+    case Op::kReduce:
+    case Op::kAllToAll: return {kSm, kNccl};
+    case Op::kBarrier: return {kDirect, kNccl};
+    case Op::kSendReceive:
+    case Op::kAsyncInputMatmul:
+    case Op::kEmpty: return {kDirect};
+  }
+  return {};
+}
+
+bool IsFusedOp(Op op) {
+  return op == Op::kAllGatherMatmul || op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
+}
+
+Result<Choice> Choose(const Problem& problem) {
+  const OpRequest& request = *problem.request;
+  const bool asked = request.algorithm != Algorithm::kAuto;
+  std::vector<Candidate> candidates;
+  for (Algorithm algorithm : AlgorithmsOf(request.op)) {
+    Candidate candidate{algorithm, WhyImpossible(problem, algorithm), 0};
+    if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm);
+    candidates.push_back(std::move(candidate));
+  }
+  const bool fused_required = IsFusedOp(request.op) && request.on_unfused == OnUnfused::kError;
+  Choice choice;
+  const Candidate* chosen = nullptr;
+  if (asked) {
+    chosen = Find(candidates, request.algorithm);
+    if (chosen == nullptr) {
+      return FieldError("algorithm", Text(OpName(request.op), " has no algorithm ", AlgorithmName(request.algorithm)));
+    }
+    if (!chosen->impossible.empty()) {
+      return Refuse(Text(OpName(request.op), " cannot run by ", AlgorithmName(chosen->algorithm), ": ",
+                         chosen->impossible), "ALGORITHM_REFUSED", candidates);
+    }
+    if (fused_required && chosen->algorithm == Algorithm::kUnfused) {
+      return Refuse("unfused was asked for while on_unfused is error", "UNFUSED_REFUSED", candidates);
+    }
+    choice.reason = "asked for";
+    if (std::string beyond = BeyondBound(problem, chosen->algorithm); !beyond.empty()) {
+      choice.reason += Text("; ", beyond);
+    }
+  } else if (IsFusedOp(request.op)) {
+    chosen = Fastest(candidates, fused_required);
+    if (chosen == nullptr) {
+      return Refuse(Text("no ", fused_required ? "fused " : "", "algorithm of ", OpName(request.op), " can run"),
+                    fused_required ? "UNFUSED_REFUSED" : "ALGORITHM_REFUSED", candidates);
+    }
+    choice.reason = problem.world_size == 1 ? std::string("one rank: nothing to communicate")
+                                            : Text("predicted fastest: ", MicrosecondsText(chosen->predicted_us));
+    if (fused_required) choice.reason += "; fused is required";
+  } else {
+    Preference preference = Prefer(problem, candidates);
+    chosen = Find(candidates, preference.algorithm);
+    if (!chosen->impossible.empty()) {
+      return Refuse(Text("no algorithm of ", OpName(request.op), " can run"), "ALGORITHM_REFUSED", candidates);
+    }
+    choice.reason = std::move(preference.reason);
+  }
+  choice.algorithm = chosen->algorithm;
+  choice.predicted_us = chosen->predicted_us;
+  for (const Candidate& candidate : candidates) {
+    if (&candidate == chosen) continue;
+    choice.refused.push_back({candidate.algorithm, WhyNotThis(problem, candidate, *chosen, asked),
+                              candidate.predicted_us});
+  }
+  if (chosen->algorithm == Algorithm::kUnfused && request.on_unfused == OnUnfused::kWarn) {
+    std::string warning = Text(OpName(request.op), " runs unfused");
+    for (const RefusedAlgorithm& refused : choice.refused) {
+      warning += Text("; ", AlgorithmName(refused.algorithm), ": ", refused.reason);
+    }
+    choice.warnings.push_back(std::move(warning));
+  }
+  return choice;
+}
+
+}  // namespace tandem::plan

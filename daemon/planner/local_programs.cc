@@ -1,0 +1,40 @@
+// Programs without data between ranks: a world of one, barrier and empty, and the matmul whose input arrives in chunks.
+#include "daemon/planner/families.h"
+#include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+
+Status BuildLocalCollective(const Problem& problem, Plan* plan) {
+  Builder builder(1, 1);
+  builder.Copy(0, 0, problem.Slot(0, problem.slots.input), problem.Slot(0, problem.slots.output), true, "copy");
+  return builder.Finish(plan);
+}
+
+Status BuildSignalExchange(const Problem& problem, Plan* plan) {
+  Builder builder(problem.world_size, 1);
+  for (int r = 0; r < problem.world_size; ++r) {
+    builder.AnnounceStart(r, 0);
+    builder.AwaitStarts(r, 0);
+  }
+  return builder.Finish(plan);
+}
+
+Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan) {
+  Builder builder(problem.world_size, 1);
+  for (int r = 0; r < problem.world_size; ++r) {
+    // Others wait only at their ends, so a rank whose chunks come late delays nobody's matmul.
+    builder.AnnounceStart(r, 0);
+    MatmulStep matmul = WholeMatmul(problem, r, 0);
+    matmul.has_chunk_signals = true;
+    matmul.chunk_signals = problem.Slot(r, problem.slots.chunk_signals);
+    matmul.chunk_pivot = problem.requests[r].chunk_pivot;
+    if (Elements(matmul.c) > 0) builder.Add(r, 0, std::move(matmul), "gemm as chunks arrive");
+    builder.AwaitStarts(r, 0);
+  }
+  plan->roundings = 1;
+  plan->steps = static_cast<int>(Elements(problem.Slot(0, problem.slots.chunk_signals)));
+  return builder.Finish(plan);
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,208 @@
+// Matmul, then all-reduce of the product: unfused, or two-shot on tiles: every tile has an owner that sums it and sends
+// the sum to all, while the next tiles are multiplied. Tiles are cut by rows and need not be equal, so any M works.
+#include <algorithm>
+
+#include "daemon/planner/families.h"
+#include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+// Tiles that each rank owns: two, so that the first one's sum overlaps the second one's matmuls.
+constexpr int kTilesPerOwner = 2;
+
+void Unfused(const Problem& problem, Builder* builder) {
+  const int world = problem.world_size;
+  const bool nccl = problem.group->nccl;
+  const View c = problem.Slot(0, problem.slots.c[0]);
+  const bool into_output = c.dtype == problem.wire && IsContiguous(c);
+  const View product = Packed(Ref{}, problem.wire, c.extent);
+  const uint64_t staged = builder->Reserve(into_output ? 0 : Bytes(product));
+  const PeerSlots inbox(builder, nccl ? 0 : Bytes(product));
+  const int sent = nccl ? 0 : builder->Signals();
+  if (!nccl && builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    ReduceStep sum;
+    sum.dst = problem.Slot(r, problem.slots.c[0]);
+    const View own = into_output ? sum.dst : PackedLike(product, builder->Workspace(r, staged));
+    if (Elements(own) > 0) {
+      builder->Add(r, 0, PartialMatmul(problem, r, 0, {0, own.extent[0]}, own), "gemm");
+    }
+    if (nccl) {
+      NcclStep step;
+      step.kind = NcclKind::kAllReduce;
+      step.reduce_op = problem.request->reduce_op;
+      step.in = step.out = own;
+      builder->Add(r, 0, std::move(step), "all-reduce");
+      if (into_output && !HasEpilogue(problem)) continue;
+      sum.sources = {own};
+    } else {
+      sum.scale = problem.mean;
+      for (int j = 1; j < world; ++j) {
+        const int peer = (r + j) % world;
+        builder->Copy(r, 0, own, PackedLike(product, inbox.At(peer, r)), false, Text("push to ", peer));
+        builder->Signal(r, 0, peer, sent);
+      }
+      for (int source = 0; source < world; ++source) {
+        if (source != r) builder->Wait(r, 0, source, sent);
+        sum.sources.push_back(source == r ? own : PackedLike(product, inbox.At(r, source)));
+      }
+    }
+    AddEpilogue(problem, r, -1, &sum);
+    builder->Reduce(r, 0, std::move(sum), nccl ? "bias and scale" : "sum in rank order");
+  }
+}
+
+// Two-shot on tiles. Lanes but the last multiply and send; the last one sums and sends the sums.
+class TiledTwoShot {
+ public:
+  TiledTwoShot(const Problem& problem, Builder* builder)
+      : problem_(problem), builder_(builder), world_(problem.world_size), c_(problem.Slot(0, problem.slots.c[0])) {
+    // Rows are cut along A's longest leading dimension, which keeps tiles strided boxes.
+    dim_ = static_cast<int>(std::max_element(c_.extent.begin(), c_.extent.end() - 1) - c_.extent.begin());
+    in_output_ = c_.dtype == problem.wire;
+    in_place_ = problem.symmetric(problem.slots.c[0]);
+    View largest = Slice(c_, dim_, 0, Tile(0, 0).length);
+    const uint64_t result_bytes = Bytes(largest);
+    largest.dtype = problem.wire;
+    const uint64_t partial_bytes = Bytes(largest);
+    multipliers_ = std::max(1, builder->lanes() - 1);
+    sum_lane_ = builder->lanes() - 1;
+    for (int lane = 0; lane < multipliers_; ++lane) stage_.push_back(builder->Reserve(partial_bytes));
+    for (int i = 0; i < kTilesPerOwner; ++i) {
+      own_.push_back(builder->Reserve(in_output_ ? 0 : partial_bytes));
+      partials_.emplace_back(builder, partial_bytes);
+      results_.emplace_back(builder, in_place_ ? 0 : result_bytes);
+    }
+    sent_ = builder->Signals(kTilesPerOwner);
+    summed_ = builder->Signals(kTilesPerOwner);
+  }
+
+  void Write(int r) {
+    for (int i = 0; i < kTilesPerOwner; ++i) {
+      uint32_t own = Builder::kNone;
+      for (int j = 0; j < world_; ++j) {
+        const int owner = (r + j + 1) % world_, lane = (i + j) % multipliers_;
+        const uint32_t step = MultiplyAndSend(r, lane, owner, i);
+        if (owner == r) own = step;
+      }
+      SumAndSend(r, i, own);
+    }
+    for (int i = 0; i < kTilesPerOwner; ++i) {
+      for (int j = 1; j < world_; ++j) {
+        const int owner = (r + j) % world_;
+        builder_->Wait(r, sum_lane_, owner, summed_ + i, Text("result of ", owner));
+        const View tile = Out(r, owner, i);
+        if (!in_place_) {
+          builder_->Copy(r, sum_lane_, PackedLike(tile, results_[i].At(r, owner)), tile, true, "copy out");
+        }
+      }
+    }
+  }
+
+ private:
+  Range Tile(int owner, int i) const {
+    return BalancedPart(c_.extent[dim_], world_ * kTilesPerOwner, i * world_ + owner);
+  }
+  View Out(int rank, int owner, int i) const {
+    const Range tile = Tile(owner, i);
+    return Slice(problem_.Slot(rank, problem_.slots.c[0]), dim_, tile.begin, tile.length);
+  }
+  // Packed, in the wire type.
+  View Partial(int owner, int i, const Ref& ref) const {
+    View shape = Slice(c_, dim_, 0, Tile(owner, i).length);
+    return Packed(ref, problem_.wire, shape.extent);
+  }
+  View OwnPartial(int rank, int i) const {
+    return in_output_ ? Out(rank, rank, i) : Partial(rank, i, builder_->Workspace(rank, own_[i]));
+  }
+
+  uint32_t MultiplyAndSend(int r, int lane, int owner, int i) {
+    const View product =
+        owner == r ? OwnPartial(r, i) : Partial(owner, i, builder_->Workspace(r, stage_[lane]));
+    uint32_t step = Builder::kNone;
+    if (Elements(product) > 0) {
+      step = builder_->Add(r, lane, PartialMatmul(problem_, r, dim_, Tile(owner, i), product),
+                           Text("gemm tile ", i, " of ", owner));
+    }
+    if (owner != r) {
+      builder_->Copy(r, lane, product, Partial(owner, i, partials_[i].At(owner, r)), true, Text("tile to ", owner));
+      builder_->Signal(r, lane, owner, sent_ + i);
+    }
+    return step;
+  }
+
+  void SumAndSend(int r, int i, uint32_t own_matmul) {
+    ReduceStep sum;
+    sum.dst = Out(r, r, i);
+    sum.scale = problem_.mean;
+    for (int source = 0; source < world_; ++source) {
+      if (source != r) builder_->Wait(r, sum_lane_, source, sent_ + i, Text("tile from ", source));
+      sum.sources.push_back(source == r ? OwnPartial(r, i) : Partial(r, i, partials_[i].At(r, source)));
+    }
+    AddEpilogue(problem_, r, -1, &sum);
+    const View result = sum.dst;
+    builder_->Reduce(r, sum_lane_, std::move(sum), "sum in rank order", {own_matmul});
+    // Every peer has sent a tile in this launch, so its symmetric output may be written.
+    for (int j = 1; j < world_; ++j) {
+      const int peer = (r + j) % world_;
+      builder_->Copy(r, sum_lane_, result,
+                     in_place_ ? OnRank(result, peer) : PackedLike(result, results_[i].At(peer, r)), true,
+                     Text("result to ", peer));
+      builder_->Signal(r, sum_lane_, peer, summed_ + i);
+    }
+  }
+
+  const Problem& problem_;
+  Builder* builder_;
+  int world_;
+  View c_;  // rank 0's output, for shapes
+  int dim_ = 0;
+  bool in_output_ = false;  // own partial sums lie in the output
+  bool in_place_ = false;   // peers write the output
+  int multipliers_ = 1;
+  int sum_lane_ = 0;
+  std::vector<uint64_t> stage_, own_;           // by lane, by tile
+  std::vector<PeerSlots> partials_, results_;   // by tile
+  int sent_ = 0, summed_ = 0;
+};
+
+}  // namespace
+
+Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
+  const int world = problem.world_size;
+  const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
+  const bool by_nccl = unfused && problem.group->nccl;
+  plan->wire_type = DTypeName(problem.wire);
+  plan->reduction_order = by_nccl ? "NCCL's" : "rank order, fp32";
+  plan->deterministic = !by_nccl;
+  plan->roundings = problem.wire == DType::kF32 ? 1 : by_nccl ? world + (HasEpilogue(problem) ? 1 : 0) : 2;
+  if (world == 1) {
+    Builder builder(1, 1);
+    const View c = problem.Slot(0, problem.slots.c[0]);
+    const bool into_output = c.dtype == problem.wire;
+    const uint64_t staged = builder.Reserve(into_output ? 0 : static_cast<uint64_t>(Elements(c)) * 4);
+    const View own = into_output ? c : Packed(builder.Workspace(0, staged), problem.wire, c.extent);
+    if (Elements(c) > 0) builder.Add(0, 0, PartialMatmul(problem, 0, 0, {0, own.extent[0]}, own), "gemm");
+    ReduceStep sum;
+    sum.dst = c;
+    sum.sources = {own};
+    AddEpilogue(problem, 0, -1, &sum);
+    if (!into_output || HasEpilogue(problem)) builder.Reduce(0, 0, std::move(sum), "bias and scale");
+    return builder.Finish(plan);
+  }
+  if (unfused) {
+    Builder builder(world, 1);
+    Unfused(problem, &builder);
+    return builder.Finish(plan);
+  }
+  Builder builder(world, problem.request->lanes > 0 ? problem.request->lanes : 3);
+  TiledTwoShot tiles(problem, &builder);
+  if (builder.InBulk()) builder.Enter();
+  for (int r = 0; r < world; ++r) tiles.Write(r);
+  plan->steps = world * kTilesPerOwner;
+  return builder.Finish(plan);
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,84 @@
+#include "daemon/planner/matmul_parts.h"
+
+namespace tandem::plan {
+
+View ScaleAView(const Problem& problem, int rank) {
+  const View view = problem.Slot(rank, problem.slots.scale_a);
+  if (problem.scale_mode == ScaleMode::kTensorWise) return FirstElement(view);
+  return DropDim(view, static_cast<int>(view.extent.size()) - 1);
+}
+
+View ScaleBView(const Problem& problem, int rank, size_t i) {
+  const View view = problem.Slot(rank, problem.slots.scale_b[i]);
+  if (Elements(view) == 1) return FirstElement(view);
+  return DropDim(view, 0);
+}
+
+MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i) {
+  const Slots& slots = problem.slots;
+  MatmulStep step;
+  step.a = problem.Slot(rank, slots.a);
+  step.b = problem.Slot(rank, slots.b[i]);
+  step.c = problem.Slot(rank, slots.c[i]);
+  step.fast_accumulation = problem.request->fast_accumulation;
+  if (slots.scale_a >= 0) {
+    step.has_scale_a = true;
+    step.scale_a = ScaleAView(problem, rank);
+  }
+  if (!slots.scale_b.empty()) {
+    step.has_scale_b = true;
+    step.scale_b = ScaleBView(problem, rank, i);
+  }
+  if (!slots.bias.empty()) {
+    step.has_bias = true;
+    step.bias = problem.Slot(rank, slots.bias[i]);
+  }
+  if (!slots.result_scale.empty()) {
+    step.has_result_scale = true;
+    step.result_scale = FirstElement(problem.Slot(rank, slots.result_scale[i]));
+  }
+  return step;
+}
+
+MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range, const View& c) {
+  MatmulStep step = WholeMatmul(problem, rank, 0);
+  step.has_bias = step.has_result_scale = false;
+  step.bias = step.result_scale = View{};
+  step.c = c;
+  const bool columns = dim == static_cast<int>(step.a.extent.size()) - 1;
+  if (columns) {
+    step.b = Slice(step.b, 1, range.begin, range.length);
+    if (step.has_scale_b && !step.scale_b.extent.empty()) {
+      step.scale_b = Slice(step.scale_b, 0, range.begin, range.length);
+    }
+  } else {
+    step.a = Slice(step.a, dim, range.begin, range.length);
+    if (step.has_scale_a && problem.scale_mode != ScaleMode::kTensorWise) {
+      step.scale_a = Slice(step.scale_a, dim, range.begin, range.length);
+    }
+  }
+  return step;
+}
+
+bool HasEpilogue(const Problem& problem) {
+  return !problem.slots.bias.empty() || !problem.slots.result_scale.empty();
+}
+
+void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum) {
+  const Slots& slots = problem.slots;
+  if (!slots.bias.empty()) {
+    sum->has_bias = true;
+    sum->bias = problem.Slot(rank, slots.bias[0]);
+    const int last = static_cast<int>(sum->dst.extent.size()) - 1;
+    if (dim == last) {
+      const int64_t length = sum->bias.extent[0] / problem.world_size;
+      sum->bias = Slice(sum->bias, 0, rank * length, length);
+    }
+  }
+  if (!slots.result_scale.empty()) {
+    sum->has_result_scale = true;
+    sum->result_scale = FirstElement(problem.Slot(rank, slots.result_scale[0]));
+  }
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,27 @@
+// File: matmul_parts.h
+//
+// Parts of a request's matmul as steps: slices of A, B, C and of the scales that belong together.
+#pragma once
+
+#include "daemon/planner/problem.h"
+
+namespace tandem::plan {
+
+// Scale of A as a MatmulStep wants it: one element, or A's leading extents without the closing one.
+View ScaleAView(const Problem& problem, int rank);
+// Scale of B number `i`: one element, or N elements.
+View ScaleBView(const Problem& problem, int rank, size_t i);
+
+// C_i = A * B_i with scales, bias and result scale, all of the rank's own operands.
+MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i);
+
+// Elements [begin, begin + length) of the product along its dimension `dim` (rows of A, or columns of B for the last
+// one) into `c`, with scales but without bias and result scale: a partial sum of a reduction.
+MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range, const View& c);
+
+// Adds bias and result scale of the whole sum to `sum`, whose dst is this rank's output. `dim` is the scattered
+// dimension, or -1 if the rank has the whole product.
+void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum);
+bool HasEpilogue(const Problem& problem);
+
+}  // namespace tandem::plan

@@ -1,0 +1,229 @@
+// Matmul, then reduce-scatter of the product: unfused, as a chunk pipeline over two lanes, as a ring of transfer groups.
+//
+// Rank r multiplies the slice of rank r + 1 first and its own last, so that at any time all ranks send to different
+// owners and the own slice needs no travel. An owner sums in rank order with fp32 accumulators; bias and result scale
+// come once, after the sum.
+#include "daemon/planner/families.h"
+#include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+class Scatter {
+ public:
+  Scatter(const Problem& problem, int pieces, Builder* builder)
+      : problem_(problem),
+        builder_(builder),
+        pieces_(pieces),
+        world_(problem.world_size),
+        dim_(problem.dim),
+        slice_(WireShape(problem)),
+        inbox_(builder, Bytes(slice_)) {
+    // The last slice is the rank's own: it lies in the output if that has the wire type.
+    own_in_output_ = problem.wire == problem.Slot(0, problem.slots.c[0]).dtype;
+    own_ = builder->Reserve(own_in_output_ ? 0 : Bytes(slice_));
+    const Range largest = Piece(0);
+    for (int lane = 0; lane < builder->lanes() && world_ > 1; ++lane) {
+      stage_.push_back(builder->Reserve(Bytes(Slice(slice_, dim_, 0, largest.length))));
+    }
+  }
+
+  // Multiplies piece `i` of the slice of `owner` on `lane`; returns where it lies.
+  View Multiply(int rank, int lane, int owner, int i) {
+    const Range part = Piece(i);
+    View target;
+    if (owner == rank) {
+      target = Slice(Own(rank), dim_, part.begin, part.length);
+    } else {
+      std::vector<int64_t> shape = slice_.extent;
+      shape[dim_] = part.length;
+      target = Packed(builder_->Workspace(rank, stage_[lane]), problem_.wire, std::move(shape));
+    }
+    const Range range{owner * slice_.extent[dim_] + part.begin, part.length};
+    if (Elements(target) > 0) {
+      builder_->Add(rank, lane, PartialMatmul(problem_, rank, dim_, range, target), Text("gemm slice ", owner));
+    }
+    return target;
+  }
+
+  // The place of piece `i` from `source` in its owner's memory.
+  View Landing(int owner, int source, int i) const {
+    const Range part = Piece(i);
+    return Slice(PackedLike(slice_, inbox_.At(owner, source)), dim_, part.begin, part.length);
+  }
+
+  // The sum over ranks on lane 0, after all lanes.
+  void Sum(int rank) {
+    ReduceStep sum;
+    sum.dst = problem_.Slot(rank, problem_.slots.c[0]);
+    sum.scale = problem_.mean;
+    for (int source = 0; source < world_; ++source) {
+      sum.sources.push_back(source == rank ? Own(rank) : PackedLike(slice_, inbox_.At(rank, source)));
+    }
+    AddEpilogue(problem_, rank, dim_, &sum);
+    // Alone, without anything to add: the matmul has written the output.
+    if (world_ == 1 && own_in_output_ && !HasEpilogue(problem_)) return;
+    builder_->Reduce(rank, 0, std::move(sum), "sum in rank order", builder_->LastOfOthers(rank, 0));
+  }
+
+ private:
+  static View WireShape(const Problem& problem) {
+    return Packed(Ref{}, problem.wire, problem.Slot(0, problem.slots.c[0]).extent);
+  }
+  Range Piece(int i) const { return BalancedPart(slice_.extent[dim_], pieces_, i); }
+  View Own(int rank) const {
+    return own_in_output_ ? problem_.Slot(rank, problem_.slots.c[0])
+                          : PackedLike(slice_, builder_->Workspace(rank, own_));
+  }
+
+  const Problem& problem_;
+  Builder* builder_;
+  int pieces_;
+  int world_;
+  int dim_;
+  View slice_;       // shape of one rank's slice, wire type, packed
+  PeerSlots inbox_;  // whole slices of the peers
+  bool own_in_output_ = false;
+  uint64_t own_ = 0;
+  std::vector<uint64_t> stage_;  // by lane: a piece on its way to its owner
+};
+
+// Each lane in turn multiplies a slice and pushes it to its owner; copies of one lane overlap the other's matmul.
+void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
+  const int world = problem.world_size;
+  const int sent = builder->Signals();
+  if (builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    for (int j = 0; j < world; ++j) {
+      const int owner = (r + j + 1) % world, lane = j % builder->lanes();
+      const View product = scatter->Multiply(r, lane, owner, 0);
+      if (owner == r) continue;
+      builder->Copy(r, lane, product, scatter->Landing(owner, r, 0), true, Text("slice to ", owner));
+      builder->Signal(r, lane, owner, sent);
+    }
+    for (int j = 1; j < world; ++j) {
+      const int source = (r - j + world) % world;  // the order of arrival
+      builder->Wait(r, 0, source, sent, Text("slice from ", source));
+    }
+    scatter->Sum(r);
+  }
+}
+
+// S = W * pieces steps over n lanes; a step's send and receive progress together as one transfer group.
+void Ring(const Problem& problem, int pieces, Scatter* scatter, Builder* builder) {
+  const int world = problem.world_size;
+  const int sent = builder->Signals(pieces);
+  if (builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    for (int i = 0; i < pieces; ++i) {
+      for (int j = 0; j < world; ++j) {
+        const int owner = (r + j + 1) % world, lane = (i + j) % builder->lanes();
+        const View product = scatter->Multiply(r, lane, owner, i);
+        if (owner == r) continue;
+        const int source = (r - j - 1 + world) % world;
+        TransferPart send, receive;
+        send.peer = static_cast<uint8_t>(owner);
+        send.index = receive.index = static_cast<uint16_t>(sent + i);
+        send.src = product;
+        send.dst = scatter->Landing(owner, r, i);
+        receive.send = false;
+        receive.peer = static_cast<uint8_t>(source);
+        TransferGroupStep group;
+        group.parts = {std::move(send), std::move(receive)};
+        builder->Add(r, lane, std::move(group), Text("piece ", i, " to ", owner, ", from ", source));
+      }
+    }
+    scatter->Sum(r);
+  }
+}
+
+void Unfused(const Problem& problem, Builder* builder) {
+  const int world = problem.world_size, dim = problem.dim;
+  const bool nccl = problem.group->nccl;
+  const View c = problem.Slot(0, problem.slots.c[0]);
+  std::vector<int64_t> shape = c.extent;
+  shape.insert(shape.begin(), world);
+  const View slice = Packed(Ref{}, problem.wire, c.extent);
+  const bool into_output = nccl && c.dtype == problem.wire && IsContiguous(c) && !HasEpilogue(problem);
+  const uint64_t product = builder->Reserve(Bytes(slice) * static_cast<uint64_t>(world));
+  const uint64_t scattered = builder->Reserve(nccl && !into_output ? Bytes(slice) : 0);
+  const PeerSlots inbox(builder, nccl ? 0 : Bytes(slice));
+  const int sent = nccl ? 0 : builder->Signals();
+  if (!nccl && builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    const View whole = Packed(builder->Workspace(r, product), problem.wire, shape);
+    const auto part = [&whole](int owner) { return DropDim(Slice(whole, 0, owner, 1), 0); };
+    if (Elements(whole) > 0 && problem.last_dim()) {
+      for (int owner = 0; owner < world; ++owner) {  // columns of one slice lie packed: one matmul each
+        const Range range{owner * c.extent[dim], c.extent[dim]};
+        builder->Add(r, 0, PartialMatmul(problem, r, dim, range, part(owner)), Text("gemm slice ", owner));
+      }
+    } else if (Elements(whole) > 0) {
+      const Range all{0, c.extent[dim] * world};
+      MatmulStep step = PartialMatmul(problem, r, dim, all, MoveDim(whole, 0, dim));
+      step.a = SplitDim(step.a, dim, world);
+      if (step.has_scale_a && problem.scale_mode == ScaleMode::kRowWise) {
+        step.scale_a = SplitDim(step.scale_a, dim, world);
+      }
+      builder->Add(r, 0, std::move(step), "gemm");
+    }
+    ReduceStep sum;
+    sum.dst = problem.Slot(r, problem.slots.c[0]);
+    if (nccl) {
+      NcclStep step;
+      step.kind = NcclKind::kReduceScatter;
+      step.reduce_op = problem.request->reduce_op;
+      step.in = whole;
+      step.out = into_output ? sum.dst : PackedLike(slice, builder->Workspace(r, scattered));
+      sum.sources = {step.out};
+      builder->Add(r, 0, std::move(step), "reduce-scatter");
+      if (into_output) continue;
+    } else {
+      sum.scale = problem.mean;
+      for (int j = 1; j < world; ++j) {
+        const int owner = (r + j) % world;
+        builder->Copy(r, 0, part(owner), PackedLike(slice, inbox.At(owner, r)), false, Text("slice to ", owner));
+        builder->Signal(r, 0, owner, sent);
+      }
+      for (int source = 0; source < world; ++source) {
+        if (source != r) builder->Wait(r, 0, source, sent);
+        sum.sources.push_back(source == r ? part(r) : PackedLike(slice, inbox.At(r, source)));
+      }
+    }
+    AddEpilogue(problem, r, dim, &sum);
+    builder->Reduce(r, 0, std::move(sum), nccl ? "bias and scale" : "sum in rank order");
+  }
+}
+
+}  // namespace
+
+Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Plan* plan) {
+  const OpRequest& request = *problem.request;
+  const int world = problem.world_size;
+  const bool ring = algorithm == Algorithm::kRing && world > 1;
+  const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
+  const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
+  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 ? request.lanes : 2;
+  Builder builder(world, lanes);
+  const bool by_nccl = unfused && problem.group->nccl;
+  plan->wire_type = DTypeName(problem.wire);
+  plan->reduction_order = by_nccl ? "NCCL's" : "rank order, fp32";
+  plan->deterministic = !by_nccl;
+  // A partial sum is rounded to the wire type, the sum once more; fp32 on the wire leaves the one at the end.
+  plan->roundings = problem.wire == DType::kF32 ? 1 : by_nccl ? world + (HasEpilogue(problem) ? 1 : 0) : 2;
+  if (unfused) {
+    Unfused(problem, &builder);
+    return builder.Finish(plan);
+  }
+  plan->steps = world * pieces;
+  Scatter scatter(problem, pieces, &builder);
+  if (ring) {
+    Ring(problem, pieces, &scatter, &builder);
+  } else {
+    Pipeline(problem, &scatter, &builder);
+  }
+  return builder.Finish(plan);
+}
+
+}  // namespace tandem::plan

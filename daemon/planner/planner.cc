@@ -1,0 +1,84 @@
+#include "daemon/planner/planner.h"
+
+#include <utility>
+
+#include "daemon/planner/choice.h"
+#include "daemon/planner/families.h"
+#include "daemon/planner/problem.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+std::string Summary(const Problem& problem) {
+  const OpRequest& request = *problem.request;
+  const Slots& slots = problem.slots;
+  const auto tensor = [&](int slot) {
+    const TensorSpec& spec = problem.operand(slot).spec;
+    return Text(DTypeName(spec.dtype), ShapeText(spec.shape));
+  };
+  std::string text(OpName(request.op));
+  if (slots.a >= 0) {
+    text += Text(" ", tensor(slots.a), " x");
+    for (size_t i = 0; i < slots.b.size(); ++i) text += Text(i == 0 ? " " : " and ", tensor(slots.b[i]));
+    text += Text(" -> ", tensor(slots.c[0]));
+    if (slots.c.size() > 1) text += " each";
+  } else if (slots.input >= 0 && slots.output >= 0 && request.op != Op::kSendReceive) {
+    text += Text(" ", tensor(slots.input));
+    if (problem.operand(slots.output).alias_of >= 0) {
+      text += " in place";
+    } else {
+      text += Text(" -> ", tensor(slots.output));
+    }
+  } else if (request.op == Op::kSendReceive) {
+    size_t transfers = 0;
+    for (const OpRequest& own : problem.requests) transfers += own.transfers.size();
+    text += Text(" ", transfers, " sends and receives");
+  }
+  const bool by_dim = request.op == Op::kAllGather || request.op == Op::kReduceScatter ||
+                      request.op == Op::kAllGatherMatmul || request.op == Op::kMatmulReduceScatter ||
+                      request.op == Op::kAllToAll;
+  if (by_dim) text += Text(" along dim ", problem.dim);
+  return Text(text, ", ", problem.world_size, problem.world_size == 1 ? " rank" : " ranks");
+}
+
+Status Build(const Problem& problem, Algorithm algorithm, Plan* plan) {
+  const Op op = problem.request->op;
+  switch (op) {
+    case Op::kBarrier:
+    case Op::kEmpty:
+      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildSignalExchange(problem, plan);
+    case Op::kSendReceive: return BuildSendReceive(problem, plan);
+    case Op::kAsyncInputMatmul: return BuildAsyncInputMatmul(problem, plan);
+    case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, plan);
+    case Op::kMatmulReduceScatter: return BuildMatmulReduceScatter(problem, algorithm, plan);
+    case Op::kMatmulAllReduce: return BuildMatmulAllReduce(problem, algorithm, plan);
+    default: break;
+  }
+  if (problem.world_size == 1) return BuildLocalCollective(problem, plan);
+  if (algorithm == Algorithm::kNccl) return BuildNccl(problem, plan);
+  if (op == Op::kAllReduce) return BuildAllReduce(problem, algorithm, plan);
+  if (op == Op::kBroadcast || op == Op::kReduce) return BuildRooted(problem, algorithm, plan);
+  return BuildExchange(problem, algorithm, plan);
+}
+
+}  // namespace
+
+Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+  TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
+  TANDEM_ASSIGN_OR_RETURN(Choice choice, Choose(problem));
+  Plan plan;
+  plan.op = problem.request->op;
+  plan.algorithm = choice.algorithm;
+  plan.reason = std::move(choice.reason);
+  plan.refused = std::move(choice.refused);
+  plan.warnings = std::move(choice.warnings);
+  plan.predicted_us = choice.predicted_us;
+  plan.fused = choice.algorithm != Algorithm::kUnfused;
+  plan.summary = Summary(problem);
+  plan.scale_mode = ScaleModeName(problem.scale_mode);
+  TANDEM_RETURN_IF_ERROR(Build(problem, choice.algorithm, &plan));
+  return plan;
+}
+
+}  // namespace tandem::plan

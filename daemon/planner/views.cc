@@ -1,0 +1,94 @@
+#include "daemon/planner/views.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::plan {
+
+int64_t Elements(const View& view) {
+  int64_t count = 1;
+  for (int64_t extent : view.extent) count *= extent;
+  return count;
+}
+
+uint64_t Bytes(const View& view) { return static_cast<uint64_t>(Elements(view)) * DTypeBytes(view.dtype); }
+
+View Packed(const Ref& ref, DType dtype, std::vector<int64_t> shape) {
+  View view;
+  view.ref = ref;
+  view.dtype = dtype;
+  view.stride = ContiguousStrides(shape);
+  view.extent = std::move(shape);
+  return view;
+}
+
+View PackedLike(const View& view, const Ref& ref) { return Packed(ref, view.dtype, view.extent); }
+
+View Slice(const View& view, int dim, int64_t start, int64_t length) {
+  View out = view;
+  // An empty slice may start at the end; its offset must still lie within the buffer.
+  if (length > 0) out.ref.offset += static_cast<uint64_t>(start * view.stride[dim]) * DTypeBytes(view.dtype);
+  out.extent[dim] = length;
+  return out;
+}
+
+View SplitDim(const View& view, int dim, int64_t outer) {
+  View out = view;
+  const int64_t inner = outer > 0 ? view.extent[dim] / outer : 0;
+  out.extent[dim] = inner;
+  out.extent.insert(out.extent.begin() + dim, outer);
+  out.stride.insert(out.stride.begin() + dim, inner * view.stride[dim]);
+  return out;
+}
+
+View MoveDim(const View& view, int from, int to) {
+  View out = view;
+  const int64_t extent = out.extent[from], stride = out.stride[from];
+  out.extent.erase(out.extent.begin() + from);
+  out.stride.erase(out.stride.begin() + from);
+  out.extent.insert(out.extent.begin() + to, extent);
+  out.stride.insert(out.stride.begin() + to, stride);
+  return out;
+}
+
+View DropDim(const View& view, int dim) {
+  View out = view;
+  out.extent.erase(out.extent.begin() + dim);
+  out.stride.erase(out.stride.begin() + dim);
+  return out;
+}
+
+View Flatten(const View& view) { return Packed(view.ref, view.dtype, {Elements(view)}); }
+
+View FirstElement(const View& view) { return Packed(view.ref, view.dtype, {}); }
+
+bool IsContiguous(const View& view) {
+  int64_t expected = 1;
+  for (size_t i = view.extent.size(); i-- > 0;) {
+    if (view.extent[i] == 0) return true;
+    if (view.extent[i] != 1 && view.stride[i] != expected) {
+      // Only an empty view may still turn out contiguous.
+      return std::find(view.extent.begin(), view.extent.end(), 0) != view.extent.end();
+    }
+    expected *= view.extent[i];
+  }
+  return true;
+}
+
+View OnRank(View view, int rank) {
+  view.ref.rank = static_cast<uint8_t>(rank);
+  return view;
+}
+
+Range BalancedPart(int64_t total, int parts, int index) {
+  const int64_t base = total / parts, larger = total % parts;
+  return {base * index + std::min<int64_t>(index, larger), base + (index < larger ? 1 : 0)};
+}
+
+Range AlignedPart(int64_t total, int parts, int index, int64_t granule) {
+  const int64_t part = (total / parts + (total % parts != 0) + granule - 1) / granule * granule;
+  const int64_t begin = std::min(total, part * index);
+  return {begin, std::min(total, begin + part) - begin};
+}
+
+}  // namespace tandem::plan
