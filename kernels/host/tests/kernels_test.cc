@@ -1,0 +1,208 @@
+// Conversions against the scalar ones, copies and sums against element-by-element references.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/host/convert.h"
+#include "kernels/host/copy.h"
+#include "kernels/host/random_delay.h"
+#include "kernels/host/reduce.h"
+
+namespace tandem::host {
+namespace {
+
+std::atomic<bool> never{false};
+const TaskContext kContext{&never, nullptr};
+
+DeviceView MakeView(void* data, DType dtype, std::vector<int64_t> extent, std::vector<int64_t> stride = {}) {
+  if (stride.empty()) stride = ContiguousStrides(extent);
+  return {static_cast<std::byte*>(data), dtype, std::move(extent), std::move(stride)};
+}
+
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+TEST(ConvertTest, EveryHalfAndBfloatEqualsTheScalarConversion) {
+  std::vector<uint16_t> all(65536);
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<float> half(65536), bfloat(65536);
+  ConvertToFloat(all.data(), DType::kF16, 1, 65536, half.data());
+  ConvertToFloat(all.data(), DType::kBf16, 1, 65536, bfloat.data());
+  for (size_t i = 0; i < 65536; ++i) {
+    if (std::isnan(F16ToFloat(all[i]))) ASSERT_TRUE(std::isnan(half[i])) << i;
+    else ASSERT_EQ(Bits(half[i]), Bits(F16ToFloat(all[i]))) << i;
+    ASSERT_EQ(Bits(bfloat[i]), Bits(Bf16ToFloat(all[i]))) << i;
+  }
+}
+
+TEST(ConvertTest, EveryFloat8EqualsTheScalarConversion) {
+  std::vector<uint8_t> all(256);
+  std::iota(all.begin(), all.end(), 0);
+  for (DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    std::vector<float> wide(256);
+    ConvertToFloat(all.data(), type, 1, 256, wide.data());
+    for (size_t i = 0; i < 256; ++i) {
+      float expected = LoadAsFloat(all.data(), type, i);
+      if (std::isnan(expected)) EXPECT_TRUE(std::isnan(wide[i]));
+      else EXPECT_EQ(Bits(wide[i]), Bits(expected));
+    }
+  }
+}
+
+TEST(ConvertTest, RoundingEqualsTheScalarConversion) {
+  std::mt19937 random(3);
+  std::vector<float> values = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 65504.0f, 65519.9f, 65520.0f, 1e30f,
+                               6.1e-5f, 6.0e-5f, 5.9e-8f, 2.98e-8f, 2.99e-8f, 1e-40f, 448.0f, 464.0f, 465.0f};
+  for (int i = 0; i < 200000; ++i) {
+    uint32_t bits = random();
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    values.push_back(value);
+    values.push_back(std::ldexp(static_cast<float>(static_cast<int32_t>(random())), -31 - static_cast<int>(random() % 30)));
+  }
+  auto count = static_cast<int64_t>(values.size());
+  for (DType type : {DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2}) {
+    std::vector<uint8_t> fast(values.size() * 2), slow(values.size() * 2);
+    ConvertFromFloat(values.data(), count, fast.data(), type, 1);
+    for (size_t i = 0; i < values.size(); ++i) StoreFromFloat(slow.data(), type, i, values[i]);
+    for (size_t i = 0; i < values.size(); ++i) {
+      size_t bytes = DTypeBytes(type);
+      ASSERT_EQ(std::memcmp(&fast[i * bytes], &slow[i * bytes], bytes), 0)
+          << DTypeName(type) << " " << values[i] << " bits " << Bits(values[i]);
+    }
+  }
+}
+
+TEST(CopyTest, TransposesAndSlicesWithAndWithoutDelays) {
+  RandomDelay delay(20, 7);
+  for (RandomDelay* pause : {static_cast<RandomDelay*>(nullptr), &delay}) {
+    for (DType type : {DType::kU8, DType::kBf16, DType::kF32, DType::kI64}) {
+      auto bytes = static_cast<int64_t>(DTypeBytes(type));
+      std::vector<uint8_t> source(3 * 5 * 7 * 8), destination(source.size(), 0xee);
+      for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 37 + i / 251);
+      // destination[k][j][i] = source[i][j][k]
+      CopyArgs args{MakeView(source.data(), type, {3, 5, 7}, {35, 7, 1}),
+                    MakeView(destination.data(), type, {3, 5, 7}, {1, 3, 15}), true};
+      auto copy = PrepareCopy(args);
+      ASSERT_TRUE(copy.ok());
+      RunCopy(*copy, TaskContext{&never, pause});
+      for (int64_t i = 0; i < 3; ++i) {
+        for (int64_t j = 0; j < 5; ++j) {
+          for (int64_t k = 0; k < 7; ++k) {
+            ASSERT_EQ(std::memcmp(&destination[static_cast<size_t>((k * 15 + j * 3 + i) * bytes)],
+                                  &source[static_cast<size_t>((i * 35 + j * 7 + k) * bytes)],
+                                  static_cast<size_t>(bytes)),
+                      0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CopyTest, MergesContiguousDimensionsAndTakesScalarsAndNothing) {
+  std::vector<float> source(24), destination(24);
+  std::iota(source.begin(), source.end(), 1.0f);
+  auto merged = PrepareCopy({MakeView(source.data(), DType::kF32, {2, 3, 4}),
+                             MakeView(destination.data(), DType::kF32, {2, 3, 4}), true});
+  ASSERT_TRUE(merged.ok());
+  EXPECT_EQ(merged->box.dims, 1);
+  RunCopy(*merged, kContext);
+  EXPECT_EQ(source, destination);
+  float from = 5, to = 0;
+  auto scalar = PrepareCopy({MakeView(&from, DType::kF32, {}), MakeView(&to, DType::kF32, {}), true});
+  ASSERT_TRUE(scalar.ok());
+  RunCopy(*scalar, kContext);
+  EXPECT_EQ(to, 5);
+  auto nothing = PrepareCopy({MakeView(nullptr, DType::kF32, {0, 3}), MakeView(nullptr, DType::kF32, {0, 3}), true});
+  ASSERT_TRUE(nothing.ok());
+  RunCopy(*nothing, kContext);
+}
+
+TEST(CopyTest, RefusesUnlikeViews) {
+  float data[4] = {};
+  EXPECT_FALSE(PrepareCopy({MakeView(data, DType::kF32, {4}), MakeView(data, DType::kF32, {3}), true}).ok());
+  EXPECT_FALSE(PrepareCopy({MakeView(data, DType::kF32, {4}), MakeView(data, DType::kI32, {4}), true}).ok());
+  EXPECT_FALSE(PrepareCopy({MakeView(nullptr, DType::kF32, {4}), MakeView(data, DType::kF32, {4}), true}).ok());
+}
+
+TEST(ReduceTest, FixedOrderOneRounding) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
+    for (int64_t count : {0, 1, 7, 2048, 5001}) {
+      for (size_t world_size : {1u, 3u, 8u}) {
+        size_t n = static_cast<size_t>(count);
+        std::vector<std::vector<uint8_t>> inputs(world_size, std::vector<uint8_t>(n * 4 + 4));
+        for (auto& input : inputs) {
+          for (size_t i = 0; i < n; ++i) StoreFromFloat(input.data(), type, i, normal(random));
+        }
+        ReduceArgs args;
+        for (auto& input : inputs) args.sources.push_back(MakeView(input.data(), type, {count}));
+        args.dst = MakeView(inputs[0].data(), type, {count});  // in place
+        args.scale = 0.5f;
+        std::vector<uint8_t> expected(n * 4 + 4);
+        for (size_t i = 0; i < n; ++i) {
+          float sum = LoadAsFloat(inputs[0].data(), type, i);
+          for (size_t r = 1; r < world_size; ++r) sum += LoadAsFloat(inputs[r].data(), type, i);
+          StoreFromFloat(expected.data(), type, i, sum * 0.5f);
+        }
+        auto reduce = PrepareReduce(args);
+        ASSERT_TRUE(reduce.ok());
+        RunReduce(*reduce, kContext);
+        EXPECT_EQ(std::memcmp(inputs[0].data(), expected.data(), n * DTypeBytes(type)), 0);
+      }
+    }
+  }
+}
+
+TEST(ReduceTest, WireTypeBiasAndResultScaleOnStridedRows) {
+  constexpr int64_t kRows = 3, kColumns = 5;
+  std::vector<float> wire(2 * kRows * kColumns), bias(kColumns);
+  std::iota(wire.begin(), wire.end(), 0.25f);
+  std::iota(bias.begin(), bias.end(), 100.0f);
+  float result_scale = 2.0f;
+  std::vector<uint16_t> out(kRows * 8, 0);
+  ReduceArgs args;
+  args.sources = {MakeView(wire.data(), DType::kF32, {kRows, kColumns}),
+                  MakeView(wire.data() + kRows * kColumns, DType::kF32, {kRows, kColumns})};
+  args.dst = MakeView(out.data(), DType::kBf16, {kRows, kColumns}, {8, 1});
+  args.has_bias = args.has_result_scale = true;
+  args.bias = MakeView(bias.data(), DType::kF32, {kColumns});
+  args.result_scale = MakeView(&result_scale, DType::kF32, {});
+  auto reduce = PrepareReduce(args);
+  ASSERT_TRUE(reduce.ok()) << reduce.status().ToString();
+  RunReduce(*reduce, kContext);
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < kColumns; ++j) {
+      auto at = static_cast<size_t>(i * kColumns + j);
+      float sum = (wire[at] + wire[at + kRows * kColumns]) * 2.0f + bias[static_cast<size_t>(j)];
+      EXPECT_EQ(out[static_cast<size_t>(i * 8 + j)], FloatToBf16(sum));
+    }
+    EXPECT_EQ(out[static_cast<size_t>(i * 8 + 5)], 0);
+  }
+}
+
+TEST(ReduceTest, IntegersSumExactlyAndTakeNoScale) {
+  std::vector<int64_t> a = {(int64_t{1} << 60) + 1, -5}, b = {1, 7}, out(2);
+  ReduceArgs args;
+  args.sources = {MakeView(a.data(), DType::kI64, {2}), MakeView(b.data(), DType::kI64, {2})};
+  args.dst = MakeView(out.data(), DType::kI64, {2});
+  auto reduce = PrepareReduce(args);
+  ASSERT_TRUE(reduce.ok());
+  RunReduce(*reduce, kContext);
+  EXPECT_EQ(out[0], (int64_t{1} << 60) + 2);
+  EXPECT_EQ(out[1], 2);
+  args.scale = 0.5f;
+  EXPECT_EQ(PrepareReduce(args).status().code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tandem::host
