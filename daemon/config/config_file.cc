@@ -4,19 +4,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <memory>
 #include <vector>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "common/toml/toml_text.h"
 #include "daemon/config/config_keys.h"
 
 namespace tandem {
 namespace {
-
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
 
 std::string Where(std::string_view file, const toml::source_region& source) {
   return std::string(file) + ":" + std::to_string(source.begin.line);
@@ -55,22 +53,8 @@ Status ApplyNode(const std::string& name, const toml::node& node, std::string_vi
   return status.ok() ? status : status.WithContext(where);
 }
 
-Result<std::string> ReadFile(const std::string& path) {
-  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
-  if (file == nullptr) return SystemError("open " + path, errno);
-  std::string text;
-  char buffer[4096];
-  size_t got = 0;
-  while ((got = std::fread(buffer, 1, sizeof(buffer), file.get())) > 0) {
-    text.append(buffer, got);
-    if (text.size() > kMaxFileBytes) return InvalidArgument(path + " is larger than 1 MiB");
-  }
-  if (std::ferror(file.get()) != 0) return SystemError("read " + path, errno);
-  return text;
-}
-
 Status ParseFile(const std::string& path, Config& config) {
-  TANDEM_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  TANDEM_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
   return ParseConfigText(text, path, config);
 }
 
@@ -94,6 +78,7 @@ Result<std::vector<std::string>> DropIns(const std::string& directory) {
 }  // namespace
 
 Status ParseConfigText(std::string_view text, std::string_view file, Config& config) {
+  TANDEM_RETURN_IF_ERROR(CheckTomlText(text, file));
   toml::parse_result parsed = toml::parse(text, file);
   if (!parsed) {
     return InvalidArgument(Where(file, parsed.error().source()) + ": " + std::string(parsed.error().description()));

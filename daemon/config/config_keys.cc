@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "common/toml/toml_text.h"
+
 namespace tandem {
 namespace {
 
@@ -127,26 +129,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string Quote(std::string_view text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      constexpr char kHex[] = "0123456789ABCDEF";
-      out += "\\u00";
-      out += kHex[static_cast<unsigned char>(c) >> 4];
-      out += kHex[c & 15];
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::string Show(const KeyValue& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) return Quote(*text);
+  if (const auto* text = std::get_if<std::string>(&value)) return QuoteToml(*text);
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   return std::get<bool>(value) ? "true" : "false";
 }
@@ -176,7 +160,7 @@ Status SetChoice(const KeySpec& key, std::string_view text, Config& config) {
   }
   std::string choices;
   for (std::string_view choice : key.choices) choices += (choices.empty() ? "" : ", ") + std::string(choice);
-  return InvalidArgument(std::string(key.name) + " = " + Quote(text) + " is none of " + choices);
+  return InvalidArgument(std::string(key.name) + " = " + QuoteToml(text) + " is none of " + choices);
 }
 
 Result<int64_t> ParseInteger(std::string_view text) {
@@ -276,13 +260,13 @@ std::string PrintValue(const KeySpec& key, const Config& config) {
   // The table's accessors take a mutable Config; nothing is written through this one.
   FieldRef field = key.field(const_cast<Config&>(config));
   switch (key.type) {
-    case KeyType::kString: return Quote(*std::get<std::string*>(field));
+    case KeyType::kString: return QuoteToml(*std::get<std::string*>(field));
     case KeyType::kInteger: return std::to_string(*std::get<int64_t*>(field));
-    case KeyType::kBytes: return Quote(PrintBytes(*std::get<int64_t*>(field)));
+    case KeyType::kBytes: return QuoteToml(PrintBytes(*std::get<int64_t*>(field)));
     case KeyType::kBool: return *std::get<bool*>(field) ? "true" : "false";
     case KeyType::kChoice:
-      if (auto* backend = std::get_if<Backend*>(&field)) return Quote(BackendName(**backend));
-      return Quote(LogLevelName(*std::get<LogLevel*>(field)));
+      if (auto* backend = std::get_if<Backend*>(&field)) return QuoteToml(BackendName(**backend));
+      return QuoteToml(LogLevelName(*std::get<LogLevel*>(field)));
   }
   return "";
 }

@@ -1,17 +1,16 @@
 #include "daemon/topology/topology_file.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <memory>
 #include <optional>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "common/toml/toml_text.h"
+
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int64_t kMaxLinks = 64;  // far above any GPU; keeps sums small
 constexpr int64_t kMaxMemoryBytes = int64_t{1} << 50;
 
@@ -292,6 +291,7 @@ class Reader {
 }  // namespace
 
 Result<Topology> ParseTopology(std::string_view text, std::string_view file) {
+  TANDEM_RETURN_IF_ERROR(CheckTomlText(text, file));
   toml::parse_result parsed = toml::parse(text, file);
   if (!parsed) {
     return InvalidArgument(std::string(file) + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
@@ -301,16 +301,7 @@ Result<Topology> ParseTopology(std::string_view text, std::string_view file) {
 }
 
 Result<Topology> LoadTopology(const std::string& path) {
-  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
-  if (file == nullptr) return SystemError("open " + path, errno);
-  std::string text;
-  char buffer[4096];
-  size_t got = 0;
-  while ((got = std::fread(buffer, 1, sizeof(buffer), file.get())) > 0) {
-    text.append(buffer, got);
-    if (text.size() > kMaxFileBytes) return InvalidArgument(path + " is larger than 1 MiB");
-  }
-  if (std::ferror(file.get()) != 0) return SystemError("read " + path, errno);
+  TANDEM_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
   return ParseTopology(text, path);
 }
 

@@ -1,27 +1,11 @@
 #include <string>
 #include <string_view>
 
+#include "common/toml/toml_text.h"
 #include "daemon/topology/topology_file.h"
 
 namespace tandem {
 namespace {
-
-std::string Quote(std::string_view text) {
-  constexpr char kHex[] = "0123456789ABCDEF";
-  std::string out = "\"";
-  for (char c : text) {
-    auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += std::string("\\u00") + kHex[byte >> 4] + kHex[byte & 15];
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
 
 // "name = [\n  [a, b],\n  [c, d],\n]\n", with `cell(i, j)` for the elements.
 template <typename Cell>
@@ -37,14 +21,14 @@ std::string Matrix(std::string_view name, int size, Cell cell) {
 
 std::string PrintGpu(const GpuInfo& gpu) {
   std::string out = "\n[[gpus]]\n";
-  out += "uuid = " + Quote(gpu.uuid) + "\n";
-  if (!gpu.model.empty()) out += "model = " + Quote(gpu.model) + "\n";
-  if (!gpu.pci_bus_id.empty()) out += "pci_bus_id = " + Quote(gpu.pci_bus_id) + "\n";
+  out += "uuid = " + QuoteToml(gpu.uuid) + "\n";
+  if (!gpu.model.empty()) out += "model = " + QuoteToml(gpu.model) + "\n";
+  if (!gpu.pci_bus_id.empty()) out += "pci_bus_id = " + QuoteToml(gpu.pci_bus_id) + "\n";
   out += "numa_node = " + std::to_string(gpu.numa_node) + "\n";
   if (gpu.memory_bytes != 0) out += "memory_bytes = " + std::to_string(gpu.memory_bytes) + "\n";
   out += "mig_enabled = " + std::string(gpu.mig_enabled ? "true" : "false") + "\n";
-  out += "compute_mode = " + Quote(ComputeModeName(gpu.compute_mode)) + "\n";
-  if (!gpu.fabric_state.empty()) out += "fabric_state = " + Quote(gpu.fabric_state) + "\n";
+  out += "compute_mode = " + QuoteToml(ComputeModeName(gpu.compute_mode)) + "\n";
+  if (!gpu.fabric_state.empty()) out += "fabric_state = " + QuoteToml(gpu.fabric_state) + "\n";
   out += "switch_links = " + std::to_string(gpu.switch_links) + "\n";
   return out;
 }
@@ -54,7 +38,7 @@ std::string PrintGpu(const GpuInfo& gpu) {
 std::string WriteTopology(const Topology& topology) {
   int size = topology.size();
   std::string out = Matrix("nvlinks", size, [&](int i, int j) { return std::to_string(topology.nvlinks[i][j]); });
-  out += Matrix("pcie", size, [&](int i, int j) { return Quote(PcieDistanceName(topology.pcie[i][j])); });
+  out += Matrix("pcie", size, [&](int i, int j) { return QuoteToml(PcieDistanceName(topology.pcie[i][j])); });
   std::string failures;
   for (int i = 0; i < size; ++i) {
     for (int j = i + 1; j < size; ++j) {
