@@ -1,0 +1,23 @@
+// File: sd_notify.h
+//
+// What a service tells systemd: readiness, a status line, the watchdog's heartbeat, the stop. All do nothing when the
+// process was not started by systemd (NOTIFY_SOCKET is not set). Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace tandem {
+
+// READY=1 with a status line.
+void NotifyReady(const std::string& status);
+// The line that `systemctl status` shows.
+void NotifyStatus(const std::string& status);
+// STOPPING=1.
+void NotifyStopping(const std::string& status);
+// WATCHDOG=1.
+void NotifyAlive();
+// The service's WatchdogSec, or 0 if it has none.
+std::chrono::microseconds WatchdogInterval();
+
+}  // namespace tandem
