@@ -30,6 +30,7 @@ Result<VerifyContext> ContextOf(std::span<const OpRequest> requests);
 struct VerifyOptions {
   int launches = 3;            // back to back, parity alternating: rank starts n + 1 after all its lanes ended n
   int hardware_queues = 0;     // over 0: lanes alias onto this many in-order queues, as on a GPU
+  bool alternate_parity = true;  // false: every launch uses workspace half 0, to show what the halves are for
 };
 
 // OK, or INTERNAL with a message that names the two steps (rank, launch, step index, label) and what is wrong:
