@@ -1,6 +1,6 @@
 // File: toml_text.h
 //
-// What every reader and writer of TOML in Tandem shares: reading the file, a check that must precede toml++, and quoting.
+// What every reader and writer of TOML in Tandem shares: reading the file, a check before it is parsed, and quoting.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace tandem {
 // The file's contents. NOT_FOUND and the like with the path in the message; INVALID_ARGUMENT above 1 MiB.
 Result<std::string> ReadTextFile(const std::string& path);
 
-// Call it before toml::parse. toml++ 3.3 runs into undefined behaviour when it asks whether some characters above ASCII are
+// ParseToml (toml_parse.h) calls this first. toml++ 3.3 runs into undefined behaviour when it asks whether some characters above ASCII are
 // white space (is_non_ascii_horizontal_whitespace), which it asks of those outside strings and comments and after a
 // backslash. TOML allows none of them there. INVALID_ARGUMENT "file:line: …" for these, and for characters above ASCII
 // in multi-line strings, where the same may happen.

@@ -7,9 +7,7 @@
 #include <memory>
 #include <vector>
 
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
-
+#include "common/toml/toml_parse.h"
 #include "common/toml/toml_text.h"
 #include "daemon/config/config_keys.h"
 
@@ -78,13 +76,9 @@ Result<std::vector<std::string>> DropIns(const std::string& directory) {
 }  // namespace
 
 Status ParseConfigText(std::string_view text, std::string_view file, Config& config) {
-  TANDEM_RETURN_IF_ERROR(CheckTomlText(text, file));
-  toml::parse_result parsed = toml::parse(text, file);
-  if (!parsed) {
-    return InvalidArgument(Where(file, parsed.error().source()) + ": " + std::string(parsed.error().description()));
-  }
+  TANDEM_ASSIGN_OR_RETURN(toml::table root, ParseToml(text, file));
   Config changed = config;
-  for (const auto& [name, node] : parsed.table()) {
+  for (const auto& [name, node] : root) {
     const toml::table* table = node.as_table();
     if (table == nullptr) {
       TANDEM_RETURN_IF_ERROR(ApplyNode(std::string(name.str()), node, file, changed));

@@ -3,9 +3,7 @@
 #include <cstdio>
 #include <optional>
 
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
-
+#include "common/toml/toml_parse.h"
 #include "common/toml/toml_text.h"
 
 namespace tandem {
@@ -291,13 +289,8 @@ class Reader {
 }  // namespace
 
 Result<Topology> ParseTopology(std::string_view text, std::string_view file) {
-  TANDEM_RETURN_IF_ERROR(CheckTomlText(text, file));
-  toml::parse_result parsed = toml::parse(text, file);
-  if (!parsed) {
-    return InvalidArgument(std::string(file) + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
-                           std::string(parsed.error().description()));
-  }
-  return Reader(file, parsed.table()).Read();
+  TANDEM_ASSIGN_OR_RETURN(toml::table root, ParseToml(text, file));
+  return Reader(file, root).Read();
 }
 
 Result<Topology> LoadTopology(const std::string& path) {
