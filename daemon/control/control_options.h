@@ -12,22 +12,21 @@
 
 namespace tandem::daemon {
 
-// Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit and usage, reason "QUOTA_<NAME>".
+// Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit and usage, reason "QUOTA_<NAME>". Of one uid
+// unless it says otherwise.
 struct ControlLimits {
-  uint64_t sessions = 1024;
-  uint64_t sessions_per_uid = 256;
-  uint64_t groups_per_session = 64;
-  uint64_t tensors_per_session = 65536;
-  uint64_t registrations_per_session = 4096;
+  uint64_t sessions = 256;                         // of the node
+  uint64_t sessions_per_uid = 128;
+  uint64_t groups = 1024;
+  uint64_t plans = 16384;
+  uint64_t tensors = 65536;                        // symmetric tensors and registrations
+  uint64_t descriptors = 4096;                     // that tandemd holds
+  uint64_t segment_bytes = uint64_t{256} << 30;    // all GPUs together
+  uint64_t registered_bytes = uint64_t{2} << 40;
   uint64_t channels_per_session = 64;
-  uint64_t plans_per_group = 8192;
-  uint64_t plans_per_uid = 65536;
   uint64_t pending_launches_per_session = 4096;
-  uint64_t tensor_bytes = uint64_t{1} << 40;             // of one tensor
-  uint64_t segment_bytes_per_uid = uint64_t{1} << 42;    // all GPUs together
-  uint64_t registered_bytes_per_uid = uint64_t{1} << 42;
-  uint64_t descriptors_per_session = 1024;
-  uint64_t transfers_per_session = 64;                   // not yet claimed
+  uint64_t transfers_per_session = 64;             // not yet claimed
+  uint64_t events_per_session = 1024;              // not yet read; the oldest go first
 };
 
 enum class LogSeverity { kDebug, kInfo, kWarning, kError };

@@ -1,0 +1,209 @@
+// File: control.h
+//
+// `Control`: tandemd's control plane without its sockets. Sessions, groups, memory, plans and channels, in the terms of
+// the clients' protocol; what the engines must know it sends them through their mailboxes.
+//
+// Thread rule: every function may be called from any thread. Those that take a Waiter block until their answer is there,
+// the waiter's deadline has passed or its caller has gone. One mutex guards the registry; it is never held across a
+// wait or a call to an engine, and commands are posted under it, so that each engine sees transitions in their order.
+// Ids of other sessions are NOT_FOUND.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/control/control_options.h"
+#include "daemon/control/engine_mailbox.h"
+#include "daemon/control/snapshot.h"
+#include "daemon/control/waiter.h"
+#include "daemon/supervisor/engines.h"
+#include "tandem/op_request.h"
+#include "tandem/status.h"
+#include "tandem/v1/tandem.pb.h"
+
+namespace tandem::daemon {
+
+inline constexpr size_t kTokenBytes = 16;
+inline constexpr uint32_t kProtocol = 1;
+// The user's own signal pad of a symmetric tensor, in bytes.
+inline constexpr uint64_t kSignalPadBytes = 4096;
+
+// Who is at the other end of a lease, as the kernel says.
+struct PeerIdentity {
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  int pid = 0;
+};
+
+// The lease sockets, as the control plane uses them. Both functions return at once.
+class LeasePort {
+ public:
+  virtual ~LeasePort() = default;
+  // Sends descriptors to a session; RESOURCE_EXHAUSTED if it does not read and its backlog is full.
+  virtual Status Send(uint64_t session_id, uint64_t transfer_id, const std::vector<SharedFd>& fds) = 0;
+  // Closes the session's lease; the session has ended already.
+  virtual void Close(uint64_t session_id) = 0;
+};
+
+struct Session;
+struct Group;
+struct Tensor;
+struct SegmentSet;
+struct SymmetricBlock;
+struct PrepareMeeting;
+struct RendezvousMeeting;
+struct JoinMeeting;
+struct NameEntry;
+struct Registry;
+class BackgroundWorker;
+using SessionRef = std::shared_ptr<Session>;
+
+class Control final : public EngineListener {
+ public:
+  // `engines` outlives this. Engines that are ready already are taken as up.
+  Control(ControlOptions options, Engines& engines);
+  ~Control() override;
+
+  // Must be set before the first session attaches, and outlive it.
+  void SetLeasePort(LeasePort* port);
+  // Makes every waiting call return UNAVAILABLE; nothing new is accepted.
+  void Stop();
+
+  // --- sessions (control_session.cc)
+  Result<v1::AttachReply> Attach(const PeerIdentity& peer, const v1::AttachRequest& request);
+  // The session of a token, compared in constant time. UNAUTHENTICATED: reason NO_TOKEN, BAD_TOKEN, or SESSION_LOST for
+  // a token of an ended session or an earlier daemon.
+  Result<SessionRef> Authenticate(std::string_view token);
+  // A session's descriptors as they come over its lease.
+  Status AddTransfer(uint64_t session_id, const v1::FdTransfer& part, std::vector<UniqueFd> fds);
+  // Closes unclaimed descriptors that are too old; true while some are left.
+  bool ReapOrphans();
+  // The process has died or closed its lease: its groups break, everything of it is freed.
+  void SessionLost(uint64_t session_id, const std::string& why);
+  Status Detach(const SessionRef& session, const Waiter& waiter);
+  // Ends a session as if its process had died. NOT_FOUND.
+  Status Evict(uint64_t session_id);
+  // The next event, or nothing at the waiter's end. UNAVAILABLE once the session has ended.
+  Result<std::optional<v1::Event>> NextEvent(const SessionRef& session, const Waiter& waiter);
+  // A waiter of the client's deadline (0: the default), bounded by the maximal one.
+  Waiter WaiterFor(uint64_t deadline_ms, std::function<bool()> cancelled) const;
+
+  // --- groups (control_group.cc)
+  Result<v1::JoinGroupReply> JoinGroup(const SessionRef& session, const v1::JoinGroupRequest& request,
+                                       const Waiter& waiter);
+  Status LeaveGroup(const SessionRef& session, uint64_t group_id, const Waiter& waiter);
+
+  // --- memory (control_memory.cc, control_registration.cc)
+  Result<v1::EmptyReply> Empty(const SessionRef& session, const v1::EmptyRequest& request);
+  Result<v1::RendezvousReply> Rendezvous(const SessionRef& session, const v1::RendezvousRequest& request,
+                                         const Waiter& waiter);
+  Status Free(const SessionRef& session, uint64_t tensor_id);
+  Result<v1::RegisterTensorReply> RegisterTensor(const SessionRef& session, const v1::RegisterTensorRequest& request,
+                                                 const Waiter& waiter);
+  Status Deregister(const SessionRef& session, uint64_t registration_id, const Waiter& waiter);
+
+  // --- plans (control_plan.cc)
+  Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
+                                   const Waiter& waiter);
+  Status ReleasePlan(const SessionRef& session, uint64_t plan_id);
+
+  // --- launches (control_launch.cc)
+  Result<v1::OpenChannelReply> OpenChannel(const SessionRef& session, const v1::OpenChannelRequest& request,
+                                           const Waiter& waiter);
+  Status CloseChannel(const SessionRef& session, uint64_t channel_id, const Waiter& waiter);
+  Result<v1::LaunchReply> Launch(const SessionRef& session, const v1::LaunchRequest& request);
+  Status WaitLaunch(const SessionRef& session, uint64_t launch_id, const Waiter& waiter);
+
+  // --- operators (control_admin.cc)
+  void SetDraining(bool draining);
+  // Waits until no group is left; how many sessions and groups are.
+  std::pair<uint64_t, uint64_t> WaitDrained(const Waiter& waiter);
+  ControlSnapshot Snapshot();
+  std::vector<SessionSnapshot> SnapshotSessions();
+  std::vector<GroupSnapshot> SnapshotGroups();
+  std::vector<PoolSnapshot> SnapshotPools();
+  // 0 means all.
+  std::vector<PlanSnapshot> SnapshotPlans(uint64_t group_id, uint64_t plan_id, bool programs);
+  std::vector<ChannelSnapshot> SnapshotChannels();
+  const ControlOptions& options() const { return options_; }
+  const std::string& instance_id() const { return instance_id_; }
+
+  // --- EngineListener (control_engine.cc)
+  void OnEngineUp(int gpu, uint64_t generation) override;
+  void OnEngineDown(int gpu, uint64_t generation, const std::string& reason) override;
+  void OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) override;
+  void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) override;
+  void OnLate(int gpu, const engine::v1::Late& late) override;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // Functions named …Locked need Registry::mutex; those that take a Lock release and take it again.
+  void Log(LogSeverity severity, const std::string& text) const;
+  Status SessionAlive(const Session& session) const;
+  Result<std::shared_ptr<Group>> FindGroupLocked(const Session& session, uint64_t group_id, int* rank);
+  void PostEventLocked(Session& session, v1::Event event);
+  void PostGroupEventLocked(Group& group, const v1::Event& event, int except_rank);
+  void EndSession(uint64_t session_id, bool clean, const std::string& why);
+  void FailJoinsOfLocked(const Session& session, const std::string& why);
+  void EndSessionPartsLocked(Session& session);
+
+  Status SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request, int gpu);
+  Result<int> AwaitNameFreeLocked(Lock& lock, const std::string& scope, const SessionRef& session,
+                                  const v1::JoinGroupRequest& request, const Waiter& waiter);
+  Result<std::shared_ptr<Group>> MakeGroupLocked(NameEntry& entry, const std::string& scope, JoinMeeting& meeting);
+  void FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply) const;
+  void BreakGroupLocked(Group& group, const Status& why, int lost_rank);
+  void FailMeetingsLocked(Group& group, const Status& why);
+  void MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bool lost);
+  void DestroyGroupLocked(const std::shared_ptr<Group>& group);
+  void UninstallLocked(Group& group, int except_gpu);
+
+  // Puts the group on its engines: control segments, arrival table, group, workspace, registrations, plans. The group's
+  // `work` is held by the caller, the lock is not.
+  Status Install(Group& group, const Waiter& waiter);
+  Status AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter& waiter);
+  Status AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter);
+  Status InstalledLocked(const Group& group) const;
+  Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose,
+                                              const Waiter& waiter);
+  void MapSetLocked(SegmentSet& set, size_t rank, const Group& group, const std::shared_ptr<CommandBatch>& batch);
+  void RemoveSetLocked(const std::shared_ptr<SegmentSet>& set);
+  void DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set);
+  void PostWorkspaceLocked(Group& group, const std::shared_ptr<CommandBatch>& batch);
+  void PostRegistrationLocked(Group& group, uint64_t registration_id, const std::shared_ptr<CommandBatch>& batch);
+  void PostOwnRegistrationLocked(const Session& session, uint64_t registration_id,
+                                 const std::shared_ptr<CommandBatch>& batch);
+
+  Status MeetTensors(Group& group, RendezvousMeeting& meeting, const Waiter& waiter);
+  Result<std::shared_ptr<SymmetricBlock>> MakeBlock(Group& group, uint64_t bytes, const Waiter& waiter);
+  void FreeTensorLocked(Session& session, uint64_t tensor_id);
+  Status SendDescriptors(const SessionRef& session, uint64_t transfer_id, const std::vector<SharedFd>& fds);
+
+  Status MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& meeting, const std::string& key,
+                    const Waiter& waiter);
+  Status GrowWorkspace(Group& group, uint64_t half_bytes, uint64_t bulk_bytes, const Waiter& waiter);
+  void RemovePlanLocked(Group& group, uint64_t plan_id);
+
+  void RestoreGroup(const std::shared_ptr<Group>& group);
+  Result<int> FindGpu(const std::string& uuid) const;
+  Status CheckQuota(const char* name, uint64_t limit, uint64_t usage, uint64_t more) const;
+
+  const ControlOptions options_;
+  Engines& engines_;
+  const std::string instance_id_;
+  const Waiter::Clock::time_point started_ = Waiter::Clock::now();
+  LeasePort* lease_port_ = nullptr;
+  std::unique_ptr<Registry> registry_;
+  std::unique_ptr<BackgroundWorker> background_;
+};
+
+}  // namespace tandem::daemon

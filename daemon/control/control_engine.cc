@@ -1,0 +1,195 @@
+// What engines report: their restarts, above all. When an engine goes, the groups with its GPU are taken off the others;
+// when it is back, it gets its segments by the descriptors that we kept, and the groups are installed again under a new
+// generation. Sessions, memory and plans go on.
+#include <algorithm>
+
+#include "common/queue/channel.h"
+#include "daemon/control/background_worker.h"
+#include "daemon/control/control.h"
+#include "daemon/control/registry.h"
+
+namespace tandem::daemon {
+namespace {
+
+constexpr std::chrono::seconds kInstallDeadline{60};
+
+bool UsesGpu(const Group& group, int gpu) {
+  return std::any_of(group.members.begin(), group.members.end(), [&](const Member& m) { return m.gpu == gpu; });
+}
+
+}  // namespace
+
+void Control::OnEngineUp(int gpu, uint64_t generation) {
+  Lock lock(registry_->mutex);
+  if (registry_->stopping) return;
+  const size_t g = static_cast<size_t>(gpu);
+  EngineMailbox& mailbox = *registry_->mailboxes[g];
+  if (registry_->engine_generation[g] == generation) return;
+  registry_->engine_generation[g] = generation;
+  mailbox.SetGeneration(generation);
+  for (const auto& set : registry_->sets) {
+    for (size_t rank = 0; rank < set->segment_ids.size(); ++rank) {
+      if (!(set->mapped[rank] & (1u << gpu)) || !set->fds[rank]) continue;
+      engine::v1::Command command;
+      command.mutable_add_segment()->set_segment_id(set->segment_ids[rank]);
+      command.mutable_add_segment()->set_bytes(set->bytes);
+      mailbox.Post(std::move(command), {set->fds[rank]});
+    }
+  }
+  for (const auto& [id, session] : registry_->sessions) {
+    for (const auto& [registration_id, registration] : session->registrations) {
+      if (registration.gpu == gpu) PostOwnRegistrationLocked(*session, registration_id, nullptr);
+    }
+  }
+  for (const auto& [id, group] : registry_->groups) {
+    if (!group->suspended || !UsesGpu(*group, gpu)) continue;
+    const bool all_up = std::all_of(group->members.begin(), group->members.end(), [&](const Member& m) {
+      return registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
+    });
+    if (all_up) background_->Post([this, group] { RestoreGroup(group); });
+  }
+  registry_->engines_changed.notify_all();
+  Log(LogSeverity::kInfo, "gpu=" + std::to_string(gpu) + " engine up generation=" + std::to_string(generation));
+}
+
+void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reason) {
+  Lock lock(registry_->mutex);
+  const size_t g = static_cast<size_t>(gpu);
+  if (registry_->engine_generation[g] == 0 || registry_->engine_generation[g] != generation) return;
+  registry_->engine_generation[g] = 0;
+  registry_->mailboxes[g]->SetGeneration(0);
+  const std::string text = "the engine of GPU " + std::to_string(gpu) + " ended (" + reason + ")";
+  const std::string who = "gpu " + std::to_string(gpu);
+  for (const auto& [id, session] : registry_->sessions) {
+    for (auto& [channel_id, channel] : session->channels) {
+      if (channel.gpu != gpu || channel.over) continue;
+      channel.over = true;
+      // The client's watchdog repeats it until its stream has drained.
+      Result<ChannelWords> words = ChannelWords::Map(channel.words->get(), channel.entries);
+      if (words.ok()) words->Release(Code::kAborted, text);
+    }
+    bool any = false;
+    for (auto& [launch_id, launch] : session->launches) {
+      if (launch.gpu != gpu || launch.done) continue;
+      launch.done = any = true;
+      launch.status = Status(Code::kAborted, text, {.reason = "ENGINE_RESTARTED", .who = who, .field = {}});
+    }
+    if (any) session->launches_changed.notify_all();
+  }
+  for (const auto& [id, group] : registry_->groups) {
+    if (!UsesGpu(*group, gpu) || group->suspended) continue;
+    if (group->state == GroupState::kJoining) {
+      // Its installation fails by the same engine's end.
+      continue;
+    }
+    engine::v1::Command command;
+    command.mutable_break_group()->set_group_id(id);
+    command.mutable_break_group()->set_code(static_cast<int>(Code::kAborted));
+    command.mutable_break_group()->set_message(text);
+    command.mutable_break_group()->set_who(who);
+    if (group->state == GroupState::kReady) {
+      group->suspended = true;
+      for (const Member& member : group->members) {
+        if (member.gpu != gpu) registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
+      }
+      UninstallLocked(*group, gpu);
+    }
+  }
+  registry_->engines_changed.notify_all();
+  Log(LogSeverity::kError, "gpu=" + std::to_string(gpu) + " " + text);
+}
+
+void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
+  std::lock_guard work(group->work);
+  {
+    Lock lock(registry_->mutex);
+    if (!group->suspended || group->state != GroupState::kReady || registry_->stopping) return;
+    const bool all_up = std::all_of(group->members.begin(), group->members.end(), [&](const Member& m) {
+      return registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
+    });
+    if (!all_up) return;  // the next OnEngineUp comes back to it
+    ++group->generation;
+  }
+  const Status status = Install(*group, Waiter::For(kInstallDeadline));
+  Lock lock(registry_->mutex);
+  if (group->state != GroupState::kReady) {
+    // It broke or ended meanwhile: what has just been installed goes again.
+    UninstallLocked(*group, -1);
+    return;
+  }
+  if (!status.ok()) {
+    if (status.detail().reason == "ENGINE_DOWN" || status.code() == Code::kUnavailable) {
+      // Another engine went: what the others were given goes, and the next OnEngineUp comes back to it.
+      UninstallLocked(*group, -1);
+      bool all_up = true;
+      for (const Member& m : group->members) all_up &= registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
+      if (all_up && !registry_->stopping) background_->Post([this, group] { RestoreGroup(group); });
+      return;
+    }
+    group->suspended = false;
+    BreakGroupLocked(*group, status.WithContext("group '" + group->name + "' could not be restored"), -1);
+    return;
+  }
+  group->suspended = false;
+  v1::Event event;
+  event.set_kind(v1::Event::ENGINE_RESTARTED);
+  event.set_group_id(group->id);
+  event.set_rank(-1);
+  event.set_generation(group->generation);
+  event.mutable_status()->set_code(static_cast<int>(Code::kAborted));
+  event.mutable_status()->set_reason("ENGINE_RESTARTED");
+  event.mutable_status()->set_message("an engine of group '" + group->name + "' was restarted: launches in flight ended, "
+                                      "plans and memory go on as generation " + std::to_string(group->generation));
+  PostGroupEventLocked(*group, event, -1);
+  registry_->engines_changed.notify_all();
+  group->changed.notify_all();
+  Log(LogSeverity::kInfo, "group=" + std::to_string(group->id) + " restored generation=" +
+                              std::to_string(group->generation));
+}
+
+void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
+  Lock lock(registry_->mutex);
+  auto it = registry_->launches.find(done.launch_id());
+  const SessionRef session = it == registry_->launches.end() ? nullptr : it->second.lock();
+  if (!session) return;
+  auto launch = session->launches.find(done.launch_id());
+  if (launch == session->launches.end() || launch->second.gpu != gpu || launch->second.done) return;
+  launch->second.done = true;
+  if (done.code() != 0) launch->second.status = Status(static_cast<Code>(done.code()), done.message());
+  session->launches_changed.notify_all();
+}
+
+void Control::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
+  {
+    Lock lock(registry_->mutex);
+    ++registry_->launch_failures[failed.code()];
+  }
+  Log(LogSeverity::kWarning, "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) + " plan=" +
+                                 std::to_string(failed.plan_id()) + " launch=" + std::to_string(failed.launch()) +
+                                 " failed: " + failed.message());
+}
+
+void Control::OnLate(int, const engine::v1::Late& late) {
+  Lock lock(registry_->mutex);
+  auto it = registry_->groups.find(late.group_id());
+  if (it == registry_->groups.end()) return;
+  std::string ranks;
+  for (int rank : late.missing_ranks()) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  auto plan = it->second->plans.find(late.plan_id());
+  v1::Event event;
+  event.set_kind(v1::Event::LATE);
+  event.set_group_id(late.group_id());
+  event.set_rank(late.missing_ranks_size() > 0 ? late.missing_ranks(0) : -1);
+  event.set_generation(it->second->generation);
+  event.mutable_status()->set_code(static_cast<int>(Code::kDeadlineExceeded));
+  event.mutable_status()->set_reason("RANK_LATE");
+  event.mutable_status()->set_who("rank " + ranks);
+  event.mutable_status()->set_message(
+      "launch " + std::to_string(late.launch()) + " of plan " + std::to_string(late.plan_id()) +
+      (plan == it->second->plans.end() ? std::string() : " ('" + plan->second.key + "')") + " in group '" +
+      it->second->name + "' has waited for a second; not arrived: rank " + ranks);
+  PostGroupEventLocked(*it->second, event, -1);
+  Log(LogSeverity::kWarning, "group=" + std::to_string(late.group_id()) + " " + event.status().message());
+}
+
+}  // namespace tandem::daemon

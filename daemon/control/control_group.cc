@@ -1,0 +1,493 @@
+// Groups: joining, leaving, breaking. A name's life: ranks meet (JoinMeeting), one of them makes the group, members
+// leave or are lost, and when the last one has gone the name is free for its next incarnation.
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "daemon/control/control.h"
+#include "daemon/control/registry.h"
+#include "daemon/control/validate.h"
+
+namespace tandem::daemon {
+namespace {
+
+// Names of ended groups kept for their incarnation count.
+constexpr size_t kMaxIdleNames = 4096;
+
+std::string ScopeOf(uint32_t uid, const v1::JoinGroupRequest& request) {
+  // The job key has any bytes; lengths first keep scopes apart.
+  return std::to_string(uid) + "/" + std::to_string(request.job_key().size()) + "/" + request.job_key() + "/" +
+         request.name();
+}
+
+std::string HostId() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// The kernel's id of this boot: what clients in containers with another hostname may send instead.
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+std::string RankList(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+Status WrongSeat(const std::string& field, const std::string& text, int rank) {
+  return InvalidArgument(text).WithDetail(
+      {.reason = "JOIN_MISMATCH", .who = "rank " + std::to_string(rank), .field = field});
+}
+
+void EndMeeting(JoinMeeting& meeting, const Status& status) {
+  meeting.phase = Meeting::Phase::kDone;
+  meeting.status = status;
+  meeting.changed.notify_all();
+}
+
+}  // namespace
+
+Result<int> Control::FindGpu(const std::string& uuid) const {
+  Result<int> gpu = options_.topology.Find(uuid);
+  if (!gpu.ok()) return gpu.status().WithDetail({.reason = "NO_GPU", .who = {}, .field = "gpu_uuid"});
+  return gpu;
+}
+
+Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request,
+                           int gpu) {
+  const std::string name = "group '" + request.name() + "': ";
+  const std::string who = "rank " + std::to_string(request.rank());
+  const int world = request.world_size();
+  if (world < 1 || world > plan::kMaxWorldSize) {
+    return WrongSeat("world_size", name + who + " asks for world size " + std::to_string(world) + "; 1 to " +
+                                       std::to_string(plan::kMaxWorldSize) + " are possible", request.rank());
+  }
+  if (request.rank() < 0 || request.rank() >= world) {
+    return Status(Code::kOutOfRange, name + who + " is out of range for world size " + std::to_string(world),
+                  {.reason = "JOIN_MISMATCH", .who = who, .field = "rank"});
+  }
+  if (!request.host_id().empty() && request.host_id() != HostId() && request.host_id() != BootId()) {
+    return Status(Code::kFailedPrecondition,
+                  name + who + " is on another host, '" + request.host_id() + "'; a group lives on one node",
+                  {.reason = "OTHER_HOST", .who = who, .field = "host_id"});
+  }
+  JoinMeeting& meeting = *entry.joining;
+  for (const auto& [rank, seat] : meeting.seats) {
+    const v1::JoinGroupRequest& other = seat.request;
+    const std::string they = "rank " + std::to_string(rank);
+    if (other.world_size() != world) {
+      return WrongSeat("world_size", name + they + " has world_size " + std::to_string(other.world_size()) + ", " +
+                                         who + " has " + std::to_string(world), request.rank());
+    }
+    if (rank == request.rank()) {
+      return Status(Code::kAlreadyExists,
+                    name + who + " is taken by pid " + std::to_string(seat.session->peer.pid) + "; pid " +
+                        std::to_string(session->peer.pid) + " asks for it too",
+                    {.reason = "JOIN_MISMATCH", .who = who, .field = "rank"});
+    }
+    if (seat.gpu == gpu) {
+      return WrongSeat("gpu_uuid", name + they + " and " + who + " both use GPU " + request.gpu_uuid() +
+                                       "; a group has one rank per GPU", request.rank());
+    }
+    if (other.launch_deadline_ms() != request.launch_deadline_ms()) {
+      return WrongSeat("launch_deadline_ms",
+                       name + they + " has launch_deadline_ms " + std::to_string(other.launch_deadline_ms()) + ", " +
+                           who + " has " + std::to_string(request.launch_deadline_ms()), request.rank());
+    }
+    std::map<std::string, std::string> mine(request.options().begin(), request.options().end());
+    std::map<std::string, std::string> theirs(other.options().begin(), other.options().end());
+    for (const auto& [key, value] : theirs) mine.try_emplace(key, "(absent)");
+    for (const auto& [key, value] : mine) {
+      const std::string their_value = theirs.contains(key) ? theirs[key] : "(absent)";
+      if (value != their_value) {
+        return WrongSeat("options", name + "option '" + key + "' is '" + their_value + "' on " + they + " and '" +
+                                        value + "' on " + who, request.rank());
+      }
+    }
+  }
+  meeting.seats[request.rank()] = {session, request, gpu};
+  return Status::Ok();
+}
+
+// Waits until no earlier incarnation stands in the way. A member of a broken or closing incarnation that joins its name
+// again leaves it by that.
+Result<int> Control::AwaitNameFreeLocked(Lock& lock, const std::string& scope, const SessionRef& session,
+                                         const v1::JoinGroupRequest& request, const Waiter& waiter) {
+  for (;;) {
+    TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+    const std::shared_ptr<Group> current = registry_->names[scope].current;
+    if (!current) return 0;
+    const bool ending = current->state == GroupState::kBroken || current->state == GroupState::kClosing;
+    for (size_t rank = 0; rank < current->members.size(); ++rank) {
+      const Member& member = current->members[rank];
+      if (member.session_id != session->id || member.left) continue;
+      if (!ending) {
+        return Status(Code::kAlreadyExists,
+                      "this session is rank " + std::to_string(rank) + " of group '" + request.name() + "' already",
+                      {.reason = "JOINED", .who = "rank " + std::to_string(rank), .field = "name"});
+      }
+      MemberLeftLocked(current, static_cast<int>(rank), false);
+    }
+    if (registry_->names[scope].current != current) continue;
+    if (!ending && current->state == GroupState::kReady) {
+      return Status(Code::kAlreadyExists,
+                    "group '" + request.name() + "' is complete: its " + std::to_string(current->members.size()) +
+                        " ranks are taken by other processes",
+                    {.reason = "JOINED", .who = {}, .field = "name"});
+    }
+    const std::shared_ptr<std::condition_variable> freed = registry_->names[scope].freed;
+    if (!waiter.Wait(lock, *freed, [&] {
+          return registry_->names[scope].current != current || registry_->stopping || session->ended ||
+                 current->state == GroupState::kReady;
+        })) {
+      if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+      std::vector<int> left;
+      for (size_t rank = 0; rank < current->members.size(); ++rank) {
+        if (!current->members[rank].left) left.push_back(static_cast<int>(rank));
+      }
+      return Status(Code::kDeadlineExceeded,
+                    "incarnation " + std::to_string(current->incarnation) + " of group '" + request.name() +
+                        "' has not ended: " + RankList(left) + " of it have not left",
+                    {.reason = "OLD_INCARNATION", .who = RankList(left), .field = {}});
+    }
+  }
+}
+
+Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v1::JoinGroupRequest& request,
+                                              const Waiter& waiter) {
+  TANDEM_RETURN_IF_ERROR(ValidateJoin(request));
+  const Result<int> gpu = FindGpu(request.gpu_uuid());
+  const std::string scope = ScopeOf(session->peer.uid, request);
+  Lock lock(registry_->mutex);
+  TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+  if (registry_->draining) {
+    return Unavailable("the daemon is draining: no new groups")
+        .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
+  }
+  TANDEM_ASSIGN_OR_RETURN([[maybe_unused]] int free, AwaitNameFreeLocked(lock, scope, session, request, waiter));
+  NameEntry& entry = registry_->names[scope];
+  if (!entry.joining) entry.joining = std::make_shared<JoinMeeting>();
+  const std::shared_ptr<JoinMeeting> meeting = entry.joining;
+  const UidUsage& usage = registry_->usage[session->peer.uid];
+  Status wrong = gpu.ok() ? CheckQuota("groups", options_.limits.groups, usage.groups, 1)
+                          : gpu.status().WithContext("rank " + std::to_string(request.rank()));
+  if (wrong.ok()) wrong = SeatLocked(entry, session, request, *gpu);
+  if (!wrong.ok()) {
+    // Whoever waits would wait in vain: all ranks hear of it at once.
+    EndMeeting(*meeting, wrong);
+    entry.joining.reset();
+    return wrong;
+  }
+  if (meeting->seats.size() == static_cast<size_t>(request.world_size())) {
+    Result<std::shared_ptr<Group>> group = MakeGroupLocked(entry, scope, *meeting);
+    entry.joining.reset();
+    meeting->phase = Meeting::Phase::kWorking;
+    Status status = group.status();
+    if (group.ok()) {
+      lock.unlock();
+      {
+        std::lock_guard work((*group)->work);
+        status = Install(**group, waiter);
+      }
+      lock.lock();
+      if (status.ok() && !(*group)->broken.ok()) status = (*group)->broken;
+      if (status.ok()) {
+        (*group)->state = GroupState::kReady;
+        meeting->group = *group;
+      } else {
+        DestroyGroupLocked(*group);
+      }
+    }
+    EndMeeting(*meeting, status);
+    registry_->names[scope].freed->notify_all();
+  } else {
+    const bool done = waiter.Wait(lock, meeting->changed, [&] { return meeting->phase == Meeting::Phase::kDone; });
+    if (!done && meeting->phase == Meeting::Phase::kWaiting) {
+      std::vector<int> missing;
+      for (int rank = 0; rank < request.world_size(); ++rank) {
+        if (!meeting->seats.contains(rank)) missing.push_back(rank);
+      }
+      meeting->seats.erase(request.rank());
+      if (meeting->seats.empty()) registry_->names[scope].joining.reset();
+      if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+      return Status(Code::kDeadlineExceeded,
+                    "group '" + request.name() + "': " + RankList(missing) + " did not join in time",
+                    {.reason = "RANK_LATE", .who = RankList(missing), .field = {}});
+    }
+    // The engines are being told; that has its own, short deadline.
+    meeting->changed.wait(lock, [&] { return meeting->phase == Meeting::Phase::kDone; });
+  }
+  TANDEM_RETURN_IF_ERROR(meeting->status);
+  v1::JoinGroupReply reply;
+  FillJoinReplyLocked(*meeting->group, &reply);
+  return reply;
+}
+
+Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const std::string& scope,
+                                                        JoinMeeting& meeting) {
+  auto group = std::make_shared<Group>();
+  const JoinMeeting::Seat& first = meeting.seats.begin()->second;
+  group->id = registry_->next_id++;
+  group->scope = scope;
+  group->name = first.request.name();
+  group->uid = first.session->peer.uid;
+  group->incarnation = ++entry.incarnation;
+  group->launch_deadline_ms = first.request.launch_deadline_ms() != 0
+                                  ? first.request.launch_deadline_ms()
+                                  : static_cast<uint64_t>(options_.default_launch_deadline.count());
+  std::vector<int> gpus;
+  for (const auto& [rank, seat] : meeting.seats) {
+    if (seat.session->ended) {
+      return Unavailable("rank " + std::to_string(rank) + " of group '" + group->name + "' ended while joining");
+    }
+    gpus.push_back(seat.gpu);
+    Member member;
+    member.session = seat.session;
+    member.session_id = seat.session->id;
+    member.pid = seat.session->peer.pid;
+    member.gpu = seat.gpu;
+    group->members.push_back(std::move(member));
+  }
+  for (const auto& [rank, seat] : meeting.seats) seat.session->groups.insert(group->id);
+  group->context.topology = Subset(options_.topology, gpus);
+  group->topology_class = TopologyClassName(Classify(group->context.topology));
+  registry_->groups[group->id] = group;
+  ++registry_->usage[group->uid].groups;
+  entry.current = group;
+  return group;
+}
+
+void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply) const {
+  reply->set_group_id(group.id);
+  reply->set_incarnation(group.incarnation);
+  reply->set_topology_class(group.topology_class);
+  reply->set_placement("daemon");
+  reply->set_generation(group.generation);
+  const int world = group.context.topology.size();
+  for (int i = 0; i < world; ++i) {
+    reply->add_gpu_uuids(group.context.topology.gpus[static_cast<size_t>(i)].uuid);
+    for (int j = 0; j < world; ++j) reply->add_link_counts(i == j ? 0 : group.context.topology.LinkCount(i, j));
+  }
+  const TopologyClass topology_class = Classify(group.context.topology);
+  for (uint32_t op = static_cast<uint32_t>(Op::kAllReduce); op <= static_cast<uint32_t>(Op::kEmpty); ++op) {
+    for (Algorithm algorithm : plan::AlgorithmsOf(static_cast<Op>(op))) {
+      v1::Offer* offer = reply->add_offers();
+      offer->set_op(op);
+      offer->set_algorithm(static_cast<uint32_t>(algorithm));
+      // What this group can never run, whatever the shapes; bounds by size are told by each plan.
+      if ((algorithm == Algorithm::kNative || algorithm == Algorithm::kLowLatency) && !group.context.native_kernels) {
+        offer->set_reason("needs the CUDA backend; this group's is " + options_.backend);
+      } else if (algorithm == Algorithm::kHybridCubeMesh && topology_class != TopologyClass::kHybridCubeMesh) {
+        offer->set_reason("needs a hybrid cube mesh; this group is " + group.topology_class);
+      } else if (algorithm == Algorithm::kNccl && !group.context.nccl) {
+        offer->set_reason("NCCL is not available");
+      } else {
+        offer->set_available(true);
+      }
+    }
+  }
+}
+
+Status Control::LeaveGroup(const SessionRef& session, uint64_t group_id, const Waiter& waiter) {
+  int rank = 0;
+  std::shared_ptr<Group> group;
+  auto drained = std::make_shared<CommandBatch>();
+  engine::v1::Command command;
+  {
+    Lock lock(registry_->mutex);
+    TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+    TANDEM_ASSIGN_OR_RETURN(group, FindGroupLocked(*session, group_id, &rank));
+    command.mutable_leave_group()->set_group_id(group_id);
+    command.mutable_leave_group()->set_rank(rank);
+    if (group->state == GroupState::kBroken || group->suspended) {
+      MemberLeftLocked(group, rank, false);
+      return Status::Ok();
+    }
+    // What was posted before, launches by gRPC too, goes first.
+    engine::v1::Command ping;
+    ping.mutable_ping();
+    registry_->mailboxes[static_cast<size_t>(group->members[static_cast<size_t>(rank)].gpu)]->Post(std::move(ping), {},
+                                                                                                drained);
+  }
+  Status left = drained->Wait(waiter);
+  if (left.ok()) {
+    // Not through the mailbox: the answer comes when this rank's launches have ended, and nothing may wait behind it.
+    const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(waiter.deadline - Waiter::Clock::now());
+    left = engines_.Call(group->members[static_cast<size_t>(rank)].gpu, command, {},
+                         std::max(rest, std::chrono::milliseconds(1)));
+  }
+  Lock lock(registry_->mutex);
+  const Member& member = group->members[static_cast<size_t>(rank)];
+  if (member.left) return Status::Ok();
+  const bool engine_gone = left.code() == Code::kUnavailable || group->state == GroupState::kBroken;
+  if (!left.ok() && !engine_gone) {
+    return left.WithContext("rank " + std::to_string(rank) + " of group '" + group->name +
+                            "' still has launches in flight");
+  }
+  // The others' engines fail later launches with this rank's name; what is in flight there goes on.
+  for (const Member& other : group->members) {
+    if (&other == &member) continue;
+    registry_->mailboxes[static_cast<size_t>(other.gpu)]->Post(command);
+  }
+  MemberLeftLocked(group, rank, false);
+  return Status::Ok();
+}
+
+void Control::FailMeetingsLocked(Group& group, const Status& why) {
+  const auto fail = [&](Meeting& meeting) {
+    if (meeting.phase != Meeting::Phase::kWaiting) return;
+    meeting.phase = Meeting::Phase::kDone;
+    meeting.status = why;
+    meeting.changed.notify_all();
+  };
+  for (const auto& [key, meeting] : group.prepares) fail(*meeting);
+  for (const auto& [key, meeting] : group.rendezvous) fail(*meeting);
+}
+
+void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
+  if (group.state == GroupState::kBroken) return;
+  group.broken = why;
+  if (group.state == GroupState::kJoining) return;  // whoever installs it sees `broken`
+  group.state = GroupState::kBroken;
+  ++registry_->groups_broken_total;
+  engine::v1::Command command;
+  engine::v1::BreakGroup& message = *command.mutable_break_group();
+  message.set_group_id(group.id);
+  message.set_code(static_cast<int>(why.code()));
+  message.set_message(why.message());
+  message.set_who(why.detail().who);
+  for (const Member& member : group.members) {
+    registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
+  }
+  FailMeetingsLocked(group, why);
+  v1::Event event;
+  event.set_group_id(group.id);
+  event.set_rank(lost_rank);
+  event.set_generation(group.generation);
+  event.mutable_status()->set_code(static_cast<int>(why.code()));
+  event.mutable_status()->set_message(why.message());
+  event.mutable_status()->set_reason(why.detail().reason);
+  event.mutable_status()->set_who(why.detail().who);
+  event.set_kind(v1::Event::RANK_LOST);
+  PostGroupEventLocked(group, event, lost_rank);
+  event.set_kind(v1::Event::GROUP_BROKEN);
+  PostGroupEventLocked(group, event, lost_rank);
+  group.changed.notify_all();
+  registry_->names[group.scope].freed->notify_all();
+  Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " broken: " + why.message());
+}
+
+void Control::PostGroupEventLocked(Group& group, const v1::Event& event, int except_rank) {
+  for (size_t rank = 0; rank < group.members.size(); ++rank) {
+    const Member& member = group.members[rank];
+    if (static_cast<int>(rank) == except_rank || member.left || member.session->ended) continue;
+    PostEventLocked(*member.session, event);
+  }
+}
+
+void Control::MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bool lost) {
+  Member& member = group->members[static_cast<size_t>(rank)];
+  if (member.left) return;
+  member.left = true;
+  member.lost = lost;
+  member.session->groups.erase(group->id);
+  // Tensors of a rank that has gone hold nobody up.
+  for (auto& [id, tensor] : group->tensors) {
+    tensor.freed[static_cast<size_t>(rank)] = true;
+    if (tensor.tensors[static_cast<size_t>(rank)]) {
+      tensor.tensors[static_cast<size_t>(rank)]->registrations.erase(group->id);
+    }
+  }
+  for (auto& [id, plan] : group->plans) plan.released[static_cast<size_t>(rank)] = true;
+  if (group->state == GroupState::kJoining && group->broken.ok()) {
+    group->broken = Unavailable("rank " + std::to_string(rank) + " of group '" + group->name + "' left while it joined");
+  }
+  const bool all_left = std::all_of(group->members.begin(), group->members.end(), [](const Member& m) { return m.left; });
+  if (group->state == GroupState::kReady) {
+    group->state = GroupState::kClosing;
+    group->broken = Status(Code::kUnavailable,
+                           "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") has left group '" +
+                               group->name + "'",
+                           {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}});
+    FailMeetingsLocked(*group, group->broken);
+  }
+  if (!lost && group->state == GroupState::kClosing) {
+    v1::Event event;
+    event.set_kind(v1::Event::RANK_LEFT);
+    event.set_group_id(group->id);
+    event.set_rank(rank);
+    event.set_generation(group->generation);
+    PostGroupEventLocked(*group, event, rank);
+  }
+  if (all_left && group->state != GroupState::kJoining) DestroyGroupLocked(group);
+  group->changed.notify_all();
+}
+
+void Control::DestroyGroupLocked(const std::shared_ptr<Group>& group) {
+  UninstallLocked(*group, -1);
+  for (const auto& [id, plan] : group->plans) registry_->plan_groups.erase(id);
+  UidUsage& usage = registry_->usage[group->uid];
+  usage.plans -= std::min<uint64_t>(usage.plans, group->plans.size());
+  --usage.groups;
+  group->plans.clear();
+  group->prepares.clear();
+  group->rendezvous.clear();
+  for (auto& [id, tensor] : group->tensors) {
+    for (const auto& own : tensor.tensors) {
+      if (own) own->registrations.erase(group->id);
+    }
+  }
+  group->tensors.clear();
+  for (auto* set : {&group->control, &group->half0, &group->half1, &group->bulk}) {
+    if (*set) RemoveSetLocked(*set);
+    set->reset();
+  }
+  for (const auto& set : group->outgrown) RemoveSetLocked(set);
+  group->outgrown.clear();
+  for (const auto& set : group->symmetric) {
+    set->owned = false;
+    DropSetIfUnusedLocked(set);
+  }
+  group->symmetric.clear();
+  for (Member& member : group->members) {
+    member.left = true;
+    member.session->groups.erase(group->id);
+  }
+  if (group->state == GroupState::kReady || group->state == GroupState::kJoining) group->state = GroupState::kClosing;
+  registry_->groups.erase(group->id);
+  auto entry = registry_->names.find(group->scope);
+  if (entry != registry_->names.end() && entry->second.current == group) {
+    entry->second.current.reset();
+    const auto freed = entry->second.freed;
+    if (!entry->second.joining && registry_->names.size() > kMaxIdleNames) registry_->names.erase(entry);
+    freed->notify_all();
+  }
+  group->changed.notify_all();
+  registry_->engines_changed.notify_all();
+  Log(LogSeverity::kInfo, "group=" + std::to_string(group->id) + " name=" + group->name + " ended");
+}
+
+void Control::FailJoinsOfLocked(const Session& session, const std::string& why) {
+  for (auto& [scope, entry] : registry_->names) {
+    if (!entry.joining) continue;
+    for (const auto& [rank, seat] : entry.joining->seats) {
+      if (seat.session.get() != &session) continue;
+      EndMeeting(*entry.joining,
+                 Status(Code::kUnavailable,
+                        "rank " + std::to_string(rank) + " (pid " + std::to_string(session.peer.pid) + ") of group '" +
+                            seat.request.name() + "' was lost while the group was joining: " + why,
+                        {.reason = "RANK_LOST", .who = "rank " + std::to_string(rank), .field = {}}));
+      entry.joining.reset();
+      break;
+    }
+  }
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,348 @@
+// Plans: ranks' requests meet by (group, key), are compared and planned once, and go to all engines.
+#include <algorithm>
+#include <bit>
+
+#include "daemon/control/control.h"
+#include "daemon/control/registry.h"
+#include "daemon/control/validate.h"
+#include "daemon/planner/program_codec.h"
+#include "daemon/planner/verifier.h"
+
+namespace tandem::daemon {
+namespace {
+
+// Plans below this enter their GPUs' queues before longer ones.
+constexpr double kLatencyClassUs = 50;
+constexpr uint64_t kLatencyClassBytes = 256 * 1024;
+constexpr uint64_t kSmallestHalf = uint64_t{2} << 20;
+
+void FillInfo(const plan::Plan& from, const Group& group, const std::string& key, uint64_t plan_id,
+              v1::PlanInfo* info) {
+  info->set_plan_id(plan_id);
+  info->set_group_id(group.id);
+  info->set_key(key);
+  info->set_op(static_cast<uint32_t>(from.op));
+  info->set_algorithm(static_cast<uint32_t>(from.algorithm));
+  info->set_reason(from.reason);
+  for (const plan::RefusedAlgorithm& other : from.refused) {
+    v1::RefusedAlgorithm* refused = info->add_refused();
+    refused->set_algorithm(static_cast<uint32_t>(other.algorithm));
+    refused->set_reason(other.reason);
+    refused->set_predicted_us(other.predicted_us);
+  }
+  info->set_fused(from.fused);
+  info->set_steps(from.steps);
+  info->set_lanes(from.lanes);
+  info->set_summary(from.summary);
+  info->set_scale_mode(from.scale_mode);
+  info->set_wire_type(from.wire_type);
+  info->set_reduction_order(from.reduction_order);
+  info->set_roundings(from.roundings);
+  info->set_deterministic(from.deterministic);
+  info->set_workspace_bytes(from.workspace_bytes);
+  info->set_bulk_bytes(from.bulk_bytes);
+  info->set_bytes_moved(from.bytes_moved);
+  info->set_gathered_a_bytes(from.gathered_a_bytes);
+  info->set_predicted_us(from.predicted_us);
+  for (const std::string& warning : from.warnings) info->add_warnings(warning);
+  info->set_group_workspace_bytes(2 * group.half_bytes);
+  info->set_unshared_workspace_bytes(group.unshared_bytes);
+  info->set_placement("daemon");
+}
+
+void FillOperands(const OpRequest& request, v1::PlanInfo* info) {
+  for (const Operand& operand : request.operands) {
+    v1::OperandInfo* to = info->add_operands();
+    to->set_role(static_cast<uint32_t>(operand.role));
+    Result<int64_t> span = SpanBytes(operand.spec);
+    to->set_span_bytes(span.ok() ? static_cast<uint64_t>(*span) : 0);
+    to->set_alignment(static_cast<uint32_t>(DTypeBytes(operand.spec.dtype)));
+    to->set_symmetric(operand.symmetric);
+  }
+}
+
+std::string AddPlanCommand(const plan::Plan& plan, const OpRequest& request, size_t rank, uint64_t group_id,
+                           uint64_t plan_id, uint32_t index) {
+  engine::v1::Command command;
+  engine::v1::AddPlan& add = *command.mutable_add_plan();
+  add.set_plan_id(plan_id);
+  add.set_group_id(group_id);
+  add.set_plan_index(index);
+  plan::EncodeProgram(plan.programs[rank], add.mutable_program());
+  for (const Operand& operand : request.operands) {
+    engine::v1::PlanSlot* slot = add.add_slots();
+    Result<int64_t> span = SpanBytes(operand.spec);
+    slot->set_span_bytes(span.ok() ? static_cast<uint64_t>(*span) : 0);
+    slot->set_alignment(static_cast<uint32_t>(DTypeBytes(operand.spec.dtype)));
+    slot->set_symmetric(operand.symmetric);
+    slot->set_alias_of(operand.alias_of);
+  }
+  add.set_latency_class(plan.bytes_moved <= kLatencyClassBytes && plan.predicted_us <= kLatencyClassUs);
+  add.set_predicted_us(plan.predicted_us);
+  add.set_bytes_moved(plan.bytes_moved);
+  return command.SerializeAsString();
+}
+
+std::string MissingRanks(const Meeting& meeting) {
+  std::string text;
+  for (size_t rank = 0; rank < meeting.seated.size(); ++rank) {
+    if (!meeting.seated[rank]) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::PrepareRequest& request,
+                                          const Waiter& waiter) {
+  TANDEM_RETURN_IF_ERROR(ValidatePrepare(request));
+  Lock lock(registry_->mutex);
+  TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+  int rank = 0;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Group> group, FindGroupLocked(*session, request.group_id(), &rank));
+  const size_t r = static_cast<size_t>(rank);
+  const size_t world = group->members.size();
+  TANDEM_ASSIGN_OR_RETURN(OpRequest parsed, ParseOpRequest(request.request(), static_cast<int>(world)));
+  TANDEM_RETURN_IF_ERROR(AwaitInstalledLocked(lock, *group, waiter));
+  const std::string text = OpRequestToProto(parsed).SerializeAsString();
+
+  auto it = group->prepares.find(request.key());
+  if (it != group->prepares.end()) {
+    PrepareMeeting& old = *it->second;
+    const bool failed = old.phase == Meeting::Phase::kDone && !old.status.ok();
+    if (failed && old.told[r]) {
+      group->prepares.erase(it);  // this rank knows: another attempt
+      it = group->prepares.end();
+    } else if (!failed && old.seated[r] && old.requests[r] != text) {
+      return InvalidArgument("key '" + request.key() + "' of group '" + group->name +
+                             "' was prepared by this rank with another request")
+          .WithDetail({.reason = "KEY_REUSED", .who = "rank " + std::to_string(rank), .field = "key"});
+    } else if (!failed && old.phase == Meeting::Phase::kDone) {
+      auto plan = group->plans.find(old.plan_id);
+      if (plan != group->plans.end() && plan->second.released[r]) {
+        return Status(Code::kFailedPrecondition,
+                      "rank " + std::to_string(rank) + " has released the plan of key '" + request.key() +
+                          "'; other ranks have not yet",
+                      {.reason = "RELEASED", .who = {}, .field = "key"});
+      }
+    }
+  }
+  if (it == group->prepares.end()) {
+    if (registry_->draining) {
+      return Unavailable("the daemon is draining: no new plans")
+          .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
+    }
+    auto fresh = std::make_shared<PrepareMeeting>();
+    fresh->seated.resize(world);
+    fresh->told.resize(world);
+    fresh->requests.resize(world);
+    it = group->prepares.emplace(request.key(), std::move(fresh)).first;
+  }
+  const std::shared_ptr<PrepareMeeting> meeting = it->second;
+  if (meeting->phase == Meeting::Phase::kWaiting) {
+    meeting->seated[r] = true;
+    meeting->requests[r] = text;
+  }
+  const bool complete = std::all_of(meeting->seated.begin(), meeting->seated.end(), [](bool s) { return s; });
+  if (meeting->phase == Meeting::Phase::kWaiting && complete) {
+    meeting->phase = Meeting::Phase::kWorking;
+    lock.unlock();
+    const Status status = MakePlanOf(group, *meeting, request.key(), waiter);
+    lock.lock();
+    meeting->phase = Meeting::Phase::kDone;
+    meeting->status = status;
+    meeting->changed.notify_all();
+  } else if (meeting->phase != Meeting::Phase::kDone) {
+    const bool done = waiter.Wait(lock, meeting->changed, [&] { return meeting->phase == Meeting::Phase::kDone; });
+    if (!done && meeting->phase == Meeting::Phase::kWaiting) {
+      if (waiter.Cancelled()) {
+        // The call is gone, not the rank: it may ask again, and the others go on waiting for it.
+        meeting->seated[r] = false;
+        return Status(Code::kCancelled, "the caller went away");
+      }
+      const std::string late = MissingRanks(*meeting);
+      meeting->phase = Meeting::Phase::kDone;
+      meeting->status = Status(Code::kDeadlineExceeded,
+                               "key '" + request.key() + "' of group '" + group->name + "': " + late +
+                                   " did not prepare it in time",
+                               {.reason = "RANK_LATE", .who = late, .field = {}});
+      meeting->changed.notify_all();
+    } else if (!done) {
+      meeting->changed.wait(lock, [&] { return meeting->phase == Meeting::Phase::kDone; });
+    }
+  }
+  meeting->told[r] = true;
+  if (!meeting->status.ok()) {
+    const bool all_told = std::all_of(meeting->told.begin(), meeting->told.end(), [](bool t) { return t; });
+    auto mine = group->prepares.find(request.key());
+    if (all_told && mine != group->prepares.end() && mine->second == meeting) group->prepares.erase(mine);
+    return meeting->status;
+  }
+  auto plan = group->plans.find(meeting->plan_id);
+  if (plan == group->plans.end()) {
+    return group->broken.ok() ? Unavailable("the plan was released meanwhile") : group->broken;
+  }
+  v1::PrepareReply reply;
+  reply.mutable_plan()->ParseFromString(plan->second.info);
+  reply.mutable_plan()->set_group_workspace_bytes(2 * group->half_bytes);
+  reply.mutable_plan()->set_unshared_workspace_bytes(group->unshared_bytes);
+  FillOperands(parsed, reply.mutable_plan());
+  return reply;
+}
+
+// The leader's part: plans, makes room in the workspace, and tells the engines.
+Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& meeting, const std::string& key,
+                           const Waiter& waiter) {
+  const size_t world = group->members.size();
+  std::vector<OpRequest> requests;
+  for (const std::string& text : meeting.requests) {
+    v1::OpRequest proto;
+    if (!proto.ParseFromString(text)) return Internal("a stored request does not parse");
+    TANDEM_ASSIGN_OR_RETURN(OpRequest request, ParseOpRequest(proto, static_cast<int>(world)));
+    requests.push_back(std::move(request));
+  }
+  const std::string context = "key '" + key + "' of group '" + group->name + "'";
+  if (Status same = plan::CompareRequests(requests); !same.ok()) return same.WithContext(context);
+  Result<plan::Plan> plan = plan::MakePlan(requests, group->context);
+  if (!plan.ok()) return plan.status().WithContext(context);
+  if (plan->programs.size() != world) return Internal("the planner made a program for some ranks only");
+  if (options_.verify_plans) {
+    TANDEM_ASSIGN_OR_RETURN(plan::VerifyContext sizes, plan::ContextOf(requests));
+    TANDEM_RETURN_IF_ERROR(plan::VerifyPrograms(plan->programs, sizes).WithContext(context + ": verifier"));
+  }
+  std::lock_guard work(group->work);
+  {
+    Lock lock(registry_->mutex);
+    TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
+    TANDEM_RETURN_IF_ERROR(
+        CheckQuota("plans", options_.limits.plans, registry_->usage[group->uid].plans, 1));
+  }
+  TANDEM_RETURN_IF_ERROR(GrowWorkspace(*group, plan->workspace_bytes, plan->bulk_bytes, waiter).WithContext(context));
+  auto batch = std::make_shared<CommandBatch>();
+  uint64_t plan_id = 0;
+  {
+    Lock lock(registry_->mutex);
+    TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
+    if (group->next_plan_index >= kMaxPlanIndexes || registry_->next_plan_id > kMaxPlanId) {
+      return Status(Code::kResourceExhausted,
+                    context + ": no plan index is left in this incarnation; leave the group and join again",
+                    {.reason = "PLAN_INDEXES", .who = {}, .field = {}, .limit = kMaxPlanIndexes,
+                     .usage = group->next_plan_index});
+    }
+    plan_id = registry_->next_plan_id++;
+    PlanRecord record;
+    record.id = plan_id;
+    record.key = key;
+    record.index = group->next_plan_index++;
+    record.workspace_bytes = plan->workspace_bytes;
+    record.bulk_bytes = plan->bulk_bytes;
+    record.released.resize(world);
+    group->unshared_bytes += 2 * plan->workspace_bytes;
+    v1::PlanInfo info;
+    FillInfo(*plan, *group, key, plan_id, &info);
+    record.info = info.SerializeAsString();
+    for (size_t rank = 0; rank < world; ++rank) {
+      record.commands.push_back(AddPlanCommand(*plan, requests[rank], rank, group->id, plan_id, record.index));
+      engine::v1::Command command;
+      command.ParseFromString(record.commands.back());
+      registry_->mailboxes[static_cast<size_t>(group->members[rank].gpu)]->Post(std::move(command), {}, batch);
+    }
+    group->plans.emplace(plan_id, std::move(record));
+    registry_->plan_groups[plan_id] = group;
+    ++registry_->usage[group->uid].plans;
+    meeting.plan_id = plan_id;
+  }
+  Status status = batch->Wait(waiter);
+  if (!status.ok()) {
+    Lock lock(registry_->mutex);
+    if (group->plans.contains(plan_id)) RemovePlanLocked(*group, plan_id);
+    return status.WithContext(context);
+  }
+  return status;
+}
+
+// Halves and bulk area only grow; what they grew out of stays until the group ends, since programs in flight may use it.
+// Sizes double, so that this is at most as much again.
+Status Control::GrowWorkspace(Group& group, uint64_t half_bytes, uint64_t bulk_bytes, const Waiter& waiter) {
+  uint64_t half = 0, bulk = 0;
+  {
+    Lock lock(registry_->mutex);
+    if (half_bytes > group.half_bytes) half = std::max(kSmallestHalf, std::bit_ceil(half_bytes));
+    if (bulk_bytes > group.bulk_bytes) bulk = std::max(bulk_bytes, 2 * group.bulk_bytes);
+  }
+  if (half == 0 && bulk == 0) return Status::Ok();
+  std::shared_ptr<SegmentSet> half0, half1, area;
+  Status status;
+  const auto make = [&](uint64_t bytes, const char* purpose, std::shared_ptr<SegmentSet>* set) {
+    if (bytes == 0 || !status.ok()) return;
+    Result<std::shared_ptr<SegmentSet>> made = MakeSet(group, bytes, purpose, waiter);
+    if (made.ok()) *set = *made;
+    status = made.status();
+  };
+  make(half, "workspace", &half0);
+  make(half, "workspace", &half1);
+  make(bulk, "bulk", &area);
+  auto batch = std::make_shared<CommandBatch>();
+  {
+    Lock lock(registry_->mutex);
+    if (status.ok()) status = InstalledLocked(group);
+    if (!status.ok()) {
+      for (const auto& set : {half0, half1, area}) {
+        if (set) RemoveSetLocked(set);
+      }
+      return status;
+    }
+    const auto replace = [&](std::shared_ptr<SegmentSet>& old, const std::shared_ptr<SegmentSet>& fresh) {
+      if (!fresh) return;
+      if (old) group.outgrown.push_back(old);
+      old = fresh;
+    };
+    replace(group.half0, half0);
+    replace(group.half1, half1);
+    replace(group.bulk, area);
+    if (half0) group.half_bytes = half0->bytes;
+    if (area) group.bulk_bytes = area->bytes;
+    PostWorkspaceLocked(group, batch);
+  }
+  return batch->Wait(waiter);
+}
+
+void Control::RemovePlanLocked(Group& group, uint64_t plan_id) {
+  auto it = group.plans.find(plan_id);
+  engine::v1::Command command;
+  command.mutable_remove_plan()->set_plan_id(plan_id);
+  for (const Member& member : group.members) {
+    registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
+  }
+  group.unshared_bytes -= 2 * it->second.workspace_bytes;
+  auto meeting = group.prepares.find(it->second.key);
+  // A plan that failed to reach its engines keeps its meeting: the ranks have yet to hear of it.
+  if (meeting != group.prepares.end() && meeting->second->plan_id == plan_id &&
+      meeting->second->phase == Meeting::Phase::kDone) {
+    group.prepares.erase(meeting);
+  }
+  registry_->plan_groups.erase(plan_id);
+  UidUsage& usage = registry_->usage[group.uid];
+  if (usage.plans > 0) --usage.plans;
+  group.plans.erase(it);
+}
+
+Status Control::ReleasePlan(const SessionRef& session, uint64_t plan_id) {
+  Lock lock(registry_->mutex);
+  TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+  const Status unknown = NotFound("no plan " + std::to_string(plan_id) + " in this session");
+  auto it = registry_->plan_groups.find(plan_id);
+  const std::shared_ptr<Group> group = it == registry_->plan_groups.end() ? nullptr : it->second.lock();
+  if (!group) return unknown;
+  int rank = 0;
+  if (!FindGroupLocked(*session, group->id, &rank).ok()) return unknown;
+  PlanRecord& plan = group->plans.at(plan_id);
+  if (plan.released[static_cast<size_t>(rank)]) return unknown;
+  plan.released[static_cast<size_t>(rank)] = true;
+  if (std::all_of(plan.released.begin(), plan.released.end(), [](bool r) { return r; })) {
+    RemovePlanLocked(*group, plan_id);
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,111 @@
+// The clients' own memory: RegisterTensor, Deregister.
+#include "daemon/control/control.h"
+#include "daemon/control/registry.h"
+#include "daemon/control/validate.h"
+#include "common/shared_memory.h"
+
+namespace tandem::daemon {
+
+Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& session,
+                                                        const v1::RegisterTensorRequest& request,
+                                                        const Waiter& waiter) {
+  // Claimed first: descriptors of a call that is refused are closed at once, not as orphans later.
+  std::vector<UniqueFd> fds;
+  if (request.ipc_handle().empty()) {
+    Waiter claim = waiter;
+    claim.deadline = std::min(claim.deadline, Waiter::Clock::now() + options_.orphan_deadline);
+    TANDEM_ASSIGN_OR_RETURN(fds, session->transfers.Claim(request.transfer_id(), claim));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateRegister(request));
+  TANDEM_ASSIGN_OR_RETURN(int gpu, FindGpu(request.gpu_uuid()));
+  if (!request.ipc_handle().empty()) {
+    return Unimplemented("CUDA IPC handles need the CUDA backend; this daemon's is " + options_.backend)
+        .WithDetail({.reason = "BACKEND", .who = {}, .field = "ipc_handle"});
+  }
+  if (fds.size() != static_cast<size_t>(request.chunk_bytes_size())) {
+    return InvalidArgument("the transfer has " + std::to_string(fds.size()) + " descriptors, chunk_bytes names " +
+                           std::to_string(request.chunk_bytes_size()))
+        .WithDetail({.reason = "BAD_FIELD", .who = {}, .field = "chunk_bytes"});
+  }
+  Registration registration;
+  registration.gpu = gpu;
+  registration.bytes = request.bytes();
+  for (size_t i = 0; i < fds.size(); ++i) {
+    const uint64_t chunk = request.chunk_bytes(static_cast<int>(i));
+    if (options_.backend == "host") {
+      Status usable = CheckForeignMemfd(fds[i].get(), chunk);
+      if (!usable.ok()) {
+        return usable.WithContext("descriptor " + std::to_string(i))
+            .WithDetail({.reason = "BAD_DESCRIPTOR", .who = {}, .field = "transfer_id"});
+      }
+    }
+    registration.chunk_bytes.push_back(chunk);
+    registration.fds.push_back(std::make_shared<const UniqueFd>(std::move(fds[i])));
+  }
+  auto batch = std::make_shared<CommandBatch>();
+  uint64_t id = 0;
+  {
+    Lock lock(registry_->mutex);
+    TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+    UidUsage& usage = registry_->usage[session->peer.uid];
+    TANDEM_RETURN_IF_ERROR(CheckQuota("tensors", options_.limits.tensors, usage.tensors, 1));
+    TANDEM_RETURN_IF_ERROR(CheckQuota("registered bytes", options_.limits.registered_bytes, usage.registered_bytes,
+                                      registration.bytes));
+    TANDEM_RETURN_IF_ERROR(
+        CheckQuota("descriptors", options_.limits.descriptors, usage.descriptors, registration.fds.size()));
+    ++usage.tensors;
+    usage.registered_bytes += registration.bytes;
+    usage.descriptors += registration.fds.size();
+    id = registry_->next_id++;
+    session->registrations[id] = std::move(registration);
+    // With its engine down the registration waits in the registry, and the next engine gets it.
+    if (registry_->engine_generation[static_cast<size_t>(gpu)] != 0) {
+      PostOwnRegistrationLocked(*session, id, batch);
+    }
+  }
+  Status status = batch->Wait(waiter);
+  if (!status.ok() && status.detail().reason != "ENGINE_DOWN") {
+    Deregister(session, id, waiter).ok();
+    return status;
+  }
+  v1::RegisterTensorReply reply;
+  reply.set_registration_id(id);
+  return reply;
+}
+
+void Control::PostOwnRegistrationLocked(const Session& session, uint64_t registration_id,
+                                        const std::shared_ptr<CommandBatch>& batch) {
+  const Registration& registration = session.registrations.at(registration_id);
+  engine::v1::Command command;
+  engine::v1::AddRegistration& message = *command.mutable_add_registration();
+  message.set_registration_id(registration_id);
+  message.set_owner_session(session.id);
+  message.set_bytes(registration.bytes);
+  for (uint64_t bytes : registration.chunk_bytes) message.add_chunk_bytes(bytes);
+  registry_->mailboxes[static_cast<size_t>(registration.gpu)]->Post(std::move(command), registration.fds, batch);
+}
+
+Status Control::Deregister(const SessionRef& session, uint64_t registration_id, const Waiter& waiter) {
+  auto batch = std::make_shared<CommandBatch>();
+  {
+    Lock lock(registry_->mutex);
+    TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+    auto it = session->registrations.find(registration_id);
+    if (it == session->registrations.end()) {
+      return NotFound("no registration " + std::to_string(registration_id) + " in this session");
+    }
+    engine::v1::Command command;
+    command.mutable_remove_registration()->set_registration_id(registration_id);
+    registry_->mailboxes[static_cast<size_t>(it->second.gpu)]->Post(std::move(command), {}, batch);
+    UidUsage& usage = registry_->usage[session->peer.uid];
+    --usage.tensors;
+    usage.registered_bytes -= it->second.bytes;
+    usage.descriptors -= it->second.fds.size();
+    session->registrations.erase(it);
+  }
+  // The caller may free the memory once the engine has let go of it; an engine that has ended has.
+  const Status status = batch->Wait(waiter);
+  return status.code() == Code::kDeadlineExceeded ? status : Status::Ok();
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,106 @@
+#include "daemon/control/engine_mailbox.h"
+
+#include <string>
+#include <utility>
+
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::daemon {
+
+void CommandBatch::Expect() {
+  std::lock_guard lock(mutex_);
+  ++pending_;
+}
+
+void CommandBatch::Done(int gpu, const Status& status) {
+  std::lock_guard lock(mutex_);
+  --pending_;
+  if (!status.ok() && first_error_.ok()) first_error_ = status.WithContext("GPU " + std::to_string(gpu));
+  changed_.notify_all();
+}
+
+Status CommandBatch::Wait(const Waiter& waiter) {
+  std::unique_lock lock(mutex_);
+  if (!waiter.Wait(lock, changed_, [&] { return pending_ == 0; })) {
+    if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+    return DeadlineExceeded("an engine has not answered in time");
+  }
+  return first_error_;
+}
+
+EngineMailbox::EngineMailbox(int gpu, Engines& engines)
+    : gpu_(gpu), engines_(engines), thread_([this] { Run(); }) {}
+
+EngineMailbox::~EngineMailbox() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    generation_ = 0;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void EngineMailbox::SetGeneration(uint64_t generation) {
+  std::lock_guard lock(mutex_);
+  generation_ = generation;
+}
+
+void EngineMailbox::Push(std::function<Status(Engines&)> call, Completion done) {
+  std::lock_guard lock(mutex_);
+  items_.push_back({generation_, std::move(call), std::move(done)});
+  changed_.notify_all();
+}
+
+void EngineMailbox::Post(engine::v1::Command command, std::vector<SharedFd> fds, Completion done) {
+  // Shared, since std::function wants copies; each command is sent once.
+  auto shared = std::make_shared<engine::v1::Command>(std::move(command));
+  Push(
+      [gpu = gpu_, shared, fds = std::move(fds)](Engines& engines) {
+        std::vector<int> raw;
+        for (const SharedFd& fd : fds) raw.push_back(fd->get());
+        return engines.Call(gpu, std::move(*shared), raw);
+      },
+      std::move(done));
+}
+
+void EngineMailbox::Post(engine::v1::Command command, std::vector<SharedFd> fds,
+                         const std::shared_ptr<CommandBatch>& batch) {
+  if (batch) batch->Expect();
+  Post(std::move(command), std::move(fds), [gpu = gpu_, batch](const Status& status) {
+    if (batch) batch->Done(gpu, status);
+  });
+}
+
+void EngineMailbox::PostAllocate(uint64_t segment_id, uint64_t bytes, std::function<void(SharedFd)> take,
+                                 const std::shared_ptr<CommandBatch>& batch) {
+  batch->Expect();
+  Push(
+      [gpu = gpu_, segment_id, bytes, take = std::move(take)](Engines& engines) {
+        Result<UniqueFd> fd = engines.AllocateSegment(gpu, segment_id, bytes);
+        if (!fd.ok()) return fd.status();
+        take(std::make_shared<const UniqueFd>(std::move(*fd)));
+        return Status::Ok();
+      },
+      [gpu = gpu_, batch](const Status& status) { batch->Done(gpu, status); });
+}
+
+void EngineMailbox::Run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !items_.empty(); });
+    if (items_.empty()) return;
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    const bool current = item.generation != 0 && item.generation == generation_;
+    lock.unlock();
+    const Status status =
+        current ? item.call(engines_)
+                : Unavailable("its engine is not running").WithDetail({.reason = "ENGINE_DOWN", .who = {}, .field = {}});
+    if (item.done) item.done(status);
+    item = {};
+    lock.lock();
+  }
+}
+
+}  // namespace tandem::daemon

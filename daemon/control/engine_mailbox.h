@@ -1,0 +1,87 @@
+// File: engine_mailbox.h
+//
+// `EngineMailbox`: the one way by which the control plane talks to the engine of a GPU. Commands are posted under the
+// registry's lock, so that every engine sees the registry's transitions in their order, and are sent by the mailbox's
+// own thread, so that no lock is ever held across a call. A slow or dead engine holds up nobody but its own commands.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "daemon/control/waiter.h"
+#include "daemon/supervisor/engines.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+using SharedFd = std::shared_ptr<const UniqueFd>;
+
+// Counts commands that somebody waits for together, and keeps their first error. Thread-safe.
+class CommandBatch {
+ public:
+  // One more command to wait for.
+  void Expect();
+  // One has ended; `gpu` is named in the error.
+  void Done(int gpu, const Status& status);
+  // Waits until all have ended: their first error, or DEADLINE_EXCEEDED, or CANCELLED.
+  Status Wait(const Waiter& waiter);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int pending_ = 0;
+  Status first_error_;
+};
+
+class EngineMailbox {
+ public:
+  using Completion = std::function<void(const Status&)>;
+
+  EngineMailbox(int gpu, Engines& engines);
+  // Waits for the command that is being sent; the others end with UNAVAILABLE.
+  ~EngineMailbox();
+  EngineMailbox(const EngineMailbox&) = delete;
+  EngineMailbox& operator=(const EngineMailbox&) = delete;
+
+  // Commands posted from now on are for the engine of this generation; 0: there is none, and they fail. Commands that
+  // were posted for an earlier one and have not been sent end with UNAVAILABLE.
+  void SetGeneration(uint64_t generation);
+
+  // Posts a command; never blocks. `done` is called from the mailbox's thread without any lock.
+  void Post(engine::v1::Command command, std::vector<SharedFd> fds, Completion done);
+  // The same for a batch; without one, an error is dropped (the engine has ended, or never knew the thing).
+  void Post(engine::v1::Command command, std::vector<SharedFd> fds = {},
+            const std::shared_ptr<CommandBatch>& batch = nullptr);
+  // Allocates a segment; `take` receives its descriptor before the batch is told.
+  void PostAllocate(uint64_t segment_id, uint64_t bytes, std::function<void(SharedFd)> take,
+                    const std::shared_ptr<CommandBatch>& batch);
+
+  int gpu() const { return gpu_; }
+
+ private:
+  struct Item {
+    uint64_t generation;
+    std::function<Status(Engines&)> call;
+    Completion done;
+  };
+  void Push(std::function<Status(Engines&)> call, Completion done);
+  void Run();
+
+  const int gpu_;
+  Engines& engines_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> items_;
+  uint64_t generation_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,237 @@
+// File: registry.h
+//
+// The control plane's records: sessions, groups, tensors, segments, plans. Plain data under one mutex,
+// `Registry::mutex`, which is held shortly and never across a call to an engine or a wait. Only control_*.cc include
+// this.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/control/control.h"
+#include "daemon/control/engine_mailbox.h"
+#include "daemon/control/offset_allocator.h"
+#include "daemon/control/transfer_table.h"
+#include "daemon/planner/planner.h"
+#include "tandem/engine/v1/engine.pb.h"
+#include "tandem/v1/tandem.pb.h"
+
+namespace tandem::daemon {
+
+// Rows of a group's arrival table: plans of one incarnation, since an index is never used again.
+inline constexpr uint32_t kMaxPlanIndexes = 16384;
+// Plan ids have 24 bits in the order log.
+inline constexpr uint64_t kMaxPlanId = (uint64_t{1} << 24) - 1;
+
+// Segments of equal size, one per rank of the group that made them, with one allocator: a block lies at the same offset
+// on every rank. Removed when its group has ended and no block is left.
+struct SegmentSet {
+  std::string purpose;                // "symmetric", "workspace", "bulk", "control"
+  uint64_t group_id = 0;
+  uint32_t uid = 0;                   // charged to
+  uint64_t bytes = 0;                 // of each segment
+  std::vector<int> gpus;              // by rank
+  std::vector<uint64_t> segment_ids;  // by rank
+  std::vector<SharedFd> fds;          // by rank: what outlives an engine
+  std::vector<uint32_t> mapped;       // by rank: bit g is set when GPU g's engine holds it
+  bool owned = true;                  // its group lives
+  OffsetAllocator allocator{0};
+};
+
+// One allocation of a set, shared by the tensors of the ranks that met first.
+struct SymmetricBlock {
+  std::shared_ptr<SegmentSet> set;
+  uint64_t offset = 0;
+  uint64_t pad_offset = 0;
+  int tensors = 0;  // that use it
+};
+
+struct Group;
+
+struct Tensor {
+  uint64_t id = 0;
+  uint64_t session_id = 0;
+  int gpu = 0;
+  uint64_t bytes = 0;
+  std::string name;                              // persistent if not empty
+  std::shared_ptr<SymmetricBlock> block;         // none before the first rendezvous
+  int block_rank = 0;                            // which of the set's segments is this tensor's
+  std::map<uint64_t, uint64_t> registrations;    // group id -> registration id
+};
+
+struct Registration {
+  int gpu = 0;
+  uint64_t bytes = 0;
+  std::vector<uint64_t> chunk_bytes;
+  std::vector<SharedFd> fds;  // kept for the engine's next life
+};
+
+struct Channel {
+  int gpu = 0;
+  uint32_t entries = 0;
+  SharedFd words;
+  bool over = false;
+};
+
+struct LaunchRecord {
+  int gpu = 0;
+  bool done = false;
+  Status status;
+};
+
+struct Session {
+  explicit Session(size_t max_transfers) : transfers(max_transfers) {}
+  uint64_t id = 0;
+  std::array<uint8_t, kTokenBytes> token{};
+  PeerIdentity peer;
+  std::string name, command, cgroup;
+  Waiter::Clock::time_point since = Waiter::Clock::now();
+  bool ended = false;
+  TransferTable transfers;
+  std::deque<v1::Event> events;
+  std::condition_variable events_changed;
+  std::map<uint64_t, std::shared_ptr<Tensor>> tensors;
+  std::map<std::string, uint64_t> named_tensors;  // "<gpu>/<name>"
+  std::map<uint64_t, Registration> registrations;
+  std::map<uint64_t, Channel> channels;
+  std::map<uint64_t, LaunchRecord> launches;
+  std::condition_variable launches_changed;
+  std::set<uint64_t> groups;
+};
+
+// Where the ranks of a group meet for one thing. `told[rank]`: the rank has the answer; a rank that comes late to a
+// meeting that failed gets that failure once, and may then open another.
+struct Meeting {
+  enum class Phase { kWaiting, kWorking, kDone };
+  Phase phase = Phase::kWaiting;
+  Status status;
+  std::condition_variable changed;
+  std::vector<bool> seated, told;
+};
+
+struct PrepareMeeting : Meeting {
+  std::vector<std::string> requests;  // by rank: serialised v1::OpRequest
+  uint64_t plan_id = 0;
+};
+
+struct RendezvousMeeting : Meeting {
+  std::vector<std::shared_ptr<Tensor>> tensors;
+  uint64_t registration_id = 0;
+};
+
+struct JoinMeeting : Meeting {
+  struct Seat {
+    std::shared_ptr<Session> session;
+    v1::JoinGroupRequest request;
+    int gpu = 0;
+  };
+  std::map<int, Seat> seats;
+  std::shared_ptr<Group> group;
+};
+
+struct Member {
+  std::shared_ptr<Session> session;
+  uint64_t session_id = 0;
+  int pid = 0;
+  int gpu = 0;
+  bool left = false;
+  bool lost = false;
+  uint64_t rendezvous = 0;  // unnamed ones so far
+};
+
+struct PlanRecord {
+  uint64_t id = 0;
+  std::string key;
+  uint32_t index = 0;
+  std::string info;                   // serialised v1::PlanInfo
+  std::vector<std::string> commands;  // by rank: serialised engine::v1::Command with AddPlan
+  uint64_t workspace_bytes = 0;
+  uint64_t bulk_bytes = 0;
+  std::vector<bool> released;
+};
+
+// A symmetric tensor as launches of one group name it.
+struct GroupTensor {
+  uint64_t bytes = 0;
+  std::vector<std::shared_ptr<Tensor>> tensors;  // by rank
+  std::vector<bool> freed;
+};
+
+enum class GroupState { kJoining, kReady, kBroken, kClosing };
+
+struct Group {
+  uint64_t id = 0;
+  std::string scope;  // key in Registry::names
+  std::string name;
+  uint32_t uid = 0;
+  uint64_t incarnation = 1;
+  uint64_t generation = 1;
+  GroupState state = GroupState::kJoining;
+  Status broken;                 // why, once state is kBroken or kClosing
+  bool suspended = false;        // an engine has gone; the background worker installs the group again
+  std::vector<Member> members;   // by rank
+  plan::GroupContext context;
+  std::string topology_class;
+  uint64_t launch_deadline_ms = 0;
+  std::condition_variable changed;
+
+  std::map<std::string, std::shared_ptr<PrepareMeeting>> prepares;        // by key
+  std::map<std::string, std::shared_ptr<RendezvousMeeting>> rendezvous;   // by name or number, until all are told
+  std::map<uint64_t, PlanRecord> plans;
+  std::map<uint64_t, GroupTensor> tensors;                                // by registration id
+  uint32_t next_plan_index = 0;
+  uint64_t next_epoch = 1;
+
+  std::vector<std::shared_ptr<SegmentSet>> symmetric;
+  std::shared_ptr<SegmentSet> control, half0, half1, bulk;
+  std::vector<std::shared_ptr<SegmentSet>> outgrown;  // workspaces that running programs may still use
+  uint64_t half_bytes = 0, bulk_bytes = 0, unshared_bytes = 0;
+  SharedFd arrivals;
+
+  // Serialises what grows or installs the group's memory; taken before Registry::mutex, held across engine calls.
+  std::mutex work;
+};
+
+struct NameEntry {
+  uint64_t incarnation = 0;
+  std::shared_ptr<Group> current;
+  std::shared_ptr<JoinMeeting> joining;
+  std::shared_ptr<std::condition_variable> freed = std::make_shared<std::condition_variable>();
+};
+
+struct UidUsage {
+  uint64_t sessions = 0, groups = 0, plans = 0, tensors = 0, descriptors = 0;
+  uint64_t segment_bytes = 0, registered_bytes = 0;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::condition_variable engines_changed;  // an engine came up or went
+  std::map<uint64_t, std::shared_ptr<Session>> sessions;
+  std::map<uint64_t, std::shared_ptr<Group>> groups;
+  std::map<std::string, NameEntry> names;
+  std::set<std::shared_ptr<SegmentSet>> sets;
+  std::map<uint32_t, UidUsage> usage;
+  std::unordered_map<uint64_t, std::weak_ptr<Group>> plan_groups;  // plan id -> group
+  std::unordered_map<uint64_t, std::weak_ptr<Session>> launches;   // launch id -> session
+  std::vector<std::unique_ptr<EngineMailbox>> mailboxes;           // by GPU
+  std::vector<uint64_t> engine_generation;                         // by GPU; 0: down
+  uint64_t next_id = 1;        // sessions, groups, tensors, registrations, channels, segments, transfers, launches
+  uint64_t next_plan_id = 1;   // 24 bits in the order log
+  bool draining = false;
+  bool stopping = false;
+  uint64_t sessions_total = 0, sessions_lost_total = 0, groups_broken_total = 0;
+  std::map<int, uint64_t> launch_failures;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,60 @@
+// File: transfer_table.h
+//
+// `TransferTable`: descriptors that one session has sent over its lease socket and that no call has claimed yet. Calls
+// and descriptors come by two sockets without mutual order, hence claims wait.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "daemon/control/waiter.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+// Descriptors of one transfer: an engine command carries at most 64, some of them its own.
+inline constexpr uint32_t kMaxTransferFds = 60;
+
+// Thread-safe.
+class TransferTable {
+ public:
+  explicit TransferTable(size_t max_transfers) : max_transfers_(max_transfers) {}
+
+  // One part of a transfer. A transfer that is too long is remembered as refused, its descriptors closed, and whoever
+  // claims it is told; parts that contradict each other (totals, overlaps, no descriptors) are INVALID_ARGUMENT and end
+  // the transfer; RESOURCE_EXHAUSTED when too many are open.
+  Status Add(uint64_t transfer_id, uint32_t index, uint32_t total, std::vector<UniqueFd> fds);
+
+  // Waits for all parts and hands the descriptors over. NOT_FOUND names the transfer if it did not come.
+  Result<std::vector<UniqueFd>> Claim(uint64_t transfer_id, const Waiter& waiter);
+
+  // Closes what is older than `age`; true if unclaimed transfers are left.
+  bool ReapOrphans(std::chrono::milliseconds age);
+
+  // Closes everything and makes claims fail: the session has ended.
+  void Close();
+
+  // Descriptors held.
+  size_t descriptors() const;
+
+ private:
+  struct Entry {
+    uint32_t total = 0;
+    uint32_t present = 0;
+    std::vector<UniqueFd> fds;
+    Waiter::Clock::time_point since;
+    Status refused;
+  };
+  const size_t max_transfers_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, Entry> entries_;
+  bool closed_ = false;
+};
+
+}  // namespace tandem::daemon

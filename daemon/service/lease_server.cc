@@ -1,0 +1,302 @@
+#include "daemon/service/lease_server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "common/fd_socket.h"
+#include "daemon/service/peer_identity.h"
+#include "daemon/service/status_codec.h"
+#include "tandem/v1/tandem.pb.h"
+
+namespace tandem::daemon {
+namespace {
+
+// What an epoll event is about: the connection's id above two bits of kind.
+enum Kind : uint64_t { kListener = 0, kWake = 1, kSocket = 2, kPidfd = 3 };
+constexpr uint64_t Tag(uint64_t id, Kind kind) { return id << 2 | kind; }
+
+constexpr size_t kMaxLeaseMessage = 64 * 1024;
+// Packets taken from one client before the others get their turn.
+constexpr int kPacketsPerTurn = 16;
+
+}  // namespace
+
+Result<std::unique_ptr<LeaseServer>> LeaseServer::Start(LeaseServerOptions options, Control& control) {
+  TANDEM_ASSIGN_OR_RETURN(UniqueFd listener, ListenSeqpacket(options.path, options.mode));
+  ::fcntl(listener.get(), F_SETFL, ::fcntl(listener.get(), F_GETFL) | O_NONBLOCK);
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll.valid() || !wake.valid()) return SystemError("epoll_create1 or eventfd", errno);
+  std::unique_ptr<LeaseServer> server(
+      new LeaseServer(std::move(options), control, std::move(listener), std::move(epoll), std::move(wake)));
+  control.SetLeasePort(server.get());
+  server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
+  return server;
+}
+
+LeaseServer::LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll, UniqueFd wake)
+    : options_(std::move(options)),
+      control_(control),
+      listener_(std::move(listener)),
+      epoll_(std::move(epoll)),
+      wake_(std::move(wake)) {
+  Watch(listener_.get(), Tag(0, kListener), EPOLLIN, true);
+  Watch(wake_.get(), Tag(0, kWake), EPOLLIN, true);
+}
+
+LeaseServer::~LeaseServer() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+  ::unlink(options_.path.c_str());
+}
+
+void LeaseServer::Watch(int fd, uint64_t tag, uint32_t events, bool add) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event);
+}
+
+std::shared_ptr<LeaseServer::Connection> LeaseServer::Find(uint64_t connection_id) {
+  std::lock_guard lock(mutex_);
+  auto it = connections_.find(connection_id);
+  return it == connections_.end() ? nullptr : it->second;
+}
+
+size_t LeaseServer::connections() {
+  std::lock_guard lock(mutex_);
+  return connections_.size();
+}
+
+// The thread sleeps without limit while nothing can become too old.
+int LeaseServer::Timeout() {
+  std::lock_guard lock(mutex_);
+  return orphans_possible_ || connections_.size() > by_session_.size() ? 500 : -1;
+}
+
+void LeaseServer::Run() {
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), Timeout());
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+    for (int i = 0; i < count; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      const uint64_t id = event.data.u64 >> 2;
+      switch (static_cast<Kind>(event.data.u64 & 3)) {
+        case kListener: Accept(); break;
+        case kWake: {
+          uint64_t value;
+          [[maybe_unused]] ssize_t n = ::read(wake_.get(), &value, sizeof(value));
+          break;
+        }
+        case kPidfd: Drop(id, "its process has ended"); break;
+        case kSocket:
+          if (event.events & EPOLLOUT) Flush(id);
+          if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) Readable(id);
+          break;
+      }
+    }
+    DropLate();
+    bool orphans = false;
+    {
+      std::lock_guard lock(mutex_);
+      orphans = orphans_possible_;
+    }
+    if (orphans) {
+      const bool left = control_.ReapOrphans();
+      std::lock_guard lock(mutex_);
+      orphans_possible_ = left;
+    }
+  }
+}
+
+void LeaseServer::Accept() {
+  for (;;) {
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) {
+      // Out of descriptors: leave the connection in the queue, and do not spin on it.
+      if (errno == EMFILE || errno == ENFILE) ::usleep(10000);
+      return;
+    }
+    auto connection = std::make_shared<Connection>();
+    connection->socket = std::move(socket);
+    Result<std::pair<PeerIdentity, UniqueFd>> peer = IdentifyPeer(connection->socket.get());
+    if (!peer.ok()) {
+      Refuse(*connection, peer.status());
+      continue;
+    }
+    connection->peer = peer->first;
+    connection->pidfd = std::move(peer->second);
+    {
+      std::lock_guard lock(mutex_);
+      if (connections_.size() - by_session_.size() >= options_.max_unattached) continue;
+      connection->id = next_connection_++;
+      connections_[connection->id] = connection;
+    }
+    Watch(connection->socket.get(), Tag(connection->id, kSocket), EPOLLIN | EPOLLRDHUP, true);
+    Watch(connection->pidfd.get(), Tag(connection->id, kPidfd), EPOLLIN, true);
+  }
+}
+
+void LeaseServer::Readable(uint64_t connection_id) {
+  const std::shared_ptr<Connection> connection = Find(connection_id);
+  if (!connection) return;
+  for (int i = 0; i < kPacketsPerTurn; ++i) {
+    Result<FdMessage> message = ReceiveMessage(connection->socket.get(), kMaxLeaseMessage);
+    if (!message.ok()) {
+      const std::string& reason = message.status().detail().reason;
+      if (reason == "WOULD_BLOCK") return;
+      if (reason == "EOF") return Drop(connection_id, "its lease ended");
+      Refuse(*connection, message.status());
+      return Drop(connection_id, "its lease carried a bad message: " + message.status().message());
+    }
+    const Status handled = Handle(*connection, message->body, std::move(message->fds));
+    if (!handled.ok()) {
+      Refuse(*connection, handled);
+      return Drop(connection_id, "its lease carried a bad message: " + handled.message());
+    }
+  }
+}
+
+Status LeaseServer::Handle(Connection& connection, const std::string& body, std::vector<UniqueFd> fds) {
+  v1::LeaseMessage message;
+  if (!message.ParseFromString(body)) return InvalidArgument("the lease message is malformed");
+  if (message.has_attach()) {
+    if (connection.session_id != 0) return InvalidArgument("this lease is attached already");
+    TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, control_.Attach(connection.peer, message.attach()));
+    connection.session_id = reply.session_id();
+    v1::LeaseMessage answer;
+    *answer.mutable_attached() = std::move(reply);
+    std::lock_guard lock(mutex_);
+    by_session_[connection.session_id] = connection.id;
+    return SendLocked(connection, {answer.SerializeAsString(), {}});
+  }
+  if (message.has_transfer()) {
+    if (connection.session_id == 0) return FailedPrecondition("descriptors before attach");
+    {
+      std::lock_guard lock(mutex_);
+      orphans_possible_ = true;
+    }
+    const Status added = control_.AddTransfer(connection.session_id, message.transfer(), std::move(fds));
+    // Contradicting parts are told to whoever claims the transfer; the session goes on.
+    return added.code() == Code::kUnavailable || added.code() == Code::kNotFound ? added : Status::Ok();
+  }
+  return InvalidArgument("the lease message has no known content");
+}
+
+Status LeaseServer::SendLocked(Connection& connection, Packet packet) {
+  if (connection.backlog.empty()) {
+    std::vector<int> raw;
+    for (const SharedFd& fd : packet.fds) raw.push_back(fd->get());
+    const Status sent = SendMessage(connection.socket.get(), packet.body, raw, false);
+    if (sent.code() != Code::kResourceExhausted) return sent;
+  }
+  if (connection.backlog.size() >= options_.max_backlog) {
+    return Status(Code::kResourceExhausted, "the client does not read its lease socket",
+                  {.reason = "BACKLOG", .who = {}, .field = {}, .limit = static_cast<long long>(options_.max_backlog),
+                   .usage = static_cast<long long>(connection.backlog.size())});
+  }
+  connection.backlog.push_back(std::move(packet));
+  Watch(connection.socket.get(), Tag(connection.id, kSocket), EPOLLIN | EPOLLRDHUP | EPOLLOUT, false);
+  return Status::Ok();
+}
+
+void LeaseServer::Flush(uint64_t connection_id) {
+  const std::shared_ptr<Connection> connection = Find(connection_id);
+  if (!connection) return;
+  std::lock_guard lock(mutex_);
+  while (!connection->backlog.empty()) {
+    const Packet& packet = connection->backlog.front();
+    std::vector<int> raw;
+    for (const SharedFd& fd : packet.fds) raw.push_back(fd->get());
+    if (SendMessage(connection->socket.get(), packet.body, raw, false).code() == Code::kResourceExhausted) return;
+    connection->backlog.pop_front();
+  }
+  Watch(connection->socket.get(), Tag(connection->id, kSocket), EPOLLIN | EPOLLRDHUP, false);
+}
+
+Status LeaseServer::Send(uint64_t session_id, uint64_t transfer_id, const std::vector<SharedFd>& fds) {
+  std::lock_guard lock(mutex_);
+  auto it = by_session_.find(session_id);
+  auto connection = it == by_session_.end() ? connections_.end() : connections_.find(it->second);
+  if (connection == connections_.end()) return Unavailable("the session's lease has ended");
+  for (size_t first = 0; first < fds.size(); first += kMaxFdsPerMessage) {
+    v1::LeaseMessage message;
+    message.mutable_transfer()->set_transfer_id(transfer_id);
+    message.mutable_transfer()->set_index(static_cast<uint32_t>(first));
+    message.mutable_transfer()->set_total(static_cast<uint32_t>(fds.size()));
+    const size_t end = std::min(first + kMaxFdsPerMessage, fds.size());
+    Packet packet{message.SerializeAsString(),
+                  {fds.begin() + static_cast<ptrdiff_t>(first), fds.begin() + static_cast<ptrdiff_t>(end)}};
+    TANDEM_RETURN_IF_ERROR(SendLocked(*connection->second, std::move(packet)));
+  }
+  return Status::Ok();
+}
+
+void LeaseServer::Refuse(Connection& connection, const Status& why) {
+  v1::LeaseMessage message;
+  FillStatusDetail(why, message.mutable_refused());
+  SendMessage(connection.socket.get(), message.SerializeAsString(), {}, false).ok();
+}
+
+void LeaseServer::Close(uint64_t session_id) {
+  std::shared_ptr<Connection> closed;
+  std::lock_guard lock(mutex_);
+  auto it = by_session_.find(session_id);
+  if (it == by_session_.end()) return;
+  auto connection = connections_.find(it->second);
+  if (connection != connections_.end()) {
+    closed = connection->second;
+    // Both leave the epoll set before they are closed: a fork of the client may hold the other end open.
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closed->socket.get(), nullptr);
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closed->pidfd.get(), nullptr);
+    ::shutdown(closed->socket.get(), SHUT_RDWR);
+    connections_.erase(connection);
+  }
+  by_session_.erase(it);
+}
+
+void LeaseServer::Drop(uint64_t connection_id, const std::string& why) {
+  std::shared_ptr<Connection> connection;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = connections_.find(connection_id);
+    if (it == connections_.end()) return;
+    connection = it->second;
+    connections_.erase(it);
+    by_session_.erase(connection->session_id);
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->pidfd.get(), nullptr);
+  }
+  if (connection->session_id != 0) control_.SessionLost(connection->session_id, why);
+}
+
+void LeaseServer::DropLate() {
+  std::vector<uint64_t> late;
+  const auto limit = Waiter::Clock::now() - options_.attach_deadline;
+  {
+    std::lock_guard lock(mutex_);
+    if (connections_.size() == by_session_.size()) return;
+    for (const auto& [id, connection] : connections_) {
+      if (connection->session_id == 0 && connection->since <= limit) late.push_back(id);
+    }
+  }
+  for (uint64_t id : late) Drop(id, "it did not attach in time");
+}
+
+}  // namespace tandem::daemon

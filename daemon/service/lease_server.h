@@ -1,0 +1,88 @@
+// File: lease_server.h
+//
+// `LeaseServer`: the lease sockets. One thread waits for all of them: it takes the peer's credentials and pidfd, attaches
+// sessions, files descriptors that clients send, and reports a session as lost when its process dies (pidfd) or its
+// socket ends. Sends never block: a client that does not read fills a bounded backlog of its own and disturbs nobody.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "daemon/control/control.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+struct LeaseServerOptions {
+  std::string path;
+  unsigned mode = 0660;
+  size_t max_unattached = 256;   // connections that have not attached yet
+  std::chrono::milliseconds attach_deadline{5000};
+  size_t max_backlog = 256;      // messages that a client has not read
+};
+
+class LeaseServer final : public LeasePort {
+ public:
+  // Listens and starts the thread. ALREADY_EXISTS if a live daemon answers at the path. `control` outlives this.
+  static Result<std::unique_ptr<LeaseServer>> Start(LeaseServerOptions options, Control& control);
+  // Closes all leases (without ending their sessions) and removes the socket's file.
+  ~LeaseServer() override;
+
+  Status Send(uint64_t session_id, uint64_t transfer_id, const std::vector<SharedFd>& fds) override;
+  void Close(uint64_t session_id) override;
+
+  // The descriptor, for its owner and group to be set.
+  const std::string& path() const { return options_.path; }
+  // Open connections, attached or not.
+  size_t connections();
+
+ private:
+  struct Packet {
+    std::string body;
+    std::vector<SharedFd> fds;
+  };
+  // One client. `backlog` is guarded by mutex_; the rest is the thread's own, but for the socket's sends.
+  struct Connection {
+    uint64_t id = 0;
+    UniqueFd socket;
+    UniqueFd pidfd;
+    PeerIdentity peer;
+    uint64_t session_id = 0;  // 0: not attached
+    Waiter::Clock::time_point since = Waiter::Clock::now();
+    std::deque<Packet> backlog;
+  };
+
+  LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll, UniqueFd wake);
+  void Run();
+  void Accept();
+  void Readable(uint64_t connection_id);
+  Status Handle(Connection& connection, const std::string& body, std::vector<UniqueFd> fds);
+  void Flush(uint64_t connection_id);
+  Status SendLocked(Connection& connection, Packet packet);
+  void Refuse(Connection& connection, const Status& why);
+  void Drop(uint64_t connection_id, const std::string& why);
+  void DropLate();
+  int Timeout();
+  std::shared_ptr<Connection> Find(uint64_t connection_id);
+  void Watch(int fd, uint64_t tag, uint32_t events, bool add);
+
+  const LeaseServerOptions options_;
+  Control& control_;
+  UniqueFd listener_, epoll_, wake_;
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<Connection>> connections_;
+  std::map<uint64_t, uint64_t> by_session_;
+  uint64_t next_connection_ = 1;
+  bool stopping_ = false;
+  bool orphans_possible_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,26 @@
+// File: status_codec.h
+//
+// Tandem's status as gRPC's: the code and message as they are, the detail in the trailer "tandem-status-bin". The one
+// place in the daemon where it happens; the client library has its own reader.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
+
+#include "tandem/status.h"
+
+namespace tandem::v1 {
+class StatusDetail;
+}
+
+namespace tandem::daemon {
+
+inline constexpr char kStatusTrailer[] = "tandem-status-bin";
+
+// `status` with its detail as the protocol has it.
+void FillStatusDetail(const Status& status, v1::StatusDetail* detail);
+
+// Adds the trailer to `context` and returns gRPC's status; OK stays OK.
+grpc::Status ToGrpc(grpc::ServerContext* context, const Status& status);
+
+}  // namespace tandem::daemon
