@@ -1,0 +1,46 @@
+// File: planner_fixtures.h
+//
+// Groups and requests for the planner's tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/planner/planner.h"
+
+namespace tandem::plan {
+
+// `world` GPUs behind NVSwitches, with peer access.
+GroupContext SwitchGroup(int world);
+// The eight GPUs of a DGX-1: two fully linked quads, mates i and i + 4; peer access over links only.
+GroupContext MeshGroup();
+// `world` GPUs on PCIe with peer access.
+GroupContext PcieGroup(int world);
+
+Operand Tensor(Role role, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides = {});
+OpRequest Request(Op op, std::vector<Operand> operands);
+// All-reduce of `count` elements.
+OpRequest AllReduce(int64_t count, DType dtype = DType::kF32);
+// A [m, k] shard, B [k, n], gathered along `dim`.
+OpRequest GatherMatmul(int world, int64_t m, int64_t n, int64_t k, int dim = 0, DType dtype = DType::kF32);
+// A [m, k], B [k, n], product scattered along `dim`.
+OpRequest MatmulScatter(int world, int64_t m, int64_t n, int64_t k, int dim = 0, DType dtype = DType::kF32);
+OpRequest MatmulAllReduce(int64_t m, int64_t n, int64_t k, DType dtype = DType::kF32);
+
+std::vector<OpRequest> OnAllRanks(const OpRequest& request, int world);
+
+// Plans `request` on all ranks of `group`.
+Result<Plan> PlanOf(const OpRequest& request, const GroupContext& group);
+
+// The reason against `algorithm` in `plan`; "not refused" if it is the chosen one.
+std::string ReasonAgainst(const Plan& plan, Algorithm algorithm);
+
+// Every step of `program` in program order, collectives expanded.
+std::vector<Step> ExpandedSteps(const RankProgram& program);
+
+// Runs all programs in program order as on one in-order queue a rank. Empty, or what is wrong: a deadlock, a word that
+// is signalled twice or never waited for, an access out of its bounds, a peer's operand that is written or read and is
+// not symmetric, a program that does not close.
+std::string Simulate(const Plan& plan, const std::vector<OpRequest>& requests);
+
+}  // namespace tandem::plan

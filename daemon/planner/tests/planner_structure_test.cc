@@ -1,0 +1,486 @@
+// Programs of every algorithm: they run to their end in program order, close, stay within their buffers, and have the
+// schedules that docs/algorithms.md describes.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <algorithm>
+
+#include "daemon/planner/tests/planner_fixtures.h"
+#include "daemon/planner/views.h"
+
+namespace tandem::plan {
+namespace {
+
+// Plans `request` by each of its algorithms that can run, and simulates the programs. Returns how many ran.
+int RunAll(OpRequest request, const GroupContext& group) {
+  int ran = 0;
+  const int world = group.topology.size();
+  for (Algorithm algorithm : AlgorithmsOf(request.op)) {
+    request.algorithm = algorithm;
+    const auto requests = OnAllRanks(request, world);
+    auto plan = MakePlan(requests, group);
+    if (!plan.ok()) {
+      EXPECT_EQ(plan.status().code(), Code::kFailedPrecondition) << plan.status().ToString();
+      continue;
+    }
+    ++ran;
+    EXPECT_EQ(Simulate(*plan, requests), "") << plan->summary << " by " << AlgorithmName(algorithm) << "\n"
+                                             << ListProgram(plan->programs[0]);
+    EXPECT_EQ(plan->programs.size(), static_cast<size_t>(world));
+    for (const RankProgram& program : plan->programs) {
+      EXPECT_EQ(program.workspace_bytes, plan->workspace_bytes);
+      for (size_t i = 0; i < program.steps.size(); ++i) {
+        EXPECT_LT(program.steps[i].lane, program.lanes);
+        for (uint32_t dep : program.steps[i].deps) EXPECT_LT(dep, i);
+      }
+    }
+  }
+  return ran;
+}
+
+OpRequest Symmetric(OpRequest request) {
+  for (Operand& operand : request.operands) {
+    operand.symmetric = operand.role == Role::kOutput || operand.role == Role::kC || operand.role == Role::kGatheredA;
+  }
+  return request;
+}
+
+class EveryWorld : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, EveryWorld, testing::Range(1, 9));
+
+TEST_P(EveryWorld, AllReduceRunsAtAnyCount) {
+  const int world = GetParam();
+  for (bool nccl : {true, false}) {
+    GroupContext group = SwitchGroup(world);
+    group.nccl = nccl;
+    for (int64_t count : {0, 1, 5, 7, 1000, 100003}) {
+      OpRequest request = AllReduce(count, DType::kBf16);
+      for (ReduceOp reduce_op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+        request.reduce_op = reduce_op;
+        EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+        EXPECT_EQ(RunAll(Symmetric(request), group), nccl ? 3 : 2);
+        request.wire = WireType::kF32;
+        EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+        request.wire = WireType::kOutput;
+      }
+      request.operands[1].alias_of = 0;
+      EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+      request.operands[0].symmetric = request.operands[1].symmetric = true;
+      EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+    }
+    // Strided operands, and bulk.
+    EXPECT_GT(RunAll(Request(Op::kAllReduce, {Tensor(Role::kInput, DType::kF32, {5, 7}, {1, 5}),
+                                              Tensor(Role::kOutput, DType::kF32, {5, 7}, {10, 1})}),
+                     group),
+              0);
+    EXPECT_GT(RunAll(AllReduce(int64_t{33} << 20), group), 0);
+  }
+}
+
+TEST_P(EveryWorld, MovesRunAlongAnyDimension) {
+  const int world = GetParam();
+  for (bool nccl : {true, false}) {
+    GroupContext group = SwitchGroup(world);
+    group.nccl = nccl;
+    for (int dim : {0, 1, 2, -1}) {
+      for (int64_t extent : {0, 1, 3}) {
+        std::vector<int64_t> shard = {2, 3, 5}, whole = shard;
+        const int front = dim < 0 ? dim + 3 : dim;
+        shard[front] = extent;
+        whole[front] = extent * world;
+        OpRequest gather = Request(Op::kAllGather, {Tensor(Role::kInput, DType::kI64, shard),
+                                                    Tensor(Role::kOutput, DType::kI64, whole)});
+        OpRequest scatter = Request(Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, whole),
+                                                         Tensor(Role::kOutput, DType::kF16, shard)});
+        OpRequest exchange = Request(Op::kAllToAll, {Tensor(Role::kInput, DType::kU8, whole),
+                                                     Tensor(Role::kOutput, DType::kU8, whole)});
+        for (OpRequest* request : {&gather, &scatter, &exchange}) {
+          request->dim = dim;
+          const int least = request->op == Op::kAllToAll ? 1 : 2;
+          EXPECT_EQ(RunAll(*request, group), least + (nccl ? 1 : 0));
+          EXPECT_EQ(RunAll(Symmetric(*request), group), least + (nccl ? 1 : 0));
+        }
+        exchange.operands[1].alias_of = 0;
+        exchange.operands[0].symmetric = exchange.operands[1].symmetric = true;
+        EXPECT_EQ(RunAll(exchange, group), nccl ? 2 : 1);
+        scatter.low_contention = true;
+        EXPECT_EQ(RunAll(scatter, group), 1);
+      }
+    }
+  }
+}
+
+TEST_P(EveryWorld, RootedAndLocalOperationsRun) {
+  const int world = GetParam();
+  const GroupContext group = SwitchGroup(world);
+  for (int root = 0; root < world; ++root) {
+    for (Op op : {Op::kBroadcast, Op::kReduce}) {
+      OpRequest request = Request(op, {Tensor(Role::kInput, DType::kF32, {3, 7}, {1, 3}),
+                                       Tensor(Role::kOutput, DType::kF32, {3, 7})});
+      request.root = root;
+      EXPECT_EQ(RunAll(request, group), 2);
+      EXPECT_EQ(RunAll(Symmetric(request), group), 2);
+      OpRequest in_place = request;
+      in_place.operands[1].spec = in_place.operands[0].spec;
+      in_place.operands[1].alias_of = 0;
+      EXPECT_EQ(RunAll(in_place, group), 2);
+    }
+  }
+  EXPECT_EQ(RunAll(Request(Op::kEmpty, {}), group), 1);
+  EXPECT_EQ(RunAll(Request(Op::kBarrier, {}), group), 2);
+  EXPECT_EQ(RunAll(Request(Op::kAsyncInputMatmul,
+                           {Tensor(Role::kA, DType::kF32, {8, 3}), Tensor(Role::kB, DType::kF32, {3, 5}),
+                            Tensor(Role::kC, DType::kF32, {8, 5}), Tensor(Role::kChunkSignals, DType::kI32, {4})}),
+                   group),
+            1);
+}
+
+TEST_P(EveryWorld, AllGatherMatmulRuns) {
+  const int world = GetParam();
+  for (bool nccl : {true, false}) {
+    GroupContext group = SwitchGroup(world);
+    group.nccl = nccl;
+    for (int dim : {0, 1, 2}) {
+      for (int64_t extent : {0, 1, 5}) {
+        for (DType dtype : {DType::kF32, DType::kBf16}) {
+          std::vector<int64_t> a = {2, 3, 4};
+          a[dim] = extent;
+          std::vector<int64_t> whole = a;
+          whole[dim] *= world;
+          OpRequest request = Request(
+              Op::kAllGatherMatmul,
+              {Tensor(Role::kA, dtype, a), Tensor(Role::kB, dtype, {whole[2], 6}, {1, whole[2] + 1}),
+               Tensor(Role::kB, dtype, {whole[2], 1}), Tensor(Role::kC, dtype, {whole[0], whole[1], 6}),
+               Tensor(Role::kC, dtype, {whole[0], whole[1], 1}), Tensor(Role::kGatheredA, dtype, whole),
+               Tensor(Role::kBias, dtype, {6}), Tensor(Role::kBias, DType::kF32, {1})});
+          request.dim = dim;
+          EXPECT_EQ(RunAll(request, group), 3);
+          EXPECT_EQ(RunAll(Symmetric(request), group), 3);
+          request.operands.erase(request.operands.begin() + 5);
+          EXPECT_EQ(RunAll(request, group), 3);
+          for (int lanes : {1, 2, 3, 8}) {
+            request.lanes = lanes;
+            request.algorithm = Algorithm::kPipeline;
+            EXPECT_EQ(RunAll(request, group), 3);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryWorld, ScalesTravelOrStayByTheirShape) {
+  const int world = GetParam();
+  const GroupContext group = SwitchGroup(world);
+  struct Case {
+    std::vector<int64_t> shape;
+    std::string mode;
+  };
+  for (int dim : {0, 1, 2}) {
+    std::vector<int64_t> a = {2, 3, 4};
+    std::vector<int64_t> whole = a;
+    whole[dim] *= world;
+    for (const Case& scale : {Case{{}, "tensor_wise"}, Case{{1}, "tensor_wise"},
+                              Case{{a[0], a[1], 1}, "row_wise_sharded"},
+                              Case{{whole[0], whole[1], 1},
+                                   world == 1 || dim == 2 ? "row_wise_sharded" : "row_wise_replicated"}}) {
+      OpRequest request = Request(
+          Op::kAllGatherMatmul,
+          {Tensor(Role::kA, DType::kF8E4M3, a), Tensor(Role::kB, DType::kF8E5M2, {whole[2], 6}),
+           Tensor(Role::kC, DType::kBf16, {whole[0], whole[1], 6}), Tensor(Role::kScaleA, DType::kF32, scale.shape),
+           Tensor(Role::kScaleB, DType::kF32, {1, 6}), Tensor(Role::kResultScale, DType::kF32, {1})});
+      request.dim = dim;
+      EXPECT_EQ(RunAll(request, group), 3);
+      auto plan = PlanOf(request, group);
+      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+      EXPECT_EQ(plan->scale_mode, scale.mode);
+      request.algorithm = Algorithm::kRing;
+      request.steps = 3 * world;
+      EXPECT_EQ(Simulate(*PlanOf(request, group), OnAllRanks(request, world)), "");
+    }
+  }
+}
+
+TEST_P(EveryWorld, MatmulReduceScatterRuns) {
+  const int world = GetParam();
+  for (bool nccl : {true, false}) {
+    GroupContext group = SwitchGroup(world);
+    group.nccl = nccl;
+    for (int dim : {0, 1, 2}) {
+      for (int64_t extent : {0, 1, 3}) {
+        for (WireType wire : {WireType::kOutput, WireType::kF32}) {
+          std::vector<int64_t> product = {2, 3, 4};
+          product[dim] = extent * world;
+          std::vector<int64_t> c = product;
+          c[dim] = extent;
+          OpRequest request = Request(
+              Op::kMatmulReduceScatter,
+              {Tensor(Role::kA, DType::kF8E4M3, {product[0], product[1], 5}),
+               Tensor(Role::kB, DType::kF8E4M3, {5, product[2]}), Tensor(Role::kC, DType::kBf16, c),
+               Tensor(Role::kScaleA, DType::kF32, {product[0], product[1], 1}),
+               Tensor(Role::kScaleB, DType::kF32, {1, product[2]}), Tensor(Role::kBias, DType::kF32, {product[2]})});
+          request.dim = dim;
+          request.wire = wire;
+          EXPECT_EQ(RunAll(request, group), 3);
+          request.operands.resize(3);
+          EXPECT_EQ(RunAll(request, group), 3);
+          for (int lanes : {1, 2, 5}) {
+            for (int pieces : {1, 2, 4}) {
+              request.algorithm = Algorithm::kRing;
+              request.lanes = lanes;
+              request.steps = pieces * world;
+              auto plan = PlanOf(request, group);
+              ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+              EXPECT_EQ(Simulate(*plan, OnAllRanks(request, world)), "");
+              EXPECT_EQ(plan->steps, world == 1 ? 1 : pieces * world);
+            }
+          }
+          request.steps = 0;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryWorld, MatmulAllReduceRunsAtAnyRowCount) {
+  const int world = GetParam();
+  for (bool nccl : {true, false}) {
+    GroupContext group = SwitchGroup(world);
+    group.nccl = nccl;
+    for (int64_t m : {0, 1, 7, 33}) {
+      for (WireType wire : {WireType::kOutput, WireType::kF32}) {
+        OpRequest request = MatmulAllReduce(m, 6, 5, DType::kBf16);
+        request.wire = wire;
+        EXPECT_EQ(RunAll(request, group), 2);
+        EXPECT_EQ(RunAll(Symmetric(request), group), 2);
+        request.operands.push_back(Tensor(Role::kBias, DType::kBf16, {6}));
+        for (int lanes : {1, 2, 4}) {
+          request.lanes = lanes;
+          EXPECT_EQ(RunAll(request, group), 2);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryWorld, SendReceiveMatchesWhateverTheOrder) {
+  const int world = GetParam();
+  std::vector<OpRequest> requests;
+  for (int r = 0; r < world; ++r) {
+    // To each rank, itself too, two messages; receives are named before sends on odd ranks.
+    OpRequest request = Request(Op::kSendReceive, {});
+    for (int peer = 0; peer < world; ++peer) {
+      for (int k = 0; k < 2; ++k) {
+        request.operands.push_back(Tensor(Role::kInput, DType::kF32, {r + 1, k + 1}));
+        request.operands.push_back(Tensor(Role::kOutput, DType::kF32, {peer + 1, k + 1}));
+        const int slot = static_cast<int>(request.operands.size()) - 2;
+        request.transfers.push_back({true, peer, slot});
+        request.transfers.push_back({false, peer, slot + 1});
+      }
+    }
+    if (r % 2 == 1) std::stable_partition(request.transfers.begin(), request.transfers.end(), [](const Transfer& t) {
+      return !t.send;
+    });
+    requests.push_back(std::move(request));
+  }
+  ASSERT_TRUE(CompareRequests(requests).ok()) << CompareRequests(requests).ToString();
+  auto plan = MakePlan(requests, SwitchGroup(world));
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(Simulate(*plan, requests), "") << ListProgram(plan->programs[0]);
+}
+
+TEST(SendReceive, WritesSymmetricSlotsInPlace) {
+  OpRequest request = Request(Op::kSendReceive, {Tensor(Role::kInput, DType::kF32, {9}),
+                                                 Tensor(Role::kOutput, DType::kF32, {9})});
+  request.operands[1].symmetric = true;
+  std::vector<OpRequest> requests = OnAllRanks(request, 3);
+  for (int r = 0; r < 3; ++r) requests[r].transfers = {{true, (r + 1) % 3, 0}, {false, (r + 2) % 3, 1}};
+  auto plan = MakePlan(requests, SwitchGroup(3));
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(Simulate(*plan, requests), "");
+  EXPECT_EQ(plan->workspace_bytes, 0u);
+  EXPECT_EQ(plan->bytes_moved, 36u);
+}
+
+TEST(HybridCubeMesh, FollowsOnlyLinksThatExist) {
+  const GroupContext group = MeshGroup();
+  for (int64_t count : {1, 1000, 65536, int(9) << 20}) {  // the last one in the bulk area, with an entry exchange
+    OpRequest request = AllReduce(count, DType::kF32);
+    request.algorithm = Algorithm::kHybridCubeMesh;
+    const auto requests = OnAllRanks(request, 8);
+    auto plan = MakePlan(requests, group);
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    EXPECT_EQ(Simulate(*plan, requests), "");
+    int pushes = 0;
+    for (const RankProgram& program : plan->programs) {
+      const auto check = [&](int peer, const Step& step) {
+        EXPECT_GT(group.topology.nvlinks[program.rank][peer], 0)
+            << "rank " << program.rank << " reaches " << peer << " at " << step.label;
+      };
+      for (const Step& step : ExpandedSteps(program)) {
+        if (const auto* copy = std::get_if<CopyStep>(&step.work); copy && copy->dst.ref.rank != program.rank) {
+          ++pushes;
+          check(copy->dst.ref.rank, step);
+        } else if (const auto* signal = std::get_if<SignalStep>(&step.work)) {
+          check(signal->to_rank, step);
+        } else if (const auto* wait = std::get_if<WaitStep>(&step.work)) {
+          check(wait->from_rank, step);
+        }
+      }
+    }
+    EXPECT_EQ(pushes, 8 * 4);
+  }
+}
+
+TEST(HybridCubeMesh, SumsInOneOrderOnAllRanks) {
+  OpRequest request = AllReduce(10);
+  request.algorithm = Algorithm::kHybridCubeMesh;
+  auto plan = PlanOf(request, MeshGroup());
+  ASSERT_TRUE(plan.ok());
+  for (const RankProgram& program : plan->programs) {
+    std::vector<const ReduceStep*> sums;
+    const std::vector<Step> steps = ExpandedSteps(program);
+    for (const Step& step : steps) {
+      if (const auto* reduce = std::get_if<ReduceStep>(&step.work)) sums.push_back(reduce);
+    }
+    ASSERT_EQ(sums.size(), 2u);
+    EXPECT_EQ(sums[0]->sources.size(), 4u);
+    // The first quad's sum comes first: own quad sum on ranks 0 to 3, the mate's on 4 to 7.
+    const bool own_first = sums[1]->sources[0] == sums[0]->dst;
+    EXPECT_EQ(own_first, program.rank < 4);
+  }
+}
+
+TEST(Ring, MultipliesTheNeighboursSliceFirstAndItsOwnLast) {
+  const int world = 4, lanes = 3, pieces = 2;
+  OpRequest request = MatmulScatter(world, 32, 4, 4);
+  request.algorithm = Algorithm::kRing;
+  request.lanes = lanes;
+  request.steps = world * pieces;
+  auto plan = PlanOf(request, SwitchGroup(world));
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(plan->steps, 8);
+  EXPECT_EQ(plan->lanes, lanes);
+  for (const RankProgram& program : plan->programs) {
+    const int r = program.rank;
+    int multiplied = 0, groups = 0;
+    for (const Step& step : program.steps) {
+      const int i = multiplied / world, j = multiplied % world;
+      if (const auto* matmul = std::get_if<MatmulStep>(&step.work)) {
+        const int owner = (r + j + 1) % world;
+        EXPECT_EQ(step.lane, (i + j) % lanes);
+        EXPECT_EQ(matmul->a.ref.offset, static_cast<uint64_t>((owner * 8 + i * 4) * 4 * 4));
+        // The own slice is multiplied into the output and not copied.
+        EXPECT_EQ(matmul->c.ref.space, owner == r ? Space::kOperand : Space::kWorkspace);
+        ++multiplied;
+      } else if (const auto* group = std::get_if<TransferGroupStep>(&step.work)) {
+        const int sent_j = (multiplied - 1) % world;
+        ASSERT_EQ(group->parts.size(), 2u);
+        EXPECT_EQ(group->parts[0].peer, (r + sent_j + 1) % world);
+        EXPECT_EQ(group->parts[1].peer, (r - sent_j - 1 + world) % world);
+        ++groups;
+      }
+    }
+    EXPECT_EQ(multiplied, world * pieces);
+    EXPECT_EQ(groups, (world - 1) * pieces);
+    EXPECT_EQ(StepKindName(program.steps.back()), "reduce");
+  }
+}
+
+TEST(Ring, SendSlicesScaleWithLanesNotWithSteps) {
+  const auto workspace = [](int lanes, int steps) {
+    OpRequest request = MatmulScatter(4, 4096, 64, 64);
+    request.algorithm = Algorithm::kRing;
+    request.lanes = lanes;
+    request.steps = steps;
+    auto plan = PlanOf(request, SwitchGroup(4));
+    EXPECT_TRUE(plan.ok());
+    return plan.ok() ? plan->workspace_bytes : 0;
+  };
+  const uint64_t slice = 1024 * 64 * 4;
+  EXPECT_EQ(workspace(1, 4), 3 * slice + slice);
+  EXPECT_EQ(workspace(2, 4), 3 * slice + 2 * slice);
+  EXPECT_EQ(workspace(2, 16), 3 * slice + 2 * slice / 4);
+  EXPECT_EQ(workspace(4, 16), 3 * slice + 4 * slice / 4);
+}
+
+TEST(Pipeline, MultipliesOwnChunkFirstAndKeepsCopiesOnOneLane) {
+  OpRequest request = GatherMatmul(4, 8, 6, 4);
+  request.algorithm = Algorithm::kPipeline;
+  auto plan = PlanOf(request, SwitchGroup(4));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->lanes, 2);
+  EXPECT_EQ(plan->steps, 4);
+  EXPECT_EQ(plan->bytes_moved, 3u * 8 * 4 * 4);
+  for (const RankProgram& program : plan->programs) {
+    std::vector<uint64_t> rows;
+    for (const Step& step : program.steps) {
+      EXPECT_TRUE(!std::holds_alternative<CopyStep>(step.work) || step.lane == 1);
+      if (const auto* matmul = std::get_if<MatmulStep>(&step.work)) rows.push_back(matmul->c.ref.offset / (8 * 6 * 4));
+    }
+    ASSERT_EQ(rows.size(), 4u);
+    for (int j = 0; j < 4; ++j) EXPECT_EQ(rows[j], static_cast<uint64_t>((program.rank + j) % 4));
+  }
+}
+
+TEST(Pipeline, GathersIntoASymmetricTensorInPlace) {
+  OpRequest request = GatherMatmul(4, 8, 6, 4);
+  request.operands.push_back(Tensor(Role::kGatheredA, DType::kF32, {32, 4}));
+  request.algorithm = Algorithm::kPipeline;
+  auto copied = PlanOf(request, SwitchGroup(4));
+  request.operands.back().symmetric = true;
+  auto in_place = PlanOf(request, SwitchGroup(4));
+  ASSERT_TRUE(copied.ok() && in_place.ok());
+  EXPECT_EQ(copied->gathered_a_bytes, 32u * 4 * 4);
+  EXPECT_GT(copied->workspace_bytes, 0u);
+  EXPECT_EQ(in_place->gathered_a_bytes, 0u);
+  EXPECT_EQ(in_place->workspace_bytes, 0u);
+}
+
+TEST(Wire, ExactSumsTravelAsF32AndRoundOnce) {
+  OpRequest request = MatmulScatter(4, 64, 8, 8, 0, DType::kBf16);
+  request.algorithm = Algorithm::kPipeline;
+  auto rounded = PlanOf(request, SwitchGroup(4));
+  request.wire = WireType::kF32;
+  auto exact = PlanOf(request, SwitchGroup(4));
+  ASSERT_TRUE(rounded.ok() && exact.ok());
+  EXPECT_EQ(rounded->wire_type, "bf16");
+  EXPECT_EQ(rounded->roundings, 2);
+  EXPECT_EQ(exact->wire_type, "f32");
+  EXPECT_EQ(exact->roundings, 1);
+  EXPECT_EQ(exact->bytes_moved, 2 * rounded->bytes_moved);
+}
+
+TEST(Bulk, IsUsedAboveTheWorkspaceBound) {
+  // One-shot on two ranks needs one slot of the tensor's size.
+  OpRequest request = AllReduce(int64_t{8} << 20);  // 32 MiB
+  request.algorithm = Algorithm::kOneShot;
+  auto within = PlanOf(request, SwitchGroup(2));
+  request.operands[0].spec.shape = request.operands[1].spec.shape = {(int64_t{8} << 20) + 1};
+  auto above = PlanOf(request, SwitchGroup(2));
+  ASSERT_TRUE(within.ok() && above.ok());
+  EXPECT_EQ(within->workspace_bytes, uint64_t{32} << 20);
+  EXPECT_EQ(within->bulk_bytes, 0u);
+  EXPECT_EQ(above->workspace_bytes, 0u);
+  EXPECT_GT(above->bulk_bytes, uint64_t{32} << 20);
+}
+
+TEST(Listing, NamesStepsLanesAndPlaces) {
+  OpRequest request = GatherMatmul(2, 8, 6, 4);
+  request.algorithm = Algorithm::kPipeline;
+  auto plan = PlanOf(request, SwitchGroup(2));
+  ASSERT_TRUE(plan.ok());
+  const std::string listing = ListProgram(plan->programs[1]);
+  EXPECT_NE(listing.find("rank 1 of 2"), std::string::npos) << listing;
+  EXPECT_NE(listing.find("0 lane 1  copy  op0@1+0 f32[8, 4] -> ws@0+0  128 B (ce)  # chunk 1 to 0"), std::string::npos)
+      << listing;
+  EXPECT_NE(listing.find("wait  word 0 from rank 0"), std::string::npos) << listing;
+  request = AllReduce(8);
+  request.algorithm = Algorithm::kOneShot;
+  const std::string one_shot = ListProgram(PlanOf(request, SwitchGroup(2))->programs[0]);
+  EXPECT_NE(one_shot.find("collective  all_reduce by one_shot"), std::string::npos) << one_shot;
+  EXPECT_NE(one_shot.find("  0.0 lane 0  copy"), std::string::npos) << one_shot;
+}
+
+}  // namespace
+}  // namespace tandem::plan
