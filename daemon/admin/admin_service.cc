@@ -1,0 +1,275 @@
+#include "daemon/admin/admin_service.h"
+
+#include <map>
+#include <utility>
+
+#include "common/log.h"
+#include "daemon/observe/chrome_trace.h"
+#include "daemon/observe/plan_totals.h"
+#include "daemon/topology/topology_file.h"
+#include "tandem/engine/v1/engine.pb.h"
+#include "tandem/op_request.h"
+
+namespace tandem::daemon {
+namespace {
+
+grpc::Status ToGrpc(const Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), status.message());
+}
+
+const char* StateName(EngineState state) {
+  switch (state) {
+    case EngineState::kStarting: return "starting";
+    case EngineState::kReady: return "ready";
+    case EngineState::kDown: return "down";
+    case EngineState::kFused: return "fused";
+  }
+  return "down";
+}
+
+void Fill(const PlanTotals& totals, admin::v1::PlanStats* stats) {
+  stats->set_launches(totals.launches);
+  stats->set_failures(totals.failures);
+  stats->set_mean_us(totals.mean_us);
+  stats->set_p50_us(totals.p50_us);
+  stats->set_p99_us(totals.p99_us);
+  stats->set_max_us(totals.max_us);
+  stats->set_bytes_moved(totals.bytes_moved);
+}
+
+}  // namespace
+
+grpc::Status AdminService::GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
+                                       admin::v1::GetTopologyReply* reply) {
+  reply->set_topology_toml(WriteTopology(sources_.topology));
+  reply->set_topology_class(std::string(TopologyClassName(Classify(sources_.topology))));
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*,
+                                  admin::v1::DoctorReply* reply) {
+  for (DoctorFinding& finding : Diagnose(GatherDoctor(sources_))) {
+    auto* out = reply->add_findings();
+    out->set_severity(static_cast<admin::v1::Finding::Severity>(finding.severity));
+    out->set_check(std::move(finding.check));
+    out->set_message(std::move(finding.message));
+    out->set_advice(std::move(finding.advice));
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
+                                        admin::v1::ListSessionsReply* reply) {
+  for (const SessionSnapshot& session : sources_.control->SnapshotSessions()) {
+    auto* out = reply->add_sessions();
+    out->set_id(session.id);
+    out->set_uid(session.uid);
+    out->set_gid(session.gid);
+    out->set_pid(session.pid);
+    out->set_name(log::OneLine(session.name));
+    out->set_age_seconds(session.age_seconds);
+    out->set_groups(session.groups);
+    out->set_tensors(session.tensors);
+    out->set_registrations(session.registrations);
+    out->set_channels(session.channels);
+    out->set_bytes(session.bytes);
+    out->set_descriptors(session.descriptors);
+    out->set_cgroup(session.cgroup);
+    out->set_command(session.command);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListGroups(grpc::ServerContext*, const admin::v1::ListGroupsRequest*,
+                                      admin::v1::ListGroupsReply* reply) {
+  std::map<uint64_t, uint64_t> group_of_plan, launches;
+  auto plans = ReadAllPlans(sources_.stats);
+  for (const auto& gpu : plans) {
+    for (const auto& plan : gpu) group_of_plan[plan.plan_id] = plan.group_id;
+  }
+  for (const auto& [plan, totals] : SumPlans(plans)) launches[group_of_plan[plan]] += totals.launches;
+  for (const GroupSnapshot& group : sources_.control->SnapshotGroups()) {
+    auto* out = reply->add_groups();
+    out->set_id(group.id);
+    out->set_name(group.name);
+    out->set_uid(group.uid);
+    out->set_incarnation(group.incarnation);
+    out->set_world_size(group.world_size);
+    out->set_state(group.state);
+    out->set_state_reason(group.state_reason);
+    out->set_topology_class(group.topology_class);
+    for (const MemberSnapshot& member : group.members) {
+      auto* to = out->add_members();
+      to->set_rank(member.rank);
+      to->set_session_id(member.session_id);
+      to->set_pid(member.pid);
+      to->set_gpu_uuid(member.gpu_uuid);
+      to->set_left(member.left);
+    }
+    out->set_plans(group.plans);
+    out->set_workspace_bytes(group.workspace_bytes);
+    out->set_unshared_workspace_bytes(group.unshared_workspace_bytes);
+    out->set_bulk_bytes(group.bulk_bytes);
+    out->set_launches(launches[group.id]);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListPools(grpc::ServerContext*, const admin::v1::ListPoolsRequest*,
+                                     admin::v1::ListPoolsReply* reply) {
+  for (const PoolSnapshot& pool : sources_.control->SnapshotPools()) {
+    auto* out = reply->add_pools();
+    out->set_gpu_uuid(pool.gpu_uuid);
+    out->set_memory_bytes(pool.memory_bytes);
+    out->set_segment_bytes(pool.segment_bytes);
+    out->set_used_bytes(pool.used_bytes);
+    out->set_registered_bytes(pool.registered_bytes);
+    for (const SegmentSnapshot& segment : pool.segments) {
+      auto* to = out->add_segments();
+      to->set_id(segment.id);
+      to->set_bytes(segment.bytes);
+      to->set_used_bytes(segment.used_bytes);
+      to->set_group_id(segment.group_id);
+      to->set_purpose(segment.purpose);
+    }
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
+                                     admin::v1::ListPlansReply* reply) {
+  auto plans = sources_.control->SnapshotPlans(request->group_id(), request->plan_id(), request->programs());
+  if (plans.empty() && request->plan_id() != 0) {
+    return ToGrpc(NotFound("there is no plan " + std::to_string(request->plan_id())));
+  }
+  if (plans.empty() && request->group_id() != 0) {
+    bool known = false;
+    for (const auto& group : sources_.control->SnapshotGroups()) known |= group.id == request->group_id();
+    if (!known) return ToGrpc(NotFound("there is no group " + std::to_string(request->group_id())));
+  }
+  auto totals = SumPlans(ReadAllPlans(sources_.stats));
+  for (PlanSnapshot& plan : plans) {
+    auto* out = reply->add_plans();
+    if (!out->mutable_info()->ParseFromString(plan.info)) {
+      return ToGrpc(Internal("plan " + std::to_string(plan.plan_id) + " has an unreadable explanation"));
+    }
+    out->set_group_name(plan.group_name);
+    for (auto& program : plan.programs) out->add_programs(std::move(program));
+    Fill(totals[plan.plan_id], out->mutable_stats());
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
+                                    admin::v1::GetQueueReply* reply) {
+  std::map<uint64_t, std::pair<std::string, std::string>> plans;  // group and summary
+  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans(0, 0, false)) {
+    v1::PlanInfo info;
+    if (info.ParseFromString(plan.info)) plans[plan.plan_id] = {plan.group_name, info.summary()};
+  }
+  for (int gpu = 0; gpu < sources_.engines->count(); ++gpu) {
+    auto queue = sources_.engines->QueueSnapshot(gpu);
+    if (!queue.ok()) continue;  // doctor and stats say that the engine is down
+    for (const auto& item : (*queue)->items()) {
+      auto* out = reply->add_entries();
+      out->set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
+      out->set_plan_id(item.plan_id());
+      out->set_group_id(item.group_id());
+      out->set_group_name(plans[item.plan_id()].first);
+      out->set_summary(plans[item.plan_id()].second);
+      out->set_launch(item.launch());
+      out->set_state(item.started() ? "started" : "waiting");
+      out->set_since_seconds(item.since_seconds());
+      *out->mutable_late_ranks() = item.missing_ranks();
+      out->set_session_id(item.session_id());
+    }
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetStatsRequest*,
+                                    admin::v1::GetStatsReply* reply) {
+  ControlSnapshot control = sources_.control->Snapshot();
+  ProcessInfo process = ReadProcessInfo();
+  reply->set_uptime_seconds(control.uptime_seconds);
+  reply->set_version(sources_.version);
+  reply->set_instance_id(control.instance_id);
+  reply->set_backend(sources_.backend);
+  reply->set_draining(control.draining);
+  reply->set_sessions(control.sessions);
+  reply->set_groups(control.groups);
+  reply->set_plans(control.plans);
+  reply->set_segment_bytes(control.segment_bytes);
+  reply->set_descriptors(process.descriptors);
+  reply->set_rss_bytes(process.rss_bytes);
+  std::map<int, uint64_t> channels;
+  for (const auto& channel : sources_.control->SnapshotChannels()) channels[channel.gpu] += channel.over ? 0 : 1;
+  uint64_t launches = 0, failures = 0;
+  for (int gpu = 0; gpu < sources_.engines->count(); ++gpu) {
+    EngineStatus status = sources_.engines->StatusOf(gpu);
+    auto* out = reply->add_engines();
+    out->set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
+    out->set_pid(status.pid);
+    out->set_generation(status.generation);
+    out->set_state(StateName(status.state));
+    out->set_restarts(status.restarts);
+    out->set_last_exit(status.last_exit);
+    out->set_channels(channels[gpu]);
+    const StatsArea& area = sources_.stats[gpu];
+    out->set_launches(area.Launches());
+    out->set_failures(area.Failures());
+    out->set_busy_seconds(area.BusyNs() * 1e-9);
+    launches += area.Launches();
+    failures += area.Failures();
+  }
+  reply->set_launches(launches);
+  reply->set_failures(failures);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
+                                    admin::v1::GetTraceReply* reply) {
+  std::map<uint64_t, TracePlan> plans;
+  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans(0, 0, false)) {
+    v1::PlanInfo info;
+    if (!info.ParseFromString(plan.info)) continue;
+    plans[plan.plan_id] = {plan.group_name, info.summary(),
+                           std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm())))};
+  }
+  std::vector<std::vector<TraceRecord>> records;
+  std::vector<std::string> names;
+  for (size_t gpu = 0; gpu < sources_.stats.size(); ++gpu) {
+    records.push_back(sources_.stats[gpu].ReadTrace());
+    names.push_back("GPU " + std::to_string(gpu) + " " + sources_.topology.gpus[gpu].uuid);
+  }
+  reply->set_chrome_trace_json(ChromeTrace(records, names, plans, request->last()));
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminControlService::Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
+                                        admin::v1::DrainReply* reply) {
+  sources_.control->SetDraining(!request->undo());
+  if (sources_.on_drain) sources_.on_drain(!request->undo());
+  auto left = std::pair<uint64_t, uint64_t>();
+  if (request->undo()) {
+    ControlSnapshot now = sources_.control->Snapshot();
+    left = {now.sessions, now.groups};
+  } else {
+    Waiter waiter{Waiter::Clock::now() + std::chrono::milliseconds(request->deadline_ms()),
+                  [context] { return context->IsCancelled(); }};
+    left = sources_.control->WaitDrained(waiter);
+  }
+  reply->set_sessions_left(left.first);
+  reply->set_groups_left(left.second);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminControlService::Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
+                                        admin::v1::EvictReply*) {
+  Status status = sources_.control->Evict(request->session_id());
+  if (status.ok()) log::Warning("session evicted by an operator session=" + std::to_string(request->session_id()));
+  return ToGrpc(status);
+}
+
+}  // namespace tandem::daemon

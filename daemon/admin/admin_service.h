@@ -1,0 +1,79 @@
+// File: admin_service.h
+//
+// The operators' gRPC services, over the control plane's snapshots, the engines' stats areas and their queues. Admin only
+// reads and is served on the clients' socket too; AdminControl changes things and is served on the administrators'
+// socket only. Thread-safe; nothing here waits for a lock that is held across a wait.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/config/config.h"
+#include "daemon/control/control.h"
+#include "daemon/engine/stats_area.h"
+#include "daemon/observe/doctor.h"
+#include "daemon/observe/metrics.h"
+#include "daemon/supervisor/engines.h"
+#include "tandem/admin/v1/admin.grpc.pb.h"
+
+namespace tandem::daemon {
+
+// What the services read. Everything outlives them.
+struct AdminSources {
+  Control* control = nullptr;
+  Engines* engines = nullptr;
+  const Config* config = nullptr;
+  Topology topology;
+  std::string backend;
+  std::string version;
+  std::span<const StatsArea> stats;     // by GPU
+  std::function<void(bool)> on_drain;   // told when draining begins and ends; may be empty
+};
+
+// Everything for Prometheus.
+MetricsInput GatherMetrics(const AdminSources& sources);
+// Everything for the doctor; asks the engines for their queues.
+DoctorInput GatherDoctor(const AdminSources& sources);
+
+class AdminService final : public admin::v1::Admin::Service {
+ public:
+  explicit AdminService(const AdminSources& sources) : sources_(sources) {}
+
+  grpc::Status GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
+                           admin::v1::GetTopologyReply* reply) override;
+  grpc::Status Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*, admin::v1::DoctorReply* reply) override;
+  grpc::Status ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
+                            admin::v1::ListSessionsReply* reply) override;
+  grpc::Status ListGroups(grpc::ServerContext*, const admin::v1::ListGroupsRequest*,
+                          admin::v1::ListGroupsReply* reply) override;
+  grpc::Status ListPools(grpc::ServerContext*, const admin::v1::ListPoolsRequest*,
+                         admin::v1::ListPoolsReply* reply) override;
+  // NOT_FOUND if a group or plan is asked for and there is none.
+  grpc::Status ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
+                         admin::v1::ListPlansReply* reply) override;
+  grpc::Status GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
+                        admin::v1::GetQueueReply* reply) override;
+  grpc::Status GetStats(grpc::ServerContext*, const admin::v1::GetStatsRequest*,
+                        admin::v1::GetStatsReply* reply) override;
+  grpc::Status GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
+                        admin::v1::GetTraceReply* reply) override;
+
+ private:
+  const AdminSources& sources_;
+};
+
+class AdminControlService final : public admin::v1::AdminControl::Service {
+ public:
+  explicit AdminControlService(const AdminSources& sources) : sources_(sources) {}
+
+  grpc::Status Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
+                     admin::v1::DrainReply* reply) override;
+  grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request, admin::v1::EvictReply*) override;
+
+ private:
+  const AdminSources& sources_;
+};
+
+}  // namespace tandem::daemon

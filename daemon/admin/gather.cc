@@ -1,0 +1,65 @@
+#include <grp.h>
+
+#include "daemon/admin/admin_service.h"
+#include "daemon/observe/plan_totals.h"
+#include "tandem/engine/v1/engine.pb.h"
+#include "tandem/op_request.h"
+#include "tandem/v1/types.pb.h"
+
+namespace tandem::daemon {
+
+MetricsInput GatherMetrics(const AdminSources& sources) {
+  MetricsInput input;
+  input.control = sources.control->Snapshot();
+  input.pools = sources.control->SnapshotPools();
+  for (int gpu = 0; gpu < sources.engines->count(); ++gpu) {
+    input.engines.push_back(sources.engines->StatusOf(gpu));
+    input.gpu_uuids.push_back(sources.topology.gpus[gpu].uuid);
+  }
+  for (const StatsArea& area : sources.stats) {
+    input.launches.push_back(area.Launches());
+    input.failures.push_back(area.Failures());
+    input.busy_ns.push_back(area.BusyNs());
+  }
+  input.plans = ReadAllPlans(sources.stats);
+  for (const PlanSnapshot& plan : sources.control->SnapshotPlans(0, 0, false)) {
+    v1::PlanInfo info;
+    if (!info.ParseFromString(plan.info)) continue;
+    input.labels[plan.plan_id] = {std::string(OpName(static_cast<Op>(info.op()))),
+                                  std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm())))};
+  }
+  input.process = ReadProcessInfo();
+  return input;
+}
+
+DoctorInput GatherDoctor(const AdminSources& sources) {
+  DoctorInput input;
+  input.backend = sources.backend;
+  input.topology = sources.topology;
+  input.control = sources.control->Snapshot();
+  input.groups = sources.control->SnapshotGroups();
+  input.pools = sources.control->SnapshotPools();
+  input.process = ReadProcessInfo();
+  input.machine = ReadMachineMemory();
+  input.verify_plans = sources.config->verify_plans;
+  input.visibility_delay_us = sources.config->visibility_delay_us;
+  input.socket_group = sources.config->socket_group;
+  input.socket_group_exists = input.socket_group.empty() || ::getgrnam(input.socket_group.c_str()) != nullptr;
+  input.runtime_dir = sources.config->runtime_dir;
+  std::map<uint64_t, std::string> names;
+  for (const auto& group : input.groups) names[group.id] = group.name;
+  for (int gpu = 0; gpu < sources.engines->count(); ++gpu) {
+    input.engines.push_back(sources.engines->StatusOf(gpu));
+    if (input.engines.back().state != EngineState::kReady) continue;
+    auto queue = sources.engines->QueueSnapshot(gpu);
+    if (!queue.ok()) continue;  // it ends just now: its state says so
+    for (const auto& item : (*queue)->items()) {
+      if (item.started() || item.since_seconds() < 1 || item.missing_ranks().empty()) continue;
+      input.late.push_back({sources.topology.gpus[gpu].uuid, names[item.group_id()], item.plan_id(),
+                            item.since_seconds(), {item.missing_ranks().begin(), item.missing_ranks().end()}});
+    }
+  }
+  return input;
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,30 @@
+// File: chrome_trace.h
+//
+// The node's latest launches as Chrome trace JSON (chrome://tracing, Perfetto): a process row for each GPU, a thread row
+// for each plan on it, a slice from arrival to start ("wait") and one from start to end. The format is the Trace Event
+// Format, "X" and "M" events, times in microseconds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/stats_area.h"
+
+namespace tandem::daemon {
+
+// What a slice is called and annotated with.
+struct TracePlan {
+  std::string group_name;
+  std::string summary;    // op, shapes, dtype
+  std::string algorithm;
+};
+
+// `records[gpu]` is what ReadTrace of that GPU's area gave; `gpu_names[gpu]` labels its row. Only the `last` launches of
+// each GPU are taken; 0 means all. Plans that have been released keep their numbers as names.
+std::string ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::span<const std::string> gpu_names,
+                        const std::map<uint64_t, TracePlan>& plans, uint32_t last);
+
+}  // namespace tandem::daemon

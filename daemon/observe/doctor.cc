@@ -1,0 +1,179 @@
+#include "daemon/observe/doctor.h"
+
+#include <cstdio>
+
+namespace tandem::daemon {
+namespace {
+
+using Findings = std::vector<DoctorFinding>;
+
+std::string Gib(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f GiB", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+void CheckBackend(const DoctorInput& input, Findings& findings) {
+  if (input.backend == "host") {
+    findings.push_back({Severity::kNote, "backend", "host backend: " + std::to_string(input.topology.size()) +
+                                                        " emulated GPUs on the CPU",
+                        "for development, tests and teaching; set backend = \"cuda\" on a machine with GPUs"});
+    if (input.visibility_delay_us > 0) {
+      findings.push_back({Severity::kNote, "visibility_delay",
+                          "copies and signals are delayed at random by up to " +
+                              std::to_string(input.visibility_delay_us) + " us",
+                          "a mode for tests: set visibility_delay_us = 0 for speed"});
+    }
+  } else {
+    findings.push_back({Severity::kOk, "backend", input.backend + " backend", ""});
+    if (!input.mps_running) {
+      findings.push_back({Severity::kWarning, "mps",
+                          "no MPS server: where clients and engines both run kernels, a launch costs about 290 us more",
+                          "start MPS with -multiuser-server (systemd unit tandem-mps.service); copies are not affected"});
+    }
+  }
+  if (input.verify_plans) {
+    findings.push_back({Severity::kNote, "verify_plans", "every plan is proved by the verifier before it is handed out",
+                        "costs milliseconds a plan; verify_plans = false switches it off"});
+  }
+}
+
+void CheckTopology(const DoctorInput& input, Findings& findings) {
+  const Topology& topology = input.topology;
+  for (int i = 0; i < topology.size(); ++i) {
+    const GpuInfo& gpu = topology.gpus[i];
+    if (gpu.mig_enabled) {
+      findings.push_back({Severity::kFailure, "mig", "GPU " + gpu.uuid + " is in MIG mode: it has no peer access",
+                          "nvidia-smi -i <gpu> -mig 0"});
+    }
+    if (gpu.compute_mode == ComputeMode::kExclusiveProcess && !input.mps_running) {
+      findings.push_back({Severity::kWarning, "compute_mode",
+                          "GPU " + gpu.uuid + " is in exclusive mode: only the engine gets a context",
+                          "nvidia-smi -i <gpu> -c DEFAULT, or run MPS"});
+    }
+    if (gpu.compute_mode == ComputeMode::kProhibited) {
+      findings.push_back({Severity::kFailure, "compute_mode", "GPU " + gpu.uuid + " prohibits contexts",
+                          "nvidia-smi -i <gpu> -c DEFAULT"});
+    }
+    for (int j = i + 1; j < topology.size(); ++j) {
+      if (topology.p2p[i][j]) continue;
+      findings.push_back({Severity::kWarning, "p2p",
+                          "no peer access between " + gpu.uuid + " and " + topology.gpus[j].uuid,
+                          "groups with both use NCCL; look for IOMMU or ACS settings that forbid it"});
+    }
+  }
+}
+
+void CheckEngines(const DoctorInput& input, Findings& findings) {
+  size_t ready = 0;
+  for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
+    const EngineStatus& engine = input.engines[gpu];
+    std::string name = "engine of GPU " + std::to_string(gpu);
+    if (gpu < input.topology.gpus.size()) name += " (" + input.topology.gpus[gpu].uuid + ")";
+    std::string last = engine.last_exit.empty() ? "" : "; last end: " + engine.last_exit;
+    switch (engine.state) {
+      case EngineState::kReady:
+        ++ready;
+        if (engine.restarts > 0) {
+          findings.push_back({Severity::kNote, "engine_restarts",
+                              name + " has been restarted " + std::to_string(engine.restarts) + " times" + last,
+                              "look at the log around the ends"});
+        }
+        break;
+      case EngineState::kStarting:
+        findings.push_back({Severity::kWarning, "engine", name + " is starting" + last, "wait; see the log if it lasts"});
+        break;
+      case EngineState::kDown:
+        findings.push_back({Severity::kFailure, "engine", name + " is down" + last,
+                            "it is started again by itself; groups with that GPU wait for it"});
+        break;
+      case EngineState::kFused:
+        findings.push_back({Severity::kFailure, "engine", name + " keeps ending and is held down" + last,
+                            "remove the cause (see the log), then restart tandemd"});
+        break;
+    }
+  }
+  if (ready == input.engines.size()) {
+    findings.push_back({Severity::kOk, "engine", "all " + std::to_string(ready) + " engines are ready", ""});
+  }
+}
+
+void CheckLimits(const DoctorInput& input, Findings& findings) {
+  const ProcessInfo& process = input.process;
+  if (process.descriptor_limit != 0 && process.descriptor_limit < 8192) {
+    findings.push_back({Severity::kWarning, "descriptor_limit",
+                        "tandemd may open " + std::to_string(process.descriptor_limit) + " descriptors only",
+                        "raise LimitNOFILE (systemd) or ulimit -n to 65536"});
+  }
+  if (process.descriptor_limit != 0 && process.descriptors * 10 > process.descriptor_limit * 8) {
+    findings.push_back({Severity::kFailure, "descriptors",
+                        std::to_string(process.descriptors) + " of " + std::to_string(process.descriptor_limit) +
+                            " descriptors are in use",
+                        "raise the limit, or evict sessions that hold many (tandemctl sessions)"});
+  }
+  if (input.backend == "host" && input.machine.total_bytes != 0) {
+    uint64_t wanted = 0;
+    for (const auto& gpu : input.topology.gpus) wanted += gpu.memory_bytes;
+    if (wanted > input.machine.total_bytes) {
+      findings.push_back({Severity::kNote, "emulated_memory",
+                          "the emulated GPUs' memory (" + Gib(wanted) + ") exceeds the machine's (" +
+                              Gib(input.machine.total_bytes) + ")",
+                          "it is allocated as it is used; lower emulated_memory_bytes to be safe"});
+    }
+    if (input.machine.available_bytes * 20 < input.machine.total_bytes) {
+      findings.push_back({Severity::kWarning, "machine_memory",
+                          Gib(input.machine.available_bytes) + " of memory are left on this machine",
+                          "end jobs, or lower emulated_memory_bytes"});
+    }
+  }
+  for (const auto& pool : input.pools) {
+    if (pool.memory_bytes != 0 && pool.segment_bytes * 10 > pool.memory_bytes * 9) {
+      findings.push_back({Severity::kWarning, "pool",
+                          "the pool of " + pool.gpu_uuid + " takes " + Gib(pool.segment_bytes) + " of " +
+                              Gib(pool.memory_bytes),
+                          "see tandemctl pools for who holds it"});
+    }
+  }
+  if (!input.socket_group_exists) {
+    findings.push_back({Severity::kWarning, "socket_group",
+                        "the group '" + input.socket_group + "' does not exist: only tandemd's own group may connect",
+                        "groupadd --system " + input.socket_group + ", or set socket_group"});
+  }
+}
+
+void CheckWork(const DoctorInput& input, Findings& findings) {
+  if (input.control.draining) {
+    findings.push_back({Severity::kNote, "draining", "the node drains: no new sessions, groups or plans",
+                        "tandemctl drain --undo ends it"});
+  }
+  for (const auto& group : input.groups) {
+    if (group.state == "broken") {
+      findings.push_back({Severity::kWarning, "group", "group '" + group.name + "' is broken: " + group.state_reason,
+                          "its ranks leave and join again; evict sessions that do not"});
+    }
+  }
+  for (const auto& late : input.late) {
+    std::string ranks;
+    for (int rank : late.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    char seconds[32];
+    std::snprintf(seconds, sizeof(seconds), "%.1f s", late.seconds);
+    findings.push_back({Severity::kWarning, "late_rank",
+                        "group '" + late.group_name + "', plan " + std::to_string(late.plan_id) + " waits since " +
+                            seconds + " for rank " + ranks,
+                        "look at what those ranks do; the launch ends by its deadline"});
+  }
+}
+
+}  // namespace
+
+std::vector<DoctorFinding> Diagnose(const DoctorInput& input) {
+  Findings findings;
+  CheckBackend(input, findings);
+  CheckTopology(input, findings);
+  CheckEngines(input, findings);
+  CheckLimits(input, findings);
+  CheckWork(input, findings);
+  return findings;
+}
+
+}  // namespace tandem::daemon

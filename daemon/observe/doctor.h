@@ -1,0 +1,57 @@
+// File: doctor.h
+//
+// The doctor: what an operator should know about this node, from best to worst, each with what to do about it. A pure
+// function of what was collected, so that every finding can be tested without provoking it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "daemon/control/snapshot.h"
+#include "daemon/observe/process_info.h"
+#include "daemon/supervisor/engines.h"
+#include "daemon/topology/topology.h"
+
+namespace tandem::daemon {
+
+enum class Severity { kOk = 1, kNote = 2, kWarning = 3, kFailure = 4 };
+
+struct DoctorFinding {
+  Severity severity = Severity::kOk;
+  std::string check;    // stable, for programs: "backend", "engine", "late_rank"
+  std::string message;
+  std::string advice;   // empty where nothing is to be done
+};
+
+// A launch that has waited for a rank for over a second.
+struct LateLaunch {
+  std::string gpu_uuid;
+  std::string group_name;
+  uint64_t plan_id = 0;
+  double seconds = 0;
+  std::vector<int> ranks;  // not arrived
+};
+
+struct DoctorInput {
+  std::string backend;                  // "host" or "cuda"
+  Topology topology;
+  std::vector<EngineStatus> engines;    // by GPU
+  ControlSnapshot control;
+  std::vector<GroupSnapshot> groups;
+  std::vector<PoolSnapshot> pools;
+  std::vector<LateLaunch> late;
+  ProcessInfo process;
+  MachineMemory machine;
+  bool verify_plans = false;
+  int64_t visibility_delay_us = 0;
+  bool mps_running = false;             // cuda only
+  std::string socket_group;             // configured
+  bool socket_group_exists = true;
+  std::string runtime_dir;
+};
+
+std::vector<DoctorFinding> Diagnose(const DoctorInput& input);
+
+}  // namespace tandem::daemon

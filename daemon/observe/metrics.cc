@@ -1,0 +1,186 @@
+#include "daemon/observe/metrics.h"
+
+#include <prometheus/metric_family.h>
+
+#include <algorithm>
+#include <deque>
+#include <iterator>
+#include <limits>
+#include <set>
+#include <string_view>
+#include <utility>
+
+namespace tandem::daemon {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+ClientMetric WithLabels(const Labels& labels) {
+  ClientMetric metric;
+  for (const auto& [name, value] : labels) metric.label.push_back({name, value});
+  return metric;
+}
+
+class Families {
+ public:
+  MetricFamily& Add(const char* name, const char* help, MetricType type) {
+    MetricFamily family;
+    family.name = name;
+    family.help = help;
+    family.type = type;
+    families_.push_back(std::move(family));
+    return families_.back();
+  }
+  void Counter(const char* name, const char* help, double value) {
+    AddCounter(Add(name, help, MetricType::Counter), {}, value);
+  }
+  void Gauge(const char* name, const char* help, double value) {
+    AddGauge(Add(name, help, MetricType::Gauge), {}, value);
+  }
+  static void AddCounter(MetricFamily& family, const Labels& labels, double value) {
+    ClientMetric metric = WithLabels(labels);
+    metric.counter.value = value;
+    family.metric.push_back(std::move(metric));
+  }
+  static void AddGauge(MetricFamily& family, const Labels& labels, double value) {
+    ClientMetric metric = WithLabels(labels);
+    metric.gauge.value = value;
+    family.metric.push_back(std::move(metric));
+  }
+  std::vector<MetricFamily> Take() {
+    return {std::make_move_iterator(families_.begin()), std::make_move_iterator(families_.end())};
+  }
+
+ private:
+  std::deque<MetricFamily> families_;  // references to earlier ones stay valid
+};
+
+// Every fourth bucket of the engines' quarter octaves: powers of two of a microsecond, in seconds.
+ClientMetric DurationHistogram(const Labels& labels, const LaunchCounters::Value& value) {
+  ClientMetric metric = WithLabels(labels);
+  uint64_t sum = 0;
+  for (int i = 0; i < kDurationBuckets; ++i) {
+    sum += value.histogram[i];
+    if (i % 4 == 3 && i < kDurationBuckets - 1) metric.histogram.bucket.push_back({sum, DurationBucketUpperUs(i) * 1e-6});
+  }
+  metric.histogram.bucket.push_back({sum, std::numeric_limits<double>::infinity()});
+  metric.histogram.sample_count = sum;
+  metric.histogram.sample_sum = value.run_ns * 1e-9;
+  return metric;
+}
+
+const char* StateName(EngineState state) {
+  switch (state) {
+    case EngineState::kStarting: return "starting";
+    case EngineState::kReady: return "ready";
+    case EngineState::kDown: return "down";
+    case EngineState::kFused: return "fused";
+  }
+  return "down";
+}
+
+void AddEngines(const MetricsInput& input, Families& families) {
+  auto& restart_family = families.Add("tandem_engine_restarts_total", "Restarts of a GPU's engine", MetricType::Counter);
+  for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
+    Families::AddCounter(restart_family, {{"gpu", input.gpu_uuids[gpu]}}, input.engines[gpu].restarts);
+  }
+  auto& state_family = families.Add("tandem_engine_state", "1 for the state that a GPU's engine is in", MetricType::Gauge);
+  for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
+    for (EngineState candidate :
+         {EngineState::kStarting, EngineState::kReady, EngineState::kDown, EngineState::kFused}) {
+      Families::AddGauge(state_family, {{"gpu", input.gpu_uuids[gpu]}, {"state", StateName(candidate)}},
+                         input.engines[gpu].state == candidate ? 1 : 0);
+    }
+  }
+  auto& busy_family = families.Add("tandem_engine_busy_seconds_total", "Time in which at least one program ran",
+                                   MetricType::Counter);
+  for (size_t gpu = 0; gpu < input.busy_ns.size(); ++gpu) {
+    Families::AddCounter(busy_family, {{"gpu", input.gpu_uuids[gpu]}}, input.busy_ns[gpu] * 1e-9);
+  }
+  auto& ended_family = families.Add("tandem_engine_launches_total", "Launches that have ended, on each GPU",
+                                    MetricType::Counter);
+  for (size_t gpu = 0; gpu < input.launches.size(); ++gpu) {
+    Families::AddCounter(ended_family, {{"gpu", input.gpu_uuids[gpu]}}, input.launches[gpu]);
+  }
+  auto& failed_family = families.Add("tandem_engine_launch_failures_total", "Launches that have failed, on each GPU",
+                                     MetricType::Counter);
+  for (size_t gpu = 0; gpu < input.failures.size(); ++gpu) {
+    Families::AddCounter(failed_family, {{"gpu", input.gpu_uuids[gpu]}}, input.failures[gpu]);
+  }
+}
+
+void AddLaunches(const LaunchCounters& launches, Families& families) {
+  auto labels = [](const LaunchCounters::Key& key) {
+    return Labels{{"gpu", key.gpu_uuid}, {"op", key.op}, {"algorithm", key.algorithm}};
+  };
+  auto& count = families.Add("tandem_launches_total", "Launches by operation and algorithm", MetricType::Counter);
+  for (const auto& [key, value] : launches.values()) Families::AddCounter(count, labels(key), value.launches);
+  auto& bytes = families.Add("tandem_moved_bytes_total", "Bytes sent to peers", MetricType::Counter);
+  for (const auto& [key, value] : launches.values()) Families::AddCounter(bytes, labels(key), value.bytes_moved);
+  auto& durations = families.Add("tandem_launch_duration_seconds", "From a launch's start to its end",
+                                 MetricType::Histogram);
+  for (const auto& [key, value] : launches.values()) durations.metric.push_back(DurationHistogram(labels(key), value));
+}
+
+}  // namespace
+
+void LaunchCounters::Update(const MetricsInput& input) {
+  std::set<std::pair<size_t, uint64_t>> live;
+  for (size_t gpu = 0; gpu < input.plans.size(); ++gpu) {
+    for (const PlanStats& now : input.plans[gpu]) {
+      auto labels = input.labels.find(now.plan_id);
+      if (labels == input.labels.end()) continue;
+      auto id = std::make_pair(gpu, now.plan_id);
+      live.insert(id);
+      PlanStats& before = seen_[id];
+      if (now.launches < before.launches) before = PlanStats{};  // a restarted engine counts from 0
+      Value& value = values_[{input.gpu_uuids[gpu], labels->second.op, labels->second.algorithm}];
+      value.launches += now.launches - before.launches;
+      value.failures += now.failures - std::min(before.failures, now.failures);
+      value.bytes_moved += now.bytes_moved - std::min(before.bytes_moved, now.bytes_moved);
+      value.run_ns += now.run_ns - std::min(before.run_ns, now.run_ns);
+      for (int i = 0; i < kDurationBuckets; ++i) {
+        value.histogram[i] += now.histogram[i] - std::min(before.histogram[i], now.histogram[i]);
+      }
+      before = now;
+    }
+  }
+  std::erase_if(seen_, [&](const auto& entry) { return !live.contains(entry.first); });
+}
+
+std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const LaunchCounters& launches) {
+  Families families;
+  const ControlSnapshot& control = input.control;
+  families.Gauge("tandem_sessions", "Attached sessions", control.sessions);
+  families.Gauge("tandem_groups", "Groups", control.groups);
+  families.Gauge("tandem_plans", "Prepared plans", control.plans);
+  families.Gauge("tandem_tensors", "Symmetric tensors", control.tensors);
+  families.Gauge("tandem_registrations", "Registrations of clients' own memory", control.registrations);
+  families.Gauge("tandem_channels", "Open channels", control.channels);
+  families.Gauge("tandem_draining", "1 while the node drains", control.draining ? 1 : 0);
+  families.Counter("tandem_sessions_total", "Sessions since the start", control.sessions_total);
+  families.Counter("tandem_sessions_lost_total", "Sessions that ended without detaching", control.sessions_lost_total);
+  families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
+  auto& failures = families.Add("tandem_launch_failures_total", "Failed launches by canonical code", MetricType::Counter);
+  for (const auto& [code, count] : control.launch_failures) {
+    Families::AddCounter(failures, {{"code", std::string(CodeName(static_cast<Code>(code)))}}, count);
+  }
+  AddEngines(input, families);
+  AddLaunches(launches, families);
+  auto& segments = families.Add("tandem_pool_segment_bytes", "Memory in segments of a GPU's pool", MetricType::Gauge);
+  for (const auto& pool : input.pools) Families::AddGauge(segments, {{"gpu", pool.gpu_uuid}}, pool.segment_bytes);
+  auto& used = families.Add("tandem_pool_used_bytes", "Memory of a GPU's pool that is in use", MetricType::Gauge);
+  for (const auto& pool : input.pools) Families::AddGauge(used, {{"gpu", pool.gpu_uuid}}, pool.used_bytes);
+  families.Gauge("process_resident_memory_bytes", "Resident memory of tandemd", input.process.rss_bytes);
+  families.Gauge("process_open_fds", "Open descriptors of tandemd", input.process.descriptors);
+  if (input.process.descriptor_limit != 0) {
+    families.Gauge("process_max_fds", "Limit of open descriptors", input.process.descriptor_limit);
+  }
+  families.Gauge("tandem_uptime_seconds", "Time since the daemon's start", control.uptime_seconds);
+  return families.Take();
+}
+
+}  // namespace tandem::daemon

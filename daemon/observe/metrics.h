@@ -1,0 +1,79 @@
+// File: metrics.h
+//
+// Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID, operation,
+// algorithm, canonical code). Collected from snapshots when somebody asks; nothing is counted on the launch path.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/control/snapshot.h"
+#include "daemon/engine/stats_area.h"
+#include "daemon/observe/process_info.h"
+#include "daemon/supervisor/engines.h"
+#include "tandem/status.h"
+
+namespace prometheus {
+struct MetricFamily;
+}
+
+namespace tandem::daemon {
+
+// What the metrics are made of.
+struct MetricsInput {
+  ControlSnapshot control;
+  std::vector<PoolSnapshot> pools;
+  std::vector<EngineStatus> engines;           // by GPU
+  std::vector<std::string> gpu_uuids;
+  std::vector<uint64_t> launches, failures, busy_ns;  // by GPU, since the daemon's start
+  std::vector<std::vector<PlanStats>> plans;   // by GPU
+  struct PlanLabels {
+    std::string op, algorithm;
+  };
+  std::map<uint64_t, PlanLabels> labels;       // of the live plans
+  ProcessInfo process;
+};
+
+// Sums plans' counters by {GPU, op, algorithm}, so that they go on growing after a plan has been released. Not
+// thread-safe.
+class LaunchCounters {
+ public:
+  struct Key {
+    std::string gpu_uuid, op, algorithm;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Value {
+    uint64_t launches = 0, failures = 0, bytes_moved = 0, run_ns = 0;
+    std::vector<uint64_t> histogram = std::vector<uint64_t>(kDurationBuckets, 0);
+  };
+  // Adds what has happened since the last call. Plans without labels are counted once they have them.
+  void Update(const MetricsInput& input);
+  const std::map<Key, Value>& values() const { return values_; }
+
+ private:
+  std::map<std::pair<size_t, uint64_t>, PlanStats> seen_;  // by GPU and plan
+  std::map<Key, Value> values_;
+};
+
+// The families for one scrape.
+std::vector<prometheus::MetricFamily> CollectMetrics(const MetricsInput& input, const LaunchCounters& launches);
+
+// Serves GET /metrics at "address:port".
+class MetricsServer {
+ public:
+  // `gather` is called from the server's threads. INVALID_ARGUMENT or UNAVAILABLE says why it cannot listen.
+  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen, std::function<MetricsInput()> gather);
+  ~MetricsServer();
+  // Where it listens: the port, also if 0 was asked for.
+  int port() const;
+
+ private:
+  struct Parts;
+  explicit MetricsServer(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tandem::daemon
