@@ -104,7 +104,8 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   TANDEM_COMPARE(algorithm, std::string(AlgorithmName(r.algorithm)))
   TANDEM_COMPARE(steps, Text(r.steps))
   TANDEM_COMPARE(lanes, Text(r.lanes))
-  TANDEM_COMPARE(on_unfused, Text(static_cast<int>(r.on_unfused)))
+  TANDEM_COMPARE(on_unfused, std::string(r.on_unfused == OnUnfused::kAllow ? "allow"
+                                         : r.on_unfused == OnUnfused::kWarn ? "warn" : "error"))
 #undef TANDEM_COMPARE
   if (first.op == Op::kSendReceive) return CompareSymmetricSlots(requests);
   if (!agree([](const OpRequest& r) { return r.operands.size(); })) {

@@ -1,5 +1,6 @@
 #include "daemon/planner/problem.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -32,10 +33,13 @@ Status CheckAttributes(const OpRequest& request, int world_size) {
   if (request.steps > 0 && request.algorithm != Algorithm::kAuto && request.algorithm != Algorithm::kRing) {
     return FieldError("steps", Text("only the ring has steps; ", AlgorithmName(request.algorithm), " was asked for"));
   }
-  // A piece needs a signal word on its owner.
-  constexpr int kMaxPieces = kSignalsPerWriter / 2;
-  if (request.steps / world_size > kMaxPieces) {
-    return FieldError("steps", Text(request.steps, " steps are more than ", kMaxPieces, " for each rank"));
+  // A piece has a signal word of its own: on its owner in matmul_reduce_scatter; at each hop around the ring in
+  // all_gather_matmul. A few words are kept for the entry exchange.
+  constexpr int kMaxPieces = kSignalsPerWriter - 32;
+  const int hops = request.op == Op::kAllGatherMatmul ? std::max(1, world_size - 1) : 1;
+  if (request.steps / world_size > kMaxPieces / hops) {
+    return FieldError("steps", Text(request.steps, " are more than the ", kMaxPieces / hops * world_size,
+                                    " for which there are signal words"));
   }
   if (request.op == Op::kBroadcast || request.op == Op::kReduce) {
     if (request.root < 0 || request.root >= world_size) {

@@ -1,0 +1,206 @@
+// The choice of an algorithm: thresholds with their bounds inclusive, what cannot run, what may override what.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemon/planner/choice.h"
+#include "daemon/planner/tests/planner_fixtures.h"
+
+namespace tandem::plan {
+namespace {
+
+using testing::HasSubstr;
+
+Plan MustPlan(const OpRequest& request, const GroupContext& group) {
+  auto plan = PlanOf(request, group);
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  return plan.ok() ? *plan : Plan{};
+}
+
+GroupContext FullMeshGroup() {
+  GroupContext group = PcieGroup(4);
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) group.topology.nvlinks[i][j] = i == j ? 0 : 4;
+  }
+  return group;
+}
+
+TEST(AllReduceChoice, KeepsTheBoundsInclusive) {
+  for (const GroupContext& group : {SwitchGroup(8), SwitchGroup(2), FullMeshGroup()}) {
+    for (DType dtype : {DType::kF32, DType::kBf16}) {
+      const int64_t size = static_cast<int64_t>(DTypeBytes(dtype));
+      const int64_t one_shot = (256 << 10) / size, two_shot = (10 << 20) / size;
+      const auto chosen = [&](int64_t count) { return MustPlan(AllReduce(count, dtype), group).algorithm; };
+      EXPECT_EQ(chosen(0), Algorithm::kOneShot);
+      EXPECT_EQ(chosen(one_shot - 1), Algorithm::kOneShot);
+      EXPECT_EQ(chosen(one_shot), Algorithm::kOneShot);
+      EXPECT_EQ(chosen(one_shot + 1), Algorithm::kTwoShot);
+      EXPECT_EQ(chosen(two_shot - 1), Algorithm::kTwoShot);
+      EXPECT_EQ(chosen(two_shot), Algorithm::kTwoShot);
+      EXPECT_EQ(chosen(two_shot + 1), Algorithm::kNccl);
+    }
+  }
+}
+
+TEST(AllReduceChoice, UsesTheMeshesOwnOneShotAndNeverTwoShot) {
+  const int64_t bound = (256 << 10) / 4;
+  EXPECT_EQ(MustPlan(AllReduce(bound - 1), MeshGroup()).algorithm, Algorithm::kHybridCubeMesh);
+  EXPECT_EQ(MustPlan(AllReduce(bound), MeshGroup()).algorithm, Algorithm::kHybridCubeMesh);
+  const Plan above = MustPlan(AllReduce(bound + 1), MeshGroup());
+  EXPECT_EQ(above.algorithm, Algorithm::kNccl);
+  EXPECT_THAT(ReasonAgainst(above, Algorithm::kTwoShot), HasSubstr("no peer access"));
+  EXPECT_THAT(ReasonAgainst(above, Algorithm::kHybridCubeMesh), HasSubstr("262148 B is above its bound of 256 KiB"));
+  // With peer access over PCIe it could run, and still is not chosen.
+  GroupContext reachable = MeshGroup();
+  for (auto& row : reachable.topology.p2p) row.fill(true);
+  EXPECT_EQ(MustPlan(AllReduce(bound + 1), reachable).algorithm, Algorithm::kNccl);
+}
+
+TEST(AllReduceChoice, TakesNcclOnOtherClasses) {
+  EXPECT_EQ(MustPlan(AllReduce(16), PcieGroup(4)).algorithm, Algorithm::kNccl);
+  GroupContext without = PcieGroup(4);
+  without.nccl = false;
+  const Plan plan = MustPlan(AllReduce(16), without);
+  EXPECT_EQ(plan.algorithm, Algorithm::kTwoShot);
+  EXPECT_EQ(ReasonAgainst(plan, Algorithm::kNccl), "NCCL is not available");
+}
+
+TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
+  const Plan plan = MustPlan(AllReduce((10 << 20) / 4 + 1), SwitchGroup(4));
+  EXPECT_EQ(plan.refused.size(), AlgorithmsOf(Op::kAllReduce).size() - 1);
+  EXPECT_THAT(plan.reason, HasSubstr("above 10 MiB"));
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kOneShot), HasSubstr("above its bound of 256 KiB"));
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kTwoShot), HasSubstr("above its bound of 10 MiB"));
+  EXPECT_EQ(ReasonAgainst(plan, Algorithm::kHybridCubeMesh), "needs a hybrid cube mesh; this group is nvswitch");
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kLowLatency), HasSubstr("native kernels"));
+  for (const RefusedAlgorithm& refused : plan.refused) {
+    const bool can_run = refused.algorithm == Algorithm::kOneShot || refused.algorithm == Algorithm::kTwoShot;
+    EXPECT_EQ(refused.predicted_us > 0, can_run) << AlgorithmName(refused.algorithm);
+  }
+  EXPECT_GT(plan.predicted_us, 0);
+  EXPECT_FALSE(plan.deterministic);
+}
+
+TEST(AskedAlgorithm, OverridesBoundsButNotImpossibility) {
+  OpRequest request = AllReduce(20 << 20);
+  request.algorithm = Algorithm::kOneShot;
+  const Plan plan = MustPlan(request, SwitchGroup(2));
+  EXPECT_EQ(plan.algorithm, Algorithm::kOneShot);
+  EXPECT_THAT(plan.reason, HasSubstr("asked for; 80 MiB is above its bound"));
+  request.algorithm = Algorithm::kHybridCubeMesh;
+  const Status refused = PlanOf(request, SwitchGroup(2)).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "ALGORITHM_REFUSED");
+  EXPECT_THAT(refused.message(), HasSubstr("needs a hybrid cube mesh; this group is nvswitch"));
+  EXPECT_THAT(refused.message(), HasSubstr("one_shot: possible"));
+  request.algorithm = Algorithm::kLowLatency;
+  GroupContext hopper = SwitchGroup(2);
+  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("needs the CUDA backend's native kernels"));
+  hopper.native_kernels = true;
+  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("not part of this build"));
+}
+
+TEST(AskedAlgorithm, MustBelongToTheOperation) {
+  OpRequest request = AllReduce(8);
+  request.algorithm = Algorithm::kPipeline;
+  const Status status = PlanOf(request, SwitchGroup(2)).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.detail().field, "algorithm");
+}
+
+TEST(MoveChoice, GoesBySizeAndClass) {
+  const auto gather = [](int64_t bytes) {
+    return Request(Op::kAllGather, {Tensor(Role::kInput, DType::kU8, {bytes / 4}),
+                                    Tensor(Role::kOutput, DType::kU8, {bytes})});
+  };
+  EXPECT_EQ(MustPlan(gather(8 << 20), SwitchGroup(4)).algorithm, Algorithm::kSm);
+  EXPECT_EQ(MustPlan(gather((8 << 20) + 4), SwitchGroup(4)).algorithm, Algorithm::kCopyEngine);
+  EXPECT_EQ(MustPlan(gather(4096), PcieGroup(4)).algorithm, Algorithm::kNccl);
+  OpRequest low = gather(4096);
+  low.low_contention = true;
+  const Plan plan = MustPlan(low, SwitchGroup(4));
+  EXPECT_EQ(plan.algorithm, Algorithm::kCopyEngine);
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kSm), HasSubstr("low contention"));
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kNccl), HasSubstr("low contention"));
+}
+
+TEST(FusedChoice, TakesTheUnfusedOneWhereItIsFasterAndSaysSo) {
+  OpRequest small = GatherMatmul(8, 8, 64, 64, 0, DType::kBf16);
+  Plan plan = MustPlan(small, SwitchGroup(8));
+  EXPECT_EQ(plan.algorithm, Algorithm::kUnfused);
+  EXPECT_FALSE(plan.fused);
+  EXPECT_TRUE(plan.warnings.empty());
+  small.on_unfused = OnUnfused::kWarn;
+  plan = MustPlan(small, SwitchGroup(8));
+  ASSERT_EQ(plan.warnings.size(), 1u);
+  EXPECT_THAT(plan.warnings[0], HasSubstr("pipeline: unfused is preferred: predicted"));
+  const Plan large = MustPlan(GatherMatmul(8, 1024, 7168, 8192, 0, DType::kBf16), SwitchGroup(8));
+  EXPECT_TRUE(large.fused);
+  EXPECT_EQ(large.algorithm, Algorithm::kPipeline);
+}
+
+TEST(FusedChoice, NeverRunsUnfusedWhenThatIsAnError) {
+  OpRequest request = GatherMatmul(8, 8, 64, 64, 0, DType::kBf16);
+  request.on_unfused = OnUnfused::kError;
+  const Plan plan = MustPlan(request, SwitchGroup(8));
+  EXPECT_TRUE(plan.fused);
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kUnfused), HasSubstr("on_unfused is error"));
+  // No peer access: only NCCL could do it.
+  GroupContext isolated = PcieGroup(4);
+  isolated.topology.p2p[1][2] = isolated.topology.p2p[2][1] = false;
+  request = GatherMatmul(4, 8, 64, 64);
+  request.on_unfused = OnUnfused::kError;
+  Status status = PlanOf(request, isolated).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status.detail().reason, "UNFUSED_REFUSED");
+  EXPECT_THAT(status.message(), HasSubstr("pipeline: ranks 1 and 2 have no peer access"));
+  EXPECT_THAT(status.message(), HasSubstr("native: needs the CUDA backend"));
+  request.on_unfused = OnUnfused::kAllow;
+  EXPECT_EQ(MustPlan(request, isolated).algorithm, Algorithm::kUnfused);
+  request.on_unfused = OnUnfused::kError;
+  request.algorithm = Algorithm::kUnfused;
+  status = PlanOf(request, SwitchGroup(4)).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status.detail().reason, "UNFUSED_REFUSED");
+}
+
+TEST(FusedChoice, NothingCanRunWithoutPeerAccessAndNccl) {
+  GroupContext isolated = PcieGroup(4);
+  isolated.topology.p2p[0][3] = isolated.topology.p2p[3][0] = false;
+  isolated.nccl = false;
+  for (const OpRequest& request : {GatherMatmul(4, 8, 8, 8), AllReduce(8)}) {
+    const Status status = PlanOf(request, isolated).status();
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("ranks 0 and 3 have no peer access"));
+  }
+}
+
+TEST(OneRank, HasNothingToCommunicate) {
+  Plan plan = MustPlan(AllReduce(100 << 20), SwitchGroup(1));
+  EXPECT_EQ(plan.programs[0].steps.size(), 1u);
+  EXPECT_EQ(plan.bytes_moved, 0u);
+  EXPECT_THAT(plan.reason, HasSubstr("one rank"));
+  OpRequest in_place = AllReduce(64);
+  in_place.operands[1].alias_of = 0;
+  EXPECT_TRUE(MustPlan(in_place, SwitchGroup(1)).programs[0].steps.empty());
+  OpRequest fused = GatherMatmul(1, 8, 8, 8);
+  fused.on_unfused = OnUnfused::kError;
+  plan = MustPlan(fused, SwitchGroup(1));
+  EXPECT_TRUE(plan.fused);
+  EXPECT_EQ(plan.programs[0].steps.size(), 1u);
+  EXPECT_TRUE(MustPlan(Request(Op::kEmpty, {}), SwitchGroup(1)).programs[0].steps.empty());
+}
+
+TEST(Algorithms, AreKnownForEveryOperation) {
+  for (int op = static_cast<int>(Op::kAllReduce); op <= static_cast<int>(Op::kEmpty); ++op) {
+    EXPECT_FALSE(AlgorithmsOf(static_cast<Op>(op)).empty());
+  }
+  EXPECT_TRUE(IsFusedOp(Op::kMatmulAllReduce));
+  EXPECT_FALSE(IsFusedOp(Op::kAsyncInputMatmul));
+  for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
+    const auto algorithms = AlgorithmsOf(op);
+    EXPECT_NE(std::find(algorithms.begin(), algorithms.end(), Algorithm::kUnfused), algorithms.end());
+  }
+}
+
+}  // namespace
+}  // namespace tandem::plan
