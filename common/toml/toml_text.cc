@@ -15,23 +15,37 @@ class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
 
-  // The line of the first character above ASCII where none may be, or 0.
+  // The line of the first character that may not stand where it does, or 0; then Reason() says why.
   int FirstBadLine() {
     if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // a byte order mark
     for (; at_ < text_.size(); ++at_) {
       char c = text_[at_];
-      if (static_cast<unsigned char>(c) >= 0x80 && !AllowsNonAscii()) return line_;
+      auto byte = static_cast<unsigned char>(c);
+      bool control = (byte < 0x20 && c != '\t' && c != '\n' && c != '\r') || byte == 0x7f;
+      if (control || (byte >= 0x80 && !AllowsNonAscii())) return line_;
+      if (state_ == State::kPlain && (c == '"' || c == '\'') && !MayOpen()) {
+        reason_ = "no string can begin here (after a dot neither)";
+        return line_;
+      }
       Step(c);
       if (c == '\n') ++line_;
     }
     return 0;
   }
 
+  const char* Reason() const { return reason_; }
+
  private:
   enum class State { kPlain, kComment, kString, kMultiLineString };
 
   bool AllowsNonAscii() const {
     return state_ == State::kComment || (state_ == State::kString && !escaped_);
+  }
+
+  // A string begins at the start of the text or after one of these. Elsewhere a quote is part of a malformed value, which
+  // toml++ reads to its end; or of a quoted key after a dot, which cannot be told from such a value without parsing it.
+  bool MayOpen() const {
+    return at_ == 0 || std::string_view(" \t\r\n=[,{").find(text_[at_ - 1]) != std::string_view::npos;
   }
 
   bool TripleAt(char quote) const {
@@ -90,6 +104,8 @@ class Scanner {
   State state_ = State::kPlain;
   char quote_ = '"';
   bool escaped_ = false;
+  const char* reason_ =
+      "characters above ASCII are allowed in comments and one-line strings only, control characters nowhere";
 };
 
 }  // namespace
@@ -109,10 +125,10 @@ Result<std::string> ReadTextFile(const std::string& path) {
 }
 
 Status CheckTomlText(std::string_view text, std::string_view file) {
-  int line = Scanner(text).FirstBadLine();
+  Scanner scanner(text);
+  int line = scanner.FirstBadLine();
   if (line == 0) return Status::Ok();
-  return InvalidArgument(std::string(file) + ":" + std::to_string(line) +
-                         ": characters above ASCII are allowed in comments and one-line strings only");
+  return InvalidArgument(std::string(file) + ":" + std::to_string(line) + ": " + scanner.Reason());
 }
 
 std::string QuoteToml(std::string_view text) {

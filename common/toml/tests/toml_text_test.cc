@@ -36,6 +36,11 @@ TEST(CheckTomlText, ElsewhereTheLineIsNamed) {
   EXPECT_EQ(BadLine("a = '''\n\nü'''"), 3);
   EXPECT_EQ(BadLine("a = \"open\nü"), 2);
   EXPECT_EQ(BadLine("# c\nü"), 2);
+  EXPECT_EQ(BadLine("a = 3\"ü\""), 1) << "the quote is in the middle of a malformed value";
+  EXPECT_EQ(BadLine(std::string_view("a = 1\n# \0", 9)), 2);
+  EXPECT_EQ(BadLine("a = '\x7f'"), 1);
+  EXPECT_EQ(BadLine("\na = 1.\"=\""), 2);
+  EXPECT_EQ(BadLine("\na = 'b''c'"), 2);
   EXPECT_EQ(BadLine("a =\xef\xbb\xbe"), 1);
 }
 
