@@ -1,0 +1,171 @@
+#include "daemon/engine/channel_server.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace tandem::engine {
+
+Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, int ring_fd, int words_fd) {
+  for (const auto& channel : channels_) {
+    if (channel->id == id) return AlreadyExists("channel " + std::to_string(id) + " is open already");
+  }
+  auto channel = std::make_shared<Channel>();
+  TANDEM_ASSIGN_OR_RETURN(channel->consumer, ChannelConsumer::Map(ring_fd, words_fd, entries));
+  channel->id = id;
+  channel->session_id = session_id;
+  channel->entries = entries;
+  channel->consumer.Beat(NowNs(), generation_);
+  channels_.push_back(std::move(channel));
+  return Status::Ok();
+}
+
+Status ChannelServer::Close(uint64_t id) {
+  auto found = std::find_if(channels_.begin(), channels_.end(), [id](const auto& c) { return c->id == id; });
+  if (found == channels_.end()) return NotFound("no channel " + std::to_string(id));
+  waiting_ -= static_cast<int>((*found)->waiting.size());
+  captured_ -= (*found)->captured_live;
+  // Launches that have arrived hold the channel by shared_ptr until they have ended.
+  (*found)->ended = true;
+  channels_.erase(found);
+  return Status::Ok();
+}
+
+void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
+  channel->ended = true;
+  waiting_ -= static_cast<int>(channel->waiting.size());
+  captured_ -= channel->captured_live;
+  channel->waiting.clear();
+  channel->captured = {};
+  channel->captured_live = 0;
+  channel->consumer.words().Release(Code::kInvalidArgument, why);
+}
+
+void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry) {
+  if (entry.captured_slot < 0 || entry.captured_slot >= kCapturedSlots) {
+    return EndChannel(channel, "the ring holds an entry for captured slot " + std::to_string(entry.captured_slot));
+  }
+  auto& slot = channel->captured[static_cast<size_t>(entry.captured_slot)];
+  int before = slot != nullptr;
+  if (entry.kind == EntryKind::kArm) {
+    slot = std::make_unique<CapturedLaunch>();
+    slot->entry = entry;
+  } else {
+    slot.reset();
+  }
+  int change = (slot != nullptr) - before;
+  channel->captured_live += change;
+  captured_ += change;
+  if (change > 0) last_doorbell_ns_ = NowNs();
+  channel->consumer.SetArmed(entry.captured_slot, slot != nullptr);
+}
+
+bool ChannelServer::PollRing(Channel* channel) {
+  bool any = false;
+  LaunchEntry entry;
+  while (!channel->ended && channel->waiting.size() < channel->entries && channel->consumer.Poll(&entry)) {
+    any = true;
+    if (entry.binding_count > kMaxBindings) {
+      EndChannel(channel, "the ring holds an entry with " + std::to_string(entry.binding_count) + " bindings");
+    } else if (entry.kind == EntryKind::kArm || entry.kind == EntryKind::kDisarm) {
+      TakeCapturedEntry(channel, entry);
+    } else if (entry.kind != EntryKind::kLaunch || entry.sequence != channel->last_sequence + 1) {
+      EndChannel(channel, "the ring holds an entry with sequence " + std::to_string(entry.sequence) + " where " +
+                              std::to_string(channel->last_sequence + 1) + " is next");
+    } else {
+      channel->last_sequence = entry.sequence;
+      channel->waiting.push_back(entry);
+      ++waiting_;
+    }
+  }
+  return any;
+}
+
+bool ChannelServer::ArriveNext(const std::shared_ptr<Channel>& channel) {
+  if (channel->busy || channel->waiting.empty()) return false;
+  const LaunchEntry& front = channel->waiting.front();
+  uint64_t request = channel->consumer.Request();
+  if (request < front.sequence || request >= kOrdinaryLimit) return false;
+  LaunchEntry entry = front;
+  channel->waiting.pop_front();
+  --waiting_;
+  channel->busy = true;
+  LaunchRequest arrival;
+  arrival.origin = {.kind = Origin::Kind::kChannel,
+                    .channel = channel,
+                    .id = entry.sequence,
+                    .slot = -1,
+                    .session_id = channel->session_id};
+  arrival.plan_id = entry.plan_id;
+  arrival.group_generation = entry.group_generation;
+  arrival.deadline_ns = entry.deadline_ns;
+  arrival.tag_digest = entry.tag_digest;
+  arrival.bindings = std::span(entry.bindings, entry.binding_count);
+  queue_->Arrive(arrival);
+  return true;
+}
+
+bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {
+  bool any = false;
+  for (int i = 0; i < kCapturedSlots; ++i) {
+    CapturedLaunch* captured = channel->captured[static_cast<size_t>(i)].get();
+    if (captured == nullptr || captured->busy || !channel->consumer.TakeDoorbell(i)) continue;
+    any = true;
+    last_doorbell_ns_ = NowNs();
+    captured->busy = true;
+    LaunchRequest arrival;
+    arrival.origin = {.kind = Origin::Kind::kCaptured,
+                      .channel = channel,
+                      .id = ++captured->replays,
+                      .slot = i,
+                      .session_id = channel->session_id};
+    arrival.plan_id = captured->entry.plan_id;
+    arrival.group_generation = captured->entry.group_generation;
+    arrival.deadline_ns = captured->entry.deadline_ns;
+    arrival.tag_digest = captured->entry.tag_digest;
+    arrival.bindings = std::span(captured->entry.bindings, captured->entry.binding_count);
+    queue_->Arrive(arrival);
+  }
+  return any;
+}
+
+bool ChannelServer::Poll() {
+  bool any = false;
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    const std::shared_ptr<Channel>& channel = channels_[i];
+    if (channel->ended) continue;
+    any |= PollRing(channel.get());
+    any |= ArriveNext(channel);
+    if (channel->captured_live > 0) any |= PollDoorbells(channel);
+  }
+  return any;
+}
+
+bool ChannelServer::PrepareSleep(std::vector<FutexWaiter>* waiters, bool* news) {
+  bool all = true;
+  for (const auto& channel : channels_) {
+    if (channel->ended) continue;
+    channel->consumer.AnnounceSleep();
+    *news |= channel->consumer.HasEntry();
+    if (waiters->size() < kMaxFutexWaiters) {
+      waiters->push_back({channel->consumer.sleep_word(), 1});
+    } else {
+      all = false;
+    }
+  }
+  return all;
+}
+
+void ChannelServer::EndSleep() {
+  for (const auto& channel : channels_) channel->consumer.EndSleep();
+}
+
+void ChannelServer::Beat(uint64_t now_ns) {
+  for (const auto& channel : channels_) channel->consumer.Beat(now_ns, generation_);
+}
+
+void ChannelServer::ReleaseAll(Code code, const std::string& text) {
+  for (const auto& channel : channels_) channel->consumer.words().Release(code, text);
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,63 @@
+// File: channel_server.h
+//
+// Serves the channels of one engine: takes entries off their rings, notices when a stream has reached a launch (request
+// word, doorbell), and lets it arrive at the launch queue. One launch of a channel at a time: the next one arrives only
+// after the last has ended, whatever a client writes into its words.
+//
+// Thread rule: the engine's main thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "common/queue/futex.h"
+#include "daemon/engine/launch.h"
+#include "daemon/engine/launch_queue.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+class ChannelServer {
+ public:
+  ChannelServer(LaunchQueue* queue, uint64_t engine_generation) : queue_(queue), generation_(engine_generation) {}
+
+  Status Open(uint64_t id, uint64_t session_id, uint32_t entries, int ring_fd, int words_fd);
+  // Launches that have arrived end as if the channel were there; the others never arrive. NOT_FOUND for a stranger.
+  Status Close(uint64_t id);
+
+  // One look at every channel. True if anything was taken or has arrived.
+  bool Poll();
+  // Entries that have not arrived, or captured launches that live: the engine must go on looking.
+  bool HasWaiting() const { return waiting_ > 0; }
+  bool HasCaptured() const { return captured_ > 0; }
+  // CLOCK_MONOTONIC nanoseconds of the last doorbell.
+  uint64_t last_doorbell_ns() const { return last_doorbell_ns_; }
+
+  // Before a sleep: announces it on every channel and adds the words to sleep on (as many as fit; false if some do not,
+  // then the sleep must be short). True in `news` if something came meanwhile.
+  bool PrepareSleep(std::vector<FutexWaiter>* waiters, bool* news);
+  void EndSleep();
+  void Beat(uint64_t now_ns);
+
+  // Ends every channel: streams that wait are released.
+  void ReleaseAll(Code code, const std::string& text);
+
+ private:
+  bool PollRing(Channel* channel);
+  void TakeCapturedEntry(Channel* channel, const LaunchEntry& entry);
+  void EndChannel(Channel* channel, const std::string& why);
+  bool ArriveNext(const std::shared_ptr<Channel>& channel);
+  bool PollDoorbells(const std::shared_ptr<Channel>& channel);
+
+  LaunchQueue* queue_;
+  uint64_t generation_;
+  std::vector<std::shared_ptr<Channel>> channels_;
+  int waiting_ = 0;   // entries in all channels' `waiting`
+  int captured_ = 0;  // live captured launches
+  uint64_t last_doorbell_ns_ = 0;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,119 @@
+#include "daemon/engine/engine.h"
+
+#include <sys/prctl.h>
+
+#include <utility>
+
+#include "daemon/engine/polling_pause.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::engine {
+namespace {
+
+// Longest sleep when nothing is under way: long enough to cost nothing, short enough to keep up with a log that others
+// fill and to show a heartbeat.
+constexpr int64_t kLongestSleepNs = 500'000'000;
+// With more channels than one futex call takes, the rest is looked at this often.
+constexpr int64_t kCrowdedSleepNs = 1'000'000;
+constexpr uint64_t kBeatEveryNs = 10'000'000;
+constexpr uint64_t kDoorbellPatienceNs = 10'000'000;
+constexpr uint64_t kDrainForNs = 1'000'000'000;
+
+}  // namespace
+
+Engine::Engine(UniqueFd socket, BackendFactory factory) : link_(std::move(socket)), factory_(std::move(factory)) {}
+
+Engine::~Engine() {
+  // The backend first: its threads write into the queue's completion word.
+  backend_.reset();
+  channels_.reset();
+  queue_.reset();
+}
+
+bool Engine::Step() {
+  bool any = ExecuteCommands();
+  if (queue_) {
+    any |= queue_->Reap();
+    any |= channels_->Poll();
+    any |= queue_->Poll();
+  }
+  any |= FinishPendingAcks();
+  link_.Flush();
+  return any;
+}
+
+bool Engine::MustPoll() const {
+  if (!pending_acks_.empty()) return true;
+  return queue_ && (queue_->Pending() || channels_->HasWaiting() || channels_->HasCaptured());
+}
+
+void Engine::Sleep() {
+  waiters_.clear();
+  link_.PrepareSleep();
+  waiters_.push_back({link_.sleep_word(), 1});
+  bool news = link_.HasNews() || link_.Ended() || !link_.Flush();
+  int64_t timeout_ns = kLongestSleepNs;
+  if (queue_) {
+    std::atomic<uint32_t>* log_word = queue_->log().sleep_word(gpu_);
+    log_word->store(1, std::memory_order_seq_cst);
+    waiters_.push_back({log_word, 1});
+    if (!channels_->PrepareSleep(&waiters_, &news)) timeout_ns = kCrowdedSleepNs;
+    news |= queue_->LogHasNews();
+  }
+  if (!news) FutexWaitAny(waiters_, timeout_ns);
+  link_.EndSleep();
+  if (queue_) {
+    queue_->log().sleep_word(gpu_)->store(0, std::memory_order_relaxed);
+    channels_->EndSleep();
+  }
+}
+
+Status Engine::Run() {
+  ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // short naps stay short
+  PollingPause pause;
+  uint64_t last_beat_ns = 0;
+  uint32_t steps = 0;
+  while (!stopping_ && !link_.Ended()) {
+    bool any = Step();
+    if (queue_ && !queue_->fatal().ok()) break;
+    if (any) pause.Reset();
+    // A look at the clock for the heartbeat costs more than a step: only now and then while busy.
+    if (!any || ++steps % 256 == 0) {
+      uint64_t now = NowNs();
+      if (channels_ && now - last_beat_ns > kBeatEveryNs) {
+        channels_->Beat(now);
+        last_beat_ns = now;
+      }
+      if (any) continue;
+      if (MustPoll()) {
+        bool only_captured = channels_ && channels_->HasCaptured() && !channels_->HasWaiting() &&
+                             !queue_->Pending() && pending_acks_.empty();
+        pause.Pause(only_captured && now - channels_->last_doorbell_ns() > kDoorbellPatienceNs);
+      } else {
+        Sleep();
+        pause.Reset();
+      }
+    }
+  }
+  Status fatal = queue_ ? queue_->fatal() : Status::Ok();
+  ShutDown();
+  return fatal;
+}
+
+void Engine::ShutDown() {
+  if (!queue_) return;
+  const char* why = stopping_ ? "the engine was stopped" : "the engine ended with its daemon";
+  Code code = Code::kUnavailable;
+  for (uint64_t id : queue_->GroupIds()) queue_->Break(queue_->FindGroup(id), {Status(code, why), -1});
+  // Lanes first, so that launches in flight end with their own done values; then whoever still waits.
+  uint64_t deadline = NowNs() + kDrainForNs;
+  PollingPause pause;
+  while (queue_->Pending() && NowNs() < deadline && queue_->fatal().ok()) {
+    if (!queue_->Reap() && !queue_->Poll()) pause.Pause(false);
+  }
+  FinishPendingAcks();
+  link_.Flush();
+  channels_->ReleaseAll(code, why);
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,94 @@
+// File: engine.h
+//
+// An engine: executes rank programs on one GPU for tandemd and the clients. Its main loop looks, in turn, at tandemd's
+// commands, at the lanes' completion word, at the channels and at the order log; it polls while anything is under way and
+// sleeps on futexes when nothing is.
+//
+// `tandem-engine` is a process around one Engine; tests run several in threads of one process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "daemon/engine/channel_server.h"
+#include "daemon/engine/engine_link.h"
+#include "daemon/engine/launch_queue.h"
+#include "daemon/engine/memory_table.h"
+#include "kernels/backend.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+// What an engine's backend is made from: the fields of v1::Start.
+struct BackendRequest {
+  std::string name;
+  int gpu = 0;
+  std::string gpu_uuid;
+  int hardware_queues = 8;
+  uint64_t memory_bytes = 0;
+  int visibility_delay_us = 0;
+  uint64_t seed = 0;
+};
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendRequest&)>;
+
+class Engine : private LaunchListener {
+ public:
+  // `socket`: the engine's end of the socketpair. The backend is made by `factory` when Start comes.
+  Engine(UniqueFd socket, BackendFactory factory);
+  ~Engine() override;
+
+  // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped it). Before
+  // it returns, lanes are released and waiting streams are told. OK after Stop or the end of the socket.
+  Status Run();
+
+ private:
+  struct PendingAck {
+    uint64_t command_id;
+    std::function<bool()> finished;  // true once the command is done
+  };
+
+  // Commands (engine_commands.cc).
+  bool ExecuteCommands();
+  void Execute(ReceivedCommand received);
+  Status Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred);
+  Status Start(const v1::Command& command, const std::vector<UniqueFd>& fds);
+  Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
+  Status SetWorkspace(const v1::Command& command);
+  Status AddPlan(const v1::Command& command);
+  Status AddRegistration(const v1::Command& command, const std::vector<UniqueFd>& fds);
+  Status AllocateSegment(const v1::Command& command);
+  Status Launch(const v1::Command& command);
+  void SendQueueSnapshot();
+  void SendAck(uint64_t id, const Status& status);
+  void Defer(uint64_t id, std::function<bool()> finished) { pending_acks_.push_back({id, std::move(finished)}); }
+  bool FinishPendingAcks();
+
+  // LaunchListener.
+  void OnLaunchDone(uint64_t launch_id, const Status& status) override;
+  void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) override;
+  void OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing,
+              double seconds) override;
+
+  // The loop.
+  bool Step();
+  bool MustPoll() const;
+  void Sleep();
+  void ShutDown();
+
+  EngineLink link_;
+  BackendFactory factory_;
+  int gpu_ = 0;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<MemoryTable> memory_;
+  std::unique_ptr<LaunchQueue> queue_;
+  std::unique_ptr<ChannelServer> channels_;
+  std::vector<PendingAck> pending_acks_;
+  bool stopping_ = false;
+  std::vector<FutexWaiter> waiters_;  // scratch
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,145 @@
+// File: launch.h
+//
+// The records of the launch queue: channels, groups, plans, and the one launch that each plan may have arrived with.
+// Plain data of the engine's main thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/queue/channel.h"
+#include "daemon/engine/arrival_table.h"
+#include "daemon/engine/executor/executor.h"
+#include "daemon/engine/memory_table.h"
+#include "daemon/engine/order_log.h"
+#include "kernels/backend.h"
+
+namespace tandem::engine {
+
+// A captured launch: its template, served each time its doorbell rings.
+struct CapturedLaunch {
+  LaunchEntry entry;
+  uint64_t replays = 0;
+  bool busy = false;  // one replay has arrived and not ended
+};
+
+// One client stream's channel, engine side.
+struct Channel {
+  uint64_t id = 0;
+  uint64_t session_id = 0;
+  uint32_t entries = 0;
+  ChannelConsumer consumer;
+  std::deque<LaunchEntry> waiting;  // taken from the ring, not yet arrived
+  uint64_t last_sequence = 0;       // of the last entry taken
+  bool busy = false;                // the latest arrived launch has not ended: the next one cannot arrive
+  bool ended = false;               // its client broke the protocol, or it was closed
+  std::array<std::unique_ptr<CapturedLaunch>, kCapturedSlots> captured;
+  int captured_live = 0;
+};
+
+// Where a launch came from, hence how its end is told.
+struct Origin {
+  enum class Kind { kChannel, kCaptured, kDirect } kind = Kind::kDirect;
+  std::shared_ptr<Channel> channel;  // kept mapped until the launch has ended
+  uint64_t id = 0;                   // sequence, replay number, or the direct launch's id
+  int slot = -1;
+  uint64_t session_id = 0;
+};
+
+// A launch that arrives now.
+struct LaunchRequest {
+  Origin origin;
+  uint64_t plan_id = 0;
+  uint64_t group_generation = 0;
+  uint64_t deadline_ns = 0;  // relative; 0: the group's
+  uint64_t tag_digest = 0;
+  std::span<const LaunchBinding> bindings;
+};
+
+// How a launch ends badly. OK when it does not.
+struct Failure {
+  Status status;
+  int who_rank = -1;
+};
+
+// An arrived launch. One a plan.
+struct Launch {
+  Origin origin;
+  uint64_t count = 0;        // of the plan on this rank, from 1; equal on all ranks
+  uint64_t arrive_ns = 0, deadline_ns = 0, next_late_ns = 0;
+  uint64_t start_ns = 0;
+  uint64_t digest = 0;
+  bool started = false;
+  Failure failure;           // set when its group breaks in flight
+  uint64_t epoch = 0;
+  uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
+  std::unique_ptr<Event> start_event, end_event;
+  std::vector<SlotAddress> slots;
+  std::vector<std::shared_ptr<Registration>> pins;
+};
+
+// Workspace and bulk area of one generation of a group, by rank. Plans keep the one they were added under, so that all
+// ranks change over at the same plan.
+struct Workspace {
+  std::array<std::array<std::byte*, plan::kMaxWorldSize>, 2> half{};
+  std::array<std::byte*, plan::kMaxWorldSize> bulk{};
+  uint64_t half_bytes = 0, bulk_bytes = 0;
+  std::vector<std::shared_ptr<Segment>> pins;
+};
+
+struct Group {
+  uint64_t id = 0;
+  uint64_t session_id = 0;
+  uint64_t generation = 0;
+  int rank = 0;
+  int world_size = 1;
+  uint8_t gpu_mask = 0;
+  uint64_t deadline_ns = 0;
+  ArrivalTable arrivals;
+  std::array<Word*, plan::kMaxWorldSize> signals{};
+  Word* abort_word = nullptr;
+  std::unique_ptr<Communicator> communicator;
+  std::shared_ptr<Workspace> workspace;
+  std::vector<std::shared_ptr<Segment>> pins;
+
+  uint64_t epoch = 0;            // the last one given to a start
+  uint64_t last_bulk_epoch = 0;  // of the last start that uses the bulk area
+  uint64_t gpu_time_ns = 0;      // used on this GPU, for fairness
+  uint8_t left_mask = 0;         // ranks that have left cleanly
+  int arrived = 0;               // launches arrived and not ended
+  int in_flight = 0;             // of them, on lanes
+  std::optional<Failure> broken;
+  uint64_t log_break_ns = 0;     // a BREAK was read in the log then; 0: none
+  uint64_t last_release_ns = 0;
+};
+
+struct Plan {
+  uint64_t id = 0;
+  Group* group = nullptr;
+  uint32_t index = 0;  // row in the group's arrival table
+  std::unique_ptr<CompiledProgram> program;
+  std::vector<SlotRule> slots;
+  std::shared_ptr<Workspace> workspace;
+  bool latency_class = false;
+  bool takes_epoch = false;  // it meets peers or uses shared memory: it counts among its group's starts
+  bool uses_bulk = false;
+  uint64_t bytes_moved = 0;
+  int stats_row = -1;
+  uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
+  uint64_t first_count = 0;  // its value when the plan was added
+  bool has_active = false;
+  Launch active;
+  // Failures that the log decided for launches that this rank has not made yet.
+  std::vector<std::pair<uint64_t, LogEntry>> early;
+};
+
+// CLOCK_MONOTONIC in nanoseconds.
+uint64_t NowNs();
+
+}  // namespace tandem::engine

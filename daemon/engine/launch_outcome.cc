@@ -1,0 +1,140 @@
+// How launches end: failures by what the log says, status records, done values, statistics.
+#include <algorithm>
+#include <bit>
+
+#include "daemon/engine/launch_queue.h"
+
+namespace tandem::engine {
+namespace {
+
+std::string RankList(uint8_t mask) {
+  std::string text = std::has_single_bit(mask) ? "rank " : "ranks ";
+  bool first = true;
+  for (int rank = 0; rank < 8; ++rank) {
+    if ((mask & (1u << rank)) == 0) continue;
+    text += (first ? "" : ", ") + std::to_string(rank);
+    first = false;
+  }
+  return text;
+}
+
+}  // namespace
+
+Failure LaunchQueue::FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const {
+  std::string name = "launch " + std::to_string(count) + " of plan " + std::to_string(plan.id);
+  int who = entry.mask == 0 ? -1 : std::countr_zero(entry.mask);
+  switch (entry.kind) {
+    case LogKind::kFailDeadline:
+      return {DeadlineExceeded(name + " ended by its deadline: " + RankList(entry.mask) + " had not arrived"), who};
+    case LogKind::kFailMismatch:
+      return {InvalidArgument(name + ": tag or offsets of symmetric operands on " + RankList(entry.mask) +
+                              " differ from those on rank 0"),
+              who};
+    case LogKind::kFailRefused:
+      return {FailedPrecondition(name + " was refused on " + RankList(entry.mask)), who};
+    case LogKind::kFailOverlap:
+      return {FailedPrecondition(name + ": " + RankList(entry.mask) +
+                                 " launched it before the plan's previous launch was done"),
+              who};
+    case LogKind::kStart:
+    case LogKind::kBreak: break;
+  }
+  return {Internal(name + ": unknown entry in the order log"), -1};
+}
+
+void LaunchQueue::PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure) {
+  Code code = failure.status.code();
+  switch (origin.kind) {
+    case Origin::Kind::kChannel:
+      if (code == Code::kOk) {
+        origin.channel->consumer.PublishOk(origin.id, generation);
+      } else {
+        origin.channel->consumer.PublishStatus(origin.id, code, failure.status.message(), generation,
+                                               failure.who_rank);
+      }
+      break;
+    case Origin::Kind::kCaptured:
+      origin.channel->consumer.PublishCaptured(origin.slot, origin.id, code, failure.status.message(), generation,
+                                               failure.who_rank);
+      break;
+    case Origin::Kind::kDirect: break;  // told once, by CompleteByCpu
+  }
+}
+
+void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
+  switch (origin.kind) {
+    case Origin::Kind::kChannel:
+      origin.channel->busy = false;
+      origin.channel->consumer.Complete(origin.id);
+      break;
+    case Origin::Kind::kCaptured:
+      if (origin.channel->captured[origin.slot]) origin.channel->captured[origin.slot]->busy = false;
+      origin.channel->consumer.CompleteCaptured(origin.slot);
+      break;
+    case Origin::Kind::kDirect: listener_->OnLaunchDone(origin.id, failure.status); break;
+  }
+}
+
+void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns) {
+  Launch& launch = plan->active;
+  Group& group = *plan->group;
+  TraceRecord record{.plan_id = plan->id,
+                     .group_id = group.id,
+                     .launch = launch.count,
+                     .arrive_ns = launch.arrive_ns,
+                     .start_ns = launch.start_ns,
+                     .end_ns = end_ns,
+                     .code = static_cast<int32_t>(failure.status.code())};
+  stats_.Record(plan->stats_row, record, plan->bytes_moved);
+  if (launch.start_ns != 0 && end_ns > launch.start_ns) {
+    group.gpu_time_ns += end_ns - launch.start_ns;
+    uint64_t from = std::max(launch.start_ns, busy_until_ns_);
+    if (end_ns > from) {
+      busy_ns_ += end_ns - from;
+      busy_until_ns_ = end_ns;
+      stats_.SetGpuTime(busy_ns_);
+    }
+  }
+  if (plan->uses_bulk && launch.epoch != 0) group.arrivals.SetBulkEnded(group.rank, launch.epoch);
+  if (launch.start_event) free_events_.emplace_back(std::move(launch.start_event), std::move(launch.end_event));
+  launch.pins.clear();
+  launch.origin.channel.reset();
+  plan->has_active = false;
+  --group.arrived;
+}
+
+bool LaunchQueue::Reap() {
+  uint64_t completed = completion_.load(std::memory_order_acquire);
+  bool any = false;
+  while (!in_flight_.empty() && in_flight_.front()->active.ticket <= completed) {
+    Plan* plan = in_flight_.front();
+    in_flight_.pop_front();
+    any = true;
+    Launch& launch = plan->active;
+    --plan->group->in_flight;
+    if (int64_t started = launch.start_event->TimeNs(); started > 0) {
+      launch.start_ns = static_cast<uint64_t>(started);
+    }
+    int64_t ended = launch.end_event->TimeNs();
+    Origin origin = launch.origin;
+    Failure failure = launch.failure;
+    End(plan, failure, ended > 0 ? static_cast<uint64_t>(ended) : NowNs());
+    // The done word is the lane's to write; only a direct launch has none.
+    if (origin.kind == Origin::Kind::kDirect) CompleteByCpu(origin, failure);
+    if (origin.kind == Origin::Kind::kChannel) origin.channel->busy = false;
+    if (origin.kind == Origin::Kind::kCaptured && origin.channel->captured[origin.slot]) {
+      origin.channel->captured[origin.slot]->busy = false;
+    }
+  }
+  if (any) PublishProgress();
+  return any;
+}
+
+void LaunchQueue::PublishProgress() {
+  uint64_t progress = read_position_ << 8 | static_cast<uint8_t>(in_flight_.size());
+  if (progress == published_progress_) return;
+  published_progress_ = progress;
+  log_.PublishProgress(options_.gpu, read_position_, static_cast<int>(in_flight_.size()));
+}
+
+}  // namespace tandem::engine

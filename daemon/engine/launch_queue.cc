@@ -1,0 +1,322 @@
+#include "daemon/engine/launch_queue.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace tandem::engine {
+namespace {
+
+constexpr uint32_t kPlanMask = (1u << 24) - 1;
+// A rank may not be further ahead of the slowest one than this: the log names launches by 16 bits.
+constexpr uint64_t kMaxLead = 16384;
+constexpr uint64_t kLateAfterNs = 1'000'000'000;
+constexpr size_t kMaxTombstones = 8192;
+
+uint64_t Saturating(uint64_t a, uint64_t b) {
+  uint64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<uint64_t>::max() : sum;
+}
+
+std::string LaunchName(const Plan& plan, uint64_t count) {
+  return "launch " + std::to_string(count) + " of plan " + std::to_string(plan.id);
+}
+
+}  // namespace
+
+uint64_t NowNs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, MemoryTable* memory, OrderLog log,
+                         StatsArea stats, std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener)
+    : options_(options),
+      backend_(backend),
+      memory_(memory),
+      log_(std::move(log)),
+      stats_(std::move(stats)),
+      lanes_(std::move(lanes)),
+      listener_(listener),
+      read_position_(options.log_position) {
+  std::vector<Lane*> lane_pointers;
+  for (const auto& lane : lanes_) lane_pointers.push_back(lane.get());
+  executor_ = std::make_unique<Executor>(backend_, std::move(lane_pointers));
+  PublishProgress();
+}
+
+LaunchQueue::~LaunchQueue() = default;
+
+Status LaunchQueue::AddGroup(std::unique_ptr<Group> group) {
+  for (const auto& [id, other] : groups_) {
+    if (((id ^ group->id) & kPlanMask) == 0) return AlreadyExists("group " + std::to_string(id) + " exists already");
+  }
+  groups_.emplace(group->id, std::move(group));
+  return Status::Ok();
+}
+
+Group* LaunchQueue::FindGroup(uint64_t id) {
+  auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.get();
+}
+
+void LaunchQueue::RemoveGroup(uint64_t id) {
+  std::vector<uint64_t> plans;
+  for (const auto& [key, plan] : plans_) {
+    if (plan->group->id == id) plans.push_back(plan->id);
+  }
+  for (uint64_t plan : plans) RemovePlan(plan);
+  groups_.erase(id);
+}
+
+Status LaunchQueue::AddPlan(std::unique_ptr<Plan> plan) {
+  uint32_t key = static_cast<uint32_t>(plan->id) & kPlanMask;
+  if (plan->id == 0 || plans_.contains(key)) {
+    return AlreadyExists("plan " + std::to_string(plan->id) + " exists already");
+  }
+  plan->stats_row = stats_.ClaimRow(plan->id, plan->group->id);
+  tombstones_.erase(plan->id);
+  plans_.emplace(key, std::move(plan));
+  return Status::Ok();
+}
+
+Plan* LaunchQueue::FindPlan(uint64_t id) {
+  auto found = plans_.find(static_cast<uint32_t>(id) & kPlanMask);
+  return found == plans_.end() || found->second->id != id ? nullptr : found->second.get();
+}
+
+bool LaunchQueue::RemovePlan(uint64_t id) {
+  Plan* plan = FindPlan(id);
+  if (plan == nullptr) return true;
+  if (plan->has_active && !plan->active.started) {
+    uint64_t count = plan->active.count;
+    AppendFailure(plan, count, LogKind::kFailRefused, static_cast<uint8_t>(1u << plan->group->rank));
+    // The log may have said START first: then it runs.
+    if (plan->has_active && !plan->active.started) {
+      FailUndecided(plan, {Aborted(LaunchName(*plan, count) + " ended: the plan was released"), plan->group->rank});
+    }
+  }
+  if (plan->has_active) return false;
+  if (plan->group->broken.has_value()) {
+    tombstones_[id] = *plan->group->broken;
+    tombstone_order_.push_back(id);
+    if (tombstone_order_.size() > kMaxTombstones) {
+      tombstones_.erase(tombstone_order_.front());
+      tombstone_order_.pop_front();
+    }
+  }
+  stats_.ReleaseRow(plan->stats_row);
+  plans_.erase(static_cast<uint32_t>(id) & kPlanMask);
+  return true;
+}
+
+void LaunchQueue::Arrive(const LaunchRequest& request) {
+  Plan* plan = FindPlan(request.plan_id);
+  bool foreign = plan != nullptr && plan->group->session_id != 0 && request.origin.session_id != 0 &&
+                 plan->group->session_id != request.origin.session_id;
+  if (plan == nullptr || foreign) {
+    auto tombstone = tombstones_.find(request.plan_id);
+    Failure failure{NotFound("no plan " + std::to_string(request.plan_id) + " on this engine"), -1};
+    if (tombstone != tombstones_.end()) failure = tombstone->second;
+    RejectArrival(request, request.group_generation, std::move(failure));
+    return;
+  }
+  Group& group = *plan->group;
+  if (request.group_generation < group.generation) {
+    // Not counted: it belongs to launches that ended with the old generation.
+    RejectArrival(request, group.generation,
+                  {Aborted("the launch belongs to generation " + std::to_string(request.group_generation) +
+                           " of its group; an engine was restarted, the group is at generation " +
+                           std::to_string(group.generation)),
+                   -1});
+    return;
+  }
+  if (group.broken.has_value()) {
+    RejectArrival(request, group.generation, *group.broken);
+    return;
+  }
+  uint64_t slowest = plan->arrivals;
+  // Ranks that have not launched since this engine learnt of the plan stand where it began.
+  auto position_of = [&](int rank) { return std::max(group.arrivals.Count(plan->index, rank), plan->first_count); };
+  int slowest_rank = group.rank;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    if (rank == group.rank) continue;
+    if (uint64_t count = position_of(rank); count < slowest) {
+      slowest = count;
+      slowest_rank = rank;
+    }
+  }
+  if (plan->arrivals - slowest > kMaxLead) {
+    RejectArrival(request, group.generation,
+                  {ResourceExhausted("rank " + std::to_string(slowest_rank) + " is " + std::to_string(kMaxLead) +
+                                     " launches of plan " + std::to_string(plan->id) +
+                                     " behind; this launch does not count"),
+                   slowest_rank});
+    return;
+  }
+  if (plan->has_active) Reap();
+  uint64_t count = ++plan->arrivals;
+  if (plan->has_active) {
+    // Its row still speaks for the launch that is under way, so this one is told by the log alone.
+    AppendFailure(plan, count, LogKind::kFailOverlap, static_cast<uint8_t>(1u << group.rank));
+    Failure failure{FailedPrecondition(LaunchName(*plan, count) + " arrived before launch " +
+                                       std::to_string(plan->active.count) +
+                                       " was done; work that may overlap needs plans of its own"),
+                    group.rank};
+    listener_->OnLaunchFailed(*plan, count, failure.status);
+    RejectArrival(request, group.generation, std::move(failure));
+    return;
+  }
+  auto early = std::find_if(plan->early.begin(), plan->early.end(), [&](auto& e) { return e.first == count; });
+  if (early != plan->early.end()) {
+    Failure failure = FailureOf(*plan, count, early->second);
+    plan->early.erase(early);
+    group.arrivals.Arrive(plan->index, group.rank, 0, count);
+    listener_->OnLaunchFailed(*plan, count, failure.status);
+    RejectArrival(request, group.generation, std::move(failure));
+    return;
+  }
+  Launch& launch = plan->active;
+  launch.digest = FoldDigest(0xcbf29ce484222325, request.tag_digest);
+  BindingScope scope{.session_id = request.origin.session_id,
+                     .group_id = group.id,
+                     .rank = group.rank,
+                     .world_size = group.world_size};
+  Status resolved = memory_->Resolve(request.bindings, plan->slots, scope, &launch.slots, &launch.pins,
+                                     &launch.digest);
+  if (!resolved.ok()) {
+    launch.pins.clear();
+    AppendFailure(plan, count, LogKind::kFailRefused, static_cast<uint8_t>(1u << group.rank));
+    group.arrivals.Arrive(plan->index, group.rank, 0, count);
+    Failure failure{resolved.WithContext(LaunchName(*plan, count)), group.rank};
+    listener_->OnLaunchFailed(*plan, count, failure.status);
+    RejectArrival(request, group.generation, std::move(failure));
+    return;
+  }
+  uint64_t now = NowNs();
+  launch.origin = request.origin;
+  launch.count = count;
+  launch.arrive_ns = now;
+  launch.deadline_ns = Saturating(now, request.deadline_ns != 0 ? request.deadline_ns : group.deadline_ns);
+  launch.next_late_ns = now + kLateAfterNs;
+  launch.start_ns = 0;
+  launch.started = false;
+  launch.failure = {};
+  launch.epoch = 0;
+  plan->has_active = true;
+  ++group.arrived;
+  undecided_.push_back(plan);
+  group.arrivals.Arrive(plan->index, group.rank, launch.digest, count);
+}
+
+void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure) {
+  PublishOutcome(request.origin, generation, failure);
+  CompleteByCpu(request.origin, failure);
+}
+
+bool LaunchQueue::LogHasNews() const {
+  LogEntry entry;
+  return log_.Read(read_position_, &entry) != LogRead::kEmpty;
+}
+
+bool LaunchQueue::DrainLog() {
+  bool any = false;
+  for (LogEntry entry;;) {
+    switch (log_.Read(read_position_, &entry)) {
+      case LogRead::kEmpty: return any;
+      case LogRead::kLapped:
+        fatal_ = Status(Code::kDataLoss, "the order log has lapped this engine at position " +
+                                             std::to_string(read_position_));
+        return any;
+      case LogRead::kEntry:
+        any = true;
+        ++read_position_;
+        Apply(entry, read_position_ - 1);
+        break;
+    }
+  }
+}
+
+uint64_t LaunchQueue::FullCount(const Plan& plan, uint16_t low) const {
+  uint64_t near = plan.arrivals + 1;
+  return near + static_cast<uint64_t>(static_cast<int64_t>(static_cast<int16_t>(low - static_cast<uint16_t>(near))));
+}
+
+void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
+  if (entry.kind == LogKind::kBreak) {
+    for (auto& [id, group] : groups_) {
+      if (((id ^ entry.plan) & kPlanMask) != 0 || static_cast<uint16_t>(group->generation) != entry.count) continue;
+      if (group->log_break_ns == 0) group->log_break_ns = NowNs();
+    }
+    return;
+  }
+  if (entry.kind == LogKind::kStart) {
+    recent_starts_.push_back({position, entry.mask});
+    if (recent_starts_.size() > 64) recent_starts_.pop_front();
+  }
+  auto found = plans_.find(entry.plan);
+  if (found == plans_.end()) return;
+  Plan* plan = found->second.get();
+  uint64_t count = FullCount(*plan, entry.count);
+  if (plan->has_active && !plan->active.started && plan->active.count == count) {
+    if (entry.kind != LogKind::kStart) {
+      Failure failure = FailureOf(*plan, count, entry);
+      listener_->OnLaunchFailed(*plan, count, failure.status);
+      FailUndecided(plan, std::move(failure));
+    } else if (!plan->group->broken.has_value() && plan->group->log_break_ns == 0) {
+      Start(plan);
+    }
+    return;
+  }
+  if (entry.kind == LogKind::kStart || count <= plan->arrivals) return;
+  for (const auto& known : plan->early) {
+    if (known.first == count) return;  // the first entry for a launch decides
+  }
+  plan->early.emplace_back(count, entry);
+}
+
+void LaunchQueue::AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_t ranks) {
+  LogEntry entry{.kind = kind,
+                 .mask = ranks,
+                 .plan = static_cast<uint32_t>(plan->id) & kPlanMask,
+                 .count = static_cast<uint16_t>(count)};
+  bool for_active = plan->has_active && plan->active.count == count;
+  while (fatal_.ok()) {
+    DrainLog();
+    // What we were about to decide has been decided: by START, or by a failure that ended it.
+    if (for_active && (!plan->has_active || plan->active.count != count || plan->active.started)) return;
+    if (log_.TryAppend(read_position_, entry)) break;
+  }
+  DrainLog();
+}
+
+void LaunchQueue::FailUndecided(Plan* plan, Failure failure) {
+  RemoveFromUndecided(plan);
+  PublishOutcome(plan->active.origin, plan->group->generation, failure);
+  Origin origin = plan->active.origin;
+  End(plan, failure, NowNs());
+  CompleteByCpu(origin, failure);
+}
+
+void LaunchQueue::RemoveFromUndecided(Plan* plan) {
+  auto found = std::find(undecided_.begin(), undecided_.end(), plan);
+  if (found != undecided_.end()) {
+    *found = undecided_.back();
+    undecided_.pop_back();
+  }
+}
+
+void LaunchQueue::ForEachActive(const std::function<void(const Plan&)>& visit) const {
+  for (const Plan* plan : undecided_) visit(*plan);
+  for (const Plan* plan : in_flight_) visit(*plan);
+}
+
+std::vector<uint64_t> LaunchQueue::GroupIds() const {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, group] : groups_) ids.push_back(id);
+  return ids;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,149 @@
+// File: launch_queue.h
+//
+// The launch queue of one engine: arrivals are matched across ranks through the arrival table, complete launches enter the
+// node's order log, and programs start on this GPU's lanes in the log's order. See order_log.h and arrival_table.h for
+// what is shared, docs/model for the protocol's model.
+//
+//   Arrive ──▶ undecided ──(all ranks there: START)──▶ on lanes ──(completion word)──▶ ended
+//                  └──(FAIL in the log, break, leave)──▶ ended by the CPU
+//
+// Thread rule: the engine's main thread only. No call blocks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/engine/launch.h"
+#include "daemon/engine/memory_table.h"
+#include "daemon/engine/order_log.h"
+#include "daemon/engine/stats_area.h"
+#include "kernels/backend.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+// What the queue tells tandemd. Called from the queue's calls; must not call back.
+class LaunchListener {
+ public:
+  virtual ~LaunchListener() = default;
+  virtual void OnLaunchDone(uint64_t launch_id, const Status& status) = 0;
+  virtual void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) = 0;
+  virtual void OnLate(const Plan& plan, const Launch& launch, const std::vector<int>& missing, double seconds) = 0;
+};
+
+struct LaunchQueueOptions {
+  int gpu = 0;
+  uint64_t log_position = 0;  // where to begin to read the order log
+};
+
+class LaunchQueue {
+ public:
+  LaunchQueue(const LaunchQueueOptions& options, Backend* backend, MemoryTable* memory, OrderLog log, StatsArea stats,
+              std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener);
+  ~LaunchQueue();
+
+  // Groups. AddGroup takes the group; ALREADY_EXISTS unless its id is free. A group is removed once it is idle.
+  Status AddGroup(std::unique_ptr<Group> group);
+  Group* FindGroup(uint64_t id);
+  // The group ends with `failure`: launches that have not started fail now, those on lanes are marked failed and
+  // their lanes released. Later launches fail too. A second break changes nothing but the reason of later launches.
+  void Break(Group* group, Failure failure);
+  // A rank has left cleanly: launches that it has not arrived at fail with `text`.
+  void MarkLeft(Group* group, int rank);
+  bool Idle(const Group& group) const { return group.arrived == 0; }
+  void RemoveGroup(uint64_t id);  // idle; its plans go with it
+
+  // Plans. RemovePlan first fails a launch that has not started (on all ranks); true once the plan is gone.
+  Status AddPlan(std::unique_ptr<Plan> plan);
+  Plan* FindPlan(uint64_t id);
+  bool RemovePlan(uint64_t id);
+
+  // A rank's stream has reached a launch (or a launch came by message). Whatever is wrong with it, it ends with a status.
+  void Arrive(const LaunchRequest& request);
+
+  // Notes programs that have ended. True if there were any.
+  bool Reap();
+  // Reads the log, decides and starts what can be, releases broken lanes. True if anything happened.
+  bool Poll();
+
+  // True if anything has arrived and not ended: the engine must poll.
+  bool Pending() const { return !undecided_.empty() || !in_flight_.empty(); }
+  // DATA_LOSS once the log has lapped this engine, which then must end.
+  const Status& fatal() const { return fatal_; }
+  OrderLog& log() { return log_; }
+  bool LogHasNews() const;
+  // Every plan that has a launch arrived and not ended.
+  void ForEachActive(const std::function<void(const Plan&)>& visit) const;
+  std::vector<int> MissingRanks(const Plan& plan) const;
+  std::vector<uint64_t> GroupIds() const;
+
+ private:
+  // Reading the log.
+  bool DrainLog();
+  void Apply(const LogEntry& entry, uint64_t position);
+  uint64_t FullCount(const Plan& plan, uint16_t low) const;
+  // Appends a failure for launch `count` unless the log has decided it meanwhile. Reads the log up to it.
+  void AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_t ranks);
+
+  // Deciding.
+  bool DecideOne(Plan* plan, uint64_t now);
+  bool ReadyToStart(const Plan& plan) const;
+  bool Admissible(uint8_t gpu_mask) const;
+  bool AppendStarts();
+  void ReportLate(Plan* plan, uint64_t now);
+  uint8_t MismatchedRanks(const Plan& plan) const;
+
+  // Starting and ending.
+  void Start(Plan* plan);
+  Status EnqueueOnLanes(Plan* plan);
+  void FailUndecided(Plan* plan, Failure failure);
+  void End(Plan* plan, const Failure& failure, uint64_t end_ns);
+  // Tells the origin: status record and, if `by_cpu`, the done value.
+  void PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure);
+  void CompleteByCpu(const Origin& origin, const Failure& failure);
+  void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
+  void RemoveFromUndecided(Plan* plan);
+  Failure FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const;
+
+  void ReleaseLanes(Group* group, uint64_t now);
+  bool ServeBroken(uint64_t now);
+  void PublishProgress();
+
+  LaunchQueueOptions options_;
+  Backend* backend_;
+  MemoryTable* memory_;
+  OrderLog log_;
+  StatsArea stats_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::unique_ptr<Executor> executor_;
+  LaunchListener* listener_;
+
+  std::unordered_map<uint64_t, std::unique_ptr<Group>> groups_;
+  std::unordered_map<uint32_t, std::unique_ptr<Plan>> plans_;  // by the low 24 bits of the id, as the log names them
+  // Why plans of broken groups are gone, for launches that were under way to them.
+  std::unordered_map<uint64_t, Failure> tombstones_;
+  std::deque<uint64_t> tombstone_order_;
+
+  uint64_t read_position_ = 0;
+  struct RecentStart {
+    uint64_t position;
+    uint8_t gpu_mask;
+  };
+  std::deque<RecentStart> recent_starts_;
+  std::vector<Plan*> undecided_;
+  std::deque<Plan*> in_flight_;
+  std::vector<Plan*> candidates_;  // scratch
+  Word completion_{0};             // written by lane 0 after each program
+  uint64_t next_ticket_ = 0;
+  std::vector<std::pair<std::unique_ptr<Event>, std::unique_ptr<Event>>> free_events_;
+  uint64_t busy_ns_ = 0, busy_until_ns_ = 0;
+  uint64_t published_progress_ = ~uint64_t{0};
+  Status fatal_;
+};
+
+}  // namespace tandem::engine

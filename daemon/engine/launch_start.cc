@@ -1,0 +1,274 @@
+// Deciding and starting: who is missing, what may enter the order log, how a program gets onto the lanes, and how lanes
+// of a broken group are let go.
+#include <algorithm>
+#include <bit>
+#include <tuple>
+
+#include "common/queue/channel_layout.h"
+#include "daemon/engine/launch_queue.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr uint32_t kPlanMask = (1u << 24) - 1;
+constexpr int kMaxProgramsPerGpu = 2;
+constexpr uint64_t kReleaseEveryNs = 200'000;
+// How long a BREAK in the log waits for the command that says why.
+constexpr uint64_t kBreakGraceNs = 200'000'000;
+
+}  // namespace
+
+std::vector<int> LaunchQueue::MissingRanks(const Plan& plan) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < plan.group->world_size; ++rank) {
+    if (plan.group->arrivals.Count(plan.index, rank) < plan.active.count) missing.push_back(rank);
+  }
+  return missing;
+}
+
+uint8_t LaunchQueue::MismatchedRanks(const Plan& plan) const {
+  const ArrivalTable& arrivals = plan.group->arrivals;
+  uint8_t mask = 0;
+  for (int rank = 1; rank < plan.group->world_size; ++rank) {
+    if (arrivals.Digest(plan.index, rank) != arrivals.Digest(plan.index, 0)) mask |= static_cast<uint8_t>(1u << rank);
+  }
+  return mask;
+}
+
+bool LaunchQueue::ReadyToStart(const Plan& plan) const {
+  const Group& group = *plan.group;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    // Beyond our launch: it has been decided, and the log says how.
+    if (group.arrivals.Count(plan.index, rank) != plan.active.count) return false;
+    if (plan.uses_bulk && group.arrivals.BulkEnded(rank) < group.last_bulk_epoch) return false;
+  }
+  return true;
+}
+
+bool LaunchQueue::Admissible(uint8_t gpu_mask) const {
+  for (int gpu = 0; gpu < kMaxLogGpus; ++gpu) {
+    if ((gpu_mask & (1u << gpu)) == 0) continue;
+    OrderLog::Progress progress = log_.ProgressOf(gpu);
+    int programs = progress.in_flight;
+    for (const RecentStart& start : recent_starts_) {
+      if (start.position >= progress.read_position && (start.gpu_mask & (1u << gpu)) != 0) ++programs;
+    }
+    if (programs >= kMaxProgramsPerGpu) return false;
+  }
+  return true;
+}
+
+void LaunchQueue::ReportLate(Plan* plan, uint64_t now) {
+  Launch& launch = plan->active;
+  if (now < launch.next_late_ns) return;
+  uint64_t waited = now - launch.arrive_ns;
+  launch.next_late_ns = now + waited;  // after 1, 2, 4, … s
+  std::vector<int> missing = MissingRanks(*plan);
+  if (!missing.empty()) listener_->OnLate(*plan, launch, missing, static_cast<double>(waited) / 1e9);
+}
+
+// Ends or defers one undecided launch; puts it among the candidates if it may start. True if it has ended.
+bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
+  Group& group = *plan->group;
+  uint8_t missing = 0;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    if (group.arrivals.Count(plan->index, rank) < plan->active.count) missing |= static_cast<uint8_t>(1u << rank);
+  }
+  if (missing == 0) {
+    if (!ReadyToStart(*plan)) return false;
+    if (uint8_t differing = MismatchedRanks(*plan); differing != 0) {
+      AppendFailure(plan, plan->active.count, LogKind::kFailMismatch, differing);
+      return true;
+    }
+    candidates_.push_back(plan);
+    return false;
+  }
+  if (uint8_t left = missing & group.left_mask; left != 0) {
+    int rank = std::countr_zero(left);
+    FailUndecided(plan, {Unavailable("rank " + std::to_string(rank) + " has left the group"), rank});
+    return true;
+  }
+  if (now >= plan->active.deadline_ns) {
+    AppendFailure(plan, plan->active.count, LogKind::kFailDeadline, missing);
+    return true;
+  }
+  ReportLate(plan, now);
+  return false;
+}
+
+bool LaunchQueue::AppendStarts() {
+  // Latency class first, then least GPU time used, then age.
+  if (candidates_.size() > 1) {
+    std::sort(candidates_.begin(), candidates_.end(), [](const Plan* a, const Plan* b) {
+      if (a->latency_class != b->latency_class) return a->latency_class;
+      if (a->group->gpu_time_ns != b->group->gpu_time_ns) return a->group->gpu_time_ns < b->group->gpu_time_ns;
+      return a->active.arrive_ns < b->active.arrive_ns;
+    });
+  }
+  bool any = false;
+  for (Plan* plan : candidates_) {
+    while (fatal_.ok()) {
+      // Everything before read_position_ has been read: if the launch is still undecided, this is its first entry.
+      if (!plan->has_active || plan->active.started || plan->group->broken || plan->group->log_break_ns != 0) break;
+      if (!ReadyToStart(*plan) || !Admissible(plan->group->gpu_mask)) break;
+      LogEntry entry{.kind = LogKind::kStart,
+                     .mask = plan->group->gpu_mask,
+                     .plan = static_cast<uint32_t>(plan->id) & kPlanMask,
+                     .count = static_cast<uint16_t>(plan->active.count)};
+      bool appended = log_.TryAppend(read_position_, entry);
+      any = true;
+      DrainLog();
+      PublishProgress();
+      if (appended) break;
+    }
+  }
+  candidates_.clear();
+  return any;
+}
+
+bool LaunchQueue::Poll() {
+  bool any = DrainLog();
+  if (!undecided_.empty()) {
+    uint64_t now = NowNs();
+    for (size_t i = 0; i < undecided_.size();) {
+      Plan* plan = undecided_[i];
+      if (DecideOne(plan, now)) {
+        any = true;
+        candidates_.clear();
+        i = 0;  // the list has changed, perhaps by more than this one
+        continue;
+      }
+      ++i;
+    }
+    any |= AppendStarts();
+  }
+  PublishProgress();
+  return ServeBroken(0) || any;
+}
+
+void LaunchQueue::Start(Plan* plan) {
+  RemoveFromUndecided(plan);
+  Launch& launch = plan->active;
+  Group& group = *plan->group;
+  launch.started = true;
+  launch.start_ns = NowNs();
+  PublishOutcome(launch.origin, group.generation, {});
+  if (plan->takes_epoch) {
+    launch.epoch = ++group.epoch;
+    if (plan->uses_bulk) group.last_bulk_epoch = launch.epoch;
+  }
+  if (plan->program->step_count() == 0) {
+    Origin origin = launch.origin;
+    End(plan, {}, launch.start_ns);
+    CompleteByCpu(origin, {});
+    return;
+  }
+  launch.ticket = ++next_ticket_;
+  in_flight_.push_back(plan);
+  ++group.in_flight;
+  Status enqueued = EnqueueOnLanes(plan);
+  if (!enqueued.ok()) {
+    // The peers' programs may wait for this one: the group is lost, and the log tells all of its engines.
+    log_.Append({.kind = LogKind::kBreak,
+                 .mask = 0,
+                 .plan = static_cast<uint32_t>(group.id) & kPlanMask,
+                 .count = static_cast<uint16_t>(group.generation)});
+    Failure failure{enqueued.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank};
+    listener_->OnLaunchFailed(*plan, launch.count, failure.status);
+    Break(&group, std::move(failure));
+  }
+}
+
+Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
+  Launch& launch = plan->active;
+  Group& group = *plan->group;
+  Lane& lane = *lanes_[0];
+  if (free_events_.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(launch.start_event, backend_->MakeEvent());
+    TANDEM_ASSIGN_OR_RETURN(launch.end_event, backend_->MakeEvent());
+  } else {
+    std::tie(launch.start_event, launch.end_event) = std::move(free_events_.back());
+    free_events_.pop_back();
+  }
+  LaunchContext context;
+  context.epoch = launch.epoch;
+  if (plan->workspace) {
+    context.workspace = plan->workspace->half[launch.epoch & 1];
+    context.bulk = plan->workspace->bulk;
+  }
+  context.signals = group.signals;
+  context.slots = launch.slots;
+  context.communicator = group.communicator.get();
+  Status status = lane.Record(launch.start_event.get());
+  if (status.ok()) status = executor_->Enqueue(*plan->program, context);
+  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value.
+  Status recorded = lane.Record(launch.end_event.get());
+  // Ours before the client's: who sees done finds that we know of the end.
+  Status completed = lane.WriteWord(&completion_, launch.ticket);
+  Status done;
+  if (launch.origin.kind == Origin::Kind::kChannel) {
+    done = lane.WriteWord(launch.origin.channel->consumer.done(), launch.origin.id);
+  } else if (launch.origin.kind == Origin::Kind::kCaptured) {
+    done = lane.WriteWord(launch.origin.channel->consumer.captured_done(launch.origin.slot), 1);
+  }
+  for (const Status& next : {recorded, completed, done}) {
+    if (status.ok()) status = next;
+  }
+  return status;
+}
+
+void LaunchQueue::Break(Group* group, Failure failure) {
+  bool first = !group->broken.has_value();
+  group->broken = std::move(failure);
+  if (!first) return;
+  std::vector<Plan*> waiting;
+  for (Plan* plan : undecided_) {
+    if (plan->group == group) waiting.push_back(plan);
+  }
+  for (Plan* plan : waiting) {
+    listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);
+    FailUndecided(plan, *group->broken);
+  }
+  Reap();
+  // Status first, then the words that lanes wait on: a launch that comes through by the release carries the failure.
+  for (Plan* plan : in_flight_) {
+    if (plan->group != group) continue;
+    plan->active.failure = *group->broken;
+    listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);
+    PublishOutcome(plan->active.origin, group->generation, *group->broken);
+  }
+  ReleaseLanes(group, NowNs());
+}
+
+void LaunchQueue::MarkLeft(Group* group, int rank) { group->left_mask |= static_cast<uint8_t>(1u << rank); }
+
+void LaunchQueue::ReleaseLanes(Group* group, uint64_t now) {
+  group->last_release_ns = now;
+  if (group->abort_word != nullptr) group->abort_word->store(1, std::memory_order_release);
+  if (group->communicator) group->communicator->Abort();
+  if (group->in_flight == 0) return;
+  // The group's words are never used again (a new generation has new ones), but a peer that has not yet heard of the
+  // break may write ordinary values over these: hence again and again, until the lanes are through.
+  Word* words = group->signals[static_cast<size_t>(group->rank)];
+  for (int i = 0; words != nullptr && i < group->world_size * plan::kSignalsPerWriter; ++i) {
+    words[i].store(kReleaseValue, std::memory_order_release);
+  }
+}
+
+bool LaunchQueue::ServeBroken(uint64_t now) {
+  bool any = false;
+  for (auto& [id, group] : groups_) {
+    if (!group->broken.has_value() && group->log_break_ns == 0) continue;
+    if (now == 0) now = NowNs();
+    if (!group->broken.has_value() && now - group->log_break_ns > kBreakGraceNs) {
+      Break(group.get(), {Unavailable("a rank or an engine of the group has failed"), -1});
+      any = true;
+    }
+    if (group->broken.has_value() && group->in_flight > 0 && now - group->last_release_ns > kReleaseEveryNs) {
+      ReleaseLanes(group.get(), now);
+    }
+  }
+  return any;
+}
+
+}  // namespace tandem::engine
