@@ -207,6 +207,7 @@ Status Control::Install(Group& group, const Waiter& waiter) {
       add.set_abort_segment(control->segment_ids[static_cast<size_t>(rank)]);
       add.set_abort_offset(kAbortOffset);
       add.set_generation(group.generation);
+      add.set_session_id(group.members[static_cast<size_t>(rank)].session_id);
       registry_->mailboxes[static_cast<size_t>(group.members[static_cast<size_t>(rank)].gpu)]->Post(
           std::move(command), {group.arrivals}, batch);
     }

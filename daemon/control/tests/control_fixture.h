@@ -1,0 +1,144 @@
+// File: control_fixture.h
+//
+// A control plane over fake engines, and ranks that call it from threads of their own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/control/control.h"
+#include "daemon/control/tests/fake_engines.h"
+#include "daemon/control/validate.h"
+
+namespace tandem::daemon {
+
+class FakeLease final : public LeasePort {
+ public:
+  Status Send(uint64_t, uint64_t, const std::vector<SharedFd>& fds) override {
+    std::lock_guard lock(mutex_);
+    for (const SharedFd& fd : fds) {
+      if (!fd || !fd->valid()) return Internal("a descriptor is missing");
+    }
+    sent_ += fds.size();
+    return Status::Ok();
+  }
+  void Close(uint64_t) override {}
+  size_t sent() {
+    std::lock_guard lock(mutex_);
+    return sent_;
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t sent_ = 0;
+};
+
+class ControlTest : public ::testing::Test {
+ protected:
+  static constexpr auto kPatience = std::chrono::seconds(30);
+
+  void Start(int gpus, ControlOptions options = {}) {
+    engines = std::make_unique<FakeEngines>(gpus);
+    options.topology = EmulatedTopology(gpus);
+    control = std::make_unique<Control>(options, *engines);
+    engines->listener = control.get();
+    control->SetLeasePort(&lease);
+  }
+  void TearDown() override { control.reset(); }
+
+  SessionRef Attach(int pid = 1000) {
+    v1::AttachRequest request;
+    request.set_protocol_min(1);
+    request.set_protocol_max(1);
+    request.set_name("test");
+    Result<v1::AttachReply> reply = control->Attach({.uid = 7, .gid = 7, .pid = pid}, request);
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    if (!reply.ok()) return nullptr;
+    ids[pid] = reply->session_id();
+    return *control->Authenticate(reply->token());
+  }
+  std::vector<SessionRef> AttachAll(int world) {
+    std::vector<SessionRef> sessions;
+    for (int rank = 0; rank < world; ++rank) sessions.push_back(Attach(1000 + rank));
+    return sessions;
+  }
+  uint64_t IdOf(int rank) { return ids[1000 + rank]; }
+
+  v1::JoinGroupRequest JoinRequest(int world, int rank, const std::string& name = "tp") {
+    v1::JoinGroupRequest request;
+    request.set_job_key("0123456789abcdef");
+    request.set_name(name);
+    request.set_world_size(world);
+    request.set_rank(rank);
+    const auto& gpus = control->options().topology.gpus;
+    request.set_gpu_uuid(gpus[static_cast<size_t>(rank >= 0 ? rank : 0) % gpus.size()].uuid);
+    return request;
+  }
+  // Runs `work(rank)` for all ranks at once.
+  template <typename Work>
+  auto Together(int world, Work work) {
+    using R = decltype(work(0));
+    std::vector<std::future<R>> futures;
+    for (int rank = 0; rank < world; ++rank) futures.push_back(std::async(std::launch::async, work, rank));
+    std::vector<R> results;
+    for (auto& future : futures) results.push_back(future.get());
+    return results;
+  }
+  // The id of a new group of `world` ranks.
+  uint64_t Join(const std::vector<SessionRef>& sessions, const std::string& name = "tp") {
+    const int world = static_cast<int>(sessions.size());
+    auto replies = Together(world, [&](int rank) {
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(world, rank, name),
+                                Waiter::For(kPatience));
+    });
+    for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    return replies[0].ok() ? replies[0]->group_id() : 0;
+  }
+  v1::PrepareRequest AllReduce(uint64_t group, const std::string& key, int64_t elements = 1024) {
+    OpRequest request;
+    request.op = Op::kAllReduce;
+    request.operands = {{Role::kInput, {DType::kF32, {elements}, {}}, false, -1},
+                        {Role::kOutput, {DType::kF32, {elements}, {}}, false, -1}};
+    v1::PrepareRequest proto;
+    proto.set_group_id(group);
+    proto.set_key(key);
+    *proto.mutable_request() = OpRequestToProto(request);
+    return proto;
+  }
+  // Waits until `holds`, for what mailboxes do after a call has returned.
+  static bool Eventually(const std::function<bool()>& holds) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!holds()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+  }
+  static size_t OpenDescriptors() {
+    size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    return count;
+  }
+  // The next event of this kind.
+  Result<v1::Event> NextOfKind(const SessionRef& session, v1::Event::Kind kind) {
+    for (;;) {
+      auto event = control->NextEvent(session, Waiter::For(kPatience));
+      if (!event.ok()) return event.status();
+      if (!event->has_value()) return DeadlineExceeded("no such event");
+      if ((*event)->kind() == kind) return **event;
+    }
+  }
+
+  FakeLease lease;
+  std::unique_ptr<FakeEngines> engines;
+  std::unique_ptr<Control> control;
+  std::map<int, uint64_t> ids;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,228 @@
+#include <gmock/gmock.h>
+
+#include "daemon/control/tests/control_fixture.h"
+
+namespace tandem::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(ControlTest, TokensAreCheckedInFull) {
+  Start(1);
+  const SessionRef session = Attach();
+  EXPECT_EQ(control->Authenticate("").status().detail().reason, "NO_TOKEN");
+  EXPECT_EQ(control->Authenticate("short").status().detail().reason, "BAD_TOKEN");
+  EXPECT_EQ(control->Authenticate(std::string(16, 'x')).status().detail().reason, "SESSION_LOST");
+  control->SessionLost(IdOf(0), "test");
+  v1::EmptyRequest request;
+  request.set_gpu_uuid(control->options().topology.gpus[0].uuid);
+  EXPECT_EQ(control->Empty(session, request).status().detail().reason, "SESSION_LOST");
+}
+
+TEST_F(ControlTest, EightRanksJoinAndAllLearnTheSame) {
+  Start(8);
+  const auto sessions = AttachAll(8);
+  const uint64_t group = Join(sessions);
+  for (int gpu = 0; gpu < 8; ++gpu) {
+    const auto state = engines->Look(gpu);
+    ASSERT_TRUE(state.groups.contains(group));
+    EXPECT_EQ(state.groups.at(group).rank(), static_cast<uint32_t>(gpu));
+    EXPECT_EQ(state.groups.at(group).signal_segments_size(), 8);
+    EXPECT_EQ(state.segments.size(), 8u);  // the own control segment and the peers'
+  }
+}
+
+TEST_F(ControlTest, AWrongSeatAnswersEveryRankAtOnce) {
+  Start(4);
+  struct Case {
+    std::function<void(v1::JoinGroupRequest&)> change;
+    Code code;
+    std::string field, text;
+  };
+  const std::vector<Case> cases = {
+      {[](auto& r) { r.set_world_size(3); }, Code::kInvalidArgument, "world_size", "rank 1 has 3"},
+      {[](auto& r) { r.set_world_size(9); }, Code::kInvalidArgument, "world_size", "world size 9"},
+      {[](auto& r) { r.set_rank(2); }, Code::kOutOfRange, "rank", "out of range"},
+      {[](auto& r) { r.set_rank(-1); }, Code::kOutOfRange, "rank", "out of range"},
+      {[](auto& r) { r.set_rank(0); }, Code::kAlreadyExists, "rank", "rank 0 is taken by pid 1000"},
+      {[&](auto& r) { r.set_gpu_uuid(control->options().topology.gpus[0].uuid); }, Code::kInvalidArgument, "gpu_uuid",
+       "both use GPU"},
+      {[](auto& r) { r.set_host_id("elsewhere"); }, Code::kFailedPrecondition, "host_id", "another host"},
+      {[](auto& r) { (*r.mutable_options())["nccl"] = "x"; }, Code::kInvalidArgument, "options", "'x' on rank 1"},
+      {[](auto& r) { r.set_gpu_uuid("GPU-unknown"); }, Code::kNotFound, "gpu_uuid", "rank 1"},
+  };
+  const auto sessions = AttachAll(2);
+  for (const Case& c : cases) {
+    auto first = std::async(std::launch::async, [&] {
+      return control->JoinGroup(sessions[0], JoinRequest(2, 0), Waiter::For(kPatience));
+    });
+    ASSERT_TRUE(Eventually([&] { return !control->SnapshotGroups().empty(); }));
+    v1::JoinGroupRequest wrong = JoinRequest(2, 1);
+    c.change(wrong);
+    const Status second = control->JoinGroup(sessions[1], wrong, Waiter::For(kPatience)).status();
+    const Status told = first.get().status();
+    EXPECT_EQ(second.code(), c.code) << second.ToString();
+    EXPECT_EQ(told.code(), c.code);
+    EXPECT_EQ(told.detail().field, c.field);
+    EXPECT_THAT(told.message(), HasSubstr(c.text));
+  }
+  EXPECT_NE(Join(sessions), 0u);  // nothing of it stays
+}
+
+TEST_F(ControlTest, AMissingRankIsNamedAtTheDeadline) {
+  Start(4);
+  const auto sessions = AttachAll(2);
+  const Status late =
+      control->JoinGroup(sessions[0], JoinRequest(4, 0), Waiter::For(std::chrono::milliseconds(30))).status();
+  EXPECT_EQ(late.code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(late.message(), HasSubstr("ranks 1, 2, 3"));
+  EXPECT_TRUE(control->SnapshotGroups().empty());
+}
+
+TEST_F(ControlTest, ACancelledJoinGivesItsSeatBack) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  std::atomic<bool> gone = false;
+  Waiter waiter = Waiter::For(kPatience);
+  waiter.cancelled = [&] { return gone.load(); };
+  auto cancelled =
+      std::async(std::launch::async, [&] { return control->JoinGroup(sessions[0], JoinRequest(2, 0), waiter); });
+  ASSERT_TRUE(Eventually([&] { return !control->SnapshotGroups().empty(); }));
+  gone = true;
+  EXPECT_EQ(cancelled.get().status().code(), Code::kCancelled);
+  EXPECT_NE(Join(sessions), 0u);
+}
+
+TEST_F(ControlTest, ADeadJoinerAnswersTheOthers) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  auto first = std::async(std::launch::async, [&] {
+    return control->JoinGroup(sessions[0], JoinRequest(3, 0), Waiter::For(kPatience));
+  });
+  auto second = std::async(std::launch::async, [&] {
+    return control->JoinGroup(sessions[1], JoinRequest(3, 1), Waiter::For(kPatience));
+  });
+  ASSERT_TRUE(Eventually([&] {
+    auto groups = control->SnapshotGroups();
+    return groups.size() == 1 && groups[0].members.size() == 2;
+  }));
+  control->SessionLost(IdOf(1), "its process has ended");
+  const Status told = first.get().status();
+  EXPECT_EQ(told.code(), Code::kUnavailable);
+  EXPECT_THAT(told.message(), HasSubstr("rank 1 (pid 1001)"));
+  EXPECT_FALSE(second.get().ok());
+}
+
+TEST_F(ControlTest, ADeathBreaksTheGroupAndTheNameComesBack) {
+  Start(3);
+  auto sessions = AttachAll(3);
+  const size_t descriptors = OpenDescriptors();
+  const uint64_t group = Join(sessions);
+  control->SessionLost(IdOf(2), "its process has ended");
+  auto lost = NextOfKind(sessions[0], v1::Event::RANK_LOST);
+  ASSERT_TRUE(lost.ok());
+  EXPECT_EQ(lost->rank(), 2);
+  EXPECT_THAT(lost->status().message(), HasSubstr("rank 2 (pid 1002)"));
+  EXPECT_TRUE(NextOfKind(sessions[1], v1::Event::GROUP_BROKEN).ok());
+  ASSERT_TRUE(Eventually([&] { return engines->Look(0).broken.contains(group); }));
+  EXPECT_EQ(engines->Look(0).broken.at(group).code(), static_cast<int>(Code::kUnavailable));
+  const Status prepare = control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
+  EXPECT_EQ(prepare.code(), Code::kUnavailable);
+  EXPECT_EQ(prepare.detail().who, "rank 2");
+  // The survivors' next join leaves the broken incarnation and opens the next one.
+  sessions[2] = Attach(1002);
+  auto replies = Together(3, [&](int rank) {
+    return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(3, rank), Waiter::For(kPatience));
+  });
+  for (auto& reply : replies) {
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(reply->incarnation(), 2u);
+    EXPECT_NE(reply->group_id(), group);
+  }
+  ASSERT_TRUE(Eventually([&] { return !engines->Look(0).groups.contains(group); }));
+  for (auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(Eventually([&] { return engines->Look(0).segments.empty() && OpenDescriptors() <= descriptors; }));
+  EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
+  EXPECT_EQ(control->Snapshot().descriptors, 0u);
+}
+
+TEST_F(ControlTest, ACleanEndNeverLooksLikeADeath) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  auto event = control->NextEvent(sessions[0], Waiter::For(kPatience));
+  ASSERT_TRUE(event.ok() && event->has_value());
+  EXPECT_EQ((*event)->kind(), v1::Event::RANK_LEFT);
+  EXPECT_EQ((*event)->rank(), 1);
+  EXPECT_FALSE(engines->Look(0).broken.contains(group));
+  EXPECT_EQ(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).code(), Code::kNotFound);
+  const Status later = control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
+  EXPECT_THAT(later.message(), HasSubstr("rank 1 (pid 1001) has left"));
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  EXPECT_EQ(control->Snapshot().groups, 0u);
+}
+
+TEST_F(ControlTest, JobsOfTheSameNameDoNotMeet) {
+  Start(4);
+  const auto sessions = AttachAll(2);
+  v1::JoinGroupRequest stranger = JoinRequest(2, 1);
+  stranger.set_job_key("another-job-key!");
+  auto first = std::async(std::launch::async, [&] {
+    return control->JoinGroup(sessions[0], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(200)));
+  });
+  EXPECT_EQ(control->JoinGroup(sessions[1], stranger, Waiter::For(std::chrono::milliseconds(200))).status().code(),
+            Code::kDeadlineExceeded);
+  EXPECT_EQ(first.get().status().code(), Code::kDeadlineExceeded);
+}
+
+TEST_F(ControlTest, QuotasNameLimitAndUsage) {
+  ControlOptions options;
+  options.limits.sessions_per_uid = 2;
+  Start(2, options);
+  AttachAll(2);
+  v1::AttachRequest request;
+  request.set_protocol_min(1);
+  request.set_protocol_max(1);
+  const Status over = control->Attach({.uid = 7, .gid = 7, .pid = 5}, request).status();
+  EXPECT_EQ(over.code(), Code::kResourceExhausted);
+  EXPECT_EQ(over.detail().reason, "QUOTA_SESSIONS_PER_UID");
+  EXPECT_EQ(over.detail().limit, 2);
+  EXPECT_EQ(over.detail().usage, 2);
+  EXPECT_TRUE(control->Attach({.uid = 8, .gid = 7, .pid = 5}, request).ok());
+  request.set_protocol_min(9);
+  request.set_protocol_max(9);
+  EXPECT_EQ(control->Attach({.uid = 8, .gid = 7, .pid = 5}, request).status().detail().reason, "PROTOCOL");
+}
+
+TEST_F(ControlTest, DrainingRefusesWhatIsNewAndSaysSo) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  control->SetDraining(true);
+  EXPECT_TRUE(NextOfKind(sessions[0], v1::Event::DRAINING).ok());
+  EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience)).status().detail().reason,
+            "DRAINING");
+  EXPECT_EQ(control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status().detail().reason,
+            "DRAINING");
+  EXPECT_EQ(control->WaitDrained(Waiter::For(std::chrono::milliseconds(10))).second, 1u);
+  for (const auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  EXPECT_EQ(control->WaitDrained(Waiter::For(kPatience)), (std::pair<uint64_t, uint64_t>(0, 0)));
+}
+
+TEST_F(ControlTest, NoRoomForMemoryIsOneClearError) {
+  Start(2);
+  engines->memory_bytes = 1 << 20;
+  const auto sessions = AttachAll(2);
+  auto replies = Together(2, [&](int rank) {
+    return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(2, rank), Waiter::For(kPatience));
+  });
+  for (auto& reply : replies) EXPECT_EQ(reply.status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
+  EXPECT_EQ(control->Snapshot().groups, 0u);
+  engines->memory_bytes = 1 << 30;
+  EXPECT_NE(Join(sessions), 0u);
+}
+
+}  // namespace
+}  // namespace tandem::daemon

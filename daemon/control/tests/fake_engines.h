@@ -1,0 +1,135 @@
+// File: fake_engines.h
+//
+// `FakeEngines`: engines that remember what they were told, for tests of the control plane. Segments are memfds. An
+// engine can be killed and brought back, and a kind of command can be made to fail.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/shared_memory.h"
+#include "daemon/supervisor/engines.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::daemon {
+
+class FakeEngines final : public Engines {
+ public:
+  explicit FakeEngines(int count) : state_(static_cast<size_t>(count)) {}
+
+  int count() const override { return static_cast<int>(state_.size()); }
+  EngineStatus StatusOf(int gpu) const override {
+    std::lock_guard lock(mutex_);
+    const State& state = state_[static_cast<size_t>(gpu)];
+    return {state.up ? EngineState::kReady : EngineState::kDown, 1, state.generation, 0, ""};
+  }
+  Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
+    std::lock_guard lock(mutex_);
+    State& state = state_[static_cast<size_t>(gpu)];
+    if (!state.up) return Unavailable("engine down");
+    if (fail && !fail(gpu, command).ok()) return fail(gpu, command);
+    using C = engine::v1::Command;
+    switch (command.command_case()) {
+      case C::kAddSegment:
+        if (fds.size() != 1) return InvalidArgument("a segment has one descriptor");
+        state.segments.insert(command.add_segment().segment_id());
+        break;
+      case C::kRemoveSegment: state.segments.erase(command.remove_segment().segment_id()); break;
+      case C::kAddGroup:
+        for (uint64_t id : command.add_group().signal_segments()) {
+          if (!state.segments.contains(id)) return NotFound("signal segment is not mapped");
+        }
+        state.groups[command.add_group().group_id()] = command.add_group();
+        break;
+      case C::kRemoveGroup: state.groups.erase(command.remove_group().group_id()); break;
+      case C::kBreakGroup: state.broken[command.break_group().group_id()] = command.break_group(); break;
+      case C::kAddRegistration:
+        if (fds.size() != static_cast<size_t>(command.add_registration().chunk_bytes_size())) {
+          return InvalidArgument("descriptors and chunks differ");
+        }
+        for (uint64_t id : command.add_registration().segments()) {
+          if (!state.segments.contains(id)) return NotFound("segment is not mapped");
+        }
+        state.registrations[command.add_registration().registration_id()] = command.add_registration();
+        break;
+      case C::kRemoveRegistration: state.registrations.erase(command.remove_registration().registration_id()); break;
+      case C::kAddPlan:
+        if (!state.groups.contains(command.add_plan().group_id())) return NotFound("no group");
+        state.plans[command.add_plan().plan_id()] = command.add_plan();
+        break;
+      case C::kRemovePlan: state.plans.erase(command.remove_plan().plan_id()); break;
+      case C::kSetWorkspace: state.workspace[command.set_workspace().group_id()] = command.set_workspace(); break;
+      case C::kOpenChannel: state.channels.insert(command.open_channel().channel_id()); break;
+      case C::kCloseChannel: state.channels.erase(command.close_channel().channel_id()); break;
+      case C::kLaunch: state.launches.push_back(command.launch()); break;
+      default: break;
+    }
+    return Status::Ok();
+  }
+  Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override {
+    std::lock_guard lock(mutex_);
+    State& state = state_[static_cast<size_t>(gpu)];
+    if (!state.up) return Unavailable("engine down");
+    if (bytes > memory_bytes) return ResourceExhausted("no room for memory");
+    state.segments.insert(segment_id);
+    return CreateSealedMemfd("fake-segment", bytes);
+  }
+  Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int) override {
+    return std::make_unique<engine::v1::Queue>();
+  }
+
+  // The engine's process ends, and another one comes up.
+  void Kill(int gpu) {
+    uint64_t generation;
+    {
+      std::lock_guard lock(mutex_);
+      State& state = state_[static_cast<size_t>(gpu)];
+      generation = state.generation;
+      state = State{};
+      state.up = false;
+      state.generation = generation;
+    }
+    listener->OnEngineDown(gpu, generation, "signal 9");
+  }
+  void Restart(int gpu) {
+    uint64_t generation;
+    {
+      std::lock_guard lock(mutex_);
+      State& state = state_[static_cast<size_t>(gpu)];
+      state.up = true;
+      generation = ++state.generation;
+    }
+    listener->OnEngineUp(gpu, generation);
+  }
+
+  struct State {
+    bool up = true;
+    uint64_t generation = 1;
+    std::set<uint64_t> segments, channels;
+    std::map<uint64_t, engine::v1::AddGroup> groups;
+    std::map<uint64_t, engine::v1::BreakGroup> broken;
+    std::map<uint64_t, engine::v1::AddRegistration> registrations;
+    std::map<uint64_t, engine::v1::AddPlan> plans;
+    std::map<uint64_t, engine::v1::SetWorkspace> workspace;
+    std::vector<engine::v1::Launch> launches;
+  };
+  State Look(int gpu) const {
+    std::lock_guard lock(mutex_);
+    return state_[static_cast<size_t>(gpu)];
+  }
+
+  EngineListener* listener = nullptr;
+  uint64_t memory_bytes = uint64_t{1} << 40;
+  // Set before threads start: the answer to a command, instead of doing it.
+  std::function<Status(int, const engine::v1::Command&)> fail;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<State> state_;
+};
+
+}  // namespace tandem::daemon
