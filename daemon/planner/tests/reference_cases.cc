@@ -104,6 +104,8 @@ class Cases {
           Add(name, r);
           r.wire = WireType::kOutput;
           r.reduce_op = ReduceOp::kSum;
+          r.low_contention = false;
+          if (low) continue;
           r.op = Op::kAllToAll;
           r.operands = {Make(Role::kInput, DType::kU8, whole, symmetric), Make(Role::kOutput, DType::kU8, whole, symmetric)};
           Add(name, r);

@@ -307,6 +307,10 @@ TensorValues RandomInputs(std::span<const OpRequest> requests, uint64_t seed) {
         StoreFromFloat(element.data(), operand.spec.dtype, 0, static_cast<float>(value));
         slot.push_back(LoadAsFloat(element.data(), operand.spec.dtype, 0));
       }
+      // Owners of an all-reduce's tiles apply the epilogue for all ranks, so it is the same on all.
+      if (request.op == Op::kMatmulAllReduce && (operand.role == Role::kBias || operand.role == Role::kResultScale)) {
+        slot = values[0][rank.size() - 1];
+      }
       if (request.op == Op::kAllGatherMatmul && operand.role == Role::kScaleA) {
         Shape sharded = request.operands[SlotOf(request, Role::kA)].spec.shape;
         sharded.back() = 1;

@@ -25,8 +25,8 @@ void StoreTensor(const TensorSpec& spec, const std::vector<double>& values, std:
 // (AB + bias) * result_scale, a reduced one sum * result_scale + bias, as MatmulStep and ReduceStep have them.
 TensorValues ReferenceOutputs(std::span<const OpRequest> requests, const TensorValues& inputs);
 
-// Random operands: [rank][slot], small integers for integer dtypes, chunk signals all 1; the scale of A is the same on
-// all ranks when it is one element.
+// Random operands: [rank][slot], small integers for integer dtypes, chunk signals all 1; what is replicated by
+// definition is the same on all ranks: replicated and tensor-wise scales of a gathered A, epilogues of an all-reduce.
 TensorValues RandomInputs(std::span<const OpRequest> requests, uint64_t seed);
 
 struct CheckOptions {
