@@ -26,7 +26,7 @@ TEST_P(Sweep, EveryProgramIsProvenAndRight) {
     // An algorithm may refuse a request, with its reason; what it accepts must be right.
     if (error.rfind("plan: FAILED_PRECONDITION", 0) == 0) {
       ++refused[key];
-      if (refused[key] == 1) std::printf("refused: %s: %s\n", c.name.c_str(), error.c_str());
+      if (refused[key] == 1) std::printf("refused: %s: %.100s\n", c.name.c_str(), error.c_str());
       continue;
     }
     ++ran[key];
