@@ -177,7 +177,10 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
 void Ring(const Problem& problem, int pieces, Gather* gather, Builder* builder) {
   const int world = problem.world_size, lanes = builder->lanes();
   const int sent = builder->Signals((world - 1) * pieces);
-  if (gather->direct() || builder->InBulk()) builder->Enter();
+  // Only the neighbour's memory is written; the chunks' way around the ring closes the program.
+  if (gather->direct() || builder->InBulk()) {
+    builder->Enter([world](int a, int b) { return (a + 1) % world == b || (b + 1) % world == a; });
+  }
   for (int r = 0; r < world; ++r) {
     const int from = (r + 1) % world, to = (r - 1 + world) % world;
     for (int j = 0; j < world; ++j) {

@@ -22,9 +22,8 @@ NcclKind KindOf(Op op) {
 bool NeedsStage(const View& view, DType wire) { return view.dtype != wire || !IsContiguous(view); }
 
 // `view` in workspace in the wire type, or itself.
-View Staged(const View& view, DType wire, uint64_t offset, Builder* builder) {
-  if (!NeedsStage(view, wire)) return view;
-  return Packed(builder->Workspace(view.ref.rank, offset), wire, view.extent);
+View Staged(const View& view, DType wire, bool stage, uint64_t offset, Builder* builder) {
+  return stage ? Packed(builder->Workspace(view.ref.rank, offset), wire, view.extent) : view;
 }
 
 // Copies or converts.
@@ -68,15 +67,17 @@ Status BuildNccl(const Problem& problem, Plan* plan) {
     const View view = problem.Slot(r, problem.slots.output);
     return op == Op::kAllGather || op == Op::kAllToAll ? RankMajor(view, problem.dim, world) : view;
   };
-  const auto staged_bytes = [wire](const View& view) {
-    return NeedsStage(view, wire) ? static_cast<uint64_t>(Elements(view)) * DTypeBytes(wire) : 0;
-  };
-  const uint64_t in_stage = builder.Reserve(staged_bytes(input(0)));
-  const uint64_t out_stage = builder.Reserve(staged_bytes(output(0)));
+  const auto wire_bytes = [wire](const View& view) { return static_cast<uint64_t>(Elements(view)) * DTypeBytes(wire); };
+  const bool stages_in = NeedsStage(input(0), wire);
+  // NCCL's all-to-all does not work in place.
+  const bool in_place = problem.operand(problem.slots.output).alias_of >= 0;
+  const bool stages_out = NeedsStage(output(0), wire) || (in_place && op == Op::kAllToAll && !stages_in);
+  const uint64_t in_stage = builder.Reserve(stages_in ? wire_bytes(input(0)) : 0);
+  const uint64_t out_stage = builder.Reserve(stages_out ? wire_bytes(output(0)) : 0);
   for (int r = 0; r < world; ++r) {
     const View in = input(r), out = output(r);
-    nccl.in = Staged(in, wire, in_stage, &builder);
-    nccl.out = Staged(out, wire, out_stage, &builder);
+    nccl.in = Staged(in, wire, stages_in, in_stage, &builder);
+    nccl.out = Staged(out, wire, stages_out, out_stage, &builder);
     // Ranks other than the root do not send in a broadcast and get nothing in a reduce; NCCL leaves those alone.
     if (op != Op::kBroadcast || r == nccl.root) {
       if (!(nccl.in == in)) Move(r, in, nccl.in, &builder, "pack");

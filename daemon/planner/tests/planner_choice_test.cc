@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "daemon/planner/choice.h"
 #include "daemon/planner/tests/planner_fixtures.h"
 
@@ -161,6 +163,28 @@ TEST(FusedChoice, NeverRunsUnfusedWhenThatIsAnError) {
   status = PlanOf(request, SwitchGroup(4)).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_EQ(status.detail().reason, "UNFUSED_REFUSED");
+}
+
+TEST(FusedChoice, AGatheringRingNeedsItsNeighboursOnly) {
+  GroupContext group = PcieGroup(4);
+  group.topology.p2p[0][2] = group.topology.p2p[2][0] = false;
+  OpRequest request = GatherMatmul(4, 8, 64, 64);
+  request.operands.push_back(Tensor(Role::kGatheredA, DType::kF32, {32, 64}));
+  request.operands.back().symmetric = true;  // with an entry exchange
+  request.algorithm = Algorithm::kRing;
+  const Plan plan = MustPlan(request, group);
+  EXPECT_EQ(Simulate(plan, OnAllRanks(request, 4)), "");
+  for (const RankProgram& program : plan.programs) {
+    for (const Step& step : program.steps) {
+      if (const auto* signal = std::get_if<SignalStep>(&step.work)) {
+        EXPECT_TRUE(group.topology.p2p[program.rank][signal->to_rank]) << step.label;
+      }
+    }
+  }
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kPipeline), HasSubstr("ranks 0 and 2 have no peer access"));
+  OpRequest scatter = MatmulScatter(4, 8, 8, 8);
+  scatter.algorithm = Algorithm::kRing;
+  EXPECT_EQ(PlanOf(scatter, group).status().code(), Code::kFailedPrecondition);
 }
 
 TEST(FusedChoice, NothingCanRunWithoutPeerAccessAndNccl) {

@@ -2,8 +2,8 @@
 // schedules that docs/algorithms.md describes.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <algorithm>
+#include <chrono>
 
 #include "daemon/planner/tests/planner_fixtures.h"
 #include "daemon/planner/views.h"
@@ -463,6 +463,24 @@ TEST(Bulk, IsUsedAboveTheWorkspaceBound) {
   EXPECT_EQ(within->bulk_bytes, 0u);
   EXPECT_EQ(above->workspace_bytes, 0u);
   EXPECT_GT(above->bulk_bytes, uint64_t{32} << 20);
+}
+
+TEST(Planning, OfEightRanksIsQuick) {
+  OpRequest request = GatherMatmul(8, 128, 512, 512);
+  request.algorithm = Algorithm::kPipeline;
+  const auto requests = OnAllRanks(request, 8);
+  const GroupContext group = SwitchGroup(8);
+  std::vector<double> milliseconds;
+  for (int i = 0; i < 51; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(CompareRequests(requests).ok());
+    ASSERT_TRUE(MakePlan(requests, group).ok());
+    milliseconds.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  // A machine under load and sanitizers included; the benchmark holds the figure itself.
+  EXPECT_LT(milliseconds[milliseconds.size() / 2], 20.0);
 }
 
 TEST(Listing, NamesStepsLanesAndPlaces) {
