@@ -1,0 +1,340 @@
+// The clients' sockets for real: gRPC and leases over Unix sockets, in one process, over fake engines.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/fd_socket.h"
+#include "daemon/control/tests/control_fixture.h"
+#include "daemon/service/lease_server.h"
+#include "daemon/service/peer_identity.h"
+#include "daemon/service/status_codec.h"
+#include "daemon/service/tandem_service.h"
+#include "tandem/v1/tandem.grpc.pb.h"
+
+namespace tandem::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Hex(const std::string& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (unsigned char c : bytes) {
+    text += kDigits[c >> 4];
+    text += kDigits[c & 15];
+  }
+  return text;
+}
+
+// A client as the library is one: a lease and a stub.
+struct Client {
+  UniqueFd lease;
+  v1::AttachReply attached;
+  std::unique_ptr<v1::Tandem::Stub> stub;
+
+  std::unique_ptr<grpc::ClientContext> Context(const std::string& token = {}) const {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->AddMetadata("tandem-token", Hex(token.empty() ? attached.token() : token));
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    return context;
+  }
+};
+
+v1::StatusDetail DetailOf(const grpc::ClientContext& context) {
+  v1::StatusDetail detail;
+  auto it = context.GetServerTrailingMetadata().find(kStatusTrailer);
+  if (it != context.GetServerTrailingMetadata().end()) {
+    detail.ParseFromString(std::string(it->second.data(), it->second.size()));
+  }
+  return detail;
+}
+
+class ServiceTest : public ControlTest {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/tandem-service-XXXXXX";
+    directory = ::mkdtemp(name);
+    ControlOptions options;
+    options.grpc_socket = directory + "/client.sock";
+    options.orphan_deadline = std::chrono::milliseconds(500);
+    Start(4, options);
+    LeaseServerOptions lease_options;
+    lease_options.path = directory + "/lease.sock";
+    lease_options.mode = 0600;
+    lease_options.attach_deadline = std::chrono::milliseconds(500);
+    lease_options.max_backlog = 8;
+    auto started = LeaseServer::Start(lease_options, *control);
+    ASSERT_TRUE(started.ok()) << started.status().ToString();
+    leases = std::move(*started);
+    service = std::make_unique<TandemService>(*control);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + options.grpc_socket, grpc::InsecureServerCredentials());
+    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+    builder.RegisterService(service.get());
+    server = builder.BuildAndStart();
+    ASSERT_NE(server, nullptr);
+    channel = grpc::CreateChannel("unix:" + options.grpc_socket, grpc::InsecureChannelCredentials());
+  }
+  void TearDown() override {
+    control->Stop();
+    server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    leases.reset();
+    control.reset();
+    std::filesystem::remove_all(directory);
+  }
+
+  Result<Client> Connect() {
+    Client client;
+    TANDEM_ASSIGN_OR_RETURN(client.lease, ConnectSeqpacket(directory + "/lease.sock"));
+    v1::LeaseMessage message;
+    message.mutable_attach()->set_protocol_min(1);
+    message.mutable_attach()->set_protocol_max(1);
+    TANDEM_RETURN_IF_ERROR(SendMessage(client.lease.get(), message.SerializeAsString()));
+    TANDEM_ASSIGN_OR_RETURN(FdMessage answer, ReceiveMessage(client.lease.get()));
+    if (!message.ParseFromString(answer.body)) return Internal("malformed answer");
+    if (message.has_refused()) return Status(static_cast<Code>(message.refused().code()), message.refused().message());
+    client.attached = message.attached();
+    client.stub = v1::Tandem::NewStub(channel);
+    return client;
+  }
+  // Reads the next transfer; the descriptors that came with it.
+  size_t ReceiveFds(const Client& client, uint64_t transfer_id) {
+    auto message = ReceiveMessage(client.lease.get());
+    v1::LeaseMessage parsed;
+    if (!message.ok() || !parsed.ParseFromString(message->body)) return 0;
+    return parsed.transfer().transfer_id() == transfer_id ? message->fds.size() : 0;
+  }
+
+  std::string directory;
+  std::unique_ptr<LeaseServer> leases;
+  std::unique_ptr<TandemService> service;
+  std::unique_ptr<grpc::Server> server;
+  std::shared_ptr<grpc::Channel> channel;
+};
+
+TEST_F(ServiceTest, AttachJoinAndMeetOverRealSockets) {
+  std::vector<Client> clients;
+  for (int i = 0; i < 2; ++i) {
+    auto client = Connect();
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    EXPECT_EQ(client->attached.gpus_size(), 4);
+    EXPECT_EQ(client->attached.grpc_socket(), directory + "/client.sock");
+    clients.push_back(std::move(*client));
+  }
+  EXPECT_EQ(control->SnapshotSessions()[0].pid, ::getpid());
+  auto groups = Together(2, [&](int rank) {
+    v1::JoinGroupReply reply;
+    auto context = clients[size_t(rank)].Context();
+    grpc::Status status = clients[size_t(rank)].stub->JoinGroup(context.get(), JoinRequest(2, rank), &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  });
+  EXPECT_EQ(groups[0].group_id(), groups[1].group_id());
+  auto sizes = Together(2, [&](int rank) {
+    const Client& client = clients[size_t(rank)];
+    v1::EmptyRequest empty;
+    empty.mutable_spec()->add_shape(100);
+    empty.set_gpu_uuid(client.attached.gpus(rank).uuid());
+    v1::EmptyReply tensor;
+    EXPECT_TRUE(client.stub->Empty(client.Context().get(), empty, &tensor).ok());
+    v1::RendezvousRequest meet;
+    meet.set_tensor_id(tensor.tensor_id());
+    meet.set_group_id(groups[0].group_id());
+    v1::RendezvousReply reply;
+    grpc::Status status = client.stub->Rendezvous(client.Context().get(), meet, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return ReceiveFds(client, reply.transfer_id());
+  });
+  EXPECT_EQ(sizes, (std::vector<size_t>{2, 2}));
+  v1::DetachReply detached;
+  for (const Client& client : clients) {
+    EXPECT_TRUE(client.stub->Detach(client.Context().get(), {}, &detached).ok());
+  }
+  EXPECT_EQ(control->Snapshot().sessions, 0u);
+}
+
+TEST_F(ServiceTest, TokensAreCheckedAndErrorsCarryTheirDetail) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  v1::FreeRequest request;
+  v1::FreeReply reply;
+  const auto reason = [&](std::unique_ptr<grpc::ClientContext> context) {
+    const grpc::Status status = client->stub->Free(context.get(), request, &reply);
+    return std::to_string(status.error_code()) + " " + DetailOf(*context).reason();
+  };
+  EXPECT_EQ(reason(std::make_unique<grpc::ClientContext>()), "16 NO_TOKEN");
+  EXPECT_EQ(reason(client->Context("short")), "16 BAD_TOKEN");
+  EXPECT_EQ(reason(client->Context(std::string(16, 'f'))), "16 SESSION_LOST");
+  auto context = client->Context();
+  request.set_tensor_id(77);
+  EXPECT_EQ(client->stub->Free(context.get(), request, &reply).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(DetailOf(*context).code(), static_cast<int>(Code::kNotFound));
+  EXPECT_THAT(DetailOf(*context).message(), HasSubstr("no tensor 77"));
+}
+
+TEST_F(ServiceTest, AKilledProcessIsSeenWithinASecond) {
+  auto survivor = Connect();
+  ASSERT_TRUE(survivor.ok());
+  // The child attaches by itself, so that the kernel names its pid; it uses no gRPC.
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto lease = ConnectSeqpacket(directory + "/lease.sock");
+    v1::LeaseMessage message;
+    message.mutable_attach()->set_protocol_min(1);
+    message.mutable_attach()->set_protocol_max(1);
+    if (!lease.ok() || !SendMessage(lease->get(), message.SerializeAsString()).ok()) ::_exit(1);
+    if (!ReceiveMessage(lease->get()).ok() || ::write(ready[1], "x", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(control->Snapshot().sessions, 2u);
+  EXPECT_EQ(control->SnapshotSessions()[1].pid, child);
+  // Stopped, it disturbs nobody.
+  ASSERT_EQ(::kill(child, SIGSTOP), 0);
+  ASSERT_TRUE(Connect().ok());
+  const auto before = std::chrono::steady_clock::now();
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_TRUE(Eventually([&] {
+    for (const auto& session : control->SnapshotSessions()) {
+      if (session.pid == child) return false;
+    }
+    return true;
+  }));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_F(ServiceTest, BadLeaseMessagesEndTheirOwnLeaseOnly) {
+  auto good = Connect();
+  ASSERT_TRUE(good.ok());
+  const size_t descriptors = OpenDescriptors();
+  for (const std::string& body : {std::string("garbage"), std::string(), std::string(40000, '\xff')}) {
+    auto lease = ConnectSeqpacket(directory + "/lease.sock");
+    ASSERT_TRUE(lease.ok());
+    ASSERT_TRUE(SendMessage(lease->get(), body).ok());
+    auto answer = ReceiveMessage(lease->get());
+    ASSERT_TRUE(answer.ok());
+    v1::LeaseMessage message;
+    ASSERT_TRUE(message.ParseFromString(answer->body));
+    EXPECT_EQ(message.refused().code(), static_cast<int>(Code::kInvalidArgument));
+    EXPECT_EQ(ReceiveMessage(lease->get()).status().detail().reason, "EOF");
+  }
+  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= descriptors; }));
+  // One that never attaches is closed.
+  auto silent = ConnectSeqpacket(directory + "/lease.sock");
+  ASSERT_TRUE(silent.ok());
+  EXPECT_EQ(ReceiveMessage(silent->get()).status().detail().reason, "EOF");
+  v1::EmptyRequest empty;
+  empty.mutable_spec()->add_shape(1);
+  empty.set_gpu_uuid(good->attached.gpus(0).uuid());
+  v1::EmptyReply reply;
+  EXPECT_TRUE(good->stub->Empty(good->Context().get(), empty, &reply).ok());
+}
+
+TEST_F(ServiceTest, DescriptorsAreClaimedOrReaped) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  const size_t descriptors = OpenDescriptors();
+  auto memfd = CreateSealedMemfd("own", 4096);
+  ASSERT_TRUE(memfd.ok());
+  v1::LeaseMessage message;
+  message.mutable_transfer()->set_transfer_id(5);
+  message.mutable_transfer()->set_total(1);
+  ASSERT_TRUE(SendMessage(client->lease.get(), message.SerializeAsString(), {memfd->get()}).ok());
+  v1::RegisterTensorRequest request;
+  request.set_gpu_uuid(client->attached.gpus(0).uuid());
+  request.set_bytes(4096);
+  request.add_chunk_bytes(4096);
+  request.set_transfer_id(5);
+  v1::RegisterTensorReply reply;
+  grpc::Status status = client->stub->RegisterTensor(client->Context().get(), request, &reply);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  v1::DeregisterRequest deregister;
+  deregister.set_registration_id(reply.registration_id());
+  v1::DeregisterReply done;
+  EXPECT_TRUE(client->stub->Deregister(client->Context().get(), deregister, &done).ok());
+  // An orphan is closed after its time, 300 at once are refused by name.
+  message.mutable_transfer()->set_transfer_id(6);
+  ASSERT_TRUE(SendMessage(client->lease.get(), message.SerializeAsString(), {memfd->get()}).ok());
+  message.mutable_transfer()->set_transfer_id(7);
+  message.mutable_transfer()->set_total(300);
+  ASSERT_TRUE(SendMessage(client->lease.get(), message.SerializeAsString(), {memfd->get()}).ok());
+  request.set_transfer_id(7);
+  auto context = client->Context();
+  EXPECT_EQ(client->stub->RegisterTensor(context.get(), request, &reply).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(DetailOf(*context).reason(), "TOO_MANY_DESCRIPTORS");
+  memfd->Reset();
+  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= descriptors; }));
+}
+
+TEST_F(ServiceTest, AClientThatDoesNotReadFillsItsOwnBacklogOnly) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  const SharedFd fd = std::make_shared<const UniqueFd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Status status;
+  const auto before = std::chrono::steady_clock::now();
+  for (int i = 0; i < 100000 && status.ok(); ++i) {
+    status = leases->Send(client->attached.session_id(), static_cast<uint64_t>(i), {fd});
+  }
+  EXPECT_EQ(status.detail().reason, "BACKLOG") << status.ToString();
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+  // What was accepted arrives in order once the client reads again.
+  for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(ReceiveFds(*client, i), 1u);
+  EXPECT_TRUE(Connect().ok());
+}
+
+TEST_F(ServiceTest, ACancelledCallStopsWaiting) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  auto context = client->Context();
+  auto call = std::async(std::launch::async, [&] {
+    v1::JoinGroupReply reply;
+    return client->stub->JoinGroup(context.get(), JoinRequest(2, 0), &reply).error_code();
+  });
+  ASSERT_TRUE(Eventually([&] { return !control->SnapshotGroups().empty(); }));
+  context->TryCancel();
+  EXPECT_EQ(call.get(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return control->SnapshotGroups().empty(); }));
+}
+
+TEST_F(ServiceTest, EventsStreamUntilTheSessionEnds) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  auto context = client->Context();
+  auto reader = client->stub->Events(context.get(), {});
+  reader->WaitForInitialMetadata();
+  control->SetDraining(true);
+  v1::Event event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.kind(), v1::Event::DRAINING);
+  EXPECT_EQ(Connect().status().code(), Code::kUnavailable);
+  client->lease.Reset();
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(PeerIdentity, BothWaysNameThisProcess) {
+  auto pair = SeqpacketPair();
+  ASSERT_TRUE(pair.ok());
+  for (PidfdSource source : {PidfdSource::kPreferSocket, PidfdSource::kOpenOnly}) {
+    auto peer = IdentifyPeer(pair->first.get(), source);
+    ASSERT_TRUE(peer.ok()) << peer.status().ToString();
+    EXPECT_EQ(peer->first.pid, ::getpid());
+    EXPECT_EQ(peer->first.uid, ::getuid());
+    EXPECT_TRUE(peer->second.valid());
+  }
+  EXPECT_GT(*ProcessStartTicks(::getpid()), 0u);
+  EXPECT_EQ(ProcessStartTicks(-1).status().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace tandem::daemon
