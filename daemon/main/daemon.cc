@@ -1,0 +1,121 @@
+#include "daemon/main/daemon.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+#include "common/sd_notify.h"
+#include "daemon/main/instance_lock.h"
+#include "daemon/main/node_setup.h"
+#include "daemon/observe/process_info.h"
+
+namespace tandem::daemon {
+namespace {
+
+// Plans with statistics of their own on one GPU; more are counted in the totals only. 1 KiB each, touched when used.
+constexpr uint32_t kPlanRows = 1 << 14;
+constexpr std::chrono::milliseconds kEnginesDeadline{60000};
+// No keeper waits so long in one turn of its loop.
+constexpr std::chrono::milliseconds kKeeperLimit{20000};
+
+}  // namespace
+
+Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::string& version) {
+  RaiseDescriptorLimit();
+  std::unique_ptr<Daemon> daemon(new Daemon());
+  daemon->config_ = config;
+  TANDEM_ASSIGN_OR_RETURN(daemon->lock_, LockRuntimeDirectory(config.runtime_dir));
+  TANDEM_ASSIGN_OR_RETURN(NodeChoice node, ChooseNode(config));
+  TANDEM_RETURN_IF_ERROR(daemon->StartEngines(node));
+
+  daemon->control_ = std::make_unique<Control>(ControlOptionsOf(config, node, version), *daemon->supervisor_);
+  AdminSources& sources = daemon->sources_;
+  sources.control = daemon->control_.get();
+  sources.engines = daemon->supervisor_.get();
+  sources.config = &daemon->config_;
+  sources.topology = node.topology;
+  sources.backend = node.backend;
+  sources.version = version;
+  sources.stats = daemon->stats_;
+  sources.on_drain = [](bool draining) {
+    log::Info(draining ? "draining begins" : "draining ends");
+    NotifyStatus(draining ? "draining" : "serving");
+  };
+  daemon->supervisor_->Start(*daemon->control_);
+  if (Status ready = daemon->supervisor_->AwaitReady(kEnginesDeadline); !ready.ok()) {
+    log::Error(ready.message() + "; serving without it");
+  }
+  TANDEM_RETURN_IF_ERROR(daemon->StartSockets());
+  return daemon;
+}
+
+Status Daemon::StartEngines(const NodeChoice& node) {
+  TANDEM_ASSIGN_OR_RETURN(EngineSettings settings, EngineSettingsOf(config_, node));
+  TANDEM_ASSIGN_OR_RETURN(UniqueFd log_fd, OrderLog::Create());
+  TANDEM_ASSIGN_OR_RETURN(order_log_, OrderLog::Map(log_fd.get()));
+  settings.log_position = [this] { return order_log_.Head(); };
+  std::vector<EngineSeat> seats;
+  for (const GpuInfo& gpu : node.topology.gpus) {
+    EngineSeat seat{gpu.uuid, gpu.memory_bytes, UniqueFd()};
+    uint32_t records = static_cast<uint32_t>(std::max<int64_t>(config_.trace_records, 1));
+    TANDEM_ASSIGN_OR_RETURN(seat.stats_area, CreateStatsArea(kPlanRows, records));
+    TANDEM_ASSIGN_OR_RETURN(StatsArea area, StatsArea::Map(seat.stats_area.get()));
+    stats_.push_back(std::move(area));
+    seats.push_back(std::move(seat));
+  }
+  TANDEM_ASSIGN_OR_RETURN(supervisor_, Supervisor::Create(std::move(settings), std::move(log_fd), std::move(seats)));
+  return Status::Ok();
+}
+
+Status Daemon::StartSockets() {
+  LeaseServerOptions options;
+  options.path = LeaseSocketPath(config_);
+  options.mode = 0660;
+  TANDEM_ASSIGN_OR_RETURN(leases_, LeaseServer::Start(options, *control_));
+  control_->SetLeasePort(leases_.get());
+  // The group's absence is reported with the clients' socket.
+  if (Status shared = ShareSocket(options.path, config_.socket_group, options.mode);
+      !shared.ok() && shared.code() != Code::kNotFound) {
+    return shared;
+  }
+  TANDEM_ASSIGN_OR_RETURN(servers_, Servers::Start(config_, *control_, sources_));
+  TANDEM_RETURN_IF_ERROR(servers_->DialSelf());
+  if (config_.metrics_listen != "off") {
+    TANDEM_ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(config_.metrics_listen, [this] {
+                              return GatherMetrics(sources_);
+                            }));
+    log::Info("metrics are served at " + config_.metrics_listen + " port=" + std::to_string(metrics_->port()));
+  }
+  return Status::Ok();
+}
+
+Daemon::~Daemon() {
+  metrics_.reset();
+  if (control_) control_->Stop();
+  servers_.reset();
+  leases_.reset();
+  if (supervisor_) supervisor_->Stop();  // no keeper calls the control plane any more
+  control_.reset();
+}
+
+std::string Daemon::Summary() {
+  ControlSnapshot now = control_->Snapshot();
+  int ready = 0;
+  for (int gpu = 0; gpu < supervisor_->count(); ++gpu) {
+    ready += supervisor_->StatusOf(gpu).state == EngineState::kReady ? 1 : 0;
+  }
+  return std::to_string(ready) + "/" + std::to_string(supervisor_->count()) + " engines (" + sources_.backend + "), " +
+         std::to_string(now.sessions) + " sessions, " + std::to_string(now.groups) + " groups" +
+         (now.draining ? ", draining" : "");
+}
+
+bool Daemon::Alive() {
+  (void)control_->Snapshot();
+  return supervisor_->LongestTurn() < kKeeperLimit;
+}
+
+void Daemon::BeginDrain() { control_->SetDraining(true); }
+
+bool Daemon::Drained() { return control_->Snapshot().groups == 0; }
+
+}  // namespace tandem::daemon

@@ -1,0 +1,63 @@
+// File: daemon.h
+//
+// `Daemon`: tandemd's parts in their order: lock, engines, control plane, lease socket, gRPC servers, metrics. Made by
+// Start, ended by the destructor in the opposite order.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "daemon/admin/admin_service.h"
+#include "daemon/config/config.h"
+#include "daemon/control/control.h"
+#include "daemon/engine/order_log.h"
+#include "daemon/engine/stats_area.h"
+#include "daemon/main/servers.h"
+#include "daemon/observe/metrics.h"
+#include "daemon/service/lease_server.h"
+#include "daemon/supervisor/supervisor.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+class Daemon {
+ public:
+  // Everything is up and has answered over its own sockets when this returns; engines that do not come up in time are
+  // reported and go on being started. ALREADY_EXISTS if another tandemd runs there.
+  static Result<std::unique_ptr<Daemon>> Start(const Config& config, const std::string& version);
+  // Stops at once: waiting calls return UNAVAILABLE, engines are ended in order.
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // One line for people.
+  std::string Summary();
+  // True if the parts make progress: the registry answers (this call blocks while it does not), and every keeper of an
+  // engine has gone through its loop lately.
+  bool Alive();
+  // No new sessions, groups and plans from now on.
+  void BeginDrain();
+  // No group is left.
+  bool Drained();
+
+ private:
+  Daemon() = default;
+  Status StartEngines(const struct NodeChoice& node);
+  Status StartSockets();
+
+  Config config_;
+  UniqueFd lock_;
+  OrderLog order_log_;
+  std::vector<StatsArea> stats_;
+  AdminSources sources_;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<LeaseServer> leases_;
+  std::unique_ptr<Servers> servers_;
+  std::unique_ptr<MetricsServer> metrics_;
+};
+
+}  // namespace tandem::daemon

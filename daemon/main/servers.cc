@@ -1,0 +1,105 @@
+#include "daemon/main/servers.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <utility>
+
+#include "common/log.h"
+#include "daemon/main/instance_lock.h"
+#include "daemon/service/tandem_service.h"
+
+namespace tandem::daemon {
+namespace {
+
+void Configure(grpc::ServerBuilder& builder, const std::string& socket) {
+  builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
+  builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+  // One queue with few pollers: calls that wait have threads of their own, and an idle daemon few of them.
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 4);
+}
+
+// Builds and starts; the socket's file is nobody else's until ShareSocket opens it.
+Result<std::unique_ptr<grpc::Server>> Build(grpc::ServerBuilder& builder, const std::string& socket) {
+  TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(socket));
+  mode_t before = ::umask(0177);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ::umask(before);
+  if (server == nullptr) return Unavailable("cannot listen at " + socket);
+  return server;
+}
+
+// The health service's messages are one string and one enum: sent as bytes, they need no generated code.
+Status AskHealth(const std::string& socket) {
+  auto channel = grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials());
+  auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(10);
+  if (!channel->WaitForConnected(deadline)) return Unavailable("no answer at " + socket);
+  return Status::Ok();
+}
+
+}  // namespace
+
+struct Servers::Parts {
+  Parts(const Config& config, Control& control, const AdminSources& sources)
+      : client_path(ClientSocketPath(config)),
+        admin_path(AdminSocketPath(config)),
+        tandem(control),
+        tandem_for_admin(control),
+        admin(sources),
+        admin_for_admin(sources),
+        admin_control(sources) {}
+  const std::string client_path, admin_path;
+  TandemService tandem, tandem_for_admin;
+  AdminService admin, admin_for_admin;
+  AdminControlService admin_control;
+  std::unique_ptr<grpc::Server> client_server, admin_server;
+};
+
+Servers::Servers(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Servers::~Servers() {
+  auto now = std::chrono::system_clock::now();
+  if (parts_->client_server) parts_->client_server->Shutdown(now + std::chrono::seconds(1));
+  if (parts_->admin_server) parts_->admin_server->Shutdown(now + std::chrono::seconds(1));
+}
+
+Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& control, const AdminSources& sources) {
+  auto parts = std::make_unique<Parts>(config, control, sources);
+  grpc::EnableDefaultHealthCheckService(true);
+  {
+    grpc::ServerBuilder builder;
+    Configure(builder, parts->client_path);
+    builder.RegisterService(&parts->tandem);
+    builder.RegisterService(&parts->admin);
+    TANDEM_ASSIGN_OR_RETURN(parts->client_server, Build(builder, parts->client_path));
+  }
+  // The plugin reaches every server that is built from here on: the administrators' only.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  {
+    grpc::ServerBuilder builder;
+    Configure(builder, parts->admin_path);
+    builder.RegisterService(&parts->tandem_for_admin);
+    builder.RegisterService(&parts->admin_for_admin);
+    builder.RegisterService(&parts->admin_control);
+    TANDEM_ASSIGN_OR_RETURN(parts->admin_server, Build(builder, parts->admin_path));
+  }
+  Status shared = ShareSocket(parts->client_path, config.socket_group, 0660);
+  if (shared.code() == Code::kNotFound) {
+    log::Warning(shared.message() + ": only tandemd's own group may connect");
+  } else {
+    TANDEM_RETURN_IF_ERROR(shared);
+  }
+  return std::unique_ptr<Servers>(new Servers(std::move(parts)));
+}
+
+Status Servers::DialSelf() const {
+  TANDEM_RETURN_IF_ERROR(AskHealth(parts_->client_path));
+  return AskHealth(parts_->admin_path);
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,34 @@
+// File: servers.h
+//
+// tandemd's gRPC servers: one on the clients' socket (the clients' service, read-only administration, health) and one on
+// the administrators' socket (everything, and reflection).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "daemon/admin/admin_service.h"
+#include "daemon/config/config.h"
+#include "daemon/control/control.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+class Servers {
+ public:
+  // Replaces stale sockets, listens, and sets the sockets' owners and modes before anybody may connect. `sources` and
+  // `control` outlive this. Call once in a process: reflection is switched on for it.
+  static Result<std::unique_ptr<Servers>> Start(const Config& config, Control& control, const AdminSources& sources);
+  // Stops at once: calls in progress are cancelled.
+  ~Servers();
+
+  // Asks both servers' health over their sockets; the first that does not answer SERVING in 10 s.
+  Status DialSelf() const;
+
+ private:
+  struct Parts;
+  explicit Servers(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tandem::daemon

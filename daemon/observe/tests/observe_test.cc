@@ -1,0 +1,196 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/metric_family.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "daemon/observe/chrome_trace.h"
+#include "daemon/observe/doctor.h"
+#include "daemon/observe/metrics.h"
+#include "daemon/observe/plan_totals.h"
+
+namespace tandem::daemon {
+namespace {
+
+using testing::HasSubstr;
+
+PlanStats Row(uint64_t plan, uint64_t launches, int64_t us) {
+  PlanStats row;
+  row.plan_id = plan;
+  row.group_id = 9;
+  row.launches = launches;
+  row.bytes_moved = launches * 100;
+  row.run_ns = launches * us * 1000;
+  row.max_ns = us * 1000;
+  row.histogram[DurationBucket(us * 1000)] = launches;
+  return row;
+}
+
+TEST(PlanTotalsTest, CountsALaunchOnceAndSumsBytes) {
+  std::vector<std::vector<PlanStats>> gpus{{Row(1, 10, 100)}, {Row(1, 9, 300)}, {Row(2, 1, 5)}};
+  auto totals = SumPlans(gpus);
+  EXPECT_EQ(totals[1].launches, 10u);
+  EXPECT_EQ(totals[1].bytes_moved, 1900u);
+  EXPECT_NEAR(totals[1].mean_us, (10 * 100 + 9 * 300) / 19.0, 0.01);
+  EXPECT_DOUBLE_EQ(totals[1].max_us, 300);
+  EXPECT_LE(totals[1].p99_us, 300);
+  EXPECT_GT(totals[1].p99_us, 250);
+  EXPECT_LT(totals[1].p50_us, 130);
+}
+
+TEST(PlanTotalsTest, RowsOfARestartedEngineCountTogether) {
+  std::vector<std::vector<PlanStats>> gpus{{Row(1, 10, 100), Row(1, 5, 100)}};
+  EXPECT_EQ(SumPlans(gpus)[1].launches, 15u);
+}
+
+TEST(ChromeTraceTest, HasOneRowAPlanOnEachGpuAndSlicesForWaitAndRun) {
+  TraceRecord good{7, 3, 1, 1000000, 1500000, 2500000, 0};
+  TraceRecord bad{8, 3, 2, 2000000, 0, 9000000, 4};
+  std::vector<std::vector<TraceRecord>> records{{good, bad}, {good}};
+  std::vector<std::string> names{"GPU 0", "GPU 1"};
+  auto trace = nlohmann::json::parse(ChromeTrace(records, names, {{7, {"tp", "all_reduce 4x4 f32", "one_shot"}}}, 0));
+  int waits = 0, launches = 0, failed = 0;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    if (event["cat"] == "wait") ++waits;
+    if (event["cat"] == "launch") {
+      ++launches;
+      EXPECT_EQ(event["name"], "all_reduce 4x4 f32");
+      EXPECT_DOUBLE_EQ(event["ts"], 500.0);
+      EXPECT_DOUBLE_EQ(event["dur"], 1000.0);
+      EXPECT_EQ(event["args"]["algorithm"], "one_shot");
+    }
+    if (event["cat"] == "failed") {
+      ++failed;
+      EXPECT_EQ(event["args"]["status"], "DEADLINE_EXCEEDED");
+      EXPECT_EQ(event["name"], "plan 8");
+      EXPECT_DOUBLE_EQ(event["dur"], 7000.0);
+    }
+  }
+  EXPECT_EQ(waits, 2);
+  EXPECT_EQ(launches, 2);
+  EXPECT_EQ(failed, 1);
+  auto last = nlohmann::json::parse(ChromeTrace(records, names, {}, 1));
+  EXPECT_EQ(std::count_if(last["traceEvents"].begin(), last["traceEvents"].end(),
+                          [](const auto& event) { return event["ph"] == "X" && event["cat"] != "wait"; }),
+            2);
+}
+
+DoctorInput Healthy() {
+  DoctorInput input;
+  input.backend = "host";
+  input.topology = EmulatedTopology(2, 1 << 20);
+  input.engines.resize(2);
+  for (auto& engine : input.engines) engine.state = EngineState::kReady;
+  input.process.descriptor_limit = 65536;
+  return input;
+}
+
+std::vector<DoctorFinding> Of(const DoctorInput& input, const std::string& check) {
+  std::vector<DoctorFinding> findings;
+  for (const auto& finding : Diagnose(input)) {
+    if (finding.check == check) findings.push_back(finding);
+  }
+  return findings;
+}
+
+TEST(DoctorTest, HealthyNodeHasNoWarning) {
+  for (const auto& finding : Diagnose(Healthy())) EXPECT_LT(finding.severity, Severity::kWarning) << finding.message;
+  EXPECT_EQ(Of(Healthy(), "engine").at(0).severity, Severity::kOk);
+}
+
+TEST(DoctorTest, NamesWhatIsWrong) {
+  DoctorInput input = Healthy();
+  input.engines[1].state = EngineState::kFused;
+  input.engines[1].last_exit = "signal 11";
+  EXPECT_EQ(Of(input, "engine").at(0).severity, Severity::kFailure);
+  EXPECT_THAT(Of(input, "engine").at(0).message, HasSubstr("signal 11"));
+
+  input = Healthy();
+  input.topology.p2p[0][1] = input.topology.p2p[1][0] = false;
+  EXPECT_THAT(Of(input, "p2p").at(0).message, HasSubstr(input.topology.gpus[1].uuid));
+
+  input = Healthy();
+  input.process.descriptor_limit = 1024;
+  EXPECT_EQ(Of(input, "descriptor_limit").size(), 1u);
+  input.process.descriptors = 1000;
+  EXPECT_EQ(Of(input, "descriptors").at(0).severity, Severity::kFailure);
+
+  input = Healthy();
+  input.late.push_back({"EMU", "tp", 5, 2.5, {1, 3}});
+  EXPECT_THAT(Of(input, "late_rank").at(0).message, HasSubstr("rank 1, 3"));
+
+  input = Healthy();
+  input.control.draining = true;
+  EXPECT_EQ(Of(input, "draining").size(), 1u);
+
+  input = Healthy();
+  input.backend = "cuda";
+  EXPECT_EQ(Of(input, "mps").size(), 1u);
+  input.mps_running = true;
+  EXPECT_EQ(Of(input, "mps").size(), 0u);
+
+  input = Healthy();
+  input.socket_group = "tandem";
+  input.socket_group_exists = false;
+  EXPECT_EQ(Of(input, "socket_group").size(), 1u);
+}
+
+double Value(const std::vector<prometheus::MetricFamily>& families, const std::string& name, const std::string& label) {
+  for (const auto& family : families) {
+    if (family.name != name) continue;
+    for (const auto& metric : family.metric) {
+      bool match = label.empty();
+      for (const auto& entry : metric.label) match |= entry.value == label;
+      if (match) return family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value;
+    }
+  }
+  return -1;
+}
+
+TEST(MetricsTest, CountersGoOnAfterReleaseAndRestart) {
+  MetricsInput input;
+  input.gpu_uuids = {"EMU-0"};
+  input.engines.resize(1);
+  input.labels[1] = {"all_reduce", "one_shot"};
+  input.plans = {{Row(1, 10, 100)}};
+  LaunchCounters counters;
+  counters.Update(input);
+  input.plans = {{Row(1, 12, 100)}};
+  counters.Update(input);
+  input.plans = {{Row(1, 3, 100)}};  // a new engine
+  counters.Update(input);
+  input.plans = {{}};  // released
+  counters.Update(input);
+  input.labels[2] = {"all_reduce", "one_shot"};
+  input.plans = {{Row(2, 1, 100)}};
+  counters.Update(input);
+  input.control.launch_failures[4] = 2;
+  auto families = CollectMetrics(input, counters);
+  EXPECT_EQ(Value(families, "tandem_launches_total", "one_shot"), 16);
+  EXPECT_EQ(Value(families, "tandem_launch_failures_total", "DEADLINE_EXCEEDED"), 2);
+  EXPECT_EQ(Value(families, "tandem_engine_state", "down"), 1);
+  for (const auto& family : families) {
+    if (family.type == prometheus::MetricType::Counter) EXPECT_TRUE(family.name.ends_with("_total")) << family.name;
+    if (family.type == prometheus::MetricType::Histogram) {
+      const auto& buckets = family.metric.at(0).histogram.bucket;
+      for (size_t i = 1; i < buckets.size(); ++i) {
+        EXPECT_GE(buckets[i].cumulative_count, buckets[i - 1].cumulative_count);
+        EXPECT_GT(buckets[i].upper_bound, buckets[i - 1].upper_bound);
+      }
+      EXPECT_EQ(buckets.back().cumulative_count, 16u);
+    }
+  }
+}
+
+TEST(MetricsTest, ServerListensAndRefusesATakenPort) {
+  auto server = MetricsServer::Start("127.0.0.1:0", [] { return MetricsInput(); });
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  ASSERT_GT((*server)->port(), 0);
+  auto second = MetricsServer::Start("127.0.0.1:" + std::to_string((*server)->port()), [] { return MetricsInput(); });
+  EXPECT_FALSE(second.ok());
+}
+
+}  // namespace
+}  // namespace tandem::daemon
