@@ -1,0 +1,94 @@
+// Client: connecting, joining, registering.
+#include "client/lib/control_loader.h"
+#include "client/lib/handles.h"
+
+namespace tandem {
+
+Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::Control> control, client::MakeControl());
+  return client::ConnectThrough(std::move(control), options);
+}
+
+namespace client {
+
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, Session::Attach(std::move(control), options));
+  return std::shared_ptr<Client>(std::make_shared<ClientHandle>(std::move(session)));
+}
+
+Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& options) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  std::string gpu_uuid = options.gpu_uuid;
+  if (gpu_uuid.empty()) {
+    for (const GpuDescription& gpu : gpus()) {
+      if (gpu.index == options.rank) gpu_uuid = gpu.uuid;
+    }
+    if (gpu_uuid.empty()) {
+      return InvalidArgument("rank " + std::to_string(options.rank) + " of group '" + options.name +
+                             "' names no GPU, and this node has no GPU of that index: it has " +
+                             std::to_string(gpus().size()))
+          .WithDetail({.reason = {}, .who = {}, .field = "gpu_uuid"});
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(JoinInfo info, session_->control().JoinGroup(options, gpu_uuid));
+  if (info.gpu_uuids.size() != static_cast<size_t>(options.world_size)) {
+    return Internal("the daemon's answer names " + std::to_string(info.gpu_uuids.size()) + " GPUs for a group of " +
+                    std::to_string(options.world_size));
+  }
+  return std::shared_ptr<Group>(std::make_shared<GroupHandle>(session_, options, std::move(info)));
+}
+
+Result<uint64_t> ClientHandle::Empty(const std::vector<int64_t>& shape, DType dtype, const std::string& gpu_uuid,
+                                     const std::string& persistent_name) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  return session_->control().Empty({dtype, shape, {}}, gpu_uuid, persistent_name);
+}
+
+Result<std::shared_ptr<SymmetricTensor>> ClientHandle::Rendezvous(uint64_t tensor, const std::shared_ptr<Group>& group,
+                                                                  Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  auto handle = std::dynamic_pointer_cast<GroupHandle>(group);
+  if (handle == nullptr || handle->session() != session_) return InvalidArgument("the group is not this client's");
+  TANDEM_ASSIGN_OR_RETURN(RendezvousInfo info, session_->control().Rendezvous(tensor, group->id(), deadline));
+  return TensorHandle::Make(std::move(handle), info, 0);
+}
+
+Status ClientHandle::Free(uint64_t tensor) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  return session_->control().Free(tensor);
+}
+
+Result<std::shared_ptr<Memory>> ClientHandle::RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fd, bytes));
+  TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd, 0, bytes, true));
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, session_->control().Register(gpu_uuid, bytes, {fd}, {bytes}));
+  return std::shared_ptr<Memory>(std::make_shared<RegisteredMemory>(session_, id, std::move(mapping)));
+}
+
+Result<std::shared_ptr<Memory>> ClientHandle::AllocateRegistered(size_t bytes, const std::string& gpu_uuid) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("tandem-registered", bytes));
+  return RegisterFd(fd.get(), bytes, gpu_uuid);
+}
+
+RegisteredMemory::~RegisteredMemory() {
+  if (session_->Talks()) (void)session_->control().Deregister(registration_id_);
+}
+
+void ClientHandle::OnEvent(std::function<void(const ClientEvent&)> callback) { session_->OnEvent(std::move(callback)); }
+
+Status ClientHandle::Check() {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  return session_->control().Check();
+}
+
+Status ClientHandle::Detach() {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  Status status = session_->control().Detach();
+  session_->Close(Unavailable("the client has detached"));
+  return status;
+}
+
+}  // namespace client
+}  // namespace tandem

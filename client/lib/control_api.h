@@ -1,0 +1,105 @@
+// File: control_api.h
+//
+// The line between the library's two halves. The core (libtandem.so) has the launch path and no gRPC; the control half
+// (libtandem_control.so) speaks gRPC and protobuf and is loaded with dlopen. The core knows it by this abstract class
+// only, and a test puts a fake in its place. Types are plain: no generated message crosses.
+//
+// Thread rule: every function may be called from any thread, but Attach first and once, and Shutdown last.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "tandem/client.h"
+
+namespace tandem::client {
+
+// Grows with every change of this header: core and control half must be of one build.
+inline constexpr int kControlApiVersion = 1;
+
+struct AttachInfo {
+  uint64_t session_id = 0;
+  std::string daemon_version, instance_id, backend;
+  std::vector<GpuDescription> gpus;
+  std::map<std::string, int64_t> limits;
+};
+
+struct JoinInfo {
+  uint64_t group_id = 0, incarnation = 0, generation = 1;
+  std::string topology_class, placement;
+  std::vector<std::string> gpu_uuids;
+  std::vector<int> link_counts;  // world_size x world_size, row-major
+  std::vector<Group::Offer> offers;
+};
+
+struct RendezvousInfo {
+  int rank = 0, world_size = 0;
+  uint64_t buffer_bytes = 0, pad_bytes = 0, segment_bytes = 0, buffer_offset = 0, pad_offset = 0, registration_id = 0;
+  std::vector<UniqueFd> segments;  // by rank
+};
+
+struct ChannelInfo {
+  uint64_t channel_id = 0, generation = 0;
+  UniqueFd ring, words;
+};
+
+struct DirectLaunch {
+  uint64_t plan_id = 0, generation = 0, deadline_ms = 0;
+  std::string tag;
+  std::vector<std::pair<uint64_t, uint64_t>> bindings;  // registration, offset
+};
+
+// An event as the daemon sends it: `generation` belongs to kEngineRestarted.
+struct ControlEvent {
+  ClientEvent event;
+  uint64_t generation = 0;
+};
+
+// What the control half tells the core. Called from the half's own threads; must not call back into it.
+struct ControlCallbacks {
+  std::function<void(const ControlEvent&)> on_event;
+  std::function<void(const Status&)> on_lost;  // the lease has ended: at most once
+};
+
+// All deadlines are for the whole call. Failures carry the daemon's code, message and detail.
+class Control {
+ public:
+  virtual ~Control() = default;
+  virtual Result<AttachInfo> Attach(const ConnectOptions& options, const std::string& runtime_dir,
+                                    ControlCallbacks callbacks) = 0;
+  virtual Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) = 0;
+  virtual Status LeaveGroup(uint64_t group_id, Milliseconds deadline) = 0;
+  virtual Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid, const std::string& name) = 0;
+  virtual Result<RendezvousInfo> Rendezvous(uint64_t tensor_id, uint64_t group_id, Milliseconds deadline) = 0;
+  virtual Status Free(uint64_t tensor_id) = 0;
+  // `fds` stay the caller's. `chunk_bytes` has one entry a descriptor.
+  virtual Result<uint64_t> Register(const std::string& gpu_uuid, uint64_t bytes, const std::vector<int>& fds,
+                                    const std::vector<uint64_t>& chunk_bytes) = 0;
+  virtual Status Deregister(uint64_t registration_id) = 0;
+  virtual Result<PlanInfo> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
+                                   Milliseconds deadline) = 0;
+  virtual Status ReleasePlan(uint64_t plan_id) = 0;
+  virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
+  virtual Status CloseChannel(uint64_t channel_id) = 0;
+  virtual Result<uint64_t> Launch(const DirectLaunch& launch) = 0;
+  virtual Status WaitLaunch(uint64_t launch_id, Milliseconds deadline) = 0;
+  // OK if the daemon answers and knows the session.
+  virtual Status Check() = 0;
+  virtual Status Detach() = 0;
+  // Ends the half's threads; no callback comes after it.
+  virtual void Shutdown() = 0;
+  // The lease socket, for a forked child to close; -1 before Attach.
+  virtual int LeaseFd() const = 0;
+};
+
+}  // namespace tandem::client
+
+extern "C" {
+// The one symbol of libtandem_control.so: a new Control, owned by the caller; null if `api_version` is not its own.
+typedef tandem::client::Control* (*TandemControlCreate)(int api_version);
+}

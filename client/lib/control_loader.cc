@@ -1,0 +1,53 @@
+#include "client/lib/control_loader.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+namespace tandem::client {
+namespace {
+
+std::string ControlPath() {
+  if (const char* path = std::getenv("TANDEM_CONTROL_LIBRARY"); path != nullptr && *path != '\0') return path;
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<void*>(&MakeControl), &info) != 0 && info.dli_fname != nullptr) {
+    std::string path = info.dli_fname;
+    size_t slash = path.rfind('/');
+    if (slash != std::string::npos) return path.substr(0, slash + 1) + "libtandem_control.so";
+  }
+  return "libtandem_control.so";
+}
+
+// Loaded for the life of the process: gRPC does not bear being unloaded.
+Result<TandemControlCreate> LoadControl() {
+  static std::mutex mutex;
+  static TandemControlCreate create = nullptr;
+  std::lock_guard lock(mutex);
+  if (create != nullptr) return create;
+  std::string path = ControlPath();
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#ifndef TANDEM_SANITIZED
+  // The half's own gRPC and protobuf come before those that the training process may have. (Sanitizers' runtimes do
+  // not work under DEEPBIND.)
+  flags |= RTLD_DEEPBIND;
+#endif
+  void* library = ::dlopen(path.c_str(), flags);
+  if (library == nullptr) return FailedPrecondition(std::string("cannot load Tandem's control half: ") + ::dlerror());
+  void* symbol = ::dlsym(library, "tandem_control_create");
+  if (symbol == nullptr) return FailedPrecondition(path + " is not Tandem's control half");
+  create = reinterpret_cast<TandemControlCreate>(symbol);
+  return create;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Control>> MakeControl() {
+  TANDEM_ASSIGN_OR_RETURN(TandemControlCreate create, LoadControl());
+  std::unique_ptr<Control> control(create(kControlApiVersion));
+  if (control == nullptr) return FailedPrecondition("libtandem_control.so is of another build than libtandem.so");
+  return control;
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,81 @@
+// Group: preparing plans, symmetric tensors, leaving.
+#include "client/lib/backoff.h"
+#include "client/lib/handles.h"
+
+namespace tandem::client {
+
+GroupHandle::GroupHandle(std::shared_ptr<Session> session, const JoinOptions& options, JoinInfo info)
+    : session_(std::move(session)),
+      info_(std::move(info)),
+      rank_(options.rank),
+      world_size_(options.world_size),
+      launch_deadline_(options.launch_deadline),
+      gpu_uuid_(info_.gpu_uuids[static_cast<size_t>(options.rank)]),
+      state_(std::make_shared<GroupState>(info_.group_id, info_.generation)) {
+  size_t world = static_cast<size_t>(world_size_);
+  link_counts_.assign(world, std::vector<int>(world, 0));
+  for (size_t i = 0; i < info_.link_counts.size() && i < world * world; ++i) {
+    link_counts_[i / world][i % world] = info_.link_counts[i];
+  }
+  session_->AddGroup(state_);
+}
+
+GroupHandle::~GroupHandle() {
+  // A handle that goes is a clean leave: the daemon need not wait for anything, since no plan can be launched any more.
+  if (!left_.load() && session_->Talks()) (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
+}
+
+Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
+                                                   Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  TANDEM_ASSIGN_OR_RETURN(PlanInfo info, session_->control().Prepare(id(), key, request, deadline));
+  if (info.slot_bytes.size() > static_cast<size_t>(kMaxBindings)) {
+    return InvalidArgument("a plan has at most " + std::to_string(kMaxBindings) + " slots, not " +
+                           std::to_string(info.slot_bytes.size()));
+  }
+  std::lock_guard lock(plans_mutex_);
+  // A retry of a key is the same plan, and its launches are counted together: one handle.
+  std::weak_ptr<Plan>& known = plans_[info.plan_id];
+  if (std::shared_ptr<Plan> plan = known.lock()) return plan;
+  auto plan = std::shared_ptr<Plan>(std::make_shared<PlanHandle>(shared_from_this(), std::move(info)));
+  known = plan;
+  std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
+  return plan;
+}
+
+Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector<int64_t>& shape, DType dtype,
+                                                               const std::string& persistent_name,
+                                                               Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  TANDEM_ASSIGN_OR_RETURN(uint64_t tensor, session_->control().Empty({dtype, shape, {}}, gpu_uuid_, persistent_name));
+  Result<RendezvousInfo> info = session_->control().Rendezvous(tensor, id(), deadline);
+  bool owned = persistent_name.empty();
+  if (!info.ok()) {
+    if (owned) (void)session_->control().Free(tensor);
+    return info.status();
+  }
+  return TensorHandle::Make(shared_from_this(), *info, owned ? tensor : 0);
+}
+
+Status GroupHandle::Leave(Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  auto end = std::chrono::steady_clock::now() + deadline;
+  Backoff backoff;
+  while (state_->pending.load(std::memory_order_acquire) != 0) {
+    session_->ReapAll();
+    if (state_->pending.load(std::memory_order_acquire) == 0) break;
+    if (std::chrono::steady_clock::now() >= end) {
+      return DeadlineExceeded("launches of this rank have not ended: the group is not left");
+    }
+    backoff.Pause();
+  }
+  auto left = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
+  Status status = session_->control().LeaveGroup(id(), std::max(left, Milliseconds(1)));
+  if (status.ok()) {
+    left_.store(true);
+    state_->Break(FailedPrecondition("this rank has left the group"));
+  }
+  return status;
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,173 @@
+// File: handles.h
+//
+// The handles behind the public classes: client, group, plan, memory. Each is thin: it checks that the session can be used,
+// asks the control half, and keeps what the answer means for the launch path.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/lib/session.h"
+#include "tandem/client.h"
+
+namespace tandem::client {
+
+class GroupHandle;
+
+class PlanHandle : public Plan {
+ public:
+  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info);
+  ~PlanHandle() override;
+
+  const PlanInfo& info() const override { return info_; }
+  Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options) override;
+  Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options) override;
+  Status WaitLaunch(uint64_t launch, Milliseconds deadline) override;
+  Status Wait(Milliseconds deadline) override;
+  Result<bool> Query() override;
+  Status Release() override;
+
+ private:
+  Session& session() const;
+  // What is wrong with the bindings as far as this side knows; fills `entry` all the same.
+  Status FillEntry(std::span<const Binding> bindings, const LaunchOptions& options, LaunchEntry* entry) const;
+  // The failure that a launch must return instead of being made; OK if it may go on.
+  Status BeforeLaunch();
+  // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
+  Status WaitPending(std::chrono::steady_clock::time_point deadline);
+  Status WaitDirect(std::chrono::steady_clock::time_point deadline);
+
+  const std::shared_ptr<GroupHandle> group_;
+  const PlanInfo info_;
+  const std::shared_ptr<PlanState> state_;
+  std::atomic<bool> released_{false};
+  std::mutex direct_mutex_;
+  std::set<uint64_t> direct_;  // launches by gRPC that nobody has waited for
+};
+
+class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandle> {
+ public:
+  GroupHandle(std::shared_ptr<Session> session, const JoinOptions& options, JoinInfo info);
+  ~GroupHandle() override;
+
+  uint64_t id() const override { return info_.group_id; }
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+  uint64_t incarnation() const override { return info_.incarnation; }
+  const std::string& gpu_uuid() const override { return gpu_uuid_; }
+  const std::string& topology_class() const override { return info_.topology_class; }
+  const std::vector<std::vector<int>>& link_counts() const override { return link_counts_; }
+  const std::vector<Offer>& offers() const override { return info_.offers; }
+  Result<std::shared_ptr<Plan>> Prepare(const std::string& key, const OpRequest& request,
+                                        Milliseconds deadline) override;
+  Result<std::shared_ptr<SymmetricTensor>> Allocate(const std::vector<int64_t>& shape, DType dtype,
+                                                    const std::string& persistent_name,
+                                                    Milliseconds deadline) override;
+  Status Leave(Milliseconds deadline) override;
+
+  const std::shared_ptr<Session>& session() const { return session_; }
+  const std::shared_ptr<GroupState>& state() const { return state_; }
+  Milliseconds launch_deadline() const { return launch_deadline_; }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const JoinInfo info_;
+  const int rank_, world_size_;
+  const Milliseconds launch_deadline_;
+  std::string gpu_uuid_;
+  std::vector<std::vector<int>> link_counts_;
+  const std::shared_ptr<GroupState> state_;
+  std::atomic<bool> left_{false};
+  std::mutex plans_mutex_;
+  std::map<uint64_t, std::weak_ptr<Plan>> plans_;
+};
+
+// Memory of the client's own.
+class RegisteredMemory : public Memory {
+ public:
+  RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id, Mapping mapping)
+      : session_(std::move(session)), registration_id_(registration_id), mapping_(std::move(mapping)) {}
+  ~RegisteredMemory() override;
+  uint64_t registration_id() const override { return registration_id_; }
+  std::byte* data() const override { return mapping_.data(); }
+  size_t bytes() const override { return mapping_.size(); }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const uint64_t registration_id_;
+  const Mapping mapping_;
+};
+
+class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this<TensorHandle> {
+ public:
+  // `owned_tensor`: freed with the handle; 0: not.
+  static Result<std::shared_ptr<SymmetricTensor>> Make(std::shared_ptr<GroupHandle> group, const RendezvousInfo& info,
+                                                       uint64_t owned_tensor);
+  ~TensorHandle() override;
+
+  uint64_t registration_id() const override { return registration_id_; }
+  std::byte* data() const override { return Buffer(rank_); }
+  size_t bytes() const override { return bytes_; }
+  int rank() const override { return rank_; }
+  int world_size() const override { return static_cast<int>(segments_.size()); }
+  Result<std::byte*> GetBuffer(int peer, const std::vector<int64_t>& shape, DType dtype,
+                               size_t offset_bytes) const override;
+  std::span<uint32_t> SignalPad(int peer) const override;
+  Status PutSignal(int peer, int channel, Milliseconds timeout) override;
+  Status WaitSignal(int peer, int channel, Milliseconds timeout) override;
+  Status Barrier(int channel, Milliseconds timeout) override;
+  int channels() const override;
+  Status StreamWriteValue32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value) override;
+  Status Memset32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value, size_t count) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::byte* Buffer(int peer) const { return segments_[static_cast<size_t>(peer)]->data() + buffer_offset_; }
+  Status CheckPeer(int peer) const;
+  Status CheckSignal(int peer, int channel) const;
+  // Word of the signals from `from` to `to`.
+  uint32_t* SignalWord(int to, int from, int channel) const;
+  // Swaps `from` for `to` in a word once it holds `from`; false if `deadline` came first.
+  Result<bool> Exchange(uint32_t* word, uint32_t from, uint32_t to, Clock::time_point deadline) const;
+
+  std::shared_ptr<GroupHandle> group_;
+  uint64_t registration_id_ = 0, owned_tensor_ = 0;
+  int rank_ = 0;
+  size_t bytes_ = 0, buffer_offset_ = 0, pad_offset_ = 0, pad_bytes_ = 0;
+  std::vector<std::shared_ptr<Mapping>> segments_;  // by rank
+};
+
+class ClientHandle : public Client {
+ public:
+  explicit ClientHandle(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+
+  uint64_t session_id() const override { return session_->info().session_id; }
+  const std::string& backend() const override { return session_->info().backend; }
+  const std::string& daemon_version() const override { return session_->info().daemon_version; }
+  const std::vector<GpuDescription>& gpus() const override { return session_->info().gpus; }
+  Result<std::shared_ptr<Group>> JoinGroup(const JoinOptions& options) override;
+  Result<uint64_t> Empty(const std::vector<int64_t>& shape, DType dtype, const std::string& gpu_uuid,
+                         const std::string& persistent_name) override;
+  Result<std::shared_ptr<SymmetricTensor>> Rendezvous(uint64_t tensor, const std::shared_ptr<Group>& group,
+                                                      Milliseconds deadline) override;
+  Status Free(uint64_t tensor) override;
+  Result<std::shared_ptr<Memory>> RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) override;
+  Result<std::shared_ptr<Memory>> AllocateRegistered(size_t bytes, const std::string& gpu_uuid) override;
+  void OnEvent(std::function<void(const ClientEvent&)> callback) override;
+  Status Check() override;
+  Status Detach() override;
+
+ private:
+  const std::shared_ptr<Session> session_;
+};
+
+// Connects through `control`: Client::Connect with the real one, tests with a fake.
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options);
+
+}  // namespace tandem::client

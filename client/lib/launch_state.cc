@@ -1,0 +1,79 @@
+#include "client/lib/launch_state.h"
+
+#include <algorithm>
+
+namespace tandem::client {
+
+void GroupState::Learn(uint64_t generation) {
+  std::lock_guard lock(mutex_);
+  if (generation > latest_.load(std::memory_order_relaxed)) latest_.store(generation, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void GroupState::Break(const Status& why) {
+  std::lock_guard lock(mutex_);
+  if (!broken_.ok()) return;
+  broken_ = why;
+  is_broken_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+Status GroupState::Broken() const {
+  if (!is_broken_.load(std::memory_order_acquire)) return Status::Ok();
+  std::lock_guard lock(mutex_);
+  return broken_;
+}
+
+void GroupState::MoveOn(uint64_t told) {
+  std::lock_guard lock(mutex_);
+  if (told < generation_.load(std::memory_order_relaxed)) return;
+  uint64_t latest = latest_.load(std::memory_order_relaxed);
+  if (latest > told) {
+    generation_.store(latest, std::memory_order_release);
+    awaiting_.store(false, std::memory_order_release);
+  } else {
+    awaiting_.store(true, std::memory_order_release);
+  }
+}
+
+Result<uint64_t> GroupState::ForLaunch(Milliseconds deadline) {
+  if (!awaiting_.load(std::memory_order_acquire)) return generation();
+  std::unique_lock lock(mutex_);
+  bool back = changed_.wait_for(lock, deadline, [&] {
+    return !broken_.ok() || latest_.load(std::memory_order_relaxed) > generation_.load(std::memory_order_relaxed);
+  });
+  if (!broken_.ok()) return broken_;
+  if (!back) return Unavailable("the group's engines have not come back after a restart");
+  generation_.store(latest_.load(std::memory_order_relaxed), std::memory_order_release);
+  awaiting_.store(false, std::memory_order_release);
+  return generation();
+}
+
+void PlanState::Fail(const void* stream, uint64_t generation, const Status& status) {
+  std::lock_guard lock(mutex_);
+  if (status.code() == Code::kAborted) {
+    if (generation <= aborted_generation_) return;
+    aborted_generation_ = generation;
+  }
+  if (failures_.size() >= kMaxFailures) return;
+  failures_.push_back({stream, generation, status});
+  failure_count_.store(failures_.size(), std::memory_order_release);
+}
+
+std::optional<Status> PlanState::TakeFailure(const void* stream) {
+  if (failure_count_.load(std::memory_order_acquire) == 0) return std::nullopt;
+  std::optional<Failure> taken;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = std::find_if(failures_.begin(), failures_.end(),
+                           [&](const Failure& failure) { return stream == nullptr || failure.stream == stream; });
+    if (it == failures_.end()) return std::nullopt;
+    taken = std::move(*it);
+    failures_.erase(it);
+    failure_count_.store(failures_.size(), std::memory_order_release);
+  }
+  if (taken->status.code() == Code::kAborted) group_->MoveOn(taken->generation);
+  return taken->status;
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,98 @@
+// File: launch_state.h
+//
+// What launches in flight share with the handles they came from: the group's generation and end, the plan's launches
+// not ended, and the failures that no call has returned yet. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "tandem/client.h"
+
+namespace tandem::client {
+
+// A group's side of it. Generations: `generation` goes into launches; a restart of an engine makes a newer one known, and
+// launches move on to it once the user of this rank has been told, so that everything enqueued before ends with ABORTED
+// on all ranks alike.
+class GroupState {
+ public:
+  GroupState(uint64_t id, uint64_t generation) : id_(id), generation_(generation), latest_(generation) {}
+
+  uint64_t id() const { return id_; }
+  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+
+  // A newer generation is known, from an event or a launch's outcome.
+  void Learn(uint64_t generation);
+  // The group has ended; the first reason stays.
+  void Break(const Status& why);
+  // Why no launch can be made any more; OK while they can.
+  Status Broken() const;
+
+  // True if a launch would still carry an older generation than the engines have: tell the user, then MoveOn.
+  bool Outdated() const { return latest_.load(std::memory_order_acquire) > generation(); }
+  // The user has been told that launches of `told` were cut off: later ones carry a newer generation.
+  void MoveOn(uint64_t told);
+  // The generation for a new launch. Waits up to `deadline` if the user was told of a restart and the engines are not
+  // back yet; UNAVAILABLE then.
+  Result<uint64_t> ForLaunch(Milliseconds deadline);
+
+  std::atomic<uint64_t> pending{0};  // launches pushed and not known to have ended
+
+ private:
+  const uint64_t id_;
+  std::atomic<uint64_t> generation_;
+  std::atomic<uint64_t> latest_;
+  std::atomic<bool> awaiting_{false};
+  std::atomic<bool> is_broken_{false};
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Status broken_;
+};
+
+// A plan's side of it.
+class PlanState {
+ public:
+  PlanState(uint64_t plan_id, std::shared_ptr<GroupState> group) : plan_id_(plan_id), group_(std::move(group)) {}
+
+  uint64_t plan_id() const { return plan_id_; }
+  const std::shared_ptr<GroupState>& group() const { return group_; }
+
+  void Began() {
+    pending_.fetch_add(1, std::memory_order_relaxed);
+    group_->pending.fetch_add(1, std::memory_order_relaxed);
+  }
+  void Ended() {
+    group_->pending.fetch_sub(1, std::memory_order_relaxed);
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+  uint64_t Pending() const { return pending_.load(std::memory_order_acquire); }
+
+  // Keeps a failure for the next call. `stream` is where the launch was made. Of the launches that one restart cut off,
+  // the first alone is kept.
+  void Fail(const void* stream, uint64_t generation, const Status& status);
+  // Takes the oldest failure, of `stream` only unless null; tells the group if it was a restart's.
+  std::optional<Status> TakeFailure(const void* stream);
+
+ private:
+  struct Failure {
+    const void* stream;
+    uint64_t generation;
+    Status status;
+  };
+  // More are of no use to anybody, and a failing loop must not grow the list without bound.
+  static constexpr size_t kMaxFailures = 256;
+
+  const uint64_t plan_id_;
+  const std::shared_ptr<GroupState> group_;
+  std::atomic<uint64_t> pending_{0};
+  std::atomic<uint64_t> failure_count_{0};
+  std::mutex mutex_;
+  std::vector<Failure> failures_;
+  uint64_t aborted_generation_ = 0;
+};
+
+}  // namespace tandem::client

@@ -1,0 +1,198 @@
+// Plan: launching, waiting, releasing.
+#include <algorithm>
+
+#include "client/lib/backoff.h"
+#include "client/lib/handles.h"
+#include "common/digest.h"
+
+namespace tandem::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a launch waits for room, or for engines that are being restarted.
+constexpr Milliseconds kRoomDeadline(60000);
+constexpr Milliseconds kRestartDeadline(30000);
+
+Milliseconds Until(Clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
+}
+
+}  // namespace
+
+PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info)
+    : group_(std::move(group)),
+      info_(std::move(info)),
+      state_(std::make_shared<PlanState>(info_.plan_id, group_->state())) {}
+
+PlanHandle::~PlanHandle() {
+  if (!released_.load() && session().Talks()) (void)session().control().ReleasePlan(info_.plan_id);
+}
+
+Session& PlanHandle::session() const { return *group_->session(); }
+
+Status PlanHandle::FillEntry(std::span<const Binding> bindings, const LaunchOptions& options,
+                             LaunchEntry* entry) const {
+  entry->plan_id = info_.plan_id;
+  entry->deadline_ns = options.deadline.count() <= 0 ? 0 : static_cast<uint64_t>(options.deadline.count()) * 1'000'000;
+  entry->tag_digest = TagDigest(options.tag);
+  entry->binding_count = static_cast<uint32_t>(std::min(bindings.size(), static_cast<size_t>(kMaxBindings)));
+  Status status;
+  if (bindings.size() != info_.slot_bytes.size()) {
+    status = InvalidArgument("plan '" + info_.key + "' has " + std::to_string(info_.slot_bytes.size()) +
+                             " slots, the launch binds " + std::to_string(bindings.size()));
+  }
+  for (size_t i = 0; i < entry->binding_count; ++i) {
+    const Binding& binding = bindings[i];
+    entry->bindings[i] = {binding.memory == nullptr ? 0 : binding.memory->registration_id(), binding.offset};
+    if (!status.ok() || i >= info_.slot_bytes.size() || info_.slot_bytes[i] == 0) continue;
+    std::string slot = "slot " + std::to_string(i) + " of plan '" + info_.key + "'";
+    if (binding.memory == nullptr) {
+      status = InvalidArgument(slot + " is not bound");
+    } else if (binding.offset > binding.memory->bytes() ||
+               info_.slot_bytes[i] > binding.memory->bytes() - binding.offset) {
+      status = OutOfRange(slot + " needs " + std::to_string(info_.slot_bytes[i]) + " bytes from offset " +
+                          std::to_string(binding.offset) + ", the memory has " +
+                          std::to_string(binding.memory->bytes()));
+    }
+  }
+  return status;
+}
+
+Status PlanHandle::BeforeLaunch() {
+  TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
+  if (released_.load(std::memory_order_acquire)) return FailedPrecondition("the plan has been released");
+  GroupState& group = *group_->state();
+  Status broken = group.Broken();
+  if (!broken.ok()) return broken;
+  if (group.Outdated()) {
+    // Every launch up to here belongs to engines that are gone. Told once; what it has in flight says the same.
+    session().ReapAll();
+    if (std::optional<Status> failure = state_->TakeFailure(nullptr)) return *failure;
+    group.MoveOn(group.generation());
+    return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
+  }
+  return Status::Ok();
+}
+
+Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
+  if (ref.is_cuda) return Unimplemented("CUDA streams need the CUDA backend; the daemon's is " + session().info().backend);
+  if (ref.host == nullptr) return InvalidArgument("a launch on no stream");
+  TANDEM_RETURN_IF_ERROR(BeforeLaunch());
+  LaunchEntry entry;
+  Status wrong = FillEntry(bindings, options, &entry);
+  HostStream* stream = ref.host;
+  bool capturing = stream->IsCapturing();
+  if (capturing && !wrong.ok()) return wrong;
+  Clock::time_point deadline{};
+  Backoff backoff;
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel, session().ChannelFor(stream, group_->gpu_uuid()));
+    channel->Reap();
+    std::optional<Status> earlier = state_->TakeFailure(channel->stream_key());
+    // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
+    if (earlier.has_value() && earlier->code() == Code::kAborted) return *earlier;
+    TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
+    Status pushed = capturing ? channel->Capture(&entry, state_, stream, group_->session())
+                              : channel->Launch(&entry, state_, stream, !wrong.ok());
+    if (pushed.ok()) {
+      if (earlier.has_value()) return *earlier;
+      return wrong;
+    }
+    if (earlier.has_value()) return *earlier;
+    bool full = pushed.detail().reason == "RING_FULL";
+    if (!full && !channel->Released()) return pushed;
+    TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
+    TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
+    if (deadline == Clock::time_point{}) {
+      deadline = Clock::now() + (options.deadline.count() > 0 ? options.deadline : kRoomDeadline);
+    }
+    if (Clock::now() >= deadline) return pushed;
+    backoff.Pause();
+  }
+}
+
+Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options) {
+  TANDEM_RETURN_IF_ERROR(BeforeLaunch());
+  DirectLaunch launch;
+  launch.plan_id = info_.plan_id;
+  launch.deadline_ms = options.deadline.count() > 0 ? static_cast<uint64_t>(options.deadline.count()) : 0;
+  launch.tag = options.tag;
+  TANDEM_ASSIGN_OR_RETURN(launch.generation, group_->state()->ForLaunch(kRestartDeadline));
+  for (const Binding& binding : bindings) {
+    launch.bindings.emplace_back(binding.memory == nullptr ? 0 : binding.memory->registration_id(), binding.offset);
+  }
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, session().control().Launch(launch));
+  std::lock_guard lock(direct_mutex_);
+  direct_.insert(id);
+  return id;
+}
+
+Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(session().CheckUsable());
+  uint64_t generation = group_->state()->generation();
+  Status status = session().control().WaitLaunch(launch, deadline);
+  // The outcome of a launch that has ended is told here, and once.
+  if (status.code() == Code::kAborted) group_->state()->MoveOn(generation);
+  if (status.code() != Code::kDeadlineExceeded) {
+    std::lock_guard lock(direct_mutex_);
+    direct_.erase(launch);
+  }
+  return status;
+}
+
+Status PlanHandle::WaitPending(Clock::time_point deadline) {
+  Backoff backoff;
+  while (true) {
+    session().ReapAll();
+    if (state_->Pending() == 0) return Status::Ok();
+    if (Clock::now() >= deadline) {
+      return DeadlineExceeded(std::to_string(state_->Pending()) + " launches of plan '" + info_.key +
+                              "' have not ended");
+    }
+    backoff.Pause();
+  }
+}
+
+Status PlanHandle::WaitDirect(Clock::time_point deadline) {
+  std::vector<uint64_t> launches;
+  {
+    std::lock_guard lock(direct_mutex_);
+    launches.assign(direct_.begin(), direct_.end());
+  }
+  for (uint64_t launch : launches) TANDEM_RETURN_IF_ERROR(WaitLaunch(launch, Until(deadline)));
+  return Status::Ok();
+}
+
+Status PlanHandle::Wait(Milliseconds wait) {
+  TANDEM_RETURN_IF_ERROR(session().CheckUsable());
+  Clock::time_point deadline = Clock::now() + wait;
+  TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
+  if (std::optional<Status> failure = state_->TakeFailure(nullptr)) {
+    // One call tells the first of them; all that this Wait has waited for is told by it.
+    while (state_->TakeFailure(nullptr).has_value()) {
+    }
+    return *failure;
+  }
+  return WaitDirect(deadline);
+}
+
+Result<bool> PlanHandle::Query() {
+  TANDEM_RETURN_IF_ERROR(session().CheckUsable());
+  session().ReapAll();
+  if (std::optional<Status> failure = state_->TakeFailure(nullptr)) return *failure;
+  return state_->Pending() == 0;
+}
+
+Status PlanHandle::Release() {
+  TANDEM_RETURN_IF_ERROR(session().CheckUsable());
+  if (released_.exchange(true)) return FailedPrecondition("the plan has been released already");
+  Status ended = WaitPending(Clock::now() + kRoomDeadline);
+  if (!ended.ok()) {
+    released_.store(false);
+    return ended;
+  }
+  return session().control().ReleasePlan(info_.plan_id);
+}
+
+}  // namespace tandem::client

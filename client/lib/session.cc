@@ -1,0 +1,260 @@
+#include "client/lib/session.h"
+
+#include <cstdlib>
+
+namespace tandem::client {
+namespace {
+
+constexpr auto kServeCaptured = std::chrono::milliseconds(2);
+constexpr auto kServeRest = std::chrono::milliseconds(50);
+constexpr auto kIdle = std::chrono::milliseconds(500);
+
+std::string RuntimeDir(const ConnectOptions& options) {
+  if (!options.runtime_dir.empty()) return options.runtime_dir;
+  const char* directory = std::getenv("TANDEM_RUNTIME_DIR");
+  return directory != nullptr && *directory != '\0' ? directory : "/run/tandem";
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control, const ConnectOptions& options) {
+  auto session = std::make_shared<Session>();
+  session->control_ = std::move(control);
+  Session* raw = session.get();
+  // Shutdown, before the session ends, outlives every callback: the raw pointer stays good.
+  ControlCallbacks callbacks{[raw](const ControlEvent& event) { raw->HandleEvent(event); },
+                             [raw](const Status& why) { raw->HandleLost(why); }};
+  Result<AttachInfo> info = session->control_->Attach(options, RuntimeDir(options), std::move(callbacks));
+  if (!info.ok()) return info.status();
+  session->info_ = *std::move(info);
+  session->fork_guard_.SetFd(session->control_->LeaseFd());
+  session->watchdog_ = new std::thread([raw] { raw->Watch(); });
+  return session;
+}
+
+Session::~Session() {
+  if (InChild()) {
+    // Threads and locks of the parent's gRPC are not here: nothing of it may be destroyed.
+    (void)control_.release();
+    for (auto& [key, channel] : channels_) ChannelGraveyard::Get().Bury(std::move(channel));
+    return;
+  }
+  Close(Unavailable("the client has been destroyed"));
+  fork_guard_.SetFd(-1);
+  {
+    std::lock_guard lock(state_mutex_);
+    stopping_ = true;
+  }
+  state_changed_.notify_all();
+  if (watchdog_ != nullptr) {
+    watchdog_->join();
+    delete watchdog_;
+  }
+  for (auto& [key, channel] : channels_) ChannelGraveyard::Get().Bury(std::move(channel));
+  if (control_ != nullptr) control_->Shutdown();
+}
+
+Status Session::CheckUsable() const {
+  TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
+  if (!is_closed_.load(std::memory_order_acquire)) return Status::Ok();
+  std::lock_guard lock(state_mutex_);
+  return lost_;
+}
+
+Status Session::CheckLaunchable() const {
+  TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
+  if (!is_lost_.load(std::memory_order_acquire)) return Status::Ok();
+  std::lock_guard lock(state_mutex_);
+  return lost_;
+}
+
+Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(HostStream* stream, const std::string& gpu_uuid) {
+  ChannelKey key(stream, gpu_uuid);
+  {
+    std::shared_lock lock(channels_mutex_);
+    auto it = channels_.find(key);
+    if (it != channels_.end() && !it->second->Released()) return it->second;
+  }
+  std::lock_guard opening(opening_mutex_);
+  std::shared_ptr<StreamChannel> ended;
+  {
+    std::unique_lock lock(channels_mutex_);
+    auto it = channels_.find(key);
+    if (it != channels_.end()) {
+      if (!it->second->Released()) return it->second;
+      ended = it->second;
+      channels_.erase(it);
+      retired_.push_back(ended);
+    }
+  }
+  if (ended != nullptr) Forget(ended);
+  Result<ChannelInfo> opened = control_->OpenChannel(gpu_uuid, kRingEntries);
+  if (!opened.ok() && opened.status().code() == Code::kResourceExhausted) {
+    CloseIdleChannels();
+    opened = control_->OpenChannel(gpu_uuid, kRingEntries);
+  }
+  if (!opened.ok()) return opened.status().WithContext("a channel for the stream");
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
+                          StreamChannel::Make(opened->channel_id, opened->ring.get(), opened->words.get(),
+                                              kRingEntries, stream));
+  TANDEM_RETURN_IF_ERROR(CheckLaunchable());
+  std::unique_lock lock(channels_mutex_);
+  channels_[key] = channel;
+  return channel;
+}
+
+void Session::Forget(const std::shared_ptr<StreamChannel>& channel) {
+  channel->Reap();
+  if (Talks()) (void)control_->CloseChannel(channel->id());
+  ChannelGraveyard::Get().Bury(channel);
+}
+
+void Session::CloseIdleChannels() {
+  std::vector<std::shared_ptr<StreamChannel>> idle;
+  {
+    std::unique_lock lock(channels_mutex_);
+    for (auto it = channels_.begin(); it != channels_.end();) {
+      // A launch that is being made holds a reference of its own.
+      if (it->second.use_count() == 1 && it->second->Idle()) {
+        idle.push_back(std::move(it->second));
+        it = channels_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+  for (const auto& channel : idle) Forget(channel);
+}
+
+void Session::ReapAll() {
+  std::shared_lock lock(channels_mutex_);
+  for (const auto& [key, channel] : channels_) channel->Reap();
+  for (const auto& channel : retired_) {
+    if (auto alive = channel.lock()) alive->Reap();
+  }
+}
+
+void Session::AddGroup(const std::shared_ptr<GroupState>& group) {
+  std::vector<ControlEvent> early;
+  {
+    std::lock_guard lock(groups_mutex_);
+    groups_[group->id()] = group;
+    std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+    if (auto it = early_events_.find(group->id()); it != early_events_.end()) {
+      early = std::move(it->second);
+      early_events_.erase(it);
+    }
+  }
+  for (const ControlEvent& event : early) {
+    if (event.event.kind == ClientEvent::Kind::kEngineRestarted) group->Learn(event.generation);
+    if (event.event.kind == ClientEvent::Kind::kGroupBroken) group->Break(event.event.status);
+  }
+}
+
+void Session::OnEvent(std::function<void(const ClientEvent&)> callback) {
+  std::lock_guard lock(callback_mutex_);
+  callback_ = std::move(callback);
+}
+
+void Session::HandleEvent(const ControlEvent& event) {
+  std::shared_ptr<GroupState> group;
+  {
+    std::lock_guard lock(groups_mutex_);
+    auto it = groups_.find(event.event.group_id);
+    if (it != groups_.end()) {
+      group = it->second.lock();
+    } else if (event.event.group_id != 0 && early_events_.size() < 64) {
+      early_events_[event.event.group_id].push_back(event);
+    }
+  }
+  if (group != nullptr) {
+    if (event.event.kind == ClientEvent::Kind::kEngineRestarted) group->Learn(event.generation);
+    if (event.event.kind == ClientEvent::Kind::kGroupBroken) group->Break(event.event.status);
+  }
+  std::lock_guard lock(callback_mutex_);
+  if (callback_) callback_(event.event);
+}
+
+void Session::HandleLost(const Status& why) {
+  {
+    std::lock_guard lock(state_mutex_);
+    if (is_lost_.load()) return;
+    lost_ = why;
+    is_lost_.store(true, std::memory_order_release);
+  }
+  state_changed_.notify_all();
+  ClientEvent event{ClientEvent::Kind::kDaemonLost, 0, -1, why};
+  std::lock_guard lock(callback_mutex_);
+  if (callback_) callback_(event);
+}
+
+void Session::Close(const Status& why) {
+  {
+    std::lock_guard lock(state_mutex_);
+    if (!is_lost_.load()) {
+      lost_ = why;
+      is_lost_.store(true, std::memory_order_release);
+    }
+    is_closed_.store(true, std::memory_order_release);
+  }
+  state_changed_.notify_all();
+  // Nobody serves these words from now on: streams that wait on them are let go, and the memory outlives them.
+  ReleaseChannels(why);
+}
+
+bool Session::ReleaseChannels(const Status& why) {
+  bool captured = false;
+  std::vector<std::shared_ptr<StreamChannel>> channels;
+  {
+    std::unique_lock lock(channels_mutex_);
+    for (auto& [key, channel] : channels_) channels.push_back(channel);
+    std::erase_if(retired_, [&](const std::weak_ptr<StreamChannel>& weak) {
+      auto alive = weak.lock();
+      if (alive == nullptr) return true;
+      channels.push_back(std::move(alive));
+      return false;
+    });
+  }
+  for (const auto& channel : channels) {
+    channel->Release(why.code(), why.message());
+    channel->Reap();
+    captured |= channel->HasCaptured();
+  }
+  return captured;
+}
+
+void Session::Watch() {
+  std::unique_lock lock(state_mutex_);
+  while (!stopping_) {
+    if (is_lost_.load()) {
+      Status why = lost_;
+      lock.unlock();
+      bool captured = ReleaseChannels(why);
+      lock.lock();
+      if (!stopping_) state_changed_.wait_for(lock, captured ? kServeCaptured : kServeRest);
+      continue;
+    }
+    // Graphs that were captured on a channel since released (an engine's end) are served here from then on.
+    lock.unlock();
+    bool captured = false, any_captured = false;
+    {
+      std::shared_lock channels_lock(channels_mutex_);
+      auto serve = [&](StreamChannel& channel) {
+        any_captured |= channel.HasCaptured();
+        if (!channel.Released() || !channel.HasCaptured()) return;
+        channel.Release(Code::kAborted, "the engine was restarted: capture the graph anew");
+        channel.Reap();
+        captured |= channel.HasCaptured();
+      };
+      for (const auto& [key, channel] : channels_) serve(*channel);
+      for (const auto& weak : retired_) {
+        if (auto channel = weak.lock()) serve(*channel);
+      }
+    }
+    lock.lock();
+    auto pause = captured ? kServeCaptured : any_captured ? kServeRest : kIdle;
+    if (!stopping_ && !is_lost_.load()) state_changed_.wait_for(lock, pause);
+  }
+}
+
+}  // namespace tandem::client

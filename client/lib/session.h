@@ -1,0 +1,100 @@
+// File: session.h
+//
+// What all handles of one client share: the control half, the channels of the client's streams, the groups' states, and
+// the watchdog that releases the process's own streams once the daemon is gone.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "client/lib/control_api.h"
+#include "client/lib/fork_guard.h"
+#include "client/lib/launch_state.h"
+#include "client/lib/segment_cache.h"
+#include "client/lib/stream_channel.h"
+
+namespace tandem::client {
+
+inline constexpr uint32_t kRingEntries = 256;
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  static Result<std::shared_ptr<Session>> Attach(std::unique_ptr<Control> control, const ConnectOptions& options);
+  Session() = default;
+  ~Session();
+
+  Control& control() { return *control_; }
+  const AttachInfo& info() const { return info_; }
+  SegmentCache& segments() { return segments_; }
+
+  // What every call of a handle asks first: not in a forked child, not detached.
+  Status CheckUsable() const;
+  // CheckUsable, and the daemon has not gone: for launches, which no daemon would refuse.
+  Status CheckLaunchable() const;
+  bool InChild() const { return fork_guard_.InChild(); }
+  // True if a destructor may still talk to the daemon.
+  bool Talks() const { return CheckLaunchable().ok(); }
+
+  // The channel of `stream` to the engine of `gpu_uuid`, opened if there is none or if the last was released.
+  Result<std::shared_ptr<StreamChannel>> ChannelFor(HostStream* stream, const std::string& gpu_uuid);
+  // Hands on the outcomes of all channels.
+  void ReapAll();
+
+  void AddGroup(const std::shared_ptr<GroupState>& group);
+  void OnEvent(std::function<void(const ClientEvent&)> callback);
+
+  // Closes the session from this side; later calls say `why`. Idempotent.
+  void Close(const Status& why);
+
+ private:
+  using ChannelKey = std::pair<const void*, std::string>;
+  struct ChannelKeyHash {
+    size_t operator()(const ChannelKey& key) const {
+      return std::hash<const void*>()(key.first) * 31 + std::hash<std::string>()(key.second);
+    }
+  };
+
+  void HandleEvent(const ControlEvent& event);
+  void HandleLost(const Status& why);
+  void Watch();
+  // Gives channels back that carry nothing, when the daemon's quota is reached.
+  void CloseIdleChannels();
+  // Ends every channel's waits; true if some must be served again.
+  bool ReleaseChannels(const Status& why);
+  void Forget(const std::shared_ptr<StreamChannel>& channel);
+
+  std::unique_ptr<Control> control_;
+  AttachInfo info_;
+  ForkGuard fork_guard_;
+  SegmentCache segments_;
+
+  mutable std::shared_mutex channels_mutex_;
+  std::unordered_map<ChannelKey, std::shared_ptr<StreamChannel>, ChannelKeyHash> channels_;
+  std::vector<std::weak_ptr<StreamChannel>> retired_;  // released ones whose graphs may still be replayed
+  std::mutex opening_mutex_;  // one OpenChannel at a time
+
+  std::mutex groups_mutex_;
+  std::map<uint64_t, std::weak_ptr<GroupState>> groups_;
+  std::map<uint64_t, std::vector<ControlEvent>> early_events_;  // of groups whose join has not returned yet
+
+  std::mutex callback_mutex_;
+  std::function<void(const ClientEvent&)> callback_;
+
+  mutable std::mutex state_mutex_;
+  std::condition_variable state_changed_;
+  Status lost_;
+  std::atomic<bool> is_lost_{false};
+  std::atomic<bool> is_closed_{false};
+  bool stopping_ = false;
+  std::thread* watchdog_ = nullptr;  // leaked in a forked child, where it does not run
+};
+
+}  // namespace tandem::client

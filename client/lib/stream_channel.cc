@@ -1,0 +1,180 @@
+#include "client/lib/stream_channel.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tandem::client {
+namespace {
+
+constexpr auto kGrace = std::chrono::seconds(10);
+
+// Owned by the graph under capture; its end is the end of the last executable graph.
+struct CapturedLaunch {
+  std::shared_ptr<void> keep_alive;
+  std::shared_ptr<StreamChannel> channel;
+  int slot;
+  ~CapturedLaunch() { channel->DropCaptured(slot); }
+};
+
+}  // namespace
+
+Result<std::shared_ptr<StreamChannel>> StreamChannel::Make(uint64_t channel_id, int ring_fd, int words_fd,
+                                                           uint32_t entries, const void* stream_key) {
+  TANDEM_ASSIGN_OR_RETURN(ChannelProducer producer, ChannelProducer::Map(ring_fd, words_fd, entries));
+  return std::make_shared<StreamChannel>(std::move(producer), channel_id, entries, stream_key);
+}
+
+StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, const void* stream_key)
+    : channel_id_(channel_id),
+      stream_key_(stream_key),
+      producer_(std::move(producer)),
+      in_flight_(entries),
+      captured_(kCapturedSlots) {}
+
+Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream,
+                             bool told) {
+  std::lock_guard lock(mutex_);
+  ReapLocked();
+  // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the engine has
+  // taken off the ring.
+  if (producer_.NextSequence() - reaped_ > in_flight_.size() || producer_.Room() == 0) {
+    if (!Released()) {
+      return ResourceExhausted("the stream has " + std::to_string(in_flight_.size()) + " launches in flight")
+          .WithDetail({.reason = "RING_FULL", .who = {}, .field = {}, .limit = static_cast<long long>(in_flight_.size())});
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(producer_.TryPush(entry));
+  InFlight& slot = Slot(entry->sequence);
+  slot.plan = plan;
+  slot.generation = entry->group_generation;
+  slot.told = told;
+  plan->Began();
+  Status status = stream->WriteWord(producer_.request(), entry->sequence);
+  if (status.ok()) return stream->WaitWord(producer_.done(), entry->sequence);
+  // The stream takes no work: the launch arrives all the same, since the other ranks count on it.
+  producer_.request()->store(entry->sequence, std::memory_order_release);
+  return status;
+}
+
+Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream,
+                              std::shared_ptr<void> keep_alive) {
+  std::lock_guard lock(mutex_);
+  DisarmDroppedLocked();
+  TANDEM_ASSIGN_OR_RETURN(int slot, producer_.Arm(entry));
+  captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation};
+  captured_count_.fetch_add(1, std::memory_order_acq_rel);
+  auto launch = std::make_shared<CapturedLaunch>();
+  launch->keep_alive = std::move(keep_alive);
+  launch->channel = shared_from_this();
+  launch->slot = slot;
+  TANDEM_RETURN_IF_ERROR(stream->RetainInCapture(std::move(launch)));
+  TANDEM_RETURN_IF_ERROR(stream->WriteWord(producer_.doorbell(slot), 1));
+  TANDEM_RETURN_IF_ERROR(stream->WaitWord(producer_.captured_done(slot), 1));
+  return stream->WriteWord(producer_.captured_done(slot), 0);
+}
+
+void StreamChannel::Reap() {
+  std::lock_guard lock(mutex_);
+  ReapLocked();
+}
+
+void StreamChannel::ReapLocked() {
+  if (has_dropped_.load(std::memory_order_acquire)) DisarmDroppedLocked();
+  // Done first, then failures: a failure is counted before its launch's done value.
+  bool released = Released();
+  uint64_t done = std::min(producer_.Done(), producer_.NextSequence() - 1);
+  uint64_t failures = producer_.Failures();
+  bool look = released || failures != seen_failures_;
+  uint64_t explained = 0;
+  for (; reaped_ < done; ++reaped_) {
+    InFlight& slot = Slot(reaped_ + 1);
+    if (look) {
+      LaunchOutcome outcome = producer_.Outcome(reaped_ + 1);
+      GroupState& group = *slot.plan->group();
+      if (outcome.generation != 0) group.Learn(outcome.generation);
+      if (!outcome.status.ok()) {
+        ++explained;
+        if (!slot.told || outcome.status.code() == Code::kAborted) {
+          slot.plan->Fail(stream_key_, slot.generation, outcome.status);
+        }
+      }
+    }
+    slot.plan->Ended();
+    slot.plan.reset();
+  }
+  if (!look) return;
+  if (!released) {
+    // A failure may be counted whose launch is not done yet: it is looked at with its launch, so do not take note of it.
+    uint64_t unexplained = failures - seen_failures_ - std::min(explained, failures - seen_failures_);
+    if (HasCaptured() && unexplained != 0) {
+      ReapCapturedLocked();
+      seen_failures_ = failures;
+    } else {
+      seen_failures_ += std::min(explained, failures - seen_failures_);
+    }
+  } else if (HasCaptured()) {
+    ReapCapturedLocked();
+  }
+}
+
+void StreamChannel::ReapCapturedLocked() {
+  for (int i = 0; i < kCapturedSlots; ++i) {
+    CapturedSlot& slot = captured_[static_cast<size_t>(i)];
+    if (slot.plan == nullptr) continue;
+    LaunchOutcome outcome = producer_.CapturedOutcome(i);
+    if (outcome.generation != 0) slot.plan->group()->Learn(outcome.generation);
+    if (!outcome.status.ok()) slot.plan->Fail(stream_key_, slot.generation, outcome.status);
+  }
+}
+
+bool StreamChannel::Idle() {
+  std::lock_guard lock(mutex_);
+  ReapLocked();
+  return reaped_ + 1 == producer_.NextSequence() && !HasCaptured();
+}
+
+bool StreamChannel::Drained() {
+  std::lock_guard lock(mutex_);
+  if (has_dropped_.load(std::memory_order_acquire)) DisarmDroppedLocked();
+  uint64_t last = producer_.NextSequence() - 1;
+  return !HasCaptured() && producer_.Done() >= last &&
+         producer_.request()->load(std::memory_order_acquire) >= last;
+}
+
+void StreamChannel::DropCaptured(int slot) {
+  // May run on a queue's thread while a launch holds `mutex_` and waits for that queue's lock: only take note.
+  std::lock_guard lock(dropped_mutex_);
+  dropped_.push_back(slot);
+  has_dropped_.store(true, std::memory_order_release);
+}
+
+void StreamChannel::DisarmDroppedLocked() {
+  std::lock_guard lock(dropped_mutex_);
+  std::erase_if(dropped_, [&](int slot) {
+    // A full ring: the next call tries again. A released channel has no engine that needs to know.
+    Status status = producer_.Disarm(slot);
+    if (!status.ok() && status.code() == Code::kResourceExhausted) return false;
+    captured_[static_cast<size_t>(slot)] = {};
+    captured_count_.fetch_sub(1, std::memory_order_acq_rel);
+    return true;
+  });
+  has_dropped_.store(!dropped_.empty(), std::memory_order_release);
+}
+
+ChannelGraveyard& ChannelGraveyard::Get() {
+  static auto* graveyard = new ChannelGraveyard;
+  return *graveyard;
+}
+
+void ChannelGraveyard::Bury(std::shared_ptr<StreamChannel> channel) {
+  auto now = std::chrono::steady_clock::now();
+  std::lock_guard lock(mutex_);
+  graves_.push_back({std::move(channel), {}});
+  std::erase_if(graves_, [now](Grave& grave) {
+    if (grave.drained_at != std::chrono::steady_clock::time_point{}) return now - grave.drained_at > kGrace;
+    if (grave.channel->Drained()) grave.drained_at = now;
+    return false;
+  });
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,105 @@
+// File: stream_channel.h
+//
+// One client stream's channel to an engine: pushes launches, puts the words' operations on the stream, and learns how
+// launches ended. The launch path allocates nothing.
+//
+// Thread rule: thread-safe. One mutex covers ring push and stream operations, so that sequence numbers reach the stream in
+// order; it is never held while anybody waits for room.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/lib/launch_state.h"
+#include "common/queue/channel.h"
+#include "tandem/host_stream.h"
+
+namespace tandem::client {
+
+class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
+ public:
+  static Result<std::shared_ptr<StreamChannel>> Make(uint64_t channel_id, int ring_fd, int words_fd, uint32_t entries,
+                                                     const void* stream_key);
+  StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, const void* stream_key);
+
+  uint64_t id() const { return channel_id_; }
+  // Identifies the stream in failures; never dereferenced.
+  const void* stream_key() const { return stream_key_; }
+
+  // Pushes `entry` and enqueues its arrival and its wait. `told` says that the caller returns a failure of this launch
+  // itself, so that its outcome is not returned twice. RESOURCE_EXHAUSTED with reason RING_FULL when there is no room
+  // now, UNAVAILABLE once released; nothing was enqueued then.
+  Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream, bool told);
+  // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` is held by the graph.
+  Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream,
+                 std::shared_ptr<void> keep_alive);
+
+  // Hands the outcomes of launches that have ended to their plans.
+  void Reap();
+
+  // Somebody has ended the channel: its launches all end by that, and another channel must be opened.
+  bool Released() const { return producer_.words().Released(); }
+  // Ends it from here, for a daemon that is gone. Repeat while HasCaptured().
+  void Release(Code code, std::string_view text) { producer_.words().Release(code, text); }
+  // A graph that can be replayed still uses the channel's words.
+  bool HasCaptured() const { return captured_count_.load(std::memory_order_acquire) != 0; }
+  // No launch is in flight.
+  bool Idle();
+  // The stream has passed all of the channel's words, as far as they tell.
+  bool Drained();
+
+  // A graph has let go of `slot`; called from any thread, also a stream's own.
+  void DropCaptured(int slot);
+
+ private:
+  struct InFlight {
+    std::shared_ptr<PlanState> plan;
+    uint64_t generation = 0;
+    bool told = false;
+  };
+  struct CapturedSlot {
+    std::shared_ptr<PlanState> plan;  // null: not live
+    uint64_t generation = 0;
+  };
+
+  void ReapLocked();
+  void ReapCapturedLocked();
+  void DisarmDroppedLocked();
+  InFlight& Slot(uint64_t sequence) { return in_flight_[sequence & (in_flight_.size() - 1)]; }
+
+  const uint64_t channel_id_;
+  const void* const stream_key_;
+  std::mutex mutex_;
+  ChannelProducer producer_;
+  std::vector<InFlight> in_flight_;  // by sequence
+  uint64_t reaped_ = 0;              // launches up to this one have been handed on
+  uint64_t seen_failures_ = 0;
+  std::vector<CapturedSlot> captured_;
+  std::atomic<int> captured_count_{0};
+  std::mutex dropped_mutex_;
+  std::vector<int> dropped_;
+  std::atomic<bool> has_dropped_{false};
+};
+
+// The channels of one session that have ended but whose words streams may still look at. One a process, never destroyed:
+// memory is unmapped only after the stream has passed and a grace time.
+class ChannelGraveyard {
+ public:
+  static ChannelGraveyard& Get();
+  // Takes a channel that nobody pushes to any more, and lets go of earlier ones whose time has come.
+  void Bury(std::shared_ptr<StreamChannel> channel);
+
+ private:
+  struct Grave {
+    std::shared_ptr<StreamChannel> channel;
+    std::chrono::steady_clock::time_point drained_at;  // epoch: not drained yet
+  };
+  std::mutex mutex_;
+  std::vector<Grave> graves_;
+};
+
+}  // namespace tandem::client

@@ -1,0 +1,151 @@
+// SymmetricTensor: peers' buffers, signal pads, stream-ordered writes.
+#include <algorithm>
+
+#include "client/lib/backoff.h"
+#include "client/lib/handles.h"
+#include "tandem/host_stream.h"
+
+namespace tandem::client {
+
+Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<GroupHandle> group,
+                                                            const RendezvousInfo& info, uint64_t owned_tensor) {
+  auto tensor = std::make_shared<TensorHandle>();
+  tensor->group_ = std::move(group);
+  tensor->owned_tensor_ = owned_tensor;
+  size_t world = static_cast<size_t>(tensor->group_->world_size());
+  auto inside = [&](uint64_t offset, uint64_t bytes) {
+    return offset <= info.segment_bytes && bytes <= info.segment_bytes - offset;
+  };
+  if (info.segments.size() != world || info.rank != tensor->group_->rank() ||
+      !inside(info.buffer_offset, info.buffer_bytes) || !inside(info.pad_offset, info.pad_bytes)) {
+    return Internal("the daemon's answer to the rendezvous does not fit the group");
+  }
+  for (const UniqueFd& fd : info.segments) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Mapping> mapping,
+                            tensor->group_->session()->segments().Map(fd.get(), info.segment_bytes));
+    tensor->segments_.push_back(std::move(mapping));
+  }
+  tensor->registration_id_ = info.registration_id;
+  tensor->rank_ = info.rank;
+  tensor->bytes_ = info.buffer_bytes;
+  tensor->buffer_offset_ = info.buffer_offset;
+  tensor->pad_offset_ = info.pad_offset;
+  tensor->pad_bytes_ = info.pad_bytes;
+  return std::shared_ptr<SymmetricTensor>(std::move(tensor));
+}
+
+TensorHandle::~TensorHandle() {
+  if (owned_tensor_ != 0 && group_->session()->Talks()) (void)group_->session()->control().Free(owned_tensor_);
+}
+
+Status TensorHandle::CheckPeer(int peer) const {
+  // A forked child has none of the mappings.
+  TANDEM_RETURN_IF_ERROR(group_->session()->CheckUsable());
+  if (peer >= 0 && peer < world_size()) return Status::Ok();
+  return OutOfRange("rank " + std::to_string(peer) + " is not in 0.." + std::to_string(world_size() - 1));
+}
+
+Result<std::byte*> TensorHandle::GetBuffer(int peer, const std::vector<int64_t>& shape, DType dtype,
+                                           size_t offset_bytes) const {
+  TANDEM_RETURN_IF_ERROR(CheckPeer(peer));
+  TANDEM_ASSIGN_OR_RETURN(int64_t elements, ElementCount(shape));
+  size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
+  if (offset_bytes > bytes_ || bytes > bytes_ - offset_bytes) {
+    return OutOfRange(std::to_string(bytes) + " bytes from offset " + std::to_string(offset_bytes) +
+                      " reach beyond the tensor's " + std::to_string(bytes_));
+  }
+  return Buffer(peer) + offset_bytes;
+}
+
+std::span<uint32_t> TensorHandle::SignalPad(int peer) const {
+  if (!CheckPeer(peer).ok()) return {};
+  return {reinterpret_cast<uint32_t*>(segments_[static_cast<size_t>(peer)]->data() + pad_offset_),
+          pad_bytes_ / sizeof(uint32_t)};
+}
+
+int TensorHandle::channels() const { return static_cast<int>(pad_bytes_ / sizeof(uint32_t)) / world_size(); }
+
+Status TensorHandle::CheckSignal(int peer, int channel) const {
+  TANDEM_RETURN_IF_ERROR(CheckPeer(peer));
+  if (channel >= 0 && channel < channels()) return Status::Ok();
+  return OutOfRange("channel " + std::to_string(channel) + " is not in 0.." + std::to_string(channels() - 1));
+}
+
+uint32_t* TensorHandle::SignalWord(int to, int from, int channel) const {
+  return SignalPad(to).data() + from * channels() + channel;
+}
+
+Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to, Clock::time_point deadline) const {
+  std::atomic_ref<uint32_t> signal(*word);
+  Backoff backoff;
+  while (true) {
+    uint32_t expected = from;
+    if (signal.compare_exchange_weak(expected, to, std::memory_order_acq_rel)) return true;
+    TANDEM_RETURN_IF_ERROR(group_->session()->CheckLaunchable());
+    TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
+    if (Clock::now() >= deadline) return false;
+    backoff.Pause();
+  }
+}
+
+Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
+  TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
+  TANDEM_ASSIGN_OR_RETURN(bool put, Exchange(SignalWord(peer, rank_, channel), 0, 1, Clock::now() + timeout));
+  if (put) return Status::Ok();
+  return DeadlineExceeded("rank " + std::to_string(peer) + " has not taken the last signal on channel " +
+                          std::to_string(channel))
+      .WithDetail({.reason = {}, .who = "rank " + std::to_string(peer), .field = {}});
+}
+
+Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
+  TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
+  TANDEM_ASSIGN_OR_RETURN(bool got, Exchange(SignalWord(rank_, peer, channel), 1, 0, Clock::now() + timeout));
+  if (got) return Status::Ok();
+  return DeadlineExceeded("no signal from rank " + std::to_string(peer) + " on channel " + std::to_string(channel))
+      .WithDetail({.reason = {}, .who = "rank " + std::to_string(peer), .field = {}});
+}
+
+Status TensorHandle::Barrier(int channel, Milliseconds timeout) {
+  TANDEM_RETURN_IF_ERROR(CheckSignal(rank_, channel));
+  Clock::time_point deadline = Clock::now() + timeout;
+  std::vector<int> missing;
+  for (int step = 1; step < world_size(); ++step) {
+    int peer = (rank_ + step) % world_size();
+    TANDEM_ASSIGN_OR_RETURN(bool put, Exchange(SignalWord(peer, rank_, channel), 0, 1, deadline));
+    if (!put) missing.push_back(peer);
+  }
+  for (int step = 1; step < world_size(); ++step) {
+    int peer = (rank_ + step) % world_size();
+    if (std::find(missing.begin(), missing.end(), peer) != missing.end()) continue;
+    TANDEM_ASSIGN_OR_RETURN(bool got, Exchange(SignalWord(rank_, peer, channel), 1, 0, deadline));
+    if (!got) missing.push_back(peer);
+  }
+  if (missing.empty()) return Status::Ok();
+  std::sort(missing.begin(), missing.end());
+  std::string names;
+  for (int peer : missing) names += (names.empty() ? "rank " : ", rank ") + std::to_string(peer);
+  return DeadlineExceeded("did not come to the barrier on channel " + std::to_string(channel) + ": " + names)
+      .WithDetail({.reason = {}, .who = names, .field = {}});
+}
+
+Status TensorHandle::StreamWriteValue32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value) {
+  return Memset32(stream, peer, offset_bytes, value, 1);
+}
+
+Status TensorHandle::Memset32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value, size_t count) {
+  if (stream.is_cuda) return Unimplemented("CUDA streams need the CUDA backend");
+  if (stream.host == nullptr) return InvalidArgument("a write on no stream");
+  TANDEM_RETURN_IF_ERROR(CheckPeer(peer));
+  if (offset_bytes % sizeof(uint32_t) != 0) return InvalidArgument("the offset is not a multiple of 4");
+  if (offset_bytes > bytes_ || count > (bytes_ - offset_bytes) / sizeof(uint32_t)) {
+    return OutOfRange(std::to_string(count) + " words from offset " + std::to_string(offset_bytes) +
+                      " reach beyond the tensor's " + std::to_string(bytes_) + " bytes");
+  }
+  // The segment, not the handle, is kept: a handle's end talks to the daemon, which a stream must not wait for.
+  return stream.host->Enqueue([segment = segments_[static_cast<size_t>(peer)],
+                               words = reinterpret_cast<uint32_t*>(Buffer(peer) + offset_bytes), value, count] {
+    for (size_t i = 0; i < count; ++i) std::atomic_ref<uint32_t>(words[i]).store(value, std::memory_order_release);
+  });
+}
+
+}  // namespace tandem::client
