@@ -42,8 +42,9 @@ void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
 }
 
 void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry) {
-  if (entry.captured_slot < 0 || entry.captured_slot >= kCapturedSlots) {
-    return EndChannel(channel, "the ring holds an entry for captured slot " + std::to_string(entry.captured_slot));
+  if (entry.captured_slot < 0 || entry.captured_slot >= kCapturedSlots || entry.sequence != 0) {
+    return EndChannel(channel, "the ring holds an entry for captured slot " + std::to_string(entry.captured_slot) +
+                                   " with sequence " + std::to_string(entry.sequence));
   }
   auto& slot = channel->captured[static_cast<size_t>(entry.captured_slot)];
   int before = slot != nullptr;

@@ -1,0 +1,104 @@
+// File: engine_node.h
+//
+// A node of engines inside one process, for tests: plays tandemd (commands over socketpairs) and clients (channels whose
+// words the test writes as streams would).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/queue/channel.h"
+#include "common/unique_fd.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/order_log.h"
+#include "daemon/engine/stats_area.h"
+#include "daemon/planner/program.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::engine {
+
+// A client stream's channel to one engine.
+struct TestChannel {
+  uint64_t id = 0;
+  ChannelMemory memory;
+  ChannelProducer producer;
+  // Pushes and reaches the launch: what Launch and a running stream do. The sequence, 0 if the push failed.
+  uint64_t Launch(LaunchEntry entry);
+  // Waits for done >= sequence; false after ten seconds.
+  bool Wait(uint64_t sequence) const;
+  LaunchOutcome LaunchAndWait(const LaunchEntry& entry);
+};
+
+struct TestGroup {
+  uint64_t id = 0;
+  std::vector<int> gpus;
+  uint64_t generation = 1;
+  std::vector<uint64_t> segments;  // by rank: signals, scratch, workspace, data
+  uint64_t registration = 0;       // symmetric: kDataBytes of every rank
+  uint32_t next_plan_index = 0;
+};
+
+class EngineNode {
+ public:
+  static constexpr uint64_t kDataBytes = 1 << 20;
+  static constexpr uint64_t kWorkspaceBytes = 1 << 20;
+
+  explicit EngineNode(int gpus, int hardware_queues = 8);
+  ~EngineNode();
+
+  int gpus() const { return static_cast<int>(engines_.size()); }
+  // Sends a command and reads messages until its Ack; others are kept in messages(gpu).
+  Status Call(int gpu, v1::Command command, const std::vector<int>& fds = {});
+  // Reads until a message satisfies `wanted` (looking at kept ones first); false after ten seconds.
+  bool Await(int gpu, const std::function<bool(const v1::Message&)>& wanted, v1::Message* found = nullptr);
+  // Asks for the queue until it has `items`; false after ten seconds.
+  bool AwaitQueued(int gpu, int items);
+
+  // A group over `gpus` (rank order) with signals, scratch, workspace, and a symmetric registration.
+  TestGroup AddGroup(uint64_t id, const std::vector<int>& gpus, uint64_t deadline_ms = 10000,
+                     uint64_t generation = 1);
+  // One program a rank; slots as tandemd sends them. Returns the plan's id.
+  uint64_t AddPlan(TestGroup* group, const std::vector<plan::RankProgram>& programs,
+                   const std::vector<v1::PlanSlot>& slots, uint64_t next_count = 0);
+  uint64_t AddEmptyPlan(TestGroup* group);
+  // Every rank signals every other and waits for all: the smallest program that runs on lanes.
+  uint64_t AddBarrierPlan(TestGroup* group);
+  Status Break(int gpu, const TestGroup& group, Code code, const std::string& message, const std::string& who);
+  std::unique_ptr<TestChannel> OpenChannel(int gpu, uint64_t session = 1, uint32_t entries = 64);
+  // Rank's symmetric data, mapped here.
+  std::byte* Data(const TestGroup& group, int rank);
+  StatsArea& stats(int gpu) { return engines_[static_cast<size_t>(gpu)]->stats; }
+  OrderLog& log() { return log_; }
+  // Closes tandemd's end of the socket and waits for the engine's end.
+  void EndEngine(int gpu);
+
+ private:
+  struct EngineThread {
+    UniqueFd socket;
+    UniqueFd stats_fd;
+    StatsArea stats;
+    std::unique_ptr<Engine> engine;
+    std::thread thread;
+    std::vector<v1::Message> kept;
+    std::vector<UniqueFd> allocated;
+  };
+  bool Receive(int gpu, std::chrono::steady_clock::time_point deadline, v1::Message* message,
+               std::vector<UniqueFd>* fds);
+
+  UniqueFd log_fd_;
+  OrderLog log_;
+  std::vector<std::unique_ptr<EngineThread>> engines_;
+  std::vector<std::pair<uint64_t, Mapping>> mapped_;  // by segment id
+  std::vector<std::pair<uint64_t, UniqueFd>> tables_;
+  uint64_t next_id_ = 1;
+};
+
+// An entry for `plan` with `bindings` at `generation`.
+LaunchEntry Entry(uint64_t plan, const std::vector<LaunchBinding>& bindings = {}, uint64_t generation = 1);
+
+}  // namespace tandem::engine
