@@ -1,8 +1,8 @@
 // All-gather, then matmul(s) with the gathered A: unfused, as a chunk pipeline over two lanes, as a ring.
 //
-// Chunks are A's shards (the ring cuts each into pieces). A rank multiplies its own first, then that of rank + 1, and so
-// on, so that at any time all ranks read different shards. Gathering along K, every chunk adds to all of C: the sum is
-// kept in fp32 and rounded once.
+// Chunks are A's shards (the ring cuts each into pieces). A rank multiplies its own first, then that of rank
+// + 1, and so on, so that at any time all ranks read different shards. Gathering along K, every chunk adds to
+// all of C: the sum is kept in fp32 and rounded once.
 #include <algorithm>
 
 #include "daemon/planner/families.h"
@@ -53,7 +53,8 @@ class Gather {
   // Its place in the gathered A of `rank`.
   View Gathered(int rank, int source, int i) const {
     const Range part = Piece(i);
-    return Slice(problem_.Slot(rank, problem_.slots.gathered_a), dim_, source * shard_ + part.begin, part.length);
+    return Slice(problem_.Slot(rank, problem_.slots.gathered_a), dim_, source * shard_ + part.begin,
+                 part.length);
   }
 
   // Copies the piece, and its scales, to `peer`, then signals.
@@ -62,7 +63,8 @@ class Gather {
                    direct_ ? Gathered(peer, source, i) : Chunk(peer, source, i), true,
                    Text("chunk ", source, " to ", peer));
     if (scales_travel_) {
-      builder_->Copy(rank, lane, ChunkScale(rank, source, i), ChunkScale(peer, source, i), true, "its scales");
+      builder_->Copy(rank, lane, ChunkScale(rank, source, i), ChunkScale(peer, source, i), true,
+                     "its scales");
     }
     builder_->Signal(rank, lane, peer, index);
   }
@@ -82,7 +84,8 @@ class Gather {
              Text("gemm chunk ", source));
   }
 
-  // The same on any view `a` of the elements `range` along the gather dimension, with `scale` if scales travel.
+  // The same on any view `a` of the elements `range` along the gather dimension, with `scale` if scales
+  // travel.
   void Multiply(int rank, int lane, const View& a, const View& scale, Range range, const std::string& label) {
     const bool first = done_[rank] == 0, last = ++done_[rank] == world_ * pieces_;
     for (size_t c = 0; c < problem_.slots.c.size(); ++c) {
@@ -132,7 +135,8 @@ class Gather {
   View CutScale(const View& scale, int i) const { return problem_.last_dim() ? scale : Cut(scale, i); }
   View Sum(int rank, size_t c) const {
     const View out = problem_.Slot(rank, problem_.slots.c[c]);
-    return out.dtype == DType::kF32 ? out : Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent);
+    return out.dtype == DType::kF32 ? out
+                                    : Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent);
   }
 
   const Problem& problem_;
@@ -141,17 +145,17 @@ class Gather {
   int world_;
   int dim_;
   int64_t shard_ = 0;
-  bool direct_ = false;         // peers write into the gathered A itself
+  bool direct_ = false;  // peers write into the gathered A itself
   bool scales_travel_ = false;
   bool accumulates_ = false;
-  std::vector<PeerSlots> inbox_, scale_inbox_;  // by piece
-  std::vector<uint64_t> sums_;                  // by C: fp32 sum over K
-  std::vector<int> done_;                       // by rank: chunks multiplied
+  std::vector<PeerSlots> inbox_, scale_inbox_;   // by piece
+  std::vector<uint64_t> sums_;                   // by C: fp32 sum over K
+  std::vector<int> done_;                        // by rank: chunks multiplied
   std::vector<std::vector<uint32_t>> previous_;  // by rank and C: last matmul
 };
 
-// Lane 1 pushes the shard to all peers, in the order in which they need it; lane 0 (and 2, 3, …) multiplies. Copies
-// stay on one lane: copies on several do not overlap, they only slow each other down.
+// Lane 1 pushes the shard to all peers, in the order in which they need it; lane 0 (and 2, 3, …) multiplies.
+// Copies stay on one lane: copies on several do not overlap, they only slow each other down.
 void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
   const int world = problem.world_size, lanes = builder->lanes();
   const int sent = builder->Signals();
@@ -173,7 +177,8 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
   }
 }
 
-// Each chunk travels from neighbour to neighbour: rank r gets it from r + 1, passes it on to r - 1, and multiplies.
+// Each chunk travels from neighbour to neighbour: rank r gets it from r + 1, passes it on to r - 1, and
+// multiplies.
 void Ring(const Problem& problem, int pieces, Gather* gather, Builder* builder) {
   const int world = problem.world_size, lanes = builder->lanes();
   const int sent = builder->Signals((world - 1) * pieces);
@@ -278,13 +283,15 @@ void Unfused(const Problem& problem, Gather* gather, Builder* builder) {
         step.a = MoveDim(all[r], 0, dim);  // [..., W, s, ...], as C is split
         step.c = SplitDim(step.c, dim, world);
         if (scales_travel) step.scale_a = MoveDim(all_scale[r], 0, dim);
-        if (problem.scale_mode == ScaleMode::kRowWiseReplicated) step.scale_a = SplitDim(step.scale_a, dim, world);
+        if (problem.scale_mode == ScaleMode::kRowWiseReplicated)
+          step.scale_a = SplitDim(step.scale_a, dim, world);
         if (Elements(step.c) > 0) builder->Add(r, 0, std::move(step), "gemm");
       }
     }
     if (returns && !in_slot) {
       builder->Copy(r, 0, MoveDim(all[r], 0, dim),
-                    SplitDim(problem.Slot(r, problem.slots.gathered_a), dim, world), false, "return gathered A");
+                    SplitDim(problem.Slot(r, problem.slots.gathered_a), dim, world), false,
+                    "return gathered A");
     }
   }
 }

@@ -9,8 +9,8 @@
 namespace tandem::plan {
 namespace {
 
-// The parts of a tensor by owner: ranges of its elements when input and output are contiguous, else of its longest
-// dimension.
+// The parts of a tensor by owner: ranges of its elements when input and output are contiguous, else of its
+// longest dimension.
 class Parts {
  public:
   Parts(const Problem& problem) : world_(problem.world_size) {
@@ -88,8 +88,8 @@ void TwoShot(const Problem& problem, Builder* builder) {
       sum.sources.push_back(source == r ? part : PackedLike(part, partials.At(r, source)));
     }
     builder->Reduce(r, 0, std::move(sum), "sum in rank order");
-    // A peer's part has arrived, so its launch has begun, and it has read the range that is written here before it
-    // signalled: its symmetric output may be written.
+    // A peer's part has arrived, so its launch has begun, and it has read the range that is written here
+    // before it signalled: its symmetric output may be written.
     for (int j = 1; j < world; ++j) {
       const int peer = (r + j) % world;
       builder->Copy(r, 0, own, in_place ? OnRank(own, peer) : PackedLike(own, results.At(peer, r)), false,
@@ -118,7 +118,8 @@ Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
   const int sent = builder->Signals(), summed = builder->Signals();
   if (builder->InBulk()) {
     builder->Enter([&mesh](int a, int b) {
-      return mesh.mate[a] == b || std::find(mesh.quad[a].begin(), mesh.quad[a].end(), b) != mesh.quad[a].end();
+      return mesh.mate[a] == b ||
+             std::find(mesh.quad[a].begin(), mesh.quad[a].end(), b) != mesh.quad[a].end();
     });
   }
   for (int r = 0; r < problem.world_size; ++r) {

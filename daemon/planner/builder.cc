@@ -101,23 +101,26 @@ uint32_t Builder::Add(int rank, int lane, Work work, std::string label, std::vec
   return state.last[lane] = static_cast<uint32_t>(state.program.steps.size() - 1);
 }
 
-uint32_t Builder::Copy(int rank, int lane, const View& src, const View& dst, bool copy_engine, std::string label,
-                       std::vector<uint32_t> deps) {
+uint32_t Builder::Copy(int rank, int lane, const View& src, const View& dst, bool copy_engine,
+                       std::string label, std::vector<uint32_t> deps) {
   if (Elements(src) == 0 || src == dst) return Last(rank, lane);
   return Add(rank, lane, CopyStep{src, dst, copy_engine}, std::move(label), std::move(deps));
 }
 
-uint32_t Builder::Reduce(int rank, int lane, ReduceStep reduce, std::string label, std::vector<uint32_t> deps) {
+uint32_t Builder::Reduce(int rank, int lane, ReduceStep reduce, std::string label,
+                         std::vector<uint32_t> deps) {
   if (Elements(reduce.dst) == 0) return Last(rank, lane);
   return Add(rank, lane, std::move(reduce), std::move(label), std::move(deps));
 }
 
 uint32_t Builder::Signal(int rank, int lane, int to, int index, std::string label) {
-  return Add(rank, lane, SignalStep{static_cast<uint8_t>(to), static_cast<uint16_t>(index)}, std::move(label));
+  return Add(rank, lane, SignalStep{static_cast<uint8_t>(to), static_cast<uint16_t>(index)},
+             std::move(label));
 }
 
 uint32_t Builder::Wait(int rank, int lane, int from, int index, std::string label) {
-  return Add(rank, lane, WaitStep{static_cast<uint8_t>(from), static_cast<uint16_t>(index)}, std::move(label));
+  return Add(rank, lane, WaitStep{static_cast<uint8_t>(from), static_cast<uint16_t>(index)},
+             std::move(label));
 }
 
 void Builder::Enter(const std::function<bool(int, int)>& linked) {
@@ -140,14 +143,16 @@ void Builder::Enter(const std::function<bool(int, int)>& linked) {
 void Builder::AnnounceStart(int rank, int lane) {
   if (world_size_ == 1) return;
   if (start_signal_ < 0) start_signal_ = Signals();
-  for (int j = 1; j < world_size_; ++j) Signal(rank, lane, (rank + j) % world_size_, start_signal_, "started");
+  for (int j = 1; j < world_size_; ++j)
+    Signal(rank, lane, (rank + j) % world_size_, start_signal_, "started");
 }
 
 void Builder::AwaitStarts(int rank, int lane) {
   for (int j = 1; j < world_size_; ++j) Wait(rank, lane, (rank + j) % world_size_, start_signal_, "close");
 }
 
-void Builder::BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out, ReduceOp reduce_op) {
+void Builder::BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out,
+                              ReduceOp reduce_op) {
   RankState& state = ranks_[rank];
   state.collective = CollectiveStep{};
   state.collective.algorithm = algorithm;
@@ -182,8 +187,8 @@ std::vector<uint32_t> Builder::LastOfOthers(int rank, int lane) const {
 
 Status Builder::Finish(Plan* plan) {
   if (signals_ > kSignalsPerWriter) {
-    return ResourceExhausted(Text("the programs need ", signals_, " signal words for each pair of ranks; there are ",
-                                  kSignalsPerWriter));
+    return ResourceExhausted(Text("the programs need ", signals_,
+                                  " signal words for each pair of ranks; there are ", kSignalsPerWriter));
   }
   const bool bulk = InBulk();
   plan->lanes = lanes_;

@@ -29,7 +29,8 @@ std::string MissingPeerAccess(const Problem& problem, Algorithm algorithm) {
       if (algorithm == Algorithm::kHybridCubeMesh && topology.LinkCount(i, j) == 0) continue;
       // A gathering ring touches neighbours only.
       const bool neighbours = j - i == 1 || j - i == problem.world_size - 1;
-      if (algorithm == Algorithm::kRing && problem.request->op == Op::kAllGatherMatmul && !neighbours) continue;
+      if (algorithm == Algorithm::kRing && problem.request->op == Op::kAllGatherMatmul && !neighbours)
+        continue;
       return Text("ranks ", i, " and ", j, " have no peer access");
     }
   }
@@ -65,8 +66,7 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
   return MissingPeerAccess(problem, algorithm);
 }
 
-// What the thresholds say against a collective's algorithm that can run; empty when it is the one they want.
-// `possible` tells of other algorithms.
+// The algorithm that the thresholds want, and why.
 struct Preference {
   Algorithm algorithm;
   std::string reason;
@@ -80,11 +80,13 @@ Preference PreferAllReduce(const Problem& problem, bool nccl) {
   }
   if (IsFast(problem.topology_class)) {
     if (bytes <= kOneShotMaxBytes) {
-      return {Algorithm::kOneShot, Text(BytesText(bytes), " is within its bound of ", BytesText(kOneShotMaxBytes))};
+      return {Algorithm::kOneShot,
+              Text(BytesText(bytes), " is within its bound of ", BytesText(kOneShotMaxBytes))};
     }
     if (bytes <= kTwoShotMaxBytes) {
-      return {Algorithm::kTwoShot, Text(BytesText(bytes), " is above one-shot's bound of ",
-                                        BytesText(kOneShotMaxBytes), " and within ", BytesText(kTwoShotMaxBytes))};
+      return {Algorithm::kTwoShot,
+              Text(BytesText(bytes), " is above one-shot's bound of ", BytesText(kOneShotMaxBytes),
+                   " and within ", BytesText(kTwoShotMaxBytes))};
     }
     if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(kTwoShotMaxBytes))};
     return {Algorithm::kTwoShot, "NCCL is not available"};
@@ -104,7 +106,8 @@ Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine) {
     return {Algorithm::kSm, Text(BytesText(bytes), " is within its bound of ", BytesText(kSmMaxBytes))};
   }
   if (copy_engine) {
-    return {Algorithm::kCopyEngine, Text(BytesText(bytes), " is above ", BytesText(kSmMaxBytes), ", where copy "
+    return {Algorithm::kCopyEngine, Text(BytesText(bytes), " is above ", BytesText(kSmMaxBytes),
+                                         ", where copy "
                                          "engines are faster")};
   }
   if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(kSmMaxBytes))};
@@ -149,12 +152,14 @@ Status Refuse(std::string_view what, std::string reason, const std::vector<Candi
 std::string BeyondBound(const Problem& problem, Algorithm algorithm) {
   const uint64_t bytes = problem.message_bytes;
   const auto above = [bytes](uint64_t bound) {
-    return bytes > bound ? Text(BytesText(bytes), " is above its bound of ", BytesText(bound)) : std::string();
+    return bytes > bound ? Text(BytesText(bytes), " is above its bound of ", BytesText(bound))
+                         : std::string();
   };
   if (problem.world_size == 1) return {};
   switch (algorithm) {
     case Algorithm::kOneShot:
-      if (problem.topology_class == TopologyClass::kHybridCubeMesh) return "the hybrid cube mesh has its own one-shot";
+      if (problem.topology_class == TopologyClass::kHybridCubeMesh)
+        return "the hybrid cube mesh has its own one-shot";
       return above(kOneShotMaxBytes);
     case Algorithm::kTwoShot:
       if (problem.topology_class == TopologyClass::kHybridCubeMesh) return "not on a hybrid cube mesh";
@@ -165,15 +170,16 @@ std::string BeyondBound(const Problem& problem, Algorithm algorithm) {
   }
 }
 
-std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const Candidate& chosen, bool asked) {
+std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const Candidate& chosen,
+                       bool asked) {
   if (!candidate.impossible.empty()) return candidate.impossible;
   if (asked) return Text(AlgorithmName(chosen.algorithm), " was asked for");
   if (std::string beyond = BeyondBound(problem, candidate.algorithm); !beyond.empty()) return beyond;
   if (candidate.algorithm == Algorithm::kUnfused && problem.request->on_unfused == OnUnfused::kError) {
     return "unfused, and on_unfused is error";
   }
-  return Text(AlgorithmName(chosen.algorithm), " is preferred: predicted ", MicrosecondsText(chosen.predicted_us),
-              ", this one ", MicrosecondsText(candidate.predicted_us));
+  return Text(AlgorithmName(chosen.algorithm), " is preferred: predicted ",
+              MicrosecondsText(chosen.predicted_us), ", this one ", MicrosecondsText(candidate.predicted_us));
 }
 
 // The choice without an asked algorithm, for operations without a matmul.
@@ -242,11 +248,13 @@ Result<Choice> Choose(const Problem& problem) {
   if (asked) {
     chosen = Find(candidates, request.algorithm);
     if (chosen == nullptr) {
-      return FieldError("algorithm", Text(OpName(request.op), " has no algorithm ", AlgorithmName(request.algorithm)));
+      return FieldError("algorithm",
+                        Text(OpName(request.op), " has no algorithm ", AlgorithmName(request.algorithm)));
     }
     if (!chosen->impossible.empty()) {
       return Refuse(Text(OpName(request.op), " cannot run by ", AlgorithmName(chosen->algorithm), ": ",
-                         chosen->impossible), "ALGORITHM_REFUSED", candidates);
+                         chosen->impossible),
+                    "ALGORITHM_REFUSED", candidates);
     }
     if (fused_required && chosen->algorithm == Algorithm::kUnfused) {
       return Refuse("unfused was asked for while on_unfused is error", "UNFUSED_REFUSED", candidates);
@@ -258,17 +266,20 @@ Result<Choice> Choose(const Problem& problem) {
   } else if (IsFusedOp(request.op)) {
     chosen = Fastest(candidates, fused_required);
     if (chosen == nullptr) {
-      return Refuse(Text("no ", fused_required ? "fused " : "", "algorithm of ", OpName(request.op), " can run"),
-                    fused_required ? "UNFUSED_REFUSED" : "ALGORITHM_REFUSED", candidates);
+      return Refuse(
+          Text("no ", fused_required ? "fused " : "", "algorithm of ", OpName(request.op), " can run"),
+          fused_required ? "UNFUSED_REFUSED" : "ALGORITHM_REFUSED", candidates);
     }
-    choice.reason = problem.world_size == 1 ? std::string("one rank: nothing to communicate")
-                                            : Text("predicted fastest: ", MicrosecondsText(chosen->predicted_us));
+    choice.reason = problem.world_size == 1
+                        ? std::string("one rank: nothing to communicate")
+                        : Text("predicted fastest: ", MicrosecondsText(chosen->predicted_us));
     if (fused_required) choice.reason += "; fused is required";
   } else {
     Preference preference = Prefer(problem, candidates);
     chosen = Find(candidates, preference.algorithm);
     if (!chosen->impossible.empty()) {
-      return Refuse(Text("no algorithm of ", OpName(request.op), " can run"), "ALGORITHM_REFUSED", candidates);
+      return Refuse(Text("no algorithm of ", OpName(request.op), " can run"), "ALGORITHM_REFUSED",
+                    candidates);
     }
     choice.reason = std::move(preference.reason);
   }
@@ -276,8 +287,8 @@ Result<Choice> Choose(const Problem& problem) {
   choice.predicted_us = chosen->predicted_us;
   for (const Candidate& candidate : candidates) {
     if (&candidate == chosen) continue;
-    choice.refused.push_back({candidate.algorithm, WhyNotThis(problem, candidate, *chosen, asked),
-                              candidate.predicted_us});
+    choice.refused.push_back(
+        {candidate.algorithm, WhyNotThis(problem, candidate, *chosen, asked), candidate.predicted_us});
   }
   if (chosen->algorithm == Algorithm::kUnfused && request.on_unfused == OnUnfused::kWarn) {
     std::string warning = Text(OpName(request.op), " runs unfused");

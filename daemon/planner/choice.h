@@ -1,6 +1,7 @@
 // File: choice.h
 //
-// The choice of an algorithm: which can run at all, which the thresholds or the cost model prefer, and the reasons.
+// The choice of an algorithm: which can run at all, which the thresholds or the cost model prefer, and the
+// reasons.
 #pragma once
 
 #include <string>
@@ -14,8 +15,8 @@ namespace tandem::plan {
 inline constexpr uint64_t kOneShotMaxBytes = 256 << 10;
 inline constexpr uint64_t kTwoShotMaxBytes = 10 << 20;
 inline constexpr uint64_t kHybridCubeMeshMaxBytes = 256 << 10;
-// All-gather, reduce-scatter, broadcast, reduce, all-to-all over NVLink: by SMs up to here; above, copies by copy
-// engines are faster, where the operation has them, else NCCL's.
+// All-gather, reduce-scatter, broadcast, reduce, all-to-all over NVLink: by SMs up to here; above, copies by
+// copy engines are faster, where the operation has them, else NCCL's.
 inline constexpr uint64_t kSmMaxBytes = 8 << 20;
 
 struct Choice {
@@ -27,7 +28,8 @@ struct Choice {
 };
 
 // Chooses for `problem`. INVALID_ARGUMENT when the asked algorithm does not belong to the operation;
-// FAILED_PRECONDITION with every algorithm's reason when it cannot run, or when a fused one is required and none can.
+// FAILED_PRECONDITION with every algorithm's reason when it cannot run, or when a fused one is required and
+// none can.
 Result<Choice> Choose(const Problem& problem);
 
 }  // namespace tandem::plan

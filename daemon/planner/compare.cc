@@ -1,5 +1,5 @@
-// CompareRequests: the fields on which all ranks must agree. A rank's own are chunk_pivot, transfers, and, for
-// send_receive, its operands (symmetric ones apart).
+// CompareRequests: the fields on which all ranks must agree. A rank's own are chunk_pivot, transfers, and,
+// for send_receive, its operands (symmetric ones apart).
 #include <functional>
 
 #include "daemon/planner/operand_checks.h"
@@ -53,7 +53,8 @@ Status CompareOperand(Requests requests, int slot) {
   };
   TANDEM_RETURN_IF_ERROR(compare("role", [](const Operand& o) { return std::string(RoleName(o.role)); }));
   TANDEM_RETURN_IF_ERROR(compare("dtype", [](const Operand& o) {
-    return IsValid(o.spec.dtype) ? std::string(DTypeName(o.spec.dtype)) : Text(static_cast<int>(o.spec.dtype));
+    return IsValid(o.spec.dtype) ? std::string(DTypeName(o.spec.dtype))
+                                 : Text(static_cast<int>(o.spec.dtype));
   }));
   TANDEM_RETURN_IF_ERROR(compare("shape", [](const Operand& o) { return ShapeText(o.spec.shape); }));
   TANDEM_RETURN_IF_ERROR(compare("strides", [](const Operand& o) { return StridesText(o.spec); }));
@@ -90,8 +91,8 @@ Status CompareRequests(std::span<const OpRequest> requests) {
     return true;
   };
   // One line a field: compared by value, and put into words only when it differs.
-#define TANDEM_COMPARE(member, words)                                             \
-  if (!agree([](const OpRequest& r) { return r.member; })) {                      \
+#define TANDEM_COMPARE(member, words)                                                 \
+  if (!agree([](const OpRequest& r) { return r.member; })) {                          \
     return CompareField(requests, #member, [](const OpRequest& r) { return words; }); \
   }
   TANDEM_COMPARE(op, std::string(OpName(r.op)))
@@ -104,12 +105,14 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   TANDEM_COMPARE(algorithm, std::string(AlgorithmName(r.algorithm)))
   TANDEM_COMPARE(steps, Text(r.steps))
   TANDEM_COMPARE(lanes, Text(r.lanes))
-  TANDEM_COMPARE(on_unfused, std::string(r.on_unfused == OnUnfused::kAllow ? "allow"
-                                         : r.on_unfused == OnUnfused::kWarn ? "warn" : "error"))
+  TANDEM_COMPARE(on_unfused, std::string(r.on_unfused == OnUnfused::kAllow  ? "allow"
+                                         : r.on_unfused == OnUnfused::kWarn ? "warn"
+                                                                            : "error"))
 #undef TANDEM_COMPARE
   if (first.op == Op::kSendReceive) return CompareSymmetricSlots(requests);
   if (!agree([](const OpRequest& r) { return r.operands.size(); })) {
-    return CompareField(requests, "operands", [](const OpRequest& r) { return Text(r.operands.size(), " operands"); });
+    return CompareField(requests, "operands",
+                        [](const OpRequest& r) { return Text(r.operands.size(), " operands"); });
   }
   for (int slot = 0; slot < static_cast<int>(first.operands.size()); ++slot) {
     TANDEM_RETURN_IF_ERROR(CompareOperand(requests, slot));

@@ -56,16 +56,20 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   if (op == Op::kReduce) sent = bytes;
   switch (algorithm) {
     case Algorithm::kOneShot:
-      return machine.launch_us + machine.step_latency_us + TransferUs(bytes * others, machine.link_gbps) + local;
+      return machine.launch_us + machine.step_latency_us + TransferUs(bytes * others, machine.link_gbps) +
+             local;
     case Algorithm::kTwoShot:
-      return machine.launch_us + 2.5 * machine.step_latency_us + TransferUs(2 * sent, machine.link_gbps) + local;
+      return machine.launch_us + 2.5 * machine.step_latency_us + TransferUs(2 * sent, machine.link_gbps) +
+             local;
     case Algorithm::kHybridCubeMesh:
       // Three copies over the quad's links, one over the mate's.
-      return machine.launch_us + 2 * machine.step_latency_us + TransferUs(4 * bytes, machine.link_gbps) + local;
+      return machine.launch_us + 2 * machine.step_latency_us + TransferUs(4 * bytes, machine.link_gbps) +
+             local;
     case Algorithm::kSm:
       return machine.launch_us + machine.step_latency_us + TransferUs(sent, 0.9 * machine.link_gbps) + local;
     case Algorithm::kCopyEngine:
-      return others * kCopyEngineStartUs + machine.step_latency_us + TransferUs(sent, 1.1 * machine.link_gbps) + local;
+      return others * kCopyEngineStartUs + machine.step_latency_us +
+             TransferUs(sent, 1.1 * machine.link_gbps) + local;
     case Algorithm::kNccl: {
       const double nccl_sent = op == Op::kBroadcast ? bytes : all_reduce ? 2 * sent : sent;
       return machine.nccl_latency_us + TransferUs(nccl_sent, machine.link_gbps);
@@ -88,19 +92,22 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
                                 cut_k ? k / world : k);
   const double sent = static_cast<double>(problem.message_bytes) * (world - 1) / world;
   const double copies = (world - 1) * (kCopyEngineStartUs + machine.step_latency_us);
-  const double sum = gather ? 0 : TransferUs(static_cast<double>(problem.message_bytes), machine.memory_gbps) + 5;
+  const double sum =
+      gather ? 0 : TransferUs(static_cast<double>(problem.message_bytes), machine.memory_gbps) + 5;
   switch (algorithm) {
-    case Algorithm::kUnfused: return whole + CollectiveUs(problem, machine, Algorithm::kNccl) + machine.launch_us;
+    case Algorithm::kUnfused:
+      return whole + CollectiveUs(problem, machine, Algorithm::kNccl) + machine.launch_us;
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);
       return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us;
     }
     case Algorithm::kRing: {
-      // Each step waits for the neighbour's: one more hop of latency a step. Where links are not a switch, a ring
-      // uses only one link a GPU at its full rate, while all-to-all traffic contends.
+      // Each step waits for the neighbour's: one more hop of latency a step. Where links are not a switch, a
+      // ring uses only one link a GPU at its full rate, while all-to-all traffic contends.
       const bool switched = problem.topology_class == TopologyClass::kNvSwitch ||
                             problem.topology_class == TopologyClass::kFullMesh;
-      const double wire = 1.5 * copies + TransferUs(sent, switched ? machine.link_gbps : 1.5 * machine.link_gbps);
+      const double wire =
+          1.5 * copies + TransferUs(sent, switched ? machine.link_gbps : 1.5 * machine.link_gbps);
       return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us;
     }
     case Algorithm::kTiledTwoShot: {
@@ -120,7 +127,8 @@ MachineModel ModelOf(const Problem& problem) {
   machine.link_gbps = group.link_gbps > 0 ? group.link_gbps : figures.link_gbps;
   machine.memory_gbps = group.memory_gbps > 0 ? group.memory_gbps : 4000;
   const int a = problem.slots.a;
-  machine.tflops = group.tflops > 0 ? group.tflops : BuiltInTflops(a >= 0 ? problem.operand(a).spec.dtype : DType::kF32);
+  machine.tflops =
+      group.tflops > 0 ? group.tflops : BuiltInTflops(a >= 0 ? problem.operand(a).spec.dtype : DType::kF32);
   machine.step_latency_us = group.step_latency_us > 0 ? group.step_latency_us : figures.step_latency_us;
   // NCCL 2.28's small collectives took 9 us on 4 GPUs and 15 us on 8.
   machine.nccl_latency_us = 3.0 + 0.75 * machine.step_latency_us * problem.world_size;

@@ -1,8 +1,9 @@
 // File: cost_model.h
 //
-// Predicted times of algorithms: latency plus bytes over bandwidth, and the matmul's time by its flops and its bytes.
-// The built-in figures are medians measured on 8 GPUs with NVSwitch and rough figures for other classes; the group's
-// own figures replace them. Predictions rank algorithms and are shown in plans; thresholds, where they exist, decide.
+// Predicted times of algorithms: latency plus bytes over bandwidth, and the matmul's time by its flops and
+// its bytes. The built-in figures are medians measured on 8 GPUs with NVSwitch and rough figures for other
+// classes; the group's own figures replace them. Predictions rank algorithms and are shown in plans;
+// thresholds, where they exist, decide.
 #pragma once
 
 #include "daemon/planner/problem.h"
@@ -11,7 +12,7 @@ namespace tandem::plan {
 
 // The machine's figures for one problem.
 struct MachineModel {
-  double link_gbps = 0;        // one GPU to all its peers together
+  double link_gbps = 0;  // one GPU to all its peers together
   double memory_gbps = 0;
   double tflops = 0;           // of A's dtype
   double step_latency_us = 0;  // signal → wait

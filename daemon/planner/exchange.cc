@@ -1,5 +1,5 @@
-// All-gather, reduce-scatter and all-to-all by pushing pieces: each rank copies a piece to each peer and signals. With
-// copy engines the copies are plain steps; by SMs the whole is one kernel.
+// All-gather, reduce-scatter and all-to-all by pushing pieces: each rank copies a piece to each peer and
+// signals. With copy engines the copies are plain steps; by SMs the whole is one kernel.
 #include "daemon/planner/families.h"
 #include "daemon/planner/text.h"
 
@@ -41,7 +41,8 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, Plan* plan) {
     for (int j = 1; j < world; ++j) {
       const int peer = (r + j) % world;
       const View part = Sent(problem, in, peer);
-      const View target = direct ? OnRank(Placed(problem, out, r), peer) : PackedLike(part, slots.At(peer, r));
+      const View target =
+          direct ? OnRank(Placed(problem, out, r), peer) : PackedLike(part, slots.At(peer, r));
       builder.Copy(r, 0, part, target, copy_engine, Text("push to ", peer));
       builder.Signal(r, 0, peer, sent);
     }
@@ -61,7 +62,8 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, Plan* plan) {
         const int source = (r + j) % world;
         builder.Wait(r, 0, source, sent);
         const View place = Placed(problem, out, source);
-        if (!direct) builder.Copy(r, 0, PackedLike(place, slots.At(r, source)), place, copy_engine, "copy out");
+        if (!direct)
+          builder.Copy(r, 0, PackedLike(place, slots.At(r, source)), place, copy_engine, "copy out");
       }
     }
   }

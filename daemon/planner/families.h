@@ -1,7 +1,8 @@
 // File: families.h
 //
-// One function per family of algorithms: each writes all ranks' programs of a validated problem into a plan, with what
-// the plan reports about numbers (wire type, order, roundings, determinism). docs/algorithms.md describes them.
+// One function per family of algorithms: each writes all ranks' programs of a validated problem into a plan,
+// with what the plan reports about numbers (wire type, order, roundings, determinism). docs/algorithms.md
+// describes them.
 #pragma once
 
 #include "daemon/planner/builder.h"
@@ -29,12 +30,13 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Pla
 // kUnfused, kTiledTwoShot.
 Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan);
 
-// Workspace for one packed piece from each peer: the slot of `source` in the memory of `receiver`. One slot a peer, none
-// for the receiver itself.
+// Workspace for one packed piece from each peer: the slot of `source` in the memory of `receiver`. One slot a
+// peer, none for the receiver itself.
 class PeerSlots {
  public:
   PeerSlots(Builder* builder, uint64_t bytes)
-      : builder_(builder), stride_((bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment) {
+      : builder_(builder),
+        stride_((bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment) {
     base_ = builder->Reserve(stride_ * static_cast<uint64_t>(builder->world_size() - 1));
   }
   Ref At(int receiver, int source) const {

@@ -1,4 +1,5 @@
-// Programs without data between ranks: a world of one, barrier and empty, and the matmul whose input arrives in chunks.
+// Programs without data between ranks: a world of one, barrier and empty, and the matmul whose input arrives
+// in chunks.
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/text.h"
@@ -7,7 +8,8 @@ namespace tandem::plan {
 
 Status BuildLocalCollective(const Problem& problem, Plan* plan) {
   Builder builder(1, 1);
-  builder.Copy(0, 0, problem.Slot(0, problem.slots.input), problem.Slot(0, problem.slots.output), true, "copy");
+  builder.Copy(0, 0, problem.Slot(0, problem.slots.input), problem.Slot(0, problem.slots.output), true,
+               "copy");
   return builder.Finish(plan);
 }
 

@@ -1,5 +1,6 @@
-// Matmul, then all-reduce of the product: unfused, or two-shot on tiles: every tile has an owner that sums it and sends
-// the sum to all, while the next tiles are multiplied. Tiles are cut by rows and need not be equal, so any M works.
+// Matmul, then all-reduce of the product: unfused, or two-shot on tiles: every tile has an owner that sums it
+// and sends the sum to all, while the next tiles are multiplied. Tiles are cut by rows and need not be equal,
+// so any M works.
 #include <algorithm>
 
 #include "daemon/planner/families.h"
@@ -58,7 +59,10 @@ void Unfused(const Problem& problem, Builder* builder) {
 class TiledTwoShot {
  public:
   TiledTwoShot(const Problem& problem, Builder* builder)
-      : problem_(problem), builder_(builder), world_(problem.world_size), c_(problem.Slot(0, problem.slots.c[0])) {
+      : problem_(problem),
+        builder_(builder),
+        world_(problem.world_size),
+        c_(problem.Slot(0, problem.slots.c[0])) {
     // Rows are cut along A's longest leading dimension, which keeps tiles strided boxes.
     dim_ = static_cast<int>(std::max_element(c_.extent.begin(), c_.extent.end() - 1) - c_.extent.begin());
     in_output_ = c_.dtype == problem.wire;
@@ -127,7 +131,8 @@ class TiledTwoShot {
                            Text("gemm tile ", i, " of ", owner));
     }
     if (owner != r) {
-      builder_->Copy(r, lane, product, Partial(owner, i, partials_[i].At(owner, r)), true, Text("tile to ", owner));
+      builder_->Copy(r, lane, product, Partial(owner, i, partials_[i].At(owner, r)), true,
+                     Text("tile to ", owner));
       builder_->Signal(r, lane, owner, sent_ + i);
     }
     return step;
@@ -163,8 +168,8 @@ class TiledTwoShot {
   bool in_place_ = false;   // peers write the output
   int multipliers_ = 1;
   int sum_lane_ = 0;
-  std::vector<uint64_t> stage_, own_;           // by lane, by tile
-  std::vector<PeerSlots> partials_, results_;   // by tile
+  std::vector<uint64_t> stage_, own_;          // by lane, by tile
+  std::vector<PeerSlots> partials_, results_;  // by tile
   int sent_ = 0, summed_ = 0;
 };
 

@@ -13,7 +13,8 @@ using Shape = std::vector<int64_t>;
 const TensorSpec& Spec(const Problem& problem, int slot) { return problem.operand(slot).spec; }
 
 Status ShapeError(int slot, const Shape& want, const Shape& have) {
-  return FieldError(OperandField(slot, "shape"), Text("must be ", ShapeText(want), ", not ", ShapeText(have)));
+  return FieldError(OperandField(slot, "shape"),
+                    Text("must be ", ShapeText(want), ", not ", ShapeText(have)));
 }
 
 // One of an optional, per-B role for each B, or none at all.
@@ -27,20 +28,23 @@ Status CheckDTypes(const Problem& problem, int b_slot, int c_slot) {
   const DType a = Spec(problem, problem.slots.a).dtype, b = Spec(problem, b_slot).dtype;
   const DType c = Spec(problem, c_slot).dtype;
   if (!IsFloating(a)) {
-    return FieldError(OperandField(problem.slots.a, "dtype"), Text("a matmul of ", DTypeName(a), " is not supported"));
+    return FieldError(OperandField(problem.slots.a, "dtype"),
+                      Text("a matmul of ", DTypeName(a), " is not supported"));
   }
   if (IsFloat8(a) ? !IsFloat8(b) : a != b) {
     return FieldError(OperandField(b_slot, "dtype"), Text("is ", DTypeName(b), " while A is ", DTypeName(a)));
   }
   const bool fits = IsFloat8(a) ? IsFloating(c) : c == a || c == DType::kF32;
   if (!fits) {
-    return FieldError(OperandField(c_slot, "dtype"), Text("cannot be ", DTypeName(c), " for A of ", DTypeName(a)));
+    return FieldError(OperandField(c_slot, "dtype"),
+                      Text("cannot be ", DTypeName(c), " for A of ", DTypeName(a)));
   }
   return Status::Ok();
 }
 
 Status CheckScaleDType(const Problem& problem, int slot) {
-  if (Spec(problem, slot).dtype != DType::kF32) return FieldError(OperandField(slot, "dtype"), "scales are f32");
+  if (Spec(problem, slot).dtype != DType::kF32)
+    return FieldError(OperandField(slot, "dtype"), "scales are f32");
   if (!IsFloat8(Spec(problem, problem.slots.a).dtype)) {
     return FieldError(OperandField(slot, "role"), "scales go with fp8 operands only");
   }
@@ -76,7 +80,8 @@ Status FillScaleMode(Problem* problem, const Shape& gathered) {
   return Status::Ok();
 }
 
-// B, C, scale_b, bias and result_scale number `i`; `c_shape` without its last extent, which `columns` of B replace.
+// B, C, scale_b, bias and result_scale number `i`; `c_shape` without its last extent, which `columns` of B
+// replace.
 Status CheckProduct(const Problem& problem, size_t i, int64_t k, Shape c_shape, bool scatter_columns) {
   const Slots& slots = problem.slots;
   const Shape& b = Spec(problem, slots.b[i]).shape;
@@ -86,8 +91,10 @@ Status CheckProduct(const Problem& problem, size_t i, int64_t k, Shape c_shape, 
   }
   const int64_t columns = b[1];
   if (scatter_columns && columns % problem.world_size != 0) {
-    return FieldError(OperandField(slots.b[i], "shape"), Text("its ", columns, " columns are not divisible by the "
-                                                              "world size ", problem.world_size));
+    return FieldError(OperandField(slots.b[i], "shape"), Text("its ", columns,
+                                                              " columns are not divisible by the "
+                                                              "world size ",
+                                                              problem.world_size));
   }
   c_shape.push_back(scatter_columns ? columns / problem.world_size : columns);
   const Shape& c = Spec(problem, slots.c[i]).shape;
@@ -111,7 +118,8 @@ Status CheckProduct(const Problem& problem, size_t i, int64_t k, Shape c_shape, 
   }
   if (!slots.result_scale.empty()) {
     const TensorSpec& scale = Spec(problem, slots.result_scale[i]);
-    if (scale.dtype != DType::kF32) return FieldError(OperandField(slots.result_scale[i], "dtype"), "must be f32");
+    if (scale.dtype != DType::kF32)
+      return FieldError(OperandField(slots.result_scale[i], "dtype"), "must be f32");
     if (*ElementCount(scale.shape) != 1) {
       return FieldError(OperandField(slots.result_scale[i], "shape"), "must be one element");
     }
@@ -130,8 +138,8 @@ Status CheckChunkSignals(const Problem& problem, int64_t rows) {
     return FieldError(OperandField(slot, "strides"), "chunk signals must be contiguous");
   }
   if (rows % spec.shape[0] != 0) {
-    return FieldError(OperandField(slot, "shape"), Text("A's ", rows, " rows are not divisible into ", spec.shape[0],
-                                                        " chunks"));
+    return FieldError(OperandField(slot, "shape"),
+                      Text("A's ", rows, " rows are not divisible into ", spec.shape[0], " chunks"));
   }
   for (size_t rank = 0; rank < problem.requests.size(); ++rank) {
     const int pivot = problem.requests[rank].chunk_pivot;
@@ -161,7 +169,8 @@ Status FillMatmul(Problem* problem) {
   }
   Shape gathered = a;
   if (op == Op::kAllGatherMatmul) gathered[problem->dim] *= world;
-  if (!ElementCount(gathered).ok()) return FieldError(OperandField(slots.a, "shape"), "gathered shape overflows");
+  if (!ElementCount(gathered).ok())
+    return FieldError(OperandField(slots.a, "shape"), "gathered shape overflows");
   Shape c_leading(gathered.begin(), gathered.end() - 1);
   problem->rows = *ElementCount(c_leading);
   const bool scatters = op == Op::kMatmulReduceScatter;
@@ -169,13 +178,15 @@ Status FillMatmul(Problem* problem) {
   if (scatters && !scatter_columns) {
     int64_t& extent = c_leading[problem->dim];
     if (extent % world != 0) {
-      return FieldError(OperandField(slots.a, "shape"), Text("extent ", extent, " along dimension ", problem->dim,
-                                                             " is not divisible by the world size ", world));
+      return FieldError(OperandField(slots.a, "shape"),
+                        Text("extent ", extent, " along dimension ", problem->dim,
+                             " is not divisible by the world size ", world));
     }
     extent /= world;
   }
   if (slots.b.size() != slots.c.size()) {
-    return FieldError("operands", Text(slots.b.size(), " operands of role b but ", slots.c.size(), " of role c"));
+    return FieldError("operands",
+                      Text(slots.b.size(), " operands of role b but ", slots.c.size(), " of role c"));
   }
   TANDEM_RETURN_IF_ERROR(CheckCount(slots.scale_b, slots.b.size(), Role::kScaleB));
   TANDEM_RETURN_IF_ERROR(CheckCount(slots.bias, slots.b.size(), Role::kBias));
@@ -186,7 +197,8 @@ Status FillMatmul(Problem* problem) {
     problem->n += Spec(*problem, slots.b[i]).shape[1];
   }
   TANDEM_RETURN_IF_ERROR(FillScaleMode(problem, gathered));
-  if (problem->scale_mode == ScaleMode::kNone && !slots.scale_b.empty()) problem->scale_mode = ScaleMode::kTensorWise;
+  if (problem->scale_mode == ScaleMode::kNone && !slots.scale_b.empty())
+    problem->scale_mode = ScaleMode::kTensorWise;
   if (slots.gathered_a >= 0) {
     const TensorSpec& spec = Spec(*problem, slots.gathered_a);
     if (spec.dtype != Spec(*problem, slots.a).dtype) {
@@ -198,7 +210,8 @@ Status FillMatmul(Problem* problem) {
   const DType c = Spec(*problem, slots.c[0]).dtype;
   problem->wire = request.wire == WireType::kF32 ? DType::kF32 : c;
   if (op == Op::kAllGatherMatmul) {
-    problem->message_bytes = static_cast<uint64_t>(*ElementCount(gathered)) * DTypeBytes(Spec(*problem, slots.a).dtype);
+    problem->message_bytes =
+        static_cast<uint64_t>(*ElementCount(gathered)) * DTypeBytes(Spec(*problem, slots.a).dtype);
   } else if (op != Op::kAsyncInputMatmul) {
     problem->message_bytes = static_cast<uint64_t>(problem->rows * problem->n) * DTypeBytes(problem->wire);
   }

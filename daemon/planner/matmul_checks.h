@@ -1,6 +1,7 @@
 // File: matmul_checks.h
 //
-// The rules of requests with a matmul: shapes of A, B and C, dtypes, scales by their shape, bias and result scale.
+// The rules of requests with a matmul: shapes of A, B and C, dtypes, scales by their shape, bias and result
+// scale.
 #pragma once
 
 #include "daemon/planner/problem.h"

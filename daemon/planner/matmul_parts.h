@@ -15,12 +15,12 @@ View ScaleBView(const Problem& problem, int rank, size_t i);
 // C_i = A * B_i with scales, bias and result scale, all of the rank's own operands.
 MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i);
 
-// Elements [begin, begin + length) of the product along its dimension `dim` (rows of A, or columns of B for the last
-// one) into `c`, with scales but without bias and result scale: a partial sum of a reduction.
+// Elements [begin, begin + length) of the product along its dimension `dim` (rows of A, or columns of B for
+// the last one) into `c`, with scales but without bias and result scale: a partial sum of a reduction.
 MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range, const View& c);
 
-// Adds bias and result scale of the whole sum to `sum`, whose dst is this rank's output. `dim` is the scattered
-// dimension, or -1 if the rank has the whole product.
+// Adds bias and result scale of the whole sum to `sum`, whose dst is this rank's output. `dim` is the
+// scattered dimension, or -1 if the rank has the whole product.
 void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum);
 bool HasEpilogue(const Problem& problem);
 

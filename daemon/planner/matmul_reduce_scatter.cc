@@ -1,8 +1,9 @@
-// Matmul, then reduce-scatter of the product: unfused, as a chunk pipeline over two lanes, as a ring of transfer groups.
+// Matmul, then reduce-scatter of the product: unfused, as a chunk pipeline over two lanes, as a ring of
+// transfer groups.
 //
-// Rank r multiplies the slice of rank r + 1 first and its own last, so that at any time all ranks send to different
-// owners and the own slice needs no travel. An owner sums in rank order with fp32 accumulators; bias and result scale
-// come once, after the sum.
+// Rank r multiplies the slice of rank r + 1 first and its own last, so that at any time all ranks send to
+// different owners and the own slice needs no travel. An owner sums in rank order with fp32 accumulators;
+// bias and result scale come once, after the sum.
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/text.h"
@@ -42,7 +43,8 @@ class Scatter {
     }
     const Range range{owner * slice_.extent[dim_] + part.begin, part.length};
     if (Elements(target) > 0) {
-      builder_->Add(rank, lane, PartialMatmul(problem_, rank, dim_, range, target), Text("gemm slice ", owner));
+      builder_->Add(rank, lane, PartialMatmul(problem_, rank, dim_, range, target),
+                    Text("gemm slice ", owner));
     }
     return target;
   }
@@ -89,7 +91,8 @@ class Scatter {
   std::vector<uint64_t> stage_;  // by lane: a piece on its way to its owner
 };
 
-// Each lane in turn multiplies a slice and pushes it to its owner; copies of one lane overlap the other's matmul.
+// Each lane in turn multiplies a slice and pushes it to its owner; copies of one lane overlap the other's
+// matmul.
 void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
   const int world = problem.world_size;
   const int sent = builder->Signals();
@@ -183,7 +186,8 @@ void Unfused(const Problem& problem, Builder* builder) {
       sum.scale = problem.mean;
       for (int j = 1; j < world; ++j) {
         const int owner = (r + j) % world;
-        builder->Copy(r, 0, part(owner), PackedLike(slice, inbox.At(owner, r)), false, Text("slice to ", owner));
+        builder->Copy(r, 0, part(owner), PackedLike(slice, inbox.At(owner, r)), false,
+                      Text("slice to ", owner));
         builder->Signal(r, 0, owner, sent);
       }
       for (int source = 0; source < world; ++source) {

@@ -1,5 +1,5 @@
-// Collectives without a matmul by NCCL (its stand-in on the host backend). NCCL wants packed, rank-major buffers of one
-// type, so strided operands, inner dimensions and another wire type go through workspace.
+// Collectives without a matmul by NCCL (its stand-in on the host backend). NCCL wants packed, rank-major
+// buffers of one type, so strided operands, inner dimensions and another wire type go through workspace.
 #include "daemon/planner/families.h"
 #include "daemon/planner/text.h"
 
@@ -67,7 +67,9 @@ Status BuildNccl(const Problem& problem, Plan* plan) {
     const View view = problem.Slot(r, problem.slots.output);
     return op == Op::kAllGather || op == Op::kAllToAll ? RankMajor(view, problem.dim, world) : view;
   };
-  const auto wire_bytes = [wire](const View& view) { return static_cast<uint64_t>(Elements(view)) * DTypeBytes(wire); };
+  const auto wire_bytes = [wire](const View& view) {
+    return static_cast<uint64_t>(Elements(view)) * DTypeBytes(wire);
+  };
   const bool stages_in = NeedsStage(input(0), wire);
   // NCCL's all-to-all does not work in place.
   const bool in_place = problem.operand(problem.slots.output).alias_of >= 0;
@@ -78,7 +80,8 @@ Status BuildNccl(const Problem& problem, Plan* plan) {
     const View in = input(r), out = output(r);
     nccl.in = Staged(in, wire, stages_in, in_stage, &builder);
     nccl.out = Staged(out, wire, stages_out, out_stage, &builder);
-    // Ranks other than the root do not send in a broadcast and get nothing in a reduce; NCCL leaves those alone.
+    // Ranks other than the root do not send in a broadcast and get nothing in a reduce; NCCL leaves those
+    // alone.
     if (op != Op::kBroadcast || r == nccl.root) {
       if (!(nccl.in == in)) Move(r, in, nccl.in, &builder, "pack");
     }

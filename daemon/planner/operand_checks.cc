@@ -28,16 +28,17 @@ std::vector<RoleBounds> RolesOf(Op op) {
     case Op::kReduce:
     case Op::kAllToAll: return {{Role::kInput, 1, 1}, {Role::kOutput, 1, 1}};
     case Op::kAllGatherMatmul:
-      return {{Role::kA, 1, 1},         {Role::kB, 1, kMany},       {Role::kC, 1, kMany},
-              {Role::kGatheredA, 0, 1}, {Role::kScaleA, 0, 1},      {Role::kScaleB, 0, kMany},
+      return {{Role::kA, 1, 1},         {Role::kB, 1, kMany},          {Role::kC, 1, kMany},
+              {Role::kGatheredA, 0, 1}, {Role::kScaleA, 0, 1},         {Role::kScaleB, 0, kMany},
               {Role::kBias, 0, kMany},  {Role::kResultScale, 0, kMany}};
     case Op::kMatmulReduceScatter:
     case Op::kMatmulAllReduce:
       return {{Role::kA, 1, 1},      {Role::kB, 1, 1},    {Role::kC, 1, 1},          {Role::kScaleA, 0, 1},
               {Role::kScaleB, 0, 1}, {Role::kBias, 0, 1}, {Role::kResultScale, 0, 1}};
     case Op::kAsyncInputMatmul:
-      return {{Role::kA, 1, 1},      {Role::kB, 1, 1},    {Role::kC, 1, 1},           {Role::kScaleA, 0, 1},
-              {Role::kScaleB, 0, 1}, {Role::kBias, 0, 1}, {Role::kResultScale, 0, 1}, {Role::kChunkSignals, 1, 1}};
+      return {{Role::kA, 1, 1},           {Role::kB, 1, 1},           {Role::kC, 1, 1},
+              {Role::kScaleA, 0, 1},      {Role::kScaleB, 0, 1},      {Role::kBias, 0, 1},
+              {Role::kResultScale, 0, 1}, {Role::kChunkSignals, 1, 1}};
     case Op::kSendReceive: return {{Role::kInput, 0, kMany}, {Role::kOutput, 0, kMany}};
     case Op::kBarrier:
     case Op::kEmpty: return {};
@@ -78,7 +79,8 @@ Status CheckAlias(const OpRequest& request, int slot) {
   }
   const Operand& target = request.operands[operand.alias_of];
   if (!MayBeInPlace(request.op) || operand.role != Role::kOutput || target.role != Role::kInput) {
-    return FieldError(field, "only the output of all_reduce, broadcast, reduce and all_to_all may be its input");
+    return FieldError(field,
+                      "only the output of all_reduce, broadcast, reduce and all_to_all may be its input");
   }
   if (operand.spec.dtype != target.spec.dtype || operand.spec.shape != target.spec.shape) {
     return FieldError(field, "an operation in place needs equal shapes and dtypes");
@@ -108,7 +110,8 @@ Status CheckOperands(const OpRequest& request) {
     const TensorSpec& spec = operand.spec;
     if (!IsValid(spec.dtype)) return FieldError(OperandField(slot, "dtype"), "unknown dtype");
     if (spec.shape.size() > kMaxDims) {
-      return FieldError(OperandField(slot, "shape"), Text(spec.shape.size(), " dimensions; at most ", kMaxDims));
+      return FieldError(OperandField(slot, "shape"),
+                        Text(spec.shape.size(), " dimensions; at most ", kMaxDims));
     }
     if (auto count = ElementCount(spec.shape); !count.ok()) {
       return FieldError(OperandField(slot, "shape"), count.status().message());
@@ -139,17 +142,20 @@ Result<Slots> FindSlots(const OpRequest& request) {
     const auto& slots = found[static_cast<int>(bounds.role)];
     known[static_cast<int>(bounds.role)] = true;
     if (static_cast<int>(slots.size()) < bounds.least) {
-      return FieldError("operands", Text(OpName(request.op), " needs an operand of role ", RoleName(bounds.role)));
+      return FieldError("operands",
+                        Text(OpName(request.op), " needs an operand of role ", RoleName(bounds.role)));
     }
     if (static_cast<int>(slots.size()) > bounds.most) {
-      return FieldError(OperandField(slots[bounds.most], "role"),
-                        Text(OpName(request.op), " takes ", bounds.most, " operand of role ", RoleName(bounds.role)));
+      return FieldError(
+          OperandField(slots[bounds.most], "role"),
+          Text(OpName(request.op), " takes ", bounds.most, " operand of role ", RoleName(bounds.role)));
     }
   }
   for (int role = 0; role < kRoles; ++role) {
     if (!known[role] && !found[role].empty()) {
-      return FieldError(OperandField(found[role][0], "role"),
-                        Text(OpName(request.op), " has no operand of role ", RoleName(static_cast<Role>(role))));
+      return FieldError(
+          OperandField(found[role][0], "role"),
+          Text(OpName(request.op), " has no operand of role ", RoleName(static_cast<Role>(role))));
     }
   }
   const auto one = [&found](Role role) {

@@ -14,8 +14,8 @@ namespace {
 const TensorSpec& Spec(const OpRequest& request, int slot) { return request.operands[slot].spec; }
 
 bool Reduces(Op op) {
-  return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kReduce || op == Op::kMatmulReduceScatter ||
-         op == Op::kMatmulAllReduce;
+  return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kReduce ||
+         op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
 }
 
 Status CheckAttributes(const OpRequest& request, int world_size) {
@@ -31,10 +31,11 @@ Status CheckAttributes(const OpRequest& request, int world_size) {
     return FieldError("steps", Text(request.steps, " is no multiple of the world size ", world_size));
   }
   if (request.steps > 0 && request.algorithm != Algorithm::kAuto && request.algorithm != Algorithm::kRing) {
-    return FieldError("steps", Text("only the ring has steps; ", AlgorithmName(request.algorithm), " was asked for"));
+    return FieldError("steps",
+                      Text("only the ring has steps; ", AlgorithmName(request.algorithm), " was asked for"));
   }
-  // A piece has a signal word of its own: on its owner in matmul_reduce_scatter; at each hop around the ring in
-  // all_gather_matmul. A few words are kept for the entry exchange.
+  // A piece has a signal word of its own: on its owner in matmul_reduce_scatter; at each hop around the ring
+  // in all_gather_matmul. A few words are kept for the entry exchange.
   constexpr int kMaxPieces = kSignalsPerWriter - 32;
   const int hops = request.op == Op::kAllGatherMatmul ? std::max(1, world_size - 1) : 1;
   if (request.steps / world_size > kMaxPieces / hops) {
@@ -67,9 +68,9 @@ Result<int> FrontDim(int dim, const std::vector<int64_t>& shape) {
 
 Status CheckDivisible(int slot, const std::vector<int64_t>& shape, int dim, int world_size) {
   if (shape[dim] % world_size == 0) return Status::Ok();
-  return FieldError(OperandField(slot, "shape"), Text("extent ", shape[dim], " along dimension ", dim, " of ",
-                                                      ShapeText(shape), " is not divisible by the world size ",
-                                                      world_size));
+  return FieldError(OperandField(slot, "shape"),
+                    Text("extent ", shape[dim], " along dimension ", dim, " of ", ShapeText(shape),
+                         " is not divisible by the world size ", world_size));
 }
 
 // Output's shape and dtype against what they must be.
@@ -80,7 +81,8 @@ Status CheckOutput(const OpRequest& request, int slot, DType dtype, const std::v
                       Text("must be ", DTypeName(dtype), " like the input, not ", DTypeName(spec.dtype)));
   }
   if (spec.shape != shape) {
-    return FieldError(OperandField(slot, "shape"), Text("must be ", ShapeText(shape), ", not ", ShapeText(spec.shape)));
+    return FieldError(OperandField(slot, "shape"),
+                      Text("must be ", ShapeText(shape), ", not ", ShapeText(spec.shape)));
   }
   return Status::Ok();
 }
@@ -90,12 +92,14 @@ Status FillCollective(Problem* problem) {
   const Slots& slots = problem->slots;
   const TensorSpec& input = Spec(request, slots.input);
   std::vector<int64_t> shape = input.shape;
-  const bool by_dim = request.op == Op::kAllGather || request.op == Op::kReduceScatter || request.op == Op::kAllToAll;
+  const bool by_dim =
+      request.op == Op::kAllGather || request.op == Op::kReduceScatter || request.op == Op::kAllToAll;
   if (by_dim) {
     TANDEM_ASSIGN_OR_RETURN(problem->dim, FrontDim(request.dim, shape));
     if (request.op == Op::kAllGather) {
       shape[problem->dim] *= problem->world_size;
-      if (!ElementCount(shape).ok()) return FieldError(OperandField(slots.input, "shape"), "gathered shape overflows");
+      if (!ElementCount(shape).ok())
+        return FieldError(OperandField(slots.input, "shape"), "gathered shape overflows");
     } else {
       TANDEM_RETURN_IF_ERROR(CheckDivisible(slots.input, shape, problem->dim, problem->world_size));
       if (request.op == Op::kReduceScatter) shape[problem->dim] /= problem->world_size;
@@ -107,7 +111,8 @@ Status FillCollective(Problem* problem) {
       return FieldError("reduce_op", Text("avg of ", DTypeName(input.dtype), " is not defined; use sum"));
     }
     if (request.wire == WireType::kF32) {
-      return FieldError("wire", Text("sums of ", DTypeName(input.dtype), " are exact; they cannot travel as f32"));
+      return FieldError("wire",
+                        Text("sums of ", DTypeName(input.dtype), " are exact; they cannot travel as f32"));
     }
   }
   problem->wire = request.wire == WireType::kF32 ? DType::kF32 : input.dtype;
@@ -140,7 +145,8 @@ Status CheckTransfers(std::span<const OpRequest> requests, const GroupContext& g
       for (size_t k = 0; k < request.transfers.size(); ++k) {
         // A slot that is sent while it receives would be read and written at once.
         if (!transfer.send && request.transfers[k].slot == transfer.slot && request.transfers[k].send) {
-          return FieldError(field("slot"), Text("slot ", transfer.slot, " is sent and received in one group"));
+          return FieldError(field("slot"),
+                            Text("slot ", transfer.slot, " is sent and received in one group"));
         }
       }
     }
@@ -195,7 +201,8 @@ Result<Problem> MakeProblem(std::span<const OpRequest> requests, const GroupCont
   problem.topology_class = Classify(group.topology);
   problem.world_size = world;
   if (requests[0].reduce_op == ReduceOp::kAvg) problem.mean = 1.0f / static_cast<float>(world);
-  const bool own_operands = requests[0].op == Op::kSendReceive;  // elsewhere operands agree: checking one checks all
+  const bool own_operands =
+      requests[0].op == Op::kSendReceive;  // elsewhere operands agree: checking one checks all
   for (int rank = 0; rank < (own_operands ? world : 1); ++rank) {
     const auto for_rank = [&](const Status& status) {
       return own_operands && !status.ok() ? status.WithContext(Text("rank ", rank)) : status;

@@ -1,7 +1,7 @@
 // File: problem.h
 //
-// `Problem`: a validated request in the words of the planner: which slot plays which role, the dimension counted from
-// the front, the matmul's extents, the scale mode, the type in which partial sums travel.
+// `Problem`: a validated request in the words of the planner: which slot plays which role, the dimension
+// counted from the front, the matmul's extents, the scale mode, the type in which partial sums travel.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,12 @@ struct Problem {
   DType wire = DType::kF32;  // of travelling partial sums
   float mean = 1.0f;         // factor of the sum: 1, or 1 / W for an average
 
-  // The whole product, rows × n × k over all of A (gathered) and B; n is the sum over all B. 0 without a matmul.
+  // The whole product, rows × n × k over all of A (gathered) and B; n is the sum over all B. 0 without a
+  // matmul.
   int64_t rows = 0, n = 0, k = 0;
-  // What the thresholds are compared with: the whole message, in bytes. All-reduce, broadcast, reduce: the tensor.
-  // All-gather and its matmul: the gathered tensor. Reduce-scatter, all-to-all: the input. Matmul + reduction: the
-  // whole product in its wire type.
+  // What the thresholds are compared with: the whole message, in bytes. All-reduce, broadcast, reduce: the
+  // tensor. All-gather and its matmul: the gathered tensor. Reduce-scatter, all-to-all: the input. Matmul +
+  // reduction: the whole product in its wire type.
   uint64_t message_bytes = 0;
 
   const Operand& operand(int slot) const { return request->operands[slot]; }
@@ -52,7 +53,8 @@ struct Problem {
   bool last_dim() const;
 };
 
-// Checks every field of every request and fills a Problem. INVALID_ARGUMENT names the field in its message and detail.
+// Checks every field of every request and fills a Problem. INVALID_ARGUMENT names the field in its message
+// and detail.
 Result<Problem> MakeProblem(std::span<const OpRequest> requests, const GroupContext& group);
 
 // An INVALID_ARGUMENT about one field: "operands[2].shape: must have 2 dimensions".

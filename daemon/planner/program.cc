@@ -8,10 +8,10 @@
 namespace tandem::plan {
 namespace {
 
-constexpr std::array<std::string_view, 9> kStepKinds = {"nop",    "copy",           "signal", "wait",      "matmul",
-                                                        "reduce", "transfer_group", "nccl",   "collective"};
-constexpr std::array<std::string_view, 7> kNcclKinds = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                                                        "reduce",     "all_to_all", "barrier"};
+constexpr std::array<std::string_view, 9> kStepKinds = {
+    "nop", "copy", "signal", "wait", "matmul", "reduce", "transfer_group", "nccl", "collective"};
+constexpr std::array<std::string_view, 7> kNcclKinds = {
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier"};
 
 std::string RefText(const Ref& ref) {
   switch (ref.space) {
@@ -33,8 +33,12 @@ std::string WorkText(const CopyStep& copy) {
   return Text(ViewText(copy.src), " -> ", RefText(copy.dst.ref), "  ", BytesText(Bytes(copy.src)),
               copy.copy_engine ? " (ce)" : " (sm)");
 }
-std::string WorkText(const SignalStep& signal) { return Text("word ", signal.index, " of rank ", signal.to_rank); }
-std::string WorkText(const WaitStep& wait) { return Text("word ", wait.index, " from rank ", wait.from_rank); }
+std::string WorkText(const SignalStep& signal) {
+  return Text("word ", signal.index, " of rank ", signal.to_rank);
+}
+std::string WorkText(const WaitStep& wait) {
+  return Text("word ", wait.index, " from rank ", wait.from_rank);
+}
 std::string WorkText(const MatmulStep& matmul) {
   std::string text = Text(ViewText(matmul.a), " x ", ViewText(matmul.b), " -> ", ViewText(matmul.c));
   if (matmul.accumulate) text += " +C";
@@ -70,8 +74,8 @@ std::string WorkText(const NcclStep& nccl) {
   return text + Text(" ", ViewText(nccl.in), " -> ", ViewText(nccl.out));
 }
 std::string WorkText(const CollectiveStep& collective) {
-  return Text(OpName(collective.op), " by ", AlgorithmName(collective.algorithm), "  ", ViewText(collective.in),
-              " -> ", ViewText(collective.out));
+  return Text(OpName(collective.op), " by ", AlgorithmName(collective.algorithm), "  ",
+              ViewText(collective.in), " -> ", ViewText(collective.out));
 }
 
 void ListStep(const Step& step, const std::string& number, std::string* out) {
@@ -93,8 +97,8 @@ void ListStep(const Step& step, const std::string& number, std::string* out) {
 std::string_view StepKindName(const Step& step) { return kStepKinds[step.work.index()]; }
 
 std::string ListProgram(const RankProgram& program) {
-  std::string out = Text("rank ", program.rank, " of ", program.world_size, ": ", program.steps.size(), " steps, ",
-                         program.lanes, " lanes, ", program.signal_count, " words, workspace ",
+  std::string out = Text("rank ", program.rank, " of ", program.world_size, ": ", program.steps.size(),
+                         " steps, ", program.lanes, " lanes, ", program.signal_count, " words, workspace ",
                          BytesText(program.workspace_bytes));
   if (program.bulk_bytes > 0) out += Text(", bulk ", BytesText(program.bulk_bytes));
   out += "\n";

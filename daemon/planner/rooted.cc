@@ -1,5 +1,5 @@
-// Broadcast and reduce: the root pushes to all, or all push to the root. Data flows one way only, so a signal exchange
-// closes the programs: announced at the start, awaited at the end.
+// Broadcast and reduce: the root pushes to all, or all push to the root. Data flows one way only, so a signal
+// exchange closes the programs: announced at the start, awaited at the end.
 #include "daemon/planner/families.h"
 #include "daemon/planner/text.h"
 
@@ -12,8 +12,8 @@ void Broadcast(const Problem& problem, bool direct, uint64_t slot, int sent, int
   if (r == root) {
     for (int j = 1; j < world; ++j) {
       const int peer = (r + j) % world;
-      builder->Copy(r, 0, in, direct ? OnRank(out, peer) : PackedLike(in, builder->Workspace(peer, slot)), false,
-                    Text("push to ", peer));
+      builder->Copy(r, 0, in, direct ? OnRank(out, peer) : PackedLike(in, builder->Workspace(peer, slot)),
+                    false, Text("push to ", peer));
       builder->Signal(r, 0, peer, sent);
     }
     builder->Copy(r, 0, in, out, false, "own output");

@@ -1,5 +1,6 @@
-// Sends and receives between pairs of ranks: all of a rank's transfers form one transfer group, so that they progress
-// together whatever order the ranks name them in. The i-th send from a to b meets the i-th receive on b from a.
+// Sends and receives between pairs of ranks: all of a rank's transfers form one transfer group, so that they
+// progress together whatever order the ranks name them in. The i-th send from a to b meets the i-th receive
+// on b from a.
 #include <algorithm>
 #include <array>
 
@@ -18,7 +19,8 @@ struct Message {
   bool in_place = false;
 };
 
-std::vector<std::pair<int, int>> SlotsOf(const OpRequest& request, bool send, int peer) {  // transfer index, slot
+std::vector<std::pair<int, int>> SlotsOf(const OpRequest& request, bool send,
+                                         int peer) {  // transfer index, slot
   std::vector<std::pair<int, int>> slots;
   for (int i = 0; i < static_cast<int>(request.transfers.size()); ++i) {
     const Transfer& transfer = request.transfers[i];
@@ -49,9 +51,10 @@ Result<std::vector<Message>> Match(const Problem& problem) {
         const TensorSpec& sent = problem.requests[from].operands[sends[i].second].spec;
         const TensorSpec& received = problem.requests[to].operands[receives[i].second].spec;
         if (sent.dtype != received.dtype || sent.shape != received.shape) {
-          return FieldError(Text("transfers[", receives[i].first, "].slot"),
-                            Text("rank ", to, " receives ", DTypeName(received.dtype), ShapeText(received.shape),
-                                 " where rank ", from, " sends ", DTypeName(sent.dtype), ShapeText(sent.shape)));
+          return FieldError(
+              Text("transfers[", receives[i].first, "].slot"),
+              Text("rank ", to, " receives ", DTypeName(received.dtype), ShapeText(received.shape),
+                   " where rank ", from, " sends ", DTypeName(sent.dtype), ShapeText(sent.shape)));
         }
         Message message{from, to, sends[i].second, receives[i].second, static_cast<int>(i), 0, false};
         message.in_place = from != to && Reachable(problem, message);
@@ -95,8 +98,9 @@ Status BuildSendReceive(const Problem& problem, Plan* plan) {
       part.index = static_cast<uint16_t>(first + message.index);
       if (part.send) {
         part.src = problem.Slot(r, message.send_slot);
-        part.dst = message.in_place ? problem.Slot(message.to, message.receive_slot)
-                                    : PackedLike(part.src, builder.Workspace(message.to, area + message.landing));
+        part.dst = message.in_place
+                       ? problem.Slot(message.to, message.receive_slot)
+                       : PackedLike(part.src, builder.Workspace(message.to, area + message.landing));
       }
       group.parts.push_back(std::move(part));
     }
@@ -104,9 +108,8 @@ Status BuildSendReceive(const Problem& problem, Plan* plan) {
     for (const Message& message : messages) {
       if (message.to != r || message.in_place) continue;
       const View out = problem.Slot(r, message.receive_slot);
-      const View src = message.from == r
-                           ? problem.Slot(r, message.send_slot)
-                           : PackedLike(out, builder.Workspace(r, area + message.landing));
+      const View src = message.from == r ? problem.Slot(r, message.send_slot)
+                                         : PackedLike(out, builder.Workspace(r, area + message.landing));
       builder.Copy(r, 0, src, out, true, Text("receive from ", message.from));
     }
     if (!enters) builder.AwaitStarts(r, 0);

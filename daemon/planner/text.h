@@ -14,10 +14,8 @@ namespace tandem::plan {
 namespace internal {
 inline void Append(std::string* out, std::string_view text) { out->append(text); }
 template <typename T>
-  requires std::is_integral_v<T>
-void Append(std::string* out, T value) {
-  out->append(std::to_string(value));
-}
+requires std::is_integral_v<T>
+void Append(std::string* out, T value) { out->append(std::to_string(value)); }
 }  // namespace internal
 
 // The parts one after the other; integers in decimal. Text("push to ", 3) is "push to 3".

@@ -1,7 +1,7 @@
 // File: views.h
 //
-// Making and cutting `View`s: the slices, splits and flattenings of operands that programs are written with. All
-// functions are pure; none checks bounds against a buffer (the request's validation and the verifier do).
+// Making and cutting `View`s: the slices, splits and flattenings of operands that programs are written with.
+// All functions are pure; none checks bounds against a buffer (the request's validation and the verifier do).
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ View Flatten(const View& view);
 // A view of one element at the view's first element.
 View FirstElement(const View& view);
 
-// True when the elements lie packed, last dimension fastest (extents of one are ignored; empty views are contiguous).
+// True when the elements lie packed, last dimension fastest (extents of one are ignored; empty views are
+// contiguous).
 bool IsContiguous(const View& view);
 
 // The same place in another rank's memory.
@@ -52,7 +53,8 @@ struct Range {
 };
 Range BalancedPart(int64_t total, int parts, int index);
 
-// Part `index` with every begin a multiple of `granule`: for kernels that work in 16 B. The last parts may be empty.
+// Part `index` with every begin a multiple of `granule`: for kernels that work in 16 B. The last parts may be
+// empty.
 Range AlignedPart(int64_t total, int parts, int index, int64_t granule);
 
 }  // namespace tandem::plan

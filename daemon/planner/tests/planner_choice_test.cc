@@ -1,4 +1,5 @@
-// The choice of an algorithm: thresholds with their bounds inclusive, what cannot run, what may override what.
+// The choice of an algorithm: thresholds with their bounds inclusive, what cannot run, what may override
+// what.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +51,8 @@ TEST(AllReduceChoice, UsesTheMeshesOwnOneShotAndNeverTwoShot) {
   const Plan above = MustPlan(AllReduce(bound + 1), MeshGroup());
   EXPECT_EQ(above.algorithm, Algorithm::kNccl);
   EXPECT_THAT(ReasonAgainst(above, Algorithm::kTwoShot), HasSubstr("no peer access"));
-  EXPECT_THAT(ReasonAgainst(above, Algorithm::kHybridCubeMesh), HasSubstr("262148 B is above its bound of 256 KiB"));
+  EXPECT_THAT(ReasonAgainst(above, Algorithm::kHybridCubeMesh),
+              HasSubstr("262148 B is above its bound of 256 KiB"));
   // With peer access over PCIe it could run, and still is not chosen.
   GroupContext reachable = MeshGroup();
   for (auto& row : reachable.topology.p2p) row.fill(true);
@@ -72,7 +74,8 @@ TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
   EXPECT_THAT(plan.reason, HasSubstr("above 10 MiB"));
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kOneShot), HasSubstr("above its bound of 256 KiB"));
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kTwoShot), HasSubstr("above its bound of 10 MiB"));
-  EXPECT_EQ(ReasonAgainst(plan, Algorithm::kHybridCubeMesh), "needs a hybrid cube mesh; this group is nvswitch");
+  EXPECT_EQ(ReasonAgainst(plan, Algorithm::kHybridCubeMesh),
+            "needs a hybrid cube mesh; this group is nvswitch");
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kLowLatency), HasSubstr("native kernels"));
   for (const RefusedAlgorithm& refused : plan.refused) {
     const bool can_run = refused.algorithm == Algorithm::kOneShot || refused.algorithm == Algorithm::kTwoShot;
@@ -96,7 +99,8 @@ TEST(AskedAlgorithm, OverridesBoundsButNotImpossibility) {
   EXPECT_THAT(refused.message(), HasSubstr("one_shot: possible"));
   request.algorithm = Algorithm::kLowLatency;
   GroupContext hopper = SwitchGroup(2);
-  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("needs the CUDA backend's native kernels"));
+  EXPECT_THAT(PlanOf(request, hopper).status().message(),
+              HasSubstr("needs the CUDA backend's native kernels"));
   hopper.native_kernels = true;
   EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("not part of this build"));
 }

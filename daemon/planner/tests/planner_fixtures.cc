@@ -50,7 +50,8 @@ class Simulation {
     while (moved) {
       moved = false;
       for (size_t rank = 0; rank < runners_.size(); ++rank) {
-        while (runners_[rank].next < runners_[rank].steps.size() && Advance(static_cast<int>(rank))) moved = true;
+        while (runners_[rank].next < runners_[rank].steps.size() && Advance(static_cast<int>(rank)))
+          moved = true;
         if (!error_.empty()) return error_;
       }
     }
@@ -120,7 +121,8 @@ class Simulation {
     if (const auto* copy = std::get_if<CopyStep>(&step.work)) {
       Check(rank, copy->src, false);
       Check(rank, copy->dst, true);
-      if (copy->src.extent != copy->dst.extent || copy->src.dtype != copy->dst.dtype) Fail("a copy changes shape");
+      if (copy->src.extent != copy->dst.extent || copy->src.dtype != copy->dst.dtype)
+        Fail("a copy changes shape");
     } else if (const auto* matmul = std::get_if<MatmulStep>(&step.work)) {
       CheckMatmul(rank, *matmul);
     } else if (const auto* reduce = std::get_if<ReduceStep>(&step.work)) {
@@ -130,7 +132,8 @@ class Simulation {
       }
       Check(rank, reduce->dst, true);
       if (reduce->has_bias) Check(rank, reduce->bias, false);
-      if (reduce->has_bias && reduce->bias.extent[0] != reduce->dst.extent.back()) Fail("bias of another length");
+      if (reduce->has_bias && reduce->bias.extent[0] != reduce->dst.extent.back())
+        Fail("bias of another length");
     }
   }
 
@@ -153,7 +156,8 @@ class Simulation {
         Fail("scale of B does not fit");
       }
     }
-    if (step.has_bias && step.bias.extent != std::vector<int64_t>{step.b.extent[1]}) Fail("bias does not fit");
+    if (step.has_bias && step.bias.extent != std::vector<int64_t>{step.b.extent[1]})
+      Fail("bias does not fit");
   }
 
   static bool IsPacked(const View& view) {
@@ -182,7 +186,8 @@ class Simulation {
         const auto& operands = requests_[view.ref.rank].operands;
         if (view.ref.slot >= operands.size()) return Fail("no such slot");
         bytes = static_cast<uint64_t>(*SpanBytes(operands[view.ref.slot].spec));
-        if (view.ref.rank != rank && !operands[view.ref.slot].symmetric) Fail("a peer's own operand is touched");
+        if (view.ref.rank != rank && !operands[view.ref.slot].symmetric)
+          Fail("a peer's own operand is touched");
         const Role role = operands[view.ref.slot].role;
         bool output = role == Role::kOutput || role == Role::kC || role == Role::kGatheredA;
         for (const Operand& operand : operands) output |= operand.alias_of == view.ref.slot;
@@ -194,7 +199,8 @@ class Simulation {
   }
 
   void Send(int from, int to, int index) {
-    if (!words_.emplace(WordKey{from, to, index}, runners_[from].knows).second) Fail("a word is written twice");
+    if (!words_.emplace(WordKey{from, to, index}, runners_[from].knows).second)
+      Fail("a word is written twice");
     if (index >= plan_.programs[from].signal_count) Fail("a signal index beyond signal_count");
   }
   bool Receive(int from, int to, int index) {
@@ -254,29 +260,31 @@ OpRequest Request(Op op, std::vector<Operand> operands) {
 }
 
 OpRequest AllReduce(int64_t count, DType dtype) {
-  return Request(Op::kAllReduce, {Tensor(Role::kInput, dtype, {count}), Tensor(Role::kOutput, dtype, {count})});
+  return Request(Op::kAllReduce,
+                 {Tensor(Role::kInput, dtype, {count}), Tensor(Role::kOutput, dtype, {count})});
 }
 
 OpRequest GatherMatmul(int world, int64_t m, int64_t n, int64_t k, int dim, DType dtype) {
   const int64_t whole_k = dim == 1 ? k * world : k;
-  OpRequest request = Request(Op::kAllGatherMatmul,
-                              {Tensor(Role::kA, dtype, {m, k}), Tensor(Role::kB, dtype, {whole_k, n}),
-                               Tensor(Role::kC, dtype, {dim == 0 ? m * world : m, n})});
+  OpRequest request =
+      Request(Op::kAllGatherMatmul, {Tensor(Role::kA, dtype, {m, k}), Tensor(Role::kB, dtype, {whole_k, n}),
+                                     Tensor(Role::kC, dtype, {dim == 0 ? m * world : m, n})});
   request.dim = dim;
   return request;
 }
 
 OpRequest MatmulScatter(int world, int64_t m, int64_t n, int64_t k, int dim, DType dtype) {
-  OpRequest request = Request(Op::kMatmulReduceScatter,
-                              {Tensor(Role::kA, dtype, {m, k}), Tensor(Role::kB, dtype, {k, n}),
-                               Tensor(Role::kC, dtype, {dim == 0 ? m / world : m, dim == 1 ? n / world : n})});
+  OpRequest request =
+      Request(Op::kMatmulReduceScatter,
+              {Tensor(Role::kA, dtype, {m, k}), Tensor(Role::kB, dtype, {k, n}),
+               Tensor(Role::kC, dtype, {dim == 0 ? m / world : m, dim == 1 ? n / world : n})});
   request.dim = dim;
   return request;
 }
 
 OpRequest MatmulAllReduce(int64_t m, int64_t n, int64_t k, DType dtype) {
-  return Request(Op::kMatmulAllReduce,
-                 {Tensor(Role::kA, dtype, {m, k}), Tensor(Role::kB, dtype, {k, n}), Tensor(Role::kC, dtype, {m, n})});
+  return Request(Op::kMatmulAllReduce, {Tensor(Role::kA, dtype, {m, k}), Tensor(Role::kB, dtype, {k, n}),
+                                        Tensor(Role::kC, dtype, {m, n})});
 }
 
 std::vector<OpRequest> OnAllRanks(const OpRequest& request, int world) {

@@ -38,9 +38,9 @@ std::string ReasonAgainst(const Plan& plan, Algorithm algorithm);
 // Every step of `program` in program order, collectives expanded.
 std::vector<Step> ExpandedSteps(const RankProgram& program);
 
-// Runs all programs in program order as on one in-order queue a rank. Empty, or what is wrong: a deadlock, a word that
-// is signalled twice or never waited for, an access out of its bounds, a peer's operand that is written or read and is
-// not symmetric, a program that does not close.
+// Runs all programs in program order as on one in-order queue a rank. Empty, or what is wrong: a deadlock, a
+// word that is signalled twice or never waited for, an access out of its bounds, a peer's operand that is
+// written or read and is not symmetric, a program that does not close.
 std::string Simulate(const Plan& plan, const std::vector<OpRequest>& requests);
 
 }  // namespace tandem::plan

@@ -14,7 +14,8 @@ using testing::HasSubstr;
 // Checks that `request`, changed by `change`, is refused with an error about `field` that says `text`.
 void ExpectRefused(OpRequest request, const std::function<void(OpRequest*)>& change, const std::string& field,
                    const std::string& text = "", int world = 4) {
-  ASSERT_TRUE(PlanOf(request, SwitchGroup(world)).ok()) << PlanOf(request, SwitchGroup(world)).status().ToString();
+  ASSERT_TRUE(PlanOf(request, SwitchGroup(world)).ok())
+      << PlanOf(request, SwitchGroup(world)).status().ToString();
   change(&request);
   const Status status = PlanOf(request, SwitchGroup(world)).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument) << field << ": " << status.ToString();
@@ -25,8 +26,8 @@ void ExpectRefused(OpRequest request, const std::function<void(OpRequest*)>& cha
 }
 
 OpRequest Gather() {
-  return Request(Op::kAllGather, {Tensor(Role::kInput, DType::kF32, {3, 2}),
-                                  Tensor(Role::kOutput, DType::kF32, {12, 2})});
+  return Request(Op::kAllGather,
+                 {Tensor(Role::kInput, DType::kF32, {3, 2}), Tensor(Role::kOutput, DType::kF32, {12, 2})});
 }
 OpRequest Fp8Gather() {
   return Request(Op::kAllGatherMatmul,
@@ -43,36 +44,54 @@ OpRequest Async() {
 
 TEST(Attributes, AreChecked) {
   const OpRequest base = AllReduce(8);
-  ExpectRefused(base, [](OpRequest* r) { r->op = static_cast<Op>(99); }, "op");
-  ExpectRefused(base, [](OpRequest* r) { r->algorithm = static_cast<Algorithm>(77); }, "algorithm");
-  ExpectRefused(base, [](OpRequest* r) { r->reduce_op = static_cast<ReduceOp>(9); }, "reduce_op");
-  ExpectRefused(base, [](OpRequest* r) { r->wire = static_cast<WireType>(9); }, "wire");
-  ExpectRefused(base, [](OpRequest* r) { r->on_unfused = static_cast<OnUnfused>(9); }, "on_unfused");
-  ExpectRefused(base, [](OpRequest* r) { r->lanes = -1; }, "lanes", "-1");
-  ExpectRefused(base, [](OpRequest* r) { r->lanes = 9; }, "lanes", "0 to 8");
-  ExpectRefused(base, [](OpRequest* r) { r->steps = 6; }, "steps", "6 is no multiple of the world size 4");
-  ExpectRefused(base, [](OpRequest* r) { r->steps = -4; }, "steps");
-  ExpectRefused(base, [](OpRequest* r) { r->low_contention = true; }, "low_contention");
-  ExpectRefused(base, [](OpRequest* r) { r->transfers.push_back({}); }, "transfers");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->op = static_cast<Op>(99); }, "op");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->algorithm = static_cast<Algorithm>(77); }, "algorithm");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->reduce_op = static_cast<ReduceOp>(9); }, "reduce_op");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->wire = static_cast<WireType>(9); }, "wire");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->on_unfused = static_cast<OnUnfused>(9); }, "on_unfused");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->lanes = -1; }, "lanes", "-1");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->lanes = 9; }, "lanes", "0 to 8");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->steps = 6; }, "steps", "6 is no multiple of the world size 4");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->steps = -4; }, "steps");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->low_contention = true; }, "low_contention");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->transfers.push_back({}); }, "transfers");
   OpRequest ring = MatmulScatter(4, 8, 8, 8);
   ring.algorithm = Algorithm::kRing;
-  ExpectRefused(ring, [](OpRequest* r) { r->steps = 4 * 1000; }, "steps", "more than");
-  ExpectRefused(ring, [](OpRequest* r) { r->algorithm = Algorithm::kPipeline, r->steps = 8; }, "steps",
-                "only the ring has steps");
+  ExpectRefused(
+      ring, [](OpRequest* r) { r->steps = 4 * 1000; }, "steps", "more than");
+  ExpectRefused(
+      ring, [](OpRequest* r) { r->algorithm = Algorithm::kPipeline, r->steps = 8; }, "steps",
+      "only the ring has steps");
   OpRequest gather_ring = GatherMatmul(4, 8, 8, 8);
   gather_ring.algorithm = Algorithm::kRing;
   gather_ring.steps = 4 * 100;
-  ExpectRefused(gather_ring, [](OpRequest* r) { r->steps = 4 * 200; }, "steps", "more than");
+  ExpectRefused(
+      gather_ring, [](OpRequest* r) { r->steps = 4 * 200; }, "steps", "more than");
 }
 
 TEST(Attributes, OfIntegersAndRoots) {
   OpRequest integers = AllReduce(8, DType::kI32);
-  ExpectRefused(integers, [](OpRequest* r) { r->reduce_op = ReduceOp::kAvg; }, "reduce_op", "avg of i32");
-  ExpectRefused(integers, [](OpRequest* r) { r->wire = WireType::kF32; }, "wire");
+  ExpectRefused(
+      integers, [](OpRequest* r) { r->reduce_op = ReduceOp::kAvg; }, "reduce_op", "avg of i32");
+  ExpectRefused(
+      integers, [](OpRequest* r) { r->wire = WireType::kF32; }, "wire");
   OpRequest broadcast = AllReduce(8);
   broadcast.op = Op::kBroadcast;
-  ExpectRefused(broadcast, [](OpRequest* r) { r->root = 4; }, "root", "rank 4 is not in a world of 4");
-  ExpectRefused(broadcast, [](OpRequest* r) { r->root = -1; }, "root");
+  ExpectRefused(
+      broadcast, [](OpRequest* r) { r->root = 4; }, "root", "rank 4 is not in a world of 4");
+  ExpectRefused(
+      broadcast, [](OpRequest* r) { r->root = -1; }, "root");
 }
 
 TEST(WorldSize, IsChecked) {
@@ -90,20 +109,35 @@ TEST(WorldSize, IsChecked) {
 
 TEST(Operands, AreCheckedByThemselves) {
   const OpRequest base = AllReduce(8);
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].spec.dtype = static_cast<DType>(50); }, "operands[1].dtype");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].spec.shape = {-1}; }, "operands[0].shape", "negative");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].spec.shape = {int64_t{1} << 40, int64_t{1} << 40}; },
-                "operands[0].shape", "overflows");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].spec.shape = {int64_t{1} << 45}; }, "operands[0].shape",
-                "64 TiB");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].spec.shape.assign(9, 1); }, "operands[0].shape",
-                "at most 8");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].spec.strides = {1, 1}; }, "operands[0].strides");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].spec.strides = {-1}; }, "operands[0].strides", "negative");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].spec.strides = {int64_t{1} << 60}; },
-                "operands[0].strides");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].spec.strides = {0}; }, "operands[1].strides", "overlap");
-  ExpectRefused(base, [](OpRequest* r) { r->operands.resize(65, r->operands[0]); }, "operands", "at most 64");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].spec.dtype = static_cast<DType>(50); }, "operands[1].dtype");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[0].spec.shape = {-1}; }, "operands[0].shape", "negative");
+  ExpectRefused(
+      base,
+      [](OpRequest* r) {
+        r->operands[0].spec.shape = {int64_t{1} << 40, int64_t{1} << 40};
+      },
+      "operands[0].shape", "overflows");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[0].spec.shape = {int64_t{1} << 45}; }, "operands[0].shape",
+      "64 TiB");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[0].spec.shape.assign(9, 1); }, "operands[0].shape", "at most 8");
+  ExpectRefused(
+      base,
+      [](OpRequest* r) {
+        r->operands[0].spec.strides = {1, 1};
+      },
+      "operands[0].strides");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[0].spec.strides = {-1}; }, "operands[0].strides", "negative");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[0].spec.strides = {int64_t{1} << 60}; }, "operands[0].strides");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].spec.strides = {0}; }, "operands[1].strides", "overlap");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands.resize(65, r->operands[0]); }, "operands", "at most 64");
   // An input may repeat its elements.
   OpRequest repeated = base;
   repeated.operands[0].spec.strides = {0};
@@ -112,109 +146,188 @@ TEST(Operands, AreCheckedByThemselves) {
 
 TEST(Operands, HaveTheirRoles) {
   const OpRequest base = AllReduce(8);
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].role = static_cast<Role>(0); }, "operands[0].role");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[0].role = static_cast<Role>(40); }, "operands[0].role");
-  ExpectRefused(base, [](OpRequest* r) { r->operands.pop_back(); }, "operands", "needs an operand of role output");
-  ExpectRefused(base, [](OpRequest* r) { r->operands.push_back(r->operands[0]); }, "operands[2].role");
-  ExpectRefused(base, [](OpRequest* r) { r->operands.push_back(Tensor(Role::kBias, DType::kF32, {8})); },
-                "operands[2].role", "no operand of role bias");
-  ExpectRefused(Request(Op::kBarrier, {}), [](OpRequest* r) { *r = Request(Op::kBarrier, AllReduce(8).operands); },
-                "operands[0].role");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[0].role = static_cast<Role>(0); }, "operands[0].role");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[0].role = static_cast<Role>(40); }, "operands[0].role");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands.pop_back(); }, "operands", "needs an operand of role output");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands.push_back(r->operands[0]); }, "operands[2].role");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands.push_back(Tensor(Role::kBias, DType::kF32, {8})); },
+      "operands[2].role", "no operand of role bias");
+  ExpectRefused(
+      Request(Op::kBarrier, {}), [](OpRequest* r) { *r = Request(Op::kBarrier, AllReduce(8).operands); },
+      "operands[0].role");
 }
 
 TEST(Aliases, AreChecked) {
   OpRequest base = AllReduce(8);
   base.operands[1].alias_of = 0;
   const std::string field = "operands[1].alias_of";
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].alias_of = 2; }, field);
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].alias_of = 1; }, field);
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].alias_of = -2; }, field);
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].spec.shape = {7}; }, field, "equal shapes");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].spec.strides = {2}; }, field, "equal strides");
-  ExpectRefused(base, [](OpRequest* r) { r->operands[1].symmetric = true; }, field, "symmetric");
-  ExpectRefused(AllReduce(8), [](OpRequest* r) { r->operands[0].alias_of = 1; }, "operands[0].alias_of");
-  ExpectRefused(GatherMatmul(4, 4, 4, 4), [](OpRequest* r) { r->operands[2].alias_of = 0; },
-                "operands[2].alias_of", "only the output of");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].alias_of = 2; }, field);
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].alias_of = 1; }, field);
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].alias_of = -2; }, field);
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].spec.shape = {7}; }, field, "equal shapes");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].spec.strides = {2}; }, field, "equal strides");
+  ExpectRefused(
+      base, [](OpRequest* r) { r->operands[1].symmetric = true; }, field, "symmetric");
+  ExpectRefused(
+      AllReduce(8), [](OpRequest* r) { r->operands[0].alias_of = 1; }, "operands[0].alias_of");
+  ExpectRefused(
+      GatherMatmul(4, 4, 4, 4), [](OpRequest* r) { r->operands[2].alias_of = 0; }, "operands[2].alias_of",
+      "only the output of");
 }
 
 TEST(Collectives, CheckShapes) {
-  ExpectRefused(AllReduce(8), [](OpRequest* r) { r->operands[1].spec.shape = {9}; }, "operands[1].shape",
-                "must be [8], not [9]");
-  ExpectRefused(AllReduce(8), [](OpRequest* r) { r->operands[1].spec.dtype = DType::kF16; }, "operands[1].dtype",
-                "must be f32");
-  ExpectRefused(Gather(), [](OpRequest* r) { r->dim = 2; }, "dim", "out of range for 2 dimensions");
-  ExpectRefused(Gather(), [](OpRequest* r) { r->dim = -3; }, "dim");
-  ExpectRefused(Gather(), [](OpRequest* r) { r->operands[1].spec.shape = {3, 8}; }, "operands[1].shape",
-                "must be [12, 2]");
-  OpRequest scatter = Request(Op::kReduceScatter, {Tensor(Role::kInput, DType::kF32, {8}),
-                                                   Tensor(Role::kOutput, DType::kF32, {2})});
-  ExpectRefused(scatter, [](OpRequest* r) { r->operands[0].spec.shape = {10}; }, "operands[0].shape",
-                "extent 10 along dimension 0 of [10] is not divisible by the world size 4");
-  ExpectRefused(scatter, [](OpRequest* r) { r->operands[0].spec.shape = r->operands[1].spec.shape = {}; }, "dim");
+  ExpectRefused(
+      AllReduce(8), [](OpRequest* r) { r->operands[1].spec.shape = {9}; }, "operands[1].shape",
+      "must be [8], not [9]");
+  ExpectRefused(
+      AllReduce(8), [](OpRequest* r) { r->operands[1].spec.dtype = DType::kF16; }, "operands[1].dtype",
+      "must be f32");
+  ExpectRefused(
+      Gather(), [](OpRequest* r) { r->dim = 2; }, "dim", "out of range for 2 dimensions");
+  ExpectRefused(
+      Gather(), [](OpRequest* r) { r->dim = -3; }, "dim");
+  ExpectRefused(
+      Gather(),
+      [](OpRequest* r) {
+        r->operands[1].spec.shape = {3, 8};
+      },
+      "operands[1].shape", "must be [12, 2]");
+  OpRequest scatter = Request(
+      Op::kReduceScatter, {Tensor(Role::kInput, DType::kF32, {8}), Tensor(Role::kOutput, DType::kF32, {2})});
+  ExpectRefused(
+      scatter, [](OpRequest* r) { r->operands[0].spec.shape = {10}; }, "operands[0].shape",
+      "extent 10 along dimension 0 of [10] is not divisible by the world size 4");
+  ExpectRefused(
+      scatter, [](OpRequest* r) { r->operands[0].spec.shape = r->operands[1].spec.shape = {}; }, "dim");
 }
 
 TEST(Matmuls, CheckShapesAndTypes) {
   const OpRequest gather = GatherMatmul(4, 8, 6, 5);
-  ExpectRefused(gather, [](OpRequest* r) { r->operands[0].spec.shape = {40}; }, "operands[0].shape",
-                "at least 2 dimensions");
-  ExpectRefused(gather, [](OpRequest* r) { r->dim = 2; }, "dim");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands[1].spec.shape = {5, 6, 1}; }, "operands[1].shape");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands[1].spec.shape = {4, 6}; }, "operands[1].shape",
-                "has 4 rows; A's K is 5");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands[2].spec.shape = {8, 6}; }, "operands[2].shape",
-                "must be [32, 6], not [8, 6]");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands[0].spec.dtype = DType::kI32; }, "operands[0].dtype");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands[1].spec.dtype = DType::kBf16; }, "operands[1].dtype");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands[2].spec.dtype = DType::kBf16; }, "operands[2].dtype");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands.push_back(r->operands[1]); }, "operands",
-                "2 operands of role b but 1 of role c");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands.push_back(Tensor(Role::kGatheredA, DType::kF32, {8, 5})); },
-                "operands[3].shape", "must be [32, 5]");
-  ExpectRefused(gather, [](OpRequest* r) { r->operands.push_back(Tensor(Role::kGatheredA, DType::kF16, {32, 5})); },
-                "operands[3].dtype");
+  ExpectRefused(
+      gather, [](OpRequest* r) { r->operands[0].spec.shape = {40}; }, "operands[0].shape",
+      "at least 2 dimensions");
+  ExpectRefused(
+      gather, [](OpRequest* r) { r->dim = 2; }, "dim");
+  ExpectRefused(
+      gather,
+      [](OpRequest* r) {
+        r->operands[1].spec.shape = {5, 6, 1};
+      },
+      "operands[1].shape");
+  ExpectRefused(
+      gather,
+      [](OpRequest* r) {
+        r->operands[1].spec.shape = {4, 6};
+      },
+      "operands[1].shape", "has 4 rows; A's K is 5");
+  ExpectRefused(
+      gather,
+      [](OpRequest* r) {
+        r->operands[2].spec.shape = {8, 6};
+      },
+      "operands[2].shape", "must be [32, 6], not [8, 6]");
+  ExpectRefused(
+      gather, [](OpRequest* r) { r->operands[0].spec.dtype = DType::kI32; }, "operands[0].dtype");
+  ExpectRefused(
+      gather, [](OpRequest* r) { r->operands[1].spec.dtype = DType::kBf16; }, "operands[1].dtype");
+  ExpectRefused(
+      gather, [](OpRequest* r) { r->operands[2].spec.dtype = DType::kBf16; }, "operands[2].dtype");
+  ExpectRefused(
+      gather, [](OpRequest* r) { r->operands.push_back(r->operands[1]); }, "operands",
+      "2 operands of role b but 1 of role c");
+  ExpectRefused(
+      gather,
+      [](OpRequest* r) {
+        r->operands.push_back(Tensor(Role::kGatheredA, DType::kF32, {8, 5}));
+      },
+      "operands[3].shape", "must be [32, 5]");
+  ExpectRefused(
+      gather,
+      [](OpRequest* r) {
+        r->operands.push_back(Tensor(Role::kGatheredA, DType::kF16, {32, 5}));
+      },
+      "operands[3].dtype");
   const OpRequest rows = MatmulScatter(4, 8, 8, 5), columns = MatmulScatter(4, 8, 8, 5, 1);
-  ExpectRefused(rows, [](OpRequest* r) { r->operands[0].spec.shape = {9, 5}; }, "operands[0].shape",
-                "extent 9 along dimension 0 is not divisible by the world size 4");
-  ExpectRefused(columns, [](OpRequest* r) { r->operands[1].spec.shape = {5, 9}; }, "operands[1].shape",
-                "its 9 columns are not divisible");
-  ExpectRefused(rows, [](OpRequest* r) { r->operands.push_back(Tensor(Role::kScaleA, DType::kF32, {})); },
-                "operands[3].role", "fp8");
+  ExpectRefused(
+      rows,
+      [](OpRequest* r) {
+        r->operands[0].spec.shape = {9, 5};
+      },
+      "operands[0].shape", "extent 9 along dimension 0 is not divisible by the world size 4");
+  ExpectRefused(
+      columns,
+      [](OpRequest* r) {
+        r->operands[1].spec.shape = {5, 9};
+      },
+      "operands[1].shape", "its 9 columns are not divisible");
+  ExpectRefused(
+      rows, [](OpRequest* r) { r->operands.push_back(Tensor(Role::kScaleA, DType::kF32, {})); },
+      "operands[3].role", "fp8");
 }
 
 TEST(Scales, AreChecked) {
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[3].spec.shape = {7}; }, "operands[3].shape",
-                "[7] is neither one element, nor [2, 3, 1], nor [8, 3, 1]");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[3].spec.dtype = DType::kF16; }, "operands[3].dtype");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[4].spec.shape = {5}; }, "operands[4].shape", "[1, 5]");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[4].spec.dtype = DType::kBf16; }, "operands[4].dtype");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands.push_back(r->operands[4]); }, "operands",
-                "2 operands of role scale_b for 1 of role b");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[5].spec.shape = {4}; }, "operands[5].shape");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[5].spec.dtype = DType::kF16; }, "operands[5].dtype");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[6].spec.shape = {2}; }, "operands[6].shape");
-  ExpectRefused(Fp8Gather(), [](OpRequest* r) { r->operands[6].spec.dtype = DType::kF16; }, "operands[6].dtype");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[3].spec.shape = {7}; }, "operands[3].shape",
+      "[7] is neither one element, nor [2, 3, 1], nor [8, 3, 1]");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[3].spec.dtype = DType::kF16; }, "operands[3].dtype");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[4].spec.shape = {5}; }, "operands[4].shape", "[1, 5]");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[4].spec.dtype = DType::kBf16; }, "operands[4].dtype");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands.push_back(r->operands[4]); }, "operands",
+      "2 operands of role scale_b for 1 of role b");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[5].spec.shape = {4}; }, "operands[5].shape");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[5].spec.dtype = DType::kF16; }, "operands[5].dtype");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[6].spec.shape = {2}; }, "operands[6].shape");
+  ExpectRefused(
+      Fp8Gather(), [](OpRequest* r) { r->operands[6].spec.dtype = DType::kF16; }, "operands[6].dtype");
   OpRequest scatter = MatmulScatter(4, 8, 8, 5, 0, DType::kF8E4M3);
   scatter.operands[2].spec.dtype = DType::kBf16;
   scatter.operands.push_back(Tensor(Role::kScaleA, DType::kF32, {8, 1}));
-  ExpectRefused(scatter, [](OpRequest* r) { r->operands[3].spec.shape = {2, 1}; }, "operands[3].shape",
-                "neither one element, nor [8, 1]");
+  ExpectRefused(
+      scatter,
+      [](OpRequest* r) {
+        r->operands[3].spec.shape = {2, 1};
+      },
+      "operands[3].shape", "neither one element, nor [8, 1]");
 }
 
 TEST(AsyncInput, IsChecked) {
-  ExpectRefused(Async(), [](OpRequest* r) { r->operands[3].spec.dtype = DType::kF32; }, "operands[3].dtype");
-  ExpectRefused(Async(), [](OpRequest* r) { r->operands[3].spec.shape = {0}; }, "operands[3].shape");
-  ExpectRefused(Async(), [](OpRequest* r) { r->operands[3].spec.shape = {3}; }, "operands[3].shape",
-                "8 rows are not divisible into 3 chunks");
-  ExpectRefused(Async(), [](OpRequest* r) { r->operands[3].spec.strides = {2}; }, "operands[3].strides");
-  ExpectRefused(Async(), [](OpRequest* r) { r->chunk_pivot = 4; }, "chunk_pivot", "chunk 4 of 4");
-  ExpectRefused(Async(), [](OpRequest* r) { r->chunk_pivot = -1; }, "chunk_pivot");
+  ExpectRefused(
+      Async(), [](OpRequest* r) { r->operands[3].spec.dtype = DType::kF32; }, "operands[3].dtype");
+  ExpectRefused(
+      Async(), [](OpRequest* r) { r->operands[3].spec.shape = {0}; }, "operands[3].shape");
+  ExpectRefused(
+      Async(), [](OpRequest* r) { r->operands[3].spec.shape = {3}; }, "operands[3].shape",
+      "8 rows are not divisible into 3 chunks");
+  ExpectRefused(
+      Async(), [](OpRequest* r) { r->operands[3].spec.strides = {2}; }, "operands[3].strides");
+  ExpectRefused(
+      Async(), [](OpRequest* r) { r->chunk_pivot = 4; }, "chunk_pivot", "chunk 4 of 4");
+  ExpectRefused(
+      Async(), [](OpRequest* r) { r->chunk_pivot = -1; }, "chunk_pivot");
 }
 
 class Transfers : public testing::Test {
  protected:
   Transfers() {
-    const OpRequest request = Request(Op::kSendReceive, {Tensor(Role::kInput, DType::kF32, {9}),
-                                                         Tensor(Role::kOutput, DType::kF32, {9})});
+    const OpRequest request = Request(
+        Op::kSendReceive, {Tensor(Role::kInput, DType::kF32, {9}), Tensor(Role::kOutput, DType::kF32, {9})});
     requests_ = OnAllRanks(request, 2);
     requests_[0].transfers = {{true, 1, 0}};
     requests_[1].transfers = {{false, 0, 1}};
@@ -295,10 +408,16 @@ TEST(Compare, NamesTheFieldAndEachRanksValue) {
          "rank 0 has output, rank 1 has output, rank 2 has c");
   expect([](OpRequest* r) { r->operands[0].spec.dtype = DType::kF16; }, "operands[0].dtype",
          "rank 0 has f32, rank 1 has f32, rank 2 has f16");
-  expect([](OpRequest* r) { r->operands[0].spec.shape = {3, 3}; }, "operands[0].shape",
-         "rank 0 has [3, 2], rank 1 has [3, 2], rank 2 has [3, 3]");
-  expect([](OpRequest* r) { r->operands[0].spec.strides = {1, 3}; }, "operands[0].strides",
-         "rank 0 has [2, 1], rank 1 has [2, 1], rank 2 has [1, 3]");
+  expect(
+      [](OpRequest* r) {
+        r->operands[0].spec.shape = {3, 3};
+      },
+      "operands[0].shape", "rank 0 has [3, 2], rank 1 has [3, 2], rank 2 has [3, 3]");
+  expect(
+      [](OpRequest* r) {
+        r->operands[0].spec.strides = {1, 3};
+      },
+      "operands[0].strides", "rank 0 has [2, 1], rank 1 has [2, 1], rank 2 has [1, 3]");
   expect([](OpRequest* r) { r->operands[1].symmetric = true; }, "operands[1].symmetric",
          "rank 0 has false, rank 1 has false, rank 2 has true");
   expect([](OpRequest* r) { r->operands[1].alias_of = 0; }, "operands[1].alias_of",

@@ -1,8 +1,7 @@
-#include "daemon/planner/views.h"
-
 #include <gtest/gtest.h>
 
 #include "daemon/planner/text.h"
+#include "daemon/planner/views.h"
 
 namespace tandem::plan {
 namespace {
@@ -50,7 +49,8 @@ TEST(Parts, CoverEverythingOnce) {
       for (int64_t granule : {0, 1, 4, 16}) {
         int64_t next = 0;
         for (int i = 0; i < parts; ++i) {
-          const Range range = granule == 0 ? BalancedPart(total, parts, i) : AlignedPart(total, parts, i, granule);
+          const Range range =
+              granule == 0 ? BalancedPart(total, parts, i) : AlignedPart(total, parts, i, granule);
           if (range.length > 0) {
             EXPECT_EQ(range.begin, next);
             EXPECT_TRUE(granule == 0 || range.begin % granule == 0);
