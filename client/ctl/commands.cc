@@ -1,0 +1,173 @@
+#include "client/ctl/commands.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "client/ctl/views.h"
+
+namespace tandem::ctl {
+namespace {
+
+using admin::v1::Admin;
+using admin::v1::AdminControl;
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+// The reply's fields by their names in admin.proto, all of them; 64-bit integers are strings, as Protobuf's JSON has it.
+Status PrintJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (auto status = google::protobuf::util::MessageToJsonString(message, &text, options); !status.ok()) {
+    return Internal("the reply cannot be written as JSON: " + std::string(status.message()));
+  }
+  Print(text);
+  return Status::Ok();
+}
+
+template <typename Request, typename Reply>
+Result<Reply> Ask(const Connection& connection,
+                  grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                  const Request& request = {}) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Reader());
+  Reply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, method, request, &reply));
+  return reply;
+}
+
+template <typename Reply, typename View>
+Status Show(const Reply& reply, bool json, View view) {
+  if (json) return PrintJson(reply);
+  Print(view(reply));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ShowTopology(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTopology));
+  if (options.json) return PrintJson(reply);
+  TANDEM_ASSIGN_OR_RETURN(std::string text, TopologyText(reply));
+  Print(text);
+  return Status::Ok();
+}
+
+Status ShowDoctor(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::Doctor));
+  TANDEM_RETURN_IF_ERROR(Show(reply, options.json, DoctorText));
+  for (const auto& finding : reply.findings()) {
+    if (finding.severity() == admin::v1::Finding::FAILURE) return FailedPrecondition("the node is not healthy");
+  }
+  return Status::Ok();
+}
+
+Status ShowSessions(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListSessions));
+  return Show(reply, options.json, SessionsText);
+}
+
+Status ShowGroups(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListGroups));
+  return Show(reply, options.json, GroupsText);
+}
+
+Status ShowPools(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListPools));
+  return Show(reply, options.json, [&](const auto& r) { return PoolsText(r, options.segments); });
+}
+
+Status ShowPlans(const Connection& connection, const CommandOptions& options) {
+  admin::v1::ListPlansRequest request;
+  request.set_group_id(options.group_id);
+  request.set_plan_id(options.id);
+  request.set_programs(options.programs);
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListPlans, request));
+  return Show(reply, options.json, [&](const admin::v1::ListPlansReply& r) {
+    if (options.id == 0 && !options.programs) return PlansText(r);
+    std::string text;
+    for (const auto& plan : r.plans()) text += (text.empty() ? "" : "\n") + PlanText(plan);
+    return text;
+  });
+}
+
+Status ShowQueue(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetQueue));
+  return Show(reply, options.json, QueueText);
+}
+
+Status ShowStats(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetStats));
+  return Show(reply, options.json, StatsText);
+}
+
+Status ShowTop(const Connection& connection, const CommandOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  bool live = !options.once && !options.json && ::isatty(STDOUT_FILENO) != 0;
+  admin::v1::GetStatsReply before;
+  auto then = Clock::now();
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(auto now, Ask(connection, &Admin::Stub::GetStats));
+    if (options.json) return PrintJson(now);
+    TANDEM_ASSIGN_OR_RETURN(auto plans, Ask(connection, &Admin::Stub::ListPlans));
+    double seconds = std::chrono::duration<double>(Clock::now() - then).count();
+    then = Clock::now();
+    std::string screen = TopText(before, now, seconds, plans);
+    Print(live ? "\033[H\033[2J" + screen : screen);
+    std::fflush(stdout);
+    if (!live) return Status::Ok();
+    before = std::move(now);
+    std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_seconds));
+  }
+}
+
+Status WriteTrace(const Connection& connection, const CommandOptions& options) {
+  admin::v1::GetTraceRequest request;
+  request.set_last(options.last);
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTrace, request));
+  if (options.output.empty() || options.output == "-") {
+    Print(reply.chrome_trace_json() + "\n");
+    return Status::Ok();
+  }
+  std::ofstream file(options.output, std::ios::binary);
+  file << reply.chrome_trace_json() << "\n";
+  file.close();
+  if (!file) return Status(Code::kInternal, "cannot write " + options.output);
+  std::fprintf(stderr, "%s: %zu bytes (chrome://tracing or ui.perfetto.dev)\n", options.output.c_str(),
+               reply.chrome_trace_json().size() + 1);
+  return Status::Ok();
+}
+
+Status Drain(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
+  admin::v1::DrainRequest request;
+  auto wait = std::chrono::milliseconds(static_cast<int64_t>(options.drain_seconds * 1000));
+  request.set_deadline_ms(static_cast<uint32_t>(wait.count()));
+  request.set_undo(options.undo);
+  admin::v1::DrainReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Drain, request, &reply, wait));
+  TANDEM_RETURN_IF_ERROR(Show(reply, options.json, [&](const admin::v1::DrainReply& r) {
+    return std::string(options.undo ? "serving again: " : "draining: ") + std::to_string(r.sessions_left()) +
+           " sessions, " + std::to_string(r.groups_left()) + " groups" + (options.undo ? "\n" : " left\n");
+  }));
+  if (!options.undo && reply.groups_left() != 0) return FailedPrecondition("groups are left (tandemctl groups)");
+  return Status::Ok();
+}
+
+Status Evict(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
+  admin::v1::EvictRequest request;
+  request.set_session_id(options.id);
+  admin::v1::EvictReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Evict, request, &reply));
+  return Show(reply, options.json, [&](const auto&) {
+    return "session " + std::to_string(options.id) + " has ended; its process has not\n";
+  });
+}
+
+}  // namespace tandem::ctl
