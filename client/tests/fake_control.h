@@ -1,0 +1,133 @@
+// File: fake_control.h
+//
+// A control half without a daemon: it answers from memory, makes real channels, and hands their engine's ends to the test,
+// which plays the engine.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/lib/control_api.h"
+#include "common/queue/channel.h"
+
+namespace tandem::client {
+
+// What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
+struct FakeDaemon {
+  std::mutex mutex;
+  ControlCallbacks callbacks;
+  std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
+  std::vector<uint64_t> released_plans, closed_channels, deregistered;
+  std::atomic<uint64_t> next_id{1};
+  std::atomic<bool> gone{false};
+  std::atomic<int> destroyed{0};
+  UniqueFd lease;
+
+  ChannelConsumer* Engine(size_t index) {
+    std::lock_guard lock(mutex);
+    return index < engines.size() ? engines[index].get() : nullptr;
+  }
+};
+
+class FakeControl final : public Control {
+ public:
+  explicit FakeControl(std::shared_ptr<FakeDaemon> daemon) : daemon_(std::move(daemon)) {}
+  ~FakeControl() override { ++daemon_->destroyed; }
+
+  Result<AttachInfo> Attach(const ConnectOptions&, const std::string&, ControlCallbacks callbacks) override {
+    daemon_->callbacks = std::move(callbacks);
+    AttachInfo info;
+    info.session_id = 7;
+    info.backend = "host";
+    info.gpus = {{"GPU-0", "emulated", 0, 1 << 30}};
+    return info;
+  }
+  Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) override {
+    JoinInfo info;
+    info.group_id = 11;
+    info.incarnation = 1;
+    info.generation = 1;
+    info.gpu_uuids.assign(static_cast<size_t>(options.world_size), gpu_uuid);
+    return info;
+  }
+  Status LeaveGroup(uint64_t, Milliseconds) override { return Answer(); }
+  Result<uint64_t> Empty(const TensorSpec&, const std::string&, const std::string&) override {
+    return daemon_->next_id++;
+  }
+  Result<RendezvousInfo> Rendezvous(uint64_t, uint64_t, Milliseconds) override {
+    RendezvousInfo info;
+    info.rank = 0;
+    info.world_size = 2;
+    info.segment_bytes = 8192;
+    info.buffer_bytes = 4096;
+    info.pad_offset = 4096;
+    info.pad_bytes = 4096;
+    info.registration_id = daemon_->next_id++;
+    for (int i = 0; i < 2; ++i) {
+      TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("fake-segment", info.segment_bytes));
+      info.segments.push_back(std::move(fd));
+    }
+    return info;
+  }
+  Status Free(uint64_t) override { return Answer(); }
+  Result<uint64_t> Register(const std::string&, uint64_t, const std::vector<int>&,
+                            const std::vector<uint64_t>&) override {
+    return daemon_->next_id++;
+  }
+  Status Deregister(uint64_t id) override {
+    std::lock_guard lock(daemon_->mutex);
+    daemon_->deregistered.push_back(id);
+    return Answer();
+  }
+  Result<PlanInfo> Prepare(uint64_t, const std::string& key, const OpRequest& request, Milliseconds) override {
+    std::lock_guard lock(daemon_->mutex);
+    PlanInfo info;
+    info.plan_id = plans_.try_emplace(key, 100 + plans_.size()).first->second;
+    info.key = key;
+    for (const Operand& operand : request.operands) {
+      TANDEM_ASSIGN_OR_RETURN(int64_t bytes, SpanBytes(operand.spec));
+      info.slot_bytes.push_back(static_cast<uint64_t>(bytes));
+    }
+    return info;
+  }
+  Status ReleasePlan(uint64_t id) override {
+    std::lock_guard lock(daemon_->mutex);
+    daemon_->released_plans.push_back(id);
+    return Answer();
+  }
+  Result<ChannelInfo> OpenChannel(const std::string&, uint32_t entries) override {
+    TANDEM_RETURN_IF_ERROR(Answer());
+    TANDEM_ASSIGN_OR_RETURN(ChannelMemory memory, CreateChannelMemory(entries));
+    TANDEM_ASSIGN_OR_RETURN(ChannelConsumer engine,
+                            ChannelConsumer::Map(memory.ring.get(), memory.words.get(), entries));
+    std::lock_guard lock(daemon_->mutex);
+    daemon_->engines.push_back(std::make_unique<ChannelConsumer>(std::move(engine)));
+    ChannelInfo info;
+    info.channel_id = daemon_->next_id++;
+    info.ring = std::move(memory.ring);
+    info.words = std::move(memory.words);
+    return info;
+  }
+  Status CloseChannel(uint64_t id) override {
+    std::lock_guard lock(daemon_->mutex);
+    daemon_->closed_channels.push_back(id);
+    return Answer();
+  }
+  Result<uint64_t> Launch(const DirectLaunch&) override { return daemon_->next_id++; }
+  Status WaitLaunch(uint64_t, Milliseconds) override { return Answer(); }
+  Status Check() override { return Answer(); }
+  Status Detach() override { return Answer(); }
+  void Shutdown() override {}
+  int LeaseFd() const override { return daemon_->lease.get(); }
+
+ private:
+  Status Answer() const { return daemon_->gone.load() ? Unavailable("the fake daemon is gone") : Status::Ok(); }
+
+  const std::shared_ptr<FakeDaemon> daemon_;
+  std::map<std::string, uint64_t> plans_;
+};
+
+}  // namespace tandem::client
