@@ -1,0 +1,155 @@
+#include "common/queue/channel.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "common/queue/futex.h"
+
+namespace tandem {
+namespace {
+
+struct Ends {
+  explicit Ends(uint32_t entries) {
+    memory = std::move(*CreateChannelMemory(entries));
+    producer = std::move(*ChannelProducer::Map(memory.ring.get(), memory.words.get(), entries));
+    consumer = std::move(*ChannelConsumer::Map(memory.ring.get(), memory.words.get(), entries));
+  }
+  ChannelMemory memory;
+  ChannelProducer producer;
+  ChannelConsumer consumer;
+};
+
+TEST(ChannelTest, RefusesSizesThatAreNoPowerOfTwo) {
+  for (uint32_t entries : {0u, 1u, 3u, 100u, kMaxChannelEntries * 2}) {
+    EXPECT_EQ(CreateChannelMemory(entries).status().code(), Code::kInvalidArgument) << entries;
+  }
+}
+
+TEST(ChannelTest, RefusesDescriptorsThatAreNoChannel) {
+  Ends ends(8);
+  EXPECT_FALSE(ChannelConsumer::Map(ends.memory.words.get(), ends.memory.ring.get(), 8).ok());
+  EXPECT_FALSE(ChannelConsumer::Map(ends.memory.ring.get(), ends.memory.words.get(), 16).ok());
+}
+
+TEST(ChannelTest, EntriesCrossWholeAndInOrderOverManyWraps) {
+  Ends ends(4);
+  LaunchEntry taken;
+  for (uint64_t i = 1; i <= 1000; ++i) {
+    LaunchEntry entry;
+    entry.plan_id = i * 3;
+    entry.binding_count = kMaxBindings;
+    for (int b = 0; b < kMaxBindings; ++b) entry.bindings[b] = {i, i + static_cast<uint64_t>(b)};
+    ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+    ASSERT_TRUE(ends.consumer.Poll(&taken));
+    EXPECT_EQ(taken.sequence, i);
+    EXPECT_EQ(taken.plan_id, i * 3);
+    EXPECT_EQ(taken.bindings[23].offset, i + 23);
+  }
+  EXPECT_FALSE(ends.consumer.Poll(&taken));
+}
+
+TEST(ChannelTest, AFullRingSaysSoAndTakesNoSequence) {
+  Ends ends(4);
+  LaunchEntry entry;
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+  EXPECT_EQ(ends.producer.TryPush(&entry).code(), Code::kResourceExhausted);
+  EXPECT_EQ(ends.producer.NextSequence(), 5u);
+  ASSERT_TRUE(ends.consumer.Poll(&entry));
+  EXPECT_EQ(ends.producer.Room(), 1u);
+  EXPECT_TRUE(ends.producer.TryPush(&entry).ok());
+}
+
+TEST(ChannelTest, OutcomesArePublishedAndOverwrittenOnesAreKnownAsSuch) {
+  Ends ends(4);
+  ends.consumer.PublishStatus(1, Code::kDeadlineExceeded, "rank 2 is late", 7, 2);
+  ends.consumer.Complete(1);
+  LaunchOutcome outcome = ends.producer.Outcome(1);
+  EXPECT_EQ(outcome.status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(outcome.status.message(), "rank 2 is late");
+  EXPECT_EQ(outcome.who_rank, 2);
+  EXPECT_EQ(outcome.generation, 7u);
+  EXPECT_EQ(ends.producer.Failures(), 1u);
+  EXPECT_EQ(ends.producer.Outcome(2).status.code(), Code::kFailedPrecondition);
+  ends.consumer.PublishOk(5, 7);
+  EXPECT_TRUE(ends.producer.Outcome(5).status.ok());
+  EXPECT_EQ(ends.producer.Outcome(1).status.code(), Code::kDataLoss);
+}
+
+TEST(ChannelTest, LongTextsAreCut) {
+  Ends ends(4);
+  ends.consumer.PublishStatus(1, Code::kInternal, std::string(5000, 'x'), 1);
+  EXPECT_EQ(ends.producer.Outcome(1).status.message(), std::string(kStatusTextBytes - 1, 'x'));
+}
+
+TEST(ChannelTest, ReleaseFreesEveryWaitKeepsTheFirstReasonAndServesReplays) {
+  Ends ends(4);
+  LaunchEntry entry;
+  ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+  ChannelWords words = std::move(*ChannelWords::Map(ends.memory.words.get(), 4));
+  words.Release(Code::kAborted, "the engine ended");
+  words.Release(Code::kUnavailable, "too late");
+  EXPECT_EQ(ends.producer.Done(), kReleaseValue);
+  EXPECT_EQ(ends.producer.Outcome(1).status, Aborted("the engine ended"));
+  EXPECT_EQ(ends.producer.TryPush(&entry).code(), Code::kUnavailable);
+  ends.producer.captured_done(3)->store(0);  // a replayed graph's last write
+  words.Release(Code::kAborted, "");
+  EXPECT_EQ(ends.producer.captured_done(3)->load(), kReleaseValue);
+}
+
+TEST(ChannelTest, CapturedSlotsAreReusedOnlyAfterTheEngineHasTakenNote) {
+  Ends ends(128);
+  LaunchEntry entry;
+  std::vector<int> slots;
+  for (int i = 0; i < kCapturedSlots; ++i) slots.push_back(*ends.producer.Arm(&entry));
+  EXPECT_EQ(ends.producer.Arm(&entry).status().code(), Code::kResourceExhausted);
+  LaunchEntry taken;
+  while (ends.consumer.Poll(&taken)) ends.consumer.SetArmed(taken.captured_slot, true);
+  ASSERT_TRUE(ends.producer.Disarm(slots[5]).ok());
+  EXPECT_EQ(ends.producer.Arm(&entry).status().code(), Code::kResourceExhausted);
+  ASSERT_TRUE(ends.consumer.Poll(&taken));
+  EXPECT_EQ(taken.kind, EntryKind::kDisarm);
+  ends.consumer.SetArmed(taken.captured_slot, false);
+  EXPECT_EQ(*ends.producer.Arm(&entry), slots[5]);
+}
+
+TEST(ChannelTest, ALyingProducerIndexNeverLeavesTheRing) {
+  Ends ends(4);
+  Mapping ring = std::move(*Mapping::Map(ends.memory.ring.get(), 0, RingBytes(4), true));
+  ring.As<RingHeader>()->producer.store(~uint64_t{0});
+  ring.As<RingHeader>()->entries.store(1u << 30);
+  LaunchEntry taken;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(ends.consumer.Poll(&taken));  // garbage, which the engine's checks refuse
+  EXPECT_EQ(taken.plan_id, 0u);
+}
+
+TEST(ChannelTest, APushWakesASleepingEngine) {
+  Ends ends(8);
+  constexpr uint64_t kPushes = 200;
+  std::thread engine([&] {
+    LaunchEntry taken;
+    for (uint64_t i = 1; i <= kPushes;) {
+      if (ends.consumer.Poll(&taken)) {
+        EXPECT_EQ(taken.sequence, i++);
+        continue;
+      }
+      ends.consumer.AnnounceSleep();
+      FutexWaiter waiter{ends.consumer.sleep_word(), 1};
+      // A lost wake would sleep for the whole ten seconds, and the test's deadline below would tell.
+      if (!ends.consumer.HasEntry()) FutexWaitAny({&waiter, 1}, 10'000'000'000);
+      ends.consumer.EndSleep();
+    }
+  });
+  auto start = std::chrono::steady_clock::now();
+  for (uint64_t i = 1; i <= kPushes; ++i) {
+    LaunchEntry entry;
+    while (!ends.producer.TryPush(&entry).ok()) std::this_thread::yield();
+    if (i % 3 == 0) std::this_thread::yield();
+  }
+  engine.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(9));
+}
+
+}  // namespace
+}  // namespace tandem
