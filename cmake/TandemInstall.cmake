@@ -1,0 +1,32 @@
+# What `cmake --install` puts where: libraries, headers, programs, and the package that find_package(Tandem) finds.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+target_include_directories(tandem INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+set_target_properties(tandem PROPERTIES EXPORT_NAME tandem)
+target_compile_features(tandem INTERFACE cxx_std_20)
+
+# The control half lies beside libtandem.so, where it is looked for.
+install(TARGETS tandem EXPORT TandemTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
+install(TARGETS tandem_control_half LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
+install(DIRECTORY "${CMAKE_SOURCE_DIR}/client/include/tandem" "${CMAKE_SOURCE_DIR}/common/include/tandem"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT client FILES_MATCHING PATTERN "*.h")
+foreach(program tandemd tandem-engine tandemctl)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT daemon)
+  endif()
+endforeach()
+foreach(directory systemd config)
+  if(EXISTS "${CMAKE_SOURCE_DIR}/deploy/${directory}")
+    install(DIRECTORY "${CMAKE_SOURCE_DIR}/deploy/${directory}" DESTINATION "${CMAKE_INSTALL_DATADIR}/tandem"
+      COMPONENT daemon)
+  endif()
+endforeach()
+
+set(TANDEM_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tandem")
+install(EXPORT TandemTargets NAMESPACE Tandem:: DESTINATION "${TANDEM_PACKAGE_DIR}" COMPONENT client)
+configure_package_config_file("${CMAKE_SOURCE_DIR}/cmake/TandemConfig.cmake.in"
+  "${CMAKE_BINARY_DIR}/TandemConfig.cmake" INSTALL_DESTINATION "${TANDEM_PACKAGE_DIR}")
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/TandemConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_BINARY_DIR}/TandemConfig.cmake" "${CMAKE_BINARY_DIR}/TandemConfigVersion.cmake"
+  DESTINATION "${TANDEM_PACKAGE_DIR}" COMPONENT client)
