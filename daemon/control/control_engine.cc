@@ -12,6 +12,7 @@ namespace tandem::daemon {
 namespace {
 
 constexpr std::chrono::seconds kInstallDeadline{60};
+constexpr std::chrono::milliseconds kRetryPause{100};
 
 bool UsesGpu(const Group& group, int gpu) {
   return std::any_of(group.members.begin(), group.members.end(), [&](const Member& m) { return m.gpu == gpu; });
@@ -96,7 +97,7 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
     }
   }
   registry_->engines_changed.notify_all();
-  Log(LogSeverity::kError, "gpu=" + std::to_string(gpu) + " " + text);
+  Log(registry_->stopping ? LogSeverity::kInfo : LogSeverity::kError, "gpu=" + std::to_string(gpu) + " " + text);
 }
 
 void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
@@ -121,6 +122,8 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
     if (status.detail().reason == "ENGINE_DOWN" || status.code() == Code::kUnavailable) {
       // Another engine went: what the others were given goes, and the next OnEngineUp comes back to it.
       UninstallLocked(*group, -1);
+      // Its end may not have been reported yet: no hurry.
+      registry_->engines_changed.wait_for(lock, kRetryPause);
       bool all_up = true;
       for (const Member& m : group->members) all_up &= registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
       if (all_up && !registry_->stopping) background_->Post([this, group] { RestoreGroup(group); });

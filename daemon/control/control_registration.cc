@@ -64,7 +64,8 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
     }
   }
   Status status = batch->Wait(waiter);
-  if (!status.ok() && status.detail().reason != "ENGINE_DOWN") {
+  // An engine that ends meanwhile gets it in its next life.
+  if (!status.ok() && status.code() != Code::kUnavailable) {
     Deregister(session, id, waiter).ok();
     return status;
   }
