@@ -12,8 +12,9 @@
 namespace tandem::daemon {
 namespace {
 
-// Plans with statistics of their own on one GPU; more are counted in the totals only. 1 KiB each, touched when used.
-constexpr uint32_t kPlanRows = 1 << 14;
+// Plans with statistics of their own on one GPU; more are counted in the totals only. 1 KiB each, and all of them become
+// resident with the first reading.
+constexpr uint32_t kPlanRows = 1 << 11;
 constexpr std::chrono::milliseconds kEnginesDeadline{60000};
 // No keeper waits so long in one turn of its loop.
 constexpr std::chrono::milliseconds kKeeperLimit{20000};

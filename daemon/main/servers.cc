@@ -34,11 +34,15 @@ Result<std::unique_ptr<grpc::Server>> Build(grpc::ServerBuilder& builder, const 
   return server;
 }
 
-// The health service's messages are one string and one enum: sent as bytes, they need no generated code.
-Status AskHealth(const std::string& socket) {
+// One call that touches the registry: what listens, answers.
+Status AskStats(const std::string& socket) {
   auto channel = grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials());
-  auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(10);
-  if (!channel->WaitForConnected(deadline)) return Unavailable("no answer at " + socket);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  context.set_wait_for_ready(true);
+  admin::v1::GetStatsReply reply;
+  grpc::Status status = admin::v1::Admin::NewStub(channel)->GetStats(&context, {}, &reply);
+  if (!status.ok()) return Unavailable("no answer at our own " + socket + ": " + status.error_message());
   return Status::Ok();
 }
 
@@ -98,8 +102,8 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
 }
 
 Status Servers::DialSelf() const {
-  TANDEM_RETURN_IF_ERROR(AskHealth(parts_->client_path));
-  return AskHealth(parts_->admin_path);
+  TANDEM_RETURN_IF_ERROR(AskStats(parts_->client_path));
+  return AskStats(parts_->admin_path);
 }
 
 }  // namespace tandem::daemon

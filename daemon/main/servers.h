@@ -22,7 +22,7 @@ class Servers {
   // Stops at once: calls in progress are cancelled.
   ~Servers();
 
-  // Asks both servers' health over their sockets; the first that does not answer SERVING in 10 s.
+  // Makes one call over each socket; UNAVAILABLE names the one that does not answer in 10 s.
   Status DialSelf() const;
 
  private:

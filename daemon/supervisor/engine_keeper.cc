@@ -144,7 +144,7 @@ std::string EngineKeeper::RunOnce() {
     exit = EndProcess(process, *connection, reason);
     Dispatch(*connection);  // its last words
   }
-  std::string why = reason.empty() ? exit : reason + "; " + exit;
+  std::string why = reason.empty() || reason == exit ? exit : reason + "; " + exit;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status_.pid = 0;
