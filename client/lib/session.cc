@@ -45,13 +45,14 @@ Session::~Session() {
     std::lock_guard lock(state_mutex_);
     stopping_ = true;
   }
-  state_changed_.notify_all();
+  state_changed_->notify_all();
   if (watchdog_ != nullptr) {
     watchdog_->join();
     delete watchdog_;
   }
   for (auto& [key, channel] : channels_) ChannelGraveyard::Get().Bury(std::move(channel));
   if (control_ != nullptr) control_->Shutdown();
+  delete state_changed_;
 }
 
 Status Session::CheckUsable() const {
@@ -182,7 +183,7 @@ void Session::HandleLost(const Status& why) {
     lost_ = why;
     is_lost_.store(true, std::memory_order_release);
   }
-  state_changed_.notify_all();
+  state_changed_->notify_all();
   ClientEvent event{ClientEvent::Kind::kDaemonLost, 0, -1, why};
   std::lock_guard lock(callback_mutex_);
   if (callback_) callback_(event);
@@ -197,7 +198,7 @@ void Session::Close(const Status& why) {
     }
     is_closed_.store(true, std::memory_order_release);
   }
-  state_changed_.notify_all();
+  state_changed_->notify_all();
   // Nobody serves these words from now on: streams that wait on them are let go, and the memory outlives them.
   ReleaseChannels(why);
 }
@@ -231,7 +232,7 @@ void Session::Watch() {
       lock.unlock();
       bool captured = ReleaseChannels(why);
       lock.lock();
-      if (!stopping_) state_changed_.wait_for(lock, captured ? kServeCaptured : kServeRest);
+      if (!stopping_) state_changed_->wait_for(lock, captured ? kServeCaptured : kServeRest);
       continue;
     }
     // Graphs that were captured on a channel since released (an engine's end) are served here from then on.
@@ -253,7 +254,7 @@ void Session::Watch() {
     }
     lock.lock();
     auto pause = captured ? kServeCaptured : any_captured ? kServeRest : kIdle;
-    if (!stopping_ && !is_lost_.load()) state_changed_.wait_for(lock, pause);
+    if (!stopping_ && !is_lost_.load()) state_changed_->wait_for(lock, pause);
   }
 }
 

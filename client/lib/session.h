@@ -89,7 +89,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::function<void(const ClientEvent&)> callback_;
 
   mutable std::mutex state_mutex_;
-  std::condition_variable state_changed_;
+  // Leaked in a forked child: destroying a condition variable waits for its waiters, which do not exist there.
+  std::condition_variable* const state_changed_ = new std::condition_variable;
   Status lost_;
   std::atomic<bool> is_lost_{false};
   std::atomic<bool> is_closed_{false};
