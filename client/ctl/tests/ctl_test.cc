@@ -19,7 +19,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 // Runs tandemctl: its exit code; standard output into `text`, standard error too.
-int Run(const std::string& arguments, std::string* text = nullptr) {
+int RunCtl(const std::string& arguments, std::string* text = nullptr) {
   FILE* pipe = ::popen((std::string(TANDEMCTL) + " " + arguments + " 2>&1").c_str(), "r");
   std::string output;
   std::array<char, 4096> buffer;
@@ -140,41 +140,41 @@ TEST(ExplainTest, SizeAndTopologyDecideTheAlgorithm) {
 
 TEST(ExitCodeTest, UsageFailureAndReach) {
   std::string text;
-  EXPECT_EQ(Run("", &text), 2);
-  EXPECT_EQ(Run("nonsense"), 2);
-  EXPECT_EQ(Run("evict"), 2);
-  EXPECT_EQ(Run("explain all_reduce --shape 4xx"), 2);
-  EXPECT_EQ(Run("explain no_such_op"), 2);
-  EXPECT_EQ(Run("explain all_reduce --topology /nonexistent.toml"), 4);
-  EXPECT_EQ(Run("--runtime-dir /nonexistent/tandem stats", &text), 3);
+  EXPECT_EQ(RunCtl("", &text), 2);
+  EXPECT_EQ(RunCtl("nonsense"), 2);
+  EXPECT_EQ(RunCtl("evict"), 2);
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 4xx"), 2);
+  EXPECT_EQ(RunCtl("explain no_such_op"), 2);
+  EXPECT_EQ(RunCtl("explain all_reduce --topology /nonexistent.toml"), 4);
+  EXPECT_EQ(RunCtl("--runtime-dir /nonexistent/tandem stats", &text), 3);
   EXPECT_THAT(text, HasSubstr("/nonexistent/tandem/client.sock"));
-  EXPECT_EQ(Run("drain --runtime-dir /nonexistent/tandem", &text), 3);
+  EXPECT_EQ(RunCtl("drain --runtime-dir /nonexistent/tandem", &text), 3);
   EXPECT_THAT(text, HasSubstr("admin.sock"));
-  EXPECT_EQ(Run("--help"), 0);
-  EXPECT_EQ(Run("--version", &text), 0);
+  EXPECT_EQ(RunCtl("--help"), 0);
+  EXPECT_EQ(RunCtl("--version", &text), 0);
   EXPECT_THAT(text, HasSubstr("tandemctl 0."));
 }
 
 TEST(ExitCodeTest, ExplainPrintsTextJsonAndPrograms) {
   std::string text;
-  EXPECT_EQ(Run("explain all_reduce --shape 1024 --program 0", &text), 0);
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 1024 --program 0", &text), 0);
   EXPECT_THAT(text, HasSubstr("one_shot"));
   EXPECT_THAT(text, HasSubstr("not chosen"));
   EXPECT_THAT(text, HasSubstr("program of rank 0"));
   EXPECT_THAT(text, Not(HasSubstr("program of rank 1")));
-  EXPECT_EQ(Run("explain matmul_reduce_scatter --shape 64x32 --b 32x48 --json --program -2", &text), 0);
+  EXPECT_EQ(RunCtl("explain matmul_reduce_scatter --shape 64x32 --b 32x48 --json --program -2", &text), 0);
   EXPECT_EQ(nlohmann::json::parse(text)["programs"].size(), 4u);
 }
 
 TEST(CompletionTest, KnowsEveryCommandAndIsValidShell) {
   std::string text;
-  ASSERT_EQ(Run("completion bash", &text), 0);
+  ASSERT_EQ(RunCtl("completion bash", &text), 0);
   for (const char* command : {"topo", "doctor", "explain", "evict", "completion"}) EXPECT_THAT(text, HasSubstr(command));
   EXPECT_EQ(::system((std::string(TANDEMCTL) + " completion bash | bash -n").c_str()), 0);
-  EXPECT_EQ(Run("completion zsh"), 0);
-  ASSERT_EQ(Run("completion fish", &text), 0);
+  EXPECT_EQ(RunCtl("completion zsh"), 0);
+  ASSERT_EQ(RunCtl("completion fish", &text), 0);
   EXPECT_THAT(text, HasSubstr("__fish_seen_subcommand_from trace"));
-  EXPECT_EQ(Run("completion tcsh"), 2);
+  EXPECT_EQ(RunCtl("completion tcsh"), 2);
 }
 
 }  // namespace
