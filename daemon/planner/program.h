@@ -92,7 +92,8 @@ struct ReduceStep {
   std::vector<View> sources;
   View dst;
   float scale = 1.0f;
-  // Then, once for the sum: dst = dst * result_scale + bias, before the rounding (matmul→reduce-scatter in fp8).
+  // Then, once for the sum and before the rounding: dst = (dst + bias) * result_scale, the order of a matmul's own
+  // epilogue.
   bool has_bias = false, has_result_scale = false;
   View bias;  // extents of dst's last dimension
   View result_scale;

@@ -83,7 +83,10 @@ Result<ByteBox> BoxOf(const View& view) {
     if (count == static_cast<int>(all.size())) return InvalidArgument("too many dimensions");
     all[count++] = {static_cast<uint64_t>(extent), bytes};
   }
-  if (empty) return box;
+  if (empty) {
+    box.repeats = false;  // there is no byte that could be reached twice
+    return box;
+  }
   // Smallest stride first: a dimension that continues the one before it merges with it.
   std::sort(all.begin(), all.begin() + count,
             [](const ByteBox::Dim& x, const ByteBox::Dim& y) { return x.stride < y.stride; });

@@ -147,15 +147,15 @@ void RunReduce(const BoxReduce& reduce, const TaskContext&) {
       if (reduce.scale != 1.0f) {
         for (int64_t i = 0; i < count; ++i) sums[i] *= reduce.scale;
       }
-      if (reduce.result_scale != nullptr) {
-        for (int64_t i = 0; i < count; ++i) sums[i] *= result_scale;
-      }
       if (reduce.has_bias) {
         int64_t bias_stride = box.inner_stride(destination_view + 1);
         int64_t bias_offset = offsets[destination_view + 1] + first * bias_stride;
         ConvertToFloat(reduce.bias.data + bias_offset * static_cast<int64_t>(DTypeBytes(reduce.bias.dtype)),
                        reduce.bias.dtype, bias_stride, count, bias);
         AddFloats(bias, count, sums);
+      }
+      if (reduce.result_scale != nullptr) {
+        for (int64_t i = 0; i < count; ++i) sums[i] *= result_scale;
       }
       ConvertFromFloat(sums, count, destination + first * destination_stride * element_bytes, reduce.dtype,
                        destination_stride);

@@ -298,8 +298,8 @@ class Interpreter {
       float sum = 0;
       for (const View& source : r.sources) sum += Load(source, launch, e);
       sum *= r.scale;
-      if (r.has_result_scale) sum *= Load(r.result_scale, launch, 0);
       if (r.has_bias) sum += Load(r.bias, launch, e % static_cast<size_t>(r.dst.extent.back()));
+      if (r.has_result_scale) sum *= Load(r.result_scale, launch, 0);
       StoreFromFloat(Base(r.dst.ref, launch), r.dst.dtype, dst[e], sum);
     }
   }

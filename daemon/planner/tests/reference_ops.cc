@@ -179,7 +179,7 @@ class Reference {
     Shape shape = ShapeOf(rank, SlotOf(request, Role::kA));
     shape.back() = ShapeOf(rank, SlotOf(request, Role::kB))[1];
     for (size_t e = 0; e < sum.size(); ++e) {
-      sum[e] = sum[e] * ResultScale(rank, 0) + Bias(rank, 0, e % static_cast<size_t>(shape.back()));
+      sum[e] = (sum[e] + Bias(rank, 0, e % static_cast<size_t>(shape.back()))) * ResultScale(rank, 0);
     }
     if (request.op == Op::kMatmulReduceScatter) {
       const int dim = Dim(shape);
