@@ -3,7 +3,9 @@
 
 #include <array>
 #include <chrono>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "daemon/engine/tests/engine_node.h"
 #include "daemon/planner/planner.h"
@@ -97,6 +99,7 @@ TEST(EngineTest, StreamsPipelineLaunches) {
   uint64_t plan = node.AddBarrierPlan(&group);
   auto channel0 = node.OpenChannel(0);
   auto channel1 = node.OpenChannel(1);
+  std::vector<std::unique_ptr<HostStream>> streams;
   for (TestChannel* channel : {channel0.get(), channel1.get()}) {
     auto stream = HostStream::Create();
     ASSERT_TRUE(stream.ok());
@@ -106,9 +109,12 @@ TEST(EngineTest, StreamsPipelineLaunches) {
       ASSERT_TRUE((*stream)->WriteWord(channel->producer.request(), entry.sequence).ok());
       ASSERT_TRUE((*stream)->WaitWord(channel->producer.done(), entry.sequence).ok());
     }
+    streams.push_back(std::move(*stream));
   }
-  EXPECT_TRUE(channel0->Wait(40));
-  EXPECT_TRUE(channel1->Wait(40));
+  // The streams wait on the channels' words: those stay mapped until both are through.
+  for (auto& stream : streams) ASSERT_TRUE(stream->Synchronize(std::chrono::seconds(60)).ok());
+  EXPECT_EQ(channel0->producer.Done(), 40u);
+  EXPECT_EQ(channel1->producer.Done(), 40u);
   EXPECT_EQ(channel0->producer.Failures(), 0u);
 }
 
