@@ -152,6 +152,8 @@ class ChannelConsumer {
   std::atomic<uint32_t>* sleep_word() const { return &ring()->sleeping; }
   // True if an entry is waiting.
   bool HasEntry() const { return ring()->producer.load(std::memory_order_seq_cst) != consumed_; }
+  // True if the ring's header claims more entries than the ring has: its client broke the protocol.
+  bool Overrun() const { return ring()->producer.load(std::memory_order_relaxed) - consumed_ > entries_; }
 
   ChannelWords& words() { return words_; }
 

@@ -64,7 +64,15 @@ void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry
 bool ChannelServer::PollRing(Channel* channel) {
   bool any = false;
   LaunchEntry entry;
-  while (!channel->ended && channel->waiting.size() < channel->entries && channel->consumer.Poll(&entry)) {
+  // A client that pushes as fast as we take, or says that it has, gets one round of its ring: others wait too.
+  for (uint32_t taken = 0; taken < channel->entries; ++taken) {
+    if (channel->ended || channel->waiting.size() >= channel->entries) break;
+    if (channel->consumer.Overrun()) {
+      EndChannel(channel, "the ring's header claims more entries than the ring of " +
+                              std::to_string(channel->entries) + " has");
+      return true;
+    }
+    if (!channel->consumer.Poll(&entry)) break;
     any = true;
     if (entry.binding_count > kMaxBindings) {
       EndChannel(channel, "the ring holds an entry with " + std::to_string(entry.binding_count) + " bindings");
