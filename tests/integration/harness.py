@@ -123,7 +123,14 @@ class Daemon:
         return result
 
     def ctl_json(self, *arguments):
-        return json.loads(self.ctl("--json", *arguments).stdout)
+        """tandemctl's answer. Protobuf's JSON has 64-bit integers as strings: they come back as numbers."""
+        def numbers(value):
+            if isinstance(value, dict):
+                return {key: numbers(entry) for key, entry in value.items()}
+            if isinstance(value, list):
+                return [numbers(entry) for entry in value]
+            return int(value) if isinstance(value, str) and value.isdigit() else value
+        return numbers(json.loads(self.ctl(*arguments, "--json").stdout))
 
     def engine_pids(self):
         children = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(self.process.pid)], capture_output=True,
@@ -181,11 +188,11 @@ class TandemTest(unittest.TestCase):
             "rank": rank, "world": len(clients), "name": name, "job_key": job_key,
             **({"gpu": gpus[rank]} if gpus else {}), **arguments})
 
-    def all_reduce_plan(self, clients, count=256, key="ar", **request):
+    def all_reduce_plan(self, clients, count=256, key="ar", group="tp", **request):
         operand = {"dtype": "f32", "shape": [count]}
-        everybody(clients, "register", memory=f"{key}.in", bytes=count * 4)
-        everybody(clients, "register", memory=f"{key}.out", bytes=count * 4)
-        return everybody(clients, "prepare", key=key, plan=key, request={
+        everybody(clients, "register", group=group, memory=f"{key}.in", bytes=count * 4)
+        everybody(clients, "register", group=group, memory=f"{key}.out", bytes=count * 4)
+        return everybody(clients, "prepare", group=group, key=key, plan=key, request={
             "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}], **request})
 
     def check_all_reduce(self, clients, count=256, key="ar"):

@@ -19,10 +19,10 @@ def train(daemon, *arguments):
 def main():
     failures = 0
     for daemon_arguments, runs in [
-            ({"gpus": 4}, [[], ["--kill-rank", "2", "--at-epoch", "3"], ["--world", "3", "--epochs", "6"],
-                           ["--world", "1", "--epochs", "6"]]),
+            ({"gpus": 4}, [[], ["--kill-rank", "2", "--at-epoch", "3"], ["--world", "3"],
+                           ["--world", "1"]]),
             ({"gpus": 8, "extra": ["--topology-file", os.path.join(FIXTURES, "dgx-1v.toml")]},
-             [["--world", "8", "--epochs", "6"]])]:
+             [["--world", "8"]])]:
         daemon = harness.Daemon(**daemon_arguments)
         try:
             for arguments in runs:

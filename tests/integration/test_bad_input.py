@@ -44,11 +44,10 @@ class Disagreement(TandemTest):
 
     def test_groups_that_do_not_fit(self):
         clients = [self.daemon.client(f"rank{r}") for r in range(2)]
-        for client in clients:
-            client.connect()
-        for world, rank in ((9, 0), (0, 0), (2, 2), (2, -1)):
-            self.assertFails("INVALID_ARGUMENT" if not 0 <= rank < world or world not in range(1, 9) else "OK",
-                             clients[0].call, "join", name="bad", world=world, rank=rank)
+        gpu = [client.connect() for client in clients][0]["gpus"][0]
+        for world, rank, code in ((9, 0, "INVALID_ARGUMENT"), (0, 0, "INVALID_ARGUMENT"), (2, 2, "OUT_OF_RANGE"),
+                                  (2, -1, "OUT_OF_RANGE")):
+            self.assertFails(code, clients[0].call, "join", name="bad", world=world, rank=rank, gpu=gpu)
         self.assertFails("INVALID_ARGUMENT", clients[0].call, "join", name="key", world=1, rank=0, job_key="short")
         self.assertFails("NOT_FOUND", clients[0].call, "join", name="gpu", world=1, rank=0, gpu="GPU-nobody")
         replies = everybody(clients, "join", name="w", check=False,
@@ -125,7 +124,7 @@ class Limits(unittest.TestCase):
         return daemon
 
     def test_quotas_name_limit_and_usage(self):
-        daemon = self.daemon("--quotas-sessions", "2")
+        daemon = self.daemon("--quotas-sessions", "2", "--quotas-sessions-per-uid", "2")
         clients = [daemon.client() for _ in range(3)]
         clients[0].connect()
         clients[1].connect()
@@ -143,7 +142,7 @@ class Limits(unittest.TestCase):
         client.call("allocate", group="solo", memory="t", shape=[1024])
 
     def test_a_wrong_configuration_is_refused_by_name(self):
-        for extra, word in ((("--emulated-gpus", "9"), "9"), (("--nonsense",), "nonsense")):
+        for extra, word in ((("--hardware-queues", "33"), "32"), (("--nonsense",), "nonsense")):
             daemon = Daemon(1, extra, wait=False)
             self.addCleanup(daemon.stop)
             self.assertNotEqual(daemon.process.wait(30), 0)

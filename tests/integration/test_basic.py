@@ -9,7 +9,7 @@ class Basic(TandemTest):
     def test_all_reduce_on_every_world_size(self):
         for world in (1, 2, 3, 4):
             clients = self.group(world, name=f"w{world}")
-            replies = self.all_reduce_plan(clients)
+            replies = self.all_reduce_plan(clients, group=f"w{world}")
             self.assertEqual(len({r["plan"]["algorithm"] for r in replies}), 1, "all ranks choose alike")
             for _ in range(3):
                 self.check_all_reduce(clients)

@@ -14,7 +14,7 @@ class ClientFaults(TandemTest):
     def bystanders(self):
         """Another job on the same GPUs, which must never notice anything."""
         clients = self.group(2, name="bystanders", job_key="another-job-key-1")
-        self.all_reduce_plan(clients)
+        self.all_reduce_plan(clients, group="bystanders")
         self.check_all_reduce(clients)
         return clients
 

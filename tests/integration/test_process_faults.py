@@ -42,7 +42,7 @@ class EngineFaults(TandemTest):
     def test_engine_killed_mid_launch(self):
         clients = self.group(2)
         other = self.group(2, name="other", job_key="another-job-key-1", gpus=self.gpu_uuids()[2:4])
-        self.all_reduce_plan(other)
+        self.all_reduce_plan(other, group="other")
         self.all_reduce_plan(clients, count=65536)
         for _ in range(3):
             engines = self.daemon.engine_pids()
