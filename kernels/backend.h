@@ -139,6 +139,13 @@ class Backend {
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
   virtual Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) = 0;
+  // Chooses and loads what a product of this shape needs, so that Lane::Matmul finds it: a backend that loads kernels
+  // lazily must not do so beside a lane that waits. Reads extents, strides, dtypes and flags; addresses may be null.
+  // May take milliseconds; called when a program is prepared, never between the steps of a launch.
+  virtual Status PrepareMatmul(const MatmulArgs&) { return Status::Ok(); }
+  // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages; until
+  // the process ends, since taking it back could wait for every lane.
+  virtual Status RegisterHostMemory(void* /*address*/, size_t /*bytes*/) { return Status::Ok(); }
   // Bytes of device memory in all, and in use by this process's segments.
   virtual size_t MemoryBytes() const = 0;
 };

@@ -12,6 +12,13 @@ Executor::Executor(Backend* backend, std::vector<Lane*> lanes)
 
 Executor::~Executor() = default;
 
+Status CompiledProgram::Prepare(Backend& backend) const {
+  for (const Operation& operation : operations_) {
+    if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
+  }
+  return Status::Ok();
+}
+
 Result<Event*> Executor::LaneEvent(int lane, int index) {
   auto& events = events_[static_cast<size_t>(lane)];
   while (events.size() <= static_cast<size_t>(index)) {

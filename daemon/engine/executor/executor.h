@@ -77,6 +77,10 @@ class CompiledProgram {
                                                           const ProgramLimits& limits);
   ~CompiledProgram();
 
+  // Lets the backend choose and load what the program's products need (Backend::PrepareMatmul). Once, before the first
+  // launch on that backend; without it the first launch chooses by guess and may load kernels beside waiting lanes.
+  Status Prepare(Backend& backend) const;
+
   int lanes() const { return lanes_; }             // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }

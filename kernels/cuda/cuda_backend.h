@@ -1,0 +1,35 @@
+// File: cuda_backend.h
+//
+// The CUDA backend: one GPU; segments are VMM allocations, lanes are streams, words are waited for and written by stream
+// memory operations.
+//
+// Words in device memory lie in mapped segments. Words in host memory must be registered before a lane uses them:
+// Backend::RegisterHostMemory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "tandem/status.h"
+
+namespace tandem {
+
+struct CudaBackendOptions {
+  int device = 0;  // ordinal among the visible devices
+  // Candidates of cuBLASLt that PrepareMatmul times for each shape; 1 takes the first without a trial.
+  int matmul_candidates = 8;
+};
+
+// Retains the device's primary context and loads every kernel. UNAVAILABLE without a driver or a device. The context
+// stays current on the calling thread; every call of the backend makes it current on its own thread. The primary context
+// is never released: it ends with the process, as do the libraries' handles in it.
+Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& options);
+
+// The number of visible devices; 0 without a driver.
+int CudaDeviceCount();
+
+// NCCL's id for a new communicator, for CommunicatorOptions::unique_id of all its ranks.
+Result<std::string> MakeNcclUniqueId();
+
+}  // namespace tandem

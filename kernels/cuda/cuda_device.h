@@ -1,0 +1,87 @@
+// File: cuda_device.h
+//
+// `CudaDevice`: one GPU and its primary context, shared by all that a backend makes; and `VmmAllocation`, memory of the
+// device by the virtual memory management calls, which never wait for a lane (cudaFree would).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "common/unique_fd.h"
+#include "kernels/cuda/driver/cuda_driver.h"
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+class CudaDevice {
+ public:
+  // Starts the driver if needed and retains the primary context of device `ordinal`.
+  static Result<std::shared_ptr<CudaDevice>> Create(CudaDriver* driver, int ordinal);
+
+  CudaDriver& driver() const { return *driver_; }
+  const std::string& name() const { return name_; }
+  size_t granularity() const { return granularity_; }
+  size_t memory_bytes() const { return memory_bytes_; }
+  CUmemAllocationProp AllocationProperties() const;
+  // Makes the device's context current on this thread.
+  Status Enter() const;
+  // The stream priority for Backend::MakeLane's `priority`.
+  int StreamPriority(int priority) const;
+  // A stream of the device's own, on which nothing ever waits for a word.
+  CUstream service_stream() const { return service_stream_; }
+  // CLOCK_MONOTONIC nanoseconds at which `event` was reached; it must have been.
+  Result<int64_t> EventTimeNs(CUevent event);
+
+ private:
+  CudaDevice() = default;
+  // Records the anchor event anew and notes the clock.
+  Status MoveAnchor();
+
+  CudaDriver* driver_ = nullptr;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  std::string name_;
+  size_t granularity_ = 0;
+  size_t memory_bytes_ = 0;
+  int least_priority_ = 0, greatest_priority_ = 0;
+  CUstream service_stream_ = nullptr;
+
+  std::mutex anchor_mutex_;
+  CUevent anchor_ = nullptr;
+  int64_t anchor_ns_ = 0;
+};
+
+// A mapped VMM allocation: created here, or imported by descriptor. Unmapped and freed with the object, at once, so no
+// lane may still use it.
+class VmmAllocation {
+ public:
+  // Creates memory of at least `bytes`, mapped for `device`.
+  static Result<VmmAllocation> Create(std::shared_ptr<CudaDevice> device, size_t bytes);
+  // Maps the memory behind `fd` for `device`. INVALID_ARGUMENT when it is no such memory or shorter than `bytes`.
+  static Result<VmmAllocation> Import(std::shared_ptr<CudaDevice> device, int fd, size_t bytes);
+
+  VmmAllocation() = default;
+  VmmAllocation(VmmAllocation&& other) noexcept;
+  VmmAllocation& operator=(VmmAllocation&& other) noexcept;
+  ~VmmAllocation();
+
+  std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+  size_t bytes() const { return bytes_; }
+  // A descriptor that other processes can import. It keeps the memory alive.
+  Result<UniqueFd> Export() const;
+
+ private:
+  Status Map();
+  void Release();
+
+  std::shared_ptr<CudaDevice> device_;
+  CUmemGenericAllocationHandle handle_ = 0;
+  CUdeviceptr address_ = 0;
+  size_t bytes_ = 0;
+  bool mapped_ = false;
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,139 @@
+#include "kernels/cuda/cuda_lane.h"
+
+#include <utility>
+
+#include "kernels/cuda/copy_plan.h"
+#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/nccl_communicator.h"
+#include "kernels/host/reduce.h"
+
+namespace tandem::cuda {
+
+Result<std::unique_ptr<CudaEvent>> CudaEvent::Create(std::shared_ptr<CudaDevice> device) {
+  TANDEM_RETURN_IF_ERROR(device->Enter());
+  std::unique_ptr<CudaEvent> event(new CudaEvent(std::move(device)));
+  TANDEM_ASSIGN_OR_RETURN(event->event_, event->device_->driver().EventCreate(CU_EVENT_DEFAULT));
+  return event;
+}
+
+CudaEvent::~CudaEvent() {
+  if (event_ == nullptr) return;
+  (void)device_->Enter();
+  (void)device_->driver().EventDestroy(event_);
+}
+
+bool CudaEvent::Done() const {
+  if (!device_->Enter().ok()) return false;
+  auto done = device_->driver().EventQuery(event_);
+  return done.ok() && *done;
+}
+
+int64_t CudaEvent::TimeNs() const {
+  if (!recorded_.load(std::memory_order_acquire) || !Done()) return 0;
+  auto time = device_->EventTimeNs(event_);
+  return time.ok() ? *time : 0;
+}
+
+Result<std::unique_ptr<CudaLane>> CudaLane::Create(std::shared_ptr<CudaDevice> device,
+                                                   std::shared_ptr<MatmulChooser> chooser, int priority) {
+  TANDEM_RETURN_IF_ERROR(device->Enter());
+  std::unique_ptr<CudaLane> lane(new CudaLane(std::move(device), std::move(chooser)));
+  TANDEM_ASSIGN_OR_RETURN(lane->stream_, lane->device_->driver().StreamCreateWithPriority(
+                                             CU_STREAM_NON_BLOCKING, lane->device_->StreamPriority(priority)));
+  return lane;
+}
+
+CudaLane::~CudaLane() {
+  if (stream_ == nullptr) return;
+  (void)device_->Enter();
+  (void)device_->driver().StreamDestroy(stream_);
+}
+
+Status CudaLane::WriteWord(Word* word, uint64_t value) {
+  if (word == nullptr) return InvalidArgument("a write to no word");
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  return device_->driver().StreamWriteValue64(stream_, reinterpret_cast<CUdeviceptr>(word), value);
+}
+
+Status CudaLane::WaitWord(const Word* word, uint64_t value) {
+  if (word == nullptr) return InvalidArgument("a wait for no word");
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  // The driver's comparison is the cyclic one that Lane promises.
+  return device_->driver().StreamWaitValue64(stream_, reinterpret_cast<CUdeviceptr>(word), value,
+                                             CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+Status CudaLane::Copy(const CopyArgs& args) {
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  return EnqueueCopy(args, device_->driver(), stream_);
+}
+
+Status CudaLane::Matmul(const MatmulArgs& args) {
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  if (workspace_.data() == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulWorkspaceBytes));
+  }
+  return chooser_->Enqueue(args, workspace_.data(), stream_);
+}
+
+Status CudaLane::Reduce(const ReduceArgs& args) {
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_ASSIGN_OR_RETURN(host::BoxReduce box, host::PrepareReduce(args));
+  if (box.box.count == 0) return Status::Ok();
+  if (box.sources.size() > kMaxSources) return Unimplemented("a sum of over 18 sources");
+  ReduceLaunch launch = {};
+  auto strides_of = [&](size_t view) {
+    Strides strides = {};
+    for (int d = 0; d < box.box.dims; ++d) strides.of[d] = box.box.stride[view][static_cast<size_t>(d)];
+    return strides;
+  };
+  launch.sources = static_cast<int>(box.sources.size());
+  launch.dims = box.box.dims;
+  launch.count = box.box.count;
+  bool dense = box.box.dims == 1 && !box.has_bias;
+  for (int d = 0; d < box.box.dims; ++d) launch.extent[d] = box.box.extent[static_cast<size_t>(d)];
+  for (size_t s = 0; s < box.sources.size(); ++s) {
+    launch.source[s] = box.sources[s].data;
+    launch.source_type[s] = static_cast<uint8_t>(box.sources[s].dtype);
+    launch.source_stride[s] = strides_of(s);
+    dense = dense && launch.source_stride[s].of[0] == 1;
+  }
+  launch.destination = box.destination;
+  launch.type = static_cast<uint8_t>(box.dtype);
+  launch.destination_stride = strides_of(box.sources.size());
+  dense = dense && launch.destination_stride.of[0] == 1;
+  if (box.has_bias) {
+    launch.bias = box.bias.data;
+    launch.bias_type = static_cast<uint8_t>(box.bias.dtype);
+    launch.bias_stride = strides_of(box.sources.size() + 1);
+  }
+  launch.result_scale = reinterpret_cast<const float*>(box.result_scale);
+  launch.scale = box.scale;
+  launch.contiguous = dense;
+  return LaunchReduce(launch, stream_);
+}
+
+Status CudaLane::Nccl(const NcclArgs& args) {
+  auto* communicator = dynamic_cast<NcclCommunicator*>(args.communicator);
+  if (communicator == nullptr) return InvalidArgument("a collective without a communicator of the CUDA backend");
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  return communicator->Enqueue(args, stream_);
+}
+
+Status CudaLane::Record(Event* event) {
+  auto* cuda_event = dynamic_cast<CudaEvent*>(event);
+  if (cuda_event == nullptr) return InvalidArgument("not an event of the CUDA backend");
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(device_->driver().EventRecord(cuda_event->event_, stream_));
+  cuda_event->recorded_.store(true, std::memory_order_release);
+  return Status::Ok();
+}
+
+Status CudaLane::Wait(Event* event) {
+  auto* cuda_event = dynamic_cast<CudaEvent*>(event);
+  if (cuda_event == nullptr) return InvalidArgument("not an event of the CUDA backend");
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  return device_->driver().StreamWaitEvent(stream_, cuda_event->event_);
+}
+
+}  // namespace tandem::cuda

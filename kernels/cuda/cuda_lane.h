@@ -1,0 +1,58 @@
+// File: cuda_lane.h
+//
+// Lanes are streams, events are events: the stream-ordered half of the CUDA backend.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/matmul_plan.h"
+
+namespace tandem::cuda {
+
+class CudaEvent : public Event {
+ public:
+  static Result<std::unique_ptr<CudaEvent>> Create(std::shared_ptr<CudaDevice> device);
+  ~CudaEvent() override;
+  bool Done() const override;
+  int64_t TimeNs() const override;
+
+ private:
+  friend class CudaLane;
+  explicit CudaEvent(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}
+
+  std::shared_ptr<CudaDevice> device_;
+  CUevent event_ = nullptr;
+  std::atomic<bool> recorded_{false};
+};
+
+class CudaLane : public Lane {
+ public:
+  static Result<std::unique_ptr<CudaLane>> Create(std::shared_ptr<CudaDevice> device,
+                                                  std::shared_ptr<MatmulChooser> chooser, int priority);
+  ~CudaLane() override;
+
+  Status WriteWord(Word* word, uint64_t value) override;
+  Status WaitWord(const Word* word, uint64_t value) override;
+  Status Copy(const CopyArgs& args) override;
+  Status Matmul(const MatmulArgs& args) override;
+  Status Reduce(const ReduceArgs& args) override;
+  Status Nccl(const NcclArgs& args) override;
+  Status Record(Event* event) override;
+  Status Wait(Event* event) override;
+
+  CUstream stream() const { return stream_; }
+
+ private:
+  CudaLane(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser)
+      : device_(std::move(device)), chooser_(std::move(chooser)) {}
+
+  std::shared_ptr<CudaDevice> device_;
+  std::shared_ptr<MatmulChooser> chooser_;
+  CUstream stream_ = nullptr;
+  VmmAllocation workspace_;  // of products; made by the first
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,92 @@
+// File: launch.h
+//
+// The device kernels' launchers, and the plain structs that they pass. Host code that is not compiled by nvcc includes
+// this alone. Every launcher enqueues on `stream` of the current context and returns; a failure is a Status with the
+// runtime's code and text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tandem/dtype.h"
+#include "tandem/status.h"
+
+struct CUstream_st;
+
+namespace tandem::cuda {
+
+inline constexpr int kMaxDims = 8;
+inline constexpr int kMaxSources = 18;
+
+// Element offsets of one operand along the dimensions of a box, outermost first.
+struct Strides {
+  int64_t of[kMaxDims];
+};
+
+// A strided copy of elements of 1, 2, 4, or 8 bytes.
+struct CopyLaunch {
+  const void* source;
+  void* destination;
+  int element_bytes;
+  int dims;
+  int64_t count;
+  int64_t extent[kMaxDims];
+  Strides source_stride, destination_stride;
+};
+Status LaunchCopy(const CopyLaunch& copy, CUstream_st* stream);
+
+// A fixed-order sum: see ReduceArgs. `contiguous`: every view is dense in the same order, and bias is absent.
+struct ReduceLaunch {
+  int sources;
+  int dims;
+  int64_t count;
+  int64_t extent[kMaxDims];
+  const void* source[kMaxSources];
+  uint8_t source_type[kMaxSources];  // DType
+  Strides source_stride[kMaxSources];
+  void* destination;
+  uint8_t type;
+  Strides destination_stride;
+  const void* bias;  // null: none
+  uint8_t bias_type;
+  Strides bias_stride;
+  const float* result_scale;  // null: none
+  float scale;
+  bool contiguous;
+};
+Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream);
+
+// Factors of a product: null for none, else one for all (stride 0) or one each.
+struct Factors {
+  const void* data;
+  int64_t stride;
+  uint8_t type;
+};
+
+// C[first_row, last_row) of a product with any strides and types; see plan::MatmulStep for the order of the epilogue.
+// Rows are enumerated over `row_dims` leading dimensions.
+struct MatmulLaunch {
+  const void* a;
+  const void* b;
+  void* c;
+  uint8_t a_type, b_type, c_type;
+  int row_dims;
+  int64_t row_extent[kMaxDims];
+  Strides a_row_stride, c_row_stride;
+  int64_t a_column_stride, b_row_stride, b_column_stride, c_column_stride;
+  int64_t first_row, last_row, n, k;
+  float alpha;
+  bool accumulate;
+  Factors scale_a, scale_b, bias;
+  const float* result_scale;
+};
+Status LaunchMatmul(const MatmulLaunch& matmul, CUstream_st* stream);
+
+// Fills `count` elements with random values in [-1, 1); for the trials of a product's candidates.
+Status LaunchRandom(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);
+
+// Loads every kernel of this file into the current context: the first launch of a kernel may wait for the whole
+// context, and so would never return beside a lane that waits for a word.
+Status LoadKernels();
+
+}  // namespace tandem::cuda

@@ -1,0 +1,69 @@
+// File: cublas_lt.h
+//
+// `CublasLt`: the one wrapper of cuBLASLt, on the level that Tandem needs: a product described once, its candidates
+// listed, and one of them run.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+// A matrix in cuBLASLt's column-major words: `rows` × `columns`, column j begins at j * leading elements.
+struct LtMatrix {
+  cudaDataType_t type = CUDA_R_32F;
+  uint64_t rows = 0, columns = 0;
+  int64_t leading = 0;
+  bool transposed = false;  // the operand is this matrix's transpose
+  bool operator==(const LtMatrix&) const = default;
+};
+
+// D = alpha * op(X) op(Y) + beta * D (+ bias along D's rows).
+struct LtProduct {
+  LtMatrix x, y, d;
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  bool fast_accumulation = false;          // fp8 only
+  bool scaled = false;                     // fp8: x_scale and y_scale are set at the run
+  bool vector_scales = false;              // one factor for each row of op(X) and column of op(Y), not one for all
+  bool has_bias = false;
+  cudaDataType_t bias_type = CUDA_R_32F;
+  uint32_t alignment = 16;                 // bytes that every address is a multiple of
+  bool operator==(const LtProduct&) const = default;
+};
+
+// What a run needs beside the product.
+struct LtOperands {
+  const void* x = nullptr;
+  const void* y = nullptr;
+  void* d = nullptr;
+  const void* x_scale = nullptr;
+  const void* y_scale = nullptr;
+  const void* bias = nullptr;
+  float alpha = 1.0f, beta = 0.0f;
+};
+
+class CublasLt {
+ public:
+  virtual ~CublasLt() = default;
+  // The heuristics' candidates, best guess first, at most `most`; each carries its algorithm and workspace. Empty when
+  // cuBLASLt has nothing for the product.
+  virtual Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product, size_t workspace_bytes,
+                                                               int most) = 0;
+  virtual Status Run(const LtProduct& product, const LtOperands& operands, const cublasLtMatmulAlgo_t& algorithm,
+                     void* workspace, size_t workspace_bytes, CUstream stream) = 0;
+};
+
+// The status of a failed call: "cublasLtMatmul: cuBLAS error 7: …".
+Status CublasStatus(const char* call, cublasStatus_t status, const char* text);
+
+// Loads libcublasLt.so.13 and makes a handle for the current context's device. UNAVAILABLE where there is none.
+// Thread-safe once made. Never unloaded.
+Result<CublasLt*> LoadCublasLt();
+
+}  // namespace tandem::cuda

@@ -1,0 +1,85 @@
+// File: cuda_driver.h
+//
+// `CudaDriver`: the one wrapper of the CUDA driver API. Thin: one virtual function a call, named as the driver names
+// it, each returning a Status that carries the call, the code's name and number, and its text. Virtual, so that error
+// paths are tested without a GPU (tests/mock_cuda_driver.h).
+//
+// Thread rule: as the driver's: everything may be called from any thread; most calls act on the thread's current context.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+// The status of a failed call: "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory". OK for CUDA_SUCCESS.
+// RESOURCE_EXHAUSTED when memory is short, INVALID_ARGUMENT for bad values and handles, UNAVAILABLE when the device or
+// an MPS server is gone or not ready, ABORTED when the context has been lost to a fault, else INTERNAL.
+Status CudaStatus(const char* call, CUresult result, const char* name, const char* text);
+
+class CudaDriver {
+ public:
+  virtual ~CudaDriver() = default;
+
+  // --- start, devices, contexts ---
+  virtual Status Init() = 0;
+  virtual Result<int> DeviceGetCount() = 0;
+  virtual Result<CUdevice> DeviceGet(int ordinal) = 0;
+  virtual Result<std::string> DeviceGetName(CUdevice device) = 0;
+  virtual Result<int> DeviceGetAttribute(CUdevice_attribute attribute, CUdevice device) = 0;
+  virtual Result<CUcontext> DevicePrimaryCtxRetain(CUdevice device) = 0;
+  virtual Result<CUcontext> CtxGetCurrent() = 0;
+  virtual Status CtxSetCurrent(CUcontext context) = 0;
+  // {greatest, least}: the greatest priority is the lowest number.
+  virtual Status CtxGetStreamPriorityRange(int* least, int* greatest) = 0;
+
+  // --- memory: VMM, registration, information ---
+  virtual Result<size_t> MemGetAllocationGranularity(const CUmemAllocationProp& properties) = 0;
+  virtual Result<CUmemGenericAllocationHandle> MemCreate(size_t bytes, const CUmemAllocationProp& properties) = 0;
+  virtual Status MemRelease(CUmemGenericAllocationHandle handle) = 0;
+  virtual Result<int> MemExportToFd(CUmemGenericAllocationHandle handle) = 0;
+  virtual Result<CUmemGenericAllocationHandle> MemImportFromFd(int fd) = 0;
+  virtual Result<CUdeviceptr> MemAddressReserve(size_t bytes, size_t alignment) = 0;
+  virtual Status MemAddressFree(CUdeviceptr address, size_t bytes) = 0;
+  virtual Status MemMap(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle) = 0;
+  virtual Status MemUnmap(CUdeviceptr address, size_t bytes) = 0;
+  virtual Status MemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc& access) = 0;
+  virtual Status MemHostRegister(void* address, size_t bytes, unsigned flags) = 0;
+  virtual Status MemHostUnregister(void* address) = 0;
+  virtual Status MemGetInfo(size_t* free, size_t* total) = 0;
+
+  // --- streams and events ---
+  virtual Result<CUstream> StreamCreateWithPriority(unsigned flags, int priority) = 0;
+  virtual Status StreamDestroy(CUstream stream) = 0;
+  // True when all work is done.
+  virtual Result<bool> StreamQuery(CUstream stream) = 0;
+  virtual Status StreamSynchronize(CUstream stream) = 0;
+  virtual Status StreamWaitEvent(CUstream stream, CUevent event) = 0;
+  virtual Status StreamWriteValue64(CUstream stream, CUdeviceptr address, uint64_t value) = 0;
+  virtual Status StreamWaitValue64(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags) = 0;
+  virtual Status StreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) = 0;
+  virtual Result<CUevent> EventCreate(unsigned flags) = 0;
+  virtual Status EventDestroy(CUevent event) = 0;
+  virtual Status EventRecord(CUevent event, CUstream stream) = 0;
+  // True when the latest record has been reached, or none was made.
+  virtual Result<bool> EventQuery(CUevent event) = 0;
+  // Milliseconds from `start` to `end`; negative when `end` came first.
+  virtual Result<float> EventElapsedTime(CUevent start, CUevent end) = 0;
+
+  // --- copies ---
+  virtual Status MemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) = 0;
+  virtual Status Memcpy2DAsync(const CUDA_MEMCPY2D& copy, CUstream stream) = 0;
+  virtual Status Memcpy3DAsync(const CUDA_MEMCPY3D& copy, CUstream stream) = 0;
+  virtual Status MemsetD8Async(CUdeviceptr destination, unsigned char value, size_t bytes, CUstream stream) = 0;
+};
+
+// Loads libcuda.so.1. UNAVAILABLE where there is no driver. One instance a process is enough; it is never destroyed.
+Result<CudaDriver*> LoadCudaDriver();
+
+}  // namespace tandem::cuda

@@ -1,0 +1,269 @@
+#include "kernels/cuda/matmul_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "kernels/cuda/device/launch.h"
+#include "kernels/host/matmul.h"
+#include "kernels/host/strided.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr uint32_t kAligned = 16;
+constexpr int kTrials = 5;
+
+uint32_t ElementAlignment(const MatmulArgs& args) {
+  return static_cast<uint32_t>(
+      std::min({DTypeBytes(args.a.dtype), DTypeBytes(args.b.dtype), DTypeBytes(args.c.dtype)}));
+}
+
+int64_t RowsOf(const MatmulArgs& args) {
+  int64_t rows = 1;
+  for (size_t d = 0; d + 1 < args.c.extent.size(); ++d) rows *= args.c.extent[d];
+  return rows;
+}
+
+int64_t ChunkRows(const MatmulArgs& args) { return (RowsOf(args) + args.chunks - 1) / args.chunks; }
+
+// Bytes from the first element of a stored matrix to the end of its last.
+size_t BytesOf(const LtMatrix& matrix) {
+  size_t element = matrix.type == CUDA_R_32F                                      ? 4
+                   : matrix.type == CUDA_R_16F || matrix.type == CUDA_R_16BF ? 2
+                                                                             : 1;
+  return ((matrix.columns - 1) * static_cast<size_t>(matrix.leading) + matrix.rows) * element;
+}
+
+DType TypeOf(cudaDataType_t type) {
+  for (DType candidate : {DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2}) {
+    if (LtType(candidate) == type) return candidate;
+  }
+  return DType::kF32;
+}
+
+Factors MakeFactors(bool has, const DeviceView& view) {
+  if (!has) return {nullptr, 0, 0};
+  // One dimension at most varies: the others have one element.
+  int64_t stride = 0;
+  for (size_t d = 0; d < view.extent.size(); ++d) {
+    if (view.extent[d] != 1) stride = view.stride[d];
+  }
+  return {view.data, stride, static_cast<uint8_t>(view.dtype)};
+}
+
+Status EnqueuePlain(const MatmulArgs& args, int64_t first, int64_t last, CUstream stream) {
+  MatmulLaunch launch = {};
+  launch.a = args.a.data;
+  launch.b = args.b.data;
+  launch.c = args.c.data;
+  launch.a_type = static_cast<uint8_t>(args.a.dtype);
+  launch.b_type = static_cast<uint8_t>(args.b.dtype);
+  launch.c_type = static_cast<uint8_t>(args.c.dtype);
+  size_t dims = args.a.extent.size() - 1;
+  if (dims > kMaxDims) return Unimplemented("a product with over 8 leading dimensions");
+  launch.row_dims = static_cast<int>(dims);
+  for (size_t d = 0; d < dims; ++d) {
+    launch.row_extent[d] = args.a.extent[d];
+    launch.a_row_stride.of[d] = args.a.stride[d];
+    launch.c_row_stride.of[d] = args.c.stride[d];
+  }
+  launch.a_column_stride = args.a.stride.back();
+  launch.c_column_stride = args.c.stride.back();
+  launch.b_row_stride = args.b.stride[0];
+  launch.b_column_stride = args.b.stride[1];
+  launch.first_row = first;
+  launch.last_row = last;
+  launch.n = args.c.extent.back();
+  launch.k = args.a.extent.back();
+  launch.alpha = args.alpha;
+  launch.accumulate = args.accumulate;
+  launch.scale_a = MakeFactors(args.has_scale_a, args.scale_a);
+  launch.scale_b = MakeFactors(args.has_scale_b, args.scale_b);
+  launch.bias = MakeFactors(args.has_bias, args.bias);
+  if (args.has_result_scale) launch.result_scale = reinterpret_cast<const float*>(args.result_scale.data);
+  // Row scales of several dimensions must be dense to be counted by the folded row.
+  int varying = 0;
+  if (args.has_scale_a) {
+    for (int64_t extent : args.scale_a.extent) varying += extent != 1;
+  }
+  if (varying > 1) {
+    if (!host::IsContiguous(args.scale_a)) return Unimplemented("row scales that are not dense over their dimensions");
+    launch.scale_a.stride = 1;
+  }
+  return LaunchMatmul(launch, stream);
+}
+
+}  // namespace
+
+const MatmulChooser::Entry* MatmulChooser::Find(const LtProduct& product) const {
+  for (const Entry& entry : entries_) {
+    if (entry.product == product) return &entry;
+  }
+  return nullptr;
+}
+
+Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduct& product, bool trial) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const Entry* entry = Find(product)) return entry->algorithm;
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates,
+                          lt_->Candidates(product, kMatmulWorkspaceBytes, trial ? most_candidates_ : 1));
+  Entry entry;
+  entry.product = product;
+  if (!candidates.empty()) entry.algorithm = candidates[0];
+  if (trial && !candidates.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(size_t fastest, Fastest(product, candidates));
+    if (fastest < candidates.size()) {
+      entry.algorithm = candidates[fastest];
+    } else {
+      entry.algorithm.reset();
+    }
+  }
+  std::lock_guard lock(mutex_);
+  entries_.push_back(entry);
+  return entry.algorithm;
+}
+
+// The fastest candidate's index; candidates.size() when none of them runs.
+Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+  std::lock_guard trial(trial_mutex_);
+  CudaDriver& driver = device_->driver();
+  CUstream stream = device_->service_stream();
+  size_t shift = product.alignment < kAligned ? product.alignment : 0;
+  size_t scale_count = product.vector_scales ? std::max(product.d.rows, product.d.columns) : 1;
+  LtOperands operands;
+  std::vector<VmmAllocation> memory;
+  struct Need {
+    size_t elements;
+    DType type;
+    const void** target;
+  };
+  auto elements = [](const LtMatrix& matrix) { return BytesOf(matrix) / DTypeBytes(TypeOf(matrix.type)); };
+  const void* d = nullptr;
+  std::vector<Need> needs = {{elements(product.x), TypeOf(product.x.type), &operands.x},
+                             {elements(product.y), TypeOf(product.y.type), &operands.y},
+                             {elements(product.d), TypeOf(product.d.type), &d}};
+  if (product.scaled) {
+    needs.push_back({scale_count, DType::kF32, &operands.x_scale});
+    needs.push_back({scale_count, DType::kF32, &operands.y_scale});
+  }
+  if (product.has_bias) needs.push_back({product.d.rows, TypeOf(product.bias_type), &operands.bias});
+  for (const Need& need : needs) {
+    TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation,
+                            VmmAllocation::Create(device_, need.elements * DTypeBytes(need.type) + shift));
+    bool is_scale = need.target == &operands.x_scale || need.target == &operands.y_scale;
+    std::byte* base = allocation.data() + (is_scale ? 0 : shift);
+    *need.target = base;
+    TANDEM_RETURN_IF_ERROR(LaunchRandom(base, need.type, static_cast<int64_t>(need.elements),
+                                        static_cast<uint32_t>(memory.size() + 1), stream));
+    memory.push_back(std::move(allocation));
+  }
+  operands.d = const_cast<void*>(d);
+  TANDEM_ASSIGN_OR_RETURN(VmmAllocation workspace, VmmAllocation::Create(device_, kMatmulWorkspaceBytes));
+  TANDEM_ASSIGN_OR_RETURN(CUevent start, driver.EventCreate(CU_EVENT_DEFAULT));
+  auto end = driver.EventCreate(CU_EVENT_DEFAULT);
+  size_t best = candidates.size();
+  float best_time = std::numeric_limits<float>::infinity();
+  Status status = end.status();
+  for (size_t i = 0; i < candidates.size() && status.ok(); ++i) {
+    auto run = [&] {
+      return lt_->Run(product, operands, candidates[i], workspace.data(), kMatmulWorkspaceBytes, stream);
+    };
+    // A candidate that is refused is left out; the others may serve.
+    if (!run().ok()) continue;
+    status = driver.EventRecord(start, stream);
+    for (int trial = 0; trial < kTrials && status.ok(); ++trial) status = run();
+    if (status.ok()) status = driver.EventRecord(*end, stream);
+    if (status.ok()) status = driver.StreamSynchronize(stream);
+    if (!status.ok()) break;
+    auto time = driver.EventElapsedTime(start, *end);
+    status = time.status();
+    if (time.ok() && *time < best_time) {
+      best_time = *time;
+      best = i;
+    }
+  }
+  // The trial's memory is unmapped next: nothing may still run on it.
+  Status drained = driver.StreamSynchronize(stream);
+  (void)driver.EventDestroy(start);
+  if (end.ok()) (void)driver.EventDestroy(*end);
+  TANDEM_RETURN_IF_ERROR(status);
+  TANDEM_RETURN_IF_ERROR(drained);
+  return best;
+}
+
+Status MatmulChooser::Prepare(const MatmulArgs& args) {
+  if (lt_ == nullptr) return Status::Ok();
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);
+  if (rows == 0 || chunk_rows == 0) return Status::Ok();
+  // With chunks every call has a chunk's rows, the last one what remains.
+  int64_t remainder = rows % chunk_rows;
+  std::string reason;
+  for (int64_t part : {chunk_rows, remainder}) {
+    if (part == 0) continue;
+    for (uint32_t alignment : {kAligned, ElementAlignment(args)}) {
+      auto mapping = MapToLt(args, part, alignment, &reason);
+      if (mapping) TANDEM_RETURN_IF_ERROR(Choose(mapping->product, true).status());
+    }
+  }
+  return Status::Ok();
+}
+
+Status MatmulChooser::Enqueue(const MatmulArgs& args, void* workspace, CUstream stream) {
+  TANDEM_RETURN_IF_ERROR(host::CheckMatmul(args));
+  int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);
+  if (rows == 0 || args.c.extent.back() == 0) return Status::Ok();
+  for (int i = 0; i < args.chunks; ++i) {
+    int chunk = (args.chunk_pivot + i) % args.chunks;
+    int64_t first = std::min(rows, chunk * chunk_rows), last = std::min(rows, first + chunk_rows);
+    if (args.chunk_signals != nullptr) {
+      TANDEM_RETURN_IF_ERROR(device_->driver().StreamWaitValue32(
+          stream, reinterpret_cast<CUdeviceptr>(args.chunk_signals + chunk), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    }
+    if (first < last) TANDEM_RETURN_IF_ERROR(EnqueueRows(args, first, last, workspace, stream));
+  }
+  return Status::Ok();
+}
+
+Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, void* workspace,
+                                  CUstream stream) {
+  std::string reason;
+  auto mapping = lt_ == nullptr ? std::nullopt : MapToLt(args, last - first, kAligned, &reason);
+  if (!mapping) return EnqueuePlain(args, first, last, stream);
+  // Evenly spaced rows, as MapToLt has seen: the innermost leading dimension that varies gives their distance.
+  auto row_stride = [&](const DeviceView& view) {
+    for (size_t d = view.extent.size() - 1; d-- > 0;) {
+      if (view.extent[d] != 1) return view.stride[d];
+    }
+    return int64_t{0};
+  };
+  auto at_row = [&](const DeviceView& view) {
+    return view.data + first * row_stride(view) * static_cast<int64_t>(DTypeBytes(view.dtype));
+  };
+  std::byte* a = at_row(args.a);
+  std::byte* c = at_row(args.c);
+  LtOperands operands;
+  operands.x = mapping->swapped ? args.b.data : a;
+  operands.y = mapping->swapped ? a : args.b.data;
+  operands.d = c;
+  operands.alpha = args.alpha;
+  operands.beta = args.accumulate ? 1.0f : 0.0f;
+  if (mapping->product.scaled) {
+    const std::byte* scale_a = args.scale_a.data;
+    if (mapping->product.vector_scales) scale_a += first * static_cast<int64_t>(sizeof(float));
+    operands.x_scale = mapping->swapped ? args.scale_b.data : scale_a;
+    operands.y_scale = mapping->swapped ? scale_a : args.scale_b.data;
+  }
+  if (mapping->product.has_bias) operands.bias = args.bias.data;
+  auto addresses = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(args.b.data) |
+                   reinterpret_cast<uintptr_t>(c) | reinterpret_cast<uintptr_t>(operands.bias);
+  if (addresses % kAligned != 0) mapping->product.alignment = ElementAlignment(args);
+  TANDEM_ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> algorithm, Choose(mapping->product, false));
+  if (!algorithm) return EnqueuePlain(args, first, last, stream);
+  return lt_->Run(mapping->product, operands, *algorithm, workspace, kMatmulWorkspaceBytes, stream);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,71 @@
+// File: matmul_plan.h
+//
+// How a product runs on CUDA: mapped to cuBLASLt where its strides and types allow, with the best of cuBLASLt's
+// candidates remembered for each shape; by the kernel of any strides otherwise.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/driver/cublas_lt.h"
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+// Scratch memory of one lane's products.
+inline constexpr size_t kMatmulWorkspaceBytes = size_t{32} << 20;
+
+// A product in cuBLASLt's words.
+struct LtMapping {
+  LtProduct product;
+  bool swapped = false;  // X is B and Y is A: C lies row-major
+  // op(X), op(Y) and D as views: X's address is `swapped ? b : a`, and so on.
+};
+
+// Maps rows [0, rows) of `args`; nothing when cuBLASLt cannot take it, *reason says why. Addresses are not read;
+// alignment is `alignment`.
+std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t alignment, std::string* reason);
+
+// The choice among cuBLASLt's candidates for every product seen. Thread-safe.
+class MatmulChooser {
+ public:
+  // `lt` may be null: then nothing is chosen and every product runs on the plain kernel.
+  MatmulChooser(std::shared_ptr<CudaDevice> device, CublasLt* lt, int candidates)
+      : device_(std::move(device)), lt_(lt), most_candidates_(candidates) {}
+
+  // Times the candidates on random operands on the service stream and remembers the fastest, for aligned addresses, and
+  // for addresses aligned to their elements only.
+  Status Prepare(const MatmulArgs& args);
+  // Enqueues the product. Never times: an unknown shape takes the heuristics' first candidate.
+  Status Enqueue(const MatmulArgs& args, void* workspace, CUstream stream);
+
+ private:
+  struct Entry {
+    LtProduct product;
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: cuBLASLt has nothing
+  };
+
+  Status EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, void* workspace, CUstream stream);
+  const Entry* Find(const LtProduct& product) const;
+  Result<std::optional<cublasLtMatmulAlgo_t>> Choose(const LtProduct& product, bool trial);
+  Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates);
+
+  std::shared_ptr<CudaDevice> device_;
+  CublasLt* const lt_;
+  const int most_candidates_;
+  mutable std::mutex mutex_;
+  std::mutex trial_mutex_;  // one trial at a time: they share the service stream
+  std::vector<Entry> entries_;
+};
+
+// The dtype in CUDA's words; nothing for integers.
+std::optional<cudaDataType_t> LtType(DType type);
+
+}  // namespace tandem::cuda
