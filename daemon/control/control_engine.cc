@@ -47,7 +47,7 @@ void Control::OnEngineUp(int gpu, uint64_t generation) {
     const bool all_up = std::all_of(group->members.begin(), group->members.end(), [&](const Member& m) {
       return registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
     });
-    if (all_up) background_->Post([this, group] { RestoreGroup(group); });
+    if (all_up) background_->Post([this, group = group] { RestoreGroup(group); });
   }
   registry_->engines_changed.notify_all();
   Log(LogSeverity::kInfo, "gpu=" + std::to_string(gpu) + " engine up generation=" + std::to_string(generation));
@@ -126,7 +126,7 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
       registry_->engines_changed.wait_for(lock, kRetryPause);
       bool all_up = true;
       for (const Member& m : group->members) all_up &= registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
-      if (all_up && !registry_->stopping) background_->Post([this, group] { RestoreGroup(group); });
+      if (all_up && !registry_->stopping) background_->Post([this, group = group] { RestoreGroup(group); });
       return;
     }
     group->suspended = false;
