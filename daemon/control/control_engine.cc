@@ -126,7 +126,7 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
       registry_->engines_changed.wait_for(lock, kRetryPause);
       bool all_up = true;
       for (const Member& m : group->members) all_up &= registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
-      if (all_up && !registry_->stopping) background_->Post([this, group = group] { RestoreGroup(group); });
+      if (all_up && !registry_->stopping) background_->Post([this, group] { RestoreGroup(group); });
       return;
     }
     group->suspended = false;
