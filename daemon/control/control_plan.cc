@@ -45,7 +45,7 @@ void FillInfo(const plan::Plan& from, const Group& group, const std::string& key
   info->set_gathered_a_bytes(from.gathered_a_bytes);
   info->set_predicted_us(from.predicted_us);
   for (const std::string& warning : from.warnings) info->add_warnings(warning);
-  info->set_group_workspace_bytes(2 * group.half_bytes);
+  info->set_group_workspace_bytes(group.SharedBytes());
   info->set_unshared_workspace_bytes(group.unshared_bytes);
   info->set_placement("daemon");
 }
@@ -92,6 +92,12 @@ std::string MissingRanks(const Meeting& meeting) {
 }
 
 }  // namespace
+
+uint64_t Group::SharedBytes() const {
+  uint64_t largest = 0;
+  for (const auto& [id, plan] : plans) largest = std::max(largest, plan.workspace_bytes);
+  return 2 * largest;
+}
 
 Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                           const Waiter& waiter) {
@@ -184,7 +190,7 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
   }
   v1::PrepareReply reply;
   reply.mutable_plan()->ParseFromString(plan->second.info);
-  reply.mutable_plan()->set_group_workspace_bytes(2 * group->half_bytes);
+  reply.mutable_plan()->set_group_workspace_bytes(group->SharedBytes());
   reply.mutable_plan()->set_unshared_workspace_bytes(group->unshared_bytes);
   FillOperands(parsed, reply.mutable_plan());
   return reply;

@@ -198,6 +198,10 @@ struct Group {
   uint64_t half_bytes = 0, bulk_bytes = 0, unshared_bytes = 0;
   SharedFd arrivals;
 
+  // Bytes that the plans need when they share both halves of the workspace: the largest plan's. What is allocated
+  // (2 * half_bytes) is that, rounded up to segments.
+  uint64_t SharedBytes() const;
+
   // Serialises what grows or installs the group's memory; taken before Registry::mutex, held across engine calls.
   std::mutex work;
 };

@@ -98,7 +98,7 @@ void PrintPlans(const json& plans) {
     unshared = std::max(unshared, plan["unshared_workspace"].get<uint64_t>());
   }
   PrintTable(rows);
-  std::printf("  workspace of the group: %s before sharing, %s after\n", FormatBytes(static_cast<double>(unshared)).c_str(),
+  std::printf("  workspace of the group: %s if each plan had its own, %s shared\n", FormatBytes(static_cast<double>(unshared)).c_str(),
               FormatBytes(static_cast<double>(shared)).c_str());
   for (const json& plan : plans) {
     std::printf("  %s: %s because %s\n", plan["name"].get<std::string>().c_str(),

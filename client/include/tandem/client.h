@@ -94,7 +94,7 @@ struct PlanInfo {
   int roundings = 0;
   bool deterministic = true;
   uint64_t workspace_bytes = 0, bulk_bytes = 0, bytes_moved = 0, gathered_a_bytes = 0;
-  uint64_t group_workspace_bytes = 0;     // what the group's plans share, both halves
+  uint64_t group_workspace_bytes = 0;     // what the group's plans need together, sharing both halves
   uint64_t unshared_workspace_bytes = 0;  // what they would take without sharing
   double predicted_us = 0;
   std::vector<std::string> warnings;
@@ -160,8 +160,10 @@ class TANDEM_API Plan {
   virtual const PlanInfo& info() const = 0;
   // Enqueues the launch on `stream`, behind what is there; work enqueued later runs after it. One binding per slot.
   // Returns the failure of an earlier launch of this plan on this stream if there is one not yet returned, else what is
-  // wrong with this launch (which then still arrives, and fails on all ranks). In a capture the launch becomes part of
-  // the graph and is served at each replay.
+  // wrong with this launch (which then still arrives, and fails on all ranks). The launch is made all the same, save for
+  // the failures after which nothing can be: ABORTED (an engine was started again; told once, then the plan goes on), a
+  // broken group, a lost daemon. RESOURCE_EXHAUSTED with reason RING_FULL: the ring was full for as long as the launch's
+  // deadline. In a capture the launch becomes part of the graph and is served at each replay.
   virtual Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
   // Without a stream, over gRPC: arrives at once. Returns a number for WaitLaunch.
   virtual Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
