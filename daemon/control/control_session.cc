@@ -184,11 +184,22 @@ Status Control::SessionAlive(const Session& session) const {
 
 Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
   SessionRef session;
+  Status quota;
   {
     Lock lock(registry_->mutex);
     auto it = registry_->sessions.find(session_id);
     if (it == registry_->sessions.end()) return NotFound("no such session");
     session = it->second;
+    // What nobody has claimed yet counts too: without descriptors left, the daemon could serve nobody.
+    uint64_t held = registry_->usage[session->peer.uid].descriptors;
+    for (const auto& [id, other] : registry_->sessions) {
+      if (other->peer.uid == session->peer.uid) held += other->transfers.descriptors();
+    }
+    quota = CheckQuota("descriptors", options_.limits.descriptors, held, fds.size());
+  }
+  if (!quota.ok()) {
+    session->transfers.Refuse(part.transfer_id(), quota);
+    return quota;
   }
   return session->transfers.Add(part.transfer_id(), part.index(), part.total(), std::move(fds));
 }

@@ -51,6 +51,7 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
   }
   if (!wrong.ok()) {
     entry.fds.clear();
+    entry.present = 0;
     entry.refused = wrong;
     changed_.notify_all();
     return wrong;
@@ -59,6 +60,16 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
   entry.present += static_cast<uint32_t>(fds.size());
   if (entry.present == entry.total) changed_.notify_all();
   return Status::Ok();
+}
+
+void TransferTable::Refuse(uint64_t transfer_id, Status why) {
+  std::lock_guard lock(mutex_);
+  if (closed_ || (!entries_.contains(transfer_id) && entries_.size() >= max_transfers_)) return;
+  Entry entry;
+  entry.since = Waiter::Clock::now();
+  entry.refused = std::move(why);
+  entries_.insert_or_assign(transfer_id, std::move(entry));
+  changed_.notify_all();
 }
 
 Result<std::vector<UniqueFd>> TransferTable::Claim(uint64_t transfer_id, const Waiter& waiter) {

@@ -30,6 +30,9 @@ class TransferTable {
   // the transfer; RESOURCE_EXHAUSTED when too many are open.
   Status Add(uint64_t transfer_id, uint32_t index, uint32_t total, std::vector<UniqueFd> fds);
 
+  // The transfer ends with `why`, its descriptors are closed, and whoever claims it is told.
+  void Refuse(uint64_t transfer_id, Status why);
+
   // Waits for all parts and hands the descriptors over. NOT_FOUND names the transfer if it did not come.
   Result<std::vector<UniqueFd>> Claim(uint64_t transfer_id, const Waiter& waiter);
 
