@@ -299,7 +299,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CheckBystander(engine, server, bystander, bystander_plan, bystander_memory);
     // Without its plans, whatever waits must end: those in flight by the lanes, the others with a status.
     engine.StepUntil(server, "a plan of the rogue's cannot be removed", [&] {
-      return queue.RemovePlan(plans[0]) & queue.RemovePlan(plans[1]) & queue.RemovePlan(plans[2]);
+      bool removed = true;
+      for (size_t i = 0; i < 3; ++i) removed = queue.RemovePlan(plans[i]) && removed;
+      return removed;
     });
     if (rogue.honest()) {
       engine.StepUntil(server, "a launch has not ended", [&] { return rogue.Done() == rogue.pushed(); });
