@@ -13,15 +13,22 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Debug, Release, RelWithDebInfo" FORCE)
-endif()
-
 set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where a GPU is present)")
 set(TANDEM_SANITIZE "" CACHE STRING "Sanitizers for the whole build: address,undefined or thread")
 option(TANDEM_TESTS "Build the tests" ON)
 option(TANDEM_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(TANDEM_WERROR "Treat warnings as errors" OFF)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(default_build_type RelWithDebInfo)
+  if(TANDEM_SANITIZE)
+    set(default_build_type Debug)
+  endif()
+  set(CMAKE_BUILD_TYPE "${default_build_type}" CACHE STRING "Debug, Release, RelWithDebInfo" FORCE)
+endif()
+if(TANDEM_SANITIZE)  # quick enough to run, and reports have line numbers
+  set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+endif()
 
 find_program(TANDEM_CCACHE ccache)
 if(TANDEM_CCACHE)

@@ -1,6 +1,8 @@
+# shellcheck shell=bash
 # Shared by deploy/quickstart and tests/run: says what is going on, installs packages, configures and builds.
 # Sourced by bash; expects `root` to be the repository's folder.
 
+: "${root:?}"
 started=$(date +%s)
 
 say() { printf '[%4ds] %s\n' "$(($(date +%s) - started))" "$*"; }
