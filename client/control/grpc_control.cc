@@ -104,7 +104,8 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   // Sessions are not to share a connection, nor to be slow to see a daemon that has come back.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  // Also the time that one attempt gets: a busy node may take long to answer, a dead daemon's socket refuses at once.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   stub_ = v1::Tandem::NewStub(

@@ -32,8 +32,11 @@ class GroupState {
   // Why no launch can be made any more; OK while they can.
   Status Broken() const;
 
-  // True if a launch would still carry an older generation than the engines have: tell the user, then MoveOn.
-  bool Outdated() const { return latest_.load(std::memory_order_acquire) > generation(); }
+  // True if a launch would still carry an older generation than the engines have, and the user has not been told of the
+  // restart: tell, then MoveOn.
+  bool Outdated() const {
+    return latest_.load(std::memory_order_acquire) > generation() && !awaiting_.load(std::memory_order_acquire);
+  }
   // The user has been told that launches of `told` were cut off: later ones carry a newer generation.
   void MoveOn(uint64_t told);
   // The generation for a new launch. Waits up to `deadline` if the user was told of a restart and the engines are not
@@ -53,6 +56,8 @@ class GroupState {
   Status broken_;
 };
 
+inline constexpr uint64_t kAnyStream = 0;
+
 // A plan's side of it.
 class PlanState {
  public:
@@ -71,15 +76,15 @@ class PlanState {
   }
   uint64_t Pending() const { return pending_.load(std::memory_order_acquire); }
 
-  // Keeps a failure for the next call. `stream` is where the launch was made. Of the launches that one restart cut off,
+  // Keeps a failure for the next call. `stream` is where the launch was made (HostStream::id()). Of the launches that one restart cut off,
   // the first alone is kept.
-  void Fail(const void* stream, uint64_t generation, const Status& status);
-  // Takes the oldest failure, of `stream` only unless null; tells the group if it was a restart's.
-  std::optional<Status> TakeFailure(const void* stream);
+  void Fail(uint64_t stream, uint64_t generation, const Status& status);
+  // Takes the oldest failure, of `stream` only unless kAnyStream; tells the group if it was a restart's.
+  std::optional<Status> TakeFailure(uint64_t stream);
 
  private:
   struct Failure {
-    const void* stream;
+    uint64_t stream;
     uint64_t generation;
     Status status;
   };

@@ -132,10 +132,23 @@ class Daemon:
             return int(value) if isinstance(value, str) and value.isdigit() else value
         return numbers(json.loads(self.ctl(*arguments, "--json").stdout))
 
+    def engines(self):
+        """What tandemd says of each engine, in the GPUs' order."""
+        return self.ctl_json("stats")["engines"]
+
     def engine_pids(self):
-        children = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(self.process.pid)], capture_output=True,
-                                  text=True).stdout.split("\n")
-        return [int(line.split()[0]) for line in children if "tandem-engine" in line]
+        """The engines' processes, in the GPUs' order; those that are down are left out."""
+        return [engine["pid"] for engine in self.engines() if engine.get("pid", 0) > 0]
+
+    def wait_engines(self, timeout=20):
+        wait_until(lambda: all(engine["state"] == "ready" for engine in self.engines()), timeout,
+                   "the engines do not come back")
+
+    def kill_engine(self, gpu):
+        """Ends an engine with SIGKILL; returns once tandemd has a new process for that GPU, or holds it down."""
+        before = self.engines()[gpu]
+        os.kill(before["pid"], signal.SIGKILL)
+        wait_until(lambda: self.engines()[gpu].get("pid", 0) != before["pid"], 20, "no new engine")
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -170,8 +183,8 @@ class TandemTest(unittest.TestCase):
         self.addCleanup(self.finish)
 
     def finish(self):
-        failed = any(error for _, error in getattr(self._outcome, "errors", [])) if self._outcome else False
-        if failed:
+        result = self._outcome.result if self._outcome else None
+        if result and any(test.id().startswith(self.id()) for test, _ in result.failures + result.errors):
             print(f"--- tandemd's log\n{self.daemon.tail()}")
         self.daemon.stop()
 
@@ -206,6 +219,22 @@ class TandemTest(unittest.TestCase):
         for client in clients:
             values = client.call("read", memory=f"{key}.out", count=count)["values"]
             self.assertEqual(values, [world * (world + 1) / 2 + world * (i % 64) for i in range(count)])
+
+    def hear_restart(self, client, key="ar", earlier=()):
+        """After an engine's restart each rank is told ABORTED by one call: by one of `earlier`, or by its next launch or
+        that launch's wait. Then its launches belong to the new generation."""
+        told = [reply for reply in earlier if reply.get("code") == "ABORTED"]
+        for reply in earlier:
+            self.assertIn(reply.get("code", "OK"), ("OK", "ABORTED"), reply)
+        if not told:
+            reply = client.call("launch", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]], check=False)
+            if reply["ok"]:
+                client.call("sync", deadline_ms=20000)
+                reply = client.call("wait", plan=key, check=False)
+            self.assertEqual(reply.get("code"), "ABORTED", reply)
+            told = [reply]
+        self.assertEqual(len(told), 1, told)
+        client.call("wait", plan=key)
 
     def assertFails(self, code, function, *arguments, **named):
         with self.assertRaises(CallFailed) as caught:

@@ -275,6 +275,10 @@ Status Session::Execute(const json& command, json* reply) {
   if (name == "register_foreign") return RegisterForeign(command);
   if (name == "prepare") return Prepare(command, reply);
   if (name == "launch") return Launch(command);
+  if (name == "capture") return Capture(command);
+  if (name == "replay") return Replay(command);
+  if (name == "launch_threads") return LaunchThreads(command);
+  if (name == "fork") return Fork(reply);
   if (name == "launch_direct") return LaunchDirect(command, reply);
   if (name == "signal") return Signal(command);
   if (name == "sync") {
@@ -285,6 +289,7 @@ Status Session::Execute(const json& command, json* reply) {
     memories_.erase(command.value("memory", ""));
     plans_.erase(command.value("plan", ""));
     groups_.erase(command.value("group", ""));
+    graphs_.erase(command.value("graph", ""));
     return Status::Ok();
   }
   if (name == "leave") {

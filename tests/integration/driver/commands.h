@@ -37,6 +37,10 @@ class Session {
   Status Events(json* reply);
   Status Fill(const json& command);
   Status Read(const json& command, json* reply);
+  Status Capture(const json& command);
+  Status Replay(const json& command);
+  Status LaunchThreads(const json& command);
+  Status Fork(json* reply);
 
   Result<std::shared_ptr<Group>> FindGroup(const json& command) const;
   Result<std::shared_ptr<Plan>> FindPlan(const json& command) const;
@@ -50,6 +54,7 @@ class Session {
   std::map<std::string, std::shared_ptr<Memory>> memories_;
   std::map<std::string, uint64_t> tensors_;
   std::map<std::string, std::unique_ptr<HostStream>> streams_;
+  std::map<std::string, HostGraphExec> graphs_;
 };
 
 // {"op":"all_reduce","operands":[{"role":"input","dtype":"f32","shape":[8]}…], …} to a request.

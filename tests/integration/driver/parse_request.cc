@@ -29,6 +29,7 @@ Result<OpRequest> ParseRequest(const json& object) {
   for (const json& entry : object.value("transfers", json::array())) {
     request.transfers.push_back({entry.value("send", true), entry.value("peer", 0), entry.value("slot", 0)});
   }
+  request.chunk_pivot = object.value("chunk_pivot", 0);
   request.dim = object.value("dim", 0);
   request.root = object.value("root", 0);
   request.steps = object.value("steps", 0);

@@ -1,0 +1,230 @@
+"""Every operation by every algorithm through the daemon, with sums checked in Python; then the same under modes of the
+host backend that bring out missing waits."""
+
+import unittest
+
+from harness import TandemTest, everybody
+
+
+def ramp(base, step, count):
+    """What the driver's `fill` writes."""
+    return [base + step * (i % 64) for i in range(count)]
+
+
+def size(shape):
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def matmul(a, b, m, k, n):
+    return [sum(a[i * k + x] * b[x * n + j] for x in range(k)) for i in range(m) for j in range(n)]
+
+
+def add(*parts):
+    return [sum(column) for column in zip(*parts)]
+
+
+def concatenate_columns(parts, rows, columns):
+    return [part[row * columns + column] for row in range(rows) for part in parts for column in range(columns)]
+
+
+BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "f8e5m2": 1, "i32": 4}
+
+
+class Slot:
+    """An operand: `fill(rank)` is (base, step) of an input, `expect(rank)` the values of an output."""
+
+    def __init__(self, role, shape, fill=None, expect=None, dtype="f32", symmetric=False):
+        self.role, self.shape, self.fill, self.expect = role, list(shape), fill, expect
+        self.dtype, self.symmetric = dtype, symmetric
+
+    def spec(self):
+        return {"role": self.role, "dtype": self.dtype, "shape": self.shape, "symmetric": self.symmetric}
+
+
+class OperationsTest(TandemTest):
+    def each_rank(self, rank):
+        return (rank + 1, 1)
+
+    def run_op(self, clients, op, slots, key, launches=2, group="tp", each=None, **request):
+        """Prepares, launches and checks; `each(rank)` gives a rank's own fields of the request."""
+        for index, slot in enumerate(slots):
+            name = f"{key}.{index}"
+            if slot.symmetric:
+                everybody(clients, "allocate", group=group, memory=name, shape=slot.shape, dtype=slot.dtype)
+            else:
+                everybody(clients, "register", group=group, memory=name,
+                          bytes=max(1, size(slot.shape)) * BYTES[slot.dtype])
+        replies = everybody(clients, "prepare", group=group, key=key, plan=key, each=lambda rank: {"request": {
+            "op": op, "operands": [slot.spec() for slot in slots], **request, **(each(rank) if each else {})}})
+        self.assertEqual(len({reply["plan"]["algorithm"] for reply in replies}), 1)
+        if request.get("algorithm", "auto") != "auto":
+            self.assertEqual(replies[0]["plan"]["algorithm"], request["algorithm"])
+        for _ in range(launches):
+            for rank, client in enumerate(clients):
+                for index, slot in enumerate(slots):
+                    base, step = slot.fill(rank) if slot.fill else (-7, 0)
+                    client.call("fill", memory=f"{key}.{index}", dtype=slot.dtype, base=base, step=step)
+            everybody(clients, "launch", plan=key, bindings=[[f"{key}.{i}", 0] for i in range(len(slots))])
+            everybody(clients, "sync")
+            everybody(clients, "wait", plan=key)
+            for rank, client in enumerate(clients):
+                for index, slot in enumerate(slots):
+                    wanted = slot.expect(rank) if slot.expect else None
+                    if wanted is not None:
+                        values = client.call("read", memory=f"{key}.{index}", dtype=slot.dtype,
+                                             count=len(wanted))["values"]
+                        self.assertEqual(values, wanted, f"{op} {request}, rank {rank}, slot {index}")
+        everybody(clients, "release", plan=key)
+        for index in range(len(slots)):
+            everybody(clients, "drop", memory=f"{key}.{index}")
+
+    def collectives(self, world, clients):
+        rows, columns = 4, 3
+        shard, whole = rows * columns, rows * columns * world
+        inputs = [ramp(rank + 1, 1, whole) for rank in range(world)]
+        shards = [values[:shard] for values in inputs]
+        total = add(*inputs)
+        average = [value / world for value in total]
+        for algorithm in ("one_shot", "two_shot", "nccl"):
+            self.run_op(clients, "all_reduce", [
+                Slot("input", (rows * world, columns), self.each_rank),
+                Slot("output", (rows * world, columns), expect=lambda rank: total)], f"ar.{algorithm}",
+                algorithm=algorithm)
+        if world in (2, 4):  # exact in binary
+            self.run_op(clients, "all_reduce", [
+                Slot("input", (rows * world, columns), self.each_rank),
+                Slot("output", (rows * world, columns), expect=lambda rank: average)], "ar.avg", reduce_op="avg")
+        for algorithm in ("copy_engine", "sm", "nccl"):
+            self.run_op(clients, "all_gather", [
+                Slot("input", (rows, columns), self.each_rank),
+                Slot("output", (rows * world, columns), expect=lambda rank: sum(shards, []))], f"ag.{algorithm}",
+                algorithm=algorithm)
+            self.run_op(clients, "reduce_scatter", [
+                Slot("input", (rows * world, columns), self.each_rank),
+                Slot("output", (rows, columns), expect=lambda rank: total[rank * shard:(rank + 1) * shard])],
+                f"rs.{algorithm}", algorithm=algorithm)
+        self.run_op(clients, "all_gather", [
+            Slot("input", (rows, columns), self.each_rank),
+            Slot("output", (rows, columns * world),
+                 expect=lambda rank: concatenate_columns(shards, rows, columns))], "ag.dim1", dim=1)
+        root = world - 1
+        self.run_op(clients, "broadcast", [
+            Slot("input", (5,), self.each_rank),
+            Slot("output", (5,), expect=lambda rank: inputs[root][:5])], "bc", root=root)
+        self.run_op(clients, "reduce", [
+            Slot("input", (7,), self.each_rank),
+            Slot("output", (7,), expect=lambda rank: total[:7] if rank == root else None)], "rd", root=root)
+        self.run_op(clients, "all_to_all", [
+            Slot("input", (rows * world, columns), self.each_rank),
+            Slot("output", (rows * world, columns), expect=lambda rank: sum(
+                (values[rank * shard:(rank + 1) * shard] for values in inputs), []))], "a2a")
+        self.run_op(clients, "send_receive", [
+            Slot("input", (9,), self.each_rank),
+            Slot("output", (9,), expect=lambda rank: inputs[(rank - 1) % world][:9])], "sr", each=lambda rank: {
+                "transfers": [{"send": True, "peer": (rank + 1) % world, "slot": 0},
+                              {"send": False, "peer": (rank - 1) % world, "slot": 1}]})
+        self.run_op(clients, "barrier", [], "barrier")
+        self.run_op(clients, "empty", [], "empty")
+
+    def matmuls(self, world, clients, algorithms=True):
+        m, k, n = 4, 8, 6  # m: rows of one rank
+        def names(*list_of_algorithms):
+            return list_of_algorithms if algorithms else ("auto",)
+        a = [ramp(rank + 1, 1, m * k) for rank in range(world)]
+        gathered = sum(a, [])
+        def b(rank):
+            return ramp(rank - 1, 1, k * n)
+        whole_a = [ramp(rank + 1, 1, m * world * k) for rank in range(world)]
+        product = add(*[matmul(whole_a[rank], b(rank), m * world, k, n) for rank in range(world)])
+        def fill_b(rank):
+            return (rank - 1, 1)
+        for algorithm in names("unfused", "pipeline", "ring"):
+            self.run_op(clients, "all_gather_matmul", [
+                Slot("a", (m, k), self.each_rank), Slot("b", (k, n), fill_b),
+                Slot("c", (m * world, n), expect=lambda rank: matmul(gathered, b(rank), m * world, k, n))],
+                f"agmm.{algorithm}", algorithm=algorithm)
+            self.run_op(clients, "all_gather_matmul", [
+                Slot("a", (m, k), self.each_rank), Slot("b", (k, n), fill_b),
+                Slot("c", (m * world, n), expect=lambda rank: matmul(gathered, b(rank), m * world, k, n)),
+                Slot("gathered_a", (m * world, k), expect=lambda rank: gathered, symmetric=True)],
+                f"agmm.sym.{algorithm}", algorithm=algorithm)
+        for algorithm in names("unfused", "pipeline", "ring"):
+            self.run_op(clients, "matmul_reduce_scatter", [
+                Slot("a", (m * world, k), self.each_rank), Slot("b", (k, n), fill_b),
+                Slot("c", (m, n), expect=lambda rank: product[rank * m * n:(rank + 1) * m * n])],
+                f"mmrs.{algorithm}", algorithm=algorithm)
+        for algorithm in names("unfused", "tiled_two_shot"):
+            self.run_op(clients, "matmul_all_reduce", [
+                Slot("a", (m * world, k), self.each_rank), Slot("b", (k, n), fill_b),
+                Slot("c", (m * world, n), expect=lambda rank: product)], f"mmar.{algorithm}", algorithm=algorithm)
+        # Tensor-wise fp8: small integers are exact in e4m3; the scales are 2 and 0.5 and a half.
+        self.run_op(clients, "all_gather_matmul", [
+            Slot("a", (m, k), lambda rank: (rank + 1, 0), dtype="f8e4m3"), Slot("b", (k, n), lambda rank: (2, 0),
+                                                                               dtype="f8e4m3"),
+            Slot("scale_a", (1,), lambda rank: (2, 0)), Slot("scale_b", (1,), lambda rank: (0.25, 0)),
+            Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: [
+                (row // m + 1) * 2 * k * 2 * 0.25 for row in range(m * world) for _ in range(n)])], "fp8")
+        self.run_op(clients, "async_input_matmul", [
+            Slot("a", (m * world, k), self.each_rank), Slot("b", (k, n), fill_b),
+            Slot("c", (m * world, n), expect=lambda rank: matmul(whole_a[rank], b(rank), m * world, k, n)),
+            Slot("chunk_signals", (world,), lambda rank: (1, 0), dtype="i32")], "async",
+            each=lambda rank: {"chunk_pivot": rank})
+
+
+class Operations(OperationsTest):
+    def test_two_ranks(self):
+        self.all_operations(2)
+
+    def test_three_ranks(self):
+        self.all_operations(3)
+
+    def test_four_ranks(self):
+        self.all_operations(4)
+
+    def all_operations(self, world):
+        clients = self.group(world)
+        self.collectives(world, clients)
+        self.matmuls(world, clients)
+
+    def test_two_streams_and_two_threads(self):
+        clients = self.group(2)
+        for key in ("x", "y"):
+            self.all_reduce_plan(clients, key=key, count=1024)
+        for client in clients:
+            for key in ("x", "y"):
+                client.call("fill", memory=f"{key}.in", base=1)
+        for stream_of in (("s", "s"), ("s1", "s2")):
+            everybody(clients, "launch_threads", launches=[
+                {"plan": key, "stream": stream, "times": 50, "bindings": [[f"{key}.in", 0], [f"{key}.out", 0]]}
+                for key, stream in zip(("x", "y"), stream_of)])
+            for stream in set(stream_of):
+                everybody(clients, "sync", stream=stream)
+            for key in ("x", "y"):
+                everybody(clients, "wait", plan=key)
+                for client in clients:
+                    self.assertEqual(client.call("read", memory=f"{key}.out", count=1024)["values"], [2.0] * 1024)
+
+
+class LateVisibility(OperationsTest):
+    extra = ("--visibility-delay-us", "200")
+
+    def test_results_do_not_depend_on_when_copies_become_visible(self):
+        clients = self.group(3)
+        self.collectives(3, clients)
+        self.matmuls(3, clients)
+
+
+class OneHardwareQueue(OperationsTest):
+    extra = ("--hardware-queues", "1")
+
+    def test_all_lanes_share_one_queue(self):
+        clients = self.group(3)
+        self.collectives(3, clients)
+        self.matmuls(3, clients)
+
+
+if __name__ == "__main__":
+    unittest.main()
