@@ -216,16 +216,23 @@ class Transfers(RogueTest):
         self.assertGone(rogue)
 
     def test_a_flood_of_transfers(self):
-        rogue = self.rogue()
-        rogue.attach()
-        for transfer in range(200):
-            rogue.call("send_transfer", transfer_id=transfer, count=60, bytes=64)
-        limit = int(open(f"/proc/{self.daemon.process.pid}/limits").read().split("Max open files")[1].split()[0])
-        self.assertLess(self.daemon.descriptors(), limit / 2, "one client may take half of tandemd's descriptors")
-        honest = self.daemon.client("honest")
-        honest.connect()
-        honest.close()
-        self.assertGone(rogue)
+        # One transfer of 60 more than the quota, from three sessions of one user.
+        quota = 4096
+        rogues = [self.rogue() for _ in range(3)]
+        for rogue in rogues:
+            rogue.attach()
+            for transfer in range(64):
+                rogue.call("send_transfer", transfer_id=transfer, count=60, bytes=64)
+        self.assertLess(self.daemon.descriptors() - self.baseline, quota + 60)
+        reply = self.register(rogues[2], 63, [64] * 60)
+        self.assertEqual((reply["code"], reply["detail"]["reason"]), ("RESOURCE_EXHAUSTED", "QUOTA_DESCRIPTORS"), reply)
+        self.assertEqual(reply["detail"]["limit"], quota)
+        self.assertUnharmed()
+        # Once the orphans have been closed, there is room again.
+        wait_until(lambda: self.daemon.descriptors() < self.baseline + 60, ORPHANS, "orphans stay open")
+        rogues[2].call("send_transfer", transfer_id=1, count=1)
+        self.assertTrue(self.register(rogues[2])["ok"])
+        self.assertGone(*rogues)
 
     def test_claimed_twice(self):
         rogue = self.rogue()
@@ -279,6 +286,17 @@ class Calls(RogueTest):
             with self.subTest(method=method, request=request):
                 failure = self.assertFails("INVALID_ARGUMENT", rogue.rpc, method, request)
                 self.assertTrue(failure.detail["field"])
+        self.assertGone(rogue)
+
+    def test_calls_that_pile_up(self):
+        rogue = self.rogue()
+        rogue.attach()
+        rogue.call("pile_up", count=300, gpu=rogue.gpus[0])
+        self.assertUnharmed()
+        honest = self.daemon.client("honest")
+        honest.connect()
+        honest.call("join", name="honest", world=1, rank=0)
+        honest.close()
         self.assertGone(rogue)
 
     def test_a_client_that_never_reads(self):

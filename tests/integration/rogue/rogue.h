@@ -44,6 +44,8 @@ class Rogue {
 
   // gRPC (rogue_calls.cc). Any method by its name, with a message in JSON or any bytes.
   Status Call(const json& command, json* reply);
+  // The same call many times, none of which is waited for.
+  Status PileUp(const json& command);
   Status CallBytes(const std::string& method, const std::string& request, const std::string& token,
                    std::string* reply);
 
@@ -61,6 +63,9 @@ class Rogue {
   v1::AttachReply attached_;
   std::shared_ptr<grpc::Channel> channel_;
   std::vector<UniqueFd> half_open_;
+  struct PendingCall;
+  std::vector<std::shared_ptr<PendingCall>> pending_;
+  grpc::CompletionQueue pending_queue_;
   std::map<uint64_t, std::vector<UniqueFd>> transfers_;
   uint32_t entries_ = 0;
   Mapping ring_, words_;

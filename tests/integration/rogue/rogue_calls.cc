@@ -22,6 +22,36 @@ std::unique_ptr<google::protobuf::Message> NewMessage(const google::protobuf::De
 
 }  // namespace
 
+struct Rogue::PendingCall {
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> call;
+  grpc::ByteBuffer answer;
+  grpc::Status status;
+};
+
+// "count" JoinGroups on "gpu", each of a group of its own whose other rank never comes.
+Status Rogue::PileUp(const json& command) {
+  if (!channel_) return FailedPrecondition("connect first");
+  grpc::GenericStub stub(channel_);
+  for (int i = 0; i < command.value("count", 1); ++i) {
+    v1::JoinGroupRequest request;
+    request.set_job_key("rogue-pile-up-key");
+    request.set_name("pile " + std::to_string(i));
+    request.set_world_size(2);
+    request.set_gpu_uuid(command.value("gpu", ""));
+    request.set_deadline_ms(600000);
+    const grpc::Slice slice(request.SerializeAsString());
+    const grpc::ByteBuffer body(&slice, 1);
+    auto pending = std::make_shared<PendingCall>();
+    pending->context.AddMetadata(kTokenKey, ToHex(attached_.token()));
+    pending->call = stub.PrepareUnaryCall(&pending->context, "/tandem.v1.Tandem/JoinGroup", body, &pending_queue_);
+    pending->call->StartCall();
+    pending->call->Finish(&pending->answer, &pending->status, pending.get());
+    pending_.push_back(std::move(pending));
+  }
+  return Status::Ok();
+}
+
 Status Rogue::CallBytes(const std::string& method, const std::string& request, const std::string& token,
                         std::string* reply) {
   if (!channel_) return FailedPrecondition("connect first");

@@ -50,6 +50,7 @@ Status Rogue::Execute(const json& command, json* reply) {
   if (cmd == "read_lease") return ReadLease(reply);
   if (cmd == "half_open") return HalfOpen(command);
   if (cmd == "call") return Call(command, reply);
+  if (cmd == "pile_up") return PileUp(command);
   if (cmd == "map_channel") return MapChannel(command);
   if (cmd == "map_tensor") return MapTensor(command);
   if (cmd == "push") return Push(command, reply);
