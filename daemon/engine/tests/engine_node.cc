@@ -1,5 +1,6 @@
 #include "daemon/engine/tests/engine_node.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -14,14 +15,12 @@ namespace tandem::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kPatience{10};
-constexpr uint64_t kSegmentBytes = 8 << 20;
+constexpr std::chrono::seconds kPatience{60};
 constexpr uint64_t kAbortOffset = 64 << 10;
 constexpr uint64_t kScratchOffset = 1 << 20;
 constexpr uint64_t kScratchBytes = 1 << 20;
 constexpr uint64_t kHalf0Offset = 2 << 20;
 constexpr uint64_t kHalf1Offset = 3 << 20;
-constexpr uint64_t kDataOffset = 4 << 20;
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendRequest& request) {
   HostBackendOptions options;
@@ -173,7 +172,6 @@ TestGroup EngineNode::AddGroup(uint64_t id, const std::vector<int>& gpus, uint64
     allocate.mutable_allocate_segment()->set_bytes(kSegmentBytes);
     EXPECT_TRUE(Call(owner, allocate).ok());
     UniqueFd fd = std::move(engines_[static_cast<size_t>(owner)]->allocated.at(0));
-    mapped_.emplace_back(segment, std::move(*Mapping::Map(fd.get(), 0, kSegmentBytes, true)));
     for (int gpu : gpus) {
       if (gpu == owner) continue;
       v1::Command add;
@@ -181,6 +179,8 @@ TestGroup EngineNode::AddGroup(uint64_t id, const std::vector<int>& gpus, uint64
       add.mutable_add_segment()->set_bytes(kSegmentBytes);
       EXPECT_TRUE(Call(gpu, add, {fd.get()}).ok());
     }
+    Mapping mapping = std::move(*Mapping::Map(fd.get(), 0, kSegmentBytes, true));
+    segments_[segment] = {std::move(fd), std::move(mapping)};
   }
   UniqueFd table = std::move(*CreateArrivalTable(static_cast<int>(gpus.size()), 64));
   group.registration = next_id_++;
@@ -303,10 +303,12 @@ std::unique_ptr<TestChannel> EngineNode::OpenChannel(int gpu, uint64_t session, 
 }
 
 std::byte* EngineNode::Data(const TestGroup& group, int rank) {
-  for (auto& [segment, mapping] : mapped_) {
-    if (segment == group.segments[static_cast<size_t>(rank)]) return mapping.data() + kDataOffset;
-  }
-  return nullptr;
+  return segments_.at(group.segments[static_cast<size_t>(rank)]).mapping.data() + kDataOffset;
+}
+
+UniqueFd EngineNode::SegmentFd(const TestGroup& group, int rank) const {
+  int fd = segments_.at(group.segments[static_cast<size_t>(rank)]).fd.get();
+  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
 }  // namespace tandem::engine

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,7 +30,7 @@ struct TestChannel {
   ChannelProducer producer;
   // Pushes and reaches the launch: what Launch and a running stream do. The sequence, 0 if the push failed.
   uint64_t Launch(LaunchEntry entry);
-  // Waits for done >= sequence; false after ten seconds.
+  // Waits for done >= sequence; false after a minute.
   bool Wait(uint64_t sequence) const;
   LaunchOutcome LaunchAndWait(const LaunchEntry& entry);
 };
@@ -47,6 +48,11 @@ class EngineNode {
  public:
   static constexpr uint64_t kDataBytes = 1 << 20;
   static constexpr uint64_t kWorkspaceBytes = 1 << 20;
+  // In each rank's segment: the symmetric data, and room for a signal pad of the clients' own.
+  static constexpr uint64_t kSegmentBytes = 8 << 20;
+  static constexpr uint64_t kDataOffset = 4 << 20;
+  static constexpr uint64_t kPadOffset = 5 << 20;
+  static constexpr uint64_t kPadBytes = 4096;
 
   explicit EngineNode(int gpus, int hardware_queues = 8);
   ~EngineNode();
@@ -54,9 +60,9 @@ class EngineNode {
   int gpus() const { return static_cast<int>(engines_.size()); }
   // Sends a command and reads messages until its Ack; others are kept in messages(gpu).
   Status Call(int gpu, v1::Command command, const std::vector<int>& fds = {});
-  // Reads until a message satisfies `wanted` (looking at kept ones first); false after ten seconds.
+  // Reads until a message satisfies `wanted` (looking at kept ones first); false after a minute.
   bool Await(int gpu, const std::function<bool(const v1::Message&)>& wanted, v1::Message* found = nullptr);
-  // Asks for the queue until it has `items`; false after ten seconds.
+  // Asks for the queue until it has `items`; false after a minute.
   bool AwaitQueued(int gpu, int items);
 
   // A group over `gpus` (rank order) with signals, scratch, workspace, and a symmetric registration.
@@ -72,6 +78,8 @@ class EngineNode {
   std::unique_ptr<TestChannel> OpenChannel(int gpu, uint64_t session = 1, uint32_t entries = 64);
   // Rank's symmetric data, mapped here.
   std::byte* Data(const TestGroup& group, int rank);
+  // Another descriptor of rank's segment.
+  UniqueFd SegmentFd(const TestGroup& group, int rank) const;
   StatsArea& stats(int gpu) { return engines_[static_cast<size_t>(gpu)]->stats; }
   OrderLog& log() { return log_; }
   // Closes tandemd's end of the socket and waits for the engine's end.
@@ -93,8 +101,11 @@ class EngineNode {
   UniqueFd log_fd_;
   OrderLog log_;
   std::vector<std::unique_ptr<EngineThread>> engines_;
-  std::vector<std::pair<uint64_t, Mapping>> mapped_;  // by segment id
-  std::vector<std::pair<uint64_t, UniqueFd>> tables_;
+  struct Segment {
+    UniqueFd fd;
+    Mapping mapping;
+  };
+  std::map<uint64_t, Segment> segments_;  // by id
   uint64_t next_id_ = 1;
 };
 

@@ -1,0 +1,67 @@
+// File: node_control.h
+//
+// tandemd's part for a process that holds all engines and all clients: each client's control half, made of the real
+// planner and the engines' real commands, with neither sockets nor gRPC between. What remains is what runs concurrently in
+// a node: the client library, the channels, the launch queue, the executor, the backend.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/lib/control_api.h"
+#include "daemon/engine/tests/engine_node.h"
+#include "tandem/client.h"
+
+namespace tandem::inprocess {
+
+// A node with one group over all its GPUs, rank i on GPU i. Thread-safe. Outlives its clients.
+class Node {
+ public:
+  explicit Node(int world_size, int hardware_queues);
+
+  int world_size() const { return world_size_; }
+  // The control half for a client that is to be rank `rank`.
+  std::unique_ptr<client::Control> MakeControl(int rank);
+  // As tandemd does when a rank is lost: breaks the group on every engine, then tells every client.
+  void Break(const std::string& message, const std::string& who);
+  // Waits until the engine of `gpu` holds `items` launches.
+  bool AwaitQueued(int gpu, int items);
+
+ private:
+  friend class NodeControl;
+  // What ranks have asked for under one key; complete when all have.
+  struct Meeting {
+    std::vector<OpRequest> requests;
+    size_t seated = 0;
+    bool planned = false;
+    Status status;
+    PlanInfo info;
+    int released = 0;
+  };
+  Result<PlanInfo> Prepare(int rank, const std::string& key, const OpRequest& request, Milliseconds deadline);
+  // Plans a complete meeting and gives each engine its program.
+  Result<PlanInfo> MakePlan(const std::string& key, const std::vector<OpRequest>& requests);
+  Status ReleasePlan(uint64_t plan_id);
+  Status LeaveGroup(int rank);
+  Result<client::RendezvousInfo> Rendezvous(int rank);
+  Result<client::ChannelInfo> OpenChannel(int gpu, uint32_t entries);
+  Status CloseChannel(int gpu, uint64_t id);
+  void SetCallbacks(int rank, client::ControlCallbacks callbacks);
+
+  const int world_size_;
+  std::mutex mutex_;  // of the engines' commands and of what follows
+  std::condition_variable met_;
+  engine::EngineNode engines_;
+  engine::TestGroup group_;
+  std::map<std::string, Meeting> meetings_;
+  uint64_t next_channel_ = 1'000'000;  // EngineNode counts its own numbers from 1
+
+  std::mutex callbacks_mutex_;
+  std::map<int, client::ControlCallbacks> callbacks_;  // by rank
+};
+
+}  // namespace tandem::inprocess
