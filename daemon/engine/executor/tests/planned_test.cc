@@ -4,193 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "daemon/engine/executor/tests/group_harness.h"
-#include "daemon/planner/planner.h"
+#include "daemon/engine/executor/tests/planned_runner.h"
+#include "daemon/engine/executor/tests/test_machine.h"
 
 namespace tandem::engine {
 namespace {
-
-using Values = std::vector<double>;
-// By rank, then by slot: the elements in row-major order.
-using Tensors = std::vector<std::vector<Values>>;
-
-constexpr int kLaunches = 4;
-
-struct Case {
-  std::string name;
-  // The request of `rank` in a group of `world_size`.
-  std::function<OpRequest(int rank, int world_size)> request;
-  // The expected outputs from the inputs: sets the slots that are outputs.
-  std::function<void(int world_size, Tensors& tensors)> compute;
-  std::vector<int> output_slots;
-  std::vector<int> world_sizes = {1, 2, 3, 4, 8};
-  bool cube_mesh = false;
-};
-
-Topology CubeMesh() {
-  Topology topology = EmulatedTopology(8);
-  for (int i = 0; i < 8; ++i) {
-    topology.gpus[static_cast<size_t>(i)].switch_links = 0;
-    topology.gpus[static_cast<size_t>(i)].fabric_state = "none";
-    for (int j = 0; j < 8; ++j) {
-      bool same_quad = i / 4 == j / 4 && i != j;
-      topology.nvlinks[static_cast<size_t>(i)][static_cast<size_t>(j)] = same_quad || i == (j ^ 4) ? 1 : 0;
-    }
-  }
-  return topology;
-}
-
-class Runner {
- public:
-  Runner(const Case& test, int world_size, int queues, int delay_us)
-      : test_(test), world_size_(world_size), queues_(queues), delay_us_(delay_us) {
-    label_ = test.name + " W=" + std::to_string(world_size) + " queues=" + std::to_string(queues) +
-             " delay=" + std::to_string(delay_us);
-  }
-
-  void Run() {
-    SCOPED_TRACE(label_);
-    for (int rank = 0; rank < world_size_; ++rank) requests_.push_back(test_.request(rank, world_size_));
-    plan::GroupContext context;
-    context.topology = test_.cube_mesh ? CubeMesh() : EmulatedTopology(world_size_);
-    auto plan = plan::MakePlan(requests_, context);
-    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-    HarnessOptions options;
-    options.world_size = world_size_;
-    options.hardware_queues = queues_;
-    options.visibility_delay_us = delay_us_;
-    for (const auto& program : plan->programs) {
-      options.lanes = std::max(options.lanes, program.lanes);
-      options.workspace_bytes = std::max(options.workspace_bytes, program.workspace_bytes);
-      options.bulk_bytes = std::max(options.bulk_bytes, program.bulk_bytes);
-    }
-    options.workspace_bytes = (options.workspace_bytes + 255) / 256 * 256;
-    // The memory of operands outlives the lanes that use it.
-    memory_.resize(kLaunches);
-    GroupHarness group(options);
-    std::vector<std::unique_ptr<CompiledProgram>> programs;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      ProgramLimits limits;
-      limits.rank = rank;
-      limits.world_size = world_size_;
-      limits.workspace_bytes = options.workspace_bytes;
-      limits.bulk_bytes = options.bulk_bytes;
-      for (const Operand& operand : requests_[static_cast<size_t>(rank)].operands) {
-        limits.slots.push_back({static_cast<uint64_t>(*SpanBytes(operand.spec)), operand.symmetric});
-      }
-      auto program = CompiledProgram::Compile(plan->programs[static_cast<size_t>(rank)], limits);
-      ASSERT_TRUE(program.ok()) << program.status().ToString() << "\n"
-                                << plan::ListProgram(plan->programs[static_cast<size_t>(rank)]);
-      programs.push_back(std::move(*program));
-    }
-    std::vector<Tensors> expected;
-    for (int launch = 0; launch < kLaunches; ++launch) {
-      expected.push_back(MakeOperands(launch));
-      for (int rank = 0; rank < world_size_; ++rank) {
-        Status status = group.Launch(rank, *programs[static_cast<size_t>(rank)], static_cast<uint64_t>(launch) + 1,
-                                     Addresses(launch, rank));
-        ASSERT_TRUE(status.ok()) << status.ToString();
-      }
-      // The bulk area has one half only: its next user starts when all ranks have ended.
-      if (options.bulk_bytes > 0) {
-        ASSERT_TRUE(group.Finish());
-      }
-    }
-    ASSERT_TRUE(group.Finish()) << "blocked; rank 0 runs\n" << plan::ListProgram(plan->programs[0]);
-    for (int launch = 0; launch < kLaunches; ++launch) Compare(launch, expected[static_cast<size_t>(launch)]);
-  }
-
- private:
-  // The slot whose memory `slot` uses.
-  static size_t Home(const OpRequest& request, size_t slot) {
-    int alias = request.operands[slot].alias_of;
-    return alias >= 0 ? static_cast<size_t>(alias) : slot;
-  }
-
-  static std::vector<int64_t> Elements(const TensorSpec& spec) {
-    std::vector<int64_t> strides = spec.strides.empty() ? ContiguousStrides(spec.shape) : spec.strides;
-    int64_t count = *ElementCount(spec.shape);
-    std::vector<int64_t> offsets;
-    for (int64_t i = 0; i < count; ++i) {
-      int64_t rest = i, offset = 0;
-      for (size_t d = spec.shape.size(); d-- > 0;) {
-        offset += rest % spec.shape[d] * strides[d];
-        rest /= spec.shape[d];
-      }
-      offsets.push_back(offset);
-    }
-    return offsets;
-  }
-
-  Tensors MakeOperands(int launch) {
-    std::mt19937 random(static_cast<uint32_t>(launch + 1));
-    Tensors tensors(static_cast<size_t>(world_size_));
-    auto& memory = memory_[static_cast<size_t>(launch)];
-    for (size_t rank = 0; rank < tensors.size(); ++rank) {
-      const OpRequest& request = requests_[rank];
-      memory.emplace_back();
-      for (size_t slot = 0; slot < request.operands.size(); ++slot) {
-        const TensorSpec& spec = request.operands[slot].spec;
-        memory.back().emplace_back(static_cast<size_t>(*SpanBytes(spec)) + 1);
-        tensors[rank].emplace_back();
-        if (Home(request, slot) != slot) {
-          tensors[rank][slot] = tensors[rank][Home(request, slot)];
-          continue;
-        }
-        bool words = request.operands[slot].role == Role::kChunkSignals;
-        for (int64_t offset : Elements(spec)) {
-          double value = words ? 1 : static_cast<double>(random() % 3) - 1;
-          tensors[rank][slot].push_back(value);
-          StoreFromFloat(memory.back()[slot].data(), spec.dtype, static_cast<size_t>(offset),
-                         static_cast<float>(value));
-        }
-      }
-    }
-    test_.compute(world_size_, tensors);
-    return tensors;
-  }
-
-  std::vector<SlotAddress> Addresses(int launch, int rank) const {
-    const auto& memory = memory_[static_cast<size_t>(launch)];
-    const OpRequest& request = requests_[static_cast<size_t>(rank)];
-    std::vector<SlotAddress> slots(request.operands.size());
-    for (size_t slot = 0; slot < slots.size(); ++slot) {
-      slots[slot].own = memory[static_cast<size_t>(rank)][Home(request, slot)].data();
-      if (!request.operands[slot].symmetric) continue;
-      for (size_t peer = 0; peer < memory.size(); ++peer) {
-        slots[slot].peer[peer] = memory[peer][Home(requests_[peer], slot)].data();
-      }
-    }
-    return slots;
-  }
-
-  void Compare(int launch, const Tensors& expected) const {
-    for (size_t rank = 0; rank < expected.size(); ++rank) {
-      for (int slot : test_.output_slots) {
-        auto index = static_cast<size_t>(slot);
-        if (index >= requests_[rank].operands.size()) continue;
-        const TensorSpec& spec = requests_[rank].operands[index].spec;
-        const auto* data = memory_[static_cast<size_t>(launch)][rank][Home(requests_[rank], index)].data();
-        std::vector<int64_t> offsets = Elements(spec);
-        for (size_t i = 0; i < offsets.size(); ++i) {
-          ASSERT_EQ(LoadAsFloat(data, spec.dtype, static_cast<size_t>(offsets[i])), expected[rank][index][i])
-              << "launch " << launch << " rank " << rank << " slot " << slot << " element " << i;
-        }
-      }
-    }
-  }
-
-  const Case& test_;
-  int world_size_, queues_, delay_us_;
-  std::string label_;
-  std::vector<OpRequest> requests_;
-  std::vector<std::vector<std::vector<AlignedMemory>>> memory_;  // by launch, rank, slot
-};
 
 Operand MakeOperand(Role role, std::vector<int64_t> shape, bool symmetric = false, DType dtype = DType::kF32) {
   Operand operand;
@@ -461,11 +282,17 @@ Case BareCase(Op op) {
 
 void RunCase(const Case& test) {
   for (int world_size : test.world_sizes) {
+    if (world_size > MostRanks()) continue;
+    if (SharedMachine() != nullptr) {
+      RunPlanned(test, world_size, 0, 0);
+      if (testing::Test::HasFatalFailure()) return;
+      continue;
+    }
     for (int queues = 1; queues <= 3; ++queues) {
-      Runner(test, world_size, queues, 0).Run();
+      RunPlanned(test, world_size, queues, 0);
       if (testing::Test::HasFatalFailure()) return;
     }
-    Runner(test, world_size, 2, 100).Run();
+    RunPlanned(test, world_size, 2, 100);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -480,6 +307,7 @@ TEST(PlannedTest, AllReduce) {
 }
 
 TEST(PlannedTest, HybridCubeMeshAllReduce) {
+  if (MostRanks() < 8) GTEST_SKIP() << "needs 8 ranks";
   Case test = AllReduceCase(Algorithm::kHybridCubeMesh, 501, false, false);
   test.world_sizes = {8};
   test.cube_mesh = true;

@@ -1,0 +1,273 @@
+// Sums, copies and products on one GPU beside the host backend's kernels on the same random data: sums and copies bit by
+// bit, products by relative norm; and the life of segments, words and events.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/host/copy.h"
+#include "kernels/host/matmul.h"
+#include "kernels/host/reduce.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kBytes = size_t{64} << 20;
+std::atomic<bool> never{false};
+const host::TaskContext kContext{&never, nullptr};
+
+// A GPU with one segment, and a copy of it in host memory: a view of the one is a view of the other.
+class CudaKernelsTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    driver = *cuda::LoadCudaDriver();
+    auto made = MakeCudaBackend({});
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    backend = made->release();
+    auto fd = backend->AllocateSegment(kBytes);
+    ASSERT_TRUE(fd.ok()) << fd.status().ToString();
+    segment = backend->MapSegment(fd->get(), kBytes)->release();
+    lane = backend->MakeLane(0)->release();
+    mirror = new std::vector<std::byte>(kBytes);
+  }
+  void SetUp() override { used = 0; }
+
+  // A view of fresh random elements, in host memory.
+  DeviceView Random(DType type, std::vector<int64_t> extent, std::vector<int64_t> stride = {}, int64_t shift = 0) {
+    if (stride.empty()) stride = ContiguousStrides(extent);
+    TensorSpec spec{type, extent, stride};
+    auto bytes = static_cast<size_t>(*SpanBytes(spec));
+    auto start = (used + 255) / 256 * 256 + static_cast<size_t>(shift) * DTypeBytes(type);
+    used = start + bytes;
+    EXPECT_LE(used, kBytes);
+    std::byte* data = mirror->data() + start;
+    std::uniform_real_distribution<float> values(-1, 1);
+    for (size_t i = 0; i < bytes / DTypeBytes(type); ++i) StoreFromFloat(data, type, i, values(random));
+    return {data, type, std::move(extent), std::move(stride)};
+  }
+  static DeviceView OnDevice(DeviceView view) {
+    if (view.data != nullptr) view.data = segment->data() + (view.data - mirror->data());
+    return view;
+  }
+  void Upload() { Move(segment->data(), mirror->data(), used); }
+  // The segment's used bytes after the lane's work.
+  std::vector<std::byte> Result() {
+    auto event = std::move(*backend->MakeEvent());
+    EXPECT_TRUE(lane->Record(event.get()).ok());
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!event->Done()) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        ADD_FAILURE() << "the lane does not end";
+        break;
+      }
+    }
+    std::vector<std::byte> bytes(used);
+    Move(bytes.data(), segment->data(), used);
+    return bytes;
+  }
+  static void Move(void* to, const void* from, size_t bytes) {
+    ASSERT_TRUE(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, nullptr).ok());
+    ASSERT_TRUE(driver->StreamSynchronize(nullptr).ok());
+  }
+
+  // Runs the product on both and compares C by relative norm.
+  void CheckMatmul(MatmulArgs args, double tolerance, const char* what) {
+    SCOPED_TRACE(what);
+    Upload();
+    MatmulArgs device = args;
+    for (DeviceView* view : {&device.a, &device.b, &device.c, &device.scale_a, &device.scale_b, &device.bias,
+                             &device.result_scale}) {
+      *view = OnDevice(*view);
+    }
+    Status prepared = backend->PrepareMatmul(device);
+    ASSERT_TRUE(prepared.ok()) << prepared.ToString();
+    Status status = lane->Matmul(device);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    std::vector<std::byte> result = Result();
+    host::RunMatmul(args, kContext);
+    const std::byte* c = result.data() + (args.c.data - mirror->data());
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < args.c.extent[0]; ++i) {
+      for (int64_t j = 0; j < args.c.extent[1]; ++j) {
+        auto at = static_cast<size_t>(i * args.c.stride[0] + j * args.c.stride[1]);
+        double expected = LoadAsFloat(args.c.data, args.c.dtype, at), got = LoadAsFloat(c, args.c.dtype, at);
+        error += (got - expected) * (got - expected);
+        norm += expected * expected;
+      }
+    }
+    EXPECT_LT(std::sqrt(error / norm), tolerance);
+  }
+
+  static inline cuda::CudaDriver* driver = nullptr;
+  static inline Backend* backend = nullptr;
+  static inline Segment* segment = nullptr;
+  static inline Lane* lane = nullptr;
+  static inline std::vector<std::byte>* mirror = nullptr;
+  std::mt19937 random{7};
+  size_t used = 0;
+};
+
+TEST_F(CudaKernelsTest, SumsEqualTheHostBackendsBitByBit) {
+  for (DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2}) {
+    for (int sources : {1, 2, 3, 4, 8, 9}) {
+      for (bool strided : {false, true}) {
+        used = 0;
+        ReduceArgs args;
+        std::vector<int64_t> extent = {37, 129}, stride;
+        if (strided) stride = {1, 41};
+        for (int s = 0; s < sources; ++s) args.sources.push_back(Random(type, extent, stride, strided ? 1 : 0));
+        args.dst = Random(type, extent);
+        args.scale = sources % 2 == 0 ? 0.3f : 1.0f;
+        if (strided) {
+          args.has_bias = args.has_result_scale = true;
+          args.bias = Random(DType::kF32, {129});
+          args.result_scale = Random(DType::kF32, {1});
+        }
+        Upload();
+        ReduceArgs device = args;
+        for (DeviceView& view : device.sources) view = OnDevice(view);
+        device.dst = OnDevice(args.dst);
+        device.bias = OnDevice(args.bias);
+        device.result_scale = OnDevice(args.result_scale);
+        ASSERT_TRUE(lane->Reduce(device).ok());
+        std::vector<std::byte> result = Result();
+        host::RunReduce(*host::PrepareReduce(args), kContext);
+        EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0)
+            << DTypeName(type) << " sources=" << sources << " strided=" << strided;
+      }
+    }
+  }
+}
+
+TEST_F(CudaKernelsTest, CopiesOfEveryShape) {
+  struct Shape {
+    std::vector<int64_t> extent, source, destination;
+  };
+  for (bool engine : {false, true}) {
+    for (const Shape& shape : {Shape{{1003}, {1}, {1}}, Shape{{7, 33}, {50, 1}, {33, 1}}, Shape{{7, 33}, {1, 7}, {33, 1}},
+                               Shape{{3, 5, 9}, {100, 10, 1}, {45, 9, 1}}, Shape{{3, 5, 9}, {101, 10, 1}, {60, 12, 1}},
+                               Shape{{5, 9}, {0, 1}, {9, 1}}, Shape{{2, 3, 4, 5}, {200, 50, 11, 1}, {60, 20, 5, 1}}}) {
+      for (DType type : {DType::kU8, DType::kBf16, DType::kF32, DType::kI64}) {
+        for (int64_t shift : {0, 1}) {
+          used = 0;
+          CopyArgs args;
+          args.copy_engine = engine;
+          args.src = Random(type, shape.extent, shape.source, shift);
+          args.dst = Random(type, shape.extent, shape.destination);
+          Upload();
+          CopyArgs device{OnDevice(args.src), OnDevice(args.dst), engine};
+          ASSERT_TRUE(lane->Copy(device).ok());
+          std::vector<std::byte> result = Result();
+          host::RunCopy(*host::PrepareCopy(args), kContext);
+          EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0) << DTypeName(type) << " engine=" << engine;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaKernelsTest, ProductsOfEveryLayout) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  for (const Size& size : {Size{256, 192, 320}, Size{1, 64, 128}, Size{13, 5, 8}, Size{129, 67, 33}}) {
+    for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
+      for (int layout = 0; layout < 8; ++layout) {
+        used = 0;
+        MatmulArgs args;
+        auto make = [&](int64_t rows, int64_t columns, bool turned, int64_t shift) {
+          return Random(type, {rows, columns}, turned ? std::vector<int64_t>{1, rows} : std::vector<int64_t>{columns, 1},
+                        shift);
+        };
+        args.a = make(size.m, size.k, layout & 1, layout == 7 ? 1 : 0);
+        args.b = make(size.k, size.n, layout & 2, 0);
+        args.c = make(size.m, size.n, layout & 4, 0);
+        args.alpha = 0.5f;
+        args.accumulate = layout % 3 == 0;
+        CheckMatmul(args, type == DType::kF32 ? 1e-5 : 4e-3, "plain");
+      }
+      used = 0;
+      MatmulArgs args;
+      args.a = Random(type, {size.m, size.k});
+      args.b = Random(type, {size.k, size.n});
+      args.c = Random(type, {size.m, size.n});
+      args.has_bias = true;
+      args.bias = Random(type, {size.n});
+      CheckMatmul(args, type == DType::kF32 ? 1e-5 : 4e-3, "bias");
+      args.has_result_scale = true;
+      args.result_scale = Random(DType::kF32, {1});
+      CheckMatmul(args, type == DType::kF32 ? 1e-5 : 4e-3, "result scale");
+    }
+  }
+}
+
+TEST_F(CudaKernelsTest, Float8ProductsWithTensorAndRowScales) {
+  for (DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    for (DType out : {DType::kBf16, DType::kF32}) {
+      for (bool rowwise : {false, true}) {
+        for (bool dense_k : {true, false}) {
+          used = 0;
+          MatmulArgs args;
+          args.a = Random(type, {128, 256});
+          args.b = dense_k ? Random(DType::kF8E4M3, {256, 192}, {1, 256}) : Random(DType::kF8E4M3, {256, 192});
+          args.c = Random(out, {128, 192});
+          args.fast_accumulation = false;
+          args.has_scale_a = args.has_scale_b = true;
+          args.scale_a = rowwise ? Random(DType::kF32, {128, 1}) : Random(DType::kF32, {1});
+          args.scale_b = rowwise ? Random(DType::kF32, {1, 192}) : Random(DType::kF32, {1});
+          CheckMatmul(args, 4e-3, rowwise ? "row scales" : "tensor scales");
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaKernelsTest, SegmentsRefuseWhatIsNoDeviceMemory) {
+  EXPECT_EQ(backend->AllocateSegment(0).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(backend->AllocateSegment(4096).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(backend->AllocateSegment(size_t{1} << 46).status().code(), Code::kResourceExhausted);
+  UniqueFd memory(::memfd_create("not-device-memory", 0));
+  EXPECT_EQ(backend->MapSegment(memory.get(), backend->SegmentGranularity()).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(backend->MapSegment(-1, backend->SegmentGranularity()).status().code(), Code::kInvalidArgument);
+  auto fd = backend->AllocateSegment(backend->SegmentGranularity());
+  ASSERT_TRUE(fd.ok());
+  EXPECT_FALSE(backend->MapSegment(fd->get(), 4 * backend->SegmentGranularity()).ok());
+}
+
+TEST_F(CudaKernelsTest, NothingBlocksBesideAWaitingLane) {
+  auto* words = static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_TRUE(backend->RegisterHostMemory(words, 4096).ok());
+  auto waiting = std::move(*backend->MakeLane(0));
+  ASSERT_TRUE(waiting->WaitWord(&words[0], 1).ok());
+  // If one of these blocked, the test would end by its time limit: nobody else releases the lane.
+  ReduceArgs sum;
+  sum.sources = {OnDevice(Random(DType::kF32, {1000})), OnDevice(Random(DType::kF32, {1000}))};
+  sum.dst = OnDevice(Random(DType::kF32, {1000}));
+  ASSERT_TRUE(lane->Reduce(sum).ok());
+  auto fd = backend->AllocateSegment(backend->SegmentGranularity());
+  ASSERT_TRUE(fd.ok());
+  { auto mapped = backend->MapSegment(fd->get(), backend->SegmentGranularity()); ASSERT_TRUE(mapped.ok()); }
+  auto event = std::move(*backend->MakeEvent());
+  ASSERT_TRUE(lane->Record(event.get()).ok());
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!event->Done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(event->Done());
+  auto late = std::move(*backend->MakeEvent());
+  ASSERT_TRUE(waiting->Record(late.get()).ok());
+  EXPECT_FALSE(late->Done());
+  EXPECT_EQ(late->TimeNs(), 0);
+  words[0].store(1);
+  deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!late->Done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  ASSERT_TRUE(late->Done());
+  EXPECT_GT(late->TimeNs(), event->TimeNs());
+}
+
+}  // namespace
+}  // namespace tandem
