@@ -62,6 +62,7 @@ Status Rogue::Push(const json& command, json* reply) {
     if (kind == "entry_kind") entry.kind = static_cast<EntryKind>(77);
     if (kind == "slot" || kind == "arm") {
       entry.kind = EntryKind::kArm;
+      entry.sequence = 0;
       entry.captured_slot = kind == "slot" ? -5 : i % kCapturedSlots;
     }
     std::memcpy(words, &entry, sizeof(entry));
