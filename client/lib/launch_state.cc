@@ -49,24 +49,30 @@ Result<uint64_t> GroupState::ForLaunch(Milliseconds deadline) {
   return generation();
 }
 
-void PlanState::Fail(const void* stream, uint64_t generation, const Status& status) {
+void PlanState::Fail(uint64_t stream, uint64_t generation, const Status& status, bool again) {
   std::lock_guard lock(mutex_);
+  if (again) {
+    bool kept = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+      return failure.stream == stream && failure.status.code() == status.code();
+    });
+    if (kept) return;
+  }
   if (status.code() == Code::kAborted) {
-    if (generation <= aborted_generation_) return;
-    aborted_generation_ = generation;
+    if (generation <= aborted_generation_ && !again) return;
+    aborted_generation_ = std::max(aborted_generation_, generation);
   }
   if (failures_.size() >= kMaxFailures) return;
   failures_.push_back({stream, generation, status});
   failure_count_.store(failures_.size(), std::memory_order_release);
 }
 
-std::optional<Status> PlanState::TakeFailure(const void* stream) {
+std::optional<Status> PlanState::TakeFailure(uint64_t stream) {
   if (failure_count_.load(std::memory_order_acquire) == 0) return std::nullopt;
   std::optional<Failure> taken;
   {
     std::lock_guard lock(mutex_);
     auto it = std::find_if(failures_.begin(), failures_.end(),
-                           [&](const Failure& failure) { return stream == nullptr || failure.stream == stream; });
+                           [&](const Failure& failure) { return stream == kAnyStream || failure.stream == stream; });
     if (it == failures_.end()) return std::nullopt;
     taken = std::move(*it);
     failures_.erase(it);

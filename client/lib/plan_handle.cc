@@ -68,7 +68,7 @@ Status PlanHandle::BeforeLaunch() {
   if (group.Outdated()) {
     // Every launch up to here belongs to engines that are gone. Told once; what it has in flight says the same.
     session().ReapAll();
-    if (std::optional<Status> failure = state_->TakeFailure(nullptr)) return *failure;
+    if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
     group.MoveOn(group.generation());
     return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
   }
@@ -89,7 +89,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel, session().ChannelFor(stream, group_->gpu_uuid()));
     channel->Reap();
-    std::optional<Status> earlier = state_->TakeFailure(channel->stream_key());
+    std::optional<Status> earlier = state_->TakeFailure(channel->stream_id());
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
     if (earlier.has_value() && earlier->code() == Code::kAborted) return *earlier;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
@@ -168,9 +168,9 @@ Status PlanHandle::Wait(Milliseconds wait) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   Clock::time_point deadline = Clock::now() + wait;
   TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
-  if (std::optional<Status> failure = state_->TakeFailure(nullptr)) {
+  if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) {
     // One call tells the first of them; all that this Wait has waited for is told by it.
-    while (state_->TakeFailure(nullptr).has_value()) {
+    while (state_->TakeFailure(kAnyStream).has_value()) {
     }
     return *failure;
   }
@@ -180,7 +180,7 @@ Status PlanHandle::Wait(Milliseconds wait) {
 Result<bool> PlanHandle::Query() {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   session().ReapAll();
-  if (std::optional<Status> failure = state_->TakeFailure(nullptr)) return *failure;
+  if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
   return state_->Pending() == 0;
 }
 

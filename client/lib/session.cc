@@ -70,7 +70,7 @@ Status Session::CheckLaunchable() const {
 }
 
 Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(HostStream* stream, const std::string& gpu_uuid) {
-  ChannelKey key(stream, gpu_uuid);
+  ChannelKey key(stream->id(), gpu_uuid);
   {
     std::shared_lock lock(channels_mutex_);
     auto it = channels_.find(key);
@@ -97,7 +97,7 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(HostStream* stream, c
   if (!opened.ok()) return opened.status().WithContext("a channel for the stream");
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
                           StreamChannel::Make(opened->channel_id, opened->ring.get(), opened->words.get(),
-                                              kRingEntries, stream));
+                                              kRingEntries, stream->id()));
   TANDEM_RETURN_IF_ERROR(CheckLaunchable());
   std::unique_lock lock(channels_mutex_);
   channels_[key] = channel;

@@ -55,10 +55,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void Close(const Status& why);
 
  private:
-  using ChannelKey = std::pair<const void*, std::string>;
+  // HostStream::id() and the GPU. Not the stream's address: a later stream may get that of one whose work is pending.
+  using ChannelKey = std::pair<uint64_t, std::string>;
   struct ChannelKeyHash {
     size_t operator()(const ChannelKey& key) const {
-      return std::hash<const void*>()(key.first) * 31 + std::hash<std::string>()(key.second);
+      return std::hash<uint64_t>()(key.first) * 31 + std::hash<std::string>()(key.second);
     }
   };
 

@@ -19,14 +19,14 @@ struct CapturedLaunch {
 }  // namespace
 
 Result<std::shared_ptr<StreamChannel>> StreamChannel::Make(uint64_t channel_id, int ring_fd, int words_fd,
-                                                           uint32_t entries, const void* stream_key) {
+                                                           uint32_t entries, uint64_t stream_id) {
   TANDEM_ASSIGN_OR_RETURN(ChannelProducer producer, ChannelProducer::Map(ring_fd, words_fd, entries));
-  return std::make_shared<StreamChannel>(std::move(producer), channel_id, entries, stream_key);
+  return std::make_shared<StreamChannel>(std::move(producer), channel_id, entries, stream_id);
 }
 
-StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, const void* stream_key)
+StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, uint64_t stream_id)
     : channel_id_(channel_id),
-      stream_key_(stream_key),
+      stream_id_(stream_id),
       producer_(std::move(producer)),
       in_flight_(entries),
       captured_(kCapturedSlots) {}
@@ -95,7 +95,7 @@ void StreamChannel::ReapLocked() {
       if (!outcome.status.ok()) {
         ++explained;
         if (!slot.told || outcome.status.code() == Code::kAborted) {
-          slot.plan->Fail(stream_key_, slot.generation, outcome.status);
+          slot.plan->Fail(stream_id_, slot.generation, outcome.status);
         }
       }
     }
@@ -123,7 +123,9 @@ void StreamChannel::ReapCapturedLocked() {
     if (slot.plan == nullptr) continue;
     LaunchOutcome outcome = producer_.CapturedOutcome(i);
     if (outcome.generation != 0) slot.plan->group()->Learn(outcome.generation);
-    if (!outcome.status.ok()) slot.plan->Fail(stream_key_, slot.generation, outcome.status);
+    // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look.
+    bool replayed = !Released() || producer_.doorbell(i)->exchange(0, std::memory_order_acq_rel) != 0;
+    if (!outcome.status.ok()) slot.plan->Fail(stream_id_, slot.generation, outcome.status, replayed);
   }
 }
 

@@ -23,12 +23,12 @@ namespace tandem::client {
 class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
  public:
   static Result<std::shared_ptr<StreamChannel>> Make(uint64_t channel_id, int ring_fd, int words_fd, uint32_t entries,
-                                                     const void* stream_key);
-  StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, const void* stream_key);
+                                                     uint64_t stream_id);
+  StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, uint64_t stream_id);
 
   uint64_t id() const { return channel_id_; }
-  // Identifies the stream in failures; never dereferenced.
-  const void* stream_key() const { return stream_key_; }
+  // HostStream::id() of the stream that the channel belongs to.
+  uint64_t stream_id() const { return stream_id_; }
 
   // Pushes `entry` and enqueues its arrival and its wait. `told` says that the caller returns a failure of this launch
   // itself, so that its outcome is not returned twice. RESOURCE_EXHAUSTED with reason RING_FULL when there is no room
@@ -72,7 +72,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   InFlight& Slot(uint64_t sequence) { return in_flight_[sequence & (in_flight_.size() - 1)]; }
 
   const uint64_t channel_id_;
-  const void* const stream_key_;
+  const uint64_t stream_id_;
   std::mutex mutex_;
   ChannelProducer producer_;
   std::vector<InFlight> in_flight_;  // by sequence

@@ -284,6 +284,25 @@ TEST_F(ClientTest, ManyThreadsAndStreamsLaunchTogether) {
   engine_thread.join();
 }
 
+TEST_F(ClientTest, AStreamThatFollowsADestroyedOneHasAChannelOfItsOwn) {
+  auto first = HostStream::Create().value();
+  uint64_t first_id = first->id();
+  ASSERT_TRUE(plan_->Launch(first.get(), {}).ok());
+  ASSERT_NE(daemon_->Engine(0), nullptr);
+  first.reset();  // its launch is under way; most likely the next stream gets its address
+  auto second = HostStream::Create().value();
+  EXPECT_NE(second->id(), first_id);
+  ASSERT_TRUE(plan_->Launch(second.get(), {}).ok());
+  ASSERT_NE(daemon_->Engine(1), nullptr);
+  for (size_t i = 0; i < 2; ++i) {
+    LaunchEntry entry;
+    ASSERT_TRUE(daemon_->Engine(i)->Poll(&entry));
+    EXPECT_EQ(entry.sequence, 1u);
+    Finish(daemon_->Engine(i), entry);
+  }
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
 TEST_F(ClientTest, SignalsAndBarriersNameWhoDidNotCome) {
   auto tensor = group_->Allocate({1024}, DType::kF32).value();
   EXPECT_TRUE(tensor->PutSignal(1, 0, Milliseconds(1)).ok());

@@ -136,7 +136,9 @@ HostStream::~HostStream() = default;
 
 Result<std::unique_ptr<HostStream>> HostStream::Create(int priority) {
   TANDEM_ASSIGN_OR_RETURN(host::HostQueueSet * queues, host::ProcessQueues());
+  static std::atomic<uint64_t> last_id{0};
   auto state = std::make_shared<host::StreamState>();
+  state->id = last_id.fetch_add(1, std::memory_order_relaxed) + 1;
   state->queue = queues->Next(priority);
   return std::unique_ptr<HostStream>(new HostStream(std::move(state)));
 }
@@ -228,6 +230,8 @@ Status HostStream::Wait(HostEvent& event) {
       &event.state_->reached, event.state_->recorded.load(std::memory_order_acquire), event.state_);
   return Status::Ok();
 }
+
+uint64_t HostStream::id() const { return state_->id; }
 
 bool HostStream::Query() const {
   std::lock_guard lock(state_->mutex);

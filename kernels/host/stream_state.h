@@ -76,6 +76,7 @@ struct EventState {
 
 struct StreamState {
   mutable std::mutex mutex;
+  uint64_t id = 0;  // fixed before anybody else sees the state
   HostQueue* queue = nullptr;
   uint64_t last_ticket = 0;
   std::shared_ptr<CaptureState> capture;  // null: not capturing

@@ -123,6 +123,8 @@ class TANDEM_API HostStream {
   // recorded in a capture draws this stream into that capture.
   Status Wait(HostEvent& event);
 
+  // Names this stream among all streams of the process, for ever: unlike its address, never given to another. Not 0.
+  uint64_t id() const;
   // True when all work enqueued so far is done.
   bool Query() const;
   // Waits for that: DEADLINE_EXCEEDED after `timeout`, FAILED_PRECONDITION while capturing.
