@@ -80,7 +80,7 @@ const std::vector<KeySpec>& Table() {
               "A launch fails when some rank has not arrived so long after the first; groups and launches may set their own."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
               "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
-      Integer("trace_records", TANDEM_FIELD(trace_records), 0, 16777216,
+      Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Choice("log_level", TANDEM_FIELD(log_level), kLogLevels, "Least severity that is logged to stderr."),
       Text("metrics.listen", TANDEM_FIELD(metrics_listen),

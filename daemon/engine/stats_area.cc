@@ -38,8 +38,8 @@ double PlanStats::PercentileUs(double fraction) const {
 
 Result<UniqueFd> CreateStatsArea(uint32_t plan_rows, uint32_t trace_records) {
   constexpr uint32_t kMost = 1u << 20;
-  if (plan_rows < 1 || plan_rows > kMost || trace_records < 1 || trace_records > kMost) {
-    return InvalidArgument("a stats area has 1 to 2^20 plans and trace records");
+  if (plan_rows < 1 || plan_rows > kMost || trace_records > kMost) {
+    return InvalidArgument("a stats area has 1 to 2^20 plans and at most 2^20 trace records");
   }
   TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("tandem-stats", StatsArea::Bytes(plan_rows, trace_records)));
   TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), 0, sizeof(StatsArea::Header), true));
@@ -57,8 +57,7 @@ Result<StatsArea> StatsArea::Map(int fd) {
   TANDEM_ASSIGN_OR_RETURN(area.mapping_, Mapping::Map(fd, 0, bytes, true));
   area.plan_rows_ = area.header()->plan_rows.load();
   area.trace_records_ = area.header()->trace_records.load();
-  if (area.header()->magic.load() != kMagic || area.trace_records_ == 0 ||
-      bytes < Bytes(area.plan_rows_, area.trace_records_)) {
+  if (area.header()->magic.load() != kMagic || bytes < Bytes(area.plan_rows_, area.trace_records_)) {
     return InvalidArgument("the descriptor is not a stats area");
   }
   // Rows that an engine before this one has left; it is gone, so they are free.
@@ -106,6 +105,7 @@ void StatsArea::Record(int index, const TraceRecord& record, uint64_t bytes_move
       Add(&plan->histogram[DurationBucket(static_cast<int64_t>(run_ns))], 1);
     }
   }
+  if (trace_records_ == 0) return;
   uint64_t traced = header()->traced.load(kRelaxed);
   TraceSlot* slot = trace_slot(traced);
   slot->index.store(0, kRelaxed);

@@ -50,7 +50,8 @@ struct TraceRecord {
   int32_t code = 0;       // canonical
 };
 
-// Makes the area for `plan_rows` plans and the last `trace_records` launches (both at most 2^20, and at least 1).
+// Makes the area for `plan_rows` plans and the last `trace_records` launches (both at most 2^20; at least 1 plan, and 0
+// records keep no trace).
 Result<UniqueFd> CreateStatsArea(uint32_t plan_rows, uint32_t trace_records);
 
 class StatsArea {

@@ -58,7 +58,7 @@ Status Daemon::StartEngines(const NodeChoice& node) {
   std::vector<EngineSeat> seats;
   for (const GpuInfo& gpu : node.topology.gpus) {
     EngineSeat seat{gpu.uuid, gpu.memory_bytes, UniqueFd()};
-    uint32_t records = static_cast<uint32_t>(std::max<int64_t>(config_.trace_records, 1));
+    uint32_t records = static_cast<uint32_t>(config_.trace_records);
     TANDEM_ASSIGN_OR_RETURN(seat.stats_area, CreateStatsArea(kPlanRows, records));
     TANDEM_ASSIGN_OR_RETURN(StatsArea area, StatsArea::Map(seat.stats_area.get()));
     stats_.push_back(std::move(area));

@@ -122,5 +122,18 @@ TEST(StatsAreaTest, CountsAndKeepsTheLatestLaunches) {
   EXPECT_EQ(reader.ReadPlans().size(), 1u);
 }
 
+TEST(StatsAreaTest, CountsWithoutATraceIfAskedForNone) {
+  UniqueFd fd = std::move(*CreateStatsArea(2, 0));
+  StatsArea area = std::move(*StatsArea::Map(fd.get()));
+  area.Record(area.ClaimRow(77, 5), {.plan_id = 77, .group_id = 5, .launch = 1}, 100);
+  EXPECT_EQ(area.Launches(), 1u);
+  EXPECT_TRUE(area.ReadTrace().empty());
+}
+
+TEST(StatsAreaTest, TakesTheLongestTraceThatTheConfigurationAllows) {
+  EXPECT_TRUE(CreateStatsArea(2, 1u << 20).ok());
+  EXPECT_FALSE(CreateStatsArea(2, (1u << 20) + 1).ok());
+}
+
 }  // namespace
 }  // namespace tandem
