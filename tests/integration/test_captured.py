@@ -1,0 +1,149 @@
+"""Captured launches: graphs replay them with the data of the day, and a replay never hangs, whatever has died."""
+
+import os
+import signal
+import unittest
+
+from harness import Daemon, TandemTest, everybody, wait_until
+
+
+class Captured(TandemTest):
+    gpus = 2
+
+    def captured(self, world=2, **arguments):
+        clients = self.group(world, **arguments)
+        self.all_reduce_plan(clients)
+        everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
+        return clients
+
+    def replay(self, clients, base=1):
+        for rank, client in enumerate(clients):
+            client.call("fill", memory="ar.in", base=base + rank)
+        everybody(clients, "replay", graph="g")
+        everybody(clients, "sync", deadline_ms=20000)
+        everybody(clients, "wait", plan="ar")
+        for client in clients:
+            self.assertEqual(client.call("read", memory="ar.out", count=2)["values"],
+                             [sum(base + rank for rank in range(len(clients)))] * 2)
+
+    def failing_replay(self, client, codes, times=3):
+        """Replays that must end, each with a failing status."""
+        for _ in range(times):
+            client.call("replay", graph="g")
+            client.call("sync", deadline_ms=20000)
+            reply = client.call("wait", plan="ar", check=False)
+            self.assertIn(reply.get("code"), codes, reply)
+
+    def test_a_hundred_replays_with_changing_inputs(self):
+        clients = self.captured()
+        for index in range(100):
+            self.replay(clients, base=index)
+        # Several in a row on one stream, and ordinary launches between replays.
+        everybody(clients, "replay", graph="g", times=20)
+        everybody(clients, "sync")
+        everybody(clients, "wait", plan="ar")
+        self.check_all_reduce(clients)
+        self.replay(clients, base=7)
+
+    def test_two_launches_in_one_graph(self):
+        clients = self.group(2)
+        for key in ("x", "y"):
+            self.all_reduce_plan(clients, key=key)
+        everybody(clients, "capture", graph="g", launches=[
+            {"plan": "x", "bindings": [["x.in", 0], ["x.out", 0]]},
+            {"plan": "y", "bindings": [["x.out", 0], ["y.out", 0]]}])
+        everybody(clients, "fill", memory="x.in", base=3)
+        for _ in range(10):
+            everybody(clients, "replay", graph="g")
+        everybody(clients, "sync")
+        for key in ("x", "y"):
+            everybody(clients, "wait", plan=key)
+        for client in clients:
+            self.assertEqual(client.call("read", memory="y.out", count=1)["values"], [12.0])
+
+    def test_replay_after_an_engine_has_restarted(self):
+        clients = self.captured()
+        self.replay(clients)
+        self.daemon.kill_engine(0)
+        self.daemon.wait_engines()
+        for client in clients:
+            self.failing_replay(client, ("ABORTED",))
+        # Captured anew, it works again.
+        everybody(clients, "drop", graph="g")
+        self.check_all_reduce(clients)
+        everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
+        for index in range(5):
+            self.replay(clients, base=index)
+
+    def test_replay_while_the_engine_dies(self):
+        clients = self.captured()
+        self.replay(clients)
+        calls = [client.send("replay", graph="g", times=2000) for client in clients]
+        os.kill(self.daemon.engine_pids()[1], signal.SIGKILL)
+        for client, call in zip(clients, calls):
+            client.reply(call)
+            client.call("sync", deadline_ms=30000)
+        for client in clients:
+            self.assertEqual(client.call("wait", plan="ar", check=False).get("code"), "ABORTED")
+        for client in clients:
+            self.failing_replay(client, ("ABORTED",))
+
+    def test_replay_after_a_rank_has_died(self):
+        clients = self.captured()
+        self.replay(clients)
+        clients[1].kill()
+        wait_until(lambda: any(e["kind"] in ("rank_lost", "group_broken")
+                               for e in clients[0].call("events")["events"]), 10)
+        for _ in range(3):
+            clients[0].call("replay", graph="g")
+            clients[0].call("sync", deadline_ms=20000)
+            reply = clients[0].call("wait", plan="ar", check=False)
+            self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
+            self.assertIn("rank 1", reply["message"])
+
+    def test_replay_while_a_rank_dies(self):
+        clients = self.captured()
+        self.replay(clients)
+        call = clients[0].send("replay", graph="g", times=50)
+        clients[1].kill()
+        clients[0].reply(call)
+        clients[0].call("sync", deadline_ms=20000)
+        reply = clients[0].call("wait", plan="ar", check=False)
+        self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
+        self.assertIn("rank 1", reply["message"])
+
+    def test_a_rank_that_never_replays(self):
+        clients = self.captured(launch_deadline_ms=1000)
+        clients[0].call("replay", graph="g")
+        clients[0].call("sync", deadline_ms=20000)
+        reply = clients[0].call("wait", plan="ar", check=False)
+        self.assertEqual(reply.get("code"), "DEADLINE_EXCEEDED", reply)
+        self.assertIn("rank 1", reply["message"])
+
+
+class WithoutDaemon(unittest.TestCase):
+    def test_replay_after_the_daemon_has_died(self):
+        daemon = Daemon(1)
+        self.addCleanup(daemon.stop)
+        client = daemon.client()
+        client.connect()
+        client.call("join", rank=0, world=1, name="tp")
+        operand = {"dtype": "f32", "shape": [64]}
+        for memory in ("in", "out"):
+            client.call("register", memory=memory, bytes=256)
+        client.call("prepare", key="ar", plan="ar", request={
+            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        client.call("capture", graph="g", launches=[{"plan": "ar", "bindings": [["in", 0], ["out", 0]]}])
+        client.call("replay", graph="g", times=10)
+        client.call("sync")
+        client.call("wait", plan="ar")
+        daemon.process.kill()
+        daemon.process.wait()
+        for _ in range(3):
+            client.call("replay", graph="g")
+            client.call("sync", deadline_ms=20000)
+            self.assertEqual(client.call("wait", plan="ar", check=False).get("code"), "UNAVAILABLE")
+
+
+if __name__ == "__main__":
+    unittest.main()
