@@ -151,7 +151,11 @@ class Daemon:
         wait_until(lambda: self.engines()[gpu].get("pid", 0) != before["pid"], 20, "no new engine")
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return self.descriptors_of(self.process.pid)
+
+    @staticmethod
+    def descriptors_of(pid):
+        return len(os.listdir(f"/proc/{pid}/fd"))
 
     def client(self, name="client", **arguments):
         return Client(self, name, **arguments)
