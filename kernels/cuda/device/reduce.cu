@@ -26,9 +26,11 @@ union Vector {
   __device__ Vector() {}
 };
 
-__device__ inline float Finish(float sum, float scale, const float* result_scale) {
-  sum = __fmul_rn(sum, scale);
-  if (result_scale != nullptr) sum = __fmul_rn(sum, *result_scale);
+// The epilogue in the order of a product's: scale, bias, result scale.
+__device__ inline float Finish(const ReduceLaunch& reduce, float sum, float bias) {
+  sum = __fmul_rn(sum, reduce.scale);
+  if (reduce.bias != nullptr) sum = __fadd_rn(sum, bias);
+  if (reduce.result_scale != nullptr) sum = __fmul_rn(sum, *reduce.result_scale);
   return sum;
 }
 
@@ -43,7 +45,7 @@ __device__ inline void SumVector(const ReduceLaunch& reduce, int64_t index) {
     float sum = ToFloat(loaded[0].element[e]);
 #pragma unroll
     for (int s = 1; s < kSources; ++s) sum = __fadd_rn(sum, ToFloat(loaded[s].element[e]));
-    FromFloat(Finish(sum, reduce.scale, reduce.result_scale), &out.element[e]);
+    FromFloat(Finish(reduce, sum, 0.0f), &out.element[e]);
   }
   static_cast<uint4*>(reduce.destination)[index] = out.word;
 }
@@ -71,9 +73,8 @@ __global__ void __launch_bounds__(kThreads) SumStrided(const __grid_constant__ R
       float value = LoadElement(reduce.source[s], reduce.source_type[s], offset[0]);
       sum = s == 0 ? value : __fadd_rn(sum, value);
     }
-    sum = Finish(sum, reduce.scale, reduce.result_scale);
-    if (reduce.bias != nullptr) sum = __fadd_rn(sum, LoadElement(reduce.bias, reduce.bias_type, at[1]));
-    StoreElement(reduce.destination, reduce.type, at[0], sum);
+    float bias = reduce.bias != nullptr ? LoadElement(reduce.bias, reduce.bias_type, at[1]) : 0.0f;
+    StoreElement(reduce.destination, reduce.type, at[0], Finish(reduce, sum, bias));
   }
 }
 

@@ -1,0 +1,62 @@
+// File: mock_cuda_driver.h
+//
+// A CudaDriver without a GPU, in the groups of cuda_driver.h.
+#pragma once
+
+#include <gmock/gmock.h>
+
+#include "kernels/cuda/driver/cuda_driver.h"
+
+namespace tandem::cuda {
+
+class MockCudaDriver : public CudaDriver {
+ public:
+  // --- start, devices, contexts ---
+  MOCK_METHOD(Status, Init, (), (override));
+  MOCK_METHOD(Result<int>, DeviceGetCount, (), (override));
+  MOCK_METHOD(Result<CUdevice>, DeviceGet, (int), (override));
+  MOCK_METHOD(Result<std::string>, DeviceGetName, (CUdevice), (override));
+  MOCK_METHOD(Result<int>, DeviceGetAttribute, (CUdevice_attribute, CUdevice), (override));
+  MOCK_METHOD(Result<CUcontext>, DevicePrimaryCtxRetain, (CUdevice), (override));
+  MOCK_METHOD(Result<CUcontext>, CtxGetCurrent, (), (override));
+  MOCK_METHOD(Status, CtxSetCurrent, (CUcontext), (override));
+  MOCK_METHOD(Status, CtxGetStreamPriorityRange, (int*, int*), (override));
+
+  // --- memory ---
+  MOCK_METHOD(Result<size_t>, MemGetAllocationGranularity, (const CUmemAllocationProp&), (override));
+  MOCK_METHOD(Result<CUmemGenericAllocationHandle>, MemCreate, (size_t, const CUmemAllocationProp&), (override));
+  MOCK_METHOD(Status, MemRelease, (CUmemGenericAllocationHandle), (override));
+  MOCK_METHOD(Result<int>, MemExportToFd, (CUmemGenericAllocationHandle), (override));
+  MOCK_METHOD(Result<CUmemGenericAllocationHandle>, MemImportFromFd, (int), (override));
+  MOCK_METHOD(Result<CUdeviceptr>, MemAddressReserve, (size_t, size_t), (override));
+  MOCK_METHOD(Status, MemAddressFree, (CUdeviceptr, size_t), (override));
+  MOCK_METHOD(Status, MemMap, (CUdeviceptr, size_t, CUmemGenericAllocationHandle), (override));
+  MOCK_METHOD(Status, MemUnmap, (CUdeviceptr, size_t), (override));
+  MOCK_METHOD(Status, MemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc&), (override));
+  MOCK_METHOD(Status, MemHostRegister, (void*, size_t, unsigned), (override));
+  MOCK_METHOD(Status, MemHostUnregister, (void*), (override));
+  MOCK_METHOD(Status, MemGetInfo, (size_t*, size_t*), (override));
+
+  // --- streams and events ---
+  MOCK_METHOD(Result<CUstream>, StreamCreateWithPriority, (unsigned, int), (override));
+  MOCK_METHOD(Status, StreamDestroy, (CUstream), (override));
+  MOCK_METHOD(Result<bool>, StreamQuery, (CUstream), (override));
+  MOCK_METHOD(Status, StreamSynchronize, (CUstream), (override));
+  MOCK_METHOD(Status, StreamWaitEvent, (CUstream, CUevent), (override));
+  MOCK_METHOD(Status, StreamWriteValue64, (CUstream, CUdeviceptr, uint64_t), (override));
+  MOCK_METHOD(Status, StreamWaitValue64, (CUstream, CUdeviceptr, uint64_t, unsigned), (override));
+  MOCK_METHOD(Status, StreamWaitValue32, (CUstream, CUdeviceptr, uint32_t, unsigned), (override));
+  MOCK_METHOD(Result<CUevent>, EventCreate, (unsigned), (override));
+  MOCK_METHOD(Status, EventDestroy, (CUevent), (override));
+  MOCK_METHOD(Status, EventRecord, (CUevent, CUstream), (override));
+  MOCK_METHOD(Result<bool>, EventQuery, (CUevent), (override));
+  MOCK_METHOD(Result<float>, EventElapsedTime, (CUevent, CUevent), (override));
+
+  // --- copies ---
+  MOCK_METHOD(Status, MemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream), (override));
+  MOCK_METHOD(Status, Memcpy2DAsync, (const CUDA_MEMCPY2D&, CUstream), (override));
+  MOCK_METHOD(Status, Memcpy3DAsync, (const CUDA_MEMCPY3D&, CUstream), (override));
+  MOCK_METHOD(Status, MemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream), (override));
+};
+
+}  // namespace tandem::cuda
