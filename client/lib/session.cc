@@ -241,6 +241,9 @@ void Session::Watch() {
     {
       std::shared_lock channels_lock(channels_mutex_);
       auto serve = [&](StreamChannel& channel) {
+        // The engine polls for a captured launch until it is told that the graph is gone, and this session may never call
+        // again.
+        if (channel.HasDropped()) channel.Reap();
         any_captured |= channel.HasCaptured();
         if (!channel.Released() || !channel.HasCaptured()) return;
         channel.Release(Code::kAborted, "the engine was restarted: capture the graph anew");

@@ -47,6 +47,8 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   void Release(Code code, std::string_view text) { producer_.words().Release(code, text); }
   // A graph that can be replayed still uses the channel's words.
   bool HasCaptured() const { return captured_count_.load(std::memory_order_acquire) != 0; }
+  // A graph has let go of its captured launch, and the engine has not been told: Reap tells it.
+  bool HasDropped() const { return has_dropped_.load(std::memory_order_acquire); }
   // No launch is in flight.
   bool Idle();
   // The stream has passed all of the channel's words, as far as they tell.

@@ -284,6 +284,18 @@ TEST_F(ClientTest, ManyThreadsAndStreamsLaunchTogether) {
   engine_thread.join();
 }
 
+TEST_F(ClientTest, TheEngineHearsThatAGraphIsGoneThoughTheSessionIsIdle) {
+  ASSERT_TRUE(stream_->BeginCapture().ok());
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  ChannelConsumer* engine = Engine();
+  ASSERT_EQ(Arrive(engine).kind, EntryKind::kArm);
+  (void)stream_->EndCapture().value();  // gone at once
+  LaunchEntry entry;
+  auto deadline = Clock::now() + kLong;
+  while (!engine->Poll(&entry) && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(entry.kind, EntryKind::kDisarm);
+}
+
 TEST_F(ClientTest, AStreamThatFollowsADestroyedOneHasAChannelOfItsOwn) {
   auto first = HostStream::Create().value();
   uint64_t first_id = first->id();
