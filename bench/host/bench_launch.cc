@@ -1,8 +1,10 @@
 // The launch path through a running daemon: pipelined throughput, stream to stream, and by gRPC. Ranks are threads with
-// a client each; engines and daemon are processes of their own.
-//   bench_launch RUNTIME_DIR
+// a client each; engines and daemon are processes of their own, and ENGINE_PIDs are read for their CPU time.
+//   bench_launch RUNTIME_DIR ENGINE_PID...
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -17,6 +19,8 @@ namespace {
 using namespace tandem;
 
 constexpr Milliseconds kDeadline{60000};
+
+std::vector<std::string> engine_pids;
 
 struct Rank {
   std::shared_ptr<Client> client;
@@ -66,30 +70,45 @@ Status Close(std::vector<Rank>& ranks) {
   return Status::Ok();
 }
 
+// CPU time of all threads of a process, by the scheduler's account.
+double CpuUs(const std::string& pid) {
+  double total = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + pid + "/task")) {
+    double ns = 0;
+    std::ifstream(task.path() / "schedstat") >> ns;
+    total += ns / 1e3;
+  }
+  return total;
+}
+
+double EnginesCpuUs() {
+  double total = 0;
+  for (const std::string& pid : engine_pids) total += CpuUs(pid);
+  return total;
+}
+
 Status Throughput(const std::string& runtime_dir) {
   std::vector<Rank> ranks;
   TANDEM_RETURN_IF_ERROR(Open(runtime_dir, "throughput", 1, &ranks));
   Rank& rank = ranks[0];
-  std::vector<double> rates;
+  std::vector<double> rates, client_cpu, engine_cpu;
   for (int round = 0; round < 11; ++round) {
     constexpr int kLaunches = 20000;
-    double start = bench::NowUs();
-    for (int i = 0; i < kLaunches;) {
-      Status status = rank.plan->Launch(rank.stream.get(), {});
-      if (status.ok()) {
-        ++i;
-      } else if (status.code() != Code::kResourceExhausted) {
-        return status;
-      } else {
-        std::this_thread::yield();  // the ring is full: the engine has the floor
-      }
-    }
+    double client_before = CpuUs("self"), engine_before = EnginesCpuUs(), start = bench::NowUs();
+    // A launch waits for room by itself.
+    for (int i = 0; i < kLaunches; ++i) TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream.get(), {}));
     TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
     double seconds = (bench::NowUs() - start) / 1e6;
     TANDEM_RETURN_IF_ERROR(rank.plan->Wait());
-    if (round > 0) rates.push_back(kLaunches / seconds);
+    if (round == 0) continue;
+    rates.push_back(kLaunches / seconds);
+    client_cpu.push_back((CpuUs("self") - client_before) / kLaunches);
+    engine_cpu.push_back((EnginesCpuUs() - engine_before) / kLaunches);
   }
   bench::Report("launches_completed_per_s", rates, "1/s");
+  // Both spin while they wait for each other: this is what the throughput costs, not the work in a launch.
+  bench::Report("client_cpu_per_launch_us", client_cpu, "us");
+  bench::Report("engine_cpu_per_empty_plan_us", engine_cpu, "us");
   return Close(ranks);
 }
 
@@ -139,6 +158,7 @@ Status Prepares(const std::string& runtime_dir) {
     TANDEM_RETURN_IF_ERROR(Open(runtime_dir, "prepare" + std::to_string(round), 2, &ranks));
     std::vector<Status> statuses(2);
     std::vector<std::thread> threads;
+    std::vector<std::vector<std::shared_ptr<Plan>>> plans(2);
     double start = bench::NowUs();
     for (size_t r = 0; r < ranks.size(); ++r) {
       threads.emplace_back([&, r] {
@@ -147,7 +167,9 @@ Status Prepares(const std::string& runtime_dir) {
           request.op = Op::kAllReduce;
           request.operands = {{Role::kInput, {DType::kF32, {1024 + i}, {}}, false, -1},
                               {Role::kOutput, {DType::kF32, {1024 + i}, {}}, false, -1}};
-          statuses[r] = ranks[r].group->Prepare("plan" + std::to_string(i), request).status();
+          auto plan = ranks[r].group->Prepare("plan" + std::to_string(i), request);
+          statuses[r] = plan.status();
+          if (plan.ok()) plans[r].push_back(std::move(*plan));
         }
       });
     }
@@ -195,10 +217,11 @@ Status AttachJoin(const std::string& runtime_dir) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: bench_launch RUNTIME_DIR\n");
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: bench_launch RUNTIME_DIR ENGINE_PID...\n");
     return 2;
   }
+  engine_pids.assign(argv + 2, argv + argc);
   int failed = 0;
   for (const auto& benchmark : std::vector<std::function<Status(const std::string&)>>{
            Throughput, ClosedLoop, ByGrpc, Prepares, AttachJoin}) {

@@ -48,7 +48,11 @@ int Run(const char* name, bool sleeps, int samples) {
   std::vector<double> times;
   LaunchEntry entry{};
   for (int i = 0; i < samples; ++i) {
-    if (sleeps) ::usleep(300);  // long enough for the engine to fall asleep
+    if (sleeps) {
+      // Its word says that it will sleep; a while later it does.
+      while (consumer->sleep_word()->load() == 0) std::this_thread::yield();
+      ::usleep(300);
+    }
     double start = bench::NowUs();
     Status status = producer->TryPush(&entry);
     double end = bench::NowUs();

@@ -35,10 +35,10 @@ class Daemon:
         self.log.close()
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
 
-    def family(self):
+    def engines(self):
         children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True,
                                   text=True).stdout.split()
-        return [self.process.pid] + [int(child) for child in children]
+        return [int(child) for child in children]
 
 
 def program(name, *arguments):
@@ -52,11 +52,20 @@ def report(name, samples, unit):
 
 
 def cpu_seconds(pids):
+    """By the scheduler's account, in nanoseconds: ticks are too coarse for processes that sleep."""
     total = 0
     for pid in pids:
-        fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
+        for task in os.listdir(f"/proc/{pid}/task"):
+            total += int(open(f"/proc/{pid}/task/{task}/schedstat").read().split()[0])
+    return total / 1e9
+
+
+def wakeups(pid):
+    """How often the process's main thread, which is an engine's only one that polls, has gone to sleep."""
+    for line in open(f"/proc/{pid}/task/{pid}/status"):
+        if line.startswith("voluntary_ctxt_switches"):
+            return int(line.split()[1])
+    return 0
 
 
 def rss_mib(pid):
@@ -66,30 +75,57 @@ def rss_mib(pid):
     return 0.0
 
 
-def hold(daemon, sessions, tensors, plans):
+def hold(daemon, sessions, tensors, plans, keep_graphs):
     process = subprocess.Popen([os.path.join(BIN, "bench_footprint"), daemon.runtime_dir, str(sessions), str(tensors),
-                                str(plans)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                str(plans), str(int(keep_graphs))], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     if process.stdout.readline().strip() != b"full":
         raise RuntimeError("bench_footprint failed")
     return process
 
 
+def release(holder):
+    holder.stdin.close()
+    holder.wait(60)
+
+
+def cpu_model():
+    for line in open("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def idle(daemon, cpu_name, wakeups_name):
+    family = [daemon.process.pid] + daemon.engines()
+    time.sleep(2)
+    cpu, woken = [], []
+    for _ in range(5):
+        before, counts, start = cpu_seconds(family), [wakeups(pid) for pid in daemon.engines()], time.monotonic()
+        time.sleep(2)
+        seconds = time.monotonic() - start
+        cpu.append(100 * (cpu_seconds(family) - before) / seconds)
+        woken += [(wakeups(pid) - count) / seconds for pid, count in zip(daemon.engines(), counts)]
+    report(cpu_name, cpu, "%")
+    report(wakeups_name, woken, "1/s")
+
+
 def main():
+    print(json.dumps({"name": "machine", "cpu": cpu_model(), "cores": os.cpu_count(),
+                      "load_before": round(os.getloadavg()[0], 2)}), flush=True)
     failed = program("bench_ring") + program("bench_planner")
     with Daemon(8) as daemon:
-        failed += program("bench_launch", daemon.runtime_dir)
+        failed += program("bench_launch", daemon.runtime_dir, *[str(pid) for pid in daemon.engines()])
     with Daemon(8) as daemon:
-        holder = hold(daemon, 64, 10000, 1000)
+        holder = hold(daemon, 64, 10000, 1000, keep_graphs=False)
         report("tandemd_rss_mib", [rss_mib(daemon.process.pid)], "MiB")
-        time.sleep(2)
-        samples = []
-        for _ in range(5):
-            before, start = cpu_seconds(daemon.family()), time.monotonic()
-            time.sleep(2)
-            samples.append(100 * (cpu_seconds(daemon.family()) - before) / (time.monotonic() - start))
-        report("idle_cpu_percent", samples, "%")
-        holder.stdin.close()
-        holder.wait(60)
+        idle(daemon, "idle_cpu_percent", "idle_wakeups_per_engine_per_s")
+        release(holder)
+    with Daemon(8) as daemon:
+        # Captured launches live, none of them replayed: polling every 50 us is what the design allows for.
+        holder = hold(daemon, 8, 0, 0, keep_graphs=True)
+        idle(daemon, "captured_cpu_percent", "captured_wakeups_per_engine_per_s")
+        release(holder)
+    print(json.dumps({"name": "load_after", "value": round(os.getloadavg()[0], 2)}), flush=True)
     return 1 if failed else 0
 
 
