@@ -1,4 +1,5 @@
-// Fuzzes the configuration parser: any text is either refused or gives a configuration that prints and parses back.
+// Fuzzes the configuration parser: any text is either refused or gives a configuration that prints and parses
+// back.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -14,6 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!tandem::ValidateConfig(config).ok()) return 0;
   std::string printed = tandem::PrintConfig(config);
   tandem::Config parsed;
-  if (!tandem::ParseConfigText(printed, "printed", parsed).ok() || tandem::PrintConfig(parsed) != printed) std::abort();
+  if (!tandem::ParseConfigText(printed, "printed", parsed).ok() || tandem::PrintConfig(parsed) != printed)
+    std::abort();
   return 0;
 }

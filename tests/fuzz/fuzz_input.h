@@ -1,6 +1,7 @@
 // File: fuzz_input.h
 //
-// `FuzzInput`: takes a fuzzer's bytes apart. Reading past the end gives zeros, so that every input means something.
+// `FuzzInput`: takes a fuzzer's bytes apart. Reading past the end gives zeros, so that every input means
+// something.
 #pragma once
 
 #include <algorithm>

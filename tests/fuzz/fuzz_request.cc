@@ -9,7 +9,8 @@ namespace tandem::fuzz {
 namespace {
 
 int64_t TakeExtent(FuzzInput& input) {
-  static constexpr int64_t kExtents[] = {0, 1, 2, 3, 4, 5, 7, 8, 16, 24, 31, 64, 100, 128, 256, 1000, 4096, 65536};
+  static constexpr int64_t kExtents[] = {0,  1,  2,  3,   4,   5,   7,    8,    16,
+                                         24, 31, 64, 100, 128, 256, 1000, 4096, 65536};
   return kExtents[input.Byte() % std::size(kExtents)];
 }
 
@@ -22,8 +23,8 @@ Operand Make(Role role, DType dtype, std::vector<int64_t> shape) {
 }
 
 // A @ B with what may come with it, C's rows and columns as given.
-void AddMatmul(FuzzInput& input, OpRequest& request, int world, std::vector<int64_t> a, int64_t n, int64_t c_scale_up,
-               int64_t c_scale_down) {
+void AddMatmul(FuzzInput& input, OpRequest& request, int world, std::vector<int64_t> a, int64_t n,
+               int64_t c_scale_up, int64_t c_scale_down) {
   const auto dtype = static_cast<DType>(input.Byte() % 5);
   const DType out = IsFloat8(dtype) ? static_cast<DType>(input.Byte() % 3) : dtype;
   const int64_t k = a.back();
@@ -40,7 +41,8 @@ void AddMatmul(FuzzInput& input, OpRequest& request, int world, std::vector<int6
     request.operands.push_back(Make(Role::kC, out, c));
     if (IsFloat8(dtype)) {
       const bool rows = (extras & 1) != 0;
-      request.operands.push_back(Make(Role::kScaleB, DType::kF32, rows ? std::vector<int64_t>{1, n} : std::vector<int64_t>{1}));
+      request.operands.push_back(
+          Make(Role::kScaleB, DType::kF32, rows ? std::vector<int64_t>{1, n} : std::vector<int64_t>{1}));
     }
     if (extras & 2) request.operands.push_back(Make(Role::kBias, out, {n}));
   }
@@ -95,7 +97,8 @@ OpRequest TakeRequest(FuzzInput& input, int world) {
     case Op::kMatmulAllReduce: {
       const int64_t n = TakeExtent(input);
       if (shape.size() == 1) shape.insert(shape.end(), TakeExtent(input));
-      const bool gather = request.op == Op::kAllGatherMatmul, scatter = request.op == Op::kMatmulReduceScatter;
+      const bool gather = request.op == Op::kAllGatherMatmul,
+                 scatter = request.op == Op::kMatmulReduceScatter;
       if (scatter) shape[static_cast<size_t>(request.dim) % (shape.size() - 1)] *= world;
       AddMatmul(input, request, world, shape, n, gather ? world : 1, scatter ? world : 1);
       break;
@@ -120,7 +123,8 @@ OpRequest TakeRequest(FuzzInput& input, int world) {
       if ((flags & 32) && in == out) request.operands[1].alias_of = 0;
   }
   const uint8_t symmetric = input.Byte();
-  for (size_t i = 0; i < request.operands.size(); ++i) request.operands[i].symmetric = (symmetric >> (i % 8)) & 1;
+  for (size_t i = 0; i < request.operands.size(); ++i)
+    request.operands[i].symmetric = (symmetric >> (i % 8)) & 1;
   return request;
 }
 
@@ -185,7 +189,8 @@ std::vector<OpRequest> TakeRequests(FuzzInput& input, int world_size) {
       const uint8_t slots = input.Byte();
       requests[static_cast<size_t>(from)].transfers.push_back({.send = true, .peer = to, .slot = slots & 1});
       if (slots < 0xf0) {
-        requests[static_cast<size_t>(to)].transfers.push_back({.send = false, .peer = from, .slot = (slots >> 1) & 1});
+        requests[static_cast<size_t>(to)].transfers.push_back(
+            {.send = false, .peer = from, .slot = (slots >> 1) & 1});
       }
     }
   } else if (input.Byte() >= 0xe0) {

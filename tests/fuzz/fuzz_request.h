@@ -1,7 +1,7 @@
 // File: fuzz_request.h
 //
-// Groups and requests for operations out of a fuzzer's bytes. Requests are first built as their operation wants them, from
-// small sizes, and then changed here and there as the input says.
+// Groups and requests for operations out of a fuzzer's bytes. Requests are first built as their operation
+// wants them, from small sizes, and then changed here and there as the input says.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
-// Fuzzes what a client may send over the lease socket: packets as they are or with a good header, with up to 70
-// descriptors. Whatever comes, the receiver answers with a status, and every descriptor is closed at the end.
+// Fuzzes what a client may send over the lease socket: packets as they are or with a good header, with up to
+// 70 descriptors. Whatever comes, the receiver answers with a status, and every descriptor is closed at the
+// end.
 #include <fcntl.h>
 #include <google/protobuf/stubs/logging.h>
 #include <sys/socket.h>
@@ -55,7 +56,8 @@ void Handle(FdMessage received, daemon::TransferTable& transfers) {
   if (message.has_attach()) {
     const v1::AttachRequest& attach = message.attach();
     if (daemon::ValidateAttach(attach).ok()) {
-      fuzz::Expect(attach.name().size() <= 128 && attach.protocol_min() <= attach.protocol_max(), "a bad attach passed");
+      fuzz::Expect(attach.name().size() <= 128 && attach.protocol_min() <= attach.protocol_max(),
+                   "a bad attach passed");
     }
   }
   if (message.has_transfer()) {

@@ -1,5 +1,5 @@
-// Fuzzes rank programs on their way to an engine: bytes are refused, or give a program that encodes and decodes to itself and
-// that the executor's compiler and the verifier judge without harm.
+// Fuzzes rank programs on their way to an engine: bytes are refused, or give a program that encodes and
+// decodes to itself and that the executor's compiler and the verifier judge without harm.
 #include <google/protobuf/stubs/logging.h>
 
 #include <string>
@@ -53,7 +53,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     context.operand_bytes.assign(programs.size(), {kBytes, kBytes});
     context.symmetric = {true, false};
     context.alias = {-1, -1};
-    plan::VerifyPrograms(programs, context, {.launches = 2, .hardware_queues = 0, .alternate_parity = true}).ok();
+    plan::VerifyPrograms(programs, context, {.launches = 2, .hardware_queues = 0, .alternate_parity = true})
+        .ok();
   }
   return 0;
 }

@@ -1,5 +1,5 @@
-// Runs a fuzz target without a fuzzer, as a test: every file of its corpus, then mutations of them from a fixed seed until
-// their number or the time is used up.
+// Runs a fuzz target without a fuzzer, as a test: every file of its corpus, then mutations of them from a
+// fixed seed until their number or the time is used up.
 //
 //   fuzz_replay_ring CORPUS… [-mutations=N] [-seed=N]     folders; or one file, to run it alone
 //
@@ -37,7 +37,8 @@ void SaveAndDie(int signum) {
   if (fd >= 0) {
     [[maybe_unused]] ssize_t written = ::write(fd, current.data(), current.size());
     ::close(fd);
-    static const char text[] = "the input that did it has been written beside this message's folder as *.crash\n";
+    static const char text[] =
+        "the input that did it has been written beside this message's folder as *.crash\n";
     written = ::write(2, text, sizeof(text) - 1);
   }
   ::signal(signum, SIG_DFL);
@@ -78,10 +79,25 @@ class Mutator {
         if (!bytes.empty()) bytes[at] = static_cast<uint8_t>(random_());
         break;
       case 2: bytes.insert(place, 1 + Below(8), static_cast<uint8_t>(random_())); break;
-      case 3: bytes.erase(place, place + static_cast<ptrdiff_t>(std::min(bytes.size() - at, 1 + Below(16)))); break;
+      case 3:
+        bytes.erase(place, place + static_cast<ptrdiff_t>(std::min(bytes.size() - at, 1 + Below(16))));
+        break;
       case 4: {  // a number that is at an edge
-        static constexpr uint64_t kEdges[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
-                                              1ull << 61, 1ull << 62, 0x7fffffffffffffff, 0x8000000000000000, ~0ull};
+        static constexpr uint64_t kEdges[] = {0,
+                                              1,
+                                              0x7f,
+                                              0x80,
+                                              0xff,
+                                              0x7fff,
+                                              0xffff,
+                                              0x7fffffff,
+                                              0x80000000,
+                                              0xffffffff,
+                                              1ull << 61,
+                                              1ull << 62,
+                                              0x7fffffffffffffff,
+                                              0x8000000000000000,
+                                              ~0ull};
         const uint64_t value = kEdges[Below(std::size(kEdges))];
         std::memcpy(bytes.data() + at, &value, std::min(bytes.size() - at, size_t{1} << Below(4)));
         break;
@@ -123,7 +139,8 @@ int main(int argc, char** argv) {
       files.emplace_back(argument);
     }
   }
-  std::snprintf(crash_path, sizeof(crash_path), "%s.crash", std::filesystem::path(argv[0]).filename().c_str());
+  std::snprintf(crash_path, sizeof(crash_path), "%s.crash",
+                std::filesystem::path(argv[0]).filename().c_str());
   for (int signum : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) ::signal(signum, SaveAndDie);
   std::sort(files.begin(), files.end());
   std::vector<Bytes> corpus;

@@ -1,5 +1,6 @@
-// Fuzzes the clients' requests: bytes that parse are validated; what passes is compared, planned, verified, encoded and
-// compiled. A request may be refused at every stage, but a program that was planned must pass all that follow.
+// Fuzzes the clients' requests: bytes that parse are validated; what passes is compared, planned, verified,
+// encoded and compiled. A request may be refused at every stage, but a program that was planned must pass all
+// that follow.
 #include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
@@ -32,7 +33,8 @@ void CheckMessage(std::string_view bytes, Check check) {
 
 std::string Describe(const std::vector<OpRequest>& requests) {
   std::string text;
-  for (const OpRequest& request : requests) text += daemon::OpRequestToProto(request).ShortDebugString() + "\n";
+  for (const OpRequest& request : requests)
+    text += daemon::OpRequestToProto(request).ShortDebugString() + "\n";
   return text;
 }
 
@@ -42,27 +44,31 @@ void CheckPlan(const plan::Plan& plan, const std::vector<OpRequest>& requests) {
   const std::string what = std::string(AlgorithmName(plan.algorithm)) + " of " + Describe(requests);
   fuzz::Expect(plan.programs.size() == requests.size(), "a program for each rank: " + what);
   Result<plan::VerifyContext> context = plan::ContextOf(requests);
-  fuzz::Expect(context.ok(), "a planned request has no context: " + context.status().ToString() + "\n" + what);
+  fuzz::Expect(context.ok(),
+               "a planned request has no context: " + context.status().ToString() + "\n" + what);
   if (steps <= kMaxProgramSteps) {
-    Status verified = plan::VerifyPrograms(plan.programs, *context, {.launches = 2, .hardware_queues = 0,
-                                                                     .alternate_parity = true});
+    Status verified = plan::VerifyPrograms(plan.programs, *context,
+                                           {.launches = 2, .hardware_queues = 0, .alternate_parity = true});
     fuzz::Expect(verified.ok(), "a planned program does not verify: " + verified.ToString() + "\n" + what);
   }
   for (size_t rank = 0; rank < plan.programs.size(); ++rank) {
     engine::v1::RankProgram message;
     plan::EncodeProgram(plan.programs[rank], &message);
     Result<plan::RankProgram> decoded = plan::DecodeProgram(message);
-    fuzz::Expect(decoded.ok(), "a planned program does not decode: " + decoded.status().ToString() + "\n" + what);
+    fuzz::Expect(decoded.ok(),
+                 "a planned program does not decode: " + decoded.status().ToString() + "\n" + what);
     engine::ProgramLimits limits;
     limits.rank = static_cast<int>(rank);
     limits.world_size = static_cast<int>(requests.size());
     limits.workspace_bytes = plan.workspace_bytes;
     limits.bulk_bytes = plan.bulk_bytes;
     for (size_t slot = 0; slot < context->symmetric.size(); ++slot) {
-      limits.slots.push_back({.bytes = context->operand_bytes[rank][slot], .symmetric = context->symmetric[slot]});
+      limits.slots.push_back(
+          {.bytes = context->operand_bytes[rank][slot], .symmetric = context->symmetric[slot]});
     }
     auto compiled = engine::CompiledProgram::Compile(*decoded, limits);
-    fuzz::Expect(compiled.ok(), "a planned program does not compile: " + compiled.status().ToString() + "\n" + what);
+    fuzz::Expect(compiled.ok(),
+                 "a planned program does not compile: " + compiled.status().ToString() + "\n" + what);
   }
 }
 
@@ -87,8 +93,9 @@ void CheckPrepare(fuzz::FuzzInput& input) {
     if (!daemon::ValidatePrepare(message).ok()) return;
     Result<OpRequest> request = daemon::ParseOpRequest(message.request(), world);
     if (!request.ok()) {
-      fuzz::Expect(request.status().code() == Code::kInvalidArgument || request.status().code() == Code::kOutOfRange,
-                   "an odd refusal: " + request.status().ToString());
+      fuzz::Expect(
+          request.status().code() == Code::kInvalidArgument || request.status().code() == Code::kOutOfRange,
+          "an odd refusal: " + request.status().ToString());
       return;
     }
     Result<OpRequest> again = daemon::ParseOpRequest(daemon::OpRequestToProto(*request), world);
@@ -125,7 +132,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 5:
       CheckMessage<v1::EmptyRequest>(input.Rest(), [](const v1::EmptyRequest& request) {
         Result<uint64_t> bytes = daemon::ParseEmpty(request);
-        fuzz::Expect(!bytes.ok() || (*bytes > 0 && *bytes <= uint64_t{daemon::kMaxTensorBytes}), "an odd size passed");
+        fuzz::Expect(!bytes.ok() || (*bytes > 0 && *bytes <= uint64_t{daemon::kMaxTensorBytes}),
+                     "an odd size passed");
         return bytes.status();
       });
       break;

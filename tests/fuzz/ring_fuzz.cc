@@ -1,6 +1,6 @@
-// Fuzzes what a client may do to its channel: entries of any bytes, any index in the ring's header, any value in any word.
-// The engine's channel server and launch queue must stay within bounds, end what they have taken, and go on serving a
-// bystander's channel.
+// Fuzzes what a client may do to its channel: entries of any bytes, any index in the ring's header, any value
+// in any word. The engine's channel server and launch queue must stay within bounds, end what they have
+// taken, and go on serving a bystander's channel.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -36,7 +36,9 @@ plan::RankProgram CopyProgram() {
   plan::RankProgram program;
   plan::CopyStep copy;
   copy.src = {.ref = {.space = plan::Space::kOperand, .rank = 0, .slot = 0, .offset = 0},
-              .dtype = DType::kU8, .extent = {static_cast<int64_t>(kSpanBytes)}, .stride = {1}};
+              .dtype = DType::kU8,
+              .extent = {static_cast<int64_t>(kSpanBytes)},
+              .stride = {1}};
   copy.dst = copy.src;
   copy.dst.ref.slot = 1;
   plan::Step step;
@@ -61,16 +63,17 @@ class Engine {
     lanes.push_back(std::move(*backend_->MakeLane(0)));
     log_fd_ = std::move(*OrderLog::Create());
     stats_fd_ = std::move(*CreateStatsArea(64, 64));
-    queue_ = std::make_unique<LaunchQueue>(LaunchQueueOptions{}, backend_.get(), memory_.get(),
-                                           std::move(*OrderLog::Map(log_fd_.get())),
-                                           std::move(*StatsArea::Map(stats_fd_.get())), std::move(lanes), &listener_);
+    queue_ = std::make_unique<LaunchQueue>(
+        LaunchQueueOptions{}, backend_.get(), memory_.get(), std::move(*OrderLog::Map(log_fd_.get())),
+        std::move(*StatsArea::Map(stats_fd_.get())), std::move(lanes), &listener_);
   }
 
   LaunchQueue& queue() { return *queue_; }
   OrderLog Log() { return std::move(*OrderLog::Map(log_fd_.get())); }
 
   Memory Register(uint64_t id, uint64_t session) {
-    Memory memory{.registration = id, .fd = std::move(*CreateSealedMemfd("fuzz", kMemoryBytes)), .mapping = {}};
+    Memory memory{
+        .registration = id, .fd = std::move(*CreateSealedMemfd("fuzz", kMemoryBytes)), .mapping = {}};
     memory.mapping = std::move(*Mapping::Map(memory.fd.get(), 0, kMemoryBytes, true));
     std::vector<UniqueFd> fds;
     fds.emplace_back(::dup(memory.fd.get()));
@@ -263,7 +266,8 @@ void CheckBystander(Engine& engine, ChannelServer& server, ChannelProducer& prod
   Status pushed = producer.TryPush(&entry);
   fuzz::Expect(pushed.ok(), "the bystander cannot push: " + pushed.ToString());
   producer.request()->store(entry.sequence);
-  engine.StepUntil(server, "the bystander's launch does not end", [&] { return producer.Done() >= entry.sequence; });
+  engine.StepUntil(server, "the bystander's launch does not end",
+                   [&] { return producer.Done() >= entry.sequence; });
   const LaunchOutcome outcome = producer.Outcome(entry.sequence);
   fuzz::Expect(outcome.status.ok(), "the bystander's launch failed: " + outcome.status.ToString());
   fuzz::Expect(std::memcmp(memory.mapping.data(), memory.mapping.data() + kSpanBytes, kSpanBytes) == 0,
@@ -283,7 +287,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LaunchQueue& queue = engine.queue();
   Group* solo = engine.AddGroup(kRogueSession, 1);
   Group* pair = engine.AddGroup(kRogueSession, 2);
-  const std::vector<uint64_t> plans = {engine.AddPlan(pair, 0, {}, 0), engine.AddPlan(solo, 0, CopyProgram(), 2),
+  const std::vector<uint64_t> plans = {engine.AddPlan(pair, 0, {}, 0),
+                                       engine.AddPlan(solo, 0, CopyProgram(), 2),
                                        engine.AddPlan(solo, 1, {}, 0), bystander_plan};
   {
     ChannelServer server(&queue, 1);

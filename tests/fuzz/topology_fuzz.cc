@@ -1,4 +1,5 @@
-// Fuzzes topology files: any text is either refused or gives a topology that classifies, and that writes and reads back.
+// Fuzzes topology files: any text is either refused or gives a topology that classifies, and that writes and
+// reads back.
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                "FindHybridCubeMesh and Classify disagree");
   std::vector<int> members(static_cast<size_t>(topology->size()));
   std::iota(members.rbegin(), members.rend(), 0);
-  fuzz::Expect(Classify(Subset(*topology, members)) == topology_class, "the class depends on the GPUs' order");
+  fuzz::Expect(Classify(Subset(*topology, members)) == topology_class,
+               "the class depends on the GPUs' order");
   const std::string written = WriteTopology(*topology);
   Result<Topology> again = ParseTopology(written, "written");
   fuzz::Expect(again.ok(), "what was written does not parse: " + again.status().ToString() + "\n" + written);

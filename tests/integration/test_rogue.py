@@ -1,7 +1,7 @@
 """Clients that break the protocol: one clear error to them, and nobody else notices.
 
-Every test has a bystander group on the same GPUs. At its end the bystanders' all-reduce must still be right, tandemd and all
-engines must be the same processes, and tandemd's descriptors must be back where they were.
+Every test has a bystander group on the same GPUs. At its end the bystanders' all-reduce must still be right, tandemd
+and all engines must be the same processes, and tandemd's descriptors must be back where they were.
 """
 
 import os
@@ -124,8 +124,8 @@ class Tokens(RogueTest):
         rogue.own_group()
         self.assertFails("NOT_FOUND", rogue.rpc, "Free", {"tensor_id": tensor})
         for number in range(1, 64):
-            for method, field in (("LeaveGroup", "group_id"), ("ReleasePlan", "plan_id"), ("CloseChannel", "channel_id"),
-                                  ("Deregister", "registration_id")):
+            for method, field in (("LeaveGroup", "group_id"), ("ReleasePlan", "plan_id"),
+                                  ("CloseChannel", "channel_id"), ("Deregister", "registration_id")):
                 reply = rogue.call("call", method=method, request={field: number}, check=False)
                 if not reply["ok"]:
                     self.assertEqual(reply["code"], "NOT_FOUND", (method, number, reply))
@@ -225,7 +225,8 @@ class Transfers(RogueTest):
                 rogue.call("send_transfer", transfer_id=transfer, count=60, bytes=64)
         self.assertLess(self.daemon.descriptors() - self.baseline, quota + 60)
         reply = self.register(rogues[2], 63, [64] * 60)
-        self.assertEqual((reply["code"], reply["detail"]["reason"]), ("RESOURCE_EXHAUSTED", "QUOTA_DESCRIPTORS"), reply)
+        self.assertEqual((reply["code"], reply["detail"]["reason"]), ("RESOURCE_EXHAUSTED", "QUOTA_DESCRIPTORS"),
+                         reply)
         self.assertEqual(reply["detail"]["limit"], quota)
         self.assertUnharmed()
         # Once the orphans have been closed, there is room again.
@@ -246,7 +247,8 @@ class Transfers(RogueTest):
     def test_parts_that_contradict_each_other(self):
         rogue = self.rogue()
         rogue.attach()
-        for transfer, second in ((1, {"total": 5}), (2, {"index": 0, "total": 4}), (3, {"index": 2 ** 32 - 1, "total": 4})):
+        for transfer, second in ((1, {"total": 5}), (2, {"index": 0, "total": 4}),
+                                 (3, {"index": 2 ** 32 - 1, "total": 4})):
             rogue.call("send_transfer", transfer_id=transfer, count=2, total=4)
             rogue.call("send_transfer", transfer_id=transfer, count=2, **second)
             reply = self.register(rogue, transfer, [4096] * 4)
@@ -306,8 +308,10 @@ class Calls(RogueTest):
                                         "gpu_uuid": rogue.gpus[0]})["group_id"]
         refused = None
         for _ in range(2000):
-            tensor = rogue.rpc("Empty", {"spec": {"dtype": 7, "shape": [64]}, "gpu_uuid": rogue.gpus[0]})["tensor_id"]
-            reply = rogue.call("call", method="Rendezvous", request={"tensor_id": tensor, "group_id": group}, check=False)
+            spec = {"spec": {"dtype": 7, "shape": [64]}, "gpu_uuid": rogue.gpus[0]}
+            tensor = rogue.rpc("Empty", spec)["tensor_id"]
+            reply = rogue.call("call", method="Rendezvous", check=False,
+                               request={"tensor_id": tensor, "group_id": group})
             if not reply["ok"]:
                 refused = reply
                 break

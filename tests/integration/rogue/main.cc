@@ -1,5 +1,5 @@
-// tandem-test-rogue: like tandem-test-client, one JSON line a command and one a reply; but it speaks the protocol itself, to be
-// able to break it.
+// tandem-test-rogue: like tandem-test-client, one JSON line a command and one a reply; but it speaks the
+// protocol itself, to be able to break it.
 
 #include <signal.h>
 
@@ -21,8 +21,10 @@ int main() {
     if (!status.ok()) {
       reply["code"] = tandem::CodeName(status.code());
       reply["message"] = status.message();
-      reply["detail"] = {{"reason", status.detail().reason}, {"who", status.detail().who},
-                         {"field", status.detail().field},   {"limit", status.detail().limit},
+      reply["detail"] = {{"reason", status.detail().reason},
+                         {"who", status.detail().who},
+                         {"field", status.detail().field},
+                         {"limit", status.detail().limit},
                          {"usage", status.detail().usage}};
     }
     std::cout << reply.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;

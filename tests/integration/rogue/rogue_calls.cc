@@ -44,7 +44,8 @@ Status Rogue::PileUp(const json& command) {
     const grpc::ByteBuffer body(&slice, 1);
     auto pending = std::make_shared<PendingCall>();
     pending->context.AddMetadata(kTokenKey, ToHex(attached_.token()));
-    pending->call = stub.PrepareUnaryCall(&pending->context, "/tandem.v1.Tandem/JoinGroup", body, &pending_queue_);
+    pending->call =
+        stub.PrepareUnaryCall(&pending->context, "/tandem.v1.Tandem/JoinGroup", body, &pending_queue_);
     pending->call->StartCall();
     pending->call->Finish(&pending->answer, &pending->status, pending.get());
     pending_.push_back(std::move(pending));
@@ -76,7 +77,8 @@ Status Rogue::CallBytes(const std::string& method, const std::string& request, c
   if (status.ok()) {
     std::vector<grpc::Slice> slices;
     answer.Dump(&slices).ok();
-    for (const grpc::Slice& part : slices) reply->append(reinterpret_cast<const char*>(part.begin()), part.size());
+    for (const grpc::Slice& part : slices)
+      reply->append(reinterpret_cast<const char*>(part.begin()), part.size());
     return Status::Ok();
   }
   StatusDetail detail;
@@ -84,16 +86,21 @@ Status Rogue::CallBytes(const std::string& method, const std::string& request, c
   if (auto it = trailers.find(kStatusTrailer); it != trailers.end()) {
     v1::StatusDetail sent;
     sent.ParseFromString(std::string(it->second.data(), it->second.size()));
-    detail = {.reason = sent.reason(), .who = sent.who(), .field = sent.field(), .limit = sent.limit(),
+    detail = {.reason = sent.reason(),
+              .who = sent.who(),
+              .field = sent.field(),
+              .limit = sent.limit(),
               .usage = sent.usage()};
   }
   return Status(static_cast<Code>(status.error_code()), status.error_message(), std::move(detail));
 }
 
-// "method" with "request" (JSON) or "hex" (any bytes), under "token" (hexadecimal, "" for none; else the own one).
+// "method" with "request" (JSON) or "hex" (any bytes), under "token" (hexadecimal, "" for none; else the own
+// one).
 Status Rogue::Call(const json& command, json* reply) {
   const std::string name = command.value("method", "");
-  const auto* service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("tandem.v1.Tandem");
+  const auto* service =
+      google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("tandem.v1.Tandem");
   const auto* method = service->FindMethodByName(name);
   std::string body = FromHex(command.value("hex", ""));
   if (method != nullptr && command.contains("request")) {

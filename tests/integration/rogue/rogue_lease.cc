@@ -17,8 +17,11 @@ constexpr int kPatienceMs = 5000;
 
 Status FromDetail(const v1::StatusDetail& detail) {
   return Status(static_cast<Code>(detail.code()), detail.message(),
-                {.reason = detail.reason(), .who = detail.who(), .field = detail.field(),
-                 .limit = detail.limit(), .usage = detail.usage()});
+                {.reason = detail.reason(),
+                 .who = detail.who(),
+                 .field = detail.field(),
+                 .limit = detail.limit(),
+                 .usage = detail.usage()});
 }
 
 }  // namespace
@@ -87,7 +90,8 @@ Status Rogue::Attach(const json& command, json* reply) {
   return Status::Ok();
 }
 
-// "hex" (or "bytes" random ones) with "fds" descriptors; "framed": behind a good header. Several packets by "count".
+// "hex" (or "bytes" random ones) with "fds" descriptors; "framed": behind a good header. Several packets by
+// "count".
 Status Rogue::SendRawLease(const json& command) {
   std::string body = FromHex(command.value("hex", ""));
   if (command.contains("bytes")) {
@@ -170,7 +174,8 @@ Result<std::vector<UniqueFd>> Rogue::ReceiveTransfer(uint64_t transfer_id) {
   return fds;
 }
 
-// Connections that are opened and left: "count" to the lease socket, or to gRPC's by "grpc". "close" ends them all.
+// Connections that are opened and left: "count" to the lease socket, or to gRPC's by "grpc". "close" ends
+// them all.
 Status Rogue::HalfOpen(const json& command) {
   if (command.value("close", false)) half_open_.clear();
   runtime_dir_ = command.value("runtime_dir", runtime_dir_);

@@ -15,7 +15,8 @@ Status Rogue::MapChannel(const json& command) {
   request.set_gpu_uuid(command.value("gpu", ""));
   request.set_entries(entries_);
   std::string bytes;
-  TANDEM_RETURN_IF_ERROR(CallBytes("OpenChannel", request.SerializeAsString(), ToHex(attached_.token()), &bytes));
+  TANDEM_RETURN_IF_ERROR(
+      CallBytes("OpenChannel", request.SerializeAsString(), ToHex(attached_.token()), &bytes));
   v1::OpenChannelReply reply;
   reply.ParseFromString(bytes);
   TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, ReceiveTransfer(reply.transfer_id()));
@@ -32,7 +33,8 @@ Status Rogue::MapTensor(const json& command) {
   request.set_tensor_id(command.value("tensor_id", uint64_t{0}));
   request.set_group_id(command.value("group_id", uint64_t{0}));
   std::string bytes;
-  TANDEM_RETURN_IF_ERROR(CallBytes("Rendezvous", request.SerializeAsString(), ToHex(attached_.token()), &bytes));
+  TANDEM_RETURN_IF_ERROR(
+      CallBytes("Rendezvous", request.SerializeAsString(), ToHex(attached_.token()), &bytes));
   v1::RendezvousReply reply;
   reply.ParseFromString(bytes);
   TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, ReceiveTransfer(reply.transfer_id()));
@@ -43,9 +45,9 @@ Status Rogue::MapTensor(const json& command) {
   return Status::Ok();
 }
 
-// "count" entries of "kind": "random" bytes, a "sequence" that is not next, too many "bindings", an unknown "entry_kind", a
-// captured "slot" that is not there, "arm" without end, or well-formed "launch"es of "plan_id". "full": never past the ring's
-// room; the reply says how many went in.
+// "count" entries of "kind": "random" bytes, a "sequence" that is not next, too many "bindings", an unknown
+// "entry_kind", a captured "slot" that is not there, "arm" without end, or well-formed "launch"es of
+// "plan_id". "full": never past the ring's room; the reply says how many went in.
 Status Rogue::Push(const json& command, json* reply) {
   if (!ring_.valid()) return FailedPrecondition("map_channel first");
   auto* header = ring_.As<RingHeader>();
