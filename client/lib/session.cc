@@ -36,7 +36,8 @@ Session::~Session() {
   if (InChild()) {
     // Threads and locks of the parent's gRPC are not here: nothing of it may be destroyed.
     (void)control_.release();
-    for (auto& [key, channel] : channels_) ChannelGraveyard::Get().Bury(std::move(channel));
+    // Nor are the channels' words mapped here: a channel is not to be looked at, let alone drained.
+    for (auto& [key, channel] : channels_) (void)new std::shared_ptr<StreamChannel>(std::move(channel));
     return;
   }
   Close(Unavailable("the client has been destroyed"));

@@ -185,7 +185,7 @@ Status Session::Prepare(const json& command, json* reply) {
   return Status::Ok();
 }
 
-Status Session::Launch(const json& command) {
+Status Session::Launch(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
   TANDEM_ASSIGN_OR_RETURN(std::vector<Binding> bindings, Bindings(command));
   LaunchOptions options;
@@ -193,7 +193,9 @@ Status Session::Launch(const json& command) {
   options.tag = command.value("tag", "");
   TANDEM_ASSIGN_OR_RETURN(HostStream * stream, Stream(command));
   for (int i = 0; i < command.value("times", 1); ++i) {
+    (*reply)["made"] = i;
     TANDEM_RETURN_IF_ERROR(plan->Launch(stream, bindings, options));
+    (*reply)["made"] = i + 1;
   }
   return Status::Ok();
 }
@@ -274,7 +276,7 @@ Status Session::Execute(const json& command, json* reply) {
   if (name == "register") return Register(command, reply);
   if (name == "register_foreign") return RegisterForeign(command);
   if (name == "prepare") return Prepare(command, reply);
-  if (name == "launch") return Launch(command);
+  if (name == "launch") return Launch(command, reply);
   if (name == "capture") return Capture(command);
   if (name == "replay") return Replay(command);
   if (name == "launch_threads") return LaunchThreads(command);

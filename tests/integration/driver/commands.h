@@ -31,7 +31,7 @@ class Session {
   Status Register(const json& command, json* reply);
   Status RegisterForeign(const json& command);
   Status Prepare(const json& command, json* reply);
-  Status Launch(const json& command);
+  Status Launch(const json& command, json* reply);
   Status LaunchDirect(const json& command, json* reply);
   Status Signal(const json& command);
   Status Events(json* reply);

@@ -48,7 +48,10 @@ Status Session::LaunchThreads(const json& command) {
   std::vector<Status> statuses(launches.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < launches.size(); ++i) {
-    threads.emplace_back([this, &launches, &statuses, i] { statuses[i] = Launch(launches[i]); });
+    threads.emplace_back([this, &launches, &statuses, i] {
+      json reply;
+      statuses[i] = Launch(launches[i], &reply);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   for (const Status& status : statuses) TANDEM_RETURN_IF_ERROR(status);
