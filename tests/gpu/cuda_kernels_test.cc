@@ -269,5 +269,36 @@ TEST_F(CudaKernelsTest, NothingBlocksBesideAWaitingLane) {
   EXPECT_GT(late->TimeNs(), event->TimeNs());
 }
 
+// cuBLASLt loads its kernels lazily, and a load waits for the whole context: a prepared product has them.
+TEST_F(CudaKernelsTest, PreparedProductsDoNotBlockBesideAWaitingLane) {
+  auto* words = static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_TRUE(backend->RegisterHostMemory(words, 4096).ok());
+  MatmulArgs args;
+  args.a = OnDevice(Random(DType::kBf16, {384, 640}));
+  args.b = OnDevice(Random(DType::kBf16, {640, 448}));
+  args.c = OnDevice(Random(DType::kBf16, {384, 448}));
+  ASSERT_TRUE(backend->PrepareMatmul(args).ok());
+  auto waiting = std::move(*backend->MakeLane(0));
+  auto working = std::move(*backend->MakeLane(0));
+  ASSERT_TRUE(waiting->WaitWord(&words[0], 1).ok());
+  std::atomic<bool> ended{false};
+  std::atomic<bool> released{false};
+  std::thread watchdog([&] {
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (!ended && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (!ended) released = true;
+    words[0].store(1);
+  });
+  Status status = working->Matmul(args);
+  auto event = std::move(*backend->MakeEvent());
+  EXPECT_TRUE(working->Record(event.get()).ok());
+  while (!event->Done() && !released) std::this_thread::yield();
+  bool blocked = released;
+  ended = true;
+  watchdog.join();
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_FALSE(blocked);
+}
+
 }  // namespace
 }  // namespace tandem
