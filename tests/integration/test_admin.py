@@ -1,0 +1,187 @@
+"""tandemctl against a live daemon: every subcommand for people and for programs; drain, evict, events, metrics."""
+
+import json
+import re
+import signal
+import tempfile
+import unittest
+import urllib.request
+
+from harness import TandemTest, everybody, wait_until
+
+AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
+                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+BINDINGS = [["ar.in", 0], ["ar.out", 0]]
+
+
+class Ctl(TandemTest):
+    gpus = 2
+    extra = ("--metrics-listen", "127.0.0.1:0")
+
+    def working(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        for _ in range(3):
+            self.check_all_reduce(clients)
+        return clients
+
+    def kinds(self, client):
+        return [event["kind"] for event in client.call("events")["events"]]
+
+    def await_event(self, client, kind, **fields):
+        def seen():
+            return any(event["kind"] == kind and all(event[k] == v for k, v in fields.items())
+                       for event in client.call("events")["events"])
+        wait_until(seen, 15, f"no event {kind} {fields}")
+
+    def test_every_listing_for_people(self):
+        clients = self.working()
+        for arguments, words in (
+                (("topo",), ("GPU0", "NV18", "nvswitch")),
+                (("doctor",), ("engines are ready",)),
+                (("sessions",), ("rank0", "rank1", str(clients[0].pid))),
+                (("groups",), ("tp", "ready", "2")),
+                (("pools",), ("EMU-0000-0000", "EMU-0000-0001")),
+                (("plans",), ("all_reduce", "one_shot", "ar")),
+                (("plans", "--programs"), ("program of rank 0", "program of rank 1", "lane 0")),
+                (("queue",), ("nothing in flight",)),
+                (("stats",), ("2 sessions", "1 groups", "1 plans", "ready")),
+                (("top", "--once"), ("EMU-0000-0000", "all_reduce"))):
+            with self.subTest(arguments=arguments):
+                result = self.daemon.ctl(*arguments)
+                for word in words:
+                    self.assertIn(word, result.stdout)
+
+    def test_every_listing_for_programs(self):
+        clients = self.working()
+        listing = {name: self.daemon.ctl_json(*name.split()) for name in (
+            "topo", "doctor", "sessions", "groups", "pools", "plans", "queue", "stats", "top --once")}
+        self.assertEqual(listing["topo"]["topology_class"], "nvswitch")
+        self.assertTrue(listing["doctor"]["findings"])
+        self.assertEqual({s["pid"] for s in listing["sessions"]["sessions"]}, {client.pid for client in clients})
+        group = listing["groups"]["groups"][0]
+        self.assertEqual((group["name"], group["state"], group["world_size"]), ("tp", "ready", 2))
+        self.assertEqual([member["rank"] for member in group["members"]], [0, 1])
+        self.assertEqual(len(listing["pools"]["pools"]), 2)
+        self.assertEqual(listing["plans"]["plans"][0]["stats"]["launches"], 3)
+        self.assertEqual(listing["queue"]["entries"], [])
+        self.assertEqual(len(listing["top --once"]["engines"]), 2)
+
+    def test_a_plan_explains_itself(self):
+        self.working()
+        plan = self.daemon.ctl_json("plans")["plans"][0]["info"]
+        text = self.daemon.ctl("plans", str(plan["plan_id"])).stdout
+        for word in ("why", "one_shot", "not chosen", "two_shot", "predicted", "measured", "workspace"):
+            self.assertIn(word, text)
+
+    def test_the_queue_names_who_is_late(self):
+        clients = self.working()
+        clients[0].call("launch", plan="ar", bindings=BINDINGS)
+        wait_until(lambda: "waiting" in self.daemon.ctl("queue").stdout, 10)
+        entry = self.daemon.ctl_json("queue")["entries"][0]
+        self.assertEqual((entry["state"], entry["late_ranks"], entry["group_name"]), ("waiting", [1], "tp"))
+        self.await_event(clients[0], "late")
+        clients[1].call("launch", plan="ar", bindings=BINDINGS)
+        everybody(clients, "sync")
+        everybody(clients, "wait", plan="ar")
+        wait_until(lambda: self.daemon.ctl_json("queue")["entries"] == [], 10)
+
+    def test_the_trace_has_launches_of_all_gpus(self):
+        self.working()
+        with tempfile.NamedTemporaryFile() as file:
+            self.daemon.ctl("trace", "-o", file.name)
+            events = json.load(file)["traceEvents"]
+        launches = [event for event in events if event.get("cat") == "launch"]
+        self.assertEqual({event["pid"] for event in launches}, {0, 1})
+        self.assertEqual(len(launches), 6)
+        for event in launches:
+            self.assertEqual(event["args"]["status"], "OK")
+            self.assertGreater(event["dur"], 0)
+        last = json.loads(self.daemon.ctl("trace", "--last", "1").stdout)["traceEvents"]
+        self.assertEqual(len([event for event in last if event.get("cat") == "launch"]), 2)
+
+    def test_exit_codes(self):
+        self.assertEqual(self.daemon.ctl("nonsense", check=False).returncode, 2)
+        self.assertEqual(self.daemon.ctl("plans", "77", check=False).returncode, 4)
+        self.assertEqual(self.daemon.ctl("evict", "99999", check=False).returncode, 4)
+        self.assertEqual(self.daemon.ctl("explain", "all_reduce", "--shape", "1024", "--world", "2").returncode, 0)
+        self.assertEqual(self.daemon.ctl("explain", "all_reduce", "--shape", "x", check=False).returncode, 2)
+        for shell in ("bash", "zsh", "fish"):
+            self.assertIn("tandemctl", self.daemon.ctl("completion", shell).stdout)
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        gone = self.daemon.ctl("stats", check=False)
+        self.assertEqual(gone.returncode, 3)
+        self.assertEqual(len(gone.stderr.strip().split("\n")), 1, gone.stderr)
+
+    def test_drain_and_undo(self):
+        clients = self.working()
+        stranger = self.daemon.client("stranger")
+        late = self.daemon.client("late")
+        late.connect()
+        drained = self.daemon.ctl("drain", "--wait", "0.2", check=False)
+        self.assertEqual(drained.returncode, 1, drained.stdout + drained.stderr)
+        self.assertIn("1 groups left", drained.stdout)
+        self.await_event(clients[0], "draining")
+        reply = stranger.call("connect", runtime_dir=self.daemon.runtime_dir, check=False)
+        self.assertEqual(reply["code"], "UNAVAILABLE", reply)
+        self.assertIn("draining", reply["message"])
+        failure = self.assertFails("UNAVAILABLE", late.call, "join", name="new", world=1, rank=0)
+        self.assertIn("draining", failure.message)
+        self.assertFails("UNAVAILABLE", clients[0].call, "prepare", key="new", request=AR)
+        self.check_all_reduce(clients)  # what was there goes on
+        self.daemon.ctl("drain", "--undo")
+        stranger.connect()
+        late.call("join", name="new", world=1, rank=0)
+        late.call("leave", group="new")
+        calls = [client.send("leave") for client in clients]
+        for client, call in zip(clients, calls):
+            client.reply(call)
+        self.assertEqual(self.daemon.ctl("drain", "--wait", "10").returncode, 0)
+
+    def test_evict(self):
+        clients = self.working()
+        victim = next(s["id"] for s in self.daemon.ctl_json("sessions")["sessions"] if s["pid"] == clients[1].pid)
+        clients[0].call("launch", plan="ar", bindings=BINDINGS)
+        self.daemon.ctl("evict", str(victim))
+        clients[0].call("sync", deadline_ms=20000)
+        failure = self.assertFails("UNAVAILABLE", clients[0].call, "wait", plan="ar")
+        self.assertIn("rank 1", failure.message)
+        self.await_event(clients[0], "group_broken")
+        self.assertIsNone(clients[1].process.poll(), "the evicted process lives on")
+        reply = clients[1].call("check", check=False)
+        self.assertIn(reply["code"], ("UNAVAILABLE", "UNAUTHENTICATED"))
+        clients[1].connect()
+        self.join(clients)
+        self.all_reduce_plan(clients, key="again")
+        self.check_all_reduce(clients, key="again")
+
+    def test_events_of_restarts_and_deaths(self):
+        clients = self.working()
+        self.daemon.kill_engine(1)
+        self.daemon.wait_engines()
+        for client in clients:
+            self.await_event(client, "engine_restarted")
+            self.hear_restart(client)
+        self.check_all_reduce(clients)
+        clients[1].kill(signal.SIGKILL)
+        self.await_event(clients[0], "rank_lost", rank=1)
+        self.await_event(clients[0], "group_broken")
+
+    def test_metrics(self):
+        self.working()
+        port = re.search(r"metrics are served at \S+ port=(\d+)", self.daemon.tail(200)).group(1)
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        values = {}
+        for line in text.splitlines():
+            if line.startswith("tandem_"):
+                self.assertRegex(line, r"^[a-z_][a-z0-9_]*(\{.*\})? [-+0-9.e]+$")
+                name, value = line.rsplit(" ", 1)
+                values[name] = value
+        sessions = [value for name, value in values.items() if name.split("{")[0] == "tandem_sessions"]
+        self.assertEqual([float(value) for value in sessions], [2.0], text[:3000])
+        self.assertTrue(any("launches_total" in name for name in values))
+
+
+if __name__ == "__main__":
+    unittest.main()
