@@ -143,6 +143,8 @@ class DaemonFaults(unittest.TestCase):
         daemon.process.terminate()
         client.call("detach", check=False)
         self.assertEqual(daemon.process.wait(30), 0)
+        with open(daemon.log_path) as log:
+            self.assertEqual([line for line in log if " E " in line], [], "an orderly end is no error")
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10)
 
 

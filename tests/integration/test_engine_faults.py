@@ -1,0 +1,150 @@
+"""Engines that die at bad moments: during control calls, all at once, for groups that are broken, before some rank has
+noticed. Sessions go on, the other GPUs' groups notice nothing, and nothing hangs."""
+
+import os
+import signal
+import time
+import unittest
+
+from harness import TandemTest, everybody, wait_until
+
+AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
+                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+BINDINGS = [["ar.in", 0], ["ar.out", 0]]
+
+
+class EngineFaults(TandemTest):
+    extra = ("--supervisor-crash-loop-count", "100", "--supervisor-backoff-max-ms", "100")
+
+    def kill(self, *gpus):
+        engines = self.daemon.engines()
+        for gpu in gpus:
+            os.kill(engines[gpu]["pid"], signal.SIGKILL)
+        return [engines[gpu]["pid"] for gpu in gpus]
+
+    def await_engines(self, killed):
+        wait_until(lambda: not set(killed) & set(self.daemon.engine_pids()), 20)
+        self.daemon.wait_engines()
+
+    def others(self):
+        """A group on the other GPUs."""
+        lister = self.daemon.client("lister")
+        gpus = lister.connect()["gpus"]
+        lister.call("detach")
+        clients = self.group(2, name="others", job_key="another-job-key-1", gpus=gpus[2:4])
+        self.all_reduce_plan(clients, group="others")
+        self.check_all_reduce(clients)
+        return clients
+
+    def test_killed_during_control_calls(self):
+        others = self.others()
+        for call, arguments in (("join", {"world": 2, "name": "new", "group": "new"}),
+                                ("allocate", {"memory": "t", "shape": [100000]}),
+                                ("register", {"memory": "r", "bytes": 65536}),
+                                ("prepare", {"key": "other", "request": AR})):
+            for pause in (0, 0.003):
+                with self.subTest(call=call, pause=pause):
+                    clients = self.group(2)
+                    self.all_reduce_plan(clients)
+                    calls = [client.send(call, **arguments, **({"rank": rank} if call == "join" else {}))
+                             for rank, client in enumerate(clients)]
+                    time.sleep(pause)
+                    killed = self.kill(0)
+                    for client, call_id in zip(clients, calls):
+                        reply = client.reply(call_id, timeout=20, check=False)
+                        if not reply["ok"]:
+                            self.assertIn(reply["code"], ("ABORTED", "UNAVAILABLE"), reply)
+                    self.await_engines(killed)
+                    # The call can be made (again), and the group goes on without a new prepare.
+                    if call not in ("join", "prepare"):
+                        everybody(clients, call, **arguments)
+                    for client in clients:
+                        self.hear_restart(client)
+                    self.check_all_reduce(clients)
+                    everybody(clients, "detach")
+                    self.check_all_reduce(others)
+
+    def test_all_engines_at_once(self):
+        clients = self.group(4)
+        everybody(clients, "allocate", memory="weights", shape=[1000])
+        everybody(clients, "fill", memory="weights", base=5)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        self.await_engines(self.kill(0, 1, 2, 3))
+        for client in clients:
+            client.call("check")
+            self.assertEqual(client.call("read", memory="weights", count=3)["values"], [5.0] * 3)
+            self.hear_restart(client)
+        self.check_all_reduce(clients)
+
+    def test_a_rank_that_notices_late_holds_nobody_up_for_ever(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)  # all have ended: nobody is told by a launch in flight
+        self.daemon.kill_engine(0)
+        self.daemon.wait_engines()
+        self.hear_restart(clients[0])
+        # Rank 0 goes on in the new generation; rank 1 has not launched since, and is told first.
+        clients[0].call("launch", plan="ar", bindings=BINDINGS)
+        self.hear_restart(clients[1])
+        clients[1].call("launch", plan="ar", bindings=BINDINGS)
+        everybody(clients, "sync", deadline_ms=20000)
+        everybody(clients, "wait", plan="ar")
+        self.check_all_reduce(clients)
+        # And if rank 1 never goes on, rank 0's launch ends by its deadline, by name.
+        clients[0].call("launch", plan="ar", bindings=BINDINGS, launch_deadline_ms=500)
+        clients[0].call("sync", deadline_ms=20000)
+        failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "wait", plan="ar")
+        self.assertIn("rank 1", failure.message)
+
+    def test_killed_while_a_group_on_it_is_broken(self):
+        others = self.others()
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        clients[1].kill()
+        wait_until(lambda: any(e["kind"] == "group_broken" for e in clients[0].call("events")["events"]), 10)
+        self.await_engines(self.kill(0, 1))
+        failure = self.assertFails("UNAVAILABLE", clients[0].call, "launch", plan="ar", bindings=BINDINGS)
+        self.assertIn("rank 1", failure.message)
+        successor = self.daemon.client("successor")
+        successor.connect()
+        self.join([clients[0], successor])
+        self.all_reduce_plan([clients[0], successor], key="again")
+        self.check_all_reduce([clients[0], successor], key="again")
+        self.check_all_reduce(others)
+
+    def test_an_engine_and_a_client_die_together(self):
+        others = self.others()
+        for first in ("engine", "client"):
+            clients = self.group(2, name="both")
+            self.all_reduce_plan(clients, group="both")
+            calls = [c.send("launch", plan="ar", times=100, bindings=BINDINGS) for c in clients]
+            if first == "client":
+                clients[1].kill()
+            killed = self.kill(1)
+            if first == "engine":
+                clients[1].kill()
+            clients[0].reply(calls[0], check=False)
+            clients[0].call("sync", deadline_ms=20000)
+            wait_until(lambda: clients[0].call("prepare", key="x", request=AR, group="both", check=False,
+                                               deadline_ms=1000).get("code") == "UNAVAILABLE", 10)
+            self.await_engines(killed)
+            clients[0].close()
+            wait_until(lambda: self.daemon.ctl_json("stats")["groups"] == 1, 20, "the group stays")
+            self.check_all_reduce(others)
+
+    def test_direct_launches_end_with_the_engine(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        call = clients[0].send("launch_direct", plan="ar", bindings=BINDINGS)  # waits for rank 1
+        wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 10)
+        killed = self.kill(1)
+        reply = clients[0].reply(call, timeout=20, check=False)
+        self.assertEqual(reply.get("code"), "ABORTED", reply)
+        self.await_engines(killed)
+        self.hear_restart(clients[1])
+        everybody(clients, "launch_direct", plan="ar", bindings=BINDINGS)
+
+
+if __name__ == "__main__":
+    unittest.main()
