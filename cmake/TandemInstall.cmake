@@ -1,5 +1,6 @@
 # What `cmake --install` puts where: libraries, headers, programs, and the package that find_package(Tandem) finds.
 include(GNUInstallDirs)
+set(CMAKE_INSTALL_DOCDIR "${CMAKE_INSTALL_DATAROOTDIR}/doc/tandem")
 include(CMakePackageConfigHelpers)
 
 target_include_directories(tandem INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
@@ -22,6 +23,15 @@ foreach(directory systemd config)
       COMPONENT daemon)
   endif()
 endforeach()
+# The units name operations.md as their documentation.
+install(DIRECTORY "${CMAKE_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT daemon
+  FILES_MATCHING PATTERN "*.md")
+if(TARGET tandem-train-digits)
+  install(TARGETS tandem-train-digits RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT client)
+  install(FILES "${CMAKE_SOURCE_DIR}/client/examples/data/digits.csv"
+    "${CMAKE_SOURCE_DIR}/client/examples/data/LICENCE-digits.md"
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/tandem" COMPONENT client)
+endif()
 
 set(TANDEM_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tandem")
 install(EXPORT TandemTargets NAMESPACE Tandem:: DESTINATION "${TANDEM_PACKAGE_DIR}" COMPONENT client)

@@ -168,9 +168,10 @@ class Cases {
         }
       }
     }
-    // fp8: tensor-wise, row-wise sharded, row-wise replicated; dimensions 0 and 1 of three.
-    for (int dim : {0, 1}) {
-      for (int mode = 0; mode < 3; ++mode) {
+    // fp8: tensor-wise, row-wise sharded, row-wise replicated; every dimension of three. Along K a scale of the shard's
+    // shape counts as sharded.
+    for (int dim : {0, 1, 2}) {
+      for (int mode = 0; mode < (dim == 2 ? 2 : 3); ++mode) {
         Shape shard = {2, 3, 8}, whole = shard;
         whole[dim] *= world_;
         Shape c = whole, own = shard, all = whole;
@@ -179,7 +180,7 @@ class Cases {
         OpRequest r;
         r.op = Op::kAllGatherMatmul;
         r.dim = dim;
-        r.operands = {Make(Role::kA, DType::kF8E4M3, shard), Make(Role::kB, DType::kF8E5M2, {8, 6}),
+        r.operands = {Make(Role::kA, DType::kF8E4M3, shard), Make(Role::kB, DType::kF8E5M2, {whole.back(), 6}),
                       Make(Role::kC, DType::kBf16, c),
                       Make(Role::kScaleA, DType::kF32, mode == 0 ? Shape{1} : mode == 1 ? own : all),
                       Make(Role::kScaleB, DType::kF32, mode == 0 ? Shape{1} : Shape{1, 6}),

@@ -138,6 +138,20 @@ class Reference {
     for (size_t e = 0; e < c.size(); ++e) c[e] = (c[e] + Bias(rank, i, e % n)) * ResultScale(rank, i);
   }
 
+  // Gathering along K, each shard's rows have scales of their own: they cannot be taken out of the sum.
+  static Values ScaledAlongK(const std::vector<const Values*>& shards, const std::vector<const Values*>& scales,
+                             const Shape& shape) {
+    std::vector<Values> scaled;
+    for (size_t peer = 0; peer < shards.size(); ++peer) {
+      scaled.push_back(*shards[peer]);
+      const auto k = static_cast<size_t>(shape.back());
+      for (size_t e = 0; e < scaled.back().size(); ++e) scaled.back()[e] *= (*scales[peer])[e / k];
+    }
+    std::vector<const Values*> parts;
+    for (const Values& values : scaled) parts.push_back(&values);
+    return Join(parts, shape, static_cast<int>(shape.size()) - 1);
+  }
+
   void GatherMatmul(int rank) {
     const OpRequest& request = requests_[rank];
     const int a_slot = SlotOf(request, Role::kA), scale_slot = SlotOf(request, Role::kScaleA);
@@ -149,16 +163,20 @@ class Reference {
       if (scale_slot >= 0) scales.push_back(&inputs_[peer][scale_slot]);
     }
     Values a = Join(shards, shape, dim);
-    Values scale;
+    Values scale, factors = a;
     if (scale_slot >= 0) {
       Shape sharded = shape;
       sharded.back() = 1;
-      const bool travels = ShapeOf(rank, scale_slot) == sharded && dim + 1 < static_cast<int>(shape.size());
-      scale = travels ? Join(scales, sharded, dim) : inputs_[rank][scale_slot];
+      const bool travels = ShapeOf(rank, scale_slot) == sharded;
+      if (travels && dim + 1 == static_cast<int>(shape.size())) {
+        factors = ScaledAlongK(shards, scales, shape);
+      } else {
+        scale = travels ? Join(scales, sharded, dim) : inputs_[rank][scale_slot];
+      }
     }
     auto c_slots = SlotsOf(request, Role::kC);
     for (size_t i = 0; i < c_slots.size(); ++i) {
-      Values c = Product(rank, i, a, scale);
+      Values c = Product(rank, i, factors, scale);
       LocalEpilogue(rank, i, c);
       out_[rank][c_slots[i]] = std::move(c);
     }
