@@ -14,9 +14,8 @@ AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape"
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]
 
 
-class Ctl(TandemTest):
+class CtlTest(TandemTest):
     gpus = 2
-    extra = ("--metrics-listen", "127.0.0.1:0")
 
     def working(self):
         clients = self.group(2)
@@ -34,6 +33,8 @@ class Ctl(TandemTest):
                        for event in client.call("events")["events"])
         wait_until(seen, 15, f"no event {kind} {fields}")
 
+
+class Ctl(CtlTest):
     def test_every_listing_for_people(self):
         clients = self.working()
         for arguments, words in (
@@ -167,6 +168,10 @@ class Ctl(TandemTest):
         clients[1].kill(signal.SIGKILL)
         self.await_event(clients[0], "rank_lost", rank=1)
         self.await_event(clients[0], "group_broken")
+
+
+class Metrics(CtlTest):
+    extra = ("--metrics-listen", "127.0.0.1:0")
 
     def test_metrics(self):
         self.working()
