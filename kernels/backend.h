@@ -50,6 +50,7 @@ struct MatmulArgs {
   const uint32_t* chunk_signals = nullptr;  // null: all of A is ready
   int chunks = 1;
   int chunk_pivot = 0;
+  const Word* abort_word = nullptr;         // non-zero ends the wait for a chunk; null: nothing does
 };
 
 // See plan::ReduceStep.

@@ -199,6 +199,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   context.signals = group.signals;
   context.slots = launch.slots;
   context.communicator = group.communicator.get();
+  context.abort_word = group.abort_word;
   Status status = lane.Record(launch.start_event.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value.

@@ -116,6 +116,7 @@ class Product {
     Backoff backoff;
     while (__atomic_load_n(args_.chunk_signals + chunk, __ATOMIC_ACQUIRE) == 0) {
       if (context_.abandoned->load(std::memory_order_relaxed)) return false;
+      if (args_.abort_word != nullptr && args_.abort_word->load(std::memory_order_relaxed) != 0) return false;
       backoff.Pause();
     }
     return true;

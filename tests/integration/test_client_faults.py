@@ -147,6 +147,59 @@ class ClientFaults(TandemTest):
         clients[1].kill(signal.SIGCONT)
         clients[1].call("check")
 
+    def test_stopped_in_control_calls(self):
+        bystanders = self.bystanders()
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        clients[1].kill(signal.SIGSTOP)
+        for call, arguments in (("prepare", {"key": "k", "request": AR}), ("allocate", {"memory": "t", "shape": [64]})):
+            failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, call, deadline_ms=500, **arguments)
+            self.assertIn("rank 1", failure.message)
+        self.check_all_reduce(bystanders)
+        clients[1].kill(signal.SIGCONT)
+        self.check_all_reduce(clients)
+
+    def test_a_matmul_that_waits_for_chunks_ends_with_its_group(self):
+        bystanders = self.bystanders()
+        clients = self.group(2)
+        shapes = {"a": [8, 4], "b": [4, 4], "c": [8, 4], "chunk_signals": [2]}
+        for role, shape in shapes.items():
+            everybody(clients, "register", memory=role, bytes=4 * shape[0] * (shape[1] if len(shape) > 1 else 1))
+        everybody(clients, "prepare", key="async", plan="async", request={"op": "async_input_matmul", "operands": [
+            {"role": role, "dtype": "i32" if role == "chunk_signals" else "f32", "shape": shape}
+            for role, shape in shapes.items()]})
+        # Nobody ever sets the signals.
+        everybody(clients, "launch", plan="async", bindings=[[role, 0] for role in shapes])
+        wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
+        clients[1].kill()
+        clients[0].call("sync", deadline_ms=20000)
+        self.assertNamed(clients[0].call("wait", plan="async", check=False), 1)
+        self.check_all_reduce(bystanders)
+
+    def test_opposite_orders_on_one_hardware_queue_end_by_their_deadline(self):
+        clients = [self.daemon.client(f"rank{rank}", env={"TANDEM_HOST_QUEUES": "1"}) for rank in range(2)]
+        for client in clients:
+            client.connect()
+        for group in "ab":
+            self.join(clients, name=group)
+            self.all_reduce_plan(clients, key=group, group=group)
+            self.check_all_reduce(clients, key=group)
+        for client, order in zip(clients, ("ab", "ba")):
+            for group in order:
+                client.call("launch", plan=group, stream=f"s{group}", launch_deadline_ms=1000,
+                            bindings=[[f"{group}.in", 0], [f"{group}.out", 0]])
+        replies = []
+        for group in "ab":
+            everybody(clients, "sync", stream=f"s{group}", deadline_ms=20000)
+            replies += everybody(clients, "wait", plan=group, check=False)
+        failed = [reply for reply in replies if not reply["ok"]]
+        self.assertTrue(failed, "streams that share a queue cannot have crossed")
+        for reply in failed:
+            self.assertEqual(reply["code"], "DEADLINE_EXCEEDED", reply)
+            self.assertRegex(reply["message"], "rank [01]")
+        for group in "ab":
+            self.check_all_reduce(clients, key=group)
+
     def test_killed_mid_launch_under_load(self):
         bystanders = self.bystanders()
         clients = self.group(3)

@@ -63,6 +63,7 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
     if (operation.chunk_signals != nullptr) {
       if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
       operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);
+      operation.matmul->abort_word = context.abort_word;
     }
     bool is_signal = operation.kind == Kind::kSignal || operation.kind == Kind::kWaitSignal;
     if (is_signal && context.signals[operation.rank] == nullptr) {

@@ -63,6 +63,7 @@ struct LaunchContext {
   std::array<Word*, plan::kMaxWorldSize> signals{};
   std::span<const SlotAddress> slots;
   Communicator* communicator = nullptr;  // needed by programs with NCCL steps
+  const Word* abort_word = nullptr;      // the group's: ends a matmul's wait for chunk signals of the user's own
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
 };
