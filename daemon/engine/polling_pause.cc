@@ -10,7 +10,6 @@
 namespace tandem::engine {
 namespace {
 
-constexpr int kHotSpins = 32;
 constexpr uint64_t kYieldForNs = 60'000;
 constexpr uint64_t kLongestNapNs = 50'000;
 
@@ -23,13 +22,18 @@ void Nap(uint64_t ns) {
 
 void PollingPause::Pause(bool patient) {
   if (patient) return Nap(kLongestNapNs);
-  if (spins_++ < kHotSpins) {
-    if (spins_ == 1) start_ns_ = NowNs();
+  if (spins_ == 0) {
+    most_spins_ = budget_.Begin();
+    start_ns_ = NowNs();
+  }
+  if (spins_ < most_spins_) {
+    ++spins_;
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
     return;
   }
+  spins_ = most_spins_ + 1;
   uint64_t waited = NowNs() - start_ns_;
   if (waited < kYieldForNs) {
     ::sched_yield();

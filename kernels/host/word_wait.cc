@@ -6,13 +6,16 @@
 
 #include <algorithm>
 
+#include "common/spin_budget.h"
+
 namespace tandem::host {
 namespace {
 
-constexpr int kHotSpins = 64;
 constexpr std::chrono::microseconds kYieldFor{20};
 constexpr int64_t kLongestSleepNs = 50'000;
 constexpr int64_t kLongestOldSleepNs = 1'000'000;
+
+thread_local SpinBudget spin_budget;
 
 void CpuPause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -24,12 +27,21 @@ void CpuPause() {
 
 }  // namespace
 
+Backoff::~Backoff() {
+  if (spins_ > 0) spin_budget.End(!yielded_);
+}
+
 void Backoff::Pause() {
-  if (spins_ < kHotSpins) {
-    if (spins_++ == 0) start_ = std::chrono::steady_clock::now();
+  if (spins_ == 0) {
+    most_spins_ = spin_budget.Begin();
+    start_ = std::chrono::steady_clock::now();
+  }
+  if (spins_ < most_spins_) {
+    ++spins_;
     CpuPause();
     return;
   }
+  yielded_ = true;
   auto waited = std::chrono::steady_clock::now() - start_;
   if (waited < kYieldFor) {
     sched_yield();

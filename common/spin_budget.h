@@ -1,0 +1,26 @@
+// File: spin_budget.h
+//
+// How often a polling loop spins before it yields its CPU. Spinning is the fastest wait while the other side runs on
+// another CPU, and pure loss while that one waits for this CPU. Which it is shows by whether spinning was enough for the
+// last wait, so that is what decides; now and then a wait spins in full to find out whether things have changed.
+#pragma once
+
+namespace tandem {
+
+// Not thread-safe: one a polling thread, for all of its waits.
+class SpinBudget {
+ public:
+  // Spins for the wait that begins now.
+  int Begin() { return enough_ || ++brief_waits_ % kProbeEvery == 0 ? kMostSpins : kFewSpins; }
+  // That wait has ended; `spinning_was_enough`: before it came to a yield.
+  void End(bool spinning_was_enough) { enough_ = spinning_was_enough; }
+
+ private:
+  static constexpr int kMostSpins = 64;  // about 2 µs: a hand-over between two CPUs takes a tenth of that
+  static constexpr int kFewSpins = 4;
+  static constexpr unsigned kProbeEvery = 16;
+  bool enough_ = true;
+  unsigned brief_waits_ = 0;
+};
+
+}  // namespace tandem
