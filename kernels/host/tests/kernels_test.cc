@@ -183,7 +183,7 @@ TEST(ReduceTest, WireTypeBiasAndResultScaleOnStridedRows) {
   for (int64_t i = 0; i < kRows; ++i) {
     for (int64_t j = 0; j < kColumns; ++j) {
       auto at = static_cast<size_t>(i * kColumns + j);
-      float sum = (wire[at] + wire[at + kRows * kColumns]) * 2.0f + bias[static_cast<size_t>(j)];
+      float sum = (wire[at] + wire[at + kRows * kColumns] + bias[static_cast<size_t>(j)]) * 2.0f;
       EXPECT_EQ(out[static_cast<size_t>(i * 8 + j)], FloatToBf16(sum));
     }
     EXPECT_EQ(out[static_cast<size_t>(i * 8 + 5)], 0);
