@@ -70,7 +70,7 @@ void SoftmaxLoss(const Matrix& logits, const Batch& batch, Matrix* d_logits, dou
 // One step of SGD with momentum on an array.
 void SgdStep(float* parameter, const float* gradient, float* momentum, size_t count, float rate, float decay);
 
-inline constexpr float kLearningRate = 0.15f;
+inline constexpr float kLearningRate = 0.08f;
 inline constexpr float kMomentum = 0.9f;
 
 }  // namespace tandem::digits
