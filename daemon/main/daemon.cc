@@ -1,6 +1,5 @@
 #include "daemon/main/daemon.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/log.h"
