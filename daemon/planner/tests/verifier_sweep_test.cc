@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "daemon/planner/tests/reference_cases.h"
 #include "daemon/planner/tests/reference_ops.h"
@@ -11,13 +12,22 @@
 namespace tandem::plan {
 namespace {
 
+// Sanitizers see nothing more in the hundredth case than in the first: they get a sample, another one for each world size.
+#ifdef TANDEM_SANITIZED
+constexpr size_t kEvery = 11;
+#else
+constexpr size_t kEvery = 1;
+#endif
+
 class Sweep : public testing::TestWithParam<int> {};
 
 TEST_P(Sweep, EveryProgramIsProvenAndRight) {
   const int world = GetParam();
   std::map<std::string, int> refused;
   std::map<std::string, int> ran;
-  for (const Case& c : CasesOf(world)) {
+  const std::vector<Case> cases = CasesOf(world);
+  for (size_t i = static_cast<size_t>(world) % kEvery; i < cases.size(); i += kEvery) {
+    const Case& c = cases[i];
     CheckOptions options;
     options.seeds = {1, 2};
     std::string error = CheckRequests(c.requests, c.group, options);
@@ -32,6 +42,8 @@ TEST_P(Sweep, EveryProgramIsProvenAndRight) {
     ++ran[key];
     EXPECT_EQ(error, "") << c.name;
   }
+  EXPECT_FALSE(ran.empty());
+  if (kEvery > 1) return;
   // No algorithm may hide behind refusals: each of every operation must have run.
   for (const auto& [key, count] : refused) EXPECT_GT(ran[key], 0) << key << " refused all its " << count << " cases";
 }

@@ -248,6 +248,9 @@ TEST(ByteBox, ColumnsOfHugeMatricesAreCheap) {
 }
 
 TEST(Verifier, PlansOfEightRanksTakeMilliseconds) {
+#ifdef TANDEM_SANITIZED
+  GTEST_SKIP() << "a figure, which sanitizers spoil";
+#endif
   std::vector<double> times;
   for (const Case& c : CasesOf(8)) {
     auto plan = MakePlan(c.requests, c.group);
@@ -260,7 +263,7 @@ TEST(Verifier, PlansOfEightRanksTakeMilliseconds) {
   std::sort(times.begin(), times.end());
   std::printf("verify W=8: p50 %.2f ms, p99 %.2f ms, max %.2f ms of %zu plans\n", times[times.size() / 2],
               times[times.size() * 99 / 100], times.back(), times.size());
-  // The goal is 20 ms; sanitizers and loaded machines get more room.
+  // The goal is 20 ms; loaded machines get more room.
   EXPECT_LT(times[times.size() / 2], 200);
 }
 
