@@ -18,6 +18,16 @@ as_root() {
   else fail "needs root or sudo to install packages: ${packages[*]}"; fi
 }
 
+# explain_apt LOG: one sentence on why apt-get failed.
+explain_apt() {
+  # apt-get update succeeds without a network (it keeps its old lists), so the cause shows only here.
+  if grep -qE 'Temporary failure resolving|Could not (resolve|connect)|Network is unreachable' "$1"; then
+    echo "packages cannot be fetched: this machine has no network, or no way to its package mirror"
+  else
+    echo "a package cannot be installed: $(grep -m 1 '^E:' "$1" || tail -n 1 "$1")"
+  fi
+}
+
 # install_packages [MORE …]: installs what is missing; touches the network only if something is.
 install_packages() {
   local missing=() package
@@ -31,7 +41,7 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq >"$log" 2>&1 ||
     fail "the package lists cannot be fetched: is there a network? ($(tail -n 1 "$log"))"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
-    fail "a package cannot be installed: $(grep -m 1 '^E:' "$log" || tail -n 1 "$log")"
+    fail "$(explain_apt "$log")"
   rm -f "$log"
 }
 

@@ -1,0 +1,83 @@
+"""What plans and groups share: the bulk area of large programs, and a GPU between groups."""
+
+import time
+import unittest
+
+from harness import TandemTest, everybody, wait_until
+
+
+class Bulk(TandemTest):
+    gpus = 2
+    rows, inner, columns = 2560, 4096, 8
+
+    def prepare(self, clients, key):
+        """all_gather→matmul whose gathered A is over 32 MiB, the limit of the workspace in halves."""
+        rows, inner, columns = self.rows, self.inner, self.columns
+        for memory, count in (("a", rows * inner), ("b", inner * columns), ("c", 2 * rows * columns)):
+            everybody(clients, "register", memory=f"{key}.{memory}", bytes=count * 4)
+        return everybody(clients, "prepare", key=key, plan=key, request={
+            "op": "all_gather_matmul", "algorithm": "pipeline", "operands": [
+                {"role": "a", "dtype": "f32", "shape": [rows, inner]},
+                {"role": "b", "dtype": "f32", "shape": [inner, columns]},
+                {"role": "c", "dtype": "f32", "shape": [2 * rows, columns]}]})
+
+    def test_programs_in_the_bulk_area_take_turns(self):
+        clients = self.group(2)
+        for key in ("first", "second"):
+            self.prepare(clients, key)
+        pools = self.daemon.ctl_json("groups")["groups"][0]
+        self.assertGreater(pools["bulk_bytes"], 32 << 20)
+        for rank, client in enumerate(clients):
+            for scale, key in ((1, "first"), (10, "second")):
+                client.call("fill", memory=f"{key}.a", base=scale * (rank + 1))
+                client.call("fill", memory=f"{key}.b", base=1)
+        # Back to back and alternating: each program's next START waits for all ranks to have ended the area's last user.
+        for _ in range(3):
+            for key in ("first", "second"):
+                everybody(clients, "launch", plan=key, bindings=[[f"{key}.{m}", 0] for m in "abc"])
+        everybody(clients, "sync")
+        for scale, key in ((1, "first"), (10, "second")):
+            everybody(clients, "wait", plan=key)
+            for client in clients:
+                for rank in range(2):
+                    offset = rank * self.rows * self.columns * 4
+                    values = client.call("read", memory=f"{key}.c", offset=offset, count=16)["values"]
+                    self.assertEqual(values, [scale * (rank + 1) * self.inner] * 16)
+
+
+class Fairness(TandemTest):
+    gpus = 1
+
+    def solo(self, name):
+        client = self.daemon.client(name)
+        client.connect()
+        client.call("join", name=name, world=1, rank=0)
+        self.all_reduce_plan([client], group=name, count=1 << 20)
+        return client
+
+    def test_a_group_with_little_to_do_is_not_held_up_by_one_that_floods(self):
+        flood, quick = self.solo("flood"), self.solo("quick")
+        bindings = [["ar.in", 0], ["ar.out", 0]]
+        start = time.monotonic()
+        quick.call("launch", plan="ar", bindings=bindings)
+        quick.call("sync")
+        alone = time.monotonic() - start
+        launches = 200
+        call = flood.send("launch", plan="ar", times=launches, bindings=bindings)
+        queue = lambda: [e["group_name"] for e in self.daemon.ctl_json("queue")["entries"]]
+        wait_until(lambda: "flood" in queue(), 20, "the flood does not show in the queue")
+        waits = []
+        for _ in range(5):
+            start = time.monotonic()
+            quick.call("launch", plan="ar", bindings=bindings)
+            quick.call("sync")
+            waits.append(time.monotonic() - start)
+        # A fair GPU makes the quick one wait for the programs that have started, at most two, not for the whole flood.
+        flood.reply(call)
+        flood.call("sync")
+        self.assertLess(sorted(waits)[2], max(0.5, 20 * alone), f"alone {alone}, beside the flood {waits}")
+        everybody([flood, quick], "wait", plan="ar")
+
+
+if __name__ == "__main__":
+    unittest.main()
