@@ -172,7 +172,9 @@ TEST(MetricsTest, CountersGoOnAfterReleaseAndRestart) {
   EXPECT_EQ(Value(families, "tandem_launch_failures_total", "DEADLINE_EXCEEDED"), 2);
   EXPECT_EQ(Value(families, "tandem_engine_state", "down"), 1);
   for (const auto& family : families) {
-    if (family.type == prometheus::MetricType::Counter) EXPECT_TRUE(family.name.ends_with("_total")) << family.name;
+    if (family.type == prometheus::MetricType::Counter) {
+      EXPECT_TRUE(family.name.ends_with("_total")) << family.name;
+    }
     if (family.type == prometheus::MetricType::Histogram) {
       const auto& buckets = family.metric.at(0).histogram.bucket;
       for (size_t i = 1; i < buckets.size(); ++i) {

@@ -56,6 +56,7 @@ Status Rogue::PileUp(const json& command) {
 Status Rogue::CallBytes(const std::string& method, const std::string& request, const std::string& token,
                         std::string* reply) {
   if (!channel_) return FailedPrecondition("connect first");
+  if (method.empty()) return InvalidArgument("the script names no method");
   grpc::GenericStub stub(channel_);
   grpc::ClientContext context;
   if (!token.empty()) context.AddMetadata(kTokenKey, token);
@@ -65,7 +66,7 @@ Status Rogue::CallBytes(const std::string& method, const std::string& request, c
   grpc::ByteBuffer answer;
   grpc::CompletionQueue queue;
   grpc::Status status;
-  auto call = stub.PrepareUnaryCall(&context, "/tandem.v1.Tandem/" + method, body, &queue);
+  auto call = stub.PrepareUnaryCall(&context, method[0] == '/' ? method : "/tandem.v1.Tandem/" + method, body, &queue);
   call->StartCall();
   call->Finish(&answer, &status, this);
   void* tag = nullptr;
@@ -95,7 +96,7 @@ Status Rogue::CallBytes(const std::string& method, const std::string& request, c
   return Status(static_cast<Code>(status.error_code()), status.error_message(), std::move(detail));
 }
 
-// "method" with "request" (JSON) or "hex" (any bytes), under "token" (hexadecimal, "" for none; else the own
+// "method" (of tandem.v1.Tandem, or with its whole path) with "request" (JSON) or "hex" (any bytes), under "token" (hexadecimal, "" for none; else the own
 // one).
 Status Rogue::Call(const json& command, json* reply) {
   const std::string name = command.value("method", "");
@@ -119,6 +120,8 @@ Status Rogue::Call(const json& command, json* reply) {
     options.preserve_proto_field_names = true;
     google::protobuf::util::MessageToJsonString(*message, &text, options).ok();
     (*reply)["reply"] = json::parse(text);
+  } else {
+    (*reply)["hex"] = ToHex(answer);
   }
   return Status::Ok();
 }

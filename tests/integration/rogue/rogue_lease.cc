@@ -67,7 +67,8 @@ Status Rogue::Execute(const json& command, json* reply) {
 Status Rogue::Connect(const json& command) {
   runtime_dir_ = command.value("runtime_dir", runtime_dir_);
   TANDEM_ASSIGN_OR_RETURN(lease_, ConnectSeqpacket(runtime_dir_ + "/lease.sock"));
-  channel_ = grpc::CreateChannel("unix:" + runtime_dir_ + "/client.sock", grpc::InsecureChannelCredentials());
+  channel_ = grpc::CreateChannel("unix:" + runtime_dir_ + "/" + command.value("socket", "client.sock"),
+                                 grpc::InsecureChannelCredentials());
   return Status::Ok();
 }
 
