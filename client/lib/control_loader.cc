@@ -20,6 +20,22 @@ std::string ControlPath() {
   return "libtandem_control.so";
 }
 
+#ifndef TANDEM_SANITIZED
+// True if the process has loaded the very libraries that the control half is linked to. They are then one copy for both,
+// and must be one in every symbol too: under DEEPBIND the half would take variables from the library where the program
+// has moved them to itself (copy relocations), and find them uninitialised. In every other case the half's own gRPC and
+// protobuf come before those that the process may export.
+bool SharesGrpc() {
+  for (const char* name : {TANDEM_GRPC_SONAME, TANDEM_PROTOBUF_SONAME}) {
+    if (void* library = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD); library != nullptr) {
+      ::dlclose(library);
+      return true;
+    }
+  }
+  return false;
+}
+#endif
+
 // Loaded for the life of the process: gRPC does not bear being unloaded.
 Result<TandemControlCreate> LoadControl() {
   static std::mutex mutex;
@@ -28,10 +44,8 @@ Result<TandemControlCreate> LoadControl() {
   if (create != nullptr) return create;
   std::string path = ControlPath();
   int flags = RTLD_NOW | RTLD_LOCAL;
-#ifndef TANDEM_SANITIZED
-  // The half's own gRPC and protobuf come before those that the training process may have. (Sanitizers' runtimes do
-  // not work under DEEPBIND.)
-  flags |= RTLD_DEEPBIND;
+#ifndef TANDEM_SANITIZED  // the sanitizers' runtimes do not work under DEEPBIND
+  if (!SharesGrpc()) flags |= RTLD_DEEPBIND;
 #endif
   void* library = ::dlopen(path.c_str(), flags);
   if (library == nullptr) return FailedPrecondition(std::string("cannot load Tandem's control half: ") + ::dlerror());

@@ -1,8 +1,10 @@
 """Who may call what: health and reading on the clients' socket, changes on the administrators' only."""
 
+import os
+import subprocess
 import unittest
 
-from harness import TandemTest
+from harness import BIN, TandemTest
 from test_rogue import Rogue
 
 SERVING = "0801"  # HealthCheckResponse{status: SERVING}
@@ -29,6 +31,17 @@ class Services(TandemTest):
 
     def test_clients_calls_need_a_token(self):
         self.assertFails("UNAUTHENTICATED", self.caller("client.sock"), "/tandem.v1.Tandem/Detach")
+
+
+class BesideAnotherGrpc(TandemTest):
+    gpus = 1
+
+    def test_a_process_with_a_grpc_of_its_own(self):
+        for kind in ("shared", "static"):
+            with self.subTest(kind=kind):
+                result = subprocess.run([os.path.join(BIN, f"tandem-test-beside-{kind}-grpc"), self.daemon.runtime_dir],
+                                        capture_output=True, text=True, timeout=60)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 
 if __name__ == "__main__":
