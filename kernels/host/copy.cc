@@ -21,7 +21,8 @@ void CopyRow(const BoxCopy& copy, const std::byte* source, std::byte* destinatio
   int64_t source_stride = copy.box.inner_stride(0);
   int64_t destination_stride = copy.box.inner_stride(1);
   if (source_stride == 1 && destination_stride == 1) {
-    if (source != destination) std::memcpy(destination, source, static_cast<size_t>(count * copy.element_bytes));
+    // A client may bind slots that overlap: the result is then its own affair, but it must not be undefined here.
+    if (source != destination) std::memmove(destination, source, static_cast<size_t>(count * copy.element_bytes));
     return;
   }
   switch (copy.element_bytes) {

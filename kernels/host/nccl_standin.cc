@@ -24,7 +24,7 @@ constexpr int kMaxRanks = plan::kMaxWorldSize;
 int64_t Bytes(DType dtype, int64_t count) { return static_cast<int64_t>(DTypeBytes(dtype)) * count; }
 
 void CopyBytes(std::byte* destination, const std::byte* source, int64_t bytes) {
-  if (bytes > 0 && destination != source) std::memcpy(destination, source, static_cast<size_t>(bytes));
+  if (bytes > 0 && destination != source) std::memmove(destination, source, static_cast<size_t>(bytes));
 }
 
 float ScaleOf(const NcclArgs& args, int world_size) {
