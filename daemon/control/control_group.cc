@@ -194,7 +194,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
       lock.unlock();
       {
         std::lock_guard work((*group)->work);
-        status = Install(**group, waiter);
+        status = Install(**group, waiter.ForAllRanks());
       }
       lock.lock();
       if (status.ok() && !(*group)->broken.ok()) status = (*group)->broken;

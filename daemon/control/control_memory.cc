@@ -124,7 +124,7 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
       Status status;
       {
         std::lock_guard work(group->work);
-        status = MeetTensors(*group, *meeting, waiter);
+        status = MeetTensors(*group, *meeting, waiter.ForAllRanks());
       }
       lock.lock();
       meeting->phase = Meeting::Phase::kDone;

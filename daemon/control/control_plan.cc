@@ -153,7 +153,7 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
   if (meeting->phase == Meeting::Phase::kWaiting && complete) {
     meeting->phase = Meeting::Phase::kWorking;
     lock.unlock();
-    const Status status = MakePlanOf(group, *meeting, request.key(), waiter);
+    const Status status = MakePlanOf(group, *meeting, request.key(), waiter.ForAllRanks());
     lock.lock();
     meeting->phase = Meeting::Phase::kDone;
     meeting->status = status;
