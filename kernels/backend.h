@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/unique_fd.h"
@@ -136,6 +138,17 @@ class Backend {
   virtual Result<std::unique_ptr<Segment>> MapSegment(int fd, size_t bytes) = 0;
   // Imports a client's own memory: checks the descriptor, then maps it.
   virtual Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) = 0;
+  // Imports a client's own memory that consists of several allocations (a VMM range of many chunks), mapped one behind
+  // the other at one address. `bytes[i]` is the size of the memory behind `fds[i]`.
+  virtual Result<std::unique_ptr<Segment>> ImportChunks(std::span<const int> /*fds*/,
+                                                        std::span<const uint64_t> /*bytes*/) {
+    return Unimplemented("this backend maps the chunks of a range one by one");
+  }
+  // Imports `bytes` at `offset` of a client's allocation by its CUDA IPC handle. Segment::data() is at the offset.
+  virtual Result<std::unique_ptr<Segment>> ImportIpc(std::string_view /*handle*/, uint64_t /*offset*/,
+                                                     size_t /*bytes*/) {
+    return Unimplemented("CUDA IPC handles need the CUDA backend");
+  }
   // `priority`: lower is more urgent, 0 the highest.
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
@@ -144,11 +157,20 @@ class Backend {
   // lazily must not do so beside a lane that waits. Reads extents, strides, dtypes and flags; addresses may be null.
   // May take milliseconds; called when a program is prepared, never between the steps of a launch.
   virtual Status PrepareMatmul(const MatmulArgs&) { return Status::Ok(); }
-  // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages; until
-  // the process ends, since taking it back could wait for every lane.
+  // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages.
   virtual Status RegisterHostMemory(void* /*address*/, size_t /*bytes*/) { return Status::Ok(); }
-  // Bytes of device memory in all, and in use by this process's segments.
+  // Takes it back. May block behind every lane: only while no lane holds work.
+  virtual Status UnregisterHostMemory(void* /*address*/) { return Status::Ok(); }
+  // Writes a word from the CPU, wherever it lies, at once: not behind any lane, also while lanes wait. For releasing
+  // lanes of a broken group and for its abort word.
+  virtual Status StoreWord(Word* word, uint64_t value) {
+    word->store(value, std::memory_order_release);
+    return Status::Ok();
+  }
+  // Bytes of device memory in all.
   virtual size_t MemoryBytes() const = 0;
+  // Bytes of device memory that this process takes without its segments (contexts, libraries, scratch); 0: not known.
+  virtual size_t OwnMemoryBytes() const { return 0; }
 };
 
 }  // namespace tandem
