@@ -7,16 +7,18 @@ namespace {
 
 // The driver's entry points. cuda.h maps some names to versioned ones ("cuMemcpyAsync", "cuStreamWriteValue64_v2"); both
 // the type and the symbol looked up follow it.
-#define TANDEM_CUDA_FUNCTIONS(X)                                                                               \
-  X(cuInit) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)        \
-  X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxSetCurrent)                    \
-  X(cuCtxGetStreamPriorityRange) X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemRelease)               \
-  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemAddressReserve) X(cuMemAddressFree) \
-  X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemGetInfo)      \
-  X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent) \
-  X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuStreamWaitValue32) X(cuEventCreate) X(cuEventDestroy)     \
-  X(cuEventRecord) X(cuEventQuery) X(cuEventElapsedTime) X(cuMemcpyAsync) X(cuMemcpy2DAsync)                   \
-  X(cuMemcpy3DAsync) X(cuMemsetD8Async)
+#define TANDEM_CUDA_FUNCTIONS(X)                                                                            \
+  X(cuInit) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)     \
+  X(cuDeviceGetUuid) X(cuLaunchHostFunc) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiate)\
+  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuDeviceGetAttribute)                          \
+  X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange)          \
+  X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemRelease) X(cuMemExportToShareableHandle)           \
+  X(cuMemImportFromShareableHandle) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap)    \
+  X(cuMemSetAccess) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemGetInfo)                             \
+  X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamSynchronize)                  \
+  X(cuStreamWaitEvent) X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuStreamWaitValue32)                \
+  X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventElapsedTime) X(cuMemcpyAsync)\
+  X(cuMemcpy2DAsync) X(cuMemcpy3DAsync) X(cuMemsetD8Async)
 
 #define TANDEM_SYMBOL_TEXT(symbol) #symbol
 
@@ -52,6 +54,18 @@ class LoadedDriver : public CudaDriver {
     char name[256] = {};
     TANDEM_RETURN_IF_ERROR(Check("cuDeviceGetName", f_.cuDeviceGetName_(name, sizeof(name) - 1, device)));
     return std::string(name);
+  }
+  Result<std::string> DeviceGetUuid(CUdevice device) override {
+    CUuuid uuid = {};
+    TANDEM_RETURN_IF_ERROR(Check("cuDeviceGetUuid", f_.cuDeviceGetUuid_(&uuid, device)));
+    std::string text = "GPU";
+    for (int i = 0; i < 16; ++i) {
+      if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+      const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+      text += "0123456789abcdef"[byte >> 4];
+      text += "0123456789abcdef"[byte & 15];
+    }
+    return text;
   }
   Result<int> DeviceGetAttribute(CUdevice_attribute attribute, CUdevice device) override {
     int value = 0;
@@ -169,6 +183,30 @@ class LoadedDriver : public CudaDriver {
     TANDEM_RETURN_IF_ERROR(Check("cuEventElapsedTime", f_.cuEventElapsedTime_(&milliseconds, start, end)));
     return milliseconds;
   }
+
+  Status LaunchHostFunc(CUstream stream, CUhostFn function, void* argument) override {
+    return Check("cuLaunchHostFunc", f_.cuLaunchHostFunc_(stream, function, argument));
+  }
+  Status StreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) override {
+    return Check("cuStreamBeginCapture", f_.cuStreamBeginCapture_(stream, mode));
+  }
+  Result<CUgraph> StreamEndCapture(CUstream stream) override {
+    CUgraph graph = nullptr;
+    TANDEM_RETURN_IF_ERROR(Check("cuStreamEndCapture", f_.cuStreamEndCapture_(stream, &graph)));
+    return graph;
+  }
+  Result<CUgraphExec> GraphInstantiate(CUgraph graph, uint64_t flags) override {
+    CUgraphExec executable = nullptr;
+    TANDEM_RETURN_IF_ERROR(Check("cuGraphInstantiate", f_.cuGraphInstantiate_(&executable, graph, flags)));
+    return executable;
+  }
+  Status GraphLaunch(CUgraphExec graph, CUstream stream) override {
+    return Check("cuGraphLaunch", f_.cuGraphLaunch_(graph, stream));
+  }
+  Status GraphExecDestroy(CUgraphExec graph) override {
+    return Check("cuGraphExecDestroy", f_.cuGraphExecDestroy_(graph));
+  }
+  Status GraphDestroy(CUgraph graph) override { return Check("cuGraphDestroy", f_.cuGraphDestroy_(graph)); }
 
   Status MemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) override {
     return Check("cuMemcpyAsync", f_.cuMemcpyAsync_(destination, source, bytes, stream));

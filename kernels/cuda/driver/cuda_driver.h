@@ -32,6 +32,8 @@ class CudaDriver {
   virtual Result<int> DeviceGetCount() = 0;
   virtual Result<CUdevice> DeviceGet(int ordinal) = 0;
   virtual Result<std::string> DeviceGetName(CUdevice device) = 0;
+  // As NVML writes it: "GPU-" and 32 hexadecimal digits in five groups.
+  virtual Result<std::string> DeviceGetUuid(CUdevice device) = 0;
   virtual Result<int> DeviceGetAttribute(CUdevice_attribute attribute, CUdevice device) = 0;
   virtual Result<CUcontext> DevicePrimaryCtxRetain(CUdevice device) = 0;
   virtual Result<CUcontext> CtxGetCurrent() = 0;
@@ -71,6 +73,15 @@ class CudaDriver {
   virtual Result<bool> EventQuery(CUevent event) = 0;
   // Milliseconds from `start` to `end`; negative when `end` came first.
   virtual Result<float> EventElapsedTime(CUevent start, CUevent end) = 0;
+
+  // --- host functions, capture and graphs ---
+  virtual Status LaunchHostFunc(CUstream stream, CUhostFn function, void* argument) = 0;
+  virtual Status StreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) = 0;
+  virtual Result<CUgraph> StreamEndCapture(CUstream stream) = 0;
+  virtual Result<CUgraphExec> GraphInstantiate(CUgraph graph, uint64_t flags) = 0;
+  virtual Status GraphLaunch(CUgraphExec graph, CUstream stream) = 0;
+  virtual Status GraphExecDestroy(CUgraphExec graph) = 0;
+  virtual Status GraphDestroy(CUgraph graph) = 0;
 
   // --- copies ---
   virtual Status MemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) = 0;

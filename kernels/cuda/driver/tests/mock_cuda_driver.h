@@ -16,6 +16,7 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Result<int>, DeviceGetCount, (), (override));
   MOCK_METHOD(Result<CUdevice>, DeviceGet, (int), (override));
   MOCK_METHOD(Result<std::string>, DeviceGetName, (CUdevice), (override));
+  MOCK_METHOD(Result<std::string>, DeviceGetUuid, (CUdevice), (override));
   MOCK_METHOD(Result<int>, DeviceGetAttribute, (CUdevice_attribute, CUdevice), (override));
   MOCK_METHOD(Result<CUcontext>, DevicePrimaryCtxRetain, (CUdevice), (override));
   MOCK_METHOD(Result<CUcontext>, CtxGetCurrent, (), (override));
@@ -51,6 +52,15 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Status, EventRecord, (CUevent, CUstream), (override));
   MOCK_METHOD(Result<bool>, EventQuery, (CUevent), (override));
   MOCK_METHOD(Result<float>, EventElapsedTime, (CUevent, CUevent), (override));
+
+  // --- host functions, capture and graphs ---
+  MOCK_METHOD(Status, LaunchHostFunc, (CUstream, CUhostFn, void*), (override));
+  MOCK_METHOD(Status, StreamBeginCapture, (CUstream, CUstreamCaptureMode), (override));
+  MOCK_METHOD(Result<CUgraph>, StreamEndCapture, (CUstream), (override));
+  MOCK_METHOD(Result<CUgraphExec>, GraphInstantiate, (CUgraph, uint64_t), (override));
+  MOCK_METHOD(Status, GraphLaunch, (CUgraphExec, CUstream), (override));
+  MOCK_METHOD(Status, GraphExecDestroy, (CUgraphExec), (override));
+  MOCK_METHOD(Status, GraphDestroy, (CUgraph), (override));
 
   // --- copies ---
   MOCK_METHOD(Status, MemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream), (override));
