@@ -21,7 +21,7 @@ extern "C" {
 #define TANDEM_C_API __attribute__((visibility("default")))
 
 /* Grows when this interface changes; a program compares tandem_abi_version() with it. */
-#define TANDEM_ABI_VERSION 1
+#define TANDEM_ABI_VERSION 2
 TANDEM_C_API int tandem_abi_version(void);
 
 typedef struct tandem_status tandem_status;
@@ -50,6 +50,8 @@ TANDEM_C_API const char* tandem_client_daemon_version(const tandem_client* clien
 TANDEM_C_API int tandem_client_gpu_count(const tandem_client* client);
 /* NULL if there is no such GPU. */
 TANDEM_C_API const char* tandem_client_gpu_uuid(const tandem_client* client, int index);
+/* The UUID of this process's CUDA device `ordinal`, as the daemon names it: for tandem_join_options.gpu_uuid. */
+TANDEM_C_API tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_bytes);
 TANDEM_C_API tandem_status* tandem_client_check(tandem_client* client);
 TANDEM_C_API tandem_status* tandem_client_detach(tandem_client* client);
 /* `kind` is tandem::ClientEvent::Kind. `status` may be NULL and is the library's. Must not block. */
@@ -94,7 +96,12 @@ TANDEM_C_API tandem_status* tandem_register_fd(tandem_client* client, int fd, si
                                                tandem_memory** memory);
 TANDEM_C_API tandem_status* tandem_allocate_registered(tandem_client* client, size_t bytes, const char* gpu_uuid,
                                                        tandem_memory** memory);
+/* Memory of the caller's own on a GPU, by its device pointer: cudaMalloc's, or VMM memory that can be exported as POSIX
+ * descriptors. The same allocation again is found again. */
+TANDEM_C_API tandem_status* tandem_register_cuda(tandem_client* client, const void* device_pointer, size_t bytes,
+                                                 tandem_memory** memory);
 TANDEM_C_API void tandem_memory_free(tandem_memory* memory);
+/* An address of this process: of the host on the host backend, of the device on CUDA. */
 TANDEM_C_API void* tandem_memory_data(const tandem_memory* memory);
 TANDEM_C_API size_t tandem_memory_bytes(const tandem_memory* memory);
 TANDEM_C_API uint64_t tandem_memory_registration_id(const tandem_memory* memory);
@@ -110,6 +117,11 @@ TANDEM_C_API tandem_status* tandem_tensor_wait_signal(tandem_memory* tensor, int
 TANDEM_C_API tandem_status* tandem_tensor_barrier(tandem_memory* tensor, int channel, uint32_t timeout_ms);
 TANDEM_C_API tandem_status* tandem_tensor_memset32(tandem_memory* tensor, tandem_stream* stream, int peer,
                                                    size_t offset_bytes, uint32_t value, size_t count);
+/* The same two writes on a cudaStream_t (NULL: the default stream). */
+TANDEM_C_API tandem_status* tandem_tensor_memset32_cuda(tandem_memory* tensor, void* cuda_stream, int peer,
+                                                        size_t offset_bytes, uint32_t value, size_t count);
+TANDEM_C_API tandem_status* tandem_tensor_write32_cuda(tandem_memory* tensor, void* cuda_stream, int peer,
+                                                       size_t offset_bytes, uint32_t value);
 
 /* Plans. Enumerations are those of tandem/op_request.h. */
 typedef struct tandem_operand {
@@ -142,6 +154,8 @@ TANDEM_C_API uint64_t tandem_plan_id(const tandem_plan* plan);
 TANDEM_C_API int tandem_plan_algorithm(const tandem_plan* plan);
 TANDEM_C_API const char* tandem_plan_reason(const tandem_plan* plan);
 TANDEM_C_API const char* tandem_plan_summary(const tandem_plan* plan);
+/* All of tandem::PlanInfo as a JSON object with its field names; names of enumerations as text. The plan's. */
+TANDEM_C_API const char* tandem_plan_json(tandem_plan* plan);
 TANDEM_C_API size_t tandem_plan_slots(const tandem_plan* plan);
 TANDEM_C_API uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot);
 
@@ -152,6 +166,13 @@ typedef struct tandem_binding {
 /* `tag` may be NULL. */
 TANDEM_C_API tandem_status* tandem_launch(tandem_plan* plan, tandem_stream* stream, const tandem_binding* bindings,
                                           size_t count, uint64_t deadline_ms, const char* tag);
+/* On a cudaStream_t (NULL: the default stream). */
+TANDEM_C_API tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_stream, const tandem_binding* bindings,
+                                               size_t count, uint64_t deadline_ms, const char* tag);
+/* The same with one device pointer a slot: into a symmetric tensor, or into memory of the caller's own, which is
+ * registered when it is first seen (as by tandem_register_cuda; slow that once). NULL for a slot of no bytes. */
+TANDEM_C_API tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers,
+                                                        size_t count, uint64_t deadline_ms, const char* tag);
 TANDEM_C_API tandem_status* tandem_launch_direct(tandem_plan* plan, const tandem_binding* bindings, size_t count,
                                                  uint64_t deadline_ms, const char* tag, uint64_t* launch);
 TANDEM_C_API tandem_status* tandem_wait_launch(tandem_plan* plan, uint64_t launch, uint32_t deadline_ms);
