@@ -7,18 +7,23 @@ namespace {
 
 // The driver's entry points. cuda.h maps some names to versioned ones ("cuMemcpyAsync", "cuStreamWriteValue64_v2"); both
 // the type and the symbol looked up follow it.
-#define TANDEM_CUDA_FUNCTIONS(X)                                                                            \
-  X(cuInit) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)     \
-  X(cuDeviceGetUuid) X(cuLaunchHostFunc) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiate)\
-  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuDeviceGetAttribute)                          \
-  X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange)          \
-  X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemRelease) X(cuMemExportToShareableHandle)           \
-  X(cuMemImportFromShareableHandle) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap)    \
-  X(cuMemSetAccess) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemGetInfo)                             \
-  X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamSynchronize)                  \
-  X(cuStreamWaitEvent) X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuStreamWaitValue32)                \
-  X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventElapsedTime) X(cuMemcpyAsync)\
-  X(cuMemcpy2DAsync) X(cuMemcpy3DAsync) X(cuMemsetD8Async)
+#define TANDEM_CUDA_FUNCTIONS(X)                                                                         \
+  X(cuInit) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)  \
+  X(cuDeviceGetUuid) X(cuLaunchHostFunc) X(cuStreamBeginCapture) X(cuStreamEndCapture)                   \
+  X(cuGraphInstantiate) X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuDeviceGetAttribute) \
+  X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange)       \
+  X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemRelease) X(cuMemExportToShareableHandle)        \
+  X(cuMemImportFromShareableHandle) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) \
+  X(cuMemSetAccess) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemGetInfo)                          \
+  X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamSynchronize)               \
+  X(cuStreamWaitEvent) X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuStreamWaitValue32)             \
+  X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventElapsedTime)              \
+  X(cuMemcpyAsync) X(cuMemcpy2DAsync) X(cuMemcpy3DAsync) X(cuMemsetD8Async) X(cuIpcOpenMemHandle)        \
+  X(cuIpcCloseMemHandle) X(cuMemGetAddressRange) X(cuMemGetAllocationPropertiesFromHandle)               \
+  X(cuCtxGetDevice) X(cuIpcGetMemHandle) X(cuMemRetainAllocationHandle) X(cuPointerGetAttribute)         \
+  X(cuStreamWriteValue32) X(cuStreamBatchMemOp) X(cuStreamGetCtx) X(cuStreamGetId)                       \
+  X(cuStreamIsCapturing) X(cuStreamGetCaptureInfo) X(cuThreadExchangeStreamCaptureMode)                  \
+  X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuMemsetD32Async)
 
 #define TANDEM_SYMBOL_TEXT(symbol) #symbol
 
@@ -83,6 +88,11 @@ class LoadedDriver : public CudaDriver {
     return context;
   }
   Status CtxSetCurrent(CUcontext context) override { return Check("cuCtxSetCurrent", f_.cuCtxSetCurrent_(context)); }
+  Result<CUdevice> CtxGetDevice() override {
+    CUdevice device = 0;
+    TANDEM_RETURN_IF_ERROR(Check("cuCtxGetDevice", f_.cuCtxGetDevice_(&device)));
+    return device;
+  }
   Status CtxGetStreamPriorityRange(int* least, int* greatest) override {
     return Check("cuCtxGetStreamPriorityRange", f_.cuCtxGetStreamPriorityRange_(least, greatest));
   }
@@ -140,8 +150,41 @@ class LoadedDriver : public CudaDriver {
   Status MemHostUnregister(void* address) override {
     return Check("cuMemHostUnregister", f_.cuMemHostUnregister_(address));
   }
+  Result<CUmemAllocationProp> MemGetAllocationProperties(CUmemGenericAllocationHandle handle) override {
+    CUmemAllocationProp properties = {};
+    TANDEM_RETURN_IF_ERROR(Check("cuMemGetAllocationPropertiesFromHandle",
+                                 f_.cuMemGetAllocationPropertiesFromHandle_(&properties, handle)));
+    return properties;
+  }
+  Result<CUdeviceptr> IpcOpenMemHandle(const CUipcMemHandle& handle) override {
+    CUdeviceptr address = 0;
+    TANDEM_RETURN_IF_ERROR(
+        Check("cuIpcOpenMemHandle", f_.cuIpcOpenMemHandle_(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)));
+    return address;
+  }
+  Status IpcCloseMemHandle(CUdeviceptr address) override {
+    return Check("cuIpcCloseMemHandle", f_.cuIpcCloseMemHandle_(address));
+  }
+  Status MemGetAddressRange(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) override {
+    return Check("cuMemGetAddressRange", f_.cuMemGetAddressRange_(base, bytes, address));
+  }
   Status MemGetInfo(size_t* free, size_t* total) override {
     return Check("cuMemGetInfo", f_.cuMemGetInfo_(free, total));
+  }
+
+  Result<CUipcMemHandle> IpcGetMemHandle(CUdeviceptr address) override {
+    CUipcMemHandle handle = {};
+    TANDEM_RETURN_IF_ERROR(Check("cuIpcGetMemHandle", f_.cuIpcGetMemHandle_(&handle, address)));
+    return handle;
+  }
+  Result<CUmemGenericAllocationHandle> MemRetainAllocationHandle(CUdeviceptr address) override {
+    CUmemGenericAllocationHandle handle = 0;
+    TANDEM_RETURN_IF_ERROR(Check("cuMemRetainAllocationHandle", f_.cuMemRetainAllocationHandle_(
+                                                                    &handle, reinterpret_cast<void*>(address))));
+    return handle;
+  }
+  Status PointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) override {
+    return Check("cuPointerGetAttribute", f_.cuPointerGetAttribute_(value, attribute, address));
   }
 
   Result<CUstream> StreamCreateWithPriority(unsigned flags, int priority) override {
@@ -167,6 +210,23 @@ class LoadedDriver : public CudaDriver {
   }
   Status StreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) override {
     return Check("cuStreamWaitValue32", f_.cuStreamWaitValue32_(stream, address, value, flags));
+  }
+  Status StreamWriteValue32(CUstream stream, CUdeviceptr address, uint32_t value) override {
+    return Check("cuStreamWriteValue32",
+                 f_.cuStreamWriteValue32_(stream, address, value, CU_STREAM_WRITE_VALUE_DEFAULT));
+  }
+  Status StreamBatchMemOp(CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) override {
+    return Check("cuStreamBatchMemOp", f_.cuStreamBatchMemOp_(stream, count, operations, 0));
+  }
+  Result<CUcontext> StreamGetCtx(CUstream stream) override {
+    CUcontext context = nullptr;
+    TANDEM_RETURN_IF_ERROR(Check("cuStreamGetCtx", f_.cuStreamGetCtx_(stream, &context)));
+    return context;
+  }
+  Result<uint64_t> StreamGetId(CUstream stream) override {
+    unsigned long long id = 0;
+    TANDEM_RETURN_IF_ERROR(Check("cuStreamGetId", f_.cuStreamGetId_(stream, &id)));
+    return id;
   }
   Result<CUevent> EventCreate(unsigned flags) override {
     CUevent event = nullptr;
@@ -195,6 +255,36 @@ class LoadedDriver : public CudaDriver {
     TANDEM_RETURN_IF_ERROR(Check("cuStreamEndCapture", f_.cuStreamEndCapture_(stream, &graph)));
     return graph;
   }
+  Result<CUstreamCaptureStatus> StreamIsCapturing(CUstream stream) override {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    TANDEM_RETURN_IF_ERROR(Check("cuStreamIsCapturing", f_.cuStreamIsCapturing_(stream, &status)));
+    return status;
+  }
+  Result<CUgraph> StreamGetCaptureGraph(CUstream stream) override {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUgraph graph = nullptr;
+    TANDEM_RETURN_IF_ERROR(Check("cuStreamGetCaptureInfo", f_.cuStreamGetCaptureInfo_(stream, &status, nullptr, &graph,
+                                                                                      nullptr, nullptr, nullptr)));
+    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? graph : nullptr;
+  }
+  Result<CUstreamCaptureMode> ThreadExchangeStreamCaptureMode(CUstreamCaptureMode mode) override {
+    TANDEM_RETURN_IF_ERROR(
+        Check("cuThreadExchangeStreamCaptureMode", f_.cuThreadExchangeStreamCaptureMode_(&mode)));
+    return mode;
+  }
+  Result<CUuserObject> UserObjectCreate(void* object, CUhostFn destroy) override {
+    CUuserObject made = nullptr;
+    TANDEM_RETURN_IF_ERROR(Check("cuUserObjectCreate", f_.cuUserObjectCreate_(&made, object, destroy, 1,
+                                                                              CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)));
+    return made;
+  }
+  Status UserObjectRelease(CUuserObject object) override {
+    return Check("cuUserObjectRelease", f_.cuUserObjectRelease_(object, 1));
+  }
+  Status GraphRetainUserObject(CUgraph graph, CUuserObject object) override {
+    return Check("cuGraphRetainUserObject",
+                 f_.cuGraphRetainUserObject_(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  }
   Result<CUgraphExec> GraphInstantiate(CUgraph graph, uint64_t flags) override {
     CUgraphExec executable = nullptr;
     TANDEM_RETURN_IF_ERROR(Check("cuGraphInstantiate", f_.cuGraphInstantiate_(&executable, graph, flags)));
@@ -219,6 +309,9 @@ class LoadedDriver : public CudaDriver {
   }
   Status MemsetD8Async(CUdeviceptr destination, unsigned char value, size_t bytes, CUstream stream) override {
     return Check("cuMemsetD8Async", f_.cuMemsetD8Async_(destination, value, bytes, stream));
+  }
+  Status MemsetD32Async(CUdeviceptr destination, uint32_t value, size_t count, CUstream stream) override {
+    return Check("cuMemsetD32Async", f_.cuMemsetD32Async_(destination, value, count, stream));
   }
 
  private:

@@ -38,6 +38,8 @@ class CudaDriver {
   virtual Result<CUcontext> DevicePrimaryCtxRetain(CUdevice device) = 0;
   virtual Result<CUcontext> CtxGetCurrent() = 0;
   virtual Status CtxSetCurrent(CUcontext context) = 0;
+  // Of the current context.
+  virtual Result<CUdevice> CtxGetDevice() = 0;
   // {greatest, least}: the greatest priority is the lowest number.
   virtual Status CtxGetStreamPriorityRange(int* least, int* greatest) = 0;
 
@@ -54,7 +56,17 @@ class CudaDriver {
   virtual Status MemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc& access) = 0;
   virtual Status MemHostRegister(void* address, size_t bytes, unsigned flags) = 0;
   virtual Status MemHostUnregister(void* address) = 0;
+  virtual Result<CUmemAllocationProp> MemGetAllocationProperties(CUmemGenericAllocationHandle handle) = 0;
+  virtual Result<CUdeviceptr> IpcOpenMemHandle(const CUipcMemHandle& handle) = 0;
+  virtual Status IpcCloseMemHandle(CUdeviceptr address) = 0;
+  // The allocation that `address` lies in.
+  virtual Status MemGetAddressRange(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) = 0;
   virtual Status MemGetInfo(size_t* free, size_t* total) = 0;
+  virtual Result<CUipcMemHandle> IpcGetMemHandle(CUdeviceptr address) = 0;
+  // The allocation that is mapped at `address`; release it. INVALID_ARGUMENT for memory that is none of MemCreate's.
+  virtual Result<CUmemGenericAllocationHandle> MemRetainAllocationHandle(CUdeviceptr address) = 0;
+  // `value` has the attribute's type.
+  virtual Status PointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) = 0;
 
   // --- streams and events ---
   virtual Result<CUstream> StreamCreateWithPriority(unsigned flags, int priority) = 0;
@@ -66,6 +78,11 @@ class CudaDriver {
   virtual Status StreamWriteValue64(CUstream stream, CUdeviceptr address, uint64_t value) = 0;
   virtual Status StreamWaitValue64(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags) = 0;
   virtual Status StreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) = 0;
+  virtual Status StreamWriteValue32(CUstream stream, CUdeviceptr address, uint32_t value) = 0;
+  virtual Status StreamBatchMemOp(CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) = 0;
+  virtual Result<CUcontext> StreamGetCtx(CUstream stream) = 0;
+  // Unlike the handle, never given to another stream of the process.
+  virtual Result<uint64_t> StreamGetId(CUstream stream) = 0;
   virtual Result<CUevent> EventCreate(unsigned flags) = 0;
   virtual Status EventDestroy(CUevent event) = 0;
   virtual Status EventRecord(CUevent event, CUstream stream) = 0;
@@ -78,6 +95,17 @@ class CudaDriver {
   virtual Status LaunchHostFunc(CUstream stream, CUhostFn function, void* argument) = 0;
   virtual Status StreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) = 0;
   virtual Result<CUgraph> StreamEndCapture(CUstream stream) = 0;
+  virtual Result<CUstreamCaptureStatus> StreamIsCapturing(CUstream stream) = 0;
+  // The graph under capture; null if the stream does not capture.
+  virtual Result<CUgraph> StreamGetCaptureGraph(CUstream stream) = 0;
+  // Sets the thread's mode and returns the one before.
+  virtual Result<CUstreamCaptureMode> ThreadExchangeStreamCaptureMode(CUstreamCaptureMode mode) = 0;
+  // `destroy` is called with `object`, on a thread of the driver's, when the last reference is gone; it must not call
+  // CUDA. The caller has one reference.
+  virtual Result<CUuserObject> UserObjectCreate(void* object, CUhostFn destroy) = 0;
+  virtual Status UserObjectRelease(CUuserObject object) = 0;
+  // Moves the caller's reference to the graph.
+  virtual Status GraphRetainUserObject(CUgraph graph, CUuserObject object) = 0;
   virtual Result<CUgraphExec> GraphInstantiate(CUgraph graph, uint64_t flags) = 0;
   virtual Status GraphLaunch(CUgraphExec graph, CUstream stream) = 0;
   virtual Status GraphExecDestroy(CUgraphExec graph) = 0;
@@ -88,6 +116,7 @@ class CudaDriver {
   virtual Status Memcpy2DAsync(const CUDA_MEMCPY2D& copy, CUstream stream) = 0;
   virtual Status Memcpy3DAsync(const CUDA_MEMCPY3D& copy, CUstream stream) = 0;
   virtual Status MemsetD8Async(CUdeviceptr destination, unsigned char value, size_t bytes, CUstream stream) = 0;
+  virtual Status MemsetD32Async(CUdeviceptr destination, uint32_t value, size_t count, CUstream stream) = 0;
 };
 
 // Loads libcuda.so.1. UNAVAILABLE where there is no driver. One instance a process is enough; it is never destroyed.

@@ -21,6 +21,7 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Result<CUcontext>, DevicePrimaryCtxRetain, (CUdevice), (override));
   MOCK_METHOD(Result<CUcontext>, CtxGetCurrent, (), (override));
   MOCK_METHOD(Status, CtxSetCurrent, (CUcontext), (override));
+  MOCK_METHOD(Result<CUdevice>, CtxGetDevice, (), (override));
   MOCK_METHOD(Status, CtxGetStreamPriorityRange, (int*, int*), (override));
 
   // --- memory ---
@@ -36,7 +37,14 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Status, MemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc&), (override));
   MOCK_METHOD(Status, MemHostRegister, (void*, size_t, unsigned), (override));
   MOCK_METHOD(Status, MemHostUnregister, (void*), (override));
+  MOCK_METHOD(Result<CUmemAllocationProp>, MemGetAllocationProperties, (CUmemGenericAllocationHandle), (override));
+  MOCK_METHOD(Result<CUdeviceptr>, IpcOpenMemHandle, (const CUipcMemHandle&), (override));
+  MOCK_METHOD(Status, IpcCloseMemHandle, (CUdeviceptr), (override));
+  MOCK_METHOD(Status, MemGetAddressRange, (CUdeviceptr, CUdeviceptr*, size_t*), (override));
   MOCK_METHOD(Status, MemGetInfo, (size_t*, size_t*), (override));
+  MOCK_METHOD(Result<CUipcMemHandle>, IpcGetMemHandle, (CUdeviceptr), (override));
+  MOCK_METHOD(Result<CUmemGenericAllocationHandle>, MemRetainAllocationHandle, (CUdeviceptr), (override));
+  MOCK_METHOD(Status, PointerGetAttribute, (void*, CUpointer_attribute, CUdeviceptr), (override));
 
   // --- streams and events ---
   MOCK_METHOD(Result<CUstream>, StreamCreateWithPriority, (unsigned, int), (override));
@@ -47,6 +55,10 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Status, StreamWriteValue64, (CUstream, CUdeviceptr, uint64_t), (override));
   MOCK_METHOD(Status, StreamWaitValue64, (CUstream, CUdeviceptr, uint64_t, unsigned), (override));
   MOCK_METHOD(Status, StreamWaitValue32, (CUstream, CUdeviceptr, uint32_t, unsigned), (override));
+  MOCK_METHOD(Status, StreamWriteValue32, (CUstream, CUdeviceptr, uint32_t), (override));
+  MOCK_METHOD(Status, StreamBatchMemOp, (CUstream, CUstreamBatchMemOpParams*, unsigned), (override));
+  MOCK_METHOD(Result<CUcontext>, StreamGetCtx, (CUstream), (override));
+  MOCK_METHOD(Result<uint64_t>, StreamGetId, (CUstream), (override));
   MOCK_METHOD(Result<CUevent>, EventCreate, (unsigned), (override));
   MOCK_METHOD(Status, EventDestroy, (CUevent), (override));
   MOCK_METHOD(Status, EventRecord, (CUevent, CUstream), (override));
@@ -57,6 +69,12 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Status, LaunchHostFunc, (CUstream, CUhostFn, void*), (override));
   MOCK_METHOD(Status, StreamBeginCapture, (CUstream, CUstreamCaptureMode), (override));
   MOCK_METHOD(Result<CUgraph>, StreamEndCapture, (CUstream), (override));
+  MOCK_METHOD(Result<CUstreamCaptureStatus>, StreamIsCapturing, (CUstream), (override));
+  MOCK_METHOD(Result<CUgraph>, StreamGetCaptureGraph, (CUstream), (override));
+  MOCK_METHOD(Result<CUstreamCaptureMode>, ThreadExchangeStreamCaptureMode, (CUstreamCaptureMode), (override));
+  MOCK_METHOD(Result<CUuserObject>, UserObjectCreate, (void*, CUhostFn), (override));
+  MOCK_METHOD(Status, UserObjectRelease, (CUuserObject), (override));
+  MOCK_METHOD(Status, GraphRetainUserObject, (CUgraph, CUuserObject), (override));
   MOCK_METHOD(Result<CUgraphExec>, GraphInstantiate, (CUgraph, uint64_t), (override));
   MOCK_METHOD(Status, GraphLaunch, (CUgraphExec, CUstream), (override));
   MOCK_METHOD(Status, GraphExecDestroy, (CUgraphExec), (override));
@@ -66,6 +84,7 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Status, MemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream), (override));
   MOCK_METHOD(Status, Memcpy2DAsync, (const CUDA_MEMCPY2D&, CUstream), (override));
   MOCK_METHOD(Status, Memcpy3DAsync, (const CUDA_MEMCPY3D&, CUstream), (override));
+  MOCK_METHOD(Status, MemsetD32Async, (CUdeviceptr, uint32_t, size_t, CUstream), (override));
   MOCK_METHOD(Status, MemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream), (override));
 };
 
