@@ -343,10 +343,21 @@ Code CodeOf(CUresult result) {
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
     case CUDA_ERROR_MPS_CONNECTION_FAILED:
     case CUDA_ERROR_MPS_SERVER_NOT_READY:
-    case CUDA_ERROR_MPS_MAX_CLIENTS_REACHED: return Code::kUnavailable;
+    case CUDA_ERROR_MPS_MAX_CLIENTS_REACHED:
+    case CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED: return Code::kUnavailable;
+    // Sticky: every later call on the context fails, and only a new process mends it.
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_LAUNCH_FAILED:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_MPS_RPC_FAILURE:
     case CUDA_ERROR_MPS_CLIENT_TERMINATED: return Code::kAborted;
     default: return Code::kInternal;
   }
@@ -359,7 +370,8 @@ Status CudaStatus(const char* call, CUresult result, const char* name, const cha
   std::string message = std::string(call) + ": " + (name != nullptr ? name : "unknown error") + " (" +
                         std::to_string(static_cast<int>(result)) + ")";
   if (text != nullptr) message += std::string(": ") + text;
-  return Status(CodeOf(result), message);
+  return Status(CodeOf(result), message,
+                {.reason = name != nullptr ? name : "CUDA_ERROR_UNKNOWN", .who = {}, .field = {}});
 }
 
 Result<CudaDriver*> LoadCudaDriver() {

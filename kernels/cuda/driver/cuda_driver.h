@@ -18,7 +18,8 @@
 
 namespace tandem::cuda {
 
-// The status of a failed call: "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory". OK for CUDA_SUCCESS.
+// The status of a failed call: "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory", with the code's name as its
+// detail's reason. OK for CUDA_SUCCESS.
 // RESOURCE_EXHAUSTED when memory is short, INVALID_ARGUMENT for bad values and handles, UNAVAILABLE when the device or
 // an MPS server is gone or not ready, ABORTED when the context has been lost to a fault, else INTERNAL.
 Status CudaStatus(const char* call, CUresult result, const char* name, const char* text);

@@ -30,6 +30,7 @@ TEST(CudaStatusTest, CarriesCallCodeAndText) {
   Status status = CudaStatus("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory");
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_EQ(status.message(), "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
+  EXPECT_EQ(status.detail().reason, "CUDA_ERROR_OUT_OF_MEMORY");
   EXPECT_EQ(CudaStatus("cuInit", CUDA_ERROR_MPS_SERVER_NOT_READY, nullptr, nullptr).code(), Code::kUnavailable);
   EXPECT_EQ(CudaStatus("cuEventQuery", CUDA_ERROR_ILLEGAL_ADDRESS, nullptr, nullptr).code(), Code::kAborted);
   EXPECT_TRUE(CudaStatus("cuInit", CUDA_SUCCESS, nullptr, nullptr).ok());
