@@ -156,7 +156,7 @@ std::string EngineKeeper::RunOnce() {
 
 Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection) {
   TANDEM_ASSIGN_OR_RETURN(auto sockets, SeqpacketPair());
-  TANDEM_ASSIGN_OR_RETURN(process, EngineProcess::Spawn(settings_.program, sockets.second.get()));
+  TANDEM_ASSIGN_OR_RETURN(process, EngineProcess::Spawn(settings_.program, sockets.second.get(), seat_.environment));
   sockets.second.Reset();
   connection = std::make_shared<EngineConnection>(std::move(sockets.first), wake_.get());
   Command command;

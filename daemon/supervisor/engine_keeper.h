@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/unique_fd.h"
 #include "daemon/supervisor/engine_connection.h"
@@ -49,6 +50,7 @@ struct EngineSeat {
   std::string gpu_uuid;
   uint64_t memory_bytes = 0;
   UniqueFd stats_area;
+  std::vector<std::string> environment = {};  // "NAME=value", over tandemd's own: CUDA_VISIBLE_DEVICES, say
 };
 
 class EngineKeeper {

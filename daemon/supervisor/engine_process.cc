@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -38,9 +39,25 @@ struct SpawnPlan {
   posix_spawnattr_t attributes;
 };
 
+// This process's environment with `changes` over it, as posix_spawn takes it; points into both.
+std::vector<char*> MergedEnvironment(std::vector<std::string>& changes) {
+  std::vector<char*> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const char* equals = std::strchr(*entry, '=');
+    const size_t name = equals == nullptr ? std::strlen(*entry) : static_cast<size_t>(equals - *entry) + 1;
+    bool changed = false;
+    for (const std::string& change : changes) changed |= change.compare(0, name, *entry, name) == 0;
+    if (!changed) merged.push_back(*entry);
+  }
+  for (std::string& change : changes) merged.push_back(change.data());
+  merged.push_back(nullptr);
+  return merged;
+}
+
 }  // namespace
 
-Result<EngineProcess> EngineProcess::Spawn(const std::string& path, int socket) {
+Result<EngineProcess> EngineProcess::Spawn(const std::string& path, int socket,
+                                           const std::vector<std::string>& environment) {
   // The socket must not be the target of an earlier action (stdin is opened onto 0).
   UniqueFd high(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
   if (!high.valid()) return SystemError("fcntl(F_DUPFD_CLOEXEC)", errno);
@@ -61,8 +78,11 @@ Result<EngineProcess> EngineProcess::Spawn(const std::string& path, int socket) 
 
   std::string program = path, flag = "--fd", value = std::to_string(kSocketFd);
   char* argv[] = {program.data(), flag.data(), value.data(), nullptr};
+  std::vector<std::string> changes = environment;
+  std::vector<char*> merged = MergedEnvironment(changes);
   pid_t pid = -1;
-  if (int error = ::posix_spawn(&pid, path.c_str(), &plan.actions, &plan.attributes, argv, environ); error != 0) {
+  if (int error = ::posix_spawn(&pid, path.c_str(), &plan.actions, &plan.attributes, argv, merged.data());
+      error != 0) {
     return SystemError("start " + path, error);
   }
   EngineProcess process;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/unique_fd.h"
 #include "tandem/status.h"
@@ -19,8 +20,9 @@ class EngineProcess {
  public:
   // Starts `path --fd 3` with `socket` as descriptor 3, /dev/null as standard input, this process's standard output and
   // error, and nothing else; in a process group of its own, so that a terminal's Ctrl-C reaches tandemd only.
-  // NOT_FOUND or PERMISSION_DENIED name the program.
-  static Result<EngineProcess> Spawn(const std::string& path, int socket);
+  // `environment` ("NAME=value") goes over this process's own. NOT_FOUND or PERMISSION_DENIED name the program.
+  static Result<EngineProcess> Spawn(const std::string& path, int socket,
+                                     const std::vector<std::string>& environment = {});
 
   EngineProcess() = default;
   EngineProcess(EngineProcess&& other) noexcept;

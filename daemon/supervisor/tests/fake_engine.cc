@@ -54,6 +54,11 @@ int main(int argc, char** argv) {
         if (mode == "crash_at_start") return 3;
         if (mode == "crash_first_time" && command.start().generation() == 1) return 3;
         if (mode == "abort_at_start") std::abort();
+        if (mode == "environment") {  // what it was given stands beside what it has inherited
+          const char* given = std::getenv("TANDEM_FAKE_GIVEN");
+          const char* inherited = std::getenv("TANDEM_FAKE_INHERITED");
+          if (given == nullptr || std::strcmp(given, "new") != 0 || inherited == nullptr) return 69;
+        }
         if (mode == "never_ready") break;
         if (mode == "garbage") {
           (void)tandem::SendMessage(socket, "\xff\xff\xff garbage");

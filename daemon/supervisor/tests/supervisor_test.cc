@@ -60,7 +60,7 @@ class SupervisorTest : public testing::Test {
     settings_.restart.backoff_max = milliseconds(5);
     std::vector<EngineSeat> seats;
     for (const auto& mode : modes) {
-      seats.push_back({mode, 1 << 20, CreateSealedMemfd("stats", 4096).value()});
+      seats.push_back({mode, 1 << 20, CreateSealedMemfd("stats", 4096).value(), environment_});
     }
     supervisor_ = Supervisor::Create(settings_, CreateSealedMemfd("log", 4096).value(), std::move(seats)).value();
     supervisor_->Start(listener_);
@@ -74,6 +74,7 @@ class SupervisorTest : public testing::Test {
   }
 
   EngineSettings settings_;
+  std::vector<std::string> environment_;
   Recorder listener_;
   std::unique_ptr<Supervisor> supervisor_;
 };
@@ -101,6 +102,15 @@ TEST_F(SupervisorTest, StartsCallsAndStopsInOrder) {
   supervisor_->Stop();
   EXPECT_TRUE(listener_.Await("down 1 exit 0"));
   EXPECT_EQ(supervisor_->Call(0, Ping(), {}, milliseconds(100)).code(), Code::kUnavailable);
+}
+
+TEST_F(SupervisorTest, AnEngineGetsItsEnvironmentOverTheDaemons) {
+  ::setenv("TANDEM_FAKE_GIVEN", "old", 1);
+  ::setenv("TANDEM_FAKE_INHERITED", "yes", 1);
+  environment_ = {"TANDEM_FAKE_GIVEN=new"};
+  Start({"environment"});
+  EXPECT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  EXPECT_EQ(supervisor_->StatusOf(0).generation, 1u);
 }
 
 TEST_F(SupervisorTest, CarriesRefusalsAndLaunchResults) {
