@@ -18,6 +18,7 @@ set(TANDEM_SANITIZE "" CACHE STRING "Sanitizers for the whole build: address,und
 option(TANDEM_TESTS "Build the tests" ON)
 option(TANDEM_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(TANDEM_WERROR "Treat warnings as errors" OFF)
+option(TANDEM_RELOCATABLE "Programs and libraries find what they link beside themselves, as a bundle needs" OFF)
 
 if(NOT CMAKE_BUILD_TYPE)
   set(default_build_type RelWithDebInfo)
@@ -34,6 +35,13 @@ find_program(TANDEM_CCACHE ccache)
 if(TANDEM_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${TANDEM_CCACHE}")
   set(CMAKE_C_COMPILER_LAUNCHER "${TANDEM_CCACHE}")
+endif()
+
+if(TANDEM_RELOCATABLE)
+  # DT_RPATH, not DT_RUNPATH: it also holds for the libraries' own libraries, which come from the distribution.
+  set(CMAKE_BUILD_RPATH "$ORIGIN/../lib;$ORIGIN/../../lib;$ORIGIN")
+  set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+  add_link_options("LINKER:--disable-new-dtags")
 endif()
 
 add_compile_options(-Wall -Wextra)

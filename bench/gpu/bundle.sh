@@ -1,0 +1,60 @@
+# shellcheck shell=bash
+# Sourced by bench/gpu/run: `build` and `bundle`.
+
+root=$(cd "${here:?}/../.." && pwd)
+programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-train-digits tandem-conformance bench_backend
+  bench_handover)
+# What every machine with a GPU has, and must have in its own version.
+own_of_the_machine='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s)\.so'
+
+# build BUILD: configures for a bundle and builds its programs.
+build() {
+  CCACHE_BASEDIR=$(dirname "$root")
+  export CCACHE_BASEDIR CCACHE_NOHASHDIR=1
+  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON >"$1.configure.log" ||
+    { cat "$1.configure.log" >&2; return 1; }
+  local known targets=(gpu_tests tandem_control_half) program
+  known=$(ninja -C "$1" -t targets all | cut -d: -f1)
+  for program in "${programs[@]}"; do
+    if grep -qx "$program" <<<"$known"; then targets+=("$program"); fi
+  done
+  nice ninja -C "$1" "${targets[@]}"
+}
+
+# copy_stripped FILE TO
+copy_stripped() { strip -o "$2.new" "$1" && chmod 755 "$2.new" && mv -f "$2.new" "$2"; }
+
+# bundle BUILD FOLDER
+bundle() {
+  [ $# = 2 ] || { echo "usage: bench/gpu/run bundle BUILD FOLDER" >&2; return 2; }
+  local build=$1 folder=$2 program file test
+  readelf -d "$build/bin/tandemd" | grep -q 'RPATH.*ORIGIN' ||
+    { echo "bundle: $build is not relocatable: use 'bench/gpu/run build BUILD'" >&2; return 1; }
+  rm -rf "$folder"
+  mkdir -p "$folder"/{bin,lib,share/tandem,tests/bin,tests/integration,peers}
+  for program in "${programs[@]}"; do
+    if [ -x "$build/bin/$program" ]; then copy_stripped "$build/bin/$program" "$folder/bin/$program"; fi
+  done
+  for test in $(ctest --test-dir "$build" -L '^gpu$' --show-only=json-v1 | python3 -c '
+import json, sys
+for test in json.load(sys.stdin)["tests"]:
+    if test.get("command") and "/tests/bin/" in test["command"][0]: print(test["command"][0])' | sort -u); do
+    if [ -x "$test" ]; then copy_stripped "$test" "$folder/tests/bin/$(basename "$test")"; fi
+  done
+  copy_stripped "$build/lib/libtandem.so.0" "$folder/lib/libtandem.so.0"
+  ln -s libtandem.so.0 "$folder/lib/libtandem.so"
+  copy_stripped "$build/lib/libtandem_control.so" "$folder/lib/libtandem_control.so"
+  for file in $(ldd "$build"/bin/{tandemd,tandemctl,tandem-engine} "$build/lib/libtandem_control.so" |
+                awk '$3 ~ /^\// { print $3 }' | sort -u); do
+    if [[ ! $(basename "$file") =~ $own_of_the_machine ]] && [[ $file != "$build"/* ]]; then
+      cp -L "$file" "$folder/lib/"
+    fi
+  done
+  cp "$root/client/examples/data/digits.csv" "$folder/share/tandem/"
+  cp "$root"/tests/integration/*.py "$folder/tests/integration/"
+  cp "$here"/peers/*.py "$folder/peers/"
+  cp "$here"/{run,env,with_mps} "$folder/"
+  { git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown; (cd "$folder" && find . -type f | sort); } \
+    >"$folder/bundle.txt"
+  du -sh "$folder"
+}

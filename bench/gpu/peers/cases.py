@@ -1,0 +1,61 @@
+"""What is measured: shapes of a 70B and an 8B model split over W ranks, and collectives by size. No GPU, no torch."""
+
+from dataclasses import dataclass
+
+KIB = 1024
+HIDDEN, FEED_FORWARD = 8192, 28672  # 70B; the 8B model's are half of these
+SMALL_HIDDEN, SMALL_FEED_FORWARD = 4096, 14336
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str           # ag, rs, ar, ag8, rs8, ring, all_reduce, all_gather, reduce_scatter, empty
+    m: int = 0          # rows of the whole product
+    n: int = 0
+    k: int = 0
+    scales: str = ""    # fp8: tensor or row
+    size: int = 0       # collectives: bytes of the whole message
+
+    @property
+    def name(self):
+        if self.kind == "empty":
+            return "empty plan"
+        if self.size:
+            text = f"{self.size // KIB} KiB" if self.size < 1 << 20 else f"{self.size >> 20} MiB"
+            return f"{self.kind} bf16 {text}"
+        names = {"ag": "AG+GEMM bf16", "rs": "GEMM+RS bf16", "ar": "GEMM+AR bf16", "ring": "GEMM+RS ring bf16",
+                 "ag8": f"AG+GEMM fp8 {self.scales}-wise", "rs8": f"GEMM+RS fp8 {self.scales}-wise"}
+        return f"{names[self.kind]} M={self.m} N={self.n} K={self.k}"
+
+    def calls(self, stream=False):
+        """How often it is done in one measurement: about 10 ms' worth, whole rounds of the operand sets."""
+        flops = 2 * self.m * self.n * self.k
+        us = flops / (1.1e9 if self.scales else 0.6e9) + self.size / 200e3
+        return 20 if us < 400 else 8 if us < 1500 else 4
+
+
+def cases(world, groups, small=False):
+    """All cases of the named groups: matmul, fp8, ring, collectives, empty."""
+    n_up, n_small = FEED_FORWARD // world, SMALL_FEED_FORWARD // world
+    found = []
+    if "empty" in groups:
+        found.append(Case("empty"))
+    rows = (2048, 8192) if small else (512, 2048, 4096, 8192, 16384)
+    if "matmul" in groups:
+        for m in rows:
+            found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
+        if not small:
+            found += [Case("ag", 8192, n_small, SMALL_HIDDEN), Case("rs", 8192, SMALL_HIDDEN, n_small)]
+    if "fp8" in groups:
+        for m in rows:
+            for scales in ("tensor", "row"):
+                found += [Case("ag8", m, n_up, HIDDEN, scales), Case("rs8", m, HIDDEN, n_up, scales)]
+    if "ring" in groups:
+        found += [Case("ring", size, size, size) for size in ((2048,) if small else (2048, 4096, 8192))]
+    if "collectives" in groups:
+        sizes = (KIB, 64 * KIB, 1 << 20, 16 << 20) if small else tuple(KIB * 4**i for i in range(10))
+        found += [Case(kind, size=size) for kind in ("all_reduce", "all_gather", "reduce_scatter") for size in sizes]
+    return found
+
+
+GROUPS = ("empty", "matmul", "fp8", "ring", "collectives")

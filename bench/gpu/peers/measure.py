@@ -1,0 +1,215 @@
+"""Alternating arms on the ranks of one job: capture, align by a barrier on the device, time, take turns in random order."""
+
+import random
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm_mem
+
+import gpu_state
+
+SLEEP_CYCLES = 400_000  # about 0.2 ms: the host enqueues everything behind it before the GPU gets there
+STREAM_LAUNCHES = 20
+
+
+class Arm:
+    """One way to do an operation. `run(i)` enqueues it once on the current stream with operand set i and returns its
+    output; `run.spoil`, if there, spoils output 0 before a check. `graph`: measured in a CUDA graph, else launched on a
+    stream, one call after another. `checked`: the output is compared with the reference. `check()` raises if something
+    went wrong unseen, `close()` gives up what the arm holds; `note` goes to the results."""
+
+    def __init__(self, name, run, graph=True, checked=True, check=None, close=None, note=None):
+        self.name, self.run, self.graph, self.checked = name, run, graph, checked
+        self.check, self.close, self.note = check, close, note
+
+
+class Bench:
+    def __init__(self, rank, world, log):
+        self.rank, self.world, self.log = rank, world, log
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        properties = torch.cuda.get_device_properties(self.device)
+        self.uuid = f"GPU-{properties.uuid}"
+        self.gpu = gpu_state.GpuState(self.uuid)
+        self.stream = torch.cuda.Stream()
+        group = dist.group.WORLD.group_name
+        pad = symm_mem.empty(64, device=self.device, dtype=torch.float32)
+        self.barrier_handle = symm_mem.rendezvous(pad, group)
+        self.external = self.external_events_work()
+        self.skip = frozenset()  # (case, arm) pairs that ended an earlier run
+        log(f"{properties.name} {self.uuid}: events {'inside' if self.external else 'around'} graphs")
+
+    def external_events_work(self):
+        """Whether events recorded by a graph's nodes can be timed here."""
+        try:
+            start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+            data, graph = torch.zeros(1 << 20, device=self.device), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                start.record()
+                data.add_(1)
+                end.record()
+            graph.replay()
+            torch.cuda.synchronize()
+            works = start.elapsed_time(end) > 0
+        except Exception as error:  # what fails differs from version to version
+            self.log(f"no events inside graphs: {error}")
+            torch.cuda.synchronize()
+            works = False
+        return self.agree(works)
+
+    def align(self):
+        """The ranks meet here on their devices."""
+        self.barrier_handle.barrier(channel=0)
+
+    def agree(self, good):
+        flag = torch.tensor([1 if good else 0], device=self.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+        return flag.item() == 1
+
+    def gather(self, value):
+        values = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def events(self, external):
+        return [torch.cuda.Event(enable_timing=True, **({"external": True} if external else {})) for _ in range(2)]
+
+    def prepare(self, arm, count):
+        """Warms `arm` up and captures it. Returns a function that enqueues one measurement and the events around it."""
+        with torch.cuda.stream(self.stream):
+            for i in range(3):
+                arm.run(i)
+        self.stream.synchronize()
+        dist.barrier()
+        if not arm.graph:
+            start, end = self.events(False)
+
+            def enqueue():
+                torch.cuda._sleep(SLEEP_CYCLES)
+                self.align()
+                start.record()
+                for i in range(count):
+                    arm.run(i)
+                end.record()
+            return enqueue, start, end
+        graph = torch.cuda.CUDAGraph()
+        inside = self.events(True) if self.external else None
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            if inside:
+                self.align()
+                inside[0].record()
+            for i in range(count):
+                arm.run(i)
+            if inside:
+                inside[1].record()
+        outside = inside or self.events(False)
+
+        def enqueue():
+            torch.cuda._sleep(SLEEP_CYCLES)
+            if not inside:
+                self.align()
+                outside[0].record()
+            graph.replay()
+            if not inside:
+                outside[1].record()
+        enqueue.graph = graph  # lives as long as the measurement
+        return enqueue, outside[0], outside[1]
+
+    def time(self, prepared, count):
+        """Microseconds of one operation, and the mean SM clock meanwhile."""
+        enqueue, start, end = prepared
+        clocks = []
+        with torch.cuda.stream(self.stream):
+            enqueue()
+            while True:
+                clocks.append(self.gpu.sm_clock_mhz())
+                if self.stream.query():
+                    break
+                time.sleep(0.0005)
+            self.stream.synchronize()
+        seen = [clock for clock in clocks[:-1] or clocks if clock]  # the last was read when the work had ended
+        return start.elapsed_time(end) * 1000 / count, sum(seen) / len(seen) if seen else None
+
+    def wrong(self, arm, reference, tolerance):
+        """Runs the arm once and compares; returns (error, problem)."""
+        with torch.cuda.stream(self.stream):
+            if hasattr(arm.run, "spoil"):
+                arm.run.spoil()
+            output = arm.run(0)
+        self.stream.synchronize()
+        error = ((output.float() - reference.float()).norm() / reference.float().norm()).item()
+        return error, None if error <= tolerance else f"wrong by {error:.2e}"
+
+    def usable(self, case, name, factory, reference, tolerance, count):
+        """Makes and prepares an arm on all ranks and compares its output with the reference. (arm, prepared, error) and
+        None, or None and the problem, alike on all ranks."""
+        self.log(f"prepare {case} / {name}")
+        if (case, name) in self.skip:
+            return None, "ended an earlier run"
+        arm, prepared, error, problem = None, None, None, None
+        try:
+            arm = factory()
+            if reference is not None and arm.checked:
+                error, problem = self.wrong(arm, reference, tolerance)
+            if problem is None:
+                prepared = self.prepare(arm, count)
+                self.time(prepared, count)
+        except Exception as failure:
+            problem = f"{type(failure).__name__}: {str(failure)[:400]}"
+        problems = [text for text in self.gather(problem) if text]
+        if not problems:
+            return (arm, prepared, error), None
+        prepared = None
+        self.finish(arm)
+        return None, problems[0]
+
+    def finish(self, arm):
+        """What went wrong in the arm unseen, or None. Closes it."""
+        problem = None
+        for call in (arm.check, arm.close) if arm is not None else ():
+            try:
+                if call is not None:
+                    call()
+            except Exception as failure:
+                problem = problem or f"{type(failure).__name__}: {str(failure)[:400]}"
+        return problem
+
+    def compare(self, case, factories, reference, tolerance, count, rounds):
+        """Runs the arms in turn. Returns {arm: {"times": [rank][round], "clocks": [round][rank], "error", "note"}}, what
+        failed, and the mean power in watts; alike on all ranks."""
+        live, failed = {}, {}
+        for name, factory in factories:
+            made, problem = self.usable(case, name, factory, reference, tolerance, count)
+            if made is None:
+                failed[name] = problem
+                self.log(f"not usable: {case} / {name}: {problem}")
+            else:
+                live[name] = made
+        order = random.Random(17)  # the same on all ranks
+        times, clocks, power = {name: [] for name in live}, {name: [] for name in live}, []
+        for index in range(rounds):
+            for name in order.sample(sorted(live), len(live)):
+                if index == 0:
+                    self.log(f"measure {case} / {name}")
+                took, clock = self.time(live[name][1], count)
+                times[name].append(took)
+                clocks[name].append(clock)
+            power.append(self.gpu.power_watts())
+        self.log(f"end {case}")
+        notes, errors, problems = {}, {}, {}
+        for name in list(live):
+            arm, prepared, errors[name] = live.pop(name)
+            prepared = None  # graphs go before what they launch
+            notes[name], problems[name] = arm.note, self.finish(arm)
+        gathered = self.gather({"times": times, "clocks": clocks, "power": power, "problems": problems})
+        measured = {}
+        for name in times:
+            bad = [rank["problems"][name] for rank in gathered if rank["problems"][name]]
+            if bad:
+                failed[name] = bad[0]
+                continue
+            measured[name] = {"times": [rank["times"][name] for rank in gathered],
+                              "clocks": list(zip(*[rank["clocks"][name] for rank in gathered])),
+                              "error": errors[name], "note": notes[name]}
+        watts = [value for rank in gathered for value in rank["power"] if value]
+        return measured, failed, round(sum(watts) / len(watts)) if watts else None

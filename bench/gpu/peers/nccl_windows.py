@@ -1,0 +1,82 @@
+"""NCCL collectives on symmetric windows (ncclMemAlloc, ncclCommWindowRegister), by ctypes on the NCCL that torch loaded.
+
+The communicator is one of its own. All buffers are cut from one window a rank; the cuts are the same on all ranks."""
+
+import ctypes
+
+import torch
+import torch.distributed as dist
+
+NCCL_TYPES = {torch.bfloat16: 9, torch.float32: 7, torch.float16: 6, torch.uint8: 1, torch.float8_e4m3fn: 1}
+SUM, WINDOW_SYMMETRIC, UNIQUE_ID_BYTES = 0, 1, 128
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_byte * UNIQUE_ID_BYTES)]
+
+
+class DeviceBytes:
+    """Device memory that torch can look at."""
+
+    def __init__(self, address, size):
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+class Windows:
+    def __init__(self, rank, world, device, size):
+        self.library = ctypes.CDLL("libnccl.so.2")
+        self.library.ncclGetErrorString.restype = ctypes.c_char_p
+        self.library.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+        unique = UniqueId()
+        if rank == 0:
+            self.call("ncclGetUniqueId", ctypes.byref(unique))
+        holder = [bytes(unique.internal)]
+        dist.broadcast_object_list(holder, src=0)
+        ctypes.memmove(ctypes.byref(unique), holder[0], UNIQUE_ID_BYTES)
+        self.communicator, base, self.window = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("ncclCommInitRank", ctypes.byref(self.communicator), world, unique, rank)
+        self.call("ncclMemAlloc", ctypes.byref(base), ctypes.c_size_t(size))
+        self.call("ncclCommWindowRegister", self.communicator, base, ctypes.c_size_t(size), ctypes.byref(self.window),
+                  WINDOW_SYMMETRIC)
+        self.memory = torch.as_tensor(DeviceBytes(base.value, size), device=device)
+        self.used = 0
+
+    def call(self, name, *arguments):
+        result = getattr(self.library, name)(*arguments)
+        if result != 0:
+            raise RuntimeError(f"{name}: {self.library.ncclGetErrorString(result).decode()}")
+
+    def reset(self):
+        """Gives all buffers back: what was cut before must not be used any more."""
+        self.used = 0
+
+    def empty(self, *shape, dtype=torch.bfloat16):
+        count = 1
+        for extent in shape:
+            count *= extent
+        size = count * dtype.itemsize
+        if self.used + size > self.memory.numel():
+            raise RuntimeError(f"the window has no {size} bytes left")
+        buffer = self.memory[self.used:self.used + size].view(dtype).view(*shape)
+        self.used += (size + 4095) // 4096 * 4096
+        return buffer
+
+    @staticmethod
+    def stream():
+        return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+    @staticmethod
+    def address(tensor):
+        return ctypes.c_void_p(tensor.data_ptr())
+
+    def all_gather(self, out, shard):
+        self.call("ncclAllGather", self.address(shard), self.address(out), ctypes.c_size_t(shard.numel()),
+                  NCCL_TYPES[shard.dtype], self.communicator, self.stream())
+
+    def reduce_scatter(self, out, full):
+        self.call("ncclReduceScatter", self.address(full), self.address(out), ctypes.c_size_t(out.numel()),
+                  NCCL_TYPES[out.dtype], SUM, self.communicator, self.stream())
+
+    def all_reduce(self, out, full):
+        self.call("ncclAllReduce", self.address(full), self.address(out), ctypes.c_size_t(full.numel()),
+                  NCCL_TYPES[full.dtype], SUM, self.communicator, self.stream())

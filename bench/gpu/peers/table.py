@@ -1,0 +1,62 @@
+"""Prints JSON lines of the benchmarks as short tables: table.py FILE.jsonl …"""
+
+import json
+import sys
+
+RIVALS = {"matmul": ("nccl+cublas", "windows+cublas", "pytorch fused"),
+          "collective": ("nccl", "windows", "pytorch one-shot", "pytorch two-shot")}
+
+
+def peers_table(results):
+    """One line a case: the rivals' medians, then Tandem's best arm and its ratio to the best rival."""
+    for result in results:
+        arms = result["arms"]
+        kind = "matmul" if "gemm" in arms or "nccl+cublas" in arms else "collective"
+        cells = [f"{name.replace('pytorch ', 'torch ')} {arms[name]['us']:.1f}" for name in ("gemm", *RIVALS[kind])
+                 if name in arms]
+        ours = {name: arm["us"] for name, arm in arms.items() if name.startswith("tandem")}
+        print(f"W={result['world']} {result['case']:36} " + "  ".join(cells))
+        if ours:
+            print(" " * 10 + "  ".join(f"{name} {us:.1f}" for name, us in sorted(ours.items(), key=lambda item: item[1])))
+            best = min(ours, key=ours.get)
+            graphs = [rival for rival in RIVALS[kind] if rival in arms]
+            if graphs:
+                rival = min(graphs, key=lambda name: arms[name]["us"])
+                for ratio in result["ratios"]:
+                    if ratio["of"] == best and ratio["to"] == rival and ratio["median"] is not None:
+                        print(f"{'':10}{best} / {rival}: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], "
+                              f"{ratio['rounds']} rounds, {ratio['dropped']} dropped")
+        for name, problem in result["failed"].items():
+            print(f"{'':10}{name}: {problem[:150]}")
+
+
+def backend_table(results):
+    print(f"{'figure':88} {'Tandem µs':>10} {'bare µs':>10} {'ratio':>7}  p10 … p90")
+    for r in results:
+        print(f"{r['name']:88} {r['tandem_us']:10.2f} {r['bare_us']:10.2f} {r['ratio']:7.3f}  "
+              f"{r['ratio_p10']:.3f} … {r['ratio_p90']:.3f}")
+
+
+def figures_table(results):
+    for r in results:
+        print(f"{r['name']:88} {r['value']:10.2f} {r['unit']}")
+
+
+def main():
+    found = {"peers": [], "backend": [], "figures": []}
+    for path in sys.argv[1:]:
+        try:
+            with open(path) as lines:
+                results = [json.loads(line) for line in lines if line.startswith("{")]
+        except OSError:
+            continue
+        for result in results:
+            kind = "peers" if result.get("benchmark") == "peers" else "backend" if "tandem_us" in result else "figures"
+            found[kind].append(result)
+    for kind, table in (("backend", backend_table), ("figures", figures_table), ("peers", peers_table)):
+        if found[kind]:
+            table(found[kind])
+
+
+if __name__ == "__main__":
+    main()

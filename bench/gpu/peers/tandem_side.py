@@ -1,0 +1,49 @@
+"""Tandem's part of the comparison: one client and group a rank, plans as arms."""
+
+import torch
+
+import tandem_c
+from measure import Arm
+
+
+class TandemSide:
+    def __init__(self, runtime_dir, rank, world, uuid, job_key):
+        self.client = tandem_c.Client(runtime_dir, f"bench{rank}")
+        self.group = tandem_c.Group(self.client, f"bench{world}", rank, world, uuid, job_key)
+        self.memories = {}
+
+    def memory(self, tensor):
+        key = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        if key not in self.memories:
+            self.memories[key] = tandem_c.Memory(self.client, tensor)
+        return self.memories[key]
+
+    def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes):
+        """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses."""
+        plan = tandem_c.Plan(self.group, key, op, [(role, tensors[0]) for role, tensors in operands.items()], algorithm,
+                             **attributes)
+        sets = len(next(iter(operands.values()))) if operands else 1
+        bindings = [plan.bind([self.memory(tensors[i]) for tensors in operands.values()]) for i in range(sets)]
+        count = len(operands)
+
+        def run(i):
+            plan.launch(bindings[i % sets], count)
+            return outputs[i % sets] if outputs else None
+        if outputs:
+            run.spoil = lambda: outputs[0].fill_(float("nan"))
+        info = plan.info()
+        note = {field: info[field] for field in ("algorithm", "summary", "placement", "workspace_bytes", "bytes_moved",
+                                                 "predicted_us", "steps", "lanes") if field in info}
+        return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note)
+
+    def end_case(self):
+        """Forgets the case's memory."""
+        torch.cuda.synchronize()
+        for memory in self.memories.values():
+            memory.close()
+        self.memories.clear()
+
+    def close(self):
+        self.end_case()
+        self.group.leave()
+        self.client.close()
