@@ -1,0 +1,448 @@
+// File: fused_matmul.cuh
+//
+// The fused matmul kernel: a persistent, warp-specialised GEMM for Hopper whose tiles wait for, announce, and sum what
+// other GPUs deliver. See fused_matmul.h for its words.
+//
+// Three warpgroups a CTA. The first: warp 0 draws tiles and feeds a ring of stages by TMA (the only one that waits for
+// other GPUs); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows of the tile each, so that
+// the next tile's products never wait for a store. A tile's number travels with its first stage. Sums of other GPUs
+// travel through the same ring behind the tile's last product.
+//
+// Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make progress in the order of the bands.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/ptx.cuh"
+#include "kernels/cuda/native/wgmma.cuh"
+
+namespace tandem::cuda {
+
+template <class ElementType, class OutType, bool kBAlongN, int kColumns, int kClusterRows, int kClusterColumns, bool kSum>
+struct FusedTraits {
+  using Element = ElementType;
+  using Out = OutType;
+  static constexpr bool kAlongN = kBAlongN, kSums = kSum;
+  static constexpr int kTileN = kColumns;
+  static constexpr int kClusterM = kClusterRows, kClusterN = kClusterColumns, kCluster = kClusterM * kClusterN;
+  static_assert(kCluster == 1 || kCluster == 2);
+  static_assert(sizeof(Out) == 2);
+  static constexpr int kKBlock = 128 / static_cast<int>(sizeof(Element));  // a stage's rows are 128 bytes
+  static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kTileN * 128, kStageBytes = kABytes + kBBytes;
+  static constexpr int kStages = kTileN == 256 ? 4 : 6;
+  static constexpr int kSubTiles = kTileN / 64;  // a warpgroup's tile is stored in boxes of 64×64
+  static constexpr uint32_t kBoxBytes = 64 * 128, kStagingBytes = 4 * kBoxBytes;
+  static constexpr uint32_t kSumBytes = kTileRows * 128;  // 128×64 of one source
+  static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
+  static constexpr uint32_t kBarrierBytes = 512;
+  // 1024 more to align the first stage.
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + kStagingBytes + kBarrierBytes + 1024;
+};
+
+// The CTA's shared memory by address.
+template <class T>
+struct FusedShared {
+  uint32_t base;
+  __device__ uint32_t A(int stage) const { return base + static_cast<uint32_t>(stage) * T::kStageBytes; }
+  __device__ uint32_t B(int stage) const { return A(stage) + T::kABytes; }
+  __device__ uint32_t Staging(int group, int buffer) const {
+    return base + T::kStages * T::kStageBytes + static_cast<uint32_t>(group * 2 + buffer) * T::kBoxBytes;
+  }
+  __device__ uint32_t Barriers() const { return base + T::kStages * T::kStageBytes + T::kStagingBytes; }
+  __device__ uint32_t Full(int stage) const { return Barriers() + static_cast<uint32_t>(stage) * 8; }
+  __device__ uint32_t Empty(int stage) const { return Full(T::kStages + stage); }
+  __device__ uint32_t Staged(int group, int buffer) const { return Full(2 * T::kStages + group * 2 + buffer); }
+  __device__ uint32_t Drained(int group, int buffer) const { return Full(2 * T::kStages + 4 + group * 2 + buffer); }
+  // The leader's draws for the cluster's other CTA.
+  __device__ uint32_t DrawFull(int slot) const { return Full(2 * T::kStages + 8 + slot); }
+  __device__ uint32_t DrawEmpty(int slot) const { return Full(2 * T::kStages + 10 + slot); }
+  __device__ uint32_t Unit(int stage) const { return Full(2 * T::kStages + 12) + static_cast<uint32_t>(stage) * 4; }
+  __device__ uint32_t StagedUnit(int group, int buffer) const { return Unit(T::kStages + group * 2 + buffer); }
+  __device__ uint32_t DrawnUnit(int slot) const { return Unit(T::kStages + 4 + slot); }
+  static_assert(8 * (2 * T::kStages + 12) + 4 * (T::kStages + 6) <= T::kBarrierBytes);
+};
+
+__device__ __forceinline__ int LoadShared(uint32_t address) {
+  int value;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreSharedOwn(uint32_t address, int value) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+// A place in the ring of stages.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// A cluster's tile as one number: m | n << 16; -1: no more.
+template <class T>
+struct TilePlace {
+  int m, n;  // this CTA's, in tiles
+  __device__ __forceinline__ TilePlace(int unit, int cta)
+      : m((unit & 0xFFFF) * T::kClusterM + (T::kClusterM == 2 ? cta : 0)),
+        n((unit >> 16) * T::kClusterN + (T::kClusterN == 2 ? cta : 0)) {}
+};
+
+// The wait of warp 0 for words that other GPUs write. After an abort or a time-out nothing is waited for any more: the
+// kernel runs on to its end, and what it computes counts for nothing.
+struct WordWaiter {
+  const FusedMatmulParams& params;
+  bool given_up = false;
+  __device__ __forceinline__ void Wait(const uint64_t* word) {
+    if (given_up || static_cast<int64_t>(ptx::LoadAcquire(word) - params.epoch) >= 0) return;
+    uint64_t start = ptx::GlobalTimer(), asked = start;
+    while (static_cast<int64_t>(ptx::LoadAcquire(word) - params.epoch) < 0) {
+      uint64_t now = ptx::GlobalTimer();
+      if (now - asked < 64'000) continue;  // the abort word lies in host memory: ask seldom
+      asked = now;
+      if (params.abort_word != nullptr && ptx::LoadAcquire(params.abort_word) != 0) {
+        given_up = true;
+        return;
+      }
+      if (now - start > params.timeout_ns) {
+        given_up = true;
+        *params.failure = 1;
+        return;
+      }
+    }
+  }
+};
+
+// Warp 0, one thread.
+template <class T>
+__device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared, int cta) {
+  constexpr uint16_t kBoth = 3;
+  RingPlace<T::kStages> place;
+  WordWaiter waiter{params};
+  int draws = 0;
+
+  auto draw = [&]() -> uint32_t { return cta == 0 ? atomicAdd(params.ticket, 1u) : 0u; };
+  // What the ticket means, told to the cluster's other CTA; or what the leader told.
+  auto unit_of = [&](uint32_t ticket) -> int {
+    int slot = draws & 1;
+    uint32_t parity = (draws >> 1) & 1;
+    ++draws;
+    if (cta != 0) {
+      ptx::WaitCluster(shared.DrawFull(slot), parity);
+      int unit = LoadShared(shared.DrawnUnit(slot));
+      ptx::ArriveCluster(ptx::MapToCta(shared.DrawEmpty(slot), 0));
+      return unit;
+    }
+    int unit = -1;
+    if (ticket < static_cast<uint32_t>(params.units)) {
+      int b = 0;
+      while (b + 1 < params.bands && static_cast<int>(ticket) >= params.band[b + 1].first_unit) ++b;
+      const MatmulBand& band = params.band[b];
+      int in_band = static_cast<int>(ticket) - band.first_unit;
+      int n = in_band / band.m_tiles;
+      int m = band.first_m + in_band - n * band.m_tiles;
+      if (band.backwards != 0) n = params.units_n - 1 - n;
+      unit = m | n << 16;
+    } else if (ticket == static_cast<uint32_t>(params.units) + gridDim.x / T::kCluster - 1) {
+      *params.ticket = 0;  // every cluster has drawn its last
+    }
+    if (T::kCluster == 2) {
+      ptx::WaitCluster(shared.DrawEmpty(slot), parity ^ 1);
+      ptx::StoreShared(ptx::MapToCta(shared.DrawnUnit(slot), 1), unit);
+      ptx::ArriveCluster(ptx::MapToCta(shared.DrawFull(slot), 1));
+    }
+    return unit;
+  };
+
+  int unit = unit_of(draw());
+  while (unit >= 0) {
+    uint32_t next = draw();  // on its way during this tile
+    TilePlace<T> tile(unit, cta);
+    const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
+    int row = tile.m % params.tiles_m * kTileRows;
+    int column = tile.n * T::kTileN;
+    if (piece.ready != nullptr) {
+      waiter.Wait(piece.ready);
+      ptx::ProxyFence();  // TMA must not read from before the word
+    }
+    const CUtensorMap* a_map = &params.a[piece.a_map];
+    for (int block = 0; block < params.k_blocks; ++block, place.Next()) {
+      int stage = place.stage;
+      ptx::WaitCluster(shared.Empty(stage), place.phase ^ 1);
+      if (block == 0) StoreSharedOwn(shared.Unit(stage), unit);
+      uint32_t full = shared.Full(stage);
+      ptx::ArriveExpect(full, T::kStageBytes);
+      int k = block * T::kKBlock;
+      if constexpr (T::kClusterN == 2) {  // the CTAs share A: half each
+        ptx::LoadMulticast(a_map, shared.A(stage) + static_cast<uint32_t>(cta) * (T::kABytes / 2), full, k,
+                           row + cta * (kTileRows / 2), piece.a_slice, kBoth);
+      } else {
+        ptx::Load(a_map, shared.A(stage), full, k, row, piece.a_slice);
+      }
+      if constexpr (T::kAlongN) {
+        constexpr int kGroups = T::kTileN / 64;
+        if constexpr (T::kClusterM == 2) {
+#pragma unroll
+          for (int i = 0; i < kGroups / 2; ++i) {
+            int group = cta * (kGroups / 2) + i;
+            ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBoxBytes, full,
+                               column + group * 64, k, 0, kBoth);
+          }
+        } else {
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+            ptx::Load(&params.b, shared.B(stage) + group * T::kBoxBytes, full, column + group * 64, k, 0);
+          }
+        }
+      } else if constexpr (T::kClusterM == 2) {  // the CTAs share B
+        ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(cta) * (T::kBBytes / 2), full, k,
+                           column + cta * (T::kTileN / 2), 0, kBoth);
+      } else {
+        ptx::Load(&params.b, shared.B(stage), full, k, column, 0);
+      }
+    }
+    if constexpr (T::kSums) {
+      if (piece.first_slot >= 0) {
+        for (int source = 0; source < params.sources; ++source) {
+          waiter.Wait(params.arrived[source] + piece.first_slot);
+        }
+        ptx::ProxyFence();
+        for (int sub = 0; sub < T::kSubTiles; ++sub) {
+          for (int source = 0; source < params.sources; source += T::kSumsPerStage, place.Next()) {
+            int count = min(T::kSumsPerStage, params.sources - source);
+            ptx::WaitCluster(shared.Empty(place.stage), place.phase ^ 1);
+            uint32_t full = shared.Full(place.stage);
+            ptx::ArriveExpect(full, static_cast<uint32_t>(count) * T::kSumBytes);
+            for (int i = 0; i < count; ++i) {
+              ptx::Load(&params.slots, shared.A(place.stage) + static_cast<uint32_t>(i) * T::kSumBytes, full,
+                        column + sub * 64, row, piece.first_slot + source + i);
+            }
+          }
+        }
+      }
+    }
+    unit = unit_of(next);
+  }
+  ptx::WaitCluster(shared.Empty(place.stage), place.phase ^ 1);
+  StoreSharedOwn(shared.Unit(place.stage), -1);
+  ptx::Arrive(shared.Full(place.stage));
+}
+
+// One thread a warpgroup `group` of those that compute.
+template <class T>
+__device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, const FusedShared<T>& shared, int group,
+                                           int cta) {
+  for (int box = 0;; ++box) {
+    int buffer = box & 1;
+    ptx::Wait(shared.Staged(group, buffer), (box >> 1) & 1);
+    int unit = LoadShared(shared.StagedUnit(group, buffer));
+    if (unit < 0) break;
+    TilePlace<T> tile(unit, cta);
+    int index = tile.m / params.tiles_m;
+    const MatmulPiece& piece = params.piece[index];
+    int sub = box % T::kSubTiles;
+    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer), tile.n * T::kTileN + sub * 64,
+               tile.m % params.tiles_m * kTileRows + group * 64, piece.out_slice);
+    ptx::CommitStores();
+    ptx::WaitStoresRead<1>();
+    if (box > 0) ptx::Arrive(shared.Drained(group, buffer ^ 1));
+    if (sub == T::kSubTiles - 1 && piece.done != nullptr) {
+      ptx::WaitStoresComplete();
+      ptx::ProxyFence();
+      ptx::SystemFence();
+      if (atomicAdd(&params.counters[index], 1u) + 1 == static_cast<uint32_t>(params.tiles_per_piece) * 2) {
+        params.counters[index] = 0;
+        ptx::SystemFence();
+        ptx::StoreRelease(piece.done, params.epoch);
+      }
+    }
+  }
+  ptx::WaitStoresComplete();
+}
+
+template <class Out>
+__device__ __forceinline__ uint32_t Pack(float low, float high) {
+  if constexpr (std::is_same_v<Out, __half>) {
+    __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<uint32_t*>(&pair);
+  } else {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t*>(&pair);
+  }
+}
+template <class Out>
+__device__ __forceinline__ float2 Unpack(uint32_t bits) {
+  if constexpr (std::is_same_v<Out, __half>) {
+    return __half22float2(*reinterpret_cast<__half2*>(&bits));
+  } else {
+    return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&bits));
+  }
+}
+
+// Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
+template <class T>
+__device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta) {
+  int thread = threadIdx.x & 127, warp = thread >> 5, lane = thread & 31;
+  RingPlace<T::kStages> place;
+  // A stage is free when the computing warpgroups of all CTAs that it is loaded for have read it.
+  auto release = [&](int stage) {
+    if constexpr (T::kCluster == 2) {
+      if (thread < 2) ptx::ArriveCluster(ptx::MapToCta(shared.Empty(stage), static_cast<uint32_t>(thread)));
+    } else {
+      if (thread == 0) ptx::Arrive(shared.Empty(stage));
+    }
+  };
+  // This lane's row and 16-byte column in 16×16 elements of a box, for ldmatrix and stmatrix.
+  int row = warp * 16 + (lane & 15), half = lane >> 4;
+  uint32_t row_offset = static_cast<uint32_t>(row) * 128;
+  auto chunk = [&](int pair) { return row_offset + ((static_cast<uint32_t>(pair * 2 + half) ^ (row & 7)) << 4); };
+
+  int box = 0;
+  float d[T::kTileN / 2];
+  while (true) {
+    ptx::Wait(shared.Full(place.stage), place.phase);
+    int unit = LoadShared(shared.Unit(place.stage));
+    if (unit < 0) break;
+    int last = 0;
+    for (int block = 0; block < params.k_blocks; ++block) {
+      int stage = place.stage;
+      ptx::Wait(shared.Full(stage), place.phase);
+      uint64_t a = ptx::DescriptorAlongK(shared.A(stage) + static_cast<uint32_t>(group) * (T::kABytes / 2));
+      uint64_t b = T::kAlongN ? ptx::DescriptorAlongN(shared.B(stage), T::kBoxBytes)
+                              : ptx::DescriptorAlongK(shared.B(stage));
+      ptx::WgmmaFence();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {  // 32 bytes of K each
+        ptx::Wgmma<T::kAlongN>(typename T::Element(), d, a + 2 * k, b + (T::kAlongN ? 128 : 2) * k, block + k);
+      }
+      ptx::WgmmaCommit();
+      ptx::WgmmaWait<1>();
+      if (block > 0) release(last);
+      last = stage;
+      place.Next();
+    }
+    ptx::WgmmaWait<0>();
+    release(last);
+
+    bool sums = false;
+    if constexpr (T::kSums) {
+      TilePlace<T> tile(unit, cta);
+      sums = params.piece[tile.m / params.tiles_m].first_slot >= 0;
+    }
+#pragma unroll
+    for (int sub = 0; sub < T::kSubTiles; ++sub, ++box) {
+      float c[32];
+#pragma unroll
+      for (int i = 0; i < 32; ++i) c[i] = d[sub * 32 + i] * params.alpha;
+      if constexpr (T::kSums) {
+        if (sums) {
+          float total[32];
+#pragma unroll
+          for (int i = 0; i < 32; ++i) total[i] = params.position == 0 ? c[i] : 0.0f;
+          for (int source = 0; source < params.sources; ++source) {
+            int in_stage = source % T::kSumsPerStage;
+            if (in_stage == 0) ptx::Wait(shared.Full(place.stage), place.phase);
+            uint32_t from = shared.A(place.stage) + static_cast<uint32_t>(in_stage) * T::kSumBytes +
+                            static_cast<uint32_t>(group) * T::kBoxBytes;
+#pragma unroll
+            for (int pair = 0; pair < 4; ++pair) {
+              uint32_t bits[4];
+              ptx::LoadMatrices(from + chunk(pair), bits);
+#pragma unroll
+              for (int i = 0; i < 4; ++i) {
+                float2 value = Unpack<typename T::Out>(bits[i]);
+                total[pair * 8 + i * 2] += value.x;
+                total[pair * 8 + i * 2 + 1] += value.y;
+              }
+            }
+            if (source + 1 == params.position) {
+#pragma unroll
+              for (int i = 0; i < 32; ++i) total[i] += c[i];
+            }
+            if (in_stage == T::kSumsPerStage - 1 || source == params.sources - 1) {
+              asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+              release(place.stage);
+              place.Next();
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < 32; ++i) c[i] = total[i];
+        }
+      }
+      int buffer = box & 1;
+      ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
+      uint32_t to = shared.Staging(group, buffer);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const float* v = &c[pair * 8];
+        ptx::StoreMatrices(to + chunk(pair), Pack<typename T::Out>(v[0], v[1]), Pack<typename T::Out>(v[2], v[3]),
+                           Pack<typename T::Out>(v[4], v[5]), Pack<typename T::Out>(v[6], v[7]));
+      }
+      ptx::ProxyFenceShared();
+      if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), unit);
+      __syncwarp();
+      if (lane == 0) ptx::Arrive(shared.Staged(group, buffer));
+    }
+  }
+  int buffer = box & 1;
+  ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
+  if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), -1);
+  __syncwarp();
+  if (lane == 0) ptx::Arrive(shared.Staged(group, buffer));
+}
+
+template <class T>
+__global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
+    FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
+  extern __shared__ uint8_t raw[];
+  FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
+  int cta = T::kCluster == 1 ? 0 : static_cast<int>(ptx::ClusterRank());
+  int warpgroup = threadIdx.x >> 7;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < T::kStages; ++stage) {
+      ptx::BarrierInit(shared.Full(stage), 1);
+      ptx::BarrierInit(shared.Empty(stage), 2 * T::kCluster);
+    }
+    for (int i = 0; i < 4; ++i) {
+      ptx::BarrierInit(shared.Staged(i >> 1, i & 1), 4);
+      ptx::BarrierInit(shared.Drained(i >> 1, i & 1), 1);
+    }
+    for (int slot = 0; slot < 2; ++slot) {
+      ptx::BarrierInit(shared.DrawFull(slot), 1);
+      ptx::BarrierInit(shared.DrawEmpty(slot), 1);
+    }
+    ptx::BarrierInitFence();
+    for (int i = 0; i < 2; ++i) {
+      ptx::PrefetchMap(&params.a[i]);
+      ptx::PrefetchMap(&params.out[i]);
+    }
+    ptx::PrefetchMap(&params.b);
+    if (T::kSums) ptx::PrefetchMap(&params.slots);
+  }
+  __syncthreads();
+  if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
+
+  if (warpgroup == 0) {
+    ptx::GiveRegisters<40>();
+    int warp = threadIdx.x >> 5;
+    if ((threadIdx.x & 31) == 0) {
+      if (warp == 0) Produce<T>(params, shared, cta);
+      if (warp == 1 || warp == 2) StoreTiles<T>(params, shared, warp - 1, cta);
+    }
+    __syncwarp();
+  } else {
+    ptx::TakeRegisters<232>();
+    Compute<T>(params, shared, warpgroup - 1, cta);
+  }
+  // No CTA may end while the other still arrives on its barriers or loads for it.
+  if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,76 @@
+// File: fused_matmul.h
+//
+// What the fused matmul kernel is given at a launch, and the table of its variants. The kernel computes C = alpha·A·B by
+// tiles of 128 rows in an order that the host chooses, waits for rows of A that other GPUs deliver, tells when rows of C
+// are complete, and adds other GPUs' partial sums to rows that it owns.
+//
+// The rows of C are cut into *pieces* of equal height, the unit of waiting and telling; a piece's rows are one slice
+// (the third dimension) of the tensor maps, so that no tile writes beyond its piece. M-tiles are numbered through all
+// pieces in the order in which they are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together:
+// n after n, all its m-tiles for each.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem::cuda {
+
+inline constexpr int kMostPieces = 32;
+inline constexpr int kMostBands = 32;
+inline constexpr int kMostRanks = 8;
+inline constexpr int kTileRows = 128;
+
+struct MatmulPiece {
+  const uint64_t* ready;  // A's rows may be read once *ready >= epoch (cyclic); null: at once
+  uint64_t* done;         // set to the epoch when all rows of C are written; null: nobody asks
+  int16_t a_map, a_slice;
+  int16_t out_map, out_slice;
+  // First of the `sources` slices of `slots` with the other ranks' sums, in rank order; -1: none are added.
+  int16_t first_slot;
+  int16_t unused[3];
+};
+
+struct MatmulBand {
+  int32_t first_unit;  // clusters' tiles before this band
+  int16_t first_m;     // in clusters' tiles, as m_tiles
+  int16_t m_tiles;
+  int32_t backwards;   // walks N from its end
+};
+
+struct FusedMatmulParams {
+  CUtensorMap a[2], b, out[2], slots;
+  MatmulPiece piece[kMostPieces];
+  MatmulBand band[kMostBands];
+  const uint64_t* arrived[kMostRanks];  // of source s for the piece of slots f: arrived[s][f], >= epoch when it is there
+  int32_t bands;
+  int32_t units;            // clusters' tiles in all
+  int32_t units_n;          // clusters' tiles along N
+  int32_t tiles_m;          // of a piece; a multiple of the cluster's
+  int32_t tiles_per_piece;  // CTAs' tiles
+  int32_t k_blocks;
+  int32_t sources;          // other ranks whose sums are added
+  int32_t position;         // of the own sum among them: before source `position`
+  float alpha;
+  uint64_t epoch;
+  const uint64_t* abort_word;  // non-zero ends every wait; null: none
+  uint64_t timeout_ns;         // the longest wait
+  uint32_t* failure;           // set to 1 when a wait timed out
+  // Device memory, zero before the first launch, which every launch leaves zero: one, and one a piece.
+  uint32_t* ticket;
+  uint32_t* counters;
+};
+
+// One compiled kernel.
+struct FusedVariant {
+  uint8_t type, out_type;  // DType of A and B, of C and partial sums
+  bool b_along_n;          // B's rows of N elements are contiguous, else its columns of K
+  int tile_n, cluster_m, cluster_n;
+  bool sums;               // adds partial sums
+  int k_block;             // elements
+  size_t shared_bytes;
+  const void* kernel;      // for cudaLaunchKernel
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,202 @@
+#include "kernels/cuda/native/native_matmul.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+
+namespace tandem::cuda {
+
+#define TANDEM_FUSED_VARIANTS(X) \
+  X(bf16_k_256_1x1) X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) \
+  X(bf16_n_256_1x1) X(bf16_n_256_2x1) X(bf16_n_256_1x2) X(bf16_n_256_2x1_sums)
+#define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
+TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
+#undef TANDEM_DECLARE
+
+namespace {
+
+Status RuntimeStatus(const char* call, cudaError_t error) {
+  if (error == cudaSuccess) return Status::Ok();
+  return Internal(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
+}
+
+using EncodeTiled = decltype(&::cuTensorMapEncodeTiled);
+
+// The runtime that launches the kernels also finds the driver's function.
+Result<EncodeTiled> FindEncodeTiled() {
+  static const auto found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(function) : nullptr;
+  }();
+  if (found == nullptr) return Unavailable("the driver has no cuTensorMapEncodeTiled");
+  return found;
+}
+
+CUtensorMapDataType MapType(DType type) {
+  if (type == DType::kBf16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return type == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
+// A map of `slices` of rows × columns, loaded in boxes of box_rows × 128 bytes with 128-byte swizzle.
+Status MakeMap(const char* what, const MatrixSlices& matrix, DType type, int64_t columns, int64_t rows, int box_rows,
+               CUtensorMap* map) {
+  TANDEM_ASSIGN_OR_RETURN(EncodeTiled encode, FindEncodeTiled());
+  auto element = static_cast<uint64_t>(DTypeBytes(type));
+  auto bytes = [&](int64_t elements) { return static_cast<cuuint64_t>(elements) * element; };
+  int64_t slice_pitch = matrix.slices > 1 ? matrix.slice_pitch : matrix.pitch * rows;
+  if (reinterpret_cast<uintptr_t>(matrix.data) % 16 != 0 || bytes(matrix.pitch) % 16 != 0 || bytes(slice_pitch) % 16 != 0) {
+    return InvalidArgument(std::string(what) + " is not aligned to 16 bytes in address and pitch");
+  }
+  cuuint64_t extent[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
+                          static_cast<cuuint64_t>(matrix.slices)};
+  cuuint64_t pitch[2] = {bytes(matrix.pitch), bytes(slice_pitch)};
+  cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / element), static_cast<cuuint32_t>(box_rows), 1};
+  cuuint32_t step[3] = {1, 1, 1};
+  CUresult result =
+      encode(map, MapType(type), 3, const_cast<void*>(matrix.data), extent, pitch, box, step,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return InvalidArgument(std::string("cuTensorMapEncodeTiled refuses ") + what + ": error " +
+                           std::to_string(static_cast<int>(result)) + ", " + std::to_string(columns) + " columns, " +
+                           std::to_string(rows) + " rows, pitch " + std::to_string(pitch[0]) + " bytes");
+  }
+  return Status::Ok();
+}
+
+int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
+
+int SmCount() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 0;
+  return count;
+}
+
+bool NeedsSums(const FusedMatmul& matmul) {
+  return std::any_of(matmul.pieces.begin(), matmul.pieces.end(),
+                     [](const MatmulPiece& piece) { return piece.first_slot >= 0; });
+}
+
+}  // namespace
+
+std::span<const FusedVariant> FusedVariants() {
+  static const std::vector<FusedVariant> variants = {
+#define TANDEM_CALL(name) FusedVariant_##name(),
+      TANDEM_FUSED_VARIANTS(TANDEM_CALL)
+#undef TANDEM_CALL
+  };
+  return variants;
+}
+
+Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
+  const FusedVariant* found = nullptr;
+  for (const FusedVariant& variant : FusedVariants()) {
+    if (variant.type != static_cast<uint8_t>(matmul.type) || variant.out_type != static_cast<uint8_t>(matmul.out_type) ||
+        variant.b_along_n != matmul.b_along_n || variant.tile_n != matmul.tiling.tile_n ||
+        variant.cluster_m != matmul.tiling.cluster_m || variant.cluster_n != matmul.tiling.cluster_n) {
+      continue;
+    }
+    bool sums = NeedsSums(matmul);
+    if (sums && !variant.sums) continue;
+    if (found == nullptr || variant.sums == sums) found = &variant;
+  }
+  if (found != nullptr) return found;
+  return Unimplemented("no fused kernel for " + std::string(DTypeName(matmul.type)) + " to " +
+                       std::string(DTypeName(matmul.out_type)) + (matmul.b_along_n ? ", B's rows" : ", B's columns") +
+                       " contiguous, tiles of 128×" + std::to_string(matmul.tiling.tile_n) + ", clusters of " +
+                       std::to_string(matmul.tiling.cluster_m) + "×" + std::to_string(matmul.tiling.cluster_n));
+}
+
+Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant) {
+  if (matmul.rows <= 0 || matmul.n <= 0 || matmul.k <= 0) return InvalidArgument("an empty product");
+  if (matmul.pieces.empty() || matmul.pieces.size() > kMostPieces) {
+    return InvalidArgument(std::to_string(matmul.pieces.size()) + " pieces");
+  }
+  if (matmul.arrived.size() > kMostRanks - 1) return InvalidArgument("too many sources of partial sums");
+  FusedMatmulParams params = {};
+  const DType type = matmul.type, out_type = matmul.out_type;
+  for (int i = 0; i < 2; ++i) {
+    if (matmul.a[i].data != nullptr) {
+      TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], type, matmul.k, matmul.rows, kTileRows / variant.cluster_n,
+                                     &params.a[i]));
+    }
+    if (matmul.out[i].data != nullptr) {
+      TANDEM_RETURN_IF_ERROR(MakeMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i]));
+    }
+  }
+  if (matmul.b_along_n) {
+    TANDEM_RETURN_IF_ERROR(MakeMap("B", matmul.b, type, matmul.n, matmul.k, 64, &params.b));
+  } else {
+    TANDEM_RETURN_IF_ERROR(
+        MakeMap("B", matmul.b, type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
+  }
+  if (matmul.slots.data != nullptr) {
+    TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows, &params.slots));
+  }
+  std::copy(matmul.pieces.begin(), matmul.pieces.end(), params.piece);
+  std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
+
+  int64_t units_m = Blocks(matmul.rows, int64_t{kTileRows} * variant.cluster_m);  // of a piece
+  params.units_n = static_cast<int32_t>(Blocks(matmul.n, int64_t{variant.tile_n} * variant.cluster_n));
+  params.tiles_m = static_cast<int32_t>(units_m) * variant.cluster_m;
+  params.tiles_per_piece = static_cast<int32_t>(units_m) * params.units_n * variant.cluster_m * variant.cluster_n;
+  params.k_blocks = static_cast<int32_t>(Blocks(matmul.k, variant.k_block));
+  // A run is cut into bands of equal height, as near to the wanted one as can be.
+  int64_t wanted = std::max(1, matmul.tiling.band_tiles / variant.cluster_m);
+  for (const PieceRun& run : matmul.runs) {
+    int64_t height = units_m * run.count;
+    int64_t bands = Blocks(height, wanted);
+    for (int64_t i = 0; i < bands; ++i) {
+      if (params.bands == kMostBands) return InvalidArgument("too many bands");
+      int64_t first = height * i / bands, end = height * (i + 1) / bands;
+      MatmulBand& band = params.band[params.bands];
+      band.first_unit = params.units;
+      band.first_m = static_cast<int16_t>(units_m * run.first + first);
+      band.m_tiles = static_cast<int16_t>(end - first);
+      band.backwards = params.bands & 1;  // what of B the last band ended with is still in L2
+      params.units += static_cast<int32_t>(end - first) * params.units_n;
+      ++params.bands;
+    }
+  }
+  params.sources = static_cast<int32_t>(matmul.arrived.size());
+  params.position = matmul.position;
+  params.alpha = matmul.alpha;
+  params.epoch = matmul.epoch;
+  params.abort_word = matmul.abort_word;
+  params.timeout_ns = matmul.timeout_ns;
+  auto* state = static_cast<uint32_t*>(matmul.state);
+  params.ticket = state;
+  params.failure = state + 1;
+  params.counters = state + 32;
+  return params;
+}
+
+Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas, CUstream_st* stream) {
+  int cluster = variant.cluster_m * variant.cluster_n;
+  if (ctas <= 0) ctas = SmCount();
+  ctas = std::min(ctas, params.units * cluster) / cluster * cluster;
+  if (ctas <= 0) return InvalidArgument("no CTA to run on");
+  auto* copy = const_cast<FusedMatmulParams*>(&params);
+  void* arguments[] = {copy};
+  return RuntimeStatus("cudaLaunchKernel",
+                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)), dim3(384), arguments,
+                                        variant.shared_bytes, stream));
+}
+
+Status LoadFusedKernels() {
+  for (const FusedVariant& variant : FusedVariants()) {
+    TANDEM_RETURN_IF_ERROR(RuntimeStatus(
+        "cudaFuncSetAttribute", cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                     static_cast<int>(variant.shared_bytes))));
+    cudaFuncAttributes attributes = {};
+    TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel)));
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,79 @@
+// File: native_matmul.h
+//
+// The fused matmul kernel's host side: which products it takes, how its parameters are made, and its launch.
+//
+// Thread rule: thread-safe; calls act on the current context's device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/native/fused_matmul.h"
+#include "tandem/dtype.h"
+#include "tandem/status.h"
+
+struct CUstream_st;
+
+namespace tandem::cuda {
+
+// Slices of a matrix whose rows are contiguous: element (slice, row, column) lies at data + slice * slice_pitch +
+// row * pitch + column, in elements. Addresses and pitches must be multiples of 16 bytes.
+struct MatrixSlices {
+  const void* data = nullptr;
+  int64_t pitch = 0;
+  int64_t slices = 1;
+  int64_t slice_pitch = 0;
+};
+
+// Which compiled kernel, and how its tiles are walked.
+struct FusedTiling {
+  int tile_n = 256;
+  int cluster_m = 2, cluster_n = 1;
+  int ctas = 0;         // 0: one an SM
+  int band_tiles = 16;  // M-tiles that are walked together at most
+};
+
+// A run of pieces that may share bands: they are expected to be ready together.
+struct PieceRun {
+  int first = 0, count = 0;
+};
+
+struct FusedMatmul {
+  DType type = DType::kBf16, out_type = DType::kBf16;
+  bool b_along_n = true;  // B is [K, N] with contiguous rows; else with contiguous columns (pitch: between columns)
+  int64_t rows = 0;       // of a piece
+  int64_t n = 0, k = 0;
+  MatrixSlices a[2], b, out[2], slots;
+  std::vector<MatmulPiece> pieces;  // in the order in which they are run
+  std::vector<PieceRun> runs;       // all pieces, in order
+  std::vector<const uint64_t*> arrived;  // by source; its size is the number of sources
+  int position = 0;                      // of the own sum among the sources
+  float alpha = 1.0f;
+  uint64_t epoch = 0;
+  const uint64_t* abort_word = nullptr;
+  uint64_t timeout_ns = 60'000'000'000;
+  // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
+  void* state = nullptr;
+  FusedTiling tiling;
+};
+
+inline constexpr size_t kFusedStateBytes = 4096;
+
+// All compiled variants. Empty on a device that is no Hopper.
+std::span<const FusedVariant> FusedVariants();
+
+// The variant for `matmul`'s types, layout, tiling and sums. UNIMPLEMENTED names what there is none for.
+Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
+
+// Makes a launch's parameters. INVALID_ARGUMENT when a matrix is not aligned, or there are too many pieces or bands.
+Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant);
+
+// Enqueues the kernel on `ctas` CTAs (0: one an SM).
+Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas, CUstream_st* stream);
+
+// Loads every variant into the current context: see LoadKernels (device/launch.h).
+Status LoadFusedKernels();
+
+}  // namespace tandem::cuda
