@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +25,9 @@
 #include "tandem/status.h"
 
 namespace tandem {
+
+// The detail's reason of a status that only a new process mends.
+inline constexpr char kContextLost[] = "CONTEXT_LOST";
 
 // A 64-bit word that lanes write and wait on; in device memory or in host memory that the device can reach.
 using Word = std::atomic<uint64_t>;
@@ -74,6 +79,44 @@ struct NcclArgs {
   Communicator* communicator = nullptr;
 };
 
+// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …), in this order, fp32 accumulators, one rounding; one
+// source at scale 1 is a copy. Equal extents, one dtype.
+struct CollectiveItem {
+  std::vector<DeviceView> sources, destinations;
+  float scale = 1.0f;
+};
+
+// Waits for words of this rank's area, then items, then writes of the epoch to peers' words. The words are those of block
+// 0; block b's lie b * CollectiveArgs::word_stride further.
+struct CollectivePhase {
+  std::vector<Word*> waits, signals;
+  std::vector<CollectiveItem> items;
+};
+
+// How small data travels with its flag beside it; see PacketShape of the CUDA kernels.
+enum class PacketExchange : uint8_t { kNone = 0, kSum = 1, kGather = 2, kTwoShot = 3 };
+
+// A whole collective as one kernel of each rank: see plan::CollectiveStep. Either phases, or a packet exchange: piece p
+// of `pieces` elements goes from source[p] to rank p, and what comes from rank p ends in destination[p] (kSum: the sum of
+// all in destination[rank]).
+struct CollectiveArgs {
+  DType dtype = DType::kF32;
+  int blocks = 1;            // equal on all ranks
+  int word_stride = 1;
+  std::vector<CollectivePhase> phases;
+
+  PacketExchange exchange = PacketExchange::kNone;
+  int rank = 0, world_size = 1;
+  float scale = 1.0f;
+  std::vector<int64_t> pieces;             // by rank, elements
+  std::vector<DeviceView> source, destination;  // contiguous
+  std::vector<std::byte*> packets;         // by rank: its packets of this launch's half, as mapped here
+  size_t packet_bytes = 0;                 // of the half
+
+  uint64_t epoch = 0;
+  const Word* abort_word = nullptr;        // non-zero ends the kernel's waits; null: nothing does
+};
+
 // A point in a lane's work. Created once, recorded many times; a wait sees the latest record made before it.
 class Event {
  public:
@@ -97,6 +140,10 @@ class Lane {
   virtual Status Matmul(const MatmulArgs& args) = 0;
   virtual Status Reduce(const ReduceArgs& args) = 0;
   virtual Status Nccl(const NcclArgs& args) = 0;
+  // One kernel for a whole collective, if Backend::HasCollective() says so. Lanes of peers must run theirs at the same time.
+  virtual Status Collective(const CollectiveArgs& /*args*/) {
+    return Unimplemented("this backend runs collectives step by step");
+  }
   virtual Status Record(Event* event) = 0;
   virtual Status Wait(Event* event) = 0;
 };
@@ -107,20 +154,26 @@ class Segment {
   virtual ~Segment() = default;
   virtual std::byte* data() const = 0;
   virtual size_t bytes() const = 0;
+  // True when letting go of it may block behind every lane: do that only while no lane holds work.
+  virtual bool ReleaseBlocks() const { return false; }
 };
 
 // The group's handle on NCCL or its stand-in. Aborting ends every collective in flight, here and on the peers.
 class Communicator {
  public:
   virtual ~Communicator() = default;
+  // Returns at once, also while lanes wait.
   virtual void Abort() = 0;
+  // True once the peers' communicators have met: collectives can be enqueued. An error when they never will.
+  virtual Result<bool> Ready() { return true; }
 };
 
 // What a communicator of the host's stand-in shares with its peers; NCCL takes `unique_id` instead.
 struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
-  std::string unique_id;                 // NCCL's 128 bytes; empty on the host
+  std::string unique_id;                 // Backend::MakeUniqueId's of one rank; empty on the host
+  std::map<std::string, std::string> config;  // the group's options; the backend takes those that it knows
   std::vector<std::byte*> scratch;       // host: every rank's scratch area, scratch_bytes long, zeroed at creation
   size_t scratch_bytes = 0;
   const Word* abort_word = nullptr;      // non-zero ends every wait of the stand-in
@@ -152,11 +205,17 @@ class Backend {
   // `priority`: lower is more urgent, 0 the highest.
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
+  // What the ranks of a new communicator share; empty where they need nothing.
+  virtual Result<std::string> MakeUniqueId() { return std::string(); }
+  // Begins to make a communicator and returns; see Communicator::Ready.
   virtual Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) = 0;
   // Chooses and loads what a product of this shape needs, so that Lane::Matmul finds it: a backend that loads kernels
   // lazily must not do so beside a lane that waits. Reads extents, strides, dtypes and flags; addresses may be null.
   // May take milliseconds; called when a program is prepared, never between the steps of a launch.
   virtual Status PrepareMatmul(const MatmulArgs&) { return Status::Ok(); }
+  // True when lanes take CollectiveArgs of this kind; else the steps of the expansion are run. Depends on nothing but the
+  // arguments' types and numbers, so that all ranks of a group decide alike.
+  virtual bool HasCollective(const CollectiveArgs&) const { return false; }
   // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages.
   virtual Status RegisterHostMemory(void* /*address*/, size_t /*bytes*/) { return Status::Ok(); }
   // Takes it back. May block behind every lane: only while no lane holds work.
@@ -167,6 +226,21 @@ class Backend {
     word->store(value, std::memory_order_release);
     return Status::Ok();
   }
+  // The same for `count` words from `words` on. Words that others write meanwhile have either value afterwards.
+  virtual Status FillWords(Word* words, uint64_t value, size_t count) {
+    for (size_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(StoreWord(words + i, value));
+    return Status::Ok();
+  }
+  // Zeroes memory of a segment and waits until that is done. No lane may be using it.
+  virtual Status ClearMemory(std::byte* data, size_t bytes) {
+    std::memset(data, 0, bytes);
+    return Status::Ok();
+  }
+  // OK while the device works for this process. ABORTED with reason kContextLost once it never will again: a fault of this
+  // process, or under MPS of any other on the device. Asked again and again; takes about a microsecond.
+  virtual Status Health() { return Status::Ok(); }
+  // How often Health is to be asked, also while nothing runs; 0: never.
+  virtual int64_t HealthPeriodNs() const { return 0; }
   // Bytes of device memory in all.
   virtual size_t MemoryBytes() const = 0;
   // Bytes of device memory that this process takes without its segments (contexts, libraries, scratch); 0: not known.

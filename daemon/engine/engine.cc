@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/engine/polling_pause.h"
@@ -47,17 +48,25 @@ bool Engine::MustPoll() const {
   return queue_ && (queue_->Pending() || channels_->HasWaiting() || channels_->HasCaptured());
 }
 
+void Engine::CheckHealth(uint64_t now_ns) {
+  const auto period_ns = static_cast<uint64_t>(backend_ ? backend_->HealthPeriodNs() : 0);
+  if (period_ns == 0 || now_ns - last_health_ns_ < period_ns) return;
+  last_health_ns_ = now_ns;
+  health_ = backend_->Health();
+}
+
 void Engine::Sleep() {
   waiters_.clear();
   link_.PrepareSleep();
   waiters_.push_back({link_.sleep_word(), 1});
   bool news = link_.HasNews() || link_.Ended() || !link_.Flush();
   int64_t timeout_ns = kLongestSleepNs;
+  if (backend_ && backend_->HealthPeriodNs() > 0) timeout_ns = std::min(timeout_ns, backend_->HealthPeriodNs());
   if (queue_) {
     std::atomic<uint32_t>* log_word = queue_->log().sleep_word(gpu_);
     log_word->store(1, std::memory_order_seq_cst);
     waiters_.push_back({log_word, 1});
-    if (!channels_->PrepareSleep(&waiters_, &news)) timeout_ns = kCrowdedSleepNs;
+    if (!channels_->PrepareSleep(&waiters_, &news)) timeout_ns = std::min(timeout_ns, kCrowdedSleepNs);
     news |= queue_->LogHasNews();
   }
   if (!news) FutexWaitAny(waiters_, timeout_ns);
@@ -84,6 +93,8 @@ Status Engine::Run() {
         channels_->Beat(now);
         last_beat_ns = now;
       }
+      CheckHealth(now);
+      if (!health_.ok()) break;
       if (any) continue;
       if (MustPoll()) {
         bool only_captured = channels_ && channels_->HasCaptured() && !channels_->HasWaiting() &&
@@ -96,12 +107,26 @@ Status Engine::Run() {
     }
   }
   Status fatal = queue_ ? queue_->fatal() : Status::Ok();
+  if (!health_.ok()) fatal = health_;
+  if (!fatal.ok()) {
+    v1::Message message;
+    message.mutable_ended()->set_code(static_cast<int>(fatal.code()));
+    message.mutable_ended()->set_message(fatal.message());
+    message.mutable_ended()->set_reason(fatal.detail().reason);
+    link_.Send(message);
+  }
   ShutDown();
   return fatal;
 }
 
 void Engine::ShutDown() {
   if (!queue_) return;
+  if (!health_.ok()) {
+    // Nothing on the lanes will ever end, and a call for the device (aborting NCCL, say) might not return.
+    link_.Flush();
+    channels_->ReleaseAll(Code::kAborted, "the engine has lost its GPU context: " + health_.message());
+    return;
+  }
   const char* why = stopping_ ? "the engine was stopped" : "the engine ended with its daemon";
   Code code = Code::kUnavailable;
   for (uint64_t id : queue_->GroupIds()) queue_->Break(queue_->FindGroup(id), {Status(code, why), -1});

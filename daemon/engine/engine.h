@@ -41,8 +41,9 @@ class Engine : private LaunchListener {
   Engine(UniqueFd socket, BackendFactory factory);
   ~Engine() override;
 
-  // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped it). Before
-  // it returns, lanes are released and waiting streams are told. OK after Stop or the end of the socket.
+  // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped it, the GPU
+  // context is lost). Before it returns, lanes are released, waiting streams are told, and tandemd is told of a failure.
+  // OK after Stop or the end of the socket; reason kContextLost when the GPU does nothing more for this process.
   Status Run();
 
  private:
@@ -76,6 +77,8 @@ class Engine : private LaunchListener {
   // The loop.
   bool Step();
   bool MustPoll() const;
+  // Asks the backend for its health when it is time; a failure ends the engine.
+  void CheckHealth(uint64_t now_ns);
   void Sleep();
   void ShutDown();
 
@@ -88,6 +91,8 @@ class Engine : private LaunchListener {
   std::unique_ptr<ChannelServer> channels_;
   std::vector<PendingAck> pending_acks_;
   bool stopping_ = false;
+  Status health_;  // not OK: the device does nothing more for this process
+  uint64_t last_health_ns_ = 0;
   std::vector<FutexWaiter> waiters_;  // scratch
 };
 

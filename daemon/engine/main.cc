@@ -51,5 +51,5 @@ int main(int argc, char** argv) {
   if (!status.ok()) std::fprintf(stderr, "tandem-engine: %s\n", status.ToString().c_str());
   // Skips destructors of queues whose tasks may be stuck for good: the kernel takes everything back.
   std::fflush(nullptr);
-  std::_Exit(status.ok() ? 0 : 1);
+  std::_Exit(status.ok() ? 0 : status.detail().reason == tandem::kContextLost ? 3 : 1);
 }

@@ -174,6 +174,7 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
     case Message::kLaunchDone:
     case Message::kLaunchFailed:
     case Message::kLate:
+    case Message::kEnded:
       break;
     case Message::MESSAGE_NOT_SET:
       return Unavailable("the engine sent a message of an unknown kind");

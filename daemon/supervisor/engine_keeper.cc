@@ -17,6 +17,24 @@ using engine::v1::Command;
 using engine::v1::Message;
 using std::chrono::milliseconds;
 
+namespace {
+
+// A life of this length shows that nothing is in the way any more.
+constexpr std::chrono::seconds kLongLife{1};
+constexpr std::chrono::seconds kBlockedLogPeriod{10};
+
+// Reasons of a refusal to start that lie in other processes, or in the MPS server: they pass without us.
+bool IsBlocked(const std::string& reason) {
+  for (const char* known : {"CUDA_ERROR_MPS_SERVER_NOT_READY", "CUDA_ERROR_MPS_CONNECTION_FAILED",
+                            "CUDA_ERROR_MPS_RPC_FAILURE", "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
+                            "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED", "CUDA_ERROR_DEVICE_UNAVAILABLE"}) {
+    if (reason == known) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 EngineKeeper::EngineKeeper(int gpu, const EngineSettings& settings, int order_log, EngineSeat seat,
                            EngineListener& listener)
     : gpu_(gpu), settings_(settings), order_log_(order_log), seat_(std::move(seat)), listener_(listener) {
@@ -43,6 +61,10 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
     case EngineState::kStarting: text += "starting"; break;
     case EngineState::kFused: text += "held down after a crash loop"; break;
     default: text += "down"; break;
+  }
+  if (!status_.blocked.empty()) {
+    text += " and cannot start yet: " + status_.blocked;
+    return Unavailable(text).WithDetail({"ENGINE_BLOCKED", seat_.gpu_uuid, "", 0, 0});
   }
   if (!status_.last_exit.empty()) text += " (last end: " + status_.last_exit + ")";
   return Unavailable(text).WithDetail({"ENGINE_DOWN", seat_.gpu_uuid, "", 0, 0});
@@ -86,30 +108,65 @@ void EngineKeeper::Log(SupervisorLogSeverity severity, const std::string& text) 
 void EngineKeeper::Run() {
   RestartPolicy policy(settings_.restart);
   while (!stopping()) {
-    std::string reason = RunOnce();
+    Life life = RunOnce();
     if (stopping()) break;
-    auto delay = policy.OnCrash(Clock::now());
+    auto delay = PauseAfter(life, policy);
     if (!delay.has_value()) {
       SetState(EngineState::kFused);
-      Log(SupervisorLogSeverity::kError,
-          "engine ended " + std::to_string(policy.crashes()) + " times in a short time and stays down: " + reason);
       while (!stopping() && !unfuse_.exchange(false)) Pause(-1, milliseconds(1000));
       policy = RestartPolicy(settings_.restart);
     } else {
-      Log(SupervisorLogSeverity::kWarning,
-          "engine ended (" + reason + "); next start in " + std::to_string(delay->count()) + " ms");
       auto until = Clock::now() + *delay;
       while (!stopping() && Clock::now() < until) {
         Pause(-1, std::chrono::ceil<milliseconds>(until - Clock::now()));
       }
     }
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!stopping()) ++status_.restarts;
+    if (!stopping() && !life.blocked) ++status_.restarts;
   }
   SetState(EngineState::kDown);
 }
 
-std::string EngineKeeper::RunOnce() {
+std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPolicy& policy) {
+  if (life.blocked) {
+    if (mps_choice_ + 1 < settings_.mps_directories.size()) {
+      ++mps_choice_;
+      Log(SupervisorLogSeverity::kWarning, "engine cannot start (" + life.reason + "); trying the spare MPS server at " +
+                                               settings_.mps_directories[mps_choice_]);
+      return milliseconds(0);
+    }
+    mps_choice_ = 0;
+    if (Clock::now() - blocked_logged_ > kBlockedLogPeriod) {
+      blocked_logged_ = Clock::now();
+      Log(SupervisorLogSeverity::kWarning,
+          "engine cannot start yet (" + life.reason + "); tried again until it can: tandemctl doctor says who is in the way");
+    }
+    return policy.OnBlocked();
+  }
+  mps_choice_ = 0;
+  blocked_logged_ = {};
+  if (life.length > kLongLife) policy.OnLife();
+  if (life.shared_fate) {
+    // Not counted: it may be the doing of any process on that GPU, and somebody's bug must not take the GPU from all.
+    milliseconds delay = life.length > kLongLife ? milliseconds(0) : policy.OnBlocked();
+    Log(SupervisorLogSeverity::kError, "engine ended (" + life.reason + "); under MPS a fault of any process on this GPU, or "
+                                       "its kill -9 in a kernel, ends all contexts there");
+    return delay;
+  }
+  auto delay = policy.OnCrash(Clock::now());
+  if (delay.has_value()) {
+    Log(SupervisorLogSeverity::kWarning,
+        "engine ended (" + life.reason + "); next start in " + std::to_string(delay->count()) + " ms");
+  } else {
+    Log(SupervisorLogSeverity::kError, "engine ended " + std::to_string(policy.crashes()) +
+                                           " times in a short time and stays down: " + life.reason);
+  }
+  return delay;
+}
+
+EngineKeeper::Life EngineKeeper::RunOnce() {
+  Life life;
+  last_words_ = Status::Ok();
   uint64_t generation;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -125,14 +182,20 @@ std::string EngineKeeper::RunOnce() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       status_.state = EngineState::kReady;
+      status_.blocked.clear();
+      status_.shared_fate = false;
       connection_ = connection;
     }
+    life.was_ready = true;
+    const auto ready_at = Clock::now();
     Log(SupervisorLogSeverity::kInfo,
         "engine ready pid=" + std::to_string(process.pid()) + " generation=" + std::to_string(generation));
     listener_.OnEngineUp(gpu_, generation);
     reason = Watch(process, *connection);
+    life.length = Clock::now() - ready_at;
   } else {
     reason = up.message();
+    life.blocked = IsBlocked(up.detail().reason);
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -144,19 +207,34 @@ std::string EngineKeeper::RunOnce() {
     exit = EndProcess(process, *connection, reason);
     Dispatch(*connection);  // its last words
   }
-  std::string why = reason.empty() || reason == exit ? exit : reason + "; " + exit;
+  life.reason = reason.empty() || reason == exit ? exit : reason + "; " + exit;
+  if (!last_words_.ok()) life.reason = last_words_.message() + "; " + exit;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status_.pid = 0;
-    status_.last_exit = why;
+    if (life.blocked) {
+      status_.blocked = life.reason;
+    } else {
+      status_.last_exit = life.reason;
+      status_.blocked.clear();
+      life.shared_fate = last_words_.detail().reason == "CONTEXT_LOST" && status_.mps.answers;
+      status_.shared_fate = life.shared_fate;
+    }
   }
-  if (up.ok()) listener_.OnEngineDown(gpu_, generation, why);
-  return why;
+  if (life.was_ready) listener_.OnEngineDown(gpu_, generation, life.reason);
+  return life;
 }
 
 Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection) {
   TANDEM_ASSIGN_OR_RETURN(auto sockets, SeqpacketPair());
-  TANDEM_ASSIGN_OR_RETURN(process, EngineProcess::Spawn(settings_.program, sockets.second.get(), seat_.environment));
+  std::vector<std::string> environment = seat_.environment;
+  if (!settings_.mps_directories.empty()) {
+    const std::string& directory = settings_.mps_directories[mps_choice_];
+    environment.push_back("CUDA_MPS_PIPE_DIRECTORY=" + directory);
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_.mps = ProbeMps(directory);
+  }
+  TANDEM_ASSIGN_OR_RETURN(process, EngineProcess::Spawn(settings_.program, sockets.second.get(), environment));
   sockets.second.Reset();
   connection = std::make_shared<EngineConnection>(std::move(sockets.first), wake_.get());
   Command command;
@@ -183,7 +261,10 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
   while (!stopping()) {
     for (auto& message : connection.TakeInbox()) {
       if (message->has_ready()) return Status::Ok();
-      if (message->has_ack()) return Unavailable("it refused to start: " + message->ack().message());
+      if (message->has_ack()) {
+        return Unavailable("it refused to start: " + message->ack().message())
+            .WithDetail({message->ack().reason(), "", "", 0, 0});
+      }
       return Unavailable("it sent something else before Ready");
     }
     TANDEM_RETURN_IF_ERROR(connection.state());
@@ -227,6 +308,10 @@ void EngineKeeper::Dispatch(EngineConnection& connection) {
       case Message::kLaunchDone: listener_.OnLaunchDone(gpu_, message->launch_done()); break;
       case Message::kLaunchFailed: listener_.OnLaunchFailed(gpu_, message->launch_failed()); break;
       case Message::kLate: listener_.OnLate(gpu_, message->late()); break;
+      case Message::kEnded:
+        last_words_ = Status(static_cast<Code>(message->ended().code()), message->ended().message(),
+                             {message->ended().reason(), "", "", 0, 0});
+        break;
       case Message::kAck:
         Log(SupervisorLogSeverity::kWarning, "engine refused a command: " + message->ack().message());
         break;

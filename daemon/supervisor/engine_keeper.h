@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +33,9 @@ struct EngineSettings {
   uint32_t hardware_queues = 8;
   uint32_t visibility_delay_us = 0;
   uint32_t trace_records = 0;
+  // MPS pipe directories that a start tries in turn: the usual one, then spare ones, which serve while the usual one's
+  // server accepts nobody. Given to the engine as CUDA_MPS_PIPE_DIRECTORY; empty: the engine inherits tandemd's.
+  std::vector<std::string> mps_directories;
   RestartOptions restart;
   std::chrono::milliseconds start_deadline{30000};  // from exec to Ready
   // An engine that has answered nothing, pings included, for so long is ended.
@@ -75,12 +79,23 @@ class EngineKeeper {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // How one process came and went.
+  struct Life {
+    std::string reason;         // why it ended
+    bool was_ready = false;
+    bool blocked = false;       // it could not start, by somebody else's doing
+    bool shared_fate = false;   // it lost its context under MPS
+    Clock::duration length{};   // from Ready
+  };
+
   void Run();
-  // One life of one process, from its start to its end: why it ended.
-  std::string RunOnce();
+  Life RunOnce();
+  // After a life: the pause before the next one, which it logs; nothing if the fuse has blown.
+  std::optional<std::chrono::milliseconds> PauseAfter(const Life& life, RestartPolicy& policy);
   Status StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection);
   Status AwaitReady(EngineProcess& process, EngineConnection& connection);
   std::string Watch(EngineProcess& process, EngineConnection& connection);
+  // Hands the inbox to the listener; keeps an engine's last words.
   void Dispatch(EngineConnection& connection);
   std::string EndProcess(EngineProcess& process, EngineConnection& connection, const std::string& reason);
   // Waits for the process, the connection's news, a stop request or `timeout`.
@@ -101,6 +116,10 @@ class EngineKeeper {
   mutable std::mutex mutex_;
   EngineStatus status_;
   std::shared_ptr<EngineConnection> connection_;  // set while the engine is ready
+  // Of the keeper's thread alone.
+  size_t mps_choice_ = 0;      // index into mps_directories for the next start
+  Status last_words_;          // of the latest process; OK if it had none
+  Clock::time_point blocked_logged_{};
   std::thread thread_;
 };
 

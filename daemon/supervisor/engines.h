@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/mps_endpoint.h"
 #include "common/unique_fd.h"
 #include "tandem/status.h"
 
@@ -31,6 +32,12 @@ struct EngineStatus {
   uint64_t generation = 0;   // counts this GPU's engine processes, from 1
   uint64_t restarts = 0;
   std::string last_exit;     // "signal 9", "exit 3"; empty if none
+  // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for the last
+  // process of a fault to end); tried again and again. Empty if nothing is in the way.
+  std::string blocked;
+  // Its last end was the loss of its GPU context under MPS: all of the server's clients on that GPU lost theirs.
+  bool shared_fate = false;
+  MpsEndpoint mps;           // which the process was started with, as it was then; empty on the host backend
 };
 
 // What the control plane is told. Called from the supervisor's thread of that GPU, never under a lock of Engines; the

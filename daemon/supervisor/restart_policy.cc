@@ -13,4 +13,11 @@ std::optional<std::chrono::milliseconds> RestartPolicy::OnCrash(Time now) {
   return std::min(delay, options_.backoff_max);
 }
 
+std::chrono::milliseconds RestartPolicy::OnBlocked() {
+  std::chrono::milliseconds delay = options_.blocked_initial;
+  for (int i = 0; i < blocked_ && delay < options_.blocked_max; ++i) delay *= 2;
+  ++blocked_;
+  return std::min(delay, options_.blocked_max);
+}
+
 }  // namespace tandem::daemon

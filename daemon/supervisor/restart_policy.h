@@ -15,6 +15,9 @@ struct RestartOptions {
   std::chrono::milliseconds backoff_max{10000};
   int crash_loop_count = 5;                        // that many crashes …
   std::chrono::milliseconds crash_loop_window{60000};  // … within this time blow the fuse
+  // Between two starts where somebody else is in the way: no crash, and soon over or not.
+  std::chrono::milliseconds blocked_initial{50};
+  std::chrono::milliseconds blocked_max{500};
 };
 
 class RestartPolicy {
@@ -25,12 +28,17 @@ class RestartPolicy {
 
   // Notes a crash at `now`. The delay before the next start, or nothing if the fuse has blown.
   std::optional<std::chrono::milliseconds> OnCrash(Time now);
+  // Notes a start that failed, or an end, by somebody else's doing: the delay before the next start. Never blows the fuse.
+  std::chrono::milliseconds OnBlocked();
+  // Notes a life that was long enough: what was in the way is over.
+  void OnLife() { blocked_ = 0; }
   // Crashes that still count.
   int crashes() const { return static_cast<int>(crashes_.size()); }
 
  private:
   RestartOptions options_;
   std::deque<Time> crashes_;  // within the window, oldest first
+  int blocked_ = 0;           // in a row
 };
 
 }  // namespace tandem::daemon

@@ -14,6 +14,13 @@ namespace tandem::daemon {
 
 using std::chrono::milliseconds;
 
+namespace {
+
+// How long AwaitReady waits when every engine that is missing cannot start by somebody else's doing.
+constexpr std::chrono::seconds kBlockedPatience{3};
+
+}  // namespace
+
 Supervisor::Supervisor(EngineSettings settings, UniqueFd order_log, std::vector<EngineSeat> seats)
     : settings_(std::move(settings)),
       order_log_(std::move(order_log)),
@@ -45,8 +52,10 @@ std::vector<std::shared_ptr<EngineKeeper>> Supervisor::Keepers() const {
 
 Status Supervisor::AwaitReady(milliseconds deadline) const {
   auto until = std::chrono::steady_clock::now() + deadline;
+  auto last_hope = std::chrono::steady_clock::now() + kBlockedPatience;
   while (true) {
     int ready = 0, waiting = -1;
+    bool all_blocked = true;
     for (int gpu = 0; gpu < count_; ++gpu) {
       EngineStatus status = StatusOf(gpu);
       if (status.state == EngineState::kReady) {
@@ -55,9 +64,15 @@ Status Supervisor::AwaitReady(milliseconds deadline) const {
         return Unavailable("engine " + std::to_string(gpu) + " keeps ending: " + status.last_exit);
       } else {
         waiting = gpu;
+        all_blocked &= !status.blocked.empty();
       }
     }
     if (ready == count_) return Status::Ok();
+    // What is in the way may stay there for hours; the others can work.
+    if (!all_blocked) last_hope = std::chrono::steady_clock::now() + kBlockedPatience;
+    if (std::chrono::steady_clock::now() >= last_hope) {
+      return Unavailable("engine " + std::to_string(waiting) + " cannot start yet: " + StatusOf(waiting).blocked);
+    }
     if (std::chrono::steady_clock::now() >= until) {
       return DeadlineExceeded("engine " + std::to_string(waiting) + " is not ready: " + StatusOf(waiting).last_exit);
     }

@@ -31,7 +31,8 @@ class Supervisor final : public Engines {
 
   // Starts all engines; `listener` outlives Stop. Call once.
   void Start(EngineListener& listener);
-  // Waits until no engine is starting: OK if all are ready; otherwise the first one that is not, or the deadline.
+  // Waits until no engine is starting: OK if all are ready; otherwise the first one that is not, or the deadline. Not
+  // long for engines that cannot start by somebody else's doing.
   Status AwaitReady(std::chrono::milliseconds deadline) const;
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();

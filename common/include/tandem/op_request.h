@@ -39,6 +39,10 @@ enum class WireType : uint8_t { kOutput = 0, kF32 = 1 };
 // What to do when only the unfused composition can serve a fused operation.
 enum class OnUnfused : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
+// What to do when a rank's client and engine share no MPS server, so that their kernels take turns on the GPU (about
+// 290 us more a launch where both run kernels).
+enum class OnSlowPlacement : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
+
 // The algorithms, one name for all operations. kAuto leaves the choice to the daemon.
 enum class Algorithm : uint8_t {
   kAuto = 0,

@@ -20,11 +20,16 @@ void Send(int socket, const Message& message, const std::vector<int>& fds = {}) 
   if (!tandem::SendMessage(socket, message.SerializeAsString(), fds).ok()) std::_Exit(7);
 }
 
-void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text = "") {
+bool EndsWith(const char* text, const std::string& end) {
+  return text != nullptr && std::string(text).ends_with(end);
+}
+
+void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text = "", const std::string& reason = "") {
   Message message;
   message.mutable_ack()->set_id(id);
   message.mutable_ack()->set_code(code);
   message.mutable_ack()->set_message(text);
+  message.mutable_ack()->set_reason(reason);
   Send(socket, message);
 }
 
@@ -54,6 +59,11 @@ int main(int argc, char** argv) {
         if (mode == "crash_at_start") return 3;
         if (mode == "crash_first_time" && command.start().generation() == 1) return 3;
         if (mode == "abort_at_start") std::abort();
+        if (mode == "blocked" || (mode == "blocked_at_first" && command.start().generation() <= 4) ||
+            (mode == "needs_spare" && !EndsWith(std::getenv("CUDA_MPS_PIPE_DIRECTORY"), "/spare"))) {
+          Acknowledge(socket, command.id(), 14, "cuInit: the MPS server is not ready", "CUDA_ERROR_MPS_SERVER_NOT_READY");
+          break;
+        }
         if (mode == "environment") {  // what it was given stands beside what it has inherited
           const char* given = std::getenv("TANDEM_FAKE_GIVEN");
           const char* inherited = std::getenv("TANDEM_FAKE_INHERITED");
@@ -102,8 +112,15 @@ int main(int argc, char** argv) {
         break;
       case Command::kRemoveGroup:  // never answered
         break;
-      case Command::kBreakGroup:  // the way to end it in the middle of a call
-        return 9;
+      case Command::kBreakGroup: {  // the way to end it in the middle of a call
+        if (mode != "context_lost") return 9;
+        Message message;
+        message.mutable_ended()->set_code(10);
+        message.mutable_ended()->set_message("cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+        message.mutable_ended()->set_reason("CONTEXT_LOST");
+        Send(socket, message);
+        return 3;
+      }
       case Command::kPing:
         if (mode == "silent") break;
         Acknowledge(socket, command.id());

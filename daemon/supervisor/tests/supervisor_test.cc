@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <condition_variable>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -20,8 +23,19 @@ using testing::HasSubstr;
 
 class Recorder : public EngineListener {
  public:
+  // What OnEngineDown sees of it; set before the first engine starts.
+  Engines* engines = nullptr;
+  bool shared_fate() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return shared_fate_;
+  }
+
   void OnEngineUp(int, uint64_t generation) override { Note("up " + std::to_string(generation)); }
-  void OnEngineDown(int, uint64_t generation, const std::string& reason) override {
+  void OnEngineDown(int gpu, uint64_t generation, const std::string& reason) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      shared_fate_ = engines != nullptr && engines->StatusOf(gpu).shared_fate;
+    }
     Note("down " + std::to_string(generation) + " " + reason);
   }
   void OnLaunchDone(int, const engine::v1::LaunchDone& done) override {
@@ -50,6 +64,25 @@ class Recorder : public EngineListener {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> notes_;
+  bool shared_fate_ = false;
+};
+
+// A directory in which an MPS control daemon seems to answer.
+struct MpsDirectory {
+  MpsDirectory() {
+    char name[] = "/tmp/tandem-mps-test.XXXXXX";
+    EXPECT_NE(::mkdtemp(name), nullptr);
+    path = name;
+    listener.Reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, (path + "/control").c_str());
+    EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(::listen(listener.get(), 16), 0);
+  }
+  ~MpsDirectory() { std::filesystem::remove_all(path); }
+  std::string path;
+  UniqueFd listener;
 };
 
 class SupervisorTest : public testing::Test {
@@ -63,6 +96,7 @@ class SupervisorTest : public testing::Test {
       seats.push_back({mode, 1 << 20, CreateSealedMemfd("stats", 4096).value(), environment_});
     }
     supervisor_ = Supervisor::Create(settings_, CreateSealedMemfd("log", 4096).value(), std::move(seats)).value();
+    listener_.engines = supervisor_.get();
     supervisor_->Start(listener_);
   }
   bool AwaitState(EngineState state) {
@@ -177,6 +211,73 @@ TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
     std::this_thread::sleep_for(milliseconds(1));
   }
   EXPECT_EQ(supervisor_->StatusOf(0).generation, 6u);
+}
+
+TEST_F(SupervisorTest, AnEngineThatOthersKeepFromStartingIsNoCrashLoop) {
+  settings_.restart.crash_loop_count = 2;
+  settings_.restart.blocked_initial = settings_.restart.blocked_max = milliseconds(1);
+  Start({"blocked_at_first"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  EngineStatus status = supervisor_->StatusOf(0);
+  EXPECT_EQ(status.generation, 5u);
+  EXPECT_EQ(status.restarts, 0u);
+  EXPECT_EQ(status.blocked, "");
+}
+
+TEST_F(SupervisorTest, ABlockedEngineSaysWhyAndHoldsNobodyUp) {
+  settings_.restart.blocked_initial = milliseconds(1);
+  Start({"blocked", "a"});
+  Status ready = supervisor_->AwaitReady(milliseconds(60000));
+  EXPECT_EQ(ready.code(), Code::kUnavailable) << "and not the deadline";
+  EXPECT_THAT(ready.message(), HasSubstr("MPS server is not ready"));
+  EXPECT_EQ(supervisor_->StatusOf(0).last_exit, "");
+  EXPECT_THAT(supervisor_->StatusOf(0).blocked, HasSubstr("MPS server is not ready"));
+  Status call = supervisor_->Call(0, Ping(), {}, milliseconds(100));
+  EXPECT_EQ(call.detail().reason, "ENGINE_BLOCKED");
+  EXPECT_TRUE(supervisor_->Call(1, Ping(), {}, milliseconds(10000)).ok());
+}
+
+TEST_F(SupervisorTest, ASpareMpsServerServesWhileTheUsualOneDoesNot) {
+  MpsDirectory mps;
+  settings_.mps_directories = {mps.path, mps.path + "/spare"};
+  settings_.restart.blocked_initial = milliseconds(60000);  // the spare one is tried at once
+  Start({"needs_spare", "a"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  EXPECT_EQ(supervisor_->StatusOf(0).generation, 2u);
+  EXPECT_EQ(supervisor_->StatusOf(0).mps.directory, mps.path + "/spare");
+  EXPECT_FALSE(supervisor_->StatusOf(0).mps.answers);
+  EXPECT_EQ(supervisor_->StatusOf(1).mps.directory, mps.path);
+  EXPECT_TRUE(supervisor_->StatusOf(1).mps.answers);
+}
+
+TEST_F(SupervisorTest, SharedFateIsNoCrashAndIsNamed) {
+  MpsDirectory mps;
+  settings_.mps_directories = {mps.path};
+  settings_.restart.crash_loop_count = 2;
+  settings_.restart.blocked_initial = settings_.restart.blocked_max = milliseconds(1);
+  Start({"context_lost"});
+  for (uint64_t generation = 1; generation <= 4; ++generation) {
+    ASSERT_TRUE(listener_.Await("up " + std::to_string(generation)));
+    ASSERT_TRUE(AwaitState(EngineState::kReady));
+    engine::v1::Command command;
+    command.mutable_break_group();
+    EXPECT_EQ(supervisor_->Call(0, command, {}, milliseconds(30000)).code(), Code::kUnavailable);
+    ASSERT_TRUE(listener_.Await("down " + std::to_string(generation) +
+                                " cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3"));
+  }
+  EXPECT_TRUE(listener_.shared_fate());
+}
+
+TEST_F(SupervisorTest, ALostContextWithoutMpsIsTheEnginesOwnCrash) {
+  settings_.mps_directories = {"/nonexistent"};
+  settings_.restart.crash_loop_count = 1;
+  Start({"context_lost"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  engine::v1::Command command;
+  command.mutable_break_group();
+  EXPECT_EQ(supervisor_->Call(0, command, {}, milliseconds(30000)).code(), Code::kUnavailable);
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_FALSE(supervisor_->StatusOf(0).shared_fate);
 }
 
 TEST_F(SupervisorTest, EngineThatIsNeverReadyIsEnded) {
