@@ -37,6 +37,7 @@ Status CheckEnum(const std::string& field, uint32_t value, Enum first, Enum last
 Status ValidateAttach(const v1::AttachRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("name", request.name(), 0, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("client_version", request.client_version(), 0, 64));
+  TANDEM_RETURN_IF_ERROR(CheckText("mps_pipe_directory", request.mps_pipe_directory(), 0, 4096));
   if (request.protocol_min() > request.protocol_max()) return Wrong("protocol_min", "is above protocol_max");
   return Status::Ok();
 }
@@ -48,6 +49,9 @@ Status ValidateJoin(const v1::JoinGroupRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("name", request.name(), 1, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", request.gpu_uuid(), 1, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("host_id", request.host_id(), 0, 256));
+  if (request.on_slow_placement() > static_cast<uint32_t>(OnSlowPlacement::kError)) {
+    return Wrong("on_slow_placement", "is none of allow, warn, error");
+  }
   if (request.options_size() > 64) return Wrong("options", "has more than 64 entries");
   for (const auto& [key, value] : request.options()) {
     TANDEM_RETURN_IF_ERROR(CheckText("options", key, 1, 128));

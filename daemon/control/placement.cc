@@ -1,0 +1,49 @@
+#include "daemon/control/placement.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace tandem::daemon {
+namespace {
+
+constexpr char kFastCost[] = "the hand-over costs 6 to 12 us a launch";
+constexpr char kSlowCost[] =
+    "where client and engine both run kernels a launch costs about 290 us more, where one side only copies 11 to 16 us";
+
+std::string MpsText(const MpsEndpoint& endpoint) {
+  return endpoint.answers ? "under MPS at " + endpoint.directory
+                          : "without MPS (nothing answers at " + endpoint.directory + ")";
+}
+
+}  // namespace
+
+Placement DescribePlacement(const std::string& backend, const std::vector<RankPlacement>& ranks) {
+  Placement placement;
+  if (backend != "cuda") return placement;
+  std::string apart;
+  for (const RankPlacement& rank : ranks) {
+    if (ShareMpsServer(rank.client, rank.engine)) continue;
+    placement.slow = true;
+    apart += (apart.empty() ? "" : "; ") + rank.name + "'s client runs " + MpsText(rank.client) + ", its engine " +
+             MpsText(rank.engine);
+  }
+  placement.text += placement.slow ? ", no shared MPS server: " + apart + "; " + kSlowCost
+                                   : std::string(", clients and engines share an MPS server: ") + kFastCost;
+  return placement;
+}
+
+bool RunsKernels(const plan::RankProgram& program) {
+  return std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
+    if (const auto* copy = std::get_if<plan::CopyStep>(&step.work)) return !copy->copy_engine;
+    return !std::holds_alternative<plan::NopStep>(step.work) && !std::holds_alternative<plan::SignalStep>(step.work) &&
+           !std::holds_alternative<plan::WaitStep>(step.work);
+  });
+}
+
+Status CheckPlacement(const Placement& placement, OnSlowPlacement strictness) {
+  if (!placement.slow || strictness != OnSlowPlacement::kError) return Status::Ok();
+  return Status(Code::kFailedPrecondition, "on_slow_placement = error: " + placement.text,
+                {.reason = "SLOW_PLACEMENT", .who = {}, .field = "on_slow_placement"});
+}
+
+}  // namespace tandem::daemon

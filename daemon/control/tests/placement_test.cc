@@ -1,0 +1,68 @@
+#include "daemon/control/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tandem::daemon {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+MpsEndpoint At(const std::string& directory, uint64_t inode, bool answers = true) {
+  return {.directory = directory, .answers = answers, .device = 1, .inode = inode};
+}
+
+TEST(PlacementTest, OneServerForAllIsFast) {
+  // A container may know the directory by another name.
+  Placement placement = DescribePlacement(
+      "cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)}, {"rank 1", At("/mnt/mps", 7), At("/run/mps", 7)}});
+  EXPECT_FALSE(placement.slow);
+  EXPECT_THAT(placement.text, HasSubstr("share an MPS server"));
+  EXPECT_THAT(placement.text, HasSubstr("6 to 12 us"));
+  EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kError).ok());
+}
+
+TEST(PlacementTest, NamesTheRanksThatTakeTurnsAndWhatItCosts) {
+  Placement placement = DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
+                                                   {"rank 1", At("/tmp/nvidia-mps", 0, false), At("/run/mps", 7)},
+                                                   {"rank 2", At("/run/other", 8), At("/run/mps", 7)}});
+  EXPECT_TRUE(placement.slow);
+  EXPECT_THAT(placement.text, Not(HasSubstr("rank 0")));
+  EXPECT_THAT(placement.text, HasSubstr("rank 1's client runs without MPS (nothing answers at /tmp/nvidia-mps)"));
+  EXPECT_THAT(placement.text, HasSubstr("rank 2's client runs under MPS at /run/other, its engine under MPS at /run/mps"));
+  EXPECT_THAT(placement.text, HasSubstr("290 us"));
+  EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kAllow).ok());
+  EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kWarn).ok());
+  Status refused = CheckPlacement(placement, OnSlowPlacement::kError);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "SLOW_PLACEMENT");
+}
+
+TEST(PlacementTest, WithoutAnyMpsItIsSlowToo) {
+  Placement placement =
+      DescribePlacement("cuda", {{"rank 0", At("/tmp/nvidia-mps", 3, false), At("/tmp/nvidia-mps", 3, false)}});
+  EXPECT_TRUE(placement.slow);
+}
+
+TEST(PlacementTest, TheHostBackendKnowsNoMps) {
+  Placement placement = DescribePlacement("host", {{"rank 0", {}, {}}});
+  EXPECT_FALSE(placement.slow);
+  EXPECT_EQ(placement.text, "daemon");
+}
+
+TEST(PlacementTest, CopiesByCopyEnginesAreNotAffected) {
+  plan::RankProgram program;
+  program.steps.resize(3);
+  program.steps[0].work = plan::SignalStep{};
+  program.steps[1].work = plan::WaitStep{};
+  program.steps[2].work = plan::CopyStep{};
+  EXPECT_FALSE(RunsKernels(program));
+  std::get<plan::CopyStep>(program.steps[2].work).copy_engine = false;
+  EXPECT_TRUE(RunsKernels(program));
+  program.steps[2].work = plan::MatmulStep{};
+  EXPECT_TRUE(RunsKernels(program));
+}
+
+}  // namespace
+}  // namespace tandem::daemon
