@@ -4,9 +4,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "client/control/convert.h"
 #include "common/fd_socket.h"
+#include "common/mps_endpoint.h"
 
 namespace tandem::client {
 namespace {
@@ -30,6 +32,13 @@ Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string
   request.set_protocol_max(kProtocol);
   request.set_client_version(TANDEM_VERSION);
   request.set_name(name);
+  const MpsEndpoint mps = ProbeMps(MpsPipeDirectory());
+  request.set_mps_pipe_directory(mps.directory);
+  request.set_mps_answers(mps.answers);
+  request.set_mps_device(mps.device);
+  request.set_mps_inode(mps.inode);
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  request.set_device_max_connections(connections == nullptr ? 0 : static_cast<uint32_t>(std::atoi(connections)));
   TANDEM_RETURN_IF_ERROR(SendMessage(socket_.get(), message.SerializeAsString()));
   pollfd waiting{socket_.get(), POLLIN, 0};
   while (true) {
