@@ -3,7 +3,7 @@
 
 root=$(cd "${here:?}/../.." && pwd)
 programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-train-digits tandem-conformance bench_backend
-  bench_handover)
+  bench_handover bare_handover)
 # What every machine with a GPU has, and must have in its own version.
 own_of_the_machine='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s)\.so'
 

@@ -1,0 +1,157 @@
+// What a hand-over between two processes costs without Tandem: the floor of bench_handover, from the same driver calls.
+//   bare_handover LABEL
+// A client's stream writes a request word and waits for a done word, both in shared host memory; another process answers:
+//   parked     its stream waits for the word, runs a kernel, writes done
+//   doorbell   its CPU polls the word, then launches a kernel and writes done behind it
+//   empty      the same without a kernel, which is all that an empty plan needs
+//   answer     its CPU writes done
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/driver/cuda_driver.h"
+
+namespace {
+
+using namespace tandem;
+
+constexpr uint64_t kTrips = 2000;
+constexpr int kRounds = 6;  // the first warms up
+enum Variant { kParked, kDoorbell, kEmpty, kAnswer, kVariants };
+constexpr const char* kNames[] = {"parked, kernel", "doorbell, kernel", "doorbell, no kernel", "doorbell, answered by the CPU"};
+
+struct Shared {
+  alignas(64) std::atomic<uint64_t> request;
+  alignas(64) std::atomic<uint64_t> done;
+  alignas(64) std::atomic<int> ready;   // processes that may start
+  alignas(64) std::atomic<int> turn;    // the measurement that may run, counted from 1
+};
+constexpr size_t kSharedBytes = 4096;
+
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "bare_handover: %s\n", status.ToString().c_str());
+  std::_Exit(1);
+}
+template <typename Value>
+Value Must(Result<Value> result) {
+  Must(result.status());
+  return std::move(result).value();
+}
+
+// A process's stream, its scratch memory and the words as the device sees them (one address for all under UVA).
+struct Side {
+  explicit Side(Shared* shared, bool urgent) : words(shared), driver(Must(cuda::LoadCudaDriver())) {
+    Must(driver->Init());
+    CUcontext context = Must(driver->DevicePrimaryCtxRetain(Must(driver->DeviceGet(0))));
+    Must(driver->CtxSetCurrent(context));
+    Must(driver->MemHostRegister(shared, kSharedBytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    int least = 0, greatest = 0;
+    Must(driver->CtxGetStreamPriorityRange(&least, &greatest));
+    stream = Must(driver->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, urgent ? greatest : least));
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    CUmemGenericAllocationHandle memory = Must(driver->MemCreate(kScratch, properties));
+    scratch = Must(driver->MemAddressReserve(kScratch, 0));
+    Must(driver->MemMap(scratch, kScratch, memory));
+    Must(driver->MemSetAccess(scratch, kScratch, {properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}));
+    Kernel();  // loaded before anything waits
+    Must(driver->StreamSynchronize(stream));
+  }
+  void Kernel() { Must(cuda::LaunchRandom(reinterpret_cast<void*>(scratch), DType::kF32, 32, 1, stream)); }
+  void Write(std::atomic<uint64_t>* word, uint64_t value) {
+    Must(driver->StreamWriteValue64(stream, reinterpret_cast<CUdeviceptr>(word), value));
+  }
+  void Wait(std::atomic<uint64_t>* word, uint64_t value) {
+    Must(driver->StreamWaitValue64(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+  }
+
+  static constexpr size_t kScratch = size_t{2} << 20;
+  Shared* words;
+  cuda::CudaDriver* driver;
+  CUstream stream;
+  CUdeviceptr scratch;
+};
+
+void AwaitTurn(Shared* shared, int turn) {
+  while (shared->turn.load() < turn) {
+  }
+}
+
+[[noreturn]] void Engine(Shared* shared) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Side side(shared, true);
+  shared->ready.fetch_add(1);
+  uint64_t value = 0;
+  for (int turn = 1; turn <= kVariants * kRounds; ++turn) {
+    auto variant = static_cast<Variant>((turn - 1) % kVariants);
+    AwaitTurn(shared, turn);
+    for (uint64_t i = 0; i < kTrips; ++i) {
+      ++value;
+      if (variant == kParked) {
+        side.Wait(&shared->request, value);
+      } else {
+        while (shared->request.load(std::memory_order_acquire) < value) {
+        }
+      }
+      if (variant == kAnswer) {
+        shared->done.store(value, std::memory_order_release);
+        continue;
+      }
+      if (variant != kEmpty) side.Kernel();
+      side.Write(&shared->done, value);
+    }
+    Must(side.driver->StreamSynchronize(side.stream));
+  }
+  std::_Exit(0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string label = argc > 1 ? argv[1] : "";
+  void* memory = ::mmap(nullptr, kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* shared = new (memory) Shared{};
+  pid_t engine = ::fork();  // before CUDA: neither side inherits a context
+  if (engine == 0) Engine(shared);
+  Side side(shared, false);
+  cuda::CudaDriver* driver = side.driver;
+  CUevent start = Must(driver->EventCreate(CU_EVENT_DEFAULT)), end = Must(driver->EventCreate(CU_EVENT_DEFAULT));
+  while (shared->ready.load() < 1) {
+    if (::waitpid(engine, nullptr, WNOHANG) == engine) return 1;
+  }
+  std::vector<double> times[kVariants];
+  uint64_t value = 0;
+  for (int turn = 1; turn <= kVariants * kRounds; ++turn) {
+    shared->turn.store(turn);
+    Must(driver->EventRecord(start, side.stream));
+    for (uint64_t i = 0; i < kTrips; ++i) {
+      ++value;
+      side.Write(&shared->request, value);
+      side.Wait(&shared->done, value);
+    }
+    Must(driver->EventRecord(end, side.stream));
+    Must(driver->StreamSynchronize(side.stream));
+    double us = 1e3 * static_cast<double>(Must(driver->EventElapsedTime(start, end))) / static_cast<double>(kTrips);
+    if (turn > kVariants) times[(turn - 1) % kVariants].push_back(us);
+  }
+  for (int variant = 0; variant < kVariants; ++variant) {
+    double sum = 0;
+    for (double us : times[variant]) sum += us;
+    std::printf("{\"name\":\"%s, bare hand-over: %s\",\"value\":%.3f,\"unit\":\"us\",\"samples\":%zu}\n", label.c_str(),
+                kNames[variant], sum / static_cast<double>(times[variant].size()), times[variant].size());
+  }
+  std::fflush(stdout);
+  ::waitpid(engine, nullptr, 0);
+  std::_Exit(0);
+}

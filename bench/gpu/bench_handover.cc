@@ -1,0 +1,203 @@
+// The cost of a launch itself: empty plans through a running daemon, from a client's stream to the engine and back.
+//   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
+// Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name.
+
+#include <time.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/host/measure.h"
+#include "client/device/rank_device.h"
+#include "tandem/client.h"
+
+namespace {
+
+using namespace tandem;
+
+constexpr Milliseconds kDeadline{60000};
+constexpr int kRounds = 11;         // the first warms up
+constexpr int kStreamLaunches = 2000;
+constexpr int kBurst = 32;          // fits into a ring: no launch waits for room
+constexpr int kBursts = 50;
+constexpr int kCaptured = 20;
+constexpr int kReplays = 50;
+
+double ThreadCpuUs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+// CPU time of all threads of the processes, by the scheduler's account.
+double CpuUs(const std::vector<std::string>& pids) {
+  double total = 0;
+  for (const std::string& pid : pids) {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + pid + "/task")) {
+      double ns = 0;
+      std::ifstream(task.path() / "schedstat") >> ns;
+      total += ns / 1e3;
+    }
+  }
+  return total;
+}
+
+// What one rank has measured, a sample a round.
+struct Samples {
+  std::vector<double> stream_us, cpu_us, engine_cpu_us, alone_us, captured_us;
+};
+
+struct Run {
+  std::string runtime_dir;
+  int world;
+  std::vector<std::string> engines;
+  std::barrier<> together;
+};
+
+struct Rank {
+  std::shared_ptr<Client> client;
+  std::shared_ptr<Group> group;
+  std::shared_ptr<Plan> plan;
+  std::shared_ptr<RankDevice> device;
+  std::unique_ptr<RankStream> stream;
+  std::unique_ptr<RankEvent> start, end;
+};
+
+Status Open(const Run& run, int index, Rank* rank) {
+  ConnectOptions connect;
+  connect.runtime_dir = run.runtime_dir;
+  connect.deadline = kDeadline;
+  TANDEM_ASSIGN_OR_RETURN(rank->client, Client::Connect(connect));
+  JoinOptions join;
+  join.job_key = "benchmark-job-key";
+  join.name = "handover";
+  join.world_size = run.world;
+  join.rank = index;
+  TANDEM_ASSIGN_OR_RETURN(rank->group, rank->client->JoinGroup(join));
+  TANDEM_ASSIGN_OR_RETURN(rank->device, RankDevice::Create(rank->client->backend(), rank->group->gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(rank->stream, rank->device->MakeStream());
+  TANDEM_ASSIGN_OR_RETURN(rank->start, rank->device->MakeEvent());
+  TANDEM_ASSIGN_OR_RETURN(rank->end, rank->device->MakeEvent());
+  OpRequest request;
+  request.op = Op::kEmpty;
+  TANDEM_ASSIGN_OR_RETURN(rank->plan, rank->group->Prepare("empty", request));
+  return Status::Ok();
+}
+
+// Back to back: the client enqueues ahead, a round trip is what a launch takes on the stream.
+Status InStream(Run& run, Rank& rank, bool leader, Samples* samples) {
+  for (int round = 0; round < kRounds; ++round) {
+    run.together.arrive_and_wait();
+    double engines = leader ? CpuUs(run.engines) : 0;
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.start));
+    for (int i = 0; i < kStreamLaunches; ++i) TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.end));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
+    TANDEM_ASSIGN_OR_RETURN(double us, rank.end->MicrosecondsSince(*rank.start));
+    run.together.arrive_and_wait();
+    if (round == 0) continue;
+    samples->stream_us.push_back(us / kStreamLaunches);
+    if (leader) samples->engine_cpu_us.push_back((CpuUs(run.engines) - engines) / kStreamLaunches / run.world);
+  }
+  return rank.plan->Wait(kDeadline);
+}
+
+// What the client's thread spends on a launch: bursts that find room.
+Status ClientCpu(Run& run, Rank& rank, Samples* samples) {
+  for (int burst = 0; burst < kBursts; ++burst) {
+    run.together.arrive_and_wait();
+    double before = ThreadCpuUs();
+    for (int i = 0; i < kBurst; ++i) TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+    double spent = ThreadCpuUs() - before;
+    TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
+    if (burst > 0) samples->cpu_us.push_back(spent / kBurst);
+  }
+  return rank.plan->Wait(kDeadline);
+}
+
+// One launch at a time on an idle stream, by events: what a launch costs that nothing precedes.
+Status Alone(Run& run, Rank& rank, Samples* samples) {
+  for (int i = 0; i < kBursts; ++i) {
+    run.together.arrive_and_wait();
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.start));
+    TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.end));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
+    TANDEM_ASSIGN_OR_RETURN(double us, rank.end->MicrosecondsSince(*rank.start));
+    if (i > 0) samples->alone_us.push_back(us);
+  }
+  return rank.plan->Wait(kDeadline);
+}
+
+Status InGraph(Run& run, Rank& rank, Samples* samples) {
+  TANDEM_RETURN_IF_ERROR(rank.stream->BeginCapture());
+  for (int i = 0; i < kCaptured; ++i) TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RankGraph> graph, rank.stream->EndCapture());
+  for (int i = 0; i < kReplays; ++i) {
+    run.together.arrive_and_wait();
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.start));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Replay(*graph));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.end));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
+    TANDEM_ASSIGN_OR_RETURN(double us, rank.end->MicrosecondsSince(*rank.start));
+    if (i > 0) samples->captured_us.push_back(us / kCaptured);
+  }
+  return rank.plan->Wait(kDeadline);
+}
+
+Status Measure(Run& run, int index, Samples* samples) {
+  Rank rank;
+  TANDEM_RETURN_IF_ERROR(Open(run, index, &rank));
+  TANDEM_RETURN_IF_ERROR(InStream(run, rank, index == 0, samples));
+  TANDEM_RETURN_IF_ERROR(ClientCpu(run, rank, samples));
+  TANDEM_RETURN_IF_ERROR(Alone(run, rank, samples));
+  TANDEM_RETURN_IF_ERROR(InGraph(run, rank, samples));
+  return rank.client->Detach();
+}
+
+// The slowest rank's time of each round.
+void Report(const std::string& name, const std::vector<Samples>& all, std::vector<double> Samples::* member) {
+  std::vector<double> slowest;
+  for (const Samples& rank : all) {
+    const std::vector<double>& own = rank.*member;
+    if (slowest.size() < own.size()) slowest.resize(own.size());
+    for (size_t i = 0; i < own.size(); ++i) slowest[i] = std::max(slowest[i], own[i]);
+  }
+  if (!slowest.empty()) bench::Report(name, slowest, "us");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4 || std::atoi(argv[2]) < 1) {
+    std::fprintf(stderr, "usage: bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID ...]\n");
+    return 2;
+  }
+  int world = std::atoi(argv[2]);
+  Run run{argv[1], world, std::vector<std::string>(argv + 4, argv + argc), std::barrier<>(world)};
+  std::vector<Samples> samples(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      Status status = Measure(run, r, &samples[static_cast<size_t>(r)]);
+      if (status.ok()) return;
+      std::fprintf(stderr, "bench_handover: rank %d: %s\n", r, status.ToString().c_str());
+      std::_Exit(1);  // the other ranks would wait at the barrier
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::string label = std::string(argv[3]) + ", W=" + std::to_string(world) + ": empty plan, ";
+  Report(label + "stream to stream, back to back", samples, &Samples::stream_us);
+  Report(label + "stream to stream, alone", samples, &Samples::alone_us);
+  Report(label + "in a graph of 20", samples, &Samples::captured_us);
+  Report(label + "client CPU a launch", samples, &Samples::cpu_us);
+  Report(label + "engine CPU a launch, polling included", samples, &Samples::engine_cpu_us);
+  return 0;
+}
