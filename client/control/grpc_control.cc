@@ -55,8 +55,7 @@ class GrpcControl final : public Control {
   Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid, const std::string& name) override;
   Result<RendezvousInfo> Rendezvous(uint64_t tensor_id, uint64_t group_id, Milliseconds deadline) override;
   Status Free(uint64_t tensor_id) override;
-  Result<uint64_t> Register(const std::string& gpu_uuid, uint64_t bytes, const std::vector<int>& fds,
-                            const std::vector<uint64_t>& chunk_bytes) override;
+  Result<uint64_t> Register(const RegisterInfo& memory) override;
   Status Deregister(uint64_t registration_id) override;
   Result<PlanInfo> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
                            Milliseconds deadline) override;
@@ -208,6 +207,7 @@ Result<RendezvousInfo> GrpcControl::Rendezvous(uint64_t tensor_id, uint64_t grou
   info.buffer_offset = reply.buffer_offset();
   info.pad_offset = reply.pad_offset();
   info.registration_id = reply.registration_id();
+  info.segment_ids.assign(reply.segment_ids().begin(), reply.segment_ids().end());
   TANDEM_ASSIGN_OR_RETURN(info.segments, lease_.Take(reply.transfer_id(), end));
   return info;
 }
@@ -219,15 +219,19 @@ Status GrpcControl::Free(uint64_t tensor_id) {
   return Call(&v1::Tandem::StubInterface::Free, request, &reply, kCallDeadline);
 }
 
-Result<uint64_t> GrpcControl::Register(const std::string& gpu_uuid, uint64_t bytes, const std::vector<int>& fds,
-                                       const std::vector<uint64_t>& chunk_bytes) {
+Result<uint64_t> GrpcControl::Register(const RegisterInfo& memory) {
   v1::RegisterTensorRequest request;
   v1::RegisterTensorReply reply;
-  request.set_gpu_uuid(gpu_uuid);
-  request.set_bytes(bytes);
-  request.mutable_chunk_bytes()->Add(chunk_bytes.begin(), chunk_bytes.end());
-  TANDEM_ASSIGN_OR_RETURN(uint64_t transfer, lease_.Send(fds));
-  request.set_transfer_id(transfer);
+  request.set_gpu_uuid(memory.gpu_uuid);
+  request.set_bytes(memory.bytes);
+  request.set_offset(memory.offset);
+  if (memory.ipc_handle.empty()) {
+    request.mutable_chunk_bytes()->Add(memory.chunk_bytes.begin(), memory.chunk_bytes.end());
+    TANDEM_ASSIGN_OR_RETURN(uint64_t transfer, lease_.Send(memory.fds));
+    request.set_transfer_id(transfer);
+  } else {
+    request.set_ipc_handle(memory.ipc_handle);
+  }
   TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, kCallDeadline));
   return reply.registration_id();
 }

@@ -1,11 +1,16 @@
 // The C interface over the C++ one: handles hold the shared pointers, statuses hold their texts.
 #include "tandem/tandem.h"
 
+#include <array>
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "client/lib/plan_json.h"
+#include "common/queue/channel_layout.h"
 #include "tandem/client.h"
 #include "tandem/host_stream.h"
 
@@ -20,6 +25,8 @@ struct tandem_group {
 };
 struct tandem_plan {
   std::shared_ptr<tandem::Plan> plan;
+  std::once_flag json_made = {};
+  std::string json = {};
 };
 struct tandem_memory {
   std::shared_ptr<tandem::Memory> memory;
@@ -56,13 +63,25 @@ Result<SymmetricTensor*> Tensor(const tandem_memory* memory) {
   return memory->tensor.get();
 }
 
-std::vector<Binding> Bindings(const tandem_binding* bindings, size_t count) {
-  std::vector<Binding> all;
-  for (size_t i = 0; i < count; ++i) {
-    all.push_back({bindings[i].memory == nullptr ? nullptr : bindings[i].memory->memory.get(), bindings[i].offset});
+// A launch's bindings on the stack: the launch path allocates nothing. One more than fit tells the plan of a count that
+// no plan has.
+class Bindings {
+ public:
+  Bindings(const tandem_binding* bindings, size_t count) : count_(std::min(count, all_.size())) {
+    for (size_t i = 0; i < count_; ++i) {
+      const tandem_memory* memory = bindings[i].memory;
+      all_[i] = {memory == nullptr ? nullptr : memory->memory.get(), bindings[i].offset};
+    }
   }
-  return all;
-}
+  Bindings(void* const* pointers, size_t count) : count_(std::min(count, all_.size())) {
+    for (size_t i = 0; i < count_; ++i) all_[i] = {nullptr, 0, pointers[i]};
+  }
+  operator std::span<const Binding>() const { return {all_.data(), count_}; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  std::array<Binding, kMaxBindings + 1> all_;
+  const size_t count_;
+};
 
 LaunchOptions Options(uint64_t deadline_ms, const char* tag) {
   return {Milliseconds(static_cast<int64_t>(deadline_ms)), Text(tag)};
@@ -142,6 +161,14 @@ int tandem_client_gpu_count(const tandem_client* client) { return static_cast<in
 const char* tandem_client_gpu_uuid(const tandem_client* client, int index) {
   if (index < 0 || index >= tandem_client_gpu_count(client)) return nullptr;
   return client->client->gpus()[static_cast<size_t>(index)].uuid.c_str();
+}
+tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_bytes) {
+  if (uuid == nullptr) return NullArgument("uuid");
+  auto found = Client::CudaDeviceUuid(ordinal);
+  TANDEM_C_RETURN_IF_ERROR(found);
+  if (found->size() >= uuid_bytes) return ToC(OutOfRange("a UUID needs " + std::to_string(found->size() + 1) + " bytes"));
+  std::memcpy(uuid, found->c_str(), found->size() + 1);
+  return nullptr;
 }
 tandem_status* tandem_client_check(tandem_client* client) { return ToC(client->client->Check()); }
 tandem_status* tandem_client_detach(tandem_client* client) { return ToC(client->client->Detach()); }
@@ -232,6 +259,14 @@ tandem_status* tandem_allocate_registered(tandem_client* client, size_t bytes, c
   *memory = new tandem_memory{*std::move(made), nullptr};
   return nullptr;
 }
+tandem_status* tandem_register_cuda(tandem_client* client, const void* device_pointer, size_t bytes,
+                                    tandem_memory** memory) {
+  if (memory == nullptr) return NullArgument("memory");
+  auto made = client->client->RegisterCuda(device_pointer, bytes);
+  TANDEM_C_RETURN_IF_ERROR(made);
+  *memory = new tandem_memory{*std::move(made), nullptr};
+  return nullptr;
+}
 void tandem_memory_free(tandem_memory* memory) { delete memory; }
 void* tandem_memory_data(const tandem_memory* memory) { return memory->memory->data(); }
 size_t tandem_memory_bytes(const tandem_memory* memory) { return memory->memory->bytes(); }
@@ -286,6 +321,19 @@ tandem_status* tandem_tensor_memset32(tandem_memory* memory, tandem_stream* stre
   return ToC((*tensor)->Memset32(stream->stream.get(), peer, offset_bytes, value, count));
 }
 
+tandem_status* tandem_tensor_memset32_cuda(tandem_memory* memory, void* cuda_stream, int peer, size_t offset_bytes,
+                                           uint32_t value, size_t count) {
+  auto tensor = Tensor(memory);
+  TANDEM_C_RETURN_IF_ERROR(tensor);
+  return ToC((*tensor)->Memset32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value, count));
+}
+tandem_status* tandem_tensor_write32_cuda(tandem_memory* memory, void* cuda_stream, int peer, size_t offset_bytes,
+                                          uint32_t value) {
+  auto tensor = Tensor(memory);
+  TANDEM_C_RETURN_IF_ERROR(tensor);
+  return ToC((*tensor)->StreamWriteValue32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value));
+}
+
 void tandem_request_init(tandem_request* request) {
   *request = tandem_request{};
   request->op = static_cast<int>(Op::kBarrier);
@@ -306,6 +354,10 @@ uint64_t tandem_plan_id(const tandem_plan* plan) { return plan->plan->info().pla
 int tandem_plan_algorithm(const tandem_plan* plan) { return static_cast<int>(plan->plan->info().algorithm); }
 const char* tandem_plan_reason(const tandem_plan* plan) { return plan->plan->info().reason.c_str(); }
 const char* tandem_plan_summary(const tandem_plan* plan) { return plan->plan->info().summary.c_str(); }
+const char* tandem_plan_json(tandem_plan* plan) {
+  std::call_once(plan->json_made, [plan] { plan->json = client::PlanJson(plan->plan->info()); });
+  return plan->json.c_str();
+}
 size_t tandem_plan_slots(const tandem_plan* plan) { return plan->plan->info().slot_bytes.size(); }
 uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot) {
   return slot < tandem_plan_slots(plan) ? plan->plan->info().slot_bytes[slot] : 0;
@@ -315,6 +367,14 @@ tandem_status* tandem_launch(tandem_plan* plan, tandem_stream* stream, const tan
                              uint64_t deadline_ms, const char* tag) {
   if (stream == nullptr) return NullArgument("stream");
   return ToC(plan->plan->Launch(stream->stream.get(), Bindings(bindings, count), Options(deadline_ms, tag)));
+}
+tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_stream, const tandem_binding* bindings, size_t count,
+                                  uint64_t deadline_ms, const char* tag) {
+  return ToC(plan->plan->Launch(StreamRef::Cuda(cuda_stream), Bindings(bindings, count), Options(deadline_ms, tag)));
+}
+tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers, size_t count,
+                                           uint64_t deadline_ms, const char* tag) {
+  return ToC(plan->plan->Launch(StreamRef::Cuda(cuda_stream), Bindings(pointers, count), Options(deadline_ms, tag)));
 }
 tandem_status* tandem_launch_direct(tandem_plan* plan, const tandem_binding* bindings, size_t count,
                                     uint64_t deadline_ms, const char* tag, uint64_t* launch) {

@@ -9,10 +9,14 @@ Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   return client::ConnectThrough(std::move(control), options);
 }
 
+Result<std::string> Client::CudaDeviceUuid(int ordinal) { return client::CudaDeviceUuid(ordinal); }
+
 namespace client {
 
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, Session::Attach(std::move(control), options));
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options,
+                                               std::shared_ptr<ClientDevice> device) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Session> session,
+                          Session::Attach(std::move(control), options, std::move(device)));
   return std::shared_ptr<Client>(std::make_shared<ClientHandle>(std::move(session)));
 }
 
@@ -60,20 +64,63 @@ Status ClientHandle::Free(uint64_t tensor) {
 
 Result<std::shared_ptr<Memory>> ClientHandle::RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fd, bytes));
-  TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd, 0, bytes, true));
-  TANDEM_ASSIGN_OR_RETURN(uint64_t id, session_->control().Register(gpu_uuid, bytes, {fd}, {bytes}));
-  return std::shared_ptr<Memory>(std::make_shared<RegisteredMemory>(session_, id, std::move(mapping)));
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMapping> mapping, device->MapForeign(gpu_uuid, fd, bytes));
+  return RegisterMapped(fd, std::move(mapping), bytes, bytes, gpu_uuid);
 }
 
 Result<std::shared_ptr<Memory>> ClientHandle::AllocateRegistered(size_t bytes, const std::string& gpu_uuid) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("tandem-registered", bytes));
-  return RegisterFd(fd.get(), bytes, gpu_uuid);
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
+  size_t allocated = 0;
+  TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, device->Allocate(gpu_uuid, bytes, &allocated));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMapping> mapping, device->Map(gpu_uuid, fd.get(), allocated));
+  return RegisterMapped(fd.get(), std::move(mapping), allocated, bytes, gpu_uuid);
+}
+
+Result<std::shared_ptr<Memory>> ClientHandle::RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping,
+                                                             size_t mapped, size_t bytes,
+                                                             const std::string& gpu_uuid) {
+  RegisterInfo info;
+  info.gpu_uuid = gpu_uuid;
+  info.bytes = bytes;
+  info.fds = {fd};
+  info.chunk_bytes = {mapped};
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, session_->control().Register(info));
+  return std::shared_ptr<Memory>(std::make_shared<RegisteredMemory>(session_, id, std::move(mapping), bytes));
+}
+
+Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_pointer, size_t bytes) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
+  TANDEM_ASSIGN_OR_RETURN(
+      std::shared_ptr<ForeignRegistration> registration,
+      session_->registrations().Foreign(session_->control(), *device, device_pointer, bytes));
+  // The handle gives no one the right to write through it; the launch does.
+  auto* data = static_cast<std::byte*>(const_cast<void*>(device_pointer));
+  return std::shared_ptr<Memory>(std::make_shared<ForeignMemory>(session_, std::move(registration), data, bytes));
+}
+
+RegisteredMemory::RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id,
+                                   std::shared_ptr<DeviceMapping> mapping, size_t bytes)
+    : session_(std::move(session)), registration_id_(registration_id), mapping_(std::move(mapping)), bytes_(bytes) {
+  session_->registrations().Add(data(), bytes_, 0, registration_id_);
 }
 
 RegisteredMemory::~RegisteredMemory() {
+  session_->registrations().Remove(data(), registration_id_);
   if (session_->Talks()) (void)session_->control().Deregister(registration_id_);
+}
+
+ForeignMemory::~ForeignMemory() {
+  registration_.reset();
+  if (session_->Talks()) session_->registrations().Deregister(session_->control());
+}
+
+Status ForeignMemory::Check() const {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
+  return registration_->Check(*device, reinterpret_cast<uintptr_t>(data_), bytes_);
 }
 
 void ClientHandle::OnEvent(std::function<void(const ClientEvent&)> callback) { session_->OnEvent(std::move(callback)); }

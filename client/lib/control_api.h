@@ -20,7 +20,7 @@
 namespace tandem::client {
 
 // Grows with every change of this header: core and control half must be of one build.
-inline constexpr int kControlApiVersion = 1;
+inline constexpr int kControlApiVersion = 2;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -40,7 +40,18 @@ struct JoinInfo {
 struct RendezvousInfo {
   int rank = 0, world_size = 0;
   uint64_t buffer_bytes = 0, pad_bytes = 0, segment_bytes = 0, buffer_offset = 0, pad_offset = 0, registration_id = 0;
-  std::vector<UniqueFd> segments;  // by rank
+  std::vector<UniqueFd> segments;      // by rank
+  std::vector<uint64_t> segment_ids;   // by rank: which of them are one
+};
+
+// Memory of the client's own: descriptors, or a CUDA IPC handle.
+struct RegisterInfo {
+  std::string gpu_uuid;
+  uint64_t bytes = 0;
+  std::vector<int> fds;               // stay the caller's
+  std::vector<uint64_t> chunk_bytes;  // one a descriptor
+  std::string ipc_handle;             // instead of descriptors
+  uint64_t offset = 0;                // of the memory in the first descriptor's, or in the IPC handle's allocation
 };
 
 struct ChannelInfo {
@@ -77,9 +88,7 @@ class Control {
   virtual Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid, const std::string& name) = 0;
   virtual Result<RendezvousInfo> Rendezvous(uint64_t tensor_id, uint64_t group_id, Milliseconds deadline) = 0;
   virtual Status Free(uint64_t tensor_id) = 0;
-  // `fds` stay the caller's. `chunk_bytes` has one entry a descriptor.
-  virtual Result<uint64_t> Register(const std::string& gpu_uuid, uint64_t bytes, const std::vector<int>& fds,
-                                    const std::vector<uint64_t>& chunk_bytes) = 0;
+  virtual Result<uint64_t> Register(const RegisterInfo& memory) = 0;
   virtual Status Deregister(uint64_t registration_id) = 0;
   virtual Result<PlanInfo> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
                                    Milliseconds deadline) = 0;

@@ -36,7 +36,11 @@ class PlanHandle : public Plan {
  private:
   Session& session() const;
   // What is wrong with the bindings as far as this side knows; fills `entry` all the same.
-  Status FillEntry(std::span<const Binding> bindings, const LaunchOptions& options, LaunchEntry* entry) const;
+  Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
+                   LaunchEntry* entry) const;
+  // What slot `i` is bound to.
+  Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding) const;
+  std::string SlotName(size_t i) const { return "slot " + std::to_string(i) + " of plan '" + info_.key + "'"; }
   // The failure that a launch must return instead of being made; OK if it may go on.
   Status BeforeLaunch();
   // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
@@ -88,20 +92,44 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   std::map<uint64_t, std::weak_ptr<Plan>> plans_;
 };
 
-// Memory of the client's own.
+// Memory of the client's own, made or given as a descriptor.
 class RegisteredMemory : public Memory {
  public:
-  RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id, Mapping mapping)
-      : session_(std::move(session)), registration_id_(registration_id), mapping_(std::move(mapping)) {}
+  RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id, std::shared_ptr<DeviceMapping> mapping,
+                   size_t bytes);
   ~RegisteredMemory() override;
   uint64_t registration_id() const override { return registration_id_; }
-  std::byte* data() const override { return mapping_.data(); }
-  size_t bytes() const override { return mapping_.size(); }
+  std::byte* data() const override { return mapping_->data(); }
+  size_t bytes() const override { return bytes_; }
 
  private:
   const std::shared_ptr<Session> session_;
   const uint64_t registration_id_;
-  const Mapping mapping_;
+  const std::shared_ptr<DeviceMapping> mapping_;
+  const size_t bytes_;
+};
+
+// Memory of the user's own on a GPU, named by its address.
+class ForeignMemory : public Memory {
+ public:
+  ForeignMemory(std::shared_ptr<Session> session, std::shared_ptr<ForeignRegistration> registration, std::byte* data,
+                size_t bytes)
+      : session_(std::move(session)), registration_(std::move(registration)), data_(data), bytes_(bytes) {}
+  ~ForeignMemory() override;
+  uint64_t registration_id() const override { return registration_->id(); }
+  std::byte* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+  uint64_t registration_offset() const override {
+    return reinterpret_cast<uintptr_t>(data_) - registration_->range().base();
+  }
+  Status Check() const override;
+  const std::string& gpu_uuid() const { return registration_->range().gpu_uuid; }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  std::shared_ptr<ForeignRegistration> registration_;
+  std::byte* const data_;
+  const size_t bytes_;
 };
 
 class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this<TensorHandle> {
@@ -135,12 +163,16 @@ class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this
   uint32_t* SignalWord(int to, int from, int channel) const;
   // Swaps `from` for `to` in a word once it holds `from`; false if `deadline` came first.
   Result<bool> Exchange(uint32_t* word, uint32_t from, uint32_t to, Clock::time_point deadline) const;
+  // The words of [offset_bytes, + 4 * count) of the peer's tensor.
+  Result<uint32_t*> Words(int peer, size_t offset_bytes, size_t count) const;
+  ClientDevice& device() const { return *device_; }
 
   std::shared_ptr<GroupHandle> group_;
+  ClientDevice* device_ = nullptr;  // the session's
   uint64_t registration_id_ = 0, owned_tensor_ = 0;
   int rank_ = 0;
   size_t bytes_ = 0, buffer_offset_ = 0, pad_offset_ = 0, pad_bytes_ = 0;
-  std::vector<std::shared_ptr<Mapping>> segments_;  // by rank
+  std::vector<std::shared_ptr<DeviceMapping>> segments_;  // by rank
 };
 
 class ClientHandle : public Client {
@@ -159,15 +191,21 @@ class ClientHandle : public Client {
   Status Free(uint64_t tensor) override;
   Result<std::shared_ptr<Memory>> RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) override;
   Result<std::shared_ptr<Memory>> AllocateRegistered(size_t bytes, const std::string& gpu_uuid) override;
+  Result<std::shared_ptr<Memory>> RegisterCuda(const void* device_pointer, size_t bytes) override;
   void OnEvent(std::function<void(const ClientEvent&)> callback) override;
   Status Check() override;
   Status Detach() override;
 
  private:
+  // Registers the first `bytes` of the memory behind `fd`, which is mapped here and `mapped` long.
+  Result<std::shared_ptr<Memory>> RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping, size_t mapped,
+                                                 size_t bytes, const std::string& gpu_uuid);
+
   const std::shared_ptr<Session> session_;
 };
 
-// Connects through `control`: Client::Connect with the real one, tests with a fake.
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options);
+// Connects through `control`: Client::Connect with the real one, tests with a fake. `device`: as in Session::Attach.
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options,
+                                               std::shared_ptr<ClientDevice> device = nullptr);
 
 }  // namespace tandem::client

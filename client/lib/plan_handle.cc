@@ -31,7 +31,23 @@ PlanHandle::~PlanHandle() {
 
 Session& PlanHandle::session() const { return *group_->session(); }
 
-Status PlanHandle::FillEntry(std::span<const Binding> bindings, const LaunchOptions& options,
+Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const Binding& binding) const {
+  uint64_t needed = info_.slot_bytes[i];
+  if (binding.memory == nullptr) {
+    if (binding.pointer == nullptr) return InvalidArgument("is not bound");
+    return session().registrations().Resolve(session().control(), device, group_->id(), group_->gpu_uuid(),
+                                             static_cast<const std::byte*>(binding.pointer) + binding.offset, needed);
+  }
+  const Memory& memory = *binding.memory;
+  if (binding.offset > memory.bytes() || needed > memory.bytes() - binding.offset) {
+    return OutOfRange("needs " + std::to_string(needed) + " bytes from offset " + std::to_string(binding.offset) +
+                      ", the memory has " + std::to_string(memory.bytes()));
+  }
+  TANDEM_RETURN_IF_ERROR(memory.Check());
+  return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
+}
+
+Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
                              LaunchEntry* entry) const {
   entry->plan_id = info_.plan_id;
   entry->deadline_ns = options.deadline.count() <= 0 ? 0 : static_cast<uint64_t>(options.deadline.count()) * 1'000'000;
@@ -43,18 +59,17 @@ Status PlanHandle::FillEntry(std::span<const Binding> bindings, const LaunchOpti
                              " slots, the launch binds " + std::to_string(bindings.size()));
   }
   for (size_t i = 0; i < entry->binding_count; ++i) {
-    const Binding& binding = bindings[i];
-    entry->bindings[i] = {binding.memory == nullptr ? 0 : binding.memory->registration_id(), binding.offset};
-    if (!status.ok() || i >= info_.slot_bytes.size() || info_.slot_bytes[i] == 0) continue;
-    std::string slot = "slot " + std::to_string(i) + " of plan '" + info_.key + "'";
-    if (binding.memory == nullptr) {
-      status = InvalidArgument(slot + " is not bound");
-    } else if (binding.offset > binding.memory->bytes() ||
-               info_.slot_bytes[i] > binding.memory->bytes() - binding.offset) {
-      status = OutOfRange(slot + " needs " + std::to_string(info_.slot_bytes[i]) + " bytes from offset " +
-                          std::to_string(binding.offset) + ", the memory has " +
-                          std::to_string(binding.memory->bytes()));
+    entry->bindings[i] = {};
+    if (i >= info_.slot_bytes.size() || info_.slot_bytes[i] == 0) continue;
+    Result<LaunchBinding> bound = Resolve(device, i, bindings[i]);
+    if (bound.ok()) {
+      entry->bindings[i] = *bound;
+    } else if (bound.status().code() == Code::kOutOfRange && bindings[i].memory != nullptr) {
+      // The engine says the same. Any other slot stays unbound, which it refuses too: the launch fails on all ranks.
+      const Memory& memory = *bindings[i].memory;
+      entry->bindings[i] = {memory.registration_id(), memory.registration_offset() + bindings[i].offset};
     }
+    if (!bound.ok() && status.ok()) status = bound.status().WithContext(SlotName(i));
   }
   return status;
 }
@@ -76,18 +91,18 @@ Status PlanHandle::BeforeLaunch() {
 }
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
-  if (ref.is_cuda) return Unimplemented("CUDA streams need the CUDA backend; the daemon's is " + session().info().backend);
-  if (ref.host == nullptr) return InvalidArgument("a launch on no stream");
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
+  LaunchStreamStorage storage;
+  TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device->Open(ref, group_->gpu_uuid(), &storage));
+  TANDEM_ASSIGN_OR_RETURN(bool capturing, stream->IsCapturing());
   LaunchEntry entry;
-  Status wrong = FillEntry(bindings, options, &entry);
-  HostStream* stream = ref.host;
-  bool capturing = stream->IsCapturing();
+  Status wrong = FillEntry(*device, bindings, options, &entry);
   if (capturing && !wrong.ok()) return wrong;
   Clock::time_point deadline{};
   Backoff backoff;
   while (true) {
-    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel, session().ChannelFor(stream, group_->gpu_uuid()));
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel, session().ChannelFor(*stream, group_->gpu_uuid()));
     channel->Reap();
     std::optional<Status> earlier = state_->TakeFailure(channel->stream_id());
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
@@ -119,8 +134,14 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
   launch.deadline_ms = options.deadline.count() > 0 ? static_cast<uint64_t>(options.deadline.count()) : 0;
   launch.tag = options.tag;
   TANDEM_ASSIGN_OR_RETURN(launch.generation, group_->state()->ForLaunch(kRestartDeadline));
-  for (const Binding& binding : bindings) {
-    launch.bindings.emplace_back(binding.memory == nullptr ? 0 : binding.memory->registration_id(), binding.offset);
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
+  LaunchEntry entry;
+  (void)FillEntry(*device, bindings, options, &entry);
+  // What is wrong with them is the daemon's to say, since its answer counts for all ranks; what is beyond an entry's
+  // length is not bound at all.
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    LaunchBinding bound = i < entry.binding_count ? entry.bindings[i] : LaunchBinding{};
+    launch.bindings.emplace_back(bound.registration_id, bound.offset);
   }
   TANDEM_ASSIGN_OR_RETURN(uint64_t id, session().control().Launch(launch));
   std::lock_guard lock(direct_mutex_);

@@ -1,23 +1,15 @@
 #include "client/lib/segment_cache.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
-
 namespace tandem::client {
 
-Result<std::shared_ptr<Mapping>> SegmentCache::Map(int fd, size_t bytes) {
-  struct stat file {};
-  if (::fstat(fd, &file) != 0) return SystemError("fstat of a segment", errno);
-  if (file.st_size < 0 || static_cast<size_t>(file.st_size) < bytes) {
-    return Internal("the daemon sent a segment that is shorter than it says");
-  }
+Result<std::shared_ptr<DeviceMapping>> SegmentCache::Map(ClientDevice& device, const std::string& gpu_uuid, uint64_t id,
+                                                         int fd, size_t bytes) {
+  if (id == 0) return device.Map(gpu_uuid, fd, bytes);
   std::lock_guard lock(mutex_);
-  std::weak_ptr<Mapping>& known = mappings_[file.st_ino];
-  std::shared_ptr<Mapping> mapping = known.lock();
-  if (mapping != nullptr && mapping->size() >= bytes) return mapping;
-  TANDEM_ASSIGN_OR_RETURN(Mapping made, Mapping::Map(fd, 0, bytes, true));
-  mapping = std::make_shared<Mapping>(std::move(made));
+  std::weak_ptr<DeviceMapping>& known = mappings_[{id, gpu_uuid}];
+  std::shared_ptr<DeviceMapping> mapping = known.lock();
+  if (mapping != nullptr && mapping->bytes() >= bytes) return mapping;
+  TANDEM_ASSIGN_OR_RETURN(mapping, device.Map(gpu_uuid, fd, bytes));
   known = mapping;
   std::erase_if(mappings_, [](const auto& entry) { return entry.second.expired(); });
   return mapping;

@@ -1,27 +1,30 @@
 // File: segment_cache.h
 //
-// The segments that symmetric tensors lie in, each mapped once however many tensors it holds.
+// The segments that symmetric tensors lie in, each mapped once a GPU of this process however many tensors it holds.
 #pragma once
 
-#include <sys/types.h>
-
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 
-#include "common/shared_memory.h"
+#include "client/lib/client_device.h"
 
 namespace tandem::client {
 
 // Thread-safe.
 class SegmentCache {
  public:
-  // The mapping of the memfd behind `fd`, made if nobody holds one of at least `bytes`. Takes nothing of `fd`.
-  Result<std::shared_ptr<Mapping>> Map(int fd, size_t bytes);
+  // The mapping of segment `id` for `gpu_uuid`, made from `fd` if nobody holds one of at least `bytes`. Takes nothing of
+  // `fd`. Id 0 is nobody's: mapped anew.
+  Result<std::shared_ptr<DeviceMapping>> Map(ClientDevice& device, const std::string& gpu_uuid, uint64_t id, int fd,
+                                             size_t bytes);
 
  private:
   std::mutex mutex_;
-  std::map<ino_t, std::weak_ptr<Mapping>> mappings_;  // a memfd's inode is its own while a mapping keeps it alive
+  std::map<std::pair<uint64_t, std::string>, std::weak_ptr<DeviceMapping>> mappings_;
 };
 
 }  // namespace tandem::client

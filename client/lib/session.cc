@@ -2,12 +2,15 @@
 
 #include <cstdlib>
 
+#include "client/lib/channel_graveyard.h"
+
 namespace tandem::client {
 namespace {
 
 constexpr auto kServeCaptured = std::chrono::milliseconds(2);
 constexpr auto kServeRest = std::chrono::milliseconds(50);
 constexpr auto kIdle = std::chrono::milliseconds(500);
+constexpr auto kSweepEvery = std::chrono::milliseconds(1000);
 
 std::string RuntimeDir(const ConnectOptions& options) {
   if (!options.runtime_dir.empty()) return options.runtime_dir;
@@ -17,8 +20,11 @@ std::string RuntimeDir(const ConnectOptions& options) {
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control, const ConnectOptions& options) {
+Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control, const ConnectOptions& options,
+                                                 std::shared_ptr<ClientDevice> device) {
   auto session = std::make_shared<Session>();
+  session->device_ = std::move(device);
+  session->ready_device_ = session->device_.get();
   session->control_ = std::move(control);
   Session* raw = session.get();
   // Shutdown, before the session ends, outlives every callback: the raw pointer stays good.
@@ -70,13 +76,23 @@ Status Session::CheckLaunchable() const {
   return lost_;
 }
 
-Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(HostStream* stream, const std::string& gpu_uuid) {
-  ChannelKey key(stream->id(), gpu_uuid);
+Result<ClientDevice*> Session::device() {
+  if (ClientDevice* device = ready_device_.load(std::memory_order_acquire)) return device;
+  std::lock_guard lock(device_mutex_);
+  if (device_ == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(device_, MakeClientDevice(info_.backend));
+  }
+  ready_device_.store(device_.get(), std::memory_order_release);
+  return device_.get();
+}
+
+Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(const LaunchStream& stream, const std::string& gpu_uuid) {
   {
     std::shared_lock lock(channels_mutex_);
-    auto it = channels_.find(key);
+    auto it = channels_.find(ChannelView(stream.Id(), gpu_uuid));
     if (it != channels_.end() && !it->second->Released()) return it->second;
   }
+  ChannelKey key(stream.Id(), gpu_uuid);
   std::lock_guard opening(opening_mutex_);
   std::shared_ptr<StreamChannel> ended;
   {
@@ -98,7 +114,9 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(HostStream* stream, c
   if (!opened.ok()) return opened.status().WithContext("a channel for the stream");
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
                           StreamChannel::Make(opened->channel_id, opened->ring.get(), opened->words.get(),
-                                              kRingEntries, stream->id()));
+                                              kRingEntries, stream.Id()));
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * gpu, device());
+  TANDEM_RETURN_IF_ERROR(channel->Pin(*gpu, gpu_uuid));
   TANDEM_RETURN_IF_ERROR(CheckLaunchable());
   std::unique_lock lock(channels_mutex_);
   channels_[key] = channel;
@@ -225,6 +243,14 @@ bool Session::ReleaseChannels(const Status& why) {
   return captured;
 }
 
+void Session::SweepRegistrations() {
+  // The engine's import keeps memory alive that the user has freed: let go of it without being asked.
+  ClientDevice* device = ready_device_.load(std::memory_order_acquire);
+  if (device == nullptr) return;
+  if (registrations_.HasForeign()) registrations_.Sweep(*device);
+  if (Talks()) registrations_.Deregister(*control_);
+}
+
 void Session::Watch() {
   std::unique_lock lock(state_mutex_);
   while (!stopping_) {
@@ -257,6 +283,12 @@ void Session::Watch() {
       }
     }
     lock.lock();
+    if (auto now = std::chrono::steady_clock::now(); now - swept_ >= kSweepEvery) {
+      swept_ = now;
+      lock.unlock();
+      SweepRegistrations();
+      lock.lock();
+    }
     auto pause = captured ? kServeCaptured : any_captured ? kServeRest : kIdle;
     if (!stopping_ && !is_lost_.load()) state_changed_->wait_for(lock, pause);
   }

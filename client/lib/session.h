@@ -10,14 +10,17 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "client/lib/client_device.h"
 #include "client/lib/control_api.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/launch_state.h"
+#include "client/lib/registrations.h"
 #include "client/lib/segment_cache.h"
 #include "client/lib/stream_channel.h"
 
@@ -27,13 +30,18 @@ inline constexpr uint32_t kRingEntries = 256;
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  static Result<std::shared_ptr<Session>> Attach(std::unique_ptr<Control> control, const ConnectOptions& options);
+  // `device`: null for that of the daemon's backend, made on first use.
+  static Result<std::shared_ptr<Session>> Attach(std::unique_ptr<Control> control, const ConnectOptions& options,
+                                                 std::shared_ptr<ClientDevice> device = nullptr);
   Session() = default;
   ~Session();
 
   Control& control() { return *control_; }
   const AttachInfo& info() const { return info_; }
   SegmentCache& segments() { return segments_; }
+  Registrations& registrations() { return registrations_; }
+  // This process's side of the daemon's backend; loads CUDA when first asked for. Lives as long as the session.
+  Result<ClientDevice*> device();
 
   // What every call of a handle asks first: not in a forked child, not detached.
   Status CheckUsable() const;
@@ -44,7 +52,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool Talks() const { return CheckLaunchable().ok(); }
 
   // The channel of `stream` to the engine of `gpu_uuid`, opened if there is none or if the last was released.
-  Result<std::shared_ptr<StreamChannel>> ChannelFor(HostStream* stream, const std::string& gpu_uuid);
+  Result<std::shared_ptr<StreamChannel>> ChannelFor(const LaunchStream& stream, const std::string& gpu_uuid);
   // Hands on the outcomes of all channels.
   void ReapAll();
 
@@ -55,17 +63,26 @@ class Session : public std::enable_shared_from_this<Session> {
   void Close(const Status& why);
 
  private:
-  // HostStream::id() and the GPU. Not the stream's address: a later stream may get that of one whose work is pending.
+  // LaunchStream::Id() and the GPU. Not the stream's address: a later stream may get that of one whose work is pending.
   using ChannelKey = std::pair<uint64_t, std::string>;
+  using ChannelView = std::pair<uint64_t, std::string_view>;  // to look one up without making a string
   struct ChannelKeyHash {
-    size_t operator()(const ChannelKey& key) const {
-      return std::hash<uint64_t>()(key.first) * 31 + std::hash<std::string>()(key.second);
+    using is_transparent = void;
+    size_t operator()(const ChannelView& key) const {
+      return std::hash<uint64_t>()(key.first) * 31 + std::hash<std::string_view>()(key.second);
     }
+    size_t operator()(const ChannelKey& key) const { return (*this)(ChannelView(key)); }
+  };
+  struct ChannelKeyEqual {
+    using is_transparent = void;
+    bool operator()(const ChannelView& a, const ChannelView& b) const { return a == b; }
   };
 
   void HandleEvent(const ControlEvent& event);
   void HandleLost(const Status& why);
   void Watch();
+  // Drops registrations whose memory is gone.
+  void SweepRegistrations();
   // Gives channels back that carry nothing, when the daemon's quota is reached.
   void CloseIdleChannels();
   // Ends every channel's waits; true if some must be served again.
@@ -75,10 +92,14 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unique_ptr<Control> control_;
   AttachInfo info_;
   ForkGuard fork_guard_;
+  std::mutex device_mutex_;
+  std::shared_ptr<ClientDevice> device_;
+  std::atomic<ClientDevice*> ready_device_{nullptr};
   SegmentCache segments_;
+  Registrations registrations_;
 
   mutable std::shared_mutex channels_mutex_;
-  std::unordered_map<ChannelKey, std::shared_ptr<StreamChannel>, ChannelKeyHash> channels_;
+  std::unordered_map<ChannelKey, std::shared_ptr<StreamChannel>, ChannelKeyHash, ChannelKeyEqual> channels_;
   std::vector<std::weak_ptr<StreamChannel>> retired_;  // released ones whose graphs may still be replayed
   std::mutex opening_mutex_;  // one OpenChannel at a time
 
@@ -96,6 +117,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> is_lost_{false};
   std::atomic<bool> is_closed_{false};
   bool stopping_ = false;
+  std::chrono::steady_clock::time_point swept_;  // the watchdog's
   std::thread* watchdog_ = nullptr;  // leaked in a forked child, where it does not run
 };
 

@@ -2,18 +2,24 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+
+#include "client/lib/channel_graveyard.h"
 
 namespace tandem::client {
 namespace {
-
-constexpr auto kGrace = std::chrono::seconds(10);
 
 // Owned by the graph under capture; its end is the end of the last executable graph.
 struct CapturedLaunch {
   std::shared_ptr<void> keep_alive;
   std::shared_ptr<StreamChannel> channel;
   int slot;
-  ~CapturedLaunch() { channel->DropCaptured(slot); }
+  ~CapturedLaunch() {
+    channel->DropCaptured(slot);
+    // The session's or the channel's end may wait for streams and call the GPU's driver: not on this thread.
+    ChannelGraveyard::Get().Discard(std::move(keep_alive));
+    ChannelGraveyard::Get().Discard(std::move(channel));
+  }
 };
 
 }  // namespace
@@ -31,7 +37,16 @@ StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint
       in_flight_(entries),
       captured_(kCapturedSlots) {}
 
-Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream,
+StreamChannel::~StreamChannel() { ChannelGraveyard::Get().Keep(std::move(producer_), std::move(pin_)); }
+
+Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
+  std::span<std::byte> pages = producer_.words().pages();
+  TANDEM_ASSIGN_OR_RETURN(pin_, device.PinWords(gpu_uuid, pages.data(), pages.size()));
+  ChannelGraveyard::Get().Watch(weak_from_this());
+  return Status::Ok();
+}
+
+Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
                              bool told) {
   std::lock_guard lock(mutex_);
   ReapLocked();
@@ -49,14 +64,14 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState
   slot.generation = entry->group_generation;
   slot.told = told;
   plan->Began();
-  Status status = stream->WriteWord(producer_.request(), entry->sequence);
-  if (status.ok()) return stream->WaitWord(producer_.done(), entry->sequence);
+  Status status = stream->Arrive(producer_.request(), producer_.done(), entry->sequence);
+  if (status.ok()) return status;
   // The stream takes no work: the launch arrives all the same, since the other ranks count on it.
   producer_.request()->store(entry->sequence, std::memory_order_release);
   return status;
 }
 
-Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream,
+Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
                               std::shared_ptr<void> keep_alive) {
   std::lock_guard lock(mutex_);
   DisarmDroppedLocked();
@@ -68,9 +83,7 @@ Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanStat
   launch->channel = shared_from_this();
   launch->slot = slot;
   TANDEM_RETURN_IF_ERROR(stream->RetainInCapture(std::move(launch)));
-  TANDEM_RETURN_IF_ERROR(stream->WriteWord(producer_.doorbell(slot), 1));
-  TANDEM_RETURN_IF_ERROR(stream->WaitWord(producer_.captured_done(slot), 1));
-  return stream->WriteWord(producer_.captured_done(slot), 0);
+  return stream->ArriveCaptured(producer_.doorbell(slot), producer_.captured_done(slot));
 }
 
 void StreamChannel::Reap() {
@@ -129,10 +142,13 @@ void StreamChannel::ReapCapturedLocked() {
   }
 }
 
-bool StreamChannel::Idle() {
-  std::lock_guard lock(mutex_);
+bool StreamChannel::Idle() { return LockIdle().owns_lock(); }
+
+std::unique_lock<std::mutex> StreamChannel::LockIdle() {
+  std::unique_lock lock(mutex_);
   ReapLocked();
-  return reaped_ + 1 == producer_.NextSequence() && !HasCaptured();
+  if (reaped_ + 1 != producer_.NextSequence() || HasCaptured()) lock.unlock();
+  return lock;
 }
 
 bool StreamChannel::Drained() {
@@ -161,22 +177,6 @@ void StreamChannel::DisarmDroppedLocked() {
     return true;
   });
   has_dropped_.store(!dropped_.empty(), std::memory_order_release);
-}
-
-ChannelGraveyard& ChannelGraveyard::Get() {
-  static auto* graveyard = new ChannelGraveyard;
-  return *graveyard;
-}
-
-void ChannelGraveyard::Bury(std::shared_ptr<StreamChannel> channel) {
-  auto now = std::chrono::steady_clock::now();
-  std::lock_guard lock(mutex_);
-  graves_.push_back({std::move(channel), {}});
-  std::erase_if(graves_, [now](Grave& grave) {
-    if (grave.drained_at != std::chrono::steady_clock::time_point{}) return now - grave.drained_at > kGrace;
-    if (grave.channel->Drained()) grave.drained_at = now;
-    return false;
-  });
 }
 
 }  // namespace tandem::client

@@ -14,9 +14,9 @@
 #include <mutex>
 #include <vector>
 
+#include "client/lib/client_device.h"
 #include "client/lib/launch_state.h"
 #include "common/queue/channel.h"
-#include "tandem/host_stream.h"
 
 namespace tandem::client {
 
@@ -25,17 +25,21 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   static Result<std::shared_ptr<StreamChannel>> Make(uint64_t channel_id, int ring_fd, int words_fd, uint32_t entries,
                                                      uint64_t stream_id);
   StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, uint64_t stream_id);
+  // Its memory goes to the ChannelGraveyard: streams may still look at it.
+  ~StreamChannel();
+  // Makes the words reachable for streams of that GPU. Before the first launch.
+  Status Pin(ClientDevice& device, const std::string& gpu_uuid);
 
   uint64_t id() const { return channel_id_; }
-  // HostStream::id() of the stream that the channel belongs to.
+  // LaunchStream::Id() of the stream that the channel belongs to.
   uint64_t stream_id() const { return stream_id_; }
 
   // Pushes `entry` and enqueues its arrival and its wait. `told` says that the caller returns a failure of this launch
   // itself, so that its outcome is not returned twice. RESOURCE_EXHAUSTED with reason RING_FULL when there is no room
   // now, UNAVAILABLE once released; nothing was enqueued then.
-  Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream, bool told);
+  Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream, bool told);
   // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` is held by the graph.
-  Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, HostStream* stream,
+  Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
                  std::shared_ptr<void> keep_alive);
 
   // Hands the outcomes of launches that have ended to their plans.
@@ -49,8 +53,10 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   bool HasCaptured() const { return captured_count_.load(std::memory_order_acquire) != 0; }
   // A graph has let go of its captured launch, and the engine has not been told: Reap tells it.
   bool HasDropped() const { return has_dropped_.load(std::memory_order_acquire); }
-  // No launch is in flight.
+  // No launch is in flight, and no graph can make one.
   bool Idle();
+  // The lock that keeps it so; without the lock if it is not.
+  std::unique_lock<std::mutex> LockIdle();
   // The stream has passed all of the channel's words, as far as they tell.
   bool Drained();
 
@@ -77,6 +83,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   const uint64_t stream_id_;
   std::mutex mutex_;
   ChannelProducer producer_;
+  std::shared_ptr<void> pin_;        // the words' registration with the GPU's driver; dropped before the words
   std::vector<InFlight> in_flight_;  // by sequence
   uint64_t reaped_ = 0;              // launches up to this one have been handed on
   uint64_t seen_failures_ = 0;
@@ -85,23 +92,6 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   std::mutex dropped_mutex_;
   std::vector<int> dropped_;
   std::atomic<bool> has_dropped_{false};
-};
-
-// The channels of one session that have ended but whose words streams may still look at. One a process, never destroyed:
-// memory is unmapped only after the stream has passed and a grace time.
-class ChannelGraveyard {
- public:
-  static ChannelGraveyard& Get();
-  // Takes a channel that nobody pushes to any more, and lets go of earlier ones whose time has come.
-  void Bury(std::shared_ptr<StreamChannel> channel);
-
- private:
-  struct Grave {
-    std::shared_ptr<StreamChannel> channel;
-    std::chrono::steady_clock::time_point drained_at;  // epoch: not drained yet
-  };
-  std::mutex mutex_;
-  std::vector<Grave> graves_;
 };
 
 }  // namespace tandem::client

@@ -3,7 +3,6 @@
 
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
-#include "tandem/host_stream.h"
 
 namespace tandem::client {
 
@@ -16,13 +15,16 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
   auto inside = [&](uint64_t offset, uint64_t bytes) {
     return offset <= info.segment_bytes && bytes <= info.segment_bytes - offset;
   };
-  if (info.segments.size() != world || info.rank != tensor->group_->rank() ||
+  if (info.segments.size() != world || info.segment_ids.size() != world || info.rank != tensor->group_->rank() ||
       !inside(info.buffer_offset, info.buffer_bytes) || !inside(info.pad_offset, info.pad_bytes)) {
     return Internal("the daemon's answer to the rendezvous does not fit the group");
   }
-  for (const UniqueFd& fd : info.segments) {
-    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Mapping> mapping,
-                            tensor->group_->session()->segments().Map(fd.get(), info.segment_bytes));
+  const std::shared_ptr<Session>& session = tensor->group_->session();
+  TANDEM_ASSIGN_OR_RETURN(tensor->device_, session->device());
+  for (size_t i = 0; i < world; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMapping> mapping,
+                            session->segments().Map(tensor->device(), tensor->group_->gpu_uuid(), info.segment_ids[i],
+                                                    info.segments[i].get(), info.segment_bytes));
     tensor->segments_.push_back(std::move(mapping));
   }
   tensor->registration_id_ = info.registration_id;
@@ -31,10 +33,12 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
   tensor->buffer_offset_ = info.buffer_offset;
   tensor->pad_offset_ = info.pad_offset;
   tensor->pad_bytes_ = info.pad_bytes;
+  session->registrations().Add(tensor->data(), tensor->bytes_, tensor->group_->id(), tensor->registration_id_);
   return std::shared_ptr<SymmetricTensor>(std::move(tensor));
 }
 
 TensorHandle::~TensorHandle() {
+  if (registration_id_ != 0) group_->session()->registrations().Remove(data(), registration_id_);
   if (owned_tensor_ != 0 && group_->session()->Talks()) (void)group_->session()->control().Free(owned_tensor_);
 }
 
@@ -76,11 +80,10 @@ uint32_t* TensorHandle::SignalWord(int to, int from, int channel) const {
 }
 
 Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to, Clock::time_point deadline) const {
-  std::atomic_ref<uint32_t> signal(*word);
   Backoff backoff;
   while (true) {
-    uint32_t expected = from;
-    if (signal.compare_exchange_weak(expected, to, std::memory_order_acq_rel)) return true;
+    TANDEM_ASSIGN_OR_RETURN(bool done, device().Exchange32(group_->gpu_uuid(), word, from, to, deadline));
+    if (done) return true;
     TANDEM_RETURN_IF_ERROR(group_->session()->CheckLaunchable());
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (Clock::now() >= deadline) return false;
@@ -128,24 +131,29 @@ Status TensorHandle::Barrier(int channel, Milliseconds timeout) {
       .WithDetail({.reason = {}, .who = names, .field = {}});
 }
 
-Status TensorHandle::StreamWriteValue32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value) {
-  return Memset32(stream, peer, offset_bytes, value, 1);
-}
-
-Status TensorHandle::Memset32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value, size_t count) {
-  if (stream.is_cuda) return Unimplemented("CUDA streams need the CUDA backend");
-  if (stream.host == nullptr) return InvalidArgument("a write on no stream");
+Result<uint32_t*> TensorHandle::Words(int peer, size_t offset_bytes, size_t count) const {
   TANDEM_RETURN_IF_ERROR(CheckPeer(peer));
   if (offset_bytes % sizeof(uint32_t) != 0) return InvalidArgument("the offset is not a multiple of 4");
   if (offset_bytes > bytes_ || count > (bytes_ - offset_bytes) / sizeof(uint32_t)) {
     return OutOfRange(std::to_string(count) + " words from offset " + std::to_string(offset_bytes) +
                       " reach beyond the tensor's " + std::to_string(bytes_) + " bytes");
   }
+  return reinterpret_cast<uint32_t*>(Buffer(peer) + offset_bytes);
+}
+
+Status TensorHandle::StreamWriteValue32(StreamRef ref, int peer, size_t offset_bytes, uint32_t value) {
+  TANDEM_ASSIGN_OR_RETURN(uint32_t * word, Words(peer, offset_bytes, 1));
+  LaunchStreamStorage storage;
+  TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device().Open(ref, group_->gpu_uuid(), &storage));
+  return stream->Write32(segments_[static_cast<size_t>(peer)], word, value);
+}
+
+Status TensorHandle::Memset32(StreamRef ref, int peer, size_t offset_bytes, uint32_t value, size_t count) {
+  TANDEM_ASSIGN_OR_RETURN(uint32_t * words, Words(peer, offset_bytes, count));
+  LaunchStreamStorage storage;
+  TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device().Open(ref, group_->gpu_uuid(), &storage));
   // The segment, not the handle, is kept: a handle's end talks to the daemon, which a stream must not wait for.
-  return stream.host->Enqueue([segment = segments_[static_cast<size_t>(peer)],
-                               words = reinterpret_cast<uint32_t*>(Buffer(peer) + offset_bytes), value, count] {
-    for (size_t i = 0; i < count; ++i) std::atomic_ref<uint32_t>(words[i]).store(value, std::memory_order_release);
-  });
+  return stream->Memset32(segments_[static_cast<size_t>(peer)], words, value, count);
 }
 
 }  // namespace tandem::client

@@ -21,6 +21,8 @@ struct FakeDaemon {
   ControlCallbacks callbacks;
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
   std::vector<uint64_t> released_plans, closed_channels, deregistered;
+  std::vector<RegisterInfo> registered;  // without descriptors
+  std::string backend = "host";
   std::atomic<uint64_t> next_id{1};
   std::atomic<bool> gone{false};
   std::atomic<int> destroyed{0};
@@ -41,7 +43,7 @@ class FakeControl final : public Control {
     daemon_->callbacks = std::move(callbacks);
     AttachInfo info;
     info.session_id = 7;
-    info.backend = "host";
+    info.backend = daemon_->backend;
     info.gpus = {{"GPU-0", "emulated", 0, 1 << 30}};
     return info;
   }
@@ -69,12 +71,16 @@ class FakeControl final : public Control {
     for (int i = 0; i < 2; ++i) {
       TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("fake-segment", info.segment_bytes));
       info.segments.push_back(std::move(fd));
+      info.segment_ids.push_back(daemon_->next_id++);
     }
     return info;
   }
   Status Free(uint64_t) override { return Answer(); }
-  Result<uint64_t> Register(const std::string&, uint64_t, const std::vector<int>&,
-                            const std::vector<uint64_t>&) override {
+  Result<uint64_t> Register(const RegisterInfo& memory) override {
+    TANDEM_RETURN_IF_ERROR(Answer());
+    std::lock_guard lock(daemon_->mutex);
+    daemon_->registered.push_back({memory.gpu_uuid, memory.bytes, {}, memory.chunk_bytes, memory.ipc_handle,
+                                   memory.offset});
     return daemon_->next_id++;
   }
   Status Deregister(uint64_t id) override {

@@ -12,6 +12,7 @@
 
 #include <bitset>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "common/queue/channel_layout.h"
@@ -56,6 +57,8 @@ class ChannelWords {
   uint64_t Heartbeat() const { return header()->heartbeat.load(std::memory_order_relaxed); }
   uint64_t EngineGeneration() const { return header()->engine_generation.load(std::memory_order_relaxed); }
   bool valid() const { return mapping_.valid(); }
+  // All of it: whole pages, to be made reachable for a GPU.
+  std::span<std::byte> pages() const { return {mapping_.data(), mapping_.size()}; }
 
  protected:
   friend class ChannelProducer;

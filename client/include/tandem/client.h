@@ -35,7 +35,8 @@ namespace tandem {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// The client's stream on the host backend: tandem/host_stream.h. On the CUDA backend a cudaStream_t is passed.
+// The client's stream on the host backend: tandem/host_stream.h. On the CUDA backend a cudaStream_t (or CUstream) is passed:
+// one of any context of the group's GPU, null for the legacy default stream, cudaStreamPerThread.
 class HostStream;
 struct StreamRef {
   StreamRef(HostStream* stream) : host(stream) {}       // NOLINT(google-explicit-constructor)
@@ -115,9 +116,15 @@ class TANDEM_API Memory {
  public:
   virtual ~Memory() = default;
   virtual uint64_t registration_id() const = 0;
-  // This rank's bytes, mapped in this process. Valid while the handle lives.
+  // This rank's bytes, mapped in this process: an address of the device on the CUDA backend. Valid while the handle lives,
+  // which must be longer than the work on streams that uses them.
   virtual std::byte* data() const = 0;
   virtual size_t bytes() const = 0;
+  // Where data() lies in what was registered, in bytes: a registration may be larger than the memory asked for.
+  virtual uint64_t registration_offset() const { return 0; }
+  // FAILED_PRECONDITION once the memory behind a device pointer has been freed, whatever has its address now. Launches
+  // ask this of what they are bound to.
+  virtual Status Check() const { return Status::Ok(); }
 };
 
 // A symmetric tensor: the same offset on every rank of the group, all of them mapped here.
@@ -128,7 +135,8 @@ class TANDEM_API SymmetricTensor : public Memory {
   // The bytes of `peer`'s tensor from `offset` on; OUT_OF_RANGE for a wrong rank or range.
   virtual Result<std::byte*> GetBuffer(int peer, const std::vector<int64_t>& shape, DType dtype,
                                        size_t offset_bytes = 0) const = 0;
-  // The user's own signal pad on `peer`: 32-bit words, zero at the rendezvous, never touched by Tandem otherwise.
+  // The user's own signal pad on `peer`: 32-bit words, zero at the rendezvous, never touched by Tandem otherwise. An
+  // address of the device on the CUDA backend: for kernels, not for the CPU.
   virtual std::span<uint32_t> SignalPad(int peer) const = 0;
   // Word 0 -> 1 on the peer's pad for (this rank, channel); DEADLINE_EXCEEDED if the peer has not taken the last one.
   virtual Status PutSignal(int peer, int channel, Milliseconds timeout) = 0;
@@ -143,9 +151,13 @@ class TANDEM_API SymmetricTensor : public Memory {
   virtual Status Memset32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value, size_t count) = 0;
 };
 
+// What a slot is bound to: `offset` bytes into a Memory; or, without one, an address in this process. That may lie in a
+// symmetric tensor of the group or in memory made by AllocateRegistered whose handles live, or, on the CUDA backend, in
+// memory of the user's own on the GPU, which is registered as by Client::RegisterCuda when a launch first sees it.
 struct Binding {
   const Memory* memory = nullptr;
-  uint64_t offset = 0;  // bytes
+  uint64_t offset = 0;
+  const void* pointer = nullptr;
 };
 
 struct LaunchOptions {
@@ -226,11 +238,19 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
                                                               Milliseconds deadline = Milliseconds(30000)) = 0;
   virtual Status Free(uint64_t tensor) = 0;
 
-  // Registers memory of the client's own on the GPU: on the host backend a sealed memfd of at least `bytes`. `fd` stays
-  // the caller's.
+  // Registers memory of the client's own on the GPU: on the host backend a sealed memfd of at least `bytes`, on the CUDA
+  // backend an exported VMM allocation of `bytes`, a multiple of its granularity. `fd` stays the caller's.
   virtual Result<std::shared_ptr<Memory>> RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) = 0;
-  // Makes such memory and registers it: a convenience for the host backend.
+  // Makes such memory and registers it; on the CUDA backend a VMM allocation on that GPU, which this process must see.
   virtual Result<std::shared_ptr<Memory>> AllocateRegistered(size_t bytes, const std::string& gpu_uuid) = 0;
+  // Registers [device_pointer, device_pointer + bytes) of the user's own memory on a GPU: cudaMalloc's (whose whole
+  // allocation the daemon's engine then maps) or virtual memory that can be exported as POSIX descriptors (PyTorch's
+  // expandable segments: the chunks touched). The same memory again costs a look-up. Registered until it is freed or the
+  // session ends; the handle only names it. INVALID_ARGUMENT with reason NOT_REGISTRABLE says why other memory cannot
+  // be, and what can.
+  virtual Result<std::shared_ptr<Memory>> RegisterCuda(const void* device_pointer, size_t bytes) = 0;
+  // The UUID of this process's CUDA device `ordinal`, as the daemon names it.
+  static Result<std::string> CudaDeviceUuid(int ordinal);
 
   // Called from the library's one reader thread; must not block. Replaces an earlier one.
   virtual void OnEvent(std::function<void(const ClientEvent&)> callback) = 0;

@@ -1,0 +1,136 @@
+#include "client/lib/channel_graveyard.h"
+
+#include <pthread.h>
+
+#include <thread>
+#include <utility>
+
+#include "client/lib/fork_guard.h"
+#include "client/lib/stream_channel.h"
+
+namespace tandem::client {
+namespace {
+
+constexpr auto kGrace = std::chrono::seconds(10);
+constexpr auto kLookEvery = std::chrono::milliseconds(500);
+
+template <typename T>
+void Leak(T object) {
+  (void)new T(std::move(object));
+}
+
+}  // namespace
+
+ChannelGraveyard& ChannelGraveyard::Get() {
+  static auto* graveyard = new ChannelGraveyard;
+  return *graveyard;
+}
+
+ChannelGraveyard::ChannelGraveyard() : born_(ForkCount()) {}
+
+bool ChannelGraveyard::InChild() const { return ForkCount() != born_; }
+
+void ChannelGraveyard::Bury(std::shared_ptr<StreamChannel> channel) {
+  if (InChild()) return Leak(std::move(channel));
+  std::lock_guard lock(mutex_);
+  graves_.push_back({std::move(channel), {}});
+  WakeLocked();
+}
+
+void ChannelGraveyard::Keep(ChannelProducer producer, std::shared_ptr<void> pin) {
+  if (InChild()) {
+    Leak(std::move(producer));
+    return Leak(std::move(pin));
+  }
+  if (pin == nullptr) return;  // ordinary memory: unmapped here
+  std::lock_guard lock(mutex_);
+  pages_.push_back({std::move(producer), std::move(pin)});
+  WakeLocked();
+}
+
+void ChannelGraveyard::Discard(std::shared_ptr<void> object) {
+  if (InChild()) return Leak(std::move(object));
+  std::lock_guard lock(mutex_);
+  discarded_.push_back(std::move(object));
+  WakeLocked();
+}
+
+void ChannelGraveyard::Watch(std::weak_ptr<StreamChannel> channel) {
+  std::lock_guard lock(watched_mutex_);
+  std::erase_if(watched_, [](const auto& weak) { return weak.expired(); });
+  watched_.push_back(std::move(channel));
+}
+
+size_t ChannelGraveyard::kept() const {
+  std::lock_guard lock(mutex_);
+  return pages_.size();
+}
+
+void ChannelGraveyard::WakeLocked() {
+  if (!running_) {
+    running_ = true;
+    std::thread([this] {
+      ::pthread_setname_np(::pthread_self(), "tandem-end");
+      Run();
+    }).detach();
+  }
+  changed_.notify_one();
+}
+
+void ChannelGraveyard::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (graves_.empty() && pages_.empty()) {
+      changed_.wait(lock, [this] { return !discarded_.empty() || !graves_.empty() || !pages_.empty(); });
+    } else {
+      changed_.wait_for(lock, kLookEvery, [this] { return !discarded_.empty(); });
+    }
+    std::vector<std::shared_ptr<void>> discarded = std::exchange(discarded_, {});
+    lock.unlock();
+    discarded.clear();
+    Sweep();
+    lock.lock();
+  }
+}
+
+void ChannelGraveyard::Sweep() {
+  auto now = std::chrono::steady_clock::now();
+  std::vector<Grave> over;
+  std::vector<Pages> pages;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(graves_, [&](Grave& grave) {
+      if (grave.drained_at == std::chrono::steady_clock::time_point{}) {
+        if (grave.channel->Drained()) grave.drained_at = now;
+        return false;
+      }
+      if (now - grave.drained_at <= kGrace) return false;
+      over.push_back(std::move(grave));
+      return true;
+    });
+    pages.swap(pages_);
+  }
+  over.clear();  // their memory comes back through Keep
+  if (pages.empty()) return;
+  pages = Unpin(std::move(pages));
+  std::lock_guard lock(mutex_);
+  for (Pages& left : pages) pages_.push_back(std::move(left));
+}
+
+std::vector<ChannelGraveyard::Pages> ChannelGraveyard::Unpin(std::vector<Pages> pages) {
+  std::vector<std::shared_ptr<StreamChannel>> channels;
+  std::vector<std::unique_lock<std::mutex>> idle;  // released before `channels`
+  std::lock_guard gate(watched_mutex_);
+  for (const auto& weak : watched_) {
+    if (auto channel = weak.lock()) channels.push_back(std::move(channel));
+  }
+  for (const auto& channel : channels) {
+    std::unique_lock<std::mutex> lock = channel->LockIdle();
+    if (!lock.owns_lock()) return pages;
+    idle.push_back(std::move(lock));
+  }
+  pages.clear();
+  return pages;
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,90 @@
+#include "client/lib/cuda/cuda_launch_stream.h"
+
+#include <array>
+#include <utility>
+
+namespace tandem::client {
+namespace {
+
+CUstreamBatchMemOpParams WriteOp(Word* word, uint64_t value) {
+  CUstreamBatchMemOpParams operation = {};
+  operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  operation.writeValue.address = reinterpret_cast<CUdeviceptr>(word);
+  operation.writeValue.value64 = value;
+  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // behind all earlier work, and visible system-wide
+  return operation;
+}
+
+CUstreamBatchMemOpParams WaitOp(Word* word, uint64_t value) {
+  CUstreamBatchMemOpParams operation = {};
+  operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  operation.waitValue.address = reinterpret_cast<CUdeviceptr>(word);
+  operation.waitValue.value64 = value;
+  operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;  // the driver's comparison is cyclic, as kReleaseValue needs
+  return operation;
+}
+
+// The driver's, when the last graph is gone: no CUDA from here.
+void CUDA_CB DropObject(void* object) { delete static_cast<std::shared_ptr<void>*>(object); }
+
+}  // namespace
+
+Status CudaLaunchStream::Enter(CUdevice device, const std::string& gpu_uuid) {
+  if (!IsDefault()) {
+    TANDEM_ASSIGN_OR_RETURN(CUcontext context, driver_.StreamGetCtx(stream_));
+    if (context != scope_.before()) TANDEM_RETURN_IF_ERROR(driver_.CtxSetCurrent(context));
+  }
+  TANDEM_ASSIGN_OR_RETURN(CUdevice own, driver_.CtxGetDevice());
+  if (own != device) {
+    Result<std::string> uuid = driver_.DeviceGetUuid(own);
+    return InvalidArgument("the stream is of CUDA device " + std::to_string(own) + " (" +
+                           (uuid.ok() ? *uuid : "unknown") + "), the group's rank has " + gpu_uuid)
+        .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "stream"});
+  }
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, driver_.StreamGetId(stream_));
+  id_ = id + 1;  // 0 is nobody's
+  return Status::Ok();
+}
+
+Result<bool> CudaLaunchStream::IsCapturing() {
+  TANDEM_ASSIGN_OR_RETURN(CUstreamCaptureStatus status, driver_.StreamIsCapturing(stream_));
+  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+    return FailedPrecondition("the stream's capture has been invalidated by an earlier error: end it");
+  }
+  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+Status CudaLaunchStream::Arrive(Word* request, Word* done, uint64_t value) {
+  std::array operations = {WriteOp(request, value), WaitOp(done, value)};
+  return driver_.StreamBatchMemOp(stream_, operations.data(), operations.size());
+}
+
+Status CudaLaunchStream::ArriveCaptured(Word* doorbell, Word* done) {
+  // Two batches: the write of 0 must not be merged into the wait before it.
+  std::array operations = {WriteOp(doorbell, 1), WaitOp(done, 1)};
+  TANDEM_RETURN_IF_ERROR(driver_.StreamBatchMemOp(stream_, operations.data(), operations.size()));
+  CUstreamBatchMemOpParams clear = WriteOp(done, 0);
+  return driver_.StreamBatchMemOp(stream_, &clear, 1);
+}
+
+Status CudaLaunchStream::RetainInCapture(std::shared_ptr<void> object) {
+  TANDEM_ASSIGN_OR_RETURN(CUgraph graph, driver_.StreamGetCaptureGraph(stream_));
+  if (graph == nullptr) return FailedPrecondition("the stream does not capture");
+  auto owned = std::make_unique<std::shared_ptr<void>>(std::move(object));
+  TANDEM_ASSIGN_OR_RETURN(CUuserObject user_object, driver_.UserObjectCreate(owned.get(), DropObject));
+  (void)owned.release();
+  Status retained = driver_.GraphRetainUserObject(graph, user_object);
+  if (!retained.ok()) (void)driver_.UserObjectRelease(user_object);  // which drops the object
+  return retained;
+}
+
+Status CudaLaunchStream::Memset32(std::shared_ptr<void>, uint32_t* words, uint32_t value, size_t count) {
+  if (count == 0) return Status::Ok();
+  return driver_.MemsetD32Async(reinterpret_cast<CUdeviceptr>(words), value, count, stream_);
+}
+
+Status CudaLaunchStream::Write32(std::shared_ptr<void>, uint32_t* word, uint32_t value) {
+  return driver_.StreamWriteValue32(stream_, reinterpret_cast<CUdeviceptr>(word), value);
+}
+
+}  // namespace tandem::client

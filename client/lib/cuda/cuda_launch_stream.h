@@ -1,0 +1,44 @@
+// File: cuda_launch_stream.h
+//
+// A cudaStream_t (the runtime's and the driver's are one type) as a LaunchStream: words by stream memory operations, so
+// that neither a kernel nor a CPU waits. Works alike for streams of any context, the legacy default stream and the
+// per-thread one.
+#pragma once
+
+#include <memory>
+
+#include "client/lib/client_device.h"
+#include "client/lib/cuda/context_scope.h"
+
+namespace tandem::client {
+
+class CudaLaunchStream final : public LaunchStream {
+ public:
+  CudaLaunchStream(cuda::CudaDriver& driver, CUstream stream) : driver_(driver), scope_(driver), stream_(stream) {}
+
+  // True if the stream is one of the three that belong to whatever context is current.
+  bool IsDefault() const {
+    return stream_ == nullptr || stream_ == CU_STREAM_LEGACY || stream_ == CU_STREAM_PER_THREAD;
+  }
+  // No context was current on the thread.
+  bool NoContext() const { return scope_.before() == nullptr; }
+  // Makes the stream's context current (a default stream's is) and learns its id. INVALID_ARGUMENT if it is none of
+  // `device`.
+  Status Enter(CUdevice device, const std::string& gpu_uuid);
+
+  uint64_t Id() const override { return id_; }
+  Result<bool> IsCapturing() override;
+  Status Arrive(Word* request, Word* done, uint64_t value) override;
+  Status ArriveCaptured(Word* doorbell, Word* done) override;
+  Status RetainInCapture(std::shared_ptr<void> object) override;
+  Status Memset32(std::shared_ptr<void> keep, uint32_t* words, uint32_t value, size_t count) override;
+  Status Write32(std::shared_ptr<void> keep, uint32_t* word, uint32_t value) override;
+
+ private:
+  cuda::CudaDriver& driver_;
+  ContextScope scope_;
+  const CUstream stream_;
+  uint64_t id_ = 0;
+};
+
+}  // namespace tandem::client

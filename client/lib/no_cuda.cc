@@ -1,0 +1,17 @@
+// In the place of cuda/: a library that was built without the CUDA headers.
+#include "client/lib/client_device.h"
+
+namespace tandem::client {
+namespace {
+
+Status NotBuilt() {
+  return Unimplemented("this build of libtandem has no CUDA: build it with -DTANDEM_CUDA=ON, or run tandemd with "
+                       "--backend host");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ClientDevice>> MakeCudaClientDevice() { return NotBuilt(); }
+Result<std::string> CudaDeviceUuid(int) { return NotBuilt(); }
+
+}  // namespace tandem::client

@@ -1,0 +1,43 @@
+#include "client/lib/plan_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tandem::client {
+
+std::string PlanJson(const PlanInfo& info) {
+  using nlohmann::json;
+  json refused = json::array();
+  for (const PlanInfo::Refused& other : info.refused) {
+    refused.push_back({{"algorithm", AlgorithmName(other.algorithm)},
+                       {"reason", other.reason},
+                       {"predicted_us", other.predicted_us}});
+  }
+  json object = {{"plan_id", info.plan_id},
+                 {"key", info.key},
+                 {"op", OpName(info.op)},
+                 {"algorithm", AlgorithmName(info.algorithm)},
+                 {"reason", info.reason},
+                 {"refused", std::move(refused)},
+                 {"fused", info.fused},
+                 {"steps", info.steps},
+                 {"lanes", info.lanes},
+                 {"summary", info.summary},
+                 {"scale_mode", info.scale_mode},
+                 {"wire_type", info.wire_type},
+                 {"reduction_order", info.reduction_order},
+                 {"placement", info.placement},
+                 {"roundings", info.roundings},
+                 {"deterministic", info.deterministic},
+                 {"workspace_bytes", info.workspace_bytes},
+                 {"bulk_bytes", info.bulk_bytes},
+                 {"bytes_moved", info.bytes_moved},
+                 {"gathered_a_bytes", info.gathered_a_bytes},
+                 {"group_workspace_bytes", info.group_workspace_bytes},
+                 {"unshared_workspace_bytes", info.unshared_workspace_bytes},
+                 {"predicted_us", info.predicted_us},
+                 {"warnings", info.warnings},
+                 {"slot_bytes", info.slot_bytes}};
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,127 @@
+#include "client/lib/registrations.h"
+
+#include <string>
+#include <utility>
+
+namespace tandem::client {
+
+Status ForeignRegistration::Check(ClientDevice& device, uintptr_t address, size_t bytes) const {
+  TANDEM_ASSIGN_OR_RETURN(bool holds, device.Holds(range_, address, bytes));
+  if (holds) return Status::Ok();
+  return FailedPrecondition("the memory has been freed since it was registered: register what is there now")
+      .WithDetail({.reason = "MEMORY_FREED", .who = {}, .field = "binding"});
+}
+
+void Registrations::Add(const std::byte* data, size_t bytes, uint64_t group_id, uint64_t registration_id) {
+  std::unique_lock lock(mutex_);
+  own_.emplace(reinterpret_cast<uintptr_t>(data), Own{bytes, group_id, registration_id});
+}
+
+void Registrations::Remove(const std::byte* data, uint64_t registration_id) {
+  std::unique_lock lock(mutex_);
+  auto [first, last] = own_.equal_range(reinterpret_cast<uintptr_t>(data));
+  for (auto it = first; it != last; ++it) {
+    if (it->second.registration_id != registration_id) continue;
+    own_.erase(it);
+    return;
+  }
+}
+
+bool Registrations::HasForeign() const {
+  std::shared_lock lock(mutex_);
+  return !foreign_.empty();
+}
+
+std::shared_ptr<ForeignRegistration> Registrations::Find(ClientDevice& device, uintptr_t address, size_t bytes) const {
+  std::shared_lock lock(mutex_);
+  // Ranges may overlap (chunks registered for one tensor and, with others, for a longer one): the nearest is mostly it.
+  for (auto it = foreign_.upper_bound(address); it != foreign_.begin();) {
+    --it;
+    Result<bool> holds = device.Holds(it->second->range(), address, bytes);
+    if (holds.ok() && *holds) return it->second;
+  }
+  return nullptr;
+}
+
+Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(Control& control, ClientDevice& device,
+                                                                    const void* address, size_t bytes) {
+  auto at = reinterpret_cast<uintptr_t>(address);
+  if (auto known = Find(device, at, bytes)) return known;
+  std::lock_guard registering(registering_mutex_);
+  if (auto known = Find(device, at, bytes)) return known;
+  TANDEM_ASSIGN_OR_RETURN(ForeignRange range, device.Describe(address, bytes));
+  // What was here before is deregistered before its successor is registered.
+  if (Sweep(device)) Deregister(control);
+  TANDEM_ASSIGN_OR_RETURN(ExportedRange exported, device.Export(range));
+  RegisterInfo info;
+  info.gpu_uuid = range.gpu_uuid;
+  info.bytes = range.bytes();
+  for (const UniqueFd& fd : exported.fds) info.fds.push_back(fd.get());
+  info.chunk_bytes = exported.chunk_bytes;
+  info.ipc_handle = exported.ipc_handle;
+  Result<uint64_t> id = control.Register(info);
+  if (!id.ok() && id.status().code() == Code::kResourceExhausted && Sweep(device, true)) {
+    Deregister(control);
+    id = control.Register(info);
+  }
+  TANDEM_RETURN_IF_ERROR(id.status());
+  auto made = std::make_shared<ForeignRegistration>(ended_, *id, std::move(range));
+  std::unique_lock lock(mutex_);
+  foreign_.emplace(made->range().base(), made);
+  return made;
+}
+
+Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& device, uint64_t group_id,
+                                             const std::string& gpu_uuid, const void* address, size_t bytes) {
+  auto at = reinterpret_cast<uintptr_t>(address);
+  {
+    std::shared_lock lock(mutex_);
+    for (auto it = own_.upper_bound(at); it != own_.begin();) {
+      --it;
+      const Own& own = it->second;
+      uint64_t offset = at - it->first;
+      if (offset >= own.bytes || (own.group_id != 0 && own.group_id != group_id)) continue;
+      if (bytes > own.bytes - offset) return OutOfRange("the memory at the address ends before the slot's bytes do");
+      return LaunchBinding{own.registration_id, offset};
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ForeignRegistration> foreign, Foreign(control, device, address, bytes));
+  if (foreign->range().gpu_uuid != gpu_uuid) {
+    return InvalidArgument("the memory is on " + foreign->range().gpu_uuid + ", the group's rank has " + gpu_uuid)
+        .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
+  }
+  return LaunchBinding{foreign->id(), at - foreign->range().base()};
+}
+
+bool Registrations::Sweep(ClientDevice& device, bool unused) {
+  std::vector<std::shared_ptr<ForeignRegistration>> gone;
+  std::vector<std::shared_ptr<ForeignRegistration>> all;
+  {
+    std::shared_lock lock(mutex_);
+    for (const auto& [base, registration] : foreign_) all.push_back(registration);
+  }
+  for (const auto& registration : all) {
+    Result<bool> vanished = device.Vanished(registration->range());
+    // Two holders: the map and `all`.
+    if ((vanished.ok() && *vanished) || (unused && registration.use_count() == 2)) gone.push_back(registration);
+  }
+  all.clear();
+  if (gone.empty()) return false;
+  std::unique_lock lock(mutex_);
+  for (const auto& registration : gone) {
+    std::erase_if(foreign_, [&](const auto& entry) { return entry.second == registration; });
+  }
+  lock.unlock();
+  return true;
+}
+
+void Registrations::Deregister(Control& control) {
+  std::vector<uint64_t> ids;
+  {
+    std::lock_guard lock(ended_->mutex);
+    ids.swap(ended_->ids);
+  }
+  for (uint64_t id : ids) (void)control.Deregister(id);
+}
+
+}  // namespace tandem::client

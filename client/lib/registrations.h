@@ -1,0 +1,88 @@
+// File: registrations.h
+//
+// What addresses of this process mean to the daemon: the session's memories by where they lie, and the user's own device
+// memory, registered once and found again. The user's memory may vanish at any time, and other memory take its address:
+// every look at a registration of it compares the ids of its pieces, which the driver never gives twice.
+//
+// Thread-safe. Look-ups for launches allocate nothing and take a shared lock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "client/lib/client_device.h"
+#include "client/lib/control_api.h"
+#include "common/queue/channel_layout.h"
+
+namespace tandem::client {
+
+// Registrations that have lost their last holder, to be told to the daemon by whoever may call it next.
+struct EndedRegistrations {
+  std::mutex mutex;
+  std::vector<uint64_t> ids;
+};
+
+// One registration of the user's own device memory.
+class ForeignRegistration {
+ public:
+  ForeignRegistration(std::shared_ptr<EndedRegistrations> ended, uint64_t id, ForeignRange range)
+      : ended_(std::move(ended)), id_(id), range_(std::move(range)) {}
+  ForeignRegistration(const ForeignRegistration&) = delete;
+  ForeignRegistration& operator=(const ForeignRegistration&) = delete;
+  ~ForeignRegistration() {
+    std::lock_guard lock(ended_->mutex);
+    ended_->ids.push_back(id_);
+  }
+
+  uint64_t id() const { return id_; }
+  const ForeignRange& range() const { return range_; }
+  // OK while [address, address + bytes) is still the memory registered; FAILED_PRECONDITION else.
+  Status Check(ClientDevice& device, uintptr_t address, size_t bytes) const;
+
+ private:
+  const std::shared_ptr<EndedRegistrations> ended_;
+  const uint64_t id_;
+  const ForeignRange range_;
+};
+
+class Registrations {
+ public:
+  // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that any group takes.
+  void Add(const std::byte* data, size_t bytes, uint64_t group_id, uint64_t registration_id);
+  void Remove(const std::byte* data, uint64_t registration_id);
+
+  // The registration that covers the user's own memory at `address`, made if there is none.
+  Result<std::shared_ptr<ForeignRegistration>> Foreign(Control& control, ClientDevice& device, const void* address,
+                                                       size_t bytes);
+
+  // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the user's own.
+  Result<LaunchBinding> Resolve(Control& control, ClientDevice& device, uint64_t group_id,
+                                const std::string& gpu_uuid, const void* address, size_t bytes);
+
+  // Lets go of registrations whose memory is gone; `unused` also of those that nobody else holds. True if any went.
+  bool Sweep(ClientDevice& device, bool unused = false);
+  bool HasForeign() const;
+  // Tells the daemon of those that have ended.
+  void Deregister(Control& control);
+
+ private:
+  struct Own {
+    size_t bytes = 0;
+    uint64_t group_id = 0, registration_id = 0;
+  };
+  using ForeignMap = std::multimap<uintptr_t, std::shared_ptr<ForeignRegistration>>;
+
+  std::shared_ptr<ForeignRegistration> Find(ClientDevice& device, uintptr_t address, size_t bytes) const;
+
+  mutable std::shared_mutex mutex_;
+  std::multimap<uintptr_t, Own> own_;  // by first address
+  ForeignMap foreign_;                 // the same
+  const std::shared_ptr<EndedRegistrations> ended_ = std::make_shared<EndedRegistrations>();
+  std::mutex registering_mutex_;       // one registration at a time: two for the same memory would be waste
+};
+
+}  // namespace tandem::client
