@@ -169,6 +169,7 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
   std::vector<SharedFd> fds;
   for (const auto& peer : shared->second.tensors) {
     fds.push_back(peer->block->set->fds[static_cast<size_t>(peer->block_rank)]);
+    reply.add_segment_ids(peer->block->set->segment_ids[static_cast<size_t>(peer->block_rank)]);
   }
   lock.unlock();
   TANDEM_RETURN_IF_ERROR(SendDescriptors(session, reply.transfer_id(), fds));
