@@ -1,6 +1,8 @@
 // The native GEMM beside cuBLASLt's best candidate on one GPU: correctness on awkward shapes, then time by variant.
 // Four operand sets in turn, so that no operand stays in L2 from launch to launch; arms alternate in random order.
-//   native_gemm [rounds]
+//   native_gemm list                     the variants, one a line
+//   native_gemm check VARIANT
+//   native_gemm time ROUNDS VARIANT…     by number in the list
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -53,45 +55,43 @@ cuda::FusedMatmul Native(const Shape& s, const Operands& o, bool along_n, int pi
   return matmul;
 }
 
-void Check(Gpu& gpu, void* state) {
-  for (bool along_n : {false, true}) {
-    for (const Shape& s : {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024}, Shape{100, 264, 72},
-                           Shape{1000, 1000, 1000}, Shape{4096, 3592, 520}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
-      Operands o;
-      size_t out_bytes = static_cast<size_t>(s.m * s.n) * 2;
-      o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * 2, kType);
-      o.b = gpu.Random(static_cast<size_t>(s.n * s.k) * 2, kType);
-      o.reference = gpu.Zero(out_bytes);
-      MatmulArgs lt = LtArgs(s, o, along_n);
-      Must(gpu.backend().PrepareMatmul(lt), "prepare");
-      Must(gpu.lane().Matmul(lt), "matmul");
-      std::vector<uint16_t> want(out_bytes / 2), got(out_bytes / 2);
-      gpu.Download(want.data(), o.reference, out_bytes);
-      for (const cuda::FusedVariant& variant : cuda::FusedVariants()) {
-        if (variant.b_along_n != along_n) continue;
-        for (int pieces : {1, 4}) {
-          if (s.m % pieces != 0 || (s.k * 2) % 16 != 0) continue;
-          o.c = gpu.Zero(out_bytes);
-          cuda::FusedMatmul matmul = Native(s, o, along_n, pieces, state);
-          auto params = Must(cuda::MakeFusedParams(matmul, variant), "parameters");
-          double worst = 0;
-          for (int repeat = 0; repeat < 2; ++repeat) {
-            Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
-            gpu.Download(got.data(), o.c, out_bytes);
-            worst = std::max(worst, RelativeError(got, want, kType));
-          }
-          std::printf("check %s %ldx%ldx%ld pieces %d cluster %dx%d tile_n %d sums %d: error %.2e %s\n",
-                      along_n ? "n" : "k", s.m, s.n, s.k, pieces, variant.cluster_m, variant.cluster_n, variant.tile_n,
-                      variant.sums, worst, worst < 4e-3 ? "ok" : "WRONG");
-        }
+bool Check(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
+  bool right = true;
+  const bool along_n = variant.b_along_n;
+  for (const Shape& s : {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024}, Shape{100, 264, 72},
+                         Shape{1000, 1000, 1000}, Shape{4096, 3592, 520}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
+    Operands o;
+    size_t out_bytes = static_cast<size_t>(s.m * s.n) * 2;
+    o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * 2, kType);
+    o.b = gpu.Random(static_cast<size_t>(s.n * s.k) * 2, kType);
+    o.reference = gpu.Zero(out_bytes);
+    MatmulArgs lt = LtArgs(s, o, along_n);
+    Must(gpu.backend().PrepareMatmul(lt), "prepare");
+    Must(gpu.lane().Matmul(lt), "matmul");
+    std::vector<uint16_t> want(out_bytes / 2), got(out_bytes / 2);
+    gpu.Download(want.data(), o.reference, out_bytes);
+    for (int pieces : {1, 4}) {
+      if (s.m % pieces != 0 || (s.k * 2) % 16 != 0) continue;
+      o.c = gpu.Zero(out_bytes);
+      cuda::FusedMatmul matmul = Native(s, o, along_n, pieces, state);
+      auto params = Must(cuda::MakeFusedParams(matmul, variant), "parameters");
+      double worst = 0;
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
+        gpu.Download(got.data(), o.c, out_bytes);
+        worst = std::max(worst, RelativeError(got, want, kType));
       }
-      gpu.Clear();
+      right = right && worst < 4e-3;
+      std::printf("check %s %ldx%ldx%ld pieces %d cluster %dx%d tile_n %d sums %d: error %.2e %s\n",
+                  along_n ? "n" : "k", s.m, s.n, s.k, pieces, variant.cluster_m, variant.cluster_n, variant.tile_n,
+                  variant.sums, worst, worst < 4e-3 ? "ok" : "WRONG");
     }
+    gpu.Clear();
   }
-  std::fflush(stdout);
+  return right;
 }
 
-void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds) {
+void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds, const std::vector<size_t>& chosen) {
   std::vector<Operands> sets(kSets);
   for (Operands& o : sets) {
     o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * 2, kType);
@@ -108,7 +108,8 @@ void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds) {
                     }
                     return gpu.Stop() / (2 * kSets);
                   }, {}});
-  for (const cuda::FusedVariant& variant : cuda::FusedVariants()) {
+  for (size_t number : chosen) {
+    const cuda::FusedVariant& variant = cuda::FusedVariants()[number];
     if (variant.b_along_n != along_n) continue;
     for (int ctas : {132, 128}) {
       for (int band : {8, 16, 32}) {
@@ -151,14 +152,33 @@ void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds) {
 
 int main(int argc, char** argv) {
   using namespace tandem::bench;
-  int rounds = argc > 1 ? std::max(2, std::atoi(argv[1])) : 10;
+  const std::string mode = argc > 1 ? argv[1] : "";
+  auto variants = tandem::cuda::FusedVariants();
+  if (mode == "list") {
+    for (size_t i = 0; i < variants.size(); ++i) {
+      const auto& v = variants[i];
+      std::printf("%zu %s %s tile_n %d cluster %dx%d sums %d\n", i,
+                  std::string(tandem::DTypeName(static_cast<tandem::DType>(v.type))).c_str(), v.b_along_n ? "n" : "k",
+                  v.tile_n, v.cluster_m, v.cluster_n, v.sums);
+    }
+    return 0;
+  }
+  std::vector<size_t> chosen;
+  for (int i = mode == "time" ? 3 : 2; i < argc; ++i) chosen.push_back(static_cast<size_t>(std::atoi(argv[i])));
+  for (size_t number : chosen) {
+    if (number >= variants.size()) return 2;
+  }
+  if (chosen.empty() || (mode != "check" && mode != "time")) return 2;
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
   void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
-  Check(gpu, state);
-  for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{4096, 7168, 8192}, Shape{8192, 7168, 8192}, Shape{2048, 8192, 7168},
-                         Shape{8192, 8192, 7168}, Shape{8192, 3584, 4096}}) {
-    Time(gpu, state, s, false, rounds);
+  if (mode == "check") return Check(gpu, state, variants[chosen[0]]) ? 0 : 1;
+  int rounds = std::max(2, std::atoi(argv[2]));
+  for (bool along_n : {false, true}) {
+    for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{4096, 7168, 8192}, Shape{8192, 7168, 8192},
+                           Shape{2048, 8192, 7168}, Shape{8192, 8192, 7168}, Shape{8192, 3584, 4096}}) {
+      if (along_n && s.m == 4096) continue;
+      Time(gpu, state, s, along_n, rounds, chosen);
+    }
   }
-  for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{8192, 8192, 7168}}) Time(gpu, state, s, true, rounds);
   return 0;
 }

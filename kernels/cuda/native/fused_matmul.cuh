@@ -436,11 +436,11 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
       if (warp == 0) Produce<T>(params, shared, cta);
       if (warp == 1 || warp == 2) StoreTiles<T>(params, shared, warp - 1, cta);
     }
-    __syncwarp();
   } else {
     ptx::TakeRegisters<232>();
     Compute<T>(params, shared, warpgroup - 1, cta);
   }
+  __syncwarp();
   // No CTA may end while the other still arrives on its barriers or loads for it.
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
 }
