@@ -34,10 +34,10 @@ struct EngineStatus {
   std::string last_exit;     // "signal 9", "exit 3"; empty if none
   // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for the last
   // process of a fault to end); tried again and again. Empty if nothing is in the way.
-  std::string blocked;
+  std::string blocked = {};
   // Its last end was the loss of its GPU context under MPS: all of the server's clients on that GPU lost theirs.
   bool shared_fate = false;
-  MpsEndpoint mps;           // which the process was started with, as it was then; empty on the host backend
+  MpsEndpoint mps = {};      // which the process was started with, as it was then; empty on the host backend
 };
 
 // What the control plane is told. Called from the supervisor's thread of that GPU, never under a lock of Engines; the
