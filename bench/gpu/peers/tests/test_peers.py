@@ -1,0 +1,73 @@
+"""The parts of the comparison that need neither a GPU nor torch."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+import cases
+import run
+import stats
+
+
+class StatsTest(unittest.TestCase):
+    def test_a_round_takes_as_long_as_its_slowest_rank(self):
+        self.assertEqual(stats.slowest([[1, 5, 3], [4, 2, 3]]), [4, 5, 3])
+
+    def test_ratio_is_the_median_of_ratios_not_the_ratio_of_medians(self):
+        ours, theirs = [10.0, 20.0, 90.0], [20.0, 20.0, 100.0]
+        self.assertEqual(stats.ratio(ours, theirs)["median"], 0.9)
+        self.assertEqual(stats.median(ours) / stats.median(theirs), 1.0)
+
+    def test_interval_covers_the_median_and_narrows_with_rounds(self):
+        few = stats.ratio([0.9, 1.1, 1.0, 0.95, 1.05], [1.0] * 5)
+        many = stats.ratio([0.9, 1.1, 1.0, 0.95, 1.05] * 20, [1.0] * 100)
+        for result in (few, many):
+            self.assertLessEqual(result["low"], result["median"])
+            self.assertLessEqual(result["median"], result["high"])
+        self.assertLess(many["high"] - many["low"], few["high"] - few["low"])
+
+    def test_rounds_at_other_clocks_are_dropped_and_counted(self):
+        clocks = [(1980, 1980), (1980, 1980), (1980, 1700)]
+        result = stats.ratio([1.0, 1.0, 5.0], [1.0, 1.0, 1.0], clocks, [(1980, 1980), (1965, 1980), (1980, 1980)])
+        self.assertEqual((result["median"], result["rounds"], result["dropped"]), (1.0, 2, 1))
+
+    def test_unread_clocks_drop_nothing(self):
+        result = stats.ratio([1.0, 2.0], [1.0, 1.0], [(None,), (1980,)], [(1980,), (None,)])
+        self.assertEqual((result["rounds"], result["dropped"]), (2, 0))
+
+    def test_no_round_left_is_no_figure(self):
+        self.assertIsNone(stats.ratio([1.0], [1.0], [(1000,)], [(2000,)])["median"])
+
+
+class CasesTest(unittest.TestCase):
+    def test_names_are_unique_and_rows_divide(self):
+        for world in (2, 4, 8):
+            found = cases.cases(world, cases.GROUPS)
+            self.assertEqual(len({case.name for case in found}), len(found))
+            for case in found:
+                self.assertEqual(case.m % world, 0, case.name)
+                self.assertEqual(case.size % (2 * world), 0, case.name)
+
+    def test_measurements_use_every_operand_set_equally(self):
+        for case in cases.cases(2, cases.GROUPS):
+            self.assertEqual(case.calls() % 4, 0, case.name)
+
+
+class StoodAtTest(unittest.TestCase):
+    def test_the_last_arm_is_read_from_the_log(self):
+        ranks = run.Ranks.__new__(run.Ranks)
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"stood-at.{os.getpid()}.log")
+        with open(path, "w") as log:
+            log.write("    1.00 torch 2.11\n    2.00 prepare AG+GEMM bf16 M=512 / gemm\n"
+                      "    3.00 measure AG+GEMM bf16 M=512 / tandem ring\nTraceback (most recent call last):\n")
+        try:
+            ranks.logs = [path]
+            self.assertEqual(ranks.stood_at(), ["AG+GEMM bf16 M=512", "tandem ring"])
+        finally:
+            os.unlink(path)
+
+
+if __name__ == "__main__":
+    unittest.main()
