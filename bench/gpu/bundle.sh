@@ -11,8 +11,9 @@ own_of_the_machine='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|lib
 build() {
   CCACHE_BASEDIR=$(dirname "$root")
   export CCACHE_BASEDIR CCACHE_NOHASHDIR=1
-  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON >"$1.configure.log" ||
-    { cat "$1.configure.log" >&2; return 1; }
+  mkdir -p "$1"
+  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON >"$1/configure.log" ||
+    { cat "$1/configure.log" >&2; return 1; }
   local known targets=(gpu_tests tandem_control_half) program
   known=$(ninja -C "$1" -t targets all | cut -d: -f1)
   for program in "${programs[@]}"; do
