@@ -10,7 +10,6 @@ import torch.distributed._symmetric_memory as symm_mem
 import gpu_state
 
 SLEEP_CYCLES = 400_000  # about 0.2 ms: the host enqueues everything behind it before the GPU gets there
-STREAM_LAUNCHES = 20
 
 
 class Arm:
@@ -43,12 +42,14 @@ class Bench:
         """Whether events recorded by a graph's nodes can be timed here."""
         try:
             start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
-            data, graph = torch.zeros(1 << 20, device=self.device), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            data = torch.zeros(1 << 20, device=self.device)
+
+            def work():
                 start.record()
                 data.add_(1)
                 end.record()
-            graph.replay()
+            torch.cuda.synchronize()
+            self.capture(work).replay()
             torch.cuda.synchronize()
             works = start.elapsed_time(end) > 0
         except Exception as error:  # what fails differs from version to version
@@ -56,6 +57,18 @@ class Bench:
             torch.cuda.synchronize()
             works = False
         return self.agree(works)
+
+    def capture(self, work):
+        """A graph of what `work` enqueues. Without torch.cuda.graph's garbage collection, which takes longer than most
+        measurements; other threads (NCCL's, Tandem's) may go on calling CUDA."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        return graph
 
     def align(self):
         """The ranks meet here on their devices."""
@@ -92,9 +105,9 @@ class Bench:
                     arm.run(i)
                 end.record()
             return enqueue, start, end
-        graph = torch.cuda.CUDAGraph()
         inside = self.events(True) if self.external else None
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+
+        def work():
             if inside:
                 self.align()
                 inside[0].record()
@@ -102,6 +115,7 @@ class Bench:
                 arm.run(i)
             if inside:
                 inside[1].record()
+        graph = self.capture(work)
         outside = inside or self.events(False)
 
         def enqueue():
@@ -159,7 +173,7 @@ class Bench:
         problems = [text for text in self.gather(problem) if text]
         if not problems:
             return (arm, prepared, error), None
-        prepared = None
+        del prepared  # graphs go before what they launch
         self.finish(arm)
         return None, problems[0]
 
@@ -198,8 +212,8 @@ class Bench:
         self.log(f"end {case}")
         notes, errors, problems = {}, {}, {}
         for name in list(live):
-            arm, prepared, errors[name] = live.pop(name)
-            prepared = None  # graphs go before what they launch
+            arm, _, errors[name] = live.pop(name)
+            del _  # graphs go before what they launch
             notes[name], problems[name] = arm.note, self.finish(arm)
         gathered = self.gather({"times": times, "clocks": clocks, "power": power, "problems": problems})
         measured = {}

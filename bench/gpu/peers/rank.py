@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import gc
 import json
 import os
 import sys
@@ -54,6 +55,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
     begun = time.monotonic()
+    gc.disable()  # collected between cases, not in the middle of a measurement
 
     def log(text):
         print(f"{time.monotonic() - begun:8.2f} {text}", file=sys.stderr, flush=True)
@@ -102,6 +104,7 @@ def main():
         if tandem is not None:
             tandem.end_case()
         del factories, reference, context
+        gc.collect()
         log(f"done {case.name}")
     if tandem is not None:
         tandem.close()

@@ -16,7 +16,7 @@ import time
 import cases
 import node
 
-SILENCE_S = 75
+SILENCE_S = 45
 STARTS = 5
 
 
