@@ -9,9 +9,9 @@ namespace tandem::daemon {
 namespace {
 
 constexpr uint64_t kGranularity = uint64_t{2} << 20;  // of exportable GPU memory
-// The control segment of each rank: signal words, the abort word, and the scratch area of NCCL's stand-in.
+// The control segment of each rank: signal words and packets, the abort word, and the scratch area of NCCL's stand-in.
 constexpr uint64_t kControlBytes = kGranularity;
-constexpr uint64_t kSignalBytes = uint64_t{plan::kMaxWorldSize} * plan::kSignalsPerWriter * 8;
+constexpr uint64_t kSignalBytes = plan::kSignalAreaBytes;
 constexpr uint64_t kAbortOffset = kSignalBytes;
 constexpr uint64_t kScratchOffset = kSignalBytes + 4096;
 

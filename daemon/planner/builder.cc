@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "daemon/planner/kernel_phases.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -204,6 +205,7 @@ Status Builder::Finish(Plan* plan) {
     plan->bytes_moved = std::max(plan->bytes_moved, BytesSent(state.program));
     plan->programs.push_back(std::move(state.program));
   }
+  PlanKernels(&plan->programs);
   return Status::Ok();
 }
 

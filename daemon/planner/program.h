@@ -23,6 +23,11 @@ inline constexpr int kMaxLanes = 8;
 // could pass n's value before a has written it.
 inline constexpr int kSignalsPerWriter = 512;
 
+// Behind the signal words of a rank lie its packets, written by kLowLatency kernels only: two halves by epoch parity.
+inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsPerWriter * 8;
+inline constexpr uint64_t kPacketHalfBytes = uint64_t{512} << 10;
+inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
+
 // Where bytes lie.
 enum class Space : uint8_t {
   kOperand = 0,    // the launch's binding of slot `slot`; of a peer only if the slot is symmetric
@@ -137,8 +142,12 @@ struct CollectiveStep {
   Op op = Op::kAllReduce;
   View in, out;
   ReduceOp reduce_op = ReduceOp::kSum;
-  uint16_t first_signal = 0;  // the words that the kernel may use: [first_signal, first_signal + signal_count)
+  uint16_t first_signal = 0;  // of the expansion's signals: [first_signal, first_signal + signal_count)
   uint16_t signal_count = 0;
+  // The kernel's blocks; 0: no kernel can do it, the expansion runs everywhere. A kernel of n blocks uses the words
+  // [first_signal, first_signal + signal_count * n * 2): see KernelWordIndex. kLowLatency uses none.
+  uint16_t blocks = 0;
+  uint8_t shots = 1;          // kLowLatency all-reduce: 1 or 2
   std::vector<Step> expansion;
 };
 

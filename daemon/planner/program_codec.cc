@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "daemon/planner/kernel_phases.h"
 #include "tandem/engine/v1/program.pb.h"
 
 namespace tandem::plan {
@@ -94,6 +95,8 @@ struct Encoder {
     collective->set_reduce_op(static_cast<uint32_t>(step.reduce_op));
     collective->set_first_signal(step.first_signal);
     collective->set_signal_count(step.signal_count);
+    collective->set_blocks(step.blocks);
+    collective->set_shots(step.shots);
     for (const Step& inner : step.expansion) EncodeStep(inner, collective->add_expansion());
   }
 };
@@ -274,6 +277,9 @@ class Decoder {
     if (uint64_t{message.first_signal()} + message.signal_count() > kSignalsPerWriter) return Bad("signal range");
     collective.first_signal = static_cast<uint16_t>(message.first_signal());
     collective.signal_count = static_cast<uint16_t>(message.signal_count());
+    if (message.blocks() > kMaxKernelBlocks) return Bad("number of blocks");
+    collective.blocks = static_cast<uint16_t>(message.blocks());
+    collective.shots = message.shots() == 2 ? 2 : 1;
     for (const pb::Step& inner : message.expansion()) {
       Step decoded;
       TANDEM_RETURN_IF_ERROR(Decode(inner, index, true, &decoded));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/cuda/collective_plan.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/device/launch.h"
@@ -69,6 +70,7 @@ class CudaBackend : public Backend {
     return std::unique_ptr<Communicator>(std::move(communicator));
   }
 
+  bool HasCollective(const CollectiveArgs& args) const override { return TakesCollective(args); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(args); }
   Status RegisterHostMemory(void* address, size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(device_->Enter());

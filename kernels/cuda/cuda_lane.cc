@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/cuda/collective_plan.h"
 #include "kernels/cuda/copy_plan.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/nccl_communicator.h"
@@ -118,6 +119,11 @@ Status CudaLane::Nccl(const NcclArgs& args) {
   if (communicator == nullptr) return InvalidArgument("a collective without a communicator of the CUDA backend");
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   return communicator->Enqueue(args, stream_);
+}
+
+Status CudaLane::Collective(const CollectiveArgs& args) {
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  return EnqueueCollective(args, stream_);
 }
 
 Status CudaLane::Record(Event* event) {

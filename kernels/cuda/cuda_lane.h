@@ -40,6 +40,7 @@ class CudaLane : public Lane {
   Status Matmul(const MatmulArgs& args) override;
   Status Reduce(const ReduceArgs& args) override;
   Status Nccl(const NcclArgs& args) override;
+  Status Collective(const CollectiveArgs& args) override;
   Status Record(Event* event) override;
   Status Wait(Event* event) override;
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/host/matmul.h"
 #include "kernels/host/strided.h"
@@ -220,8 +221,10 @@ Status MatmulChooser::Enqueue(const MatmulArgs& args, void* workspace, CUstream 
     int chunk = (args.chunk_pivot + i) % args.chunks;
     int64_t first = std::min(rows, chunk * chunk_rows), last = std::min(rows, first + chunk_rows);
     if (args.chunk_signals != nullptr) {
-      TANDEM_RETURN_IF_ERROR(device_->driver().StreamWaitValue32(
-          stream, reinterpret_cast<CUdeviceptr>(args.chunk_signals + chunk), 1, CU_STREAM_WAIT_VALUE_GEQ));
+      // A kernel of one thread, not a memory operation: nobody else could end the wait for a word of the user's own.
+      WaitLimits limits;
+      limits.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+      TANDEM_RETURN_IF_ERROR(LaunchAwaitWord32(args.chunk_signals + chunk, limits, stream));
     }
     if (first < last) TANDEM_RETURN_IF_ERROR(EnqueueRows(args, first, last, workspace, stream));
   }

@@ -8,14 +8,14 @@
 #include <mutex>
 #include <vector>
 
-#include "daemon/engine/executor/tests/test_machine.h"
+#include "tests/gpu/cuda_machine.h"
+
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/driver/cuda_driver.h"
 
 namespace tandem::engine {
 namespace {
 
-constexpr size_t kArenaBytes = size_t{64} << 20;
 constexpr size_t kWordBytes = size_t{1} << 16;
 
 // Without its machine no test can say anything.
@@ -35,17 +35,21 @@ void Must(const Status& status, const char* what) {
 
 class CudaMachine : public TestMachine {
  public:
-  explicit CudaMachine(int gpus) : driver_(Must(cuda::LoadCudaDriver(), "driver")) {
+  CudaMachine(int ranks, size_t arena_bytes)
+      : driver_(Must(cuda::LoadCudaDriver(), "driver")), arena_bytes_(arena_bytes) {
     words_ = static_cast<Word*>(
         ::mmap(nullptr, kWordBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-    for (int gpu = 0; gpu < gpus; ++gpu) backends_.push_back(Must(MakeCudaBackend({.device = gpu}), "backend"));
+    const int gpus = CudaDeviceCount();
+    for (int rank = 0; rank < ranks; ++rank) {
+      backends_.push_back(Must(MakeCudaBackend({.device = rank % gpus}), "backend"));
+    }
     // Portable registration: once for all contexts of the process.
     Must(backends_[0]->RegisterHostMemory(words_, kWordBytes), "words");
     arenas_.resize(backends_.size());
     for (size_t owner = 0; owner < backends_.size(); ++owner) {
-      UniqueFd fd = Must(backends_[owner]->AllocateSegment(kArenaBytes), "segment");
+      UniqueFd fd = Must(backends_[owner]->AllocateSegment(arena_bytes_), "segment");
       for (auto& viewer : backends_) {
-        arenas_[owner].views.push_back(Must(viewer->MapSegment(fd.get(), kArenaBytes), "mapping"));
+        arenas_[owner].views.push_back(Must(viewer->MapSegment(fd.get(), arena_bytes_), "mapping"));
       }
     }
   }
@@ -54,7 +58,7 @@ class CudaMachine : public TestMachine {
   SharedMemory Allocate(int rank, size_t bytes) override {
     Arena& arena = arenas_[static_cast<size_t>(rank)];
     SharedMemory memory;
-    if (arena.used + bytes + 256 > kArenaBytes) {
+    if (arena.used + bytes + 256 > arena_bytes_) {
       std::fprintf(stderr, "the tests' arena is too small\n");
       std::abort();
     }
@@ -115,6 +119,7 @@ class CudaMachine : public TestMachine {
   }
 
   cuda::CudaDriver* driver_;
+  const size_t arena_bytes_;
   Word* words_ = nullptr;
   size_t words_used_ = 0;
   std::vector<std::unique_ptr<Backend>> backends_;
@@ -125,9 +130,13 @@ class CudaMachine : public TestMachine {
 
 }  // namespace
 
+std::unique_ptr<TestMachine> MakeCudaMachine(int ranks, size_t arena_bytes) {
+  return std::make_unique<CudaMachine>(ranks, arena_bytes);
+}
+
 TestMachine* SharedMachine() {
   // Never destroyed: the driver may be gone when static objects end.
-  static TestMachine* machine = new CudaMachine(MostRanks());
+  static TestMachine* machine = MakeCudaMachine(MostRanks(), size_t{64} << 20).release();
   return machine;
 }
 

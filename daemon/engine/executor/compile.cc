@@ -6,6 +6,7 @@
 
 #include "daemon/engine/executor/executor.h"
 #include "daemon/engine/executor/operation.h"
+#include "daemon/planner/kernel_phases.h"
 
 namespace tandem::engine {
 
@@ -218,7 +219,83 @@ class ProgramCompiler {
 
   Status AddWork(const plan::CollectiveStep& step, int depth) {
     if (depth >= kMaxDepth) return InvalidArgument("collectives nested too deeply");
+    const bool has_kernel = step.blocks > 0 && depth == 0;
+    const size_t kernel = out_->operations_.size();
+    if (has_kernel) TANDEM_RETURN_IF_ERROR(AddKernel(step));
     for (const Step& part : step.expansion) TANDEM_RETURN_IF_ERROR(AddWork(part, depth + 1));
+    if (has_kernel) out_->operations_[kernel].expansion = out_->operations_.size() - kernel - 1;
+    return Status::Ok();
+  }
+
+  Status AddKernel(const plan::CollectiveStep& step) {
+    Operation& operation = Add(Kind::kCollective);
+    operation.collective = std::make_unique<CollectiveArgs>();
+    CollectiveArgs& args = *operation.collective;
+    args.dtype = step.in.dtype;
+    args.blocks = step.blocks;
+    args.rank = program_.rank;
+    args.world_size = program_.world_size;
+    return step.algorithm == Algorithm::kLowLatency ? SetPackets(step, &operation) : SetPhases(step, &operation);
+  }
+
+  Status SetPhases(const plan::CollectiveStep& step, Operation* operation) {
+    auto phases = plan::FusePhases(step);
+    if (!phases) return InvalidArgument("a collective that no kernel runs has blocks for one");
+    CollectiveArgs& args = *operation->collective;
+    args.word_stride = plan::kKernelWordStride;
+    args.phases.resize(phases->size());
+    const auto own = static_cast<uint8_t>(program_.rank);
+    for (size_t p = 0; p < phases->size(); ++p) {
+      const plan::KernelPhase& from = (*phases)[p];
+      CollectivePhase& to = args.phases[p];
+      to.waits.resize(from.waits.size());
+      to.signals.resize(from.signals.size());
+      to.items.resize(from.items.size());
+      for (size_t i = 0; i < from.waits.size(); ++i) {
+        TANDEM_RETURN_IF_ERROR(AddKernelWord(step, own, from.waits[i].rank, from.waits[i].index, &to.waits[i], operation));
+      }
+      for (size_t i = 0; i < from.signals.size(); ++i) {
+        TANDEM_RETURN_IF_ERROR(
+            AddKernelWord(step, from.signals[i].rank, own, from.signals[i].index, &to.signals[i], operation));
+      }
+      for (size_t i = 0; i < from.items.size(); ++i) {
+        to.items[i].scale = from.items[i].scale;
+        TANDEM_RETURN_IF_ERROR(ResolveAll(from.items[i].sources, "collective source", &to.items[i].sources, operation));
+        TANDEM_RETURN_IF_ERROR(
+            ResolveAll(from.items[i].destinations, "collective destination", &to.items[i].destinations, operation));
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status SetPackets(const plan::CollectiveStep& step, Operation* operation) {
+    auto plan = plan::PlanPackets(step, program_.world_size);
+    if (!plan) return InvalidArgument("a collective that packets cannot carry has blocks for them");
+    CollectiveArgs& args = *operation->collective;
+    args.exchange = static_cast<PacketExchange>(plan->shape);
+    args.scale = plan->scale;
+    args.pieces = plan->pieces;
+    args.packets.assign(static_cast<size_t>(program_.world_size), nullptr);
+    args.packet_bytes = plan::kPacketHalfBytes;
+    TANDEM_RETURN_IF_ERROR(ResolveAll(plan->source, "collective source", &args.source, operation));
+    return ResolveAll(plan->destination, "collective destination", &args.destination, operation);
+  }
+
+  Status AddKernelWord(const plan::CollectiveStep& step, uint8_t reader, uint8_t writer, int index, Word** target,
+                       Operation* operation) {
+    const int word = plan::KernelWordIndex(step, index);
+    TANDEM_RETURN_IF_ERROR(CheckSignal(reader, word + (step.blocks - 1) * plan::kKernelWordStride));
+    TANDEM_RETURN_IF_ERROR(CheckSignal(writer, word));
+    operation->words.push_back({reader, static_cast<uint32_t>(writer * plan::kSignalsPerWriter + word), target});
+    return Status::Ok();
+  }
+
+  Status ResolveAll(const std::vector<View>& views, const char* name, std::vector<DeviceView>* out,
+                    Operation* operation) {
+    out->resize(views.size());
+    for (size_t i = 0; i < views.size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(Resolve(views[i], name, &(*out)[i], operation));
+    }
     return Status::Ok();
   }
 

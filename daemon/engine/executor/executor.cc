@@ -12,8 +12,9 @@ Executor::Executor(Backend* backend, std::vector<Lane*> lanes)
 
 Executor::~Executor() = default;
 
-Status CompiledProgram::Prepare(Backend& backend) const {
-  for (const Operation& operation : operations_) {
+Status CompiledProgram::Prepare(Backend& backend) {
+  for (Operation& operation : operations_) {
+    if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
     if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
   }
   return Status::Ok();
@@ -26,6 +27,28 @@ Result<Event*> Executor::LaneEvent(int lane, int index) {
     events.push_back(std::move(event));
   }
   return events[static_cast<size_t>(index)].get();
+}
+
+Status Executor::SetCollective(CompiledProgram::Operation& operation, int rank, const LaunchContext& context) {
+  CollectiveArgs& args = *operation.collective;
+  for (const auto& word : operation.words) {
+    Word* base = context.signals[word.reader];
+    if (base == nullptr) {
+      return FailedPrecondition("the signal area of rank " + std::to_string(word.reader) + " is not mapped");
+    }
+    *word.target = base + word.word;
+  }
+  for (size_t peer = 0; peer < args.packets.size(); ++peer) {
+    if (context.signals[peer] == nullptr) {
+      return FailedPrecondition("the packets of rank " + std::to_string(peer) + " are not mapped");
+    }
+    args.packets[peer] = reinterpret_cast<std::byte*>(context.signals[peer]) + plan::kSignalWordBytes +
+                         (context.epoch & 1) * plan::kPacketHalfBytes;
+  }
+  args.rank = rank;
+  args.epoch = context.epoch;
+  args.abort_word = context.abort_word;
+  return Status::Ok();
 }
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
@@ -65,6 +88,9 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);
       operation.matmul->abort_word = context.abort_word;
     }
+    if (operation.collective != nullptr && operation.uses_kernel) {
+      TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));
+    }
     bool is_signal = operation.kind == Kind::kSignal || operation.kind == Kind::kWaitSignal;
     if (is_signal && context.signals[operation.rank] == nullptr) {
       return FailedPrecondition("the signal area of rank " + std::to_string(operation.rank) + " is not mapped");
@@ -80,13 +106,16 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       if (program.lane_used_[lane]) TANDEM_RETURN_IF_ERROR(lanes_[lane]->Wait(fork));
     }
   }
+  size_t skipped = 0;  // operations of an expansion whose kernel has been enqueued
   for (auto& operation : program.operations_) {
     Lane& lane = *lanes_[operation.lane];
     const StepEvents* traced = context.step_events.empty() ? nullptr : &context.step_events[operation.step];
     if (traced != nullptr && operation.starts_step && traced->start != nullptr) {
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->start));
     }
-    switch (operation.kind) {
+    const bool skip = skipped > 0;
+    if (skip) --skipped;
+    switch (skip ? Kind::kNop : operation.kind) {
       case Kind::kNop: break;
       case Kind::kCopy: TANDEM_RETURN_IF_ERROR(lane.Copy(*operation.copy)); break;
       case Kind::kMatmul: TANDEM_RETURN_IF_ERROR(lane.Matmul(*operation.matmul)); break;
@@ -94,6 +123,11 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       case Kind::kNccl:
         operation.nccl->communicator = context.communicator;
         TANDEM_RETURN_IF_ERROR(lane.Nccl(*operation.nccl));
+        break;
+      case Kind::kCollective:
+        if (!operation.uses_kernel) break;
+        TANDEM_RETURN_IF_ERROR(lane.Collective(*operation.collective));
+        skipped = operation.expansion;
         break;
       case Kind::kSignal:
         TANDEM_RETURN_IF_ERROR(lane.WriteWord(context.signals[operation.rank] + operation.word, context.epoch));

@@ -24,8 +24,8 @@
 
 namespace tandem::engine {
 
-// Bytes of one rank's signal area: the words of all its writers.
-inline constexpr size_t kSignalAreaBytes = size_t{plan::kMaxWorldSize} * plan::kSignalsPerWriter * sizeof(Word);
+// Bytes of one rank's signal area: the words of all its writers, then its packets.
+inline constexpr size_t kSignalAreaBytes = plan::kSignalAreaBytes;
 
 // What is known of an operand slot when the program is compiled.
 struct SlotLimit {
@@ -63,7 +63,8 @@ struct LaunchContext {
   std::array<Word*, plan::kMaxWorldSize> signals{};
   std::span<const SlotAddress> slots;
   Communicator* communicator = nullptr;  // needed by programs with NCCL steps
-  const Word* abort_word = nullptr;      // the group's: ends a matmul's wait for chunk signals of the user's own
+  // The group's: ends waits inside kernels, for peers and for chunk signals of the user's own.
+  const Word* abort_word = nullptr;
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
 };
@@ -78,9 +79,10 @@ class CompiledProgram {
                                                           const ProgramLimits& limits);
   ~CompiledProgram();
 
-  // Lets the backend choose and load what the program's products need (Backend::PrepareMatmul). Once, before the first
-  // launch on that backend; without it the first launch chooses by guess and may load kernels beside waiting lanes.
-  Status Prepare(Backend& backend) const;
+  // Lets the backend choose and load what the program's products need (Backend::PrepareMatmul), and say which collectives
+  // it runs as one kernel. Once, before the first launch on that backend; without it the first launch chooses by guess, may
+  // load kernels beside waiting lanes, and runs collectives step by step, which the peers must then do as well.
+  Status Prepare(Backend& backend);
 
   int lanes() const { return lanes_; }             // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
@@ -124,6 +126,8 @@ class Executor {
   Status Enqueue(CompiledProgram& program, const LaunchContext& context);
 
  private:
+  // Sets a kernel's words and packets for one launch.
+  static Status SetCollective(CompiledProgram::Operation& operation, int rank, const LaunchContext& context);
   // The `index`-th event that is only ever recorded on `lane`.
   Result<Event*> LaneEvent(int lane, int index);
 

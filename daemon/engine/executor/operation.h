@@ -18,6 +18,7 @@ struct CompiledProgram::Operation {
     kMatmul,
     kReduce,
     kNccl,
+    kCollective,  // one kernel; the next `expansion` operations do the same step by step
     kSignal,      // writes the epoch to word `word` of rank `rank`'s area
     kWaitSignal,  // waits for the epoch in word `word` of the own area
     kWaitEvent,   // waits for event `event` of lane `event_lane`
@@ -39,6 +40,15 @@ struct CompiledProgram::Operation {
   std::unique_ptr<MatmulArgs> matmul;
   std::unique_ptr<ReduceArgs> reduce;
   std::unique_ptr<NcclArgs> nccl;
+  std::unique_ptr<CollectiveArgs> collective;
+  struct WordPatch {
+    uint8_t reader;
+    uint32_t word;
+    Word** target;  // inside `collective`
+  };
+  std::vector<WordPatch> words;
+  size_t expansion = 0;
+  bool uses_kernel = false;  // else the expansion runs
   std::unique_ptr<std::byte*> chunk_signals;  // patched, then handed to `matmul`
   std::vector<Patch> patches;
 };

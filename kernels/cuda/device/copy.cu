@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/elements.cuh"
 
 namespace tandem::cuda {
@@ -123,7 +124,8 @@ Status CopyKernelsLoad() {
 Status LoadKernels() {
   TANDEM_RETURN_IF_ERROR(CopyKernelsLoad());
   TANDEM_RETURN_IF_ERROR(ReduceKernelsLoad());
-  return MatmulKernelsLoad();
+  TANDEM_RETURN_IF_ERROR(MatmulKernelsLoad());
+  return CollectiveKernelsLoad();
 }
 
 }  // namespace tandem::cuda

@@ -1,0 +1,100 @@
+// File: sync.cuh
+//
+// Words and packets between GPUs: release stores, acquire loads, and waits that always end. Nothing here is newer than
+// sm_70. A probe (tests only) may delay or break the order of things.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/collective.h"
+
+namespace tandem::cuda {
+
+// What the product uses: nothing happens.
+struct NoProbe {
+  static constexpr bool kFlagBeforeData = false;
+  static constexpr bool kStaleEpoch = false;
+  __device__ static void BeforeSignal(uint64_t /*epoch*/, int /*word*/) {}
+};
+
+// A word above this is the release of a broken group, not a value; ordinary values stay below 2^61.
+inline constexpr uint64_t kReleased = uint64_t{1} << 61;
+// Polls of the word for each look at the abort word (which may lie in host memory) and the clock.
+inline constexpr int kPollsPerLook = 256;
+
+__device__ inline uint64_t LoadAcquire(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+__device__ inline uint32_t LoadAcquire(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+__device__ inline uint64_t LoadRelaxed(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+__device__ inline void StoreRelease(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+__device__ inline void StoreRelaxed(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
+// A packet in one 128-bit access, which the memory model keeps whole.
+__device__ inline void StorePacket(Packet* to, uint64_t data, uint64_t epoch) {
+  asm volatile("{ .reg .b128 whole; mov.b128 whole, {%1, %2}; st.relaxed.sys.global.b128 [%0], whole; }" ::"l"(to),
+               "l"(data), "l"(epoch)
+               : "memory");
+}
+__device__ inline Packet LoadPacket(const Packet* from) {
+  Packet packet;
+  asm volatile("{ .reg .b128 whole; ld.relaxed.sys.global.b128 whole, [%2]; mov.b128 {%0, %1}, whole; }"
+               : "=l"(packet.data), "=l"(packet.epoch)
+               : "l"(from)
+               : "memory");
+  return packet;
+}
+
+__device__ inline uint64_t GlobalTimerNs() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+// The slow side of a wait: counts polls, and now and then looks whether the wait must end.
+class Patience {
+ public:
+  __device__ explicit Patience(const WaitLimits& limits) : limits_(limits) {}
+  // Called after each poll in vain; false: give up.
+  __device__ bool Continue() {
+    if (++polls_ % kPollsPerLook != 0) return true;
+    if (limits_.abort_word != nullptr && LoadRelaxed(limits_.abort_word) != 0) return false;
+    if (limits_.timeout_ns == 0) return true;
+    uint64_t now = GlobalTimerNs();
+    if (start_ns_ == 0) start_ns_ = now;
+    if (now - start_ns_ < limits_.timeout_ns) return true;
+    if (limits_.trouble != nullptr) StoreRelaxed(limits_.trouble, 1);
+    return false;
+  }
+
+ private:
+  const WaitLimits& limits_;
+  uint32_t polls_ = 0;
+  uint64_t start_ns_ = 0;
+};
+
+// True when *word has reached `epoch` by cyclic comparison; false when the wait was ended.
+__device__ inline bool AwaitEpoch(const uint64_t* word, uint64_t epoch, const WaitLimits& limits) {
+  Patience patience(limits);
+  while (true) {
+    uint64_t value = LoadAcquire(word);
+    if (static_cast<int64_t>(value - epoch) >= 0) return value < kReleased;
+    if (!patience.Continue()) return false;
+  }
+}
+
+}  // namespace tandem::cuda
