@@ -10,6 +10,7 @@ from measure import Arm
 
 SETS = 4  # operand sets in turn, so that no weight stays in the L2 cache
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+BESIDE = "gemm beside copies"
 TOLERANCE = 2e-2  # of results rounded to bf16 in different orders
 
 
@@ -63,6 +64,36 @@ def tandem_arms(context, key, op, operands, outputs, algorithms, stream=True, **
     return made + ([factory("stream", "auto", False, {})] if stream else [])
 
 
+def pushes(context, count):
+    """A function that pushes `count` elements to every peer by plain copies, without any signal."""
+    room = symm_mem.empty(context.world * count, device=context.bench.device, dtype=BF16)
+    handle = symm_mem.rendezvous(room, context.group)
+    source = torch.randn(count, device=context.bench.device).to(BF16)
+    sinks = [handle.get_buffer(peer, (context.world, count), BF16)[context.rank]
+             for peer in ((context.rank + step) % context.world for step in range(1, context.world))]
+
+    def push():
+        for sink in sinks:
+            sink.copy_(source)
+    return push
+
+
+def beside_copies(context, gemm, count):
+    """The product and the copies that it could hide, side by side with no dependency: the practical speed of light."""
+    def make():
+        push, side = pushes(context, count), torch.cuda.Stream(priority=-1)
+
+        def run(i):
+            stream = torch.cuda.current_stream()
+            side.wait_stream(stream)
+            with torch.cuda.stream(side):
+                push()
+            gemm(i % SETS)
+            stream.wait_stream(side)
+        return Arm(BESIDE, run, checked=False)
+    return BESIDE, make
+
+
 def plain(*names):
     return [(name, name, {}) for name in names]
 
@@ -94,7 +125,8 @@ def all_gather_matmul(context, case):
     arms = [("gemm", lambda: Arm("gemm", writing(out, lambda i: torch.mm(full[i], b[i], out=out[i])))),
             ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
             ("nccl+cublas stream", lambda: Arm("nccl+cublas stream", writing(out, unfused), graph=False)),
-            ("pytorch fused", lambda: Arm("pytorch fused", fused))]
+            ("pytorch fused", lambda: Arm("pytorch fused", fused)),
+            beside_copies(context, lambda i: torch.mm(full[i], b[i], out=out[i]), a[0].numel())]
     if context.windows:
         arms.append(("windows+cublas", windows))
     arms += tandem_arms(context, case.name, "all_gather_matmul", {"a": a, "b": b, "c": own}, own,
@@ -138,7 +170,8 @@ def matmul_reduce(context, case):
     if case.kind != "ring":
         arms.append(("nccl+cublas stream", lambda: Arm("nccl+cublas stream", writing(out, unfused), graph=False)))
     if scatter:
-        arms.append(("pytorch fused", lambda: Arm("pytorch fused", fused)))
+        arms += [("pytorch fused", lambda: Arm("pytorch fused", fused)),
+                 beside_copies(context, lambda i: torch.mm(a[i], b[i], out=full[i]), out[0].numel())]
     if context.windows:
         arms.append(("windows+cublas", windows))
     if case.kind == "ring":
@@ -205,7 +238,8 @@ def all_gather_scaled_matmul(context, case):
             a[i], [b[i]], scale_a[i], [scale_b[i]], 0, context.group, [None], [None], [BF16], [False])[1][0]
     arms = [("gemm", lambda: Arm("gemm", writing(out, lambda i: scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i])))),
             ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
-            ("pytorch fused", lambda: Arm("pytorch fused", fused))]
+            ("pytorch fused", lambda: Arm("pytorch fused", fused)),
+            beside_copies(context, lambda i: scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i]), a[0].numel() // 2)]
     if context.windows:
         arms.append(("windows+cublas", windows))
     arms += tandem_arms(context, case.name, "all_gather_matmul", {"a": a, "b": b, "c": own, **scales}, own,
@@ -240,7 +274,7 @@ def scaled_matmul_reduce_scatter(context, case):
     gemm = lambda i: scaled_mm(a[i % SETS], b[i % SETS], scale_a[i % SETS], scale_b[i % SETS], full[i % SETS])
     arms = [("gemm", lambda: Arm("gemm", gemm, checked=False)),
             ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
-            ("pytorch fused", lambda: Arm("pytorch fused", fused))]
+            ("pytorch fused", lambda: Arm("pytorch fused", fused)), beside_copies(context, gemm, out[0].numel())]
     if context.windows:
         arms.append(("windows+cublas", windows))
     arms += tandem_arms(context, case.name, "matmul_reduce_scatter", {"a": a, "b": b, "c": own, **scales}, own,
@@ -294,6 +328,11 @@ def collective(context, case):
             "two_shot", "nccl")
     else:
         algorithms = plain("sm", "copy_engine", "low_latency", "nccl")
+    if case.kind == "all_gather":
+        def bare():
+            push = pushes(context, shard)
+            return Arm("bare pushes", lambda i: push(), checked=False)
+        arms.append(("bare pushes", bare))
     if context.tandem:
         own = context.empty(sizes[1])
     arms += tandem_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, algorithms)

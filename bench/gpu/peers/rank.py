@@ -18,7 +18,8 @@ import stats
 from measure import Bench
 
 WINDOW_BYTES = 2304 << 20  # the largest case's operands, four sets of them
-BASELINES = ("nccl+cublas", "windows+cublas", "pytorch fused", "nccl", "windows", "pytorch one-shot", "pytorch two-shot")
+BASELINES = ("gemm", "nccl+cublas", "nccl+cublas stream", "windows+cublas", "pytorch fused", arms.BESIDE, "nccl", "windows",
+             "pytorch one-shot", "pytorch two-shot", "bare pushes")
 
 
 def result_line(world, case, count, measured, failed, watts, clocks_seen):

@@ -12,7 +12,7 @@ def peers_table(results):
     for result in results:
         arms = result["arms"]
         kind = "matmul" if "gemm" in arms or "nccl+cublas" in arms else "collective"
-        cells = [f"{name.replace('pytorch ', 'torch ')} {arms[name]['us']:.1f}" for name in ("gemm", *RIVALS[kind])
+        cells = [f"{name.replace('pytorch ', 'torch ')} {arms[name]['us']:.1f}" for name in ("gemm", "gemm beside copies", *RIVALS[kind], "bare pushes")
                  if name in arms]
         ours = {name: arm["us"] for name, arm in arms.items() if name.startswith("tandem")}
         print(f"W={result['world']} {result['case']:36} " + "  ".join(cells))
