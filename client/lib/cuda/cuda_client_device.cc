@@ -8,6 +8,7 @@
 
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/cuda_launch_stream.h"
+#include "client/lib/fork_guard.h"
 
 namespace tandem::client {
 namespace {
@@ -41,6 +42,10 @@ class CudaMapping final : public DeviceMapping {
   CudaMapping(CudaDriver& driver, VmmAllocation allocation)
       : driver_(driver), allocation_(std::make_unique<VmmAllocation>(std::move(allocation))) {}
   ~CudaMapping() override {
+    if (ForkCount() != born_) {
+      (void)allocation_.release();  // the parent's: CUDA is not to be called in a forked child
+      return;
+    }
     SlowCallScope scope(driver_);
     allocation_.reset();
   }
@@ -49,6 +54,7 @@ class CudaMapping final : public DeviceMapping {
 
  private:
   CudaDriver& driver_;
+  const uint64_t born_ = ForkCount();
   std::unique_ptr<VmmAllocation> allocation_;
 };
 

@@ -23,7 +23,7 @@ namespace {
   X(cuCtxGetDevice) X(cuIpcGetMemHandle) X(cuMemRetainAllocationHandle) X(cuPointerGetAttribute)         \
   X(cuStreamWriteValue32) X(cuStreamBatchMemOp) X(cuStreamGetCtx) X(cuStreamGetId)                       \
   X(cuStreamIsCapturing) X(cuStreamGetCaptureInfo) X(cuThreadExchangeStreamCaptureMode)                  \
-  X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuMemsetD32Async)
+  X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuMemsetD32Async) X(cuMemAlloc) X(cuMemFree)
 
 #define TANDEM_SYMBOL_TEXT(symbol) #symbol
 
@@ -168,6 +168,12 @@ class LoadedDriver : public CudaDriver {
   Status MemGetAddressRange(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) override {
     return Check("cuMemGetAddressRange", f_.cuMemGetAddressRange_(base, bytes, address));
   }
+  Result<CUdeviceptr> MemAlloc(size_t bytes) override {
+    CUdeviceptr address = 0;
+    TANDEM_RETURN_IF_ERROR(Check("cuMemAlloc", f_.cuMemAlloc_(&address, bytes)));
+    return address;
+  }
+  Status MemFree(CUdeviceptr address) override { return Check("cuMemFree", f_.cuMemFree_(address)); }
   Status MemGetInfo(size_t* free, size_t* total) override {
     return Check("cuMemGetInfo", f_.cuMemGetInfo_(free, total));
   }

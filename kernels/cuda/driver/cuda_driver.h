@@ -62,6 +62,9 @@ class CudaDriver {
   virtual Status IpcCloseMemHandle(CUdeviceptr address) = 0;
   // The allocation that `address` lies in.
   virtual Status MemGetAddressRange(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) = 0;
+  // cudaMalloc's memory; MemFree waits for all work of the device.
+  virtual Result<CUdeviceptr> MemAlloc(size_t bytes) = 0;
+  virtual Status MemFree(CUdeviceptr address) = 0;
   virtual Status MemGetInfo(size_t* free, size_t* total) = 0;
   virtual Result<CUipcMemHandle> IpcGetMemHandle(CUdeviceptr address) = 0;
   // The allocation that is mapped at `address`; release it. INVALID_ARGUMENT for memory that is none of MemCreate's.

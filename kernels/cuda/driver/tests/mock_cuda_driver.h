@@ -41,6 +41,8 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Result<CUdeviceptr>, IpcOpenMemHandle, (const CUipcMemHandle&), (override));
   MOCK_METHOD(Status, IpcCloseMemHandle, (CUdeviceptr), (override));
   MOCK_METHOD(Status, MemGetAddressRange, (CUdeviceptr, CUdeviceptr*, size_t*), (override));
+  MOCK_METHOD(Result<CUdeviceptr>, MemAlloc, (size_t), (override));
+  MOCK_METHOD(Status, MemFree, (CUdeviceptr), (override));
   MOCK_METHOD(Status, MemGetInfo, (size_t*, size_t*), (override));
   MOCK_METHOD(Result<CUipcMemHandle>, IpcGetMemHandle, (CUdeviceptr), (override));
   MOCK_METHOD(Result<CUmemGenericAllocationHandle>, MemRetainAllocationHandle, (CUdeviceptr), (override));
