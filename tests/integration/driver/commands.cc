@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -58,17 +59,13 @@ Result<std::shared_ptr<Memory>> Session::FindMemory(const std::string& name) con
   return it->second;
 }
 
-Result<HostStream*> Session::Stream(const json& command) {
-  auto& stream = streams_[command.value("stream", "s")];
-  if (stream == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(stream, HostStream::Create());
-  }
-  return stream.get();
-}
-
 Result<std::vector<Binding>> Session::Bindings(const json& command) const {
   std::vector<Binding> bindings;
   for (const json& entry : command.value("bindings", json::array())) {
+    if (entry[0].is_number()) {  // an address
+      bindings.push_back({nullptr, entry[1].get<uint64_t>(), reinterpret_cast<void*>(entry[0].get<uint64_t>())});
+      continue;
+    }
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Memory> memory, FindMemory(entry[0].get<std::string>()));
     bindings.push_back({memory.get(), entry[1].get<uint64_t>()});
   }
@@ -112,6 +109,7 @@ Status Session::Join(const json& command, json* reply) {
   (*reply)["links"] = group->link_counts();
   (*reply)["offers"] = group->offers().size();
   groups_[command.value("group", options.name)] = group;
+  if (home_gpu_.empty()) home_gpu_ = group->gpu_uuid();
   return Status::Ok();
 }
 
@@ -154,7 +152,9 @@ Status Session::Register(const json& command, json* reply) {
   }
   TANDEM_ASSIGN_OR_RETURN(auto memory, client_->AllocateRegistered(command.value("bytes", size_t{0}), gpu));
   (*reply)["registration_id"] = memory->registration_id();
+  (*reply)["address"] = reinterpret_cast<uint64_t>(memory->data());
   memories_[command.value("memory", "")] = memory;
+  gpus_[memory.get()] = gpu;
   return Status::Ok();
 }
 
@@ -191,12 +191,19 @@ Status Session::Launch(const json& command, json* reply) {
   LaunchOptions options;
   options.deadline = Milliseconds(command.value("launch_deadline_ms", 0));
   options.tag = command.value("tag", "");
-  TANDEM_ASSIGN_OR_RETURN(HostStream * stream, Stream(command));
+  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
+  // "stream_kind": streams that no object stands for.
+  std::string kind = command.value("stream_kind", "");
+  StreamRef ref = kind == "legacy"       ? StreamRef::Cuda(nullptr)
+                  : kind == "per_thread" ? StreamRef::Cuda(reinterpret_cast<void*>(2))  // cudaStreamPerThread
+                                         : stream->ref();
+  auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < command.value("times", 1); ++i) {
     (*reply)["made"] = i;
-    TANDEM_RETURN_IF_ERROR(plan->Launch(stream, bindings, options));
+    TANDEM_RETURN_IF_ERROR(plan->Launch(ref, bindings, options));
     (*reply)["made"] = i + 1;
   }
+  (*reply)["launch_ms"] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return Status::Ok();
 }
 
@@ -229,32 +236,6 @@ Status Session::Events(json* reply) {
   return Status::Ok();
 }
 
-// Elements [offset, offset + count) of memory: value(i) = base + i * step.
-Status Session::Fill(const json& command) {
-  TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(command.value("memory", "")));
-  TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(command.value("dtype", "f32")));
-  size_t offset = command.value("offset", size_t{0}), bytes = DTypeBytes(dtype);
-  size_t count = command.value("count", (memory->bytes() - offset) / bytes);
-  if (offset > memory->bytes() || count > (memory->bytes() - offset) / bytes) return OutOfRange("fill is out of range");
-  float base = command.value("base", 0.0f), step = command.value("step", 0.0f);
-  for (size_t i = 0; i < count; ++i) {
-    StoreFromFloat(memory->data() + offset, dtype, i, base + step * static_cast<float>(i % 64));
-  }
-  return Status::Ok();
-}
-
-Status Session::Read(const json& command, json* reply) {
-  TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(command.value("memory", "")));
-  TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(command.value("dtype", "f32")));
-  size_t offset = command.value("offset", size_t{0}), bytes = DTypeBytes(dtype);
-  size_t count = command.value("count", size_t{1});
-  if (offset > memory->bytes() || count > (memory->bytes() - offset) / bytes) return OutOfRange("read is out of range");
-  json values = json::array();
-  for (size_t i = 0; i < count; ++i) values.push_back(LoadAsFloat(memory->data() + offset, dtype, i));
-  (*reply)["values"] = values;
-  return Status::Ok();
-}
-
 Status Session::Execute(const json& command, json* reply) {
   std::string name = command.value("cmd", "");
   if (name == "exit" || name == "nothing") return Status::Ok();
@@ -284,11 +265,16 @@ Status Session::Execute(const json& command, json* reply) {
   if (name == "launch_direct") return LaunchDirect(command, reply);
   if (name == "signal") return Signal(command);
   if (name == "sync") {
-    TANDEM_ASSIGN_OR_RETURN(HostStream * stream, Stream(command));
+    TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
     return stream->Synchronize(Deadline(command));
   }
+  if (name.starts_with("cuda_")) return CudaMemory(name, command, reply);
   if (name == "drop") {
-    memories_.erase(command.value("memory", ""));
+    if (auto it = memories_.find(command.value("memory", "")); it != memories_.end()) {
+      mirrors_.erase(it->second.get());
+      gpus_.erase(it->second.get());
+      memories_.erase(it);
+    }
     plans_.erase(command.value("plan", ""));
     groups_.erase(command.value("group", ""));
     graphs_.erase(command.value("graph", ""));

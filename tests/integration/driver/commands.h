@@ -1,7 +1,8 @@
 // File: commands.h
 //
 // tandem-test-client's commands: each is one call of the client library, asked for by a JSON line and answered by one.
-// Objects (groups, plans, memories, streams) live under names that the script gives them.
+// Objects (groups, plans, memories, streams) live under names that the script gives them. The same commands work on every
+// backend: streams, graphs and the filling of memory are RankDevice's.
 #pragma once
 
 #include <map>
@@ -10,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "client/device/rank_device.h"
 #include "tandem/client.h"
-#include "tandem/host_stream.h"
 
 namespace tandem::driver {
 
@@ -41,20 +42,40 @@ class Session {
   Status Replay(const json& command);
   Status LaunchThreads(const json& command);
   Status Fork(json* reply);
+  Status CudaMemory(const std::string& name, const json& command, json* reply);
 
   Result<std::shared_ptr<Group>> FindGroup(const json& command) const;
   Result<std::shared_ptr<Plan>> FindPlan(const json& command) const;
   Result<std::shared_ptr<Memory>> FindMemory(const std::string& name) const;
   Result<std::vector<Binding>> Bindings(const json& command) const;
-  Result<HostStream*> Stream(const json& command);
+  // The device of "gpu", or of the group that was joined first.
+  Result<RankDevice*> Device(const std::string& gpu);
+  Result<RankStream*> Stream(const json& command);
+  // Elements [offset, offset + count) of the command, checked, as bytes of the host: copied from the device if `read`.
+  struct Elements {
+    std::shared_ptr<Memory> memory;
+    RankMirror* mirror = nullptr;
+    DType dtype = DType::kF32;
+    size_t offset = 0, count = 0;
+    std::byte* data() const { return mirror->data() + offset; }
+    size_t bytes() const { return count * DTypeBytes(dtype); }
+  };
+  Result<Elements> FindElements(const json& command, bool read);
+  // Makes the mirror's bytes those of the device, or the other way round, at once.
+  Status Copy(const Elements& elements, bool to_device);
 
   std::shared_ptr<Client> client_;
   std::map<std::string, std::shared_ptr<Group>> groups_;
   std::map<std::string, std::shared_ptr<Plan>> plans_;
   std::map<std::string, std::shared_ptr<Memory>> memories_;
   std::map<std::string, uint64_t> tensors_;
-  std::map<std::string, std::unique_ptr<HostStream>> streams_;
-  std::map<std::string, HostGraphExec> graphs_;
+  std::string home_gpu_;
+  std::map<std::string, std::shared_ptr<RankDevice>> devices_;       // by GPU
+  std::map<const Memory*, std::string> gpus_;                        // where a memory lies, if not at home
+  std::map<const Memory*, std::unique_ptr<RankMirror>> mirrors_;
+  std::map<std::string, std::unique_ptr<RankStream>> streams_;
+  std::map<std::string, std::unique_ptr<RankGraph>> graphs_;
+  std::map<std::string, uint64_t> allocations_;                      // of "cuda_malloc"
 };
 
 // {"op":"all_reduce","operands":[{"role":"input","dtype":"f32","shape":[8]}…], …} to a request.

@@ -12,29 +12,28 @@ namespace tandem::driver {
 
 // {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […]}…]}: one graph of these launches.
 Status Session::Capture(const json& command) {
-  TANDEM_ASSIGN_OR_RETURN(HostStream * stream, Stream(command));
+  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
   TANDEM_RETURN_IF_ERROR(stream->BeginCapture());
   Status made;
   for (const json& launch : command.value("launches", json::array())) {
     auto plan = FindPlan(launch);
     auto bindings = Bindings(launch);
-    made = !plan.ok() ? plan.status() : !bindings.ok() ? bindings.status() : (*plan)->Launch(stream, *bindings);
+    made = !plan.ok() ? plan.status() : !bindings.ok() ? bindings.status() : (*plan)->Launch(stream->ref(), *bindings);
     if (!made.ok()) break;
   }
   auto graph = stream->EndCapture();
   TANDEM_RETURN_IF_ERROR(made);
   TANDEM_RETURN_IF_ERROR(graph.status());
-  TANDEM_ASSIGN_OR_RETURN(HostGraphExec exec, graph->Instantiate());
-  graphs_.insert_or_assign(command.value("graph", "g"), std::move(exec));
+  graphs_.insert_or_assign(command.value("graph", "g"), *std::move(graph));
   return Status::Ok();
 }
 
 Status Session::Replay(const json& command) {
   auto graph = graphs_.find(command.value("graph", "g"));
   if (graph == graphs_.end()) return NotFound("the script has no such graph");
-  TANDEM_ASSIGN_OR_RETURN(HostStream * stream, Stream(command));
+  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
   for (int i = 0; i < command.value("times", 1); ++i) {
-    TANDEM_RETURN_IF_ERROR(graph->second.Launch(*stream));
+    TANDEM_RETURN_IF_ERROR(stream->Replay(*graph->second));
   }
   return Status::Ok();
 }
@@ -60,15 +59,14 @@ Status Session::LaunchThreads(const json& command) {
 
 // What a forked child's handles answer: {"codes": [Client::Check, Plan::Launch of any plan, …]}. The child then ends.
 Status Session::Fork(json* reply) {
-  HostStream* stream = nullptr;
-  TANDEM_ASSIGN_OR_RETURN(stream, Stream(json::object()));
+  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(json::object()));
   int ends[2];
   if (::pipe(ends) != 0) return Internal("pipe failed");
   pid_t child = ::fork();
   if (child < 0) return Internal("fork failed");
   if (child == 0) {
     std::vector<Status> statuses = {client_->Check()};
-    if (!plans_.empty()) statuses.push_back(plans_.begin()->second->Launch(stream, {}));
+    if (!plans_.empty()) statuses.push_back(plans_.begin()->second->Launch(stream->ref(), {}));
     if (!plans_.empty()) statuses.push_back(plans_.begin()->second->Wait(Milliseconds(1000)));
     statuses.push_back(client_->Detach());
     for (const Status& status : statuses) {
@@ -76,7 +74,7 @@ Status Session::Fork(json* reply) {
       if (::write(ends[1], &code, 1) != 1) ::_exit(3);
     }
     // A child that ends as a program does, by the destructors of its handles, must do no harm either.
-    graphs_.clear();
+    if (client_->backend() == "host") graphs_.clear();  // CUDA's own objects are the parent's: not to be touched here
     plans_.clear();
     memories_.clear();
     groups_.clear();

@@ -1,0 +1,130 @@
+// Commands around the device: the streams and mirrors behind other commands, filling and reading memory, and device memory
+// of the script's own, which the library learns of by its address.
+#include <cstdint>
+#include <utility>
+
+#include "tests/integration/driver/commands.h"
+#ifdef TANDEM_DRIVER_CUDA
+#include "kernels/cuda/driver/cuda_driver.h"
+#endif
+
+namespace tandem::driver {
+namespace {
+
+constexpr Milliseconds kCopyDeadline(30000);
+
+}  // namespace
+
+Result<RankDevice*> Session::Device(const std::string& gpu) {
+  const std::string& uuid = gpu.empty() ? home_gpu_ : gpu;
+  auto& device = devices_[uuid];
+  if (device == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(device, RankDevice::Create(client_ == nullptr ? "host" : client_->backend(), uuid));
+  }
+  return device.get();
+}
+
+Result<RankStream*> Session::Stream(const json& command) {
+  auto& stream = streams_[command.value("stream", "s")];
+  if (stream == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(command.value("stream_gpu", "")));
+    TANDEM_ASSIGN_OR_RETURN(stream, device->MakeStream());
+  }
+  return stream.get();
+}
+
+Result<Session::Elements> Session::FindElements(const json& command, bool read) {
+  Elements elements;
+  TANDEM_ASSIGN_OR_RETURN(elements.memory, FindMemory(command.value("memory", "")));
+  TANDEM_ASSIGN_OR_RETURN(elements.dtype, ParseDType(command.value("dtype", "f32")));
+  size_t total = elements.memory->bytes(), bytes = DTypeBytes(elements.dtype);
+  elements.offset = command.value("offset", size_t{0});
+  if (elements.offset > total) return OutOfRange("the offset is beyond the memory");
+  elements.count = command.value("count", read ? size_t{1} : (total - elements.offset) / bytes);
+  if (elements.count > (total - elements.offset) / bytes) return OutOfRange("the elements reach beyond the memory");
+  auto gpu = gpus_.find(elements.memory.get());
+  TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(gpu == gpus_.end() ? "" : gpu->second));
+  auto& mirror = mirrors_[elements.memory.get()];
+  if (mirror == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(mirror, device->MakeMirror(*elements.memory));
+  }
+  elements.mirror = mirror.get();
+  return elements;
+}
+
+Status Session::Copy(const Elements& elements, bool to_device) {
+  auto gpu = gpus_.find(elements.memory.get());
+  std::string uuid = gpu == gpus_.end() ? "" : gpu->second;
+  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream({{"stream", "copies " + uuid}, {"stream_gpu", uuid}}));
+  TANDEM_RETURN_IF_ERROR(to_device ? elements.mirror->ToDevice(*stream, elements.offset, elements.bytes())
+                                   : elements.mirror->ToHost(*stream, elements.offset, elements.bytes()));
+  return stream->Synchronize(kCopyDeadline);
+}
+
+// Elements [offset, offset + count) of memory: value(i) = base + i * step.
+Status Session::Fill(const json& command) {
+  TANDEM_ASSIGN_OR_RETURN(Elements elements, FindElements(command, false));
+  float base = command.value("base", 0.0f), step = command.value("step", 0.0f);
+  for (size_t i = 0; i < elements.count; ++i) {
+    StoreFromFloat(elements.data(), elements.dtype, i, base + step * static_cast<float>(i % 64));
+  }
+  return Copy(elements, true);
+}
+
+Status Session::Read(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(Elements elements, FindElements(command, true));
+  TANDEM_RETURN_IF_ERROR(Copy(elements, false));
+  json values = json::array();
+  for (size_t i = 0; i < elements.count; ++i) values.push_back(LoadAsFloat(elements.data(), elements.dtype, i));
+  (*reply)["values"] = values;
+  return Status::Ok();
+}
+
+#ifdef TANDEM_DRIVER_CUDA
+
+// cuda_malloc {allocation, bytes}; cuda_free {allocation}; cuda_register {allocation, memory, bytes, offset}: as a program
+// with cudaMalloc does. cuda_check {memory}: Memory::Check.
+Status Session::CudaMemory(const std::string& name, const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(command.value("gpu", "")));
+  TANDEM_RETURN_IF_ERROR(device->Enter());
+  TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
+  std::string allocation = command.value("allocation", "");
+  size_t bytes = command.value("bytes", size_t{0});
+  if (name == "cuda_malloc") {
+    TANDEM_ASSIGN_OR_RETURN(CUdeviceptr address, driver->MemAlloc(bytes));
+    allocations_[allocation] = address;
+    (*reply)["address"] = static_cast<uint64_t>(address);
+    return Status::Ok();
+  }
+  if (name == "cuda_check") {
+    TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(command.value("memory", "")));
+    return memory->Check();
+  }
+  auto it = allocations_.find(allocation);
+  if (it == allocations_.end()) return NotFound("the script has no allocation " + allocation);
+  if (name == "cuda_free") {
+    Status freed = driver->MemFree(it->second);
+    allocations_.erase(it);
+    return freed;
+  }
+  if (name == "cuda_register") {
+    auto* pointer = reinterpret_cast<void*>(it->second + command.value("offset", uint64_t{0}));
+    TANDEM_ASSIGN_OR_RETURN(auto memory, client_->RegisterCuda(pointer, bytes));
+    (*reply)["registration_id"] = memory->registration_id();
+    (*reply)["registration_offset"] = memory->registration_offset();
+    (*reply)["address"] = reinterpret_cast<uint64_t>(memory->data());
+    memories_[command.value("memory", "")] = memory;
+    return Status::Ok();
+  }
+  return InvalidArgument("unknown command " + name);
+}
+
+#else
+
+Status Session::CudaMemory(const std::string&, const json&, json*) {
+  return Unimplemented("the test's client was built without CUDA");
+}
+
+#endif
+
+}  // namespace tandem::driver
