@@ -1,0 +1,386 @@
+// All-gather→matmul and matmul→reduce-scatter by the native kernel with pushes by copy engine, on the GPUs of this node:
+// right first, then beside the product alone, the transfers alone, and NCCL + cuBLASLt's best candidate.
+//   native_fused gather|scatter WORLD ROUNDS M N K [k|n]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/native_world.h"
+#include "daemon/planner/program.h"
+#include "kernels/cuda/native/native_matmul.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr int kSets = 4;
+constexpr DType kType = DType::kBf16;
+constexpr int kReady = 0, kArrived = 1, kDone = 2;  // words of World::word
+
+struct Case {
+  int64_t m, n, k;
+  bool along_n;
+  int rounds;
+};
+
+struct Tuning {
+  std::string name;
+  int ctas, band;
+  std::vector<int> runs;  // pieces of each run
+};
+
+const uint64_t* Plain(const Word* word) { return reinterpret_cast<const uint64_t*>(word); }
+
+// What both operations have: operands in sets, a full product by cuBLASLt, and the native kernel's state.
+class Bench {
+ public:
+  Bench(World* world, const Case& test) : world_(*world), c_(test), w_(world->size()), rows_(test.m / w_) {
+    for (int rank = 0; rank < w_; ++rank) state_.push_back(world_.gpu(rank).Zero(cuda::kFusedStateBytes));
+  }
+
+ protected:
+  static size_t Bytes(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns) * 2; }
+  static size_t At(int rank) { return static_cast<size_t>(rank); }
+  DeviceView B(int rank, int set) const {
+    DeviceView view = Dense(b_[At(rank)][At(set % kSets)], kType, {c_.k, c_.n});
+    if (!c_.along_n) view.stride = {1, c_.k};
+    return view;
+  }
+  void MakeB(int rank) {
+    b_.resize(At(w_));
+    for (int set = 0; set < kSets; ++set) b_[At(rank)].push_back(world_.gpu(rank).Random(Bytes(c_.n, c_.k), kType));
+  }
+  void Lt(int rank, std::byte* a, std::byte* c, int set, int64_t rows) {
+    MatmulArgs args;
+    args.a = Dense(a, kType, {rows, c_.k});
+    args.b = B(rank, set);
+    args.c = Dense(c, kType, {rows, c_.n});
+    Must(world_.gpu(rank).lane().Matmul(args), "matmul");
+  }
+  void PrepareLt(int rank) {
+    MatmulArgs args;
+    args.a = Dense(nullptr, kType, {c_.m, c_.k});
+    args.b = B(rank, 0);
+    args.c = Dense(nullptr, kType, {c_.m, c_.n});
+    Must(world_.gpu(rank).backend().PrepareMatmul(args), "prepare");
+  }
+  void Nccl(int rank, plan::NcclKind kind, DeviceView in, DeviceView out) {
+    NcclArgs args;
+    args.kind = static_cast<int>(kind);
+    args.in = std::move(in);
+    args.out = std::move(out);
+    args.communicator = world_.communicator(rank);
+    Must(world_.gpu(rank).lane().Nccl(args), "nccl");
+  }
+  cuda::FusedMatmul Native(int rank, int set, uint64_t epoch, const Tuning& tuning) {
+    cuda::FusedMatmul matmul;
+    matmul.type = matmul.out_type = kType;
+    matmul.b_along_n = c_.along_n;
+    matmul.rows = rows_;
+    matmul.n = c_.n;
+    matmul.k = c_.k;
+    matmul.b = {b_[At(rank)][At(set % kSets)], c_.along_n ? c_.n : c_.k, 1, 0};
+    matmul.epoch = epoch;
+    matmul.timeout_ns = 2'000'000'000;
+    matmul.state = state_[At(rank)];
+    matmul.tiling.ctas = tuning.ctas;
+    matmul.tiling.band_tiles = tuning.band;
+    if (rows_ % 256 != 0) matmul.tiling.cluster_m = 1;
+    int first = 0;
+    for (int count : tuning.runs) {
+      matmul.runs.push_back({first, count});
+      first += count;
+    }
+    return matmul;
+  }
+  void Launch(int rank, const cuda::FusedMatmul& matmul) {
+    const cuda::FusedVariant* variant = Must(cuda::FindFusedVariant(matmul), "variant");
+    auto params = Must(cuda::MakeFusedParams(matmul, *variant), "parameters");
+    Must(cuda::LaunchFused(params, *variant, matmul.tiling.ctas, world_.gpu(rank).stream()), "launch");
+  }
+  std::vector<Tuning> Tunings() const {
+    std::vector<int> single(At(w_), 1), split = {1, w_ - 1};
+    std::vector<Tuning> tunings;
+    for (int ctas : {132, 128}) {
+      tunings.push_back({"one by one, band 16", ctas, 16, single});
+      tunings.push_back({"one by one, band 8", ctas, 8, single});
+      tunings.push_back({"own + rest, band 16", ctas, 16, split});
+      if (w_ > 2) {
+        tunings.push_back({"own + 1 + rest, band 16", ctas, 16, {1, 1, w_ - 2}});
+        std::vector<int> last = {w_ - 1, 1};
+        tunings.push_back({"rest + last, band 16", ctas, 16, last});
+      }
+    }
+    for (Tuning& tuning : tunings) tuning.name = "fused " + tuning.name + ", ctas " + std::to_string(tuning.ctas);
+    return tunings;
+  }
+  std::vector<uint16_t> Output(int rank, const std::byte* data, int64_t rows) {
+    std::vector<uint16_t> values(Bytes(rows, c_.n) / 2);
+    world_.gpu(rank).Download(values.data(), data, Bytes(rows, c_.n));
+    return values;
+  }
+  // Times the arms and prints them beside the first, the product alone.
+  void Report(const char* what, std::vector<Arm>& arms, size_t rival) {
+    Alternate(arms, c_.rounds);
+    std::printf("%s W %d M %ld N %ld K %ld %s\n", what, w_, c_.m, c_.n, c_.k, c_.along_n ? "n" : "k");
+    for (Arm& arm : arms) {
+      std::printf("   %-52s %8.1f us  %.3f x gemm  rival/this %.3f\n", arm.name.c_str(), Median(arm.times),
+                  MedianRatio(arm, arms[0]), MedianRatio(arms[rival], arm));
+    }
+    std::fflush(stdout);
+  }
+
+  World& world_;
+  const Case c_;
+  const int w_;
+  const int64_t rows_;
+  std::vector<std::vector<std::byte*>> b_;
+  std::vector<std::byte*> state_;
+};
+
+class Gather : public Bench {
+ public:
+  Gather(World* world, const Case& test) : Bench(world, test) {
+    gathered_ = world_.Share(Bytes(c_.m, c_.k));
+    for (int rank = 0; rank < w_; ++rank) {
+      Gpu& gpu = world_.gpu(rank);
+      a_.emplace_back();
+      for (int set = 0; set < kSets; ++set) a_.back().push_back(gpu.Random(Bytes(rows_, c_.k), kType));
+      full_.push_back(gpu.Random(Bytes(c_.m, c_.k), kType));
+      out_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
+      reference_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
+      MakeB(rank);
+    }
+    world_.Each([&](int rank) { PrepareLt(rank); });
+    world_.WarmUp([&](int rank, int set, uint64_t) { Unfused(rank, set); });
+  }
+
+  void Push(int rank, int set, uint64_t epoch) {
+    world_.Fork(rank);
+    for (int i = 1; i < w_; ++i) {  // first to the rank that computes with this shard first
+      int peer = (rank - i + w_) % w_;
+      Lane& lane = world_.copy_lane(rank);
+      std::byte* to = gathered_.at(rank, peer) + static_cast<size_t>(rank) * Bytes(rows_, c_.k);
+      Must(lane.Copy({Dense(a_[At(rank)][At(set % kSets)], kType, {rows_ * c_.k}), Dense(to, kType, {rows_ * c_.k}), true}),
+           "push");
+      Must(lane.WriteWord(world_.word(rank, peer, rank, kReady), epoch), "signal");
+    }
+  }
+  void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool wait) {
+    cuda::FusedMatmul matmul = Native(rank, set, epoch, tuning);
+    matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, 1, 0};
+    matmul.a[1] = {gathered_.at(rank, rank), c_.k, w_, rows_ * c_.k};
+    matmul.out[0] = {out_[At(rank)], c_.n, w_, rows_ * c_.n};
+    for (int i = 0; i < w_; ++i) {
+      int source = (rank + i) % w_;
+      cuda::MatmulPiece piece = {};
+      piece.first_slot = -1;
+      piece.a_map = i == 0 ? 0 : 1;
+      piece.a_slice = static_cast<int16_t>(i == 0 ? 0 : source);
+      piece.out_slice = static_cast<int16_t>(source);
+      if (i > 0 && wait) piece.ready = Plain(world_.word(rank, rank, source, kReady));
+      matmul.pieces.push_back(piece);
+    }
+    if (wait) Push(rank, set, epoch);
+    Launch(rank, matmul);
+    if (wait) world_.Join(rank);
+  }
+  void Unfused(int rank, int set) {
+    Nccl(rank, plan::NcclKind::kAllGather, Dense(a_[At(rank)][At(set % kSets)], kType, {rows_ * c_.k}),
+         Dense(full_[At(rank)], kType, {c_.m * c_.k}));
+    Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m);
+  }
+  void Check(const Tuning& tuning) {
+    for (int set = 0; set < 3; ++set) {
+      world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
+      world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+      for (int rank = 0; rank < w_; ++rank) {
+        double error = RelativeError(Output(rank, out_[At(rank)], c_.m), Output(rank, reference_[At(rank)], c_.m), kType);
+        if (error < 4e-3 && set + 1 < 3) continue;
+        std::printf("check gather set %d rank %d %s: error %.2e %s\n", set, rank, tuning.name.c_str(), error,
+                    error < 4e-3 ? "ok" : "WRONG");
+      }
+    }
+    std::fflush(stdout);
+  }
+  void Run() {
+    auto tunings = Tunings();
+    for (const Tuning& tuning : tunings) {
+      if (tuning.ctas == 132) Check(tuning);
+    }
+    std::vector<Arm> arms;
+    auto add = [&](const std::string& name, Enqueue enqueue) {
+      arms.push_back({name, [this, enqueue] { return world_.Time(2 * kSets, enqueue); }, {}});
+    };
+    add("gemm, cuBLASLt's best", [&](int rank, int set, uint64_t) {
+      Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m);
+    });
+    add("NCCL all-gather + cuBLASLt", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
+    add("pushes alone", [&](int rank, int set, uint64_t epoch) {
+      Push(rank, set, epoch);
+      world_.Join(rank);
+      for (int i = 1; i < w_; ++i) {
+        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kReady), epoch), "wait");
+      }
+    });
+    add("gemm, native", [&](int rank, int set, uint64_t epoch) {
+      Fused(rank, set, epoch, {"", 132, 16, {w_}}, false);
+    });
+    for (const Tuning& tuning : tunings) {
+      if (tuning.runs.size() == 2 && tuning.runs[1] == 1 && w_ > 2) continue;
+      add(tuning.name, [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+    }
+    Report("all-gather+matmul", arms, 1);
+  }
+
+ private:
+  SharedArea gathered_;
+  std::vector<std::vector<std::byte*>> a_;
+  std::vector<std::byte*> full_, out_, reference_;
+};
+
+class Scatter : public Bench {
+ public:
+  Scatter(World* world, const Case& test) : Bench(world, test) {
+    slots_ = world_.Share(Bytes(rows_, c_.n) * At(w_ - 1));
+    for (int rank = 0; rank < w_; ++rank) {
+      Gpu& gpu = world_.gpu(rank);
+      a_.emplace_back();
+      for (int set = 0; set < kSets; ++set) a_.back().push_back(gpu.Random(Bytes(c_.m, c_.k), kType));
+      full_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
+      staging_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
+      out_.push_back(gpu.Zero(Bytes(rows_, c_.n)));
+      reference_.push_back(gpu.Zero(Bytes(rows_, c_.n)));
+      MakeB(rank);
+    }
+    world_.Each([&](int rank) { PrepareLt(rank); });
+    world_.WarmUp([&](int rank, int set, uint64_t) { Unfused(rank, set); });
+  }
+
+  // Behind `wait`: each rank's rows once they are computed.
+  void Push(int rank, uint64_t epoch, bool wait) {
+    world_.Fork(rank);
+    for (int i = 1; i < w_; ++i) {
+      int owner = (rank + i) % w_;
+      Lane& lane = world_.copy_lane(rank);
+      int slot = rank < owner ? rank : rank - 1;  // among the owner's sources
+      std::byte* to = slots_.at(rank, owner) + At(slot) * Bytes(rows_, c_.n);
+      if (wait) Must(lane.WaitWord(world_.word(rank, rank, owner, kDone), epoch), "done");
+      Must(lane.Copy({Dense(staging_[At(rank)] + At(owner) * Bytes(rows_, c_.n), kType, {rows_ * c_.n}),
+                      Dense(to, kType, {rows_ * c_.n}), true}), "push");
+      Must(lane.WriteWord(world_.word(rank, owner, rank, kArrived), epoch), "signal");
+    }
+  }
+  void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool push) {
+    cuda::FusedMatmul matmul = Native(rank, set, epoch, tuning);
+    matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};
+    matmul.out[0] = {out_[At(rank)], c_.n, 1, 0};
+    matmul.out[1] = {staging_[At(rank)], c_.n, w_, rows_ * c_.n};
+    matmul.slots = {slots_.at(rank, rank), c_.n, w_ - 1, rows_ * c_.n};
+    matmul.position = rank;
+    for (int i = 1; i <= w_; ++i) {
+      int owner = (rank + i) % w_;
+      cuda::MatmulPiece piece = {};
+      piece.first_slot = -1;
+      piece.a_slice = piece.out_slice = static_cast<int16_t>(owner);
+      piece.out_map = 1;
+      if (owner == rank) {
+        piece.out_map = 0;
+        piece.out_slice = 0;
+        if (push) piece.first_slot = 0;
+      } else if (push) {
+        piece.done = reinterpret_cast<uint64_t*>(world_.word(rank, rank, owner, kDone));
+      }
+      matmul.pieces.push_back(piece);
+    }
+    for (int source = 0; source < w_; ++source) {
+      if (source != rank) matmul.arrived.push_back(Plain(world_.word(rank, rank, source, kArrived)));
+    }
+    if (push) Push(rank, epoch, true);
+    Launch(rank, matmul);
+    if (push) world_.Join(rank);
+  }
+  void Unfused(int rank, int set) {
+    Lt(rank, a_[At(rank)][At(set % kSets)], full_[At(rank)], set, c_.m);
+    Nccl(rank, plan::NcclKind::kReduceScatter, Dense(full_[At(rank)], kType, {c_.m * c_.n}),
+         Dense(reference_[At(rank)], kType, {rows_ * c_.n}));
+  }
+  void Check(const Tuning& tuning) {
+    std::vector<std::vector<uint16_t>> before(At(w_));
+    for (int set = 0; set < 3; ++set) {
+      world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+        for (int rank = 0; rank < w_; ++rank) {
+          auto got = Output(rank, out_[At(rank)], rows_);
+          double error = RelativeError(got, Output(rank, reference_[At(rank)], rows_), kType);
+          bool same = repeat == 0 || got == before[At(rank)];
+          before[At(rank)] = std::move(got);
+          bool right = error < 6e-3 && same;  // the reference rounds its partial sums too
+          if (right && set + repeat < 3) continue;
+          std::printf("check scatter set %d rank %d %s: error %.2e %s %s\n", set, rank, tuning.name.c_str(), error,
+                      same ? "same bits again" : "OTHER BITS", right ? "ok" : "WRONG");
+        }
+      }
+    }
+    std::fflush(stdout);
+  }
+  std::vector<Tuning> Orders() const {
+    auto tunings = Tunings();
+    for (Tuning& tuning : tunings) std::reverse(tuning.runs.begin(), tuning.runs.end());  // the own piece comes last
+    return tunings;
+  }
+  void Run() {
+    auto tunings = Orders();
+    for (const Tuning& tuning : tunings) {
+      if (tuning.ctas == 132) Check(tuning);
+    }
+    std::vector<Arm> arms;
+    auto add = [&](const std::string& name, Enqueue enqueue) {
+      arms.push_back({name, [this, enqueue] { return world_.Time(2 * kSets, enqueue); }, {}});
+    };
+    add("gemm, cuBLASLt's best", [&](int rank, int set, uint64_t) {
+      Lt(rank, a_[At(rank)][At(set % kSets)], full_[At(rank)], set, c_.m);
+    });
+    add("cuBLASLt + NCCL reduce-scatter", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
+    add("pushes alone", [&](int rank, int, uint64_t epoch) {
+      Push(rank, epoch, false);
+      world_.Join(rank);
+      for (int i = 1; i < w_; ++i) {
+        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kArrived), epoch), "wait");
+      }
+    });
+    add("gemm, native", [&](int rank, int set, uint64_t epoch) {
+      Fused(rank, set, epoch, {"", 132, 16, {w_}}, false);
+    });
+    for (const Tuning& tuning : tunings) {
+      add(tuning.name, [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+    }
+    Report("matmul+reduce-scatter", arms, 1);
+  }
+
+ private:
+  SharedArea slots_;
+  std::vector<std::vector<std::byte*>> a_;
+  std::vector<std::byte*> full_, staging_, out_, reference_;
+};
+
+}  // namespace
+}  // namespace tandem::bench
+
+int main(int argc, char** argv) {
+  using namespace tandem::bench;
+  if (argc < 7) return 2;
+  World world(std::atoi(argv[2]));
+  Case test{std::atoll(argv[4]), std::atoll(argv[5]), std::atoll(argv[6]), argc > 7 && argv[7][0] == 'n',
+            std::max(2, std::atoi(argv[3]))};
+  if (std::strcmp(argv[1], "gather") == 0) {
+    Gather(&world, test).Run();
+  } else {
+    Scatter(&world, test).Run();
+  }
+  std::fflush(stdout);
+  std::_Exit(0);  // the driver's threads need no orderly end
+}

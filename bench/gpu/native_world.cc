@@ -1,0 +1,140 @@
+#include "bench/gpu/native_world.h"
+
+#include <algorithm>
+#include <barrier>
+#include <thread>
+
+#include "kernels/cuda/cuda_backend.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr int kMostLaunches = 32;
+constexpr int kBarrierWord = 4, kGateWord = 5, kWordsOfSource = 6;
+constexpr size_t kWordStep = 16;  // 128 bytes
+constexpr size_t kPage = size_t{2} << 20;
+
+SharedArea ShareAmong(std::vector<std::unique_ptr<Gpu>>& gpus, size_t bytes) {
+  SharedArea area;
+  area.address.assign(gpus.size(), std::vector<std::byte*>(gpus.size()));
+  for (size_t owner = 0; owner < gpus.size(); ++owner) {
+    UniqueFd fd;
+    area.address[owner][owner] = gpus[owner]->Zero(bytes, &fd);
+    for (size_t viewer = 0; viewer < gpus.size(); ++viewer) {
+      if (viewer != owner) area.address[viewer][owner] = gpus[viewer]->Map(fd, bytes);
+    }
+  }
+  return area;
+}
+
+}  // namespace
+
+World::World(int size) : size_(size) {
+  CommunicatorOptions options;
+  options.world_size = size;
+  for (int rank = 0; rank < size; ++rank) {
+    gpus_.push_back(std::make_unique<Gpu>(rank));
+    keepers_.push_back(std::make_unique<Gpu>(rank));
+    Backend& backend = gpu(rank).backend();
+    copy_lanes_.push_back(Must(backend.MakeLane(0), "lane"));
+    gate_lanes_.push_back(Must(backend.MakeLane(0), "lane"));
+    forks_.push_back(Must(backend.MakeEvent(), "event"));
+    joins_.push_back(Must(backend.MakeEvent(), "event"));
+    gpu(rank).Enter();
+    events_.emplace_back();
+    for (int i = 0; i < kMostLaunches; ++i) {
+      events_.back().push_back({Must(gpu(rank).driver().EventCreate(CU_EVENT_DEFAULT), "event"),
+                                Must(gpu(rank).driver().EventCreate(CU_EVENT_DEFAULT), "event")});
+    }
+  }
+  words_ = ShareAmong(keepers_, kPage);
+  options.unique_id = Must(MakeNcclUniqueId(), "NCCL id");
+  for (options.rank = 0; options.rank < size; ++options.rank) {
+    communicators_.push_back(Must(gpu(options.rank).backend().MakeCommunicator(options), "communicator"));
+  }
+}
+
+Word* World::word(int viewer, int owner, int from, int index) const {
+  return reinterpret_cast<Word*>(words_.at(viewer, owner)) +
+         static_cast<size_t>(from * kWordsOfSource + index) * kWordStep;
+}
+
+SharedArea World::Share(size_t bytes) { return ShareAmong(gpus_, bytes); }
+
+void World::Each(const std::function<void(int rank)>& work) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size_; ++rank) threads.emplace_back([&, rank] { work(rank); });
+  for (auto& thread : threads) thread.join();
+}
+
+void World::Fork(int rank) {
+  Event* event = forks_[static_cast<size_t>(rank)].get();
+  Must(gpu(rank).lane().Record(event), "fork");
+  Must(copy_lane(rank).Wait(event), "fork");
+}
+
+void World::Join(int rank) {
+  Event* event = joins_[static_cast<size_t>(rank)].get();
+  Must(copy_lane(rank).Record(event), "join");
+  Must(gpu(rank).lane().Wait(event), "join");
+}
+
+void World::WarmUp(const Enqueue& enqueue) {
+  Each([&](int rank) {
+    gpu(rank).Enter();
+    enqueue(rank, 0, epoch_);
+    Must(gpu(rank).driver().StreamSynchronize(gpu(rank).stream()), "warm-up");
+  });
+}
+
+double World::Time(int launches, const Enqueue& enqueue) {
+  launches = std::min(launches, kMostLaunches);
+  const uint64_t first_epoch = epoch_ + 1;
+  epoch_ += static_cast<uint64_t>(launches);
+  ++gate_;
+  std::vector<std::vector<double>> times(static_cast<size_t>(size_));
+  std::barrier<> enqueued(size_);
+  Each([&](int rank) {
+    Gpu& own = gpu(rank);
+    Lane& lane = own.lane();
+    auto& events = events_[static_cast<size_t>(rank)];
+    own.Enter();
+    // Nothing starts before everything is enqueued: no launch waits for this thread.
+    Must(lane.WaitWord(word(rank, rank, rank, kGateWord), gate_), "gate");
+    for (int i = 0; i < launches; ++i) {
+      const uint64_t epoch = first_epoch + static_cast<uint64_t>(i);
+      for (int peer = 0; peer < size_; ++peer) {
+        Must(lane.WriteWord(word(rank, peer, rank, kBarrierWord), epoch), "barrier");
+      }
+      for (int peer = 0; peer < size_; ++peer) {
+        Must(lane.WaitWord(word(rank, rank, peer, kBarrierWord), epoch), "barrier");
+      }
+      Must(own.driver().EventRecord(events[static_cast<size_t>(i)].start, own.stream()), "record");
+      enqueue(rank, i, epoch);
+      Must(own.driver().EventRecord(events[static_cast<size_t>(i)].end, own.stream()), "record");
+    }
+    enqueued.arrive_and_wait();
+    Must(gate_lanes_[static_cast<size_t>(rank)]->WriteWord(word(rank, rank, rank, kGateWord), gate_), "gate");
+    Must(own.driver().StreamSynchronize(own.stream()), "work");
+    for (int i = 0; i < launches; ++i) {
+      auto& pair = events[static_cast<size_t>(i)];
+      times[static_cast<size_t>(rank)].push_back(
+          1e3 * static_cast<double>(Must(own.driver().EventElapsedTime(pair.start, pair.end), "time")));
+    }
+  });
+  double sum = 0;
+  for (int i = 0; i < launches; ++i) {
+    double slowest = 0;
+    for (auto& own : times) slowest = std::max(slowest, own[static_cast<size_t>(i)]);
+    sum += slowest;
+  }
+  return sum / launches;
+}
+
+void World::Clear() {
+  for (int rank = 0; rank < size_; ++rank) {
+    gpu(rank).Clear();
+  }
+}
+
+}  // namespace tandem::bench
