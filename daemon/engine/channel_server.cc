@@ -10,8 +10,17 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
   for (const auto& channel : channels_) {
     if (channel->id == id) return AlreadyExists("channel " + std::to_string(id) + " is open already");
   }
-  auto channel = std::make_shared<Channel>();
-  TANDEM_ASSIGN_OR_RETURN(channel->consumer, ChannelConsumer::Map(ring_fd, words_fd, entries));
+  if (dead_->crowded()) return ResourceExhausted("the lanes never stand still: closed channels cannot be let go of");
+  TANDEM_ASSIGN_OR_RETURN(ChannelConsumer consumer, ChannelConsumer::Map(ring_fd, words_fd, entries));
+  // Lanes write the done words. Once for the mapping, and taken back only when no lane can be using them.
+  std::span<std::byte> words = consumer.words().pages();
+  TANDEM_RETURN_IF_ERROR(backend_->RegisterHostMemory(words.data(), words.size()));
+  std::shared_ptr<Channel> channel(new Channel(), [dead = dead_, words](Channel* closed) {
+    dead->Add([owned = std::shared_ptr<Channel>(closed), words](Backend* backend) {
+      if (backend != nullptr) (void)backend->UnregisterHostMemory(words.data());
+    });
+  });
+  channel->consumer = std::move(consumer);
   channel->id = id;
   channel->session_id = session_id;
   channel->entries = entries;

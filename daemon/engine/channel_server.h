@@ -11,9 +11,11 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/queue/futex.h"
+#include "daemon/engine/deferred_release.h"
 #include "daemon/engine/launch.h"
 #include "daemon/engine/launch_queue.h"
 #include "tandem/status.h"
@@ -22,8 +24,11 @@ namespace tandem::engine {
 
 class ChannelServer {
  public:
-  ChannelServer(LaunchQueue* queue, uint64_t engine_generation) : queue_(queue), generation_(engine_generation) {}
+  // `dead` takes closed channels whose words are registered with `backend`.
+  ChannelServer(LaunchQueue* queue, Backend* backend, std::shared_ptr<DeferredRelease> dead, uint64_t engine_generation)
+      : queue_(queue), backend_(backend), dead_(std::move(dead)), generation_(engine_generation) {}
 
+  // RESOURCE_EXHAUSTED while too many closed channels cannot be let go of.
   Status Open(uint64_t id, uint64_t session_id, uint32_t entries, int ring_fd, int words_fd);
   // Launches that have arrived end as if the channel were there; the others never arrive. NOT_FOUND for a stranger.
   Status Close(uint64_t id);
@@ -53,6 +58,8 @@ class ChannelServer {
   bool PollDoorbells(const std::shared_ptr<Channel>& channel);
 
   LaunchQueue* queue_;
+  Backend* backend_;
+  std::shared_ptr<DeferredRelease> dead_;
   uint64_t generation_;
   std::vector<std::shared_ptr<Channel>> channels_;
   int waiting_ = 0;   // entries in all channels' `waiting`

@@ -29,6 +29,8 @@ Engine::~Engine() {
   backend_.reset();
   channels_.reset();
   queue_.reset();
+  memory_.reset();
+  dead_->RunAll(nullptr);
 }
 
 bool Engine::Step() {
@@ -39,12 +41,13 @@ bool Engine::Step() {
     any |= queue_->Poll();
   }
   any |= FinishPendingAcks();
+  if (!dead_->empty() && queue_->LanesIdle()) dead_->RunOne(backend_.get());
   link_.Flush();
   return any;
 }
 
 bool Engine::MustPoll() const {
-  if (!pending_acks_.empty()) return true;
+  if (!pending_acks_.empty() || !dead_->empty()) return true;
   return queue_ && (queue_->Pending() || channels_->HasWaiting() || channels_->HasCaptured());
 }
 

@@ -15,6 +15,7 @@
 
 #include "common/unique_fd.h"
 #include "daemon/engine/channel_server.h"
+#include "daemon/engine/deferred_release.h"
 #include "daemon/engine/engine_link.h"
 #include "daemon/engine/launch_queue.h"
 #include "daemon/engine/memory_table.h"
@@ -47,9 +48,11 @@ class Engine : private LaunchListener {
   Status Run();
 
  private:
+  // True once the command is done; an error is its answer.
+  using Finished = std::function<Result<bool>()>;
   struct PendingAck {
     uint64_t command_id;
-    std::function<bool()> finished;  // true once the command is done
+    Finished finished;
   };
 
   // Commands (engine_commands.cc).
@@ -59,13 +62,14 @@ class Engine : private LaunchListener {
   Status Start(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status SetWorkspace(const v1::Command& command);
-  Status AddPlan(const v1::Command& command);
+  Status AddPlan(const v1::Command& command, bool* deferred);
+  Status MakeGroupCommunicator(Group* group);
   Status AddRegistration(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
   void SendQueueSnapshot();
-  void SendAck(uint64_t id, const Status& status);
-  void Defer(uint64_t id, std::function<bool()> finished) { pending_acks_.push_back({id, std::move(finished)}); }
+  void SendAck(uint64_t id, const Status& status, const std::string& payload = {});
+  void Defer(uint64_t id, Finished finished) { pending_acks_.push_back({id, std::move(finished)}); }
   bool FinishPendingAcks();
 
   // LaunchListener.
@@ -86,6 +90,7 @@ class Engine : private LaunchListener {
   BackendFactory factory_;
   int gpu_ = 0;
   std::unique_ptr<Backend> backend_;
+  std::shared_ptr<DeferredRelease> dead_ = std::make_shared<DeferredRelease>();
   std::unique_ptr<MemoryTable> memory_;
   std::unique_ptr<LaunchQueue> queue_;
   std::unique_ptr<ChannelServer> channels_;

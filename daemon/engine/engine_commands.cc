@@ -61,7 +61,7 @@ void Engine::Execute(ReceivedCommand received) {
   if (!deferred) SendAck(id, status);
 }
 
-void Engine::SendAck(uint64_t id, const Status& status) {
+void Engine::SendAck(uint64_t id, const Status& status, const std::string& payload) {
   v1::Message message;
   v1::Ack* ack = message.mutable_ack();
   ack->set_id(id);
@@ -70,17 +70,19 @@ void Engine::SendAck(uint64_t id, const Status& status) {
   ack->set_reason(status.detail().reason);
   ack->set_who(status.detail().who);
   ack->set_field(status.detail().field);
+  ack->set_payload(payload);
   link_.Send(message);
 }
 
 bool Engine::FinishPendingAcks() {
   bool any = false;
   for (size_t i = 0; i < pending_acks_.size();) {
-    if (!pending_acks_[i].finished()) {
+    Result<bool> finished = pending_acks_[i].finished();
+    if (finished.ok() && !*finished) {
       ++i;
       continue;
     }
-    SendAck(pending_acks_[i].command_id, Status::Ok());
+    SendAck(pending_acks_[i].command_id, finished.status());
     pending_acks_.erase(pending_acks_.begin() + static_cast<ptrdiff_t>(i));
     any = true;
   }
@@ -149,7 +151,20 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
     case Case::kAddRegistration: return AddRegistration(command, fds);
     case Case::kRemoveRegistration:
       return memory_->RemoveRegistration(command.remove_registration().registration_id());
-    case Case::kAddPlan: return AddPlan(command);
+    case Case::kAddPlan: return AddPlan(command, deferred);
+    case Case::kMakeUniqueId: {
+      TANDEM_ASSIGN_OR_RETURN(std::string id, backend_->MakeUniqueId());
+      *deferred = true;
+      SendAck(command.id(), Status::Ok(), id);
+      return Status::Ok();
+    }
+    case Case::kClearMemory: {
+      const v1::ClearMemory& clear = command.clear_memory();
+      std::vector<std::shared_ptr<Segment>> pins;
+      TANDEM_ASSIGN_OR_RETURN(std::byte * begin,
+                              memory_->Locate(clear.segment_id(), clear.offset(), clear.bytes(), &pins));
+      return backend_->ClearMemory(begin, clear.bytes());
+    }
     case Case::kRemovePlan: {
       uint64_t id = command.remove_plan().plan_id();
       if (queue_->FindPlan(id) == nullptr) return NotFound("no plan " + std::to_string(id));
@@ -197,17 +212,19 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend->MakeLane(i == 0 ? kLanePriority : 1));
     lanes.push_back(std::move(lane));
   }
+  TANDEM_ASSIGN_OR_RETURN(WordPage words, WordPage::Create(backend.get()));
   backend_ = std::move(backend);
   gpu_ = request.gpu;
-  memory_ = std::make_unique<MemoryTable>(backend_.get());
+  memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
   LaunchQueueOptions options{.gpu = gpu_, .log_position = start.log_position()};
   if (options.log_position == 0) options.log_position = log.Head();
   queue_ = std::make_unique<LaunchQueue>(options, backend_.get(), memory_.get(), std::move(log), std::move(stats),
-                                         std::move(lanes), static_cast<LaunchListener*>(this));
-  channels_ = std::make_unique<ChannelServer>(queue_.get(), start.generation());
+                                         std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
+  channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());
   v1::Message message;
   message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
   message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
+  message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
   link_.Send(message);
   return Status::Ok();
 }
@@ -254,15 +271,16 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
                             memory_->Locate(from.abort_segment(), from.abort_offset(), sizeof(Word), &group->pins));
     group->abort_word = reinterpret_cast<Word*>(word);
   }
-  if (from.scratch_bytes() > 0 || !from.nccl_unique_id().empty()) {
-    CommunicatorOptions options;
-    options.rank = group->rank;
-    options.world_size = world;
-    options.unique_id = from.nccl_unique_id();
+  CommunicatorOptions& options = group->communicator_options;
+  options.rank = group->rank;
+  options.world_size = world;
+  options.unique_id = from.nccl_unique_id();
+  options.config.insert(from.options().begin(), from.options().end());
+  options.abort_word = group->abort_word;
+  if (from.scratch_bytes() > 0) {
     options.scratch_bytes = from.scratch_bytes();
-    options.abort_word = group->abort_word;
     if (from.scratch_segments_size() != from.scratch_offsets_size() ||
-        (from.scratch_bytes() > 0 && from.scratch_segments_size() != world)) {
+        from.scratch_segments_size() != world) {
       return InvalidArgument("AddGroup names a scratch area for each rank");
     }
     for (int rank = 0; rank < from.scratch_segments_size(); ++rank) {
@@ -271,7 +289,6 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
                                               from.scratch_bytes(), &group->pins));
       options.scratch.push_back(base);
     }
-    TANDEM_ASSIGN_OR_RETURN(group->communicator, backend_->MakeCommunicator(options));
   }
   return queue_->AddGroup(std::move(group));
 }
@@ -303,7 +320,18 @@ Status Engine::SetWorkspace(const v1::Command& command) {
   return Status::Ok();
 }
 
-Status Engine::AddPlan(const v1::Command& command) {
+// The communicator is made for the first plan that needs it: NCCL's takes memory and time, and most groups do without.
+Status Engine::MakeGroupCommunicator(Group* group) {
+  if (group->communicator) return Status::Ok();
+  const CommunicatorOptions& options = group->communicator_options;
+  if (options.scratch.empty() && options.unique_id.empty()) {
+    return FailedPrecondition("the program needs NCCL or its stand-in, the group has none");
+  }
+  TANDEM_ASSIGN_OR_RETURN(group->communicator, backend_->MakeCommunicator(options));
+  return Status::Ok();
+}
+
+Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   const v1::AddPlan& from = command.add_plan();
   Group* group = queue_->FindGroup(from.group_id());
   if (group == nullptr) return NoGroup(from.group_id());
@@ -331,9 +359,14 @@ Status Engine::AddPlan(const v1::Command& command) {
                            .alias_of = slot.alias_of()});
   }
   TANDEM_ASSIGN_OR_RETURN(plan->program, CompiledProgram::Compile(program, limits));
-  if (plan->program->needs_communicator() && group->communicator == nullptr) {
-    return FailedPrecondition("the program needs NCCL or its stand-in, the group has none");
+  TANDEM_RETURN_IF_ERROR(plan->program->Prepare(*backend_));
+  if (!from.nccl_unique_id().empty()) {
+    // A communicator that not all ranks could make is replaced.
+    group->communicator_options.unique_id = from.nccl_unique_id();
+    group->communicator.reset();
   }
+  bool communicates = plan->program->needs_communicator();
+  if (communicates) TANDEM_RETURN_IF_ERROR(MakeGroupCommunicator(group));
   plan->id = from.plan_id();
   plan->group = group;
   plan->index = from.plan_index();
@@ -344,7 +377,18 @@ Status Engine::AddPlan(const v1::Command& command) {
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
-  return queue_->AddPlan(std::move(plan));
+  TANDEM_RETURN_IF_ERROR(queue_->AddPlan(std::move(plan)));
+  if (!communicates) return Status::Ok();
+  // The peers make theirs meanwhile: no launch may be the one that waits for them.
+  *deferred = true;
+  Defer(command.id(), [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
+    Group* of = queue_->FindGroup(group_id);
+    if (of == nullptr || of->communicator == nullptr) return Aborted("the group ended meanwhile");
+    Result<bool> ready = of->communicator->Ready();
+    if (!ready.ok()) queue_->RemovePlan(plan_id);
+    return ready;
+  });
+  return Status::Ok();
 }
 
 Status Engine::AddRegistration(const v1::Command& command, const std::vector<UniqueFd>& fds) {
@@ -354,9 +398,14 @@ Status Engine::AddRegistration(const v1::Command& command, const std::vector<Uni
     return memory_->AddSymmetric(from.registration_id(), from.owner_session(), from.group_id(), from.bytes(),
                                  ToVector(from.segments()), ToVector(from.offsets()));
   }
+  if (!from.ipc_handle().empty()) {
+    return memory_->AddIpc(from.registration_id(), from.owner_session(), from.bytes(), from.ipc_handle(),
+                           from.offset());
+  }
   std::vector<uint64_t> chunk_bytes = ToVector(from.chunk_bytes());
   if (chunk_bytes.empty()) chunk_bytes.assign(1, from.bytes());
-  return memory_->AddForeign(from.registration_id(), from.owner_session(), from.bytes(), fds, chunk_bytes);
+  return memory_->AddForeign(from.registration_id(), from.owner_session(), from.bytes(), fds, chunk_bytes,
+                             from.offset());
 }
 
 Status Engine::Launch(const v1::Command& command) {

@@ -104,7 +104,8 @@ struct Group {
   ArrivalTable arrivals;
   std::array<Word*, plan::kMaxWorldSize> signals{};
   Word* abort_word = nullptr;
-  std::unique_ptr<Communicator> communicator;
+  CommunicatorOptions communicator_options;
+  std::unique_ptr<Communicator> communicator;  // made for the first plan that needs it
   std::shared_ptr<Workspace> workspace;
   std::vector<std::shared_ptr<Segment>> pins;
 

@@ -104,7 +104,7 @@ void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns) {
 }
 
 bool LaunchQueue::Reap() {
-  uint64_t completed = completion_.load(std::memory_order_acquire);
+  uint64_t completed = completion_->load(std::memory_order_acquire);
   bool any = false;
   while (!in_flight_.empty() && in_flight_.front()->active.ticket <= completed) {
     Plan* plan = in_flight_.front();

@@ -32,7 +32,8 @@ uint64_t NowNs() {
 }
 
 LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, MemoryTable* memory, OrderLog log,
-                         StatsArea stats, std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener)
+                         StatsArea stats, WordPage words, std::vector<std::unique_ptr<Lane>> lanes,
+                         LaunchListener* listener)
     : options_(options),
       backend_(backend),
       memory_(memory),
@@ -40,7 +41,9 @@ LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, Me
       stats_(std::move(stats)),
       lanes_(std::move(lanes)),
       listener_(listener),
-      read_position_(options.log_position) {
+      read_position_(options.log_position),
+      words_(std::move(words)),
+      completion_(&words_[0]) {
   std::vector<Lane*> lane_pointers;
   for (const auto& lane : lanes_) lane_pointers.push_back(lane.get());
   executor_ = std::make_unique<Executor>(backend_, std::move(lane_pointers));

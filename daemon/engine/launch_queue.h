@@ -22,6 +22,7 @@
 #include "daemon/engine/memory_table.h"
 #include "daemon/engine/order_log.h"
 #include "daemon/engine/stats_area.h"
+#include "daemon/engine/word_page.h"
 #include "kernels/backend.h"
 #include "tandem/status.h"
 
@@ -43,8 +44,9 @@ struct LaunchQueueOptions {
 
 class LaunchQueue {
  public:
+  // `words`: a page of its own. The backend ends before the queue does.
   LaunchQueue(const LaunchQueueOptions& options, Backend* backend, MemoryTable* memory, OrderLog log, StatsArea stats,
-              std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener);
+              WordPage words, std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener);
   ~LaunchQueue();
 
   // Groups. AddGroup takes the group; ALREADY_EXISTS unless its id is free. A group is removed once it is idle.
@@ -73,6 +75,8 @@ class LaunchQueue {
 
   // True if anything has arrived and not ended: the engine must poll.
   bool Pending() const { return !undecided_.empty() || !in_flight_.empty(); }
+  // True if no lane holds a program.
+  bool LanesIdle() const { return in_flight_.empty(); }
   // DATA_LOSS once the log has lapped this engine, which then must end.
   const Status& fatal() const { return fatal_; }
   OrderLog& log() { return log_; }
@@ -138,7 +142,8 @@ class LaunchQueue {
   std::vector<Plan*> undecided_;
   std::deque<Plan*> in_flight_;
   std::vector<Plan*> candidates_;  // scratch
-  Word completion_{0};             // written by lane 0 after each program
+  WordPage words_;
+  Word* completion_ = nullptr;     // written by lane 0 after each program
   uint64_t next_ticket_ = 0;
   std::vector<std::pair<std::unique_ptr<Event>, std::unique_ptr<Event>>> free_events_;
   uint64_t busy_ns_ = 0, busy_until_ns_ = 0;

@@ -205,7 +205,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value.
   Status recorded = lane.Record(launch.end_event.get());
   // Ours before the client's: who sees done finds that we know of the end.
-  Status completed = lane.WriteWord(&completion_, launch.ticket);
+  Status completed = lane.WriteWord(completion_, launch.ticket);
   Status done;
   if (launch.origin.kind == Origin::Kind::kChannel) {
     done = lane.WriteWord(launch.origin.channel->consumer.done(), launch.origin.id);
@@ -245,15 +245,19 @@ void LaunchQueue::MarkLeft(Group* group, int rank) { group->left_mask |= static_
 
 void LaunchQueue::ReleaseLanes(Group* group, uint64_t now) {
   group->last_release_ns = now;
-  if (group->abort_word != nullptr) group->abort_word->store(1, std::memory_order_release);
-  if (group->communicator) group->communicator->Abort();
-  if (group->in_flight == 0) return;
+  // Such words may lie in device memory: the backend writes them, past the lanes that wait.
+  Status released;
+  if (group->abort_word != nullptr) released = backend_->StoreWord(group->abort_word, 1);
   // The group's words are never used again (a new generation has new ones), but a peer that has not yet heard of the
   // break may write ordinary values over these: hence again and again, until the lanes are through.
   Word* words = group->signals[static_cast<size_t>(group->rank)];
-  for (int i = 0; words != nullptr && i < group->world_size * plan::kSignalsPerWriter; ++i) {
-    words[i].store(kReleaseValue, std::memory_order_release);
+  if (released.ok() && words != nullptr && group->in_flight > 0) {
+    released = backend_->FillWords(words, kReleaseValue,
+                                   static_cast<size_t>(group->world_size) * plan::kSignalsPerWriter);
   }
+  if (group->communicator) group->communicator->Abort();
+  // Lanes that cannot be released hold this process for good.
+  if (!released.ok() && fatal_.ok()) fatal_ = released.WithContext("releasing lanes of a broken group");
 }
 
 bool LaunchQueue::ServeBroken(uint64_t now) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/unique_fd.h"
+#include "daemon/engine/backends/backends.h"
 #include "daemon/engine/engine.h"
 #include "kernels/host/host_backend.h"
 
@@ -19,9 +20,8 @@ using tandem::Backend;
 using tandem::Result;
 
 Result<std::unique_ptr<Backend>> MakeBackend(const tandem::engine::BackendRequest& request) {
-  if (request.name != "host") {
-    return tandem::Unimplemented("this engine was built without the backend '" + request.name + "'");
-  }
+  if (request.name == "cuda") return tandem::engine::MakeCudaEngineBackend(request);
+  if (request.name != "host") return tandem::Unimplemented("there is no backend '" + request.name + "'");
   tandem::HostBackendOptions options;
   options.gpu = request.gpu;
   options.hardware_queues = request.hardware_queues;
@@ -34,6 +34,7 @@ Result<std::unique_ptr<Backend>> MakeBackend(const tandem::engine::BackendReques
 }  // namespace
 
 int main(int argc, char** argv) {
+  tandem::engine::SetCudaEnvironment();
   int fd = -1;
   if (argc == 3 && std::strcmp(argv[1], "--fd") == 0) {
     const char* end = argv[2] + std::strlen(argv[2]);

@@ -59,29 +59,67 @@ Status MemoryTable::AddSymmetric(uint64_t id, uint64_t owner_session, uint64_t g
   registration->group_id = group_id;
   registration->bytes = bytes;
   registration->symmetric = true;
-  if (!registrations_.emplace(id, std::move(registration)).second) {
-    return AlreadyExists("registration " + std::to_string(id) + " exists already");
-  }
-  return Status::Ok();
+  return AddRegistration(std::move(registration));
 }
 
 Status MemoryTable::AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::vector<UniqueFd>& fds,
-                               const std::vector<uint64_t>& chunk_bytes) {
+                               const std::vector<uint64_t>& chunk_bytes, uint64_t offset) {
   if (fds.empty() || fds.size() != chunk_bytes.size()) {
     return InvalidArgument("a registration of own memory has one descriptor for each chunk");
   }
+  uint64_t total = 0;
+  for (uint64_t chunk : chunk_bytes) {
+    if (__builtin_add_overflow(total, chunk, &total)) return InvalidArgument("chunks overflow");
+  }
+  if (offset > chunk_bytes[0]) return InvalidArgument("the memory does not begin in the first chunk");
+  if (total - offset < bytes) return InvalidArgument("the chunks have fewer bytes than the registration");
   auto registration = std::make_shared<Registration>();
+  std::vector<int> raw;
+  for (const UniqueFd& fd : fds) raw.push_back(fd.get());
+  auto together = backend_->ImportChunks(raw, chunk_bytes);
+  if (together.ok()) {
+    registration->chunks.push_back({.base = (*together)->data(), .begin = 0, .bytes = total});
+    registration->pins.push_back(std::move(*together));
+  } else if (together.status().code() != Code::kUnimplemented) {
+    return together.status();
+  }
   uint64_t begin = 0;
-  for (size_t i = 0; i < fds.size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, backend_->ImportMemory(fds[i].get(), chunk_bytes[i]));
+  for (size_t i = 0; !together.ok() && i < fds.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, backend_->ImportMemory(raw[i], chunk_bytes[i]));
     registration->chunks.push_back({.base = segment->data(), .begin = begin, .bytes = chunk_bytes[i]});
     registration->pins.push_back(std::move(segment));
-    if (__builtin_add_overflow(begin, chunk_bytes[i], &begin)) return InvalidArgument("chunks overflow");
+    begin += chunk_bytes[i];
   }
-  if (begin < bytes) return InvalidArgument("the chunks have fewer bytes than the registration");
+  registration->origin = offset;
   registration->id = id;
   registration->owner_session = owner_session;
   registration->bytes = bytes;
+  return AddRegistration(std::move(registration));
+}
+
+Status MemoryTable::AddIpc(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::string& handle,
+                           uint64_t offset) {
+  if (dead_->crowded()) return ResourceExhausted("the lanes never stand still: closed imports cannot be let go of");
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Segment> opened, backend_->ImportIpc(handle, offset, bytes));
+  std::shared_ptr<Segment> segment;
+  if (opened->ReleaseBlocks()) {
+    segment = std::shared_ptr<Segment>(opened.release(), [dead = dead_](Segment* closed) {
+      dead->Add([owned = std::shared_ptr<Segment>(closed)](Backend*) {});
+    });
+  } else {
+    segment = std::move(opened);
+  }
+  auto registration = std::make_shared<Registration>();
+  registration->chunks.push_back({.base = segment->data(), .begin = 0, .bytes = bytes});
+  registration->pins.push_back(std::move(segment));
+  registration->id = id;
+  registration->owner_session = owner_session;
+  registration->bytes = bytes;
+  return AddRegistration(std::move(registration));
+}
+
+Status MemoryTable::AddRegistration(std::shared_ptr<Registration> registration) {
+  uint64_t id = registration->id;
   if (!registrations_.emplace(id, std::move(registration)).second) {
     return AlreadyExists("registration " + std::to_string(id) + " exists already");
   }
@@ -106,9 +144,10 @@ Status MemoryTable::ResolveSlot(const LaunchBinding& binding, const SlotRule& ru
     if (static_cast<size_t>(scope.rank) >= registration.bases.size()) return Internal("a rank without memory");
     address->own = address->peer[static_cast<size_t>(scope.rank)];
   } else {
+    uint64_t position = registration.origin + binding.offset;
     for (const Registration::Chunk& chunk : registration.chunks) {
-      if (binding.offset < chunk.begin || binding.offset - chunk.begin > chunk.bytes) continue;
-      uint64_t inside = binding.offset - chunk.begin;
+      if (position < chunk.begin || position - chunk.begin > chunk.bytes) continue;
+      uint64_t inside = position - chunk.begin;
       if (rule.span_bytes <= chunk.bytes - inside) address->own = chunk.base + inside;
     }
     if (address->own == nullptr) return OutOfRange("straddles two chunks of its registration");

@@ -8,11 +8,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/queue/channel_layout.h"
 #include "common/unique_fd.h"
+#include "daemon/engine/deferred_release.h"
 #include "daemon/engine/executor/executor.h"
 #include "kernels/backend.h"
 #include "tandem/status.h"
@@ -24,7 +27,7 @@ namespace tandem::engine {
 struct Registration {
   struct Chunk {
     std::byte* base = nullptr;
-    uint64_t begin = 0;  // offset of the chunk in the registration
+    uint64_t begin = 0;  // what the chunks before it hold
     uint64_t bytes = 0;
   };
   uint64_t id = 0;
@@ -34,6 +37,7 @@ struct Registration {
   bool symmetric = false;
   std::vector<std::byte*> bases;  // symmetric: by rank
   std::vector<Chunk> chunks;      // not symmetric
+  uint64_t origin = 0;            // where in the first chunk the registered memory begins
   uint64_t identity = 0;          // symmetric: equal on all ranks, for digests
   std::vector<std::shared_ptr<Segment>> pins;
 };
@@ -56,7 +60,8 @@ struct BindingScope {
 
 class MemoryTable {
  public:
-  explicit MemoryTable(Backend* backend) : backend_(backend) {}
+  // `dead` takes imports whose end may block.
+  MemoryTable(Backend* backend, std::shared_ptr<DeferredRelease> dead) : backend_(backend), dead_(std::move(dead)) {}
 
   Status AddSegment(uint64_t id, int fd, uint64_t bytes);
   Status RemoveSegment(uint64_t id);
@@ -67,9 +72,12 @@ class MemoryTable {
   // A symmetric registration: by rank, a segment and an offset in it.
   Status AddSymmetric(uint64_t id, uint64_t owner_session, uint64_t group_id, uint64_t bytes,
                       const std::vector<uint64_t>& segments, const std::vector<uint64_t>& offsets);
-  // A client's own memory: descriptors and the bytes of each.
+  // A client's own memory: descriptors and all the bytes of each; the memory begins at `offset` of the first.
   Status AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::vector<UniqueFd>& fds,
-                    const std::vector<uint64_t>& chunk_bytes);
+                    const std::vector<uint64_t>& chunk_bytes, uint64_t offset);
+  // The same by CUDA IPC handle: [offset, offset + bytes) of its allocation. RESOURCE_EXHAUSTED while too many closed
+  // imports cannot be let go of.
+  Status AddIpc(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::string& handle, uint64_t offset);
   Status RemoveRegistration(uint64_t id);
 
   // Resolves `bindings` by `rules` into `addresses`, with what keeps them mapped in `pins`, and folds what must agree
@@ -80,10 +88,12 @@ class MemoryTable {
                  std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const;
 
  private:
+  Status AddRegistration(std::shared_ptr<Registration> registration);
   Status ResolveSlot(const LaunchBinding& binding, const SlotRule& rule, const BindingScope& scope,
                      const Registration& registration, SlotAddress* address) const;
 
   Backend* backend_;
+  std::shared_ptr<DeferredRelease> dead_;
   std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;
   std::unordered_map<uint64_t, std::shared_ptr<Registration>> registrations_;
 };

@@ -80,6 +80,14 @@ Result<UniqueFd> EngineConnection::AllocateSegment(uint64_t segment_id, uint64_t
   return std::move(pending.segment);
 }
 
+Result<std::string> EngineConnection::MakeUniqueId(std::chrono::milliseconds deadline) {
+  Command command;
+  command.mutable_make_unique_id();
+  Pending pending;
+  TANDEM_RETURN_IF_ERROR(Exchange(command, {}, deadline, pending));
+  return std::move(pending.payload);
+}
+
 Result<std::unique_ptr<engine::v1::Queue>> EngineConnection::QueueSnapshot(std::chrono::milliseconds deadline) {
   std::lock_guard<std::mutex> one(queue_mutex_);
   {
@@ -147,6 +155,7 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
         auto found = pending_.find(message->ack().id());
         if (found != pending_.end()) {
           found->second->status = StatusOf(message->ack());
+          found->second->payload = message->ack().payload();
           found->second->done = true;
           changed_.notify_all();
           return Status::Ok();

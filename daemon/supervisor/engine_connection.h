@@ -48,6 +48,8 @@ class EngineConnection {
   // AllocateSegment and QueueSnapshot: calls whose answer is a message of its own, sent before the Ack.
   Result<UniqueFd> AllocateSegment(uint64_t segment_id, uint64_t bytes, std::chrono::milliseconds deadline);
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(std::chrono::milliseconds deadline);
+  // The payload of the Ack.
+  Result<std::string> MakeUniqueId(std::chrono::milliseconds deadline);
 
   // What came and is neither Ack, Allocated nor Queue, oldest first.
   std::deque<std::unique_ptr<engine::v1::Message>> TakeInbox();
@@ -62,6 +64,7 @@ class EngineConnection {
   struct Pending {
     bool done = false;
     Status status;
+    std::string payload;
     uint64_t segment_id = 0;
     UniqueFd segment;
   };

@@ -66,6 +66,8 @@ class Engines {
                       std::chrono::milliseconds deadline = std::chrono::milliseconds(10000)) = 0;
   // AllocateSegment: the descriptor of a new segment on `gpu`.
   virtual Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) = 0;
+  // What the ranks of a new communicator share, made by `gpu`'s engine.
+  virtual Result<std::string> MakeUniqueId(int /*gpu*/) { return Unimplemented("these engines make no communicators"); }
   // The engine's queue right now.
   virtual Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) = 0;
 };

@@ -128,6 +128,11 @@ Result<UniqueFd> Supervisor::AllocateSegment(int gpu, uint64_t segment_id, uint6
   return connection->AllocateSegment(segment_id, bytes, milliseconds(10000));
 }
 
+Result<std::string> Supervisor::MakeUniqueId(int gpu) {
+  TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
+  return connection->MakeUniqueId(milliseconds(30000));
+}
+
 Result<std::unique_ptr<engine::v1::Queue>> Supervisor::QueueSnapshot(int gpu) {
   TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
   return connection->QueueSnapshot(milliseconds(2000));

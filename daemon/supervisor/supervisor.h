@@ -46,6 +46,7 @@ class Supervisor final : public Engines {
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds,
               std::chrono::milliseconds deadline) override;
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override;
+  Result<std::string> MakeUniqueId(int gpu) override;
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) override;
 
  private:

@@ -8,12 +8,18 @@
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/driver/cublas_lt.h"
 #include "kernels/cuda/driver/nccl_library.h"
+#include "kernels/cuda/foreign_memory.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/nccl_communicator.h"
+#include "kernels/cuda/word_writer.h"
 
 namespace tandem {
 namespace cuda {
 namespace {
+
+// A fault of a neighbour under MPS shows within this time, also to an engine that does nothing: no new process gets a
+// context on the GPU before the last old one has ended, ours too.
+constexpr int64_t kHealthPeriodNs = 50'000'000;
 
 class CudaSegment : public Segment {
  public:
@@ -27,8 +33,9 @@ class CudaSegment : public Segment {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser)
-      : device_(std::move(device)), chooser_(std::move(chooser)) {}
+  CudaBackend(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser,
+              std::unique_ptr<WordWriter> words)
+      : device_(std::move(device)), chooser_(std::move(chooser)), words_(std::move(words)), foreign_(device_) {}
 
   std::string Name() const override { return "cuda"; }
   size_t SegmentGranularity() const override { return device_->granularity(); }
@@ -41,11 +48,7 @@ class CudaBackend : public Backend {
     }
     // Mapped for as long as it takes to zero it; the descriptor keeps the memory.
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation, VmmAllocation::Create(device_, bytes));
-    CudaDriver& driver = device_->driver();
-    CUstream stream = device_->service_stream();
-    auto address = reinterpret_cast<CUdeviceptr>(allocation.data());
-    TANDEM_RETURN_IF_ERROR(driver.MemsetD8Async(address, 0, bytes, stream));
-    TANDEM_RETURN_IF_ERROR(driver.StreamSynchronize(stream));
+    TANDEM_RETURN_IF_ERROR(ClearMemory(allocation.data(), bytes));
     return allocation.Export();
   }
 
@@ -54,6 +57,13 @@ class CudaBackend : public Backend {
     return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation)));
   }
   Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) override { return MapSegment(fd, bytes); }
+  Result<std::unique_ptr<Segment>> ImportChunks(std::span<const int> fds, std::span<const uint64_t> bytes) override {
+    TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation, VmmAllocation::ImportChunks(device_, fds, bytes));
+    return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation)));
+  }
+  Result<std::unique_ptr<Segment>> ImportIpc(std::string_view handle, uint64_t offset, size_t bytes) override {
+    return foreign_.Open(handle, offset, bytes);
+  }
 
   Result<std::unique_ptr<Lane>> MakeLane(int priority) override {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<CudaLane> lane, CudaLane::Create(device_, chooser_, priority));
@@ -63,6 +73,7 @@ class CudaBackend : public Backend {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<CudaEvent> event, CudaEvent::Create(device_));
     return std::unique_ptr<Event>(std::move(event));
   }
+  Result<std::string> MakeUniqueId() override { return MakeNcclUniqueId(); }
   Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) override {
     TANDEM_ASSIGN_OR_RETURN(NcclLibrary * nccl, LoadNccl());
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<NcclCommunicator> communicator,
@@ -70,17 +81,27 @@ class CudaBackend : public Backend {
     return std::unique_ptr<Communicator>(std::move(communicator));
   }
 
+  Status Health() override { return device_->Health(); }
+  int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
   bool HasCollective(const CollectiveArgs& args) const override { return TakesCollective(args); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(args); }
-  Status RegisterHostMemory(void* address, size_t bytes) override {
+  Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
+  Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }
+  Status StoreWord(Word* word, uint64_t value) override { return words_->Store(word, value); }
+  Status FillWords(Word* words, uint64_t value, size_t count) override { return words_->Fill(words, value, count); }
+
+  Status ClearMemory(std::byte* data, size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(device_->Enter());
-    return device_->driver().MemHostRegister(address, bytes,
-                                             CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    CUstream stream = device_->service_stream();
+    TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream));
+    return device_->driver().StreamSynchronize(stream);
   }
 
  private:
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<MatmulChooser> chooser_;
+  std::unique_ptr<WordWriter> words_;
+  ForeignMemory foreign_;
 };
 
 }  // namespace
@@ -92,7 +113,13 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
   TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, lt, options.matmul_candidates);
-  return std::unique_ptr<Backend>(std::make_unique<cuda::CudaBackend>(std::move(device), std::move(chooser)));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::WordWriter> words, cuda::WordWriter::Create(device));
+  auto backend = std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words));
+  // The driver's own kernels are loaded by the first use too: fills of both small and large memory, before any lane waits.
+  TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation scratch, cuda::VmmAllocation::Create(device, device->granularity()));
+  TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data(), scratch.bytes()));
+  TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data() + 1, 3));
+  return std::unique_ptr<Backend>(std::move(backend));
 }
 
 int CudaDeviceCount() {

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "kernels/backend.h"
+
 namespace tandem::cuda {
 namespace {
 
@@ -68,6 +70,13 @@ Status CudaDevice::Enter() const {
   return current == context_ ? Status::Ok() : driver_->CtxSetCurrent(context_);
 }
 
+Status CudaDevice::Health() const {
+  Status status = Enter();
+  if (status.ok()) status = driver_->StreamQuery(service_stream_).status();
+  if (status.ok()) return status;
+  return Status(Code::kAborted, status.message(), {.reason = kContextLost, .who = {}, .field = {}});
+}
+
 int CudaDevice::StreamPriority(int priority) const {
   return std::clamp(greatest_priority_ + priority, greatest_priority_, least_priority_);
 }
@@ -91,39 +100,62 @@ Result<VmmAllocation> VmmAllocation::Create(std::shared_ptr<CudaDevice> device, 
   TANDEM_RETURN_IF_ERROR(device->Enter());
   VmmAllocation allocation;
   allocation.device_ = std::move(device);
-  size_t granularity = allocation.device_->granularity();
+  const CudaDevice& on = *allocation.device_;
+  size_t granularity = on.granularity();
   allocation.bytes_ = (bytes + granularity - 1) / granularity * granularity;
-  TANDEM_ASSIGN_OR_RETURN(
-      allocation.handle_,
-      allocation.device_->driver().MemCreate(allocation.bytes_, allocation.device_->AllocationProperties()));
+  TANDEM_ASSIGN_OR_RETURN(CUmemGenericAllocationHandle handle,
+                          on.driver().MemCreate(allocation.bytes_, on.AllocationProperties()));
+  allocation.chunks_.push_back({.handle = handle, .bytes = allocation.bytes_});
   TANDEM_RETURN_IF_ERROR(allocation.Map());
   return allocation;
 }
 
 Result<VmmAllocation> VmmAllocation::Import(std::shared_ptr<CudaDevice> device, int fd, size_t bytes) {
-  size_t granularity = device->granularity();
-  if (bytes == 0 || bytes % granularity != 0) {
-    return InvalidArgument("a segment of " + std::to_string(bytes) + " bytes is no multiple of " +
-                           std::to_string(granularity));
-  }
+  const uint64_t all = bytes;
+  return ImportChunks(std::move(device), {&fd, 1}, {&all, 1});
+}
+
+Result<VmmAllocation> VmmAllocation::ImportChunks(std::shared_ptr<CudaDevice> device, std::span<const int> fds,
+                                                  std::span<const uint64_t> bytes) {
+  if (fds.empty() || fds.size() != bytes.size()) return InvalidArgument("each chunk has a descriptor and a size");
+  const size_t granularity = device->granularity();
   TANDEM_RETURN_IF_ERROR(device->Enter());
   VmmAllocation allocation;
   allocation.device_ = std::move(device);
-  allocation.bytes_ = bytes;
-  auto handle = allocation.device_->driver().MemImportFromFd(fd);
-  if (!handle.ok()) {
-    return InvalidArgument("the descriptor is no device memory that can be imported: " + handle.status().message());
+  for (size_t i = 0; i < fds.size(); ++i) {
+    if (bytes[i] == 0 || bytes[i] % granularity != 0 || bytes[i] > (size_t{1} << 46)) {
+      return InvalidArgument("device memory of " + std::to_string(bytes[i]) + " bytes is no multiple of " +
+                             std::to_string(granularity));
+    }
+    auto handle = allocation.device_->driver().MemImportFromFd(fds[i]);
+    if (!handle.ok()) {
+      // A lost context refuses everything; only the others are the descriptor's fault.
+      if (handle.status().code() == Code::kAborted || handle.status().code() == Code::kUnavailable) {
+        return handle.status();
+      }
+      return InvalidArgument("the descriptor is no device memory that can be imported: " + handle.status().message());
+    }
+    allocation.chunks_.push_back({.handle = *handle, .bytes = bytes[i]});
+    allocation.bytes_ += bytes[i];
   }
-  allocation.handle_ = *handle;
-  TANDEM_RETURN_IF_ERROR(allocation.Map().WithContext("mapping " + std::to_string(bytes) + " bytes"));
+  TANDEM_RETURN_IF_ERROR(allocation.Map().WithContext("mapping " + std::to_string(allocation.bytes_) + " bytes"));
   return allocation;
 }
 
 Status VmmAllocation::Map() {
   CudaDriver& driver = device_->driver();
   TANDEM_ASSIGN_OR_RETURN(address_, driver.MemAddressReserve(bytes_, device_->granularity()));
-  TANDEM_RETURN_IF_ERROR(driver.MemMap(address_, bytes_, handle_));
-  mapped_ = true;
+  CUdeviceptr at = address_;
+  for (Chunk& chunk : chunks_) {
+    Status mapped = driver.MemMap(at, chunk.bytes, chunk.handle);
+    if (mapped.code() == Code::kInvalidArgument) {
+      return mapped.WithContext("the memory behind the descriptor has not the " + std::to_string(chunk.bytes) +
+                                " bytes that were named");
+    }
+    TANDEM_RETURN_IF_ERROR(mapped);
+    chunk.mapped = true;
+    at += chunk.bytes;
+  }
   CUmemAccessDesc access = {};
   access.location = device_->AllocationProperties().location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -132,7 +164,7 @@ Status VmmAllocation::Map() {
 
 Result<UniqueFd> VmmAllocation::Export() const {
   TANDEM_RETURN_IF_ERROR(device_->Enter());
-  TANDEM_ASSIGN_OR_RETURN(int fd, device_->driver().MemExportToFd(handle_));
+  TANDEM_ASSIGN_OR_RETURN(int fd, device_->driver().MemExportToFd(chunks_.front().handle));
   return UniqueFd(fd);
 }
 
@@ -142,10 +174,9 @@ VmmAllocation& VmmAllocation::operator=(VmmAllocation&& other) noexcept {
   if (this == &other) return *this;
   Release();
   device_ = std::move(other.device_);
-  handle_ = std::exchange(other.handle_, 0);
+  chunks_ = std::exchange(other.chunks_, {});
   address_ = std::exchange(other.address_, 0);
   bytes_ = std::exchange(other.bytes_, 0);
-  mapped_ = std::exchange(other.mapped_, false);
   return *this;
 }
 
@@ -156,9 +187,13 @@ void VmmAllocation::Release() {
   // Nobody could act on an error here: the context is gone, and its memory with it.
   CudaDriver& driver = device_->driver();
   (void)device_->Enter();
-  if (mapped_) (void)driver.MemUnmap(address_, bytes_);
+  CUdeviceptr at = address_;
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.mapped) (void)driver.MemUnmap(at, chunk.bytes);
+    if (chunk.handle != 0) (void)driver.MemRelease(chunk.handle);
+    at += chunk.bytes;
+  }
   if (address_ != 0) (void)driver.MemAddressFree(address_, bytes_);
-  if (handle_ != 0) (void)driver.MemRelease(handle_);
   device_ = nullptr;
 }
 

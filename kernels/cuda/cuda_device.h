@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "common/unique_fd.h"
 #include "kernels/cuda/driver/cuda_driver.h"
@@ -30,6 +32,8 @@ class CudaDevice {
   Status Enter() const;
   // The stream priority for Backend::MakeLane's `priority`.
   int StreamPriority(int priority) const;
+  // OK while the context lives; ABORTED with reason kContextLost once it does not. A query, no work for the device.
+  Status Health() const;
   // A stream of the device's own, on which nothing ever waits for a word.
   CUstream service_stream() const { return service_stream_; }
   // CLOCK_MONOTONIC nanoseconds at which `event` was reached; it must have been.
@@ -54,7 +58,7 @@ class CudaDevice {
   int64_t anchor_ns_ = 0;
 };
 
-// A mapped VMM allocation: created here, or imported by descriptor. Unmapped and freed with the object, at once, so no
+// A mapped range of VMM memory: created here, or imported by descriptors, one behind the other. Unmapped and freed with the object, at once, so no
 // lane may still use it.
 class VmmAllocation {
  public:
@@ -62,6 +66,9 @@ class VmmAllocation {
   static Result<VmmAllocation> Create(std::shared_ptr<CudaDevice> device, size_t bytes);
   // Maps the memory behind `fd` for `device`. INVALID_ARGUMENT when it is no such memory or shorter than `bytes`.
   static Result<VmmAllocation> Import(std::shared_ptr<CudaDevice> device, int fd, size_t bytes);
+  // The same for several allocations that are to lie one behind the other; bytes[i] is all of the memory behind fds[i].
+  static Result<VmmAllocation> ImportChunks(std::shared_ptr<CudaDevice> device, std::span<const int> fds,
+                                            std::span<const uint64_t> bytes);
 
   VmmAllocation() = default;
   VmmAllocation(VmmAllocation&& other) noexcept;
@@ -70,18 +77,22 @@ class VmmAllocation {
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
   size_t bytes() const { return bytes_; }
-  // A descriptor that other processes can import. It keeps the memory alive.
+  // A descriptor of memory that was created here; other processes can import it, and it keeps the memory alive.
   Result<UniqueFd> Export() const;
 
  private:
+  struct Chunk {
+    CUmemGenericAllocationHandle handle = 0;
+    size_t bytes = 0;
+    bool mapped = false;
+  };
   Status Map();
   void Release();
 
   std::shared_ptr<CudaDevice> device_;
-  CUmemGenericAllocationHandle handle_ = 0;
+  std::vector<Chunk> chunks_;
   CUdeviceptr address_ = 0;
   size_t bytes_ = 0;
-  bool mapped_ = false;
 };
 
 }  // namespace tandem::cuda

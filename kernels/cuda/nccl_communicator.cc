@@ -1,9 +1,13 @@
 #include "kernels/cuda/nccl_communicator.h"
 
+#include <charconv>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "daemon/planner/program.h"
 #include "kernels/host/strided.h"
@@ -27,6 +31,28 @@ Result<ncclDataType_t> NcclType(DType type) {
   return InvalidArgument("unknown dtype");
 }
 
+// The group's options over NCCL's defaults.
+Status Configure(const std::map<std::string, std::string>& options, ncclConfig_t* config) {
+  constexpr std::string_view kPrefix = "nccl.";
+  const std::map<std::string_view, int*> known = {{"nccl.min_ctas", &config->minCTAs},
+                                                  {"nccl.max_ctas", &config->maxCTAs},
+                                                  {"nccl.cga_cluster_size", &config->cgaClusterSize}};
+  for (const auto& [key, value] : options) {
+    if (key.rfind(kPrefix, 0) != 0) continue;
+    auto found = known.find(key);
+    if (found == known.end()) {
+      return InvalidArgument("there is no group option '" + key +
+                             "'; known are nccl.min_ctas, nccl.max_ctas, nccl.cga_cluster_size");
+    }
+    const char* end = value.data() + value.size();
+    if (auto parsed = std::from_chars(value.data(), end, *found->second);
+        parsed.ec != std::errc() || parsed.ptr != end || *found->second < 0) {
+      return InvalidArgument("group option '" + key + "' is no number: '" + value + "'");
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(std::shared_ptr<CudaDevice> device,
@@ -41,33 +67,44 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(std::shared_p
     return InvalidArgument("rank " + std::to_string(options.rank) + " of " + std::to_string(options.world_size));
   }
   std::memcpy(id.internal, options.unique_id.data(), sizeof(id.internal));
-  TANDEM_RETURN_IF_ERROR(device->Enter());
-  std::unique_ptr<NcclCommunicator> communicator(new NcclCommunicator(std::move(device), nccl, options));
-  TANDEM_ASSIGN_OR_RETURN(communicator->barrier_, VmmAllocation::Create(communicator->device_, sizeof(int32_t)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  TANDEM_ASSIGN_OR_RETURN(communicator->communicator_,
+  TANDEM_RETURN_IF_ERROR(Configure(options.config, &config));
+  TANDEM_RETURN_IF_ERROR(device->Enter());
+  auto handle = std::make_shared<Handle>();
+  handle->device = std::move(device);
+  handle->nccl = nccl;
+  TANDEM_ASSIGN_OR_RETURN(handle->barrier, VmmAllocation::Create(handle->device, sizeof(int32_t)));
+  TANDEM_ASSIGN_OR_RETURN(handle->communicator,
                           nccl->CommInitRankConfig(options.world_size, id, options.rank, config));
-  return communicator;
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(handle), options));
 }
 
-NcclCommunicator::~NcclCommunicator() {
-  (void)device_->Enter();
-  Abort();
-}
+NcclCommunicator::~NcclCommunicator() { Abort(); }
 
 void NcclCommunicator::Abort() {
-  aborted_ = true;
-  std::lock_guard lock(mutex_);
-  if (communicator_ != nullptr) (void)nccl_->CommAbort(communicator_);
-  communicator_ = nullptr;
+  if (handle_->aborted.exchange(true)) return;
+  std::thread([handle = handle_] {
+    std::lock_guard lock(handle->mutex);
+    (void)handle->device->Enter();
+    if (handle->communicator != nullptr) (void)handle->nccl->CommAbort(handle->communicator);
+    handle->communicator = nullptr;
+  }).detach();
+}
+
+Result<bool> NcclCommunicator::Ready() {
+  if (handle_->aborted) return Aborted("the communicator was aborted");
+  std::unique_lock lock(handle_->mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  if (handle_->communicator == nullptr) return Aborted("the communicator was aborted");
+  return handle_->nccl->CommReady(handle_->communicator);
 }
 
 Status NcclCommunicator::AwaitReady() {
   auto deadline = std::chrono::steady_clock::now() + kMostWait;
   while (true) {
-    if (aborted_) return Aborted("the communicator was aborted");
-    TANDEM_ASSIGN_OR_RETURN(bool ready, nccl_->CommReady(communicator_));
+    if (handle_->aborted) return Aborted("the communicator was aborted");
+    TANDEM_ASSIGN_OR_RETURN(bool ready, handle_->nccl->CommReady(handle_->communicator));
     if (ready) return Status::Ok();
     if (std::chrono::steady_clock::now() > deadline) return DeadlineExceeded("NCCL does not come to an end");
     std::this_thread::yield();
@@ -75,8 +112,8 @@ Status NcclCommunicator::AwaitReady() {
 }
 
 Status NcclCommunicator::Enqueue(const NcclArgs& args, CUstream stream) {
-  std::lock_guard lock(mutex_);
-  if (communicator_ == nullptr) return Aborted("the communicator was aborted");
+  std::lock_guard lock(handle_->mutex);
+  if (handle_->communicator == nullptr) return Aborted("the communicator was aborted");
   TANDEM_RETURN_IF_ERROR(AwaitReady());
   TANDEM_RETURN_IF_ERROR(Issue(args, stream));
   return AwaitReady();
@@ -86,7 +123,8 @@ Status NcclCommunicator::Issue(const NcclArgs& args, CUstream stream) {
   auto kind = static_cast<plan::NcclKind>(args.kind);
   if (kind == plan::NcclKind::kBarrier) {
     // A sum of one word of nobody's interest: no rank has it before all have given theirs.
-    return nccl_->AllReduce(barrier_.data(), barrier_.data(), 1, ncclInt32, ncclSum, communicator_, stream);
+    void* word = handle_->barrier.data();
+    return handle_->nccl->AllReduce(word, word, 1, ncclInt32, ncclSum, handle_->communicator, stream);
   }
   if (!host::IsContiguous(args.in) || !host::IsContiguous(args.out)) {
     return InvalidArgument("NCCL's tensors must be contiguous");
@@ -98,17 +136,17 @@ Status NcclCommunicator::Issue(const NcclArgs& args, CUstream stream) {
   auto in_count = static_cast<size_t>(host::CountOf(args.in)), out_count = static_cast<size_t>(host::CountOf(args.out));
   switch (kind) {
     case plan::NcclKind::kAllReduce:
-      return nccl_->AllReduce(args.in.data, args.out.data, in_count, type, op, communicator_, stream);
+      return handle_->nccl->AllReduce(args.in.data, args.out.data, in_count, type, op, handle_->communicator, stream);
     case plan::NcclKind::kAllGather:
-      return nccl_->AllGather(args.in.data, args.out.data, in_count, type, communicator_, stream);
+      return handle_->nccl->AllGather(args.in.data, args.out.data, in_count, type, handle_->communicator, stream);
     case plan::NcclKind::kReduceScatter:
-      return nccl_->ReduceScatter(args.in.data, args.out.data, out_count, type, op, communicator_, stream);
+      return handle_->nccl->ReduceScatter(args.in.data, args.out.data, out_count, type, op, handle_->communicator, stream);
     case plan::NcclKind::kBroadcast:
-      return nccl_->Broadcast(takes_in ? args.in.data : args.out.data, args.out.data, out_count, type, args.root,
-                              communicator_, stream);
+      return handle_->nccl->Broadcast(takes_in ? args.in.data : args.out.data, args.out.data, out_count, type, args.root,
+                              handle_->communicator, stream);
     case plan::NcclKind::kReduce:
-      return nccl_->Reduce(args.in.data, rank_ == args.root ? args.out.data : nullptr, in_count, type, op, args.root,
-                           communicator_, stream);
+      return handle_->nccl->Reduce(args.in.data, rank_ == args.root ? args.out.data : nullptr, in_count, type, op, args.root,
+                           handle_->communicator, stream);
     case plan::NcclKind::kAllToAll:
       return AllToAll(args, in_count / static_cast<size_t>(world_size_), type, stream);
     case plan::NcclKind::kBarrier: break;
@@ -118,15 +156,15 @@ Status NcclCommunicator::Issue(const NcclArgs& args, CUstream stream) {
 
 Status NcclCommunicator::AllToAll(const NcclArgs& args, size_t count, ncclDataType_t type, CUstream stream) {
   size_t bytes = count * DTypeBytes(args.in.dtype);
-  TANDEM_RETURN_IF_ERROR(nccl_->GroupStart());
+  TANDEM_RETURN_IF_ERROR(handle_->nccl->GroupStart());
   Status status;
   for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
     size_t offset = static_cast<size_t>(peer) * bytes;
-    status = nccl_->Send(args.in.data + offset, count, type, peer, communicator_, stream);
-    if (status.ok()) status = nccl_->Recv(args.out.data + offset, count, type, peer, communicator_, stream);
+    status = handle_->nccl->Send(args.in.data + offset, count, type, peer, handle_->communicator, stream);
+    if (status.ok()) status = handle_->nccl->Recv(args.out.data + offset, count, type, peer, handle_->communicator, stream);
   }
   // The group must end even after an error: it is the thread's.
-  Status end = nccl_->GroupEnd();
+  Status end = handle_->nccl->GroupEnd();
   return status.ok() ? end : status;
 }
 

@@ -1,6 +1,7 @@
 // File: nccl_communicator.h
 //
-// `NcclCommunicator`: a group's NCCL communicator, made without blocking and abortable from any thread.
+// `NcclCommunicator`: a group's NCCL communicator, made without blocking and abortable from any thread. NCCL's own abort
+// may wait for streams and for memory to be freed, hence for other lanes: it runs on a thread of its own.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,8 @@ namespace tandem::cuda {
 
 class NcclCommunicator : public Communicator {
  public:
-  // Begins to make the communicator and returns; the first collective waits for its completion.
+  // Begins to make the communicator and returns: see Ready. `options.config` may hold nccl.min_ctas, nccl.max_ctas and
+  // nccl.cga_cluster_size; INVALID_ARGUMENT names another key that begins with "nccl.".
   static Result<std::unique_ptr<NcclCommunicator>> Create(std::shared_ptr<CudaDevice> device, NcclLibrary* nccl,
                                                           const CommunicatorOptions& options);
   ~NcclCommunicator() override;
@@ -24,21 +26,26 @@ class NcclCommunicator : public Communicator {
   // communicators too, at most two minutes (DEADLINE_EXCEEDED). ABORTED after Abort.
   Status Enqueue(const NcclArgs& args, CUstream stream);
   void Abort() override;
+  Result<bool> Ready() override;
 
  private:
-  NcclCommunicator(std::shared_ptr<CudaDevice> device, NcclLibrary* nccl, const CommunicatorOptions& options)
-      : device_(std::move(device)), nccl_(nccl), rank_(options.rank), world_size_(options.world_size) {}
+  // What an abort under way needs, and may outlive the object for.
+  struct Handle {
+    std::shared_ptr<CudaDevice> device;
+    NcclLibrary* nccl = nullptr;
+    VmmAllocation barrier;   // the word that barriers sum
+    std::mutex mutex;        // guards the calls on communicator
+    std::atomic<bool> aborted{false};
+    ncclComm_t communicator = nullptr;
+  };
+  NcclCommunicator(std::shared_ptr<Handle> handle, const CommunicatorOptions& options)
+      : handle_(std::move(handle)), rank_(options.rank), world_size_(options.world_size) {}
   Status AwaitReady();
   Status Issue(const NcclArgs& args, CUstream stream);
   Status AllToAll(const NcclArgs& args, size_t count, ncclDataType_t type, CUstream stream);
 
-  std::shared_ptr<CudaDevice> device_;
-  NcclLibrary* const nccl_;
+  const std::shared_ptr<Handle> handle_;
   const int rank_, world_size_;
-  VmmAllocation barrier_;  // the word that barriers sum
-  std::mutex mutex_;  // guards the calls on communicator_
-  std::atomic<bool> aborted_{false};
-  ncclComm_t communicator_ = nullptr;
 };
 
 }  // namespace tandem::cuda

@@ -58,17 +58,19 @@ class Engine {
  public:
   Engine() {
     backend_ = std::move(*MakeHostBackend({.gpu = 0, .hardware_queues = 2, .memory_bytes = 1 << 20}));
-    memory_ = std::make_unique<MemoryTable>(backend_.get());
+    memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
     std::vector<std::unique_ptr<Lane>> lanes;
     lanes.push_back(std::move(*backend_->MakeLane(0)));
     log_fd_ = std::move(*OrderLog::Create());
     stats_fd_ = std::move(*CreateStatsArea(64, 64));
     queue_ = std::make_unique<LaunchQueue>(
         LaunchQueueOptions{}, backend_.get(), memory_.get(), std::move(*OrderLog::Map(log_fd_.get())),
-        std::move(*StatsArea::Map(stats_fd_.get())), std::move(lanes), &listener_);
+        std::move(*StatsArea::Map(stats_fd_.get())), std::move(*WordPage::Create(backend_.get())), std::move(lanes),
+        &listener_);
   }
 
   LaunchQueue& queue() { return *queue_; }
+  ChannelServer Server() { return ChannelServer(queue_.get(), backend_.get(), dead_, 1); }
   OrderLog Log() { return std::move(*OrderLog::Map(log_fd_.get())); }
 
   Memory Register(uint64_t id, uint64_t session) {
@@ -77,7 +79,7 @@ class Engine {
     memory.mapping = std::move(*Mapping::Map(memory.fd.get(), 0, kMemoryBytes, true));
     std::vector<UniqueFd> fds;
     fds.emplace_back(::dup(memory.fd.get()));
-    Status added = memory_->AddForeign(id, session, kMemoryBytes, fds, {kMemoryBytes});
+    Status added = memory_->AddForeign(id, session, kMemoryBytes, fds, {kMemoryBytes}, 0);
     fuzz::Expect(added.ok(), added.ToString());
     return memory;
   }
@@ -123,6 +125,7 @@ class Engine {
     queue_->Reap();
     server.Poll();
     queue_->Poll();
+    if (queue_->LanesIdle()) dead_->RunOne(backend_.get());
     fuzz::Expect(queue_->fatal().ok(), "the queue is lost: " + queue_->fatal().ToString());
   }
 
@@ -138,6 +141,7 @@ class Engine {
 
  private:
   std::unique_ptr<Backend> backend_;
+  std::shared_ptr<DeferredRelease> dead_ = std::make_shared<DeferredRelease>();
   std::unique_ptr<MemoryTable> memory_;
   UniqueFd log_fd_, stats_fd_;
   Listener listener_;
@@ -291,7 +295,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                        engine.AddPlan(solo, 0, CopyProgram(), 2),
                                        engine.AddPlan(solo, 1, {}, 0), bystander_plan};
   {
-    ChannelServer server(&queue, 1);
+    ChannelServer server = engine.Server();
     ChannelMemory bystander_channel = std::move(*CreateChannelMemory(2));
     ChannelProducer bystander =
         std::move(*ChannelProducer::Map(bystander_channel.ring.get(), bystander_channel.words.get(), 2));
@@ -313,7 +317,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     CheckBystander(engine, server, bystander, bystander_plan, bystander_memory);
   }
-  engine.StepUntil(*std::make_unique<ChannelServer>(&queue, 1), "a group is not idle",
+  ChannelServer none = engine.Server();
+  engine.StepUntil(none, "a group is not idle",
                    [&] { return queue.Idle(*solo) && queue.Idle(*pair) && !queue.Pending(); });
   queue.RemoveGroup(solo->id);
   queue.RemoveGroup(pair->id);

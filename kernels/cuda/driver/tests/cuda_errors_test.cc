@@ -78,6 +78,18 @@ class CudaDeviceTest : public testing::Test {
   NiceMock<MockCudaDriver> driver;
 };
 
+TEST_F(CudaDeviceTest, KnowsThatItsContextIsLost) {
+  auto device = Device();
+  ON_CALL(driver, StreamQuery(kStream)).WillByDefault(Return(Result<bool>(false)));
+  EXPECT_TRUE(device->Health().ok()) << "work on the service stream is no illness";
+  ON_CALL(driver, StreamQuery(kStream))
+      .WillByDefault(Return(Result<bool>(CudaStatus("cuStreamQuery", CUDA_ERROR_MPS_CLIENT_TERMINATED, "name", "text"))));
+  Status lost = device->Health();
+  EXPECT_EQ(lost.code(), Code::kAborted);
+  EXPECT_EQ(lost.detail().reason, kContextLost);
+  EXPECT_THAT(lost.message(), HasSubstr("cuStreamQuery"));
+}
+
 TEST_F(CudaDeviceTest, SaysWhyADeviceCannotServe) {
   EXPECT_EQ(CudaDevice::Create(&driver, 1).status().code(), Code::kUnavailable);
   EXPECT_CALL(driver, DeviceGetAttribute(_, _)).WillRepeatedly(Return(Result<int>(1)));

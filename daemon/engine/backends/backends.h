@@ -1,0 +1,20 @@
+// File: backends.h
+//
+// The CUDA backend of the program tandem-engine, where it was built with one: with_cuda.cc or without_cuda.cc.
+#pragma once
+
+#include <memory>
+
+#include "daemon/engine/engine.h"
+#include "kernels/backend.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+// Settings that CUDA and NCCL read from the environment when they are loaded. First thing in main: before any thread.
+void SetCudaEnvironment();
+
+// The backend of the only GPU that the process sees. UNIMPLEMENTED in a build without CUDA.
+Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& request);
+
+}  // namespace tandem::engine
