@@ -1,0 +1,140 @@
+#include "tests/conformance/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace tandem::conformance {
+namespace {
+
+// Half a unit in the last place, relative; and the smallest step near zero.
+struct Precision {
+  double relative, absolute;
+};
+Precision PrecisionOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return {0x1p-24, 0x1p-126};  // subnormal sums may be flushed
+    case DType::kF16: return {0x1p-11, 0x1p-24};
+    case DType::kBf16: return {0x1p-8, 0x1p-126};
+    case DType::kF8E4M3: return {0x1p-4, 0x1p-9};
+    case DType::kF8E5M2: return {0x1p-3, 0x1p-16};
+    default: return {0, 0};
+  }
+}
+
+// The bound of the whole output's relative error, in the norm (fp32: 1e-6 * sqrt(K); bf16: 4e-3).
+double NormBound(DType dtype, bool fp8_operands, double k) {
+  switch (dtype) {
+    // The tensor cores' accumulators of fp8 products keep fewer bits than fp32.
+    case DType::kF32: return fp8_operands ? 1e-3 : 1e-6 * std::sqrt(std::max(k, 1.0));
+    case DType::kF16: return fp8_operands ? 1.5e-3 : 1e-3;
+    case DType::kBf16: return 4e-3;
+    case DType::kF8E4M3: return 0.06;
+    case DType::kF8E5M2: return 0.12;
+    default: return 0;
+  }
+}
+
+// "[1, 3, 0]": the packed index as coordinates.
+std::string Coordinates(const std::vector<int64_t>& shape, int64_t index) {
+  std::vector<int64_t> at(shape.size());
+  for (size_t d = shape.size(); d-- > 0;) {
+    at[d] = index % shape[d];
+    index /= shape[d];
+  }
+  std::string text = "[";
+  for (size_t d = 0; d < at.size(); ++d) text += (d ? ", " : "") + std::to_string(at[d]);
+  return text + "]";
+}
+
+std::string Hex(const std::byte* bytes, size_t count) {
+  std::string text = "0x";
+  for (size_t i = count; i-- > 0;) {
+    text += "0123456789abcdef"[static_cast<unsigned>(bytes[i]) >> 4];
+    text += "0123456789abcdef"[static_cast<unsigned>(bytes[i]) & 15];
+  }
+  return text;
+}
+
+std::string CompareBytes(const TensorSpec& spec, const std::vector<std::byte>& want, const std::vector<std::byte>& have) {
+  if (want.size() != have.size()) {
+    return "the reference has " + std::to_string(want.size()) + " bytes, the output " + std::to_string(have.size());
+  }
+  if (want.empty() || std::memcmp(want.data(), have.data(), want.size()) == 0) return {};
+  const size_t width = DTypeBytes(spec.dtype);
+  size_t wrong = 0, first = want.size();
+  for (size_t i = 0; i < want.size(); i += width) {
+    if (std::memcmp(&want[i], &have[i], width) == 0) continue;
+    if (wrong++ == 0) first = i;
+  }
+  return std::to_string(wrong) + " elements differ; first " +
+         Coordinates(spec.shape, static_cast<int64_t>(first / width)) + " is " + Hex(&have[first], width) +
+         ", must be " + Hex(&want[first], width);
+}
+
+}  // namespace
+
+std::string CompareOutput(const Case& test, int rank, int slot, int roundings, const Expected& expected,
+                          const std::vector<std::byte>& packed) {
+  const OpRequest& request = test.requests[static_cast<size_t>(rank)];
+  const TensorSpec& spec = request.operands[static_cast<size_t>(slot)].spec;
+  if (expected.values.empty()) return CompareBytes(spec, expected.bytes, packed);
+  const std::vector<double> have = ToDoubles(packed, spec.dtype);
+  if (expected.elements.empty() && have.size() != expected.values.size()) return "the reference has another size";
+
+  const int a = FindSlot(request, Role::kA);
+  const bool fp8 = a >= 0 && IsFloat8(request.operands[static_cast<size_t>(a)].spec.dtype);
+  double k = 1;  // terms of one sum
+  if (a >= 0) k = static_cast<double>(request.operands[static_cast<size_t>(FindSlot(request, Role::kB))].spec.shape[0]);
+  k = (k + 2) * static_cast<double>(test.requests.size());
+  const bool exact = (test.values == Values::kExact && request.reduce_op == ReduceOp::kSum) || !IsFloating(spec.dtype);
+  const Precision precision = PrecisionOf(spec.dtype);
+  const double accumulator = fp8 ? 0x1p-12 : 0x1p-24 * (2 + 2 * std::sqrt(k));
+  double error2 = 0, norm2 = 0;
+  for (size_t i = 0; i < expected.values.size(); ++i) {
+    const int64_t index = expected.elements.empty() ? static_cast<int64_t>(i) : expected.elements[i];
+    const double want = expected.values[i], got = have[static_cast<size_t>(index)];
+    bool right = false;
+    if (std::isnan(want)) {
+      right = std::isnan(got);
+    } else if (std::isinf(want)) {
+      right = got == want;
+    } else {
+      const double bound = exact ? 0
+                                 : precision.relative * (roundings + 1) * expected.parts[i] +
+                                       accumulator * expected.terms[i] + precision.absolute * (roundings + 1);
+      right = std::fabs(got - want) <= bound;
+      error2 += (got - want) * (got - want);
+      norm2 += want * want;
+    }
+    if (!right) {
+      char text[96];
+      std::snprintf(text, sizeof(text), " is %.9g, must be %.9g", got, want);
+      return Coordinates(spec.shape, index) + text;
+    }
+  }
+  const double norm = std::sqrt(norm2), error = std::sqrt(error2);
+  // In a handful of elements the norm says no more than the bound of each.
+  const bool few = expected.values.size() < 64;
+  if (!few && error > NormBound(spec.dtype, fp8, k) * norm) {
+    char text[96];
+    std::snprintf(text, sizeof(text), "relative error %.3g in the norm, at most %.3g", error / norm,
+                  NormBound(spec.dtype, fp8, k));
+    return text;
+  }
+  return {};
+}
+
+uint64_t HashOf(const std::vector<std::byte>& bytes) {
+  uint64_t hash = bytes.size();
+  size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, &bytes[i], 8);
+    hash = Mix(hash, word);
+  }
+  for (; i < bytes.size(); ++i) hash = Mix(hash, static_cast<uint64_t>(bytes[i]));
+  return hash;
+}
+
+}  // namespace tandem::conformance

@@ -1,0 +1,41 @@
+// tandem-conformance: every operation by every algorithm in every type and odd shape, through a real daemon, against a
+// reference in double precision. Written once for all backends.
+
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+
+#include "tests/conformance/launcher.h"
+#include "tests/conformance/worker.h"
+
+int main(int argc, char** argv) {
+  using namespace tandem::conformance;
+  ::signal(SIGPIPE, SIG_IGN);
+  Options options;
+  CLI::App app("Runs Tandem's conformance suite over rank processes", "tandem-conformance");
+  app.add_option("--world", options.worlds, "Ranks; several worlds one after the other")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 8));
+  app.add_option("--filter", options.filter, "Run the cases whose names match this regular expression");
+  app.add_option("--seed", options.seed, "Draws attributes, values and order");
+  app.add_option("--sample", options.sample, "Run so many cases of each world, drawn by the seed (0: all)");
+  app.add_flag("!--no-heavy", options.heavy, "Leave out tensors of more than a megabyte");
+  app.add_option("--time-limit", options.time_limit, "Seconds in all; what is left then is not run");
+  app.add_option("--max-failures", options.max_failures, "Give a world up after so many");
+  app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
+  app.add_option("--runtime-dir", options.runtime_dir, "Of a running daemon (default: one is started and ended)");
+  app.add_option("--bin-dir", options.bin_dir, "Where tandemd is (default: beside this program)");
+  app.add_option("--backend", options.backend, "Of the daemon that is started")->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--daemon-option", options.daemon_options, "One more argument of the daemon that is started");
+  app.add_option("--daemon-log", options.daemon_log, "File for the log of the daemon that is started");
+  app.add_option("--json", options.json, "File for the summary");
+  app.add_flag("--list", options.list, "Print the cases' names and end");
+  app.add_flag("--quiet", options.quiet, "Print what fails, and the summary");
+  app.add_flag("--worker", options.worker)->group("");
+  app.add_option("--rank", options.rank)->group("");
+  app.add_option("--job-key", options.job_key)->group("");
+  app.add_option("--own-bytes", options.own_bytes)->group("");
+  app.add_option("--symmetric-bytes", options.symmetric_bytes)->group("");
+  CLI11_PARSE(app, argc, argv);
+  return options.worker ? RunWorker(options) : RunLauncher(options);
+}

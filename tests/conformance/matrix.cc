@@ -1,0 +1,138 @@
+#include "tests/conformance/matrix.h"
+
+#include <set>
+
+namespace tandem::conformance {
+namespace {
+
+constexpr size_t kHeavyBytes = 1 << 20;
+
+std::string ShapeText(const Shape& shape) {
+  std::string text = "[";
+  for (size_t d = 0; d < shape.size(); ++d) text += (d ? "x" : "") + std::to_string(shape[d]);
+  return text + "]";
+}
+
+// Everything that a request says, in short.
+std::string Describe(const OpRequest& request) {
+  std::string text(OpName(request.op));
+  text += "/" + std::string(AlgorithmName(request.algorithm));
+  for (const Operand& operand : request.operands) {
+    text += " " + std::string(RoleName(operand.role)) + ":" + std::string(DTypeName(operand.spec.dtype)) +
+            ShapeText(operand.spec.shape);
+    if (!operand.spec.strides.empty()) text += "strides" + ShapeText(operand.spec.strides);
+    if (operand.symmetric) text += "*";
+    if (operand.alias_of >= 0) text += "=" + std::to_string(operand.alias_of);
+  }
+  if (request.dim != 0) text += " dim" + std::to_string(request.dim);
+  if (request.root != 0) text += " root" + std::to_string(request.root);
+  if (request.reduce_op == ReduceOp::kAvg) text += " avg";
+  if (request.wire == WireType::kF32) text += " wire_f32";
+  if (request.low_contention) text += " low_contention";
+  if (!request.fast_accumulation) text += " slow_accumulation";
+  if (request.steps != 0) text += " S" + std::to_string(request.steps);
+  if (request.lanes != 0) text += " n" + std::to_string(request.lanes);
+  if (request.chunk_pivot != 0) text += " pivot" + std::to_string(request.chunk_pivot);
+  return text;
+}
+
+std::string ValuesText(Values values) {
+  switch (values) {
+    case Values::kExact: return " exact";
+    case Values::kSpecial: return " special";
+    case Values::kBits: return " bits";
+    default: return "";
+  }
+}
+
+size_t BytesOf(const OpRequest& request) {
+  size_t bytes = 0;
+  for (const Operand& operand : request.operands) {
+    bytes += static_cast<size_t>(CountOf(operand.spec.shape)) * DTypeBytes(operand.spec.dtype);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Operand MakeOperand(Role role, DType dtype, Shape shape, bool symmetric, Shape strides) {
+  return {role, {dtype, std::move(shape), std::move(strides)}, symmetric, -1};
+}
+
+Shape TransposedStrides(const Shape& shape) {
+  Shape swapped = shape;
+  std::swap(swapped[shape.size() - 1], swapped[shape.size() - 2]);
+  Shape strides = ContiguousStrides(swapped);
+  std::swap(strides[shape.size() - 1], strides[shape.size() - 2]);
+  return strides;
+}
+
+std::vector<Algorithm> AlgorithmsOf(Op op) {
+  using enum Algorithm;
+  switch (op) {
+    case Op::kAllReduce: return {kOneShot, kTwoShot, kHybridCubeMesh, kLowLatency, kNccl};
+    case Op::kAllGather:
+    case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
+    case Op::kAllGatherMatmul:
+    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kUnfused};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kUnfused};
+    case Op::kBroadcast:
+    case Op::kReduce:
+    case Op::kAllToAll: return {kSm, kNccl};
+    case Op::kBarrier: return {kDirect, kNccl};
+    default: return {kDirect};
+  }
+}
+
+void Matrix::Add(const OpRequest& request, const Extras& extras) {
+  AddRanks(std::vector<OpRequest>(static_cast<size_t>(world_), request), extras);
+}
+
+void Matrix::AddRanks(std::vector<OpRequest> requests, const Extras& extras) {
+  Case test;
+  test.name = Describe(requests[0]) + ValuesText(extras.values);
+  if (extras.shift != 0) test.name += " +" + std::to_string(extras.shift);
+  if (extras.skew != 0) test.name += " skew" + std::to_string(extras.skew);
+  if (!extras.note.empty()) test.name += " (" + extras.note + ")";
+  size_t slots = 0;
+  for (const OpRequest& request : requests) slots = std::max(slots, request.operands.size());
+  test.shift.assign(slots, extras.shift);
+  test.skew = extras.skew;
+  test.values = extras.values;
+  test.heavy = BytesOf(requests[0]) > kHeavyBytes;
+  test.expected_choice = extras.expected_choice;
+  test.refusal = extras.refusal;
+  test.requests = std::move(requests);
+  cases_.push_back(std::move(test));
+}
+
+void Matrix::AddEvery(OpRequest request, const Extras& extras) {
+  for (Algorithm algorithm : AlgorithmsOf(request.op)) {
+    if (request.steps != 0 && algorithm != Algorithm::kRing) continue;
+    if (request.lanes != 0 && algorithm != Algorithm::kRing && algorithm != Algorithm::kPipeline) continue;
+    request.algorithm = algorithm;
+    Extras own = extras;
+    // Copies by copy engines are what low contention means; everything else must say that it cannot.
+    if (request.low_contention && algorithm != Algorithm::kCopyEngine && algorithm != Algorithm::kPipeline &&
+        algorithm != Algorithm::kRing) {
+      own.refusal = "communicates by SMs";
+    }
+    Add(request, own);
+  }
+}
+
+std::vector<Case> MakeMatrix(int world, uint64_t seed) {
+  Matrix matrix(world, seed);
+  AddReductions(&matrix);
+  AddExchanges(&matrix);
+  AddTransfers(&matrix);
+  AddGatherMatmuls(&matrix);
+  AddReducedMatmuls(&matrix);
+  std::vector<Case> cases = matrix.Take();
+  // The same case may have been drawn twice.
+  std::set<std::string> seen;
+  std::erase_if(cases, [&seen](const Case& test) { return !seen.insert(test.name).second; });
+  return cases;
+}
+
+}  // namespace tandem::conformance

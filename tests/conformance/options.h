@@ -1,0 +1,36 @@
+// File: options.h
+//
+// What tandem-conformance was asked to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::conformance {
+
+struct Options {
+  std::vector<int> worlds = {2};
+  std::string filter;           // regular expression over names; empty: all
+  uint64_t seed = 1;
+  int sample = 0;               // run so many cases, drawn by the seed; 0: all
+  bool heavy = true;            // cases of over a megabyte too
+  double time_limit = 0;        // seconds, of all worlds together; 0: none
+  int max_failures = 20;        // then the world is given up
+  int stress = 0;               // launches of the stress instead of cases
+  std::string runtime_dir;      // of a running daemon; empty: one is started and ended
+  std::string bin_dir;          // where tandemd is; empty: beside this program
+  std::string backend = "host";  // of the daemon that is started
+  std::vector<std::string> daemon_options;  // more of its flags
+  std::string daemon_log;       // file for the log of the daemon that is started; empty: dropped with its folder
+  std::string json;             // file for the summary; empty: none
+  bool list = false;
+  bool quiet = false;           // print what fails and the summary only
+  // Workers only.
+  bool worker = false;
+  int rank = -1;
+  std::string job_key;
+  uint64_t own_bytes = 0, symmetric_bytes = 0;
+};
+
+}  // namespace tandem::conformance

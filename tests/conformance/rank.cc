@@ -1,0 +1,207 @@
+#include "tests/conformance/rank.h"
+
+#include <cstring>
+
+#include "tests/conformance/compare.h"
+
+namespace tandem::conformance {
+namespace {
+
+using nlohmann::json;
+
+std::string HexOf(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// The first byte at which two arenas differ; their sizes are equal.
+std::string FirstDifference(const std::vector<std::byte>& before, const std::byte* after) {
+  size_t at = 0;
+  while (before[at] == after[at]) ++at;
+  return "byte " + std::to_string(at);
+}
+
+}  // namespace
+
+Status Rank::Start() {
+  ConnectOptions connect;
+  connect.runtime_dir = options_.runtime_dir;
+  connect.name = "conformance rank " + std::to_string(options_.rank);
+  connect.deadline = Milliseconds(30000);
+  TANDEM_ASSIGN_OR_RETURN(client_, Client::Connect(connect));
+  JoinOptions join;
+  join.job_key = options_.job_key;
+  join.name = "conformance";
+  join.world_size = options_.world;
+  join.rank = options_.rank;
+  join.deadline = options_.deadline;
+  join.launch_deadline = options_.deadline / 2;
+  TANDEM_ASSIGN_OR_RETURN(group_, client_->JoinGroup(join));
+  TANDEM_ASSIGN_OR_RETURN(device_, RankDevice::Create(client_->backend(), group_->gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(own_.memory, client_->AllocateRegistered(options_.own_bytes, group_->gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(symmetric_.memory,
+                          group_->Allocate({static_cast<int64_t>(options_.symmetric_bytes)}, DType::kU8));
+  TANDEM_ASSIGN_OR_RETURN(own_.mirror, device_->MakeMirror(*own_.memory));
+  TANDEM_ASSIGN_OR_RETURN(symmetric_.mirror, device_->MakeMirror(*symmetric_.memory));
+  TANDEM_ASSIGN_OR_RETURN(stream_, device_->MakeStream());
+  return Status::Ok();
+}
+
+Status Rank::End() {
+  TANDEM_RETURN_IF_ERROR(stream_->Synchronize(options_.deadline));
+  stream_.reset();
+  own_ = {};
+  symmetric_ = {};
+  TANDEM_RETURN_IF_ERROR(group_->Leave());
+  return client_->Detach();
+}
+
+json Rank::Run(const Case& test) {
+  json report = {{"status", "ok"}};
+  Status status = RunPlan(test, &report);
+  if (!status.ok()) {
+    report["status"] = "failed";
+    report["message"] = status.ToString();
+    // A broken group or a lost daemon serves no further case.
+    report["fatal"] = !client_->Check().ok() || !stream_->Synchronize(options_.deadline).ok();
+  }
+  return report;
+}
+
+bool Rank::OnOffer(Op op, Algorithm algorithm) const {
+  if (algorithm == Algorithm::kAuto) return true;
+  for (const Group::Offer& offer : group_->offers()) {
+    if (offer.op == op && offer.algorithm == algorithm) return offer.available;
+  }
+  return false;
+}
+
+Status Rank::JudgeRefusal(const Case& test, const Status& refusal) const {
+  const OpRequest& request = test.requests[static_cast<size_t>(options_.rank)];
+  const bool refused = refusal.code() == Code::kFailedPrecondition &&
+                       (refusal.detail().reason == "ALGORITHM_REFUSED" || refusal.detail().reason == "UNFUSED_REFUSED");
+  if (!refused) return refusal.WithContext("prepare");
+  if (!test.refusal.empty() || !OnOffer(request.op, request.algorithm)) return Status::Ok();
+  // What is built for some shapes only says so when it meets another.
+  if (request.algorithm == Algorithm::kNative || request.algorithm == Algorithm::kLowLatency) return Status::Ok();
+  return refusal.WithContext("on offer, and refused");
+}
+
+Status Rank::RunPlan(const Case& test, json* report) {
+  const auto rank = static_cast<size_t>(options_.rank);
+  const OpRequest& request = test.requests[rank];
+  const int number = prepared_++;
+  const uint64_t seed = Mix(options_.seed, static_cast<uint64_t>(number));
+  Result<std::shared_ptr<Plan>> prepared =
+      group_->Prepare("case" + std::to_string(number), request, options_.deadline);
+  if (!prepared.ok()) {
+    TANDEM_RETURN_IF_ERROR(JudgeRefusal(test, prepared.status()));
+    (*report)["status"] = "refused";
+    (*report)["message"] = prepared.status().message();
+    return Status::Ok();
+  }
+  Plan& plan = **prepared;
+  const PlanInfo& info = plan.info();
+  (*report)["algorithm"] = AlgorithmName(info.algorithm);
+  (*report)["deterministic"] = info.deterministic;
+  if (!test.refusal.empty()) return Internal("should have been refused: " + test.refusal);
+  if (!OnOffer(request.op, request.algorithm)) return Internal("not on offer, and planned all the same");
+  if (request.algorithm != Algorithm::kAuto && info.algorithm != request.algorithm) {
+    return Internal("runs by " + std::string(AlgorithmName(info.algorithm)) + ", which nobody asked for");
+  }
+  const bool fast = group_->topology_class() == "nvswitch" || group_->topology_class() == "full_mesh";
+  if (test.expected_choice != Algorithm::kAuto && fast && info.algorithm != test.expected_choice) {
+    return Internal("chose " + std::string(AlgorithmName(info.algorithm)) + ": " + info.reason);
+  }
+
+  TANDEM_ASSIGN_OR_RETURN(Layout layout, MakeLayout(test, options_.rank));
+  std::vector<Binding> bindings;
+  for (const Place& place : layout.places) {
+    bindings.push_back({place.symmetric ? symmetric_.memory.get() : own_.memory.get(), place.offset});
+  }
+  const AllInputs inputs = MakeInputs(test, seed);
+  const Image image = MakeImage(test, layout, inputs, options_.rank);
+  const Way ways[] = {Way::kStream,
+                      std::vector<Way>{Way::kStream, Way::kCaptured, Way::kDirect, Way::kStream}[Mix(seed, rank) % 4]};
+  std::vector<std::vector<std::byte>> first;
+  for (Way way : ways) {
+    std::memcpy(own_.mirror->data(), image.own.data(), image.own.size());
+    std::memcpy(symmetric_.mirror->data(), image.symmetric.data(), image.symmetric.size());
+    TANDEM_RETURN_IF_ERROR(Launch(plan, layout, bindings, way));
+    std::vector<std::vector<std::byte>> outputs(request.operands.size());
+    TANDEM_RETURN_IF_ERROR(Collect(test, layout, image, &outputs));
+    if (!first.empty() || request.operands.empty()) {
+      if (info.deterministic && outputs != first && !request.operands.empty()) return Internal("the second run differs from the first");
+      continue;
+    }
+    for (size_t slot = 0; slot < outputs.size(); ++slot) {
+      if (!IsOutput(request, static_cast<int>(slot), options_.rank)) continue;
+      const Expected expected = ComputeExpected(test, inputs, options_.rank, static_cast<int>(slot));
+      const std::string wrong =
+          CompareOutput(test, options_.rank, static_cast<int>(slot), info.roundings, expected, outputs[slot]);
+      if (!wrong.empty()) return Internal("slot " + std::to_string(slot) + ": " + wrong);
+      if (IsReplicated(request, static_cast<int>(slot))) {
+        (*report)["hashes"][std::to_string(slot)] = HexOf(HashOf(outputs[slot]));
+      }
+    }
+    first = std::move(outputs);
+  }
+  return plan.Release();
+}
+
+Status Rank::Upload(const Layout& layout) {
+  TANDEM_RETURN_IF_ERROR(own_.mirror->ToDevice(*stream_, 0, layout.own_bytes));
+  return symmetric_.mirror->ToDevice(*stream_, 0, layout.symmetric_bytes);
+}
+
+Status Rank::Download(const Layout& layout) {
+  TANDEM_RETURN_IF_ERROR(own_.mirror->ToHost(*stream_, 0, layout.own_bytes));
+  return symmetric_.mirror->ToHost(*stream_, 0, layout.symmetric_bytes);
+}
+
+Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way) {
+  std::unique_ptr<RankGraph> graph;
+  if (way == Way::kCaptured) TANDEM_RETURN_IF_ERROR(stream_->BeginCapture());
+  Status status = Upload(layout);
+  if (way == Way::kDirect) {
+    TANDEM_RETURN_IF_ERROR(status);
+    TANDEM_RETURN_IF_ERROR(stream_->Synchronize(options_.deadline));
+    TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan.LaunchDirect(bindings));
+    TANDEM_RETURN_IF_ERROR(plan.WaitLaunch(launch, options_.deadline).WithContext("direct launch"));
+  } else if (status.ok()) {
+    status = plan.Launch(stream_->ref(), bindings).WithContext("launch");
+  }
+  if (status.ok()) status = Download(layout);
+  if (way == Way::kCaptured) {
+    TANDEM_ASSIGN_OR_RETURN(graph, stream_->EndCapture());
+    TANDEM_RETURN_IF_ERROR(status);
+    status = stream_->Replay(*graph);
+  }
+  TANDEM_RETURN_IF_ERROR(stream_->Synchronize(options_.deadline).WithContext("synchronise"));
+  TANDEM_RETURN_IF_ERROR(status);
+  return plan.Wait(options_.deadline).WithContext("wait");
+}
+
+Status Rank::Collect(const Case& test, const Layout& layout, Image image,
+                     std::vector<std::vector<std::byte>>* outputs) const {
+  const OpRequest& request = test.requests[static_cast<size_t>(options_.rank)];
+  for (size_t slot = 0; slot < request.operands.size(); ++slot) {
+    if (!IsOutput(request, static_cast<int>(slot), options_.rank)) continue;
+    const Place& place = layout.places[slot];
+    const TensorSpec& spec = request.operands[slot].spec;
+    const RankMirror& mirror = place.symmetric ? *symmetric_.mirror : *own_.mirror;
+    (*outputs)[slot] = Gather(spec, mirror.data() + place.offset);
+    Scatter(spec, (*outputs)[slot], image.At(place));
+  }
+  for (auto [name, before, arena] : {std::tuple{"own", &image.own, &own_}, {"symmetric", &image.symmetric, &symmetric_}}) {
+    if (before->empty() || std::memcmp(before->data(), arena->mirror->data(), before->size()) == 0) continue;
+    std::string places;
+    for (const Place& place : layout.places) places += " " + std::string(place.symmetric ? "s" : "o") + std::to_string(place.offset);
+    return Internal("memory outside the outputs has changed: " + FirstDifference(*before, arena->mirror->data()) +
+                    " of the " + name + " arena; slots at" + places);
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::conformance

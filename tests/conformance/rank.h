@@ -1,0 +1,70 @@
+// File: rank.h
+//
+// One rank of a conformance run: a client of the daemon that runs the cases it is told to, checks its own outputs, and
+// tells what came out.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/device/rank_device.h"
+#include "tandem/client.h"
+#include "tests/conformance/layout.h"
+
+namespace tandem::conformance {
+
+struct RankOptions {
+  std::string runtime_dir, job_key;
+  int world = 1, rank = 0;
+  uint64_t seed = 1;
+  size_t own_bytes = 0, symmetric_bytes = 0;  // of the arenas
+  Milliseconds deadline{30000};               // for each step of a case
+};
+
+// Memory that cases lay their tensors out in, with its mirror.
+struct Arena {
+  std::shared_ptr<Memory> memory;
+  std::unique_ptr<RankMirror> mirror;
+};
+
+class Rank {
+ public:
+  explicit Rank(const RankOptions& options) : options_(options) {}
+  // Connects, joins, allocates.
+  Status Start();
+  // Runs a case: {"status": "ok" | "refused" | "failed", "message", "algorithm", "deterministic", "hashes": {slot: hex}}.
+  nlohmann::json Run(const Case& test);
+  Status End();
+
+  Group& group() { return *group_; }
+  RankDevice& device() { return *device_; }
+  const Arena& own() const { return own_; }
+  const Arena& symmetric() const { return symmetric_; }
+  const RankOptions& options() const { return options_; }
+
+ private:
+  // How a launch is made; ranks of one launch may differ.
+  enum class Way { kStream, kCaptured, kDirect };
+
+  Status RunPlan(const Case& test, nlohmann::json* report);
+  // Whether a refusal is right; OK if it is.
+  Status JudgeRefusal(const Case& test, const Status& refusal) const;
+  bool OnOffer(Op op, Algorithm algorithm) const;
+  Status Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way);
+  Status Upload(const Layout& layout);
+  Status Download(const Layout& layout);
+  // Checks that only outputs have changed; fills `outputs` by slot.
+  Status Collect(const Case& test, const Layout& layout, Image image, std::vector<std::vector<std::byte>>* outputs) const;
+
+  RankOptions options_;
+  std::shared_ptr<Client> client_;
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<RankDevice> device_;
+  Arena own_, symmetric_;
+  std::unique_ptr<RankStream> stream_;  // before the arenas' end: its work refers to them
+  int prepared_ = 0;                    // cases so far: the plan's key
+};
+
+}  // namespace tandem::conformance

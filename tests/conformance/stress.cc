@@ -1,0 +1,298 @@
+#include "tests/conformance/stress.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "tests/conformance/compare.h"
+#include "tests/conformance/matrix.h"
+
+namespace tandem::conformance {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kVariants = 3;        // operand sets of a plan, bound in turn
+constexpr int kStreams = 3;         // for launches; one more replays the graph
+constexpr int kBlock = 200;         // launches between two waits: fewer than a channel's ring holds
+constexpr int kBlocksPerCheck = 8;
+constexpr int kDelayOneIn = 400;    // launches before which one rank sleeps …
+constexpr int kDelayMicroseconds = 3000;  // … up to so long
+constexpr int kPoisonOneIn = 6;     // launches before which the operands are written anew
+
+// A plan with one set of operands.
+struct OperandSet {
+  Layout layout;
+  AllInputs inputs;
+  std::vector<Binding> bindings;
+  ArenaBytes begin, end;  // of its place in the arenas
+  bool launched = false;
+};
+struct StressPlan {
+  const Case* test = nullptr;
+  std::shared_ptr<Plan> plan;
+  std::vector<OperandSet> sets;
+  int stream = 0;
+  int launches = 0;
+};
+
+// Places one operand set behind another.
+void MoveBehind(Layout* layout, ArenaBytes* used) {
+  for (Place& place : layout->places) place.offset += place.symmetric ? used->symmetric : used->own;
+  const auto round = [](size_t bytes) { return (bytes + kGuardBytes - 1) / kGuardBytes * kGuardBytes; };
+  used->own += round(layout->own_bytes);
+  used->symmetric += round(layout->symmetric_bytes);
+}
+
+class Stress {
+ public:
+  Stress(Rank& rank, int launches)
+      : rank_(rank), launches_(launches), world_(rank.options().world), cases_(StressCases(world_)),
+        common_(Mix(rank.options().seed, 77)), own_(Mix(rank.options().seed, 1000 + rank.options().rank)) {}
+
+  Status Run(json* report) {
+    TANDEM_RETURN_IF_ERROR(Prepare());
+    const auto start = std::chrono::steady_clock::now();
+    for (int block = 0; made_ < launches_; ++block) {
+      TANDEM_RETURN_IF_ERROR(RunBlock());
+      if (block % kBlocksPerCheck == kBlocksPerCheck - 1) TANDEM_RETURN_IF_ERROR(Check());
+    }
+    TANDEM_RETURN_IF_ERROR(Check());
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    *report = {{"status", "ok"}, {"launches", made_}, {"seconds", seconds}, {"delays", delays_}, {"checks", checks_}};
+    graph_.reset();
+    for (StressPlan& plan : plans_) TANDEM_RETURN_IF_ERROR(plan.plan->Release());
+    return Status::Ok();
+  }
+
+ private:
+  int rank() const { return rank_.options().rank; }
+  Milliseconds deadline() const { return rank_.options().deadline; }
+
+  Status Prepare() {
+    ArenaBytes used;
+    for (size_t i = 0; i < cases_.size(); ++i) {
+      StressPlan& own = plans_.emplace_back();
+      own.test = &cases_[i];
+      // The last two are launched by the graph only.
+      own.stream = i + 2 >= cases_.size() ? kStreams : static_cast<int>(i) % kStreams;
+      Result<std::shared_ptr<Plan>> plan = rank_.group().Prepare(
+          "stress" + std::to_string(i), own.test->requests[static_cast<size_t>(rank())], deadline());
+      if (!plan.ok()) return plan.status().WithContext(own.test->name);
+      own.plan = *plan;
+      for (int variant = 0; variant < kVariants; ++variant) {
+        OperandSet& set = own.sets.emplace_back();
+        set.inputs = MakeInputs(*own.test, Mix(rank_.options().seed, i * kVariants + static_cast<size_t>(variant)));
+        TANDEM_ASSIGN_OR_RETURN(set.layout, MakeLayout(*own.test, rank()));
+        Image image = MakeImage(*own.test, set.layout, set.inputs, rank());
+        set.begin = used;
+        MoveBehind(&set.layout, &used);
+        set.end = used;
+        image_.own.resize(used.own, std::byte{0x5a});
+        image_.symmetric.resize(used.symmetric, std::byte{0x5a});
+        std::copy(image.own.begin(), image.own.end(), image_.own.begin() + static_cast<ptrdiff_t>(set.begin.own));
+        std::copy(image.symmetric.begin(), image.symmetric.end(),
+                  image_.symmetric.begin() + static_cast<ptrdiff_t>(set.begin.symmetric));
+        for (const Place& place : set.layout.places) {
+          const Arena& arena = place.symmetric ? rank_.symmetric() : rank_.own();
+          set.bindings.push_back({arena.memory.get(), place.offset});
+        }
+      }
+    }
+    for (int i = 0; i <= kStreams; ++i) {
+      TANDEM_ASSIGN_OR_RETURN(auto stream, rank_.device().MakeStream());
+      streams_.push_back(std::move(stream));
+    }
+    std::memcpy(rank_.own().mirror->data(), image_.own.data(), image_.own.size());
+    std::memcpy(rank_.symmetric().mirror->data(), image_.symmetric.data(), image_.symmetric.size());
+    TANDEM_RETURN_IF_ERROR(rank_.own().mirror->ToDevice(*streams_[0], 0, image_.own.size()));
+    TANDEM_RETURN_IF_ERROR(rank_.symmetric().mirror->ToDevice(*streams_[0], 0, image_.symmetric.size()));
+    TANDEM_RETURN_IF_ERROR(streams_[0]->Synchronize(deadline()));
+    return Capture();
+  }
+
+  // Three launches of the last two plans, the first of them with two operand sets.
+  Status Capture() {
+    RankStream& stream = *streams_[kStreams];
+    StressPlan &first = plans_[plans_.size() - 2], &second = plans_.back();
+    TANDEM_RETURN_IF_ERROR(stream.BeginCapture());
+    Status status = first.plan->Launch(stream.ref(), first.sets[0].bindings);
+    if (status.ok()) status = second.plan->Launch(stream.ref(), second.sets[1].bindings);
+    if (status.ok()) status = first.plan->Launch(stream.ref(), first.sets[2].bindings);
+    TANDEM_ASSIGN_OR_RETURN(graph_, stream.EndCapture());
+    first.sets[0].launched = second.sets[1].launched = first.sets[2].launched = true;
+    return status.WithContext("capture");
+  }
+
+  // What every stream is to do in this block, alike on all ranks; then the streams' turns, each rank's own.
+  Status RunBlock() {
+    std::vector<std::vector<uint64_t>> todo(kStreams + 1);
+    for (int i = 0; i < kBlock; ++i) {
+      const uint64_t draw = common_.Next();
+      todo[draw % 16 == 0 ? kStreams : draw / 16 % kStreams].push_back(common_.Next());
+    }
+    std::vector<size_t> next(todo.size(), 0);
+    for (int left = kBlock; left > 0; --left) {
+      size_t stream = static_cast<size_t>(own_.Below(kStreams + 1));
+      while (next[stream] == todo[stream].size()) stream = (stream + 1) % todo.size();
+      TANDEM_RETURN_IF_ERROR(RunOne(static_cast<int>(stream), Draw(todo[stream][next[stream]++])));
+    }
+    for (auto& stream : streams_) TANDEM_RETURN_IF_ERROR(stream->Synchronize(deadline()));
+    for (StressPlan& plan : plans_) {
+      TANDEM_RETURN_IF_ERROR(plan.plan->Wait(deadline()).WithContext(plan.test->name));
+    }
+    return Status::Ok();
+  }
+
+  Status RunOne(int stream, Draw draw) {
+    RankStream& own = *streams_[static_cast<size_t>(stream)];
+    if (draw.OneIn(kDelayOneIn)) {
+      ++delays_;
+      const std::chrono::microseconds length(draw.Below(kDelayMicroseconds));
+      if (draw.Below(world_) == rank()) {
+        TANDEM_RETURN_IF_ERROR(own.Enqueue([length] { std::this_thread::sleep_for(length); }));
+      }
+    }
+    if (stream == kStreams) {
+      made_ += 3;
+      return own.Replay(*graph_).WithContext("replay");
+    }
+    std::vector<StressPlan*> choice;
+    for (StressPlan& plan : plans_) {
+      if (plan.stream == stream) choice.push_back(&plan);
+    }
+    StressPlan& plan = *draw.Of(choice);
+    OperandSet& set = plan.sets[static_cast<size_t>(draw.Below(kVariants))];
+    bool anew = draw.OneIn(kPoisonOneIn);
+    for (const Operand& operand : plan.test->requests[0].operands) anew |= operand.alias_of >= 0;  // its input is gone
+    if (anew) TANDEM_RETURN_IF_ERROR(WriteAnew(own, set));
+    set.launched = true;
+    ++made_;
+    return plan.plan->Launch(own.ref(), set.bindings).WithContext(plan.test->name);
+  }
+
+  // The operand set as it was at the start, outputs poisoned, in stream order.
+  Status WriteAnew(RankStream& stream, const OperandSet& set) {
+    struct Part {
+      const Arena& arena;
+      const std::vector<std::byte>& image;
+      size_t begin, end;
+    };
+    for (const Part& part : {Part{rank_.own(), image_.own, set.begin.own, set.end.own},
+                             Part{rank_.symmetric(), image_.symmetric, set.begin.symmetric, set.end.symmetric}}) {
+      const size_t bytes = part.end - part.begin;
+      if (bytes == 0) continue;
+      const std::byte* from = part.image.data() + part.begin;
+      std::byte* to = part.arena.mirror->data() + part.begin;
+      TANDEM_RETURN_IF_ERROR(stream.Enqueue([from, to, bytes] { std::memcpy(to, from, bytes); }));
+      TANDEM_RETURN_IF_ERROR(part.arena.mirror->ToDevice(stream, part.begin, bytes));
+    }
+    return Status::Ok();
+  }
+
+  // All streams are idle. Compares every operand set that was launched, and everything outside the outputs.
+  Status Check() {
+    ++checks_;
+    TANDEM_RETURN_IF_ERROR(rank_.own().mirror->ToHost(*streams_[0], 0, image_.own.size()));
+    TANDEM_RETURN_IF_ERROR(rank_.symmetric().mirror->ToHost(*streams_[0], 0, image_.symmetric.size()));
+    TANDEM_RETURN_IF_ERROR(streams_[0]->Synchronize(deadline()));
+    Image expected = image_;
+    for (StressPlan& plan : plans_) {
+      for (OperandSet& set : plan.sets) {
+        if (!set.launched) continue;
+        const OpRequest& request = plan.test->requests[static_cast<size_t>(rank())];
+        for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
+          if (!IsOutput(request, slot, rank())) continue;
+          const Place& place = set.layout.places[static_cast<size_t>(slot)];
+          const Arena& arena = place.symmetric ? rank_.symmetric() : rank_.own();
+          const TensorSpec& spec = request.operands[static_cast<size_t>(slot)].spec;
+          const std::vector<std::byte> have = Gather(spec, arena.mirror->data() + place.offset);
+          const std::string wrong =
+              CompareOutput(*plan.test, rank(), slot, plan.plan->info().roundings,
+                            ComputeExpected(*plan.test, set.inputs, rank(), slot), have);
+          if (!wrong.empty()) {
+            return Internal(plan.test->name + ": slot " + std::to_string(slot) + " after " + std::to_string(made_) +
+                            " launches: " + wrong);
+          }
+          Scatter(spec, have, expected.At(place));
+        }
+      }
+    }
+    if (std::memcmp(expected.own.data(), rank_.own().mirror->data(), expected.own.size()) != 0 ||
+        std::memcmp(expected.symmetric.data(), rank_.symmetric().mirror->data(), expected.symmetric.size()) != 0) {
+      return Internal("memory outside the outputs has changed after " + std::to_string(made_) + " launches");
+    }
+    return Status::Ok();
+  }
+
+  Rank& rank_;
+  const int launches_, world_;
+  const std::vector<Case> cases_;
+  std::vector<StressPlan> plans_;
+  std::vector<std::unique_ptr<RankStream>> streams_;
+  std::unique_ptr<RankGraph> graph_;
+  Image image_;
+  Draw common_, own_;
+  int made_ = 0, delays_ = 0, checks_ = 0;
+};
+
+}  // namespace
+
+std::vector<Case> StressCases(int world) {
+  Matrix matrix(world, 1);
+  const auto add = [&matrix](Op op, Algorithm algorithm, std::vector<Operand> operands, Values values,
+                             int alias_of = -1) {
+    OpRequest request;
+    request.op = op;
+    request.algorithm = algorithm;
+    request.operands = std::move(operands);
+    if (alias_of >= 0) request.operands[1].alias_of = alias_of;
+    matrix.Add(request, {.values = values, .shift = 1});
+  };
+  using enum Algorithm;
+  const auto pair = [](DType dtype, int64_t in, int64_t out, bool symmetric) {
+    return std::vector<Operand>{MakeOperand(Role::kInput, dtype, {in}, symmetric),
+                                MakeOperand(Role::kOutput, dtype, {out}, symmetric)};
+  };
+  const auto product = [](int64_t rows, int64_t k, int64_t n, int64_t c_rows) {
+    return std::vector<Operand>{MakeOperand(Role::kA, DType::kF32, {rows, k}),
+                                MakeOperand(Role::kB, DType::kF32, {k, n}),
+                                MakeOperand(Role::kC, DType::kF32, {c_rows, n})};
+  };
+  add(Op::kAllReduce, kOneShot, pair(DType::kF32, 257, 257, false), Values::kExact);
+  add(Op::kAllReduce, kTwoShot, pair(DType::kBf16, 4099, 4099, true), Values::kExact, 0);
+  add(Op::kAllGather, kSm, pair(DType::kF16, 33, 33 * world, true), Values::kBits);
+  add(Op::kReduceScatter, kCopyEngine, pair(DType::kF32, 65 * world, 65, false), Values::kExact);
+  add(Op::kAllToAll, kNccl, pair(DType::kI32, 24 * world, 24 * world, false), Values::kBits);
+  add(Op::kBroadcast, kSm, pair(DType::kU8, 1001, 1001, true), Values::kBits);
+  add(Op::kAllGatherMatmul, kPipeline, product(16, 32, 24, 16 * world), Values::kExact);
+  add(Op::kMatmulReduceScatter, kRing, product(16 * world, 24, 40, 16), Values::kExact);
+  add(Op::kMatmulAllReduce, kTiledTwoShot, product(10, 24, 40, 10), Values::kExact);
+  add(Op::kAllGather, kCopyEngine, pair(DType::kI64, 700, 700 * world, false), Values::kBits);
+  add(Op::kBarrier, kDirect, {}, Values::kRandom);
+  // The last two: in the graph.
+  add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);
+  add(Op::kAllGatherMatmul, kRing, product(8, 16, 24, 8 * world), Values::kExact);
+  return matrix.Take();
+}
+
+Result<ArenaBytes> StressBytes(int world) {
+  ArenaBytes used;
+  for (const Case& test : StressCases(world)) {
+    for (int variant = 0; variant < kVariants; ++variant) {
+      TANDEM_ASSIGN_OR_RETURN(Layout layout, MakeLayout(test, world - 1));
+      MoveBehind(&layout, &used);
+    }
+  }
+  return used;
+}
+
+json RunStress(Rank& rank, int launches) {
+  json report;
+  Status status = Stress(rank, launches).Run(&report);
+  if (!status.ok()) report = {{"status", "failed"}, {"message", status.ToString()}};
+  return report;
+}
+
+}  // namespace tandem::conformance
