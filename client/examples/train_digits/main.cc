@@ -41,6 +41,8 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a tensor-parallel MLP on the UCI handwritten digits through Tandem");
   app.add_option("--runtime-dir", options.runtime_dir, "The daemon's folder (default: $TANDEM_RUNTIME_DIR or /run/tandem)");
+  app.add_option("--backend", options.backend, "Refuse a daemon with another backend")
+      ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--world", options.world_size, "Ranks")->check(CLI::Range(1, 8));
   app.add_option("--epochs", options.epochs)->check(CLI::Range(1, 1000));
   app.add_option("--seed", options.seed, "Of the split, the start and the order");

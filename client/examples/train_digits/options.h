@@ -12,6 +12,7 @@ namespace tandem::digits {
 
 struct Options {
   std::string runtime_dir;      // of the daemon; empty: the library's default
+  std::string backend;          // that the daemon must have; empty: any
   std::string data;             // digits.csv; empty: beside the sources, or in share/tandem of an installed tree
   std::string checkpoint_dir;   // empty: a temporary folder
   int world_size = 4;

@@ -1,41 +1,38 @@
 #include "client/examples/train_digits/parallel_model.h"
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 namespace tandem::digits {
 namespace {
 
 constexpr Milliseconds kStepDeadline{60000};
 
-double Microseconds() {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ParallelModel>> ParallelModel::Create(const std::shared_ptr<Client>& client,
                                                              const std::shared_ptr<Group>& group,
+                                                             const std::shared_ptr<RankDevice>& device,
                                                              const ModelShape& shape, uint64_t seed,
                                                              const AlgorithmChoice& choice,
                                                              const std::string& prefix) {
-  std::unique_ptr<ParallelModel> model(new ParallelModel(shape, group->rank()));
-  TANDEM_ASSIGN_OR_RETURN(model->stream_, HostStream::Create());
+  std::unique_ptr<ParallelModel> model(new ParallelModel(device, shape, group->rank()));
+  TANDEM_ASSIGN_OR_RETURN(model->stream_, device->MakeStream());
   TANDEM_RETURN_IF_ERROR(model->Allocate(client, group));
-  model->Initialize(seed);
+  TANDEM_RETURN_IF_ERROR(model->Initialize(seed));
   TANDEM_RETURN_IF_ERROR(model->Prepare(group, choice, prefix));
   return model;
 }
 
-void ParallelModel::Initialize(uint64_t seed) {
+Status ParallelModel::Initialize(uint64_t seed) {
   InitialParameters initial(shape_, seed);
   int cut = shape_.local_hidden();
-  std::memcpy(replicated_, initial.replicated.data(), initial.replicated.size() * sizeof(float));
-  MatrixMap(w1_, shape_.width, cut) = initial.w1.middleCols(rank_ * cut, cut);
-  MatrixMap(b1_, 1, cut) = initial.b1.middleCols(rank_ * cut, cut);
-  MatrixMap(w2_, cut, shape_.width) = initial.w2.middleRows(rank_ * cut, cut);
+  std::memcpy(replicated_.host, initial.replicated.data(), initial.replicated.size() * sizeof(float));
+  MatrixMap(w1_.host, shape_.width, cut) = initial.w1.middleCols(rank_ * cut, cut);
+  MatrixMap(b1_.host, 1, cut) = initial.b1.middleCols(rank_ * cut, cut);
+  MatrixMap(w2_.host, cut, shape_.width) = initial.w2.middleRows(rank_ * cut, cut);
   replicated_momentum_.assign(initial.replicated.size(), 0.0f);
   w1_momentum_.assign(static_cast<size_t>(shape_.width * cut), 0.0f);
   w2_momentum_ = w1_momentum_;
@@ -43,77 +40,101 @@ void ParallelModel::Initialize(uint64_t seed) {
   w1_gradient_ = w1_momentum_;
   w2_gradient_ = w2_momentum_;
   b1_gradient_ = b1_momentum_;
+  return UploadParameters();
 }
 
-Status ParallelModel::Compute(std::function<void()> work) { return stream_->Enqueue(std::move(work)); }
+Status ParallelModel::UploadParameters() {
+  for (const Tensor& tensor : Parameters()) {
+    TANDEM_RETURN_IF_ERROR(tensor.mirror->ToDevice(*stream_, tensor.offset(), tensor.bytes()));
+  }
+  return Status::Ok();
+}
+
+Status ParallelModel::Compute(std::initializer_list<Tensor> reads, std::function<void()> work,
+                              std::initializer_list<Tensor> writes) {
+  for (const Tensor& tensor : reads) {
+    TANDEM_RETURN_IF_ERROR(tensor.mirror->ToHost(*stream_, tensor.offset(), tensor.bytes()));
+  }
+  TANDEM_RETURN_IF_ERROR(stream_->Enqueue(std::move(work)));
+  for (const Tensor& tensor : writes) {
+    TANDEM_RETURN_IF_ERROR(tensor.mirror->ToDevice(*stream_, tensor.offset(), tensor.bytes()));
+  }
+  return Status::Ok();
+}
 
 Status ParallelModel::Launch(PlanIndex index) {
   TimedPlan& timed = plans_[index];
-  double* start = &launch_start_[index];
-  TANDEM_RETURN_IF_ERROR(stream_->Enqueue([start] { *start = Microseconds(); }));
-  TANDEM_RETURN_IF_ERROR(timed.plan->Launch(stream_.get(), timed.bindings).WithContext(timed.name));
-  return stream_->Enqueue([start, &timed] { timed.microseconds.push_back(Microseconds() - *start); });
+  TANDEM_RETURN_IF_ERROR(stream_->Record(*timed.start));
+  TANDEM_RETURN_IF_ERROR(timed.plan->Launch(stream_->ref(), timed.bindings).WithContext(timed.name));
+  timed.launched = true;
+  return stream_->Record(*timed.end);
 }
 
 Status ParallelModel::EnqueueForward(const Batch& batch, StepResult* result) {
   int m = shape_.local_rows(), rows = shape_.rows(), cut = shape_.local_hidden(), width = shape_.width;
-  TANDEM_RETURN_IF_ERROR(Compute([this, &batch, m, width] {
-    ReplicatedView p(replicated_, shape_);
-    MatrixMap(h_, m, width) = (batch.x * p.w0).rowwise() + p.b0.row(0);
-  }));
+  TANDEM_RETURN_IF_ERROR(Compute({}, [this, &batch, m, width] {
+    ReplicatedView p(replicated_.host, shape_);
+    MatrixMap(h_.host, m, width) = (batch.x * p.w0).rowwise() + p.b0.row(0);
+  }, {h_}));
   TANDEM_RETURN_IF_ERROR(Launch(kUp));
   TANDEM_RETURN_IF_ERROR(
-      Compute([this, rows, cut] { Gelu(ConstMatrixMap(z_, rows, cut), MatrixMap(a_, rows, cut)); }));
+      Compute({z_}, [this, rows, cut] { Gelu(ConstMatrixMap(z_.host, rows, cut), MatrixMap(a_.host, rows, cut)); }, {a_}));
   TANDEM_RETURN_IF_ERROR(Launch(kDown));
-  return Compute([this, &batch, m, width, result] {
-    ReplicatedView p(replicated_, shape_);
-    y_ = MatrixMap(h_, m, width) + MatrixMap(block_, m, width);
+  return Compute({block_}, [this, &batch, m, width, result] {
+    ReplicatedView p(replicated_.host, shape_);
+    y_ = MatrixMap(h_.host, m, width) + MatrixMap(block_.host, m, width);
     logits_ = (y_ * p.wh).rowwise() + p.bh.row(0);
     SoftmaxLoss(logits_, batch, &d_logits_, &result->loss_sum, &result->correct);
-  });
+  }, {});
 }
 
 Status ParallelModel::EnqueueBackward(const Batch& batch) {
   int m = shape_.local_rows(), rows = shape_.rows(), cut = shape_.local_hidden(), width = shape_.width;
-  TANDEM_RETURN_IF_ERROR(Compute([this, m, width] {
-    ReplicatedView p(replicated_, shape_), g(bucket_, shape_);
+  TANDEM_RETURN_IF_ERROR(Compute({}, [this, m, width] {
+    ReplicatedView p(replicated_.host, shape_), g(bucket_.host, shape_);
     g.wh = y_.transpose() * d_logits_;
     g.bh = d_logits_.colwise().sum();
-    MatrixMap dy(dy_, m, width);
+    MatrixMap dy(dy_.host, m, width);
     dy = d_logits_ * p.wh.transpose();
     g.b2 = dy.colwise().sum();
-  }));
+  }, {dy_}));
   TANDEM_RETURN_IF_ERROR(Launch(kDownGrad));
-  TANDEM_RETURN_IF_ERROR(Compute([this, rows, cut, width] {
-    ConstMatrixMap dy(reinterpret_cast<const float*>(gathered_dy_->data()), rows, width);
-    ConstMatrixMap h(reinterpret_cast<const float*>(gathered_h_->data()), rows, width);
-    MatrixMap(w2_gradient_.data(), cut, width) = MatrixMap(a_, rows, cut).transpose() * dy;
-    MatrixMap dz(dz_, rows, cut);
-    GeluBackward(ConstMatrixMap(z_, rows, cut), ConstMatrixMap(da_, rows, cut), dz);
+  TANDEM_RETURN_IF_ERROR(Compute({all_dy_, all_h_, da_}, [this, rows, cut, width] {
+    ConstMatrixMap dy(all_dy_.host, rows, width);
+    ConstMatrixMap h(all_h_.host, rows, width);
+    MatrixMap(w2_gradient_.data(), cut, width) = MatrixMap(a_.host, rows, cut).transpose() * dy;
+    MatrixMap dz(dz_.host, rows, cut);
+    GeluBackward(ConstMatrixMap(z_.host, rows, cut), ConstMatrixMap(da_.host, rows, cut), dz);
     MatrixMap(w1_gradient_.data(), width, cut) = h.transpose() * dz;
     MatrixMap(b1_gradient_.data(), 1, cut) = dz.colwise().sum();
-  }));
+  }, {dz_}));
   TANDEM_RETURN_IF_ERROR(Launch(kUpGrad));
-  return Compute([this, &batch, m, width] {
-    ReplicatedView g(bucket_, shape_);
-    Matrix dh = MatrixMap(dy_, m, width) + MatrixMap(dh_, m, width);
+  return Compute({dh_}, [this, &batch, m, width] {
+    ReplicatedView g(bucket_.host, shape_);
+    Matrix dh = MatrixMap(dy_.host, m, width) + MatrixMap(dh_.host, m, width);
     g.w0 = batch.x.transpose() * dh;
     g.b0 = dh.colwise().sum();
-  });
+  }, {});
 }
 
 Result<StepResult> ParallelModel::Finish(const StepResult& local) {
   auto tail = static_cast<size_t>(shape_.replicated());
   // The loss and the count of right answers ride at the end of the gradients' all-reduce.
-  TANDEM_RETURN_IF_ERROR(Compute([this, tail, &local] {
-    bucket_[tail] = static_cast<float>(local.loss_sum);
-    bucket_[tail + 1] = static_cast<float>(local.correct);
-  }));
+  TANDEM_RETURN_IF_ERROR(Compute({}, [this, tail, &local] {
+    bucket_.host[tail] = static_cast<float>(local.loss_sum);
+    bucket_.host[tail + 1] = static_cast<float>(local.correct);
+  }, {bucket_}));
   TANDEM_RETURN_IF_ERROR(Launch(kGradients));
+  TANDEM_RETURN_IF_ERROR(bucket_.mirror->ToHost(*stream_, bucket_.offset(), bucket_.bytes()));
   Status synchronized = stream_->Synchronize(kStepDeadline);
   for (TimedPlan& timed : plans_) TANDEM_RETURN_IF_ERROR(timed.plan->Wait(kStepDeadline).WithContext(timed.name));
   TANDEM_RETURN_IF_ERROR(synchronized);
-  return StepResult{bucket_[tail], static_cast<int>(bucket_[tail + 1])};
+  for (TimedPlan& timed : plans_) {
+    if (!std::exchange(timed.launched, false)) continue;
+    TANDEM_ASSIGN_OR_RETURN(double microseconds, timed.end->MicrosecondsSince(*timed.start));
+    timed.microseconds.push_back(microseconds);
+  }
+  return StepResult{bucket_.host[tail], static_cast<int>(bucket_.host[tail + 1])};
 }
 
 // A failed Launch leaves work on the stream that refers to the step's locals, so every way out drains the stream first.
@@ -130,7 +151,7 @@ Result<StepResult> ParallelModel::TrainStep(const Batch& batch) {
     TANDEM_RETURN_IF_ERROR(stream_->Synchronize(kStepDeadline));
     return result;
   }
-  Update();
+  TANDEM_RETURN_IF_ERROR(Update());
   return result;
 }
 
@@ -142,21 +163,14 @@ Result<StepResult> ParallelModel::EvaluateStep(const Batch& batch) {
   return result;
 }
 
-std::array<std::pair<float*, size_t>, 4> ParallelModel::Parameters() {
-  auto shard = static_cast<size_t>(shape_.width * shape_.local_hidden());
-  return {{{replicated_, static_cast<size_t>(shape_.replicated())},
-           {w1_, shard},
-           {b1_, static_cast<size_t>(shape_.local_hidden())},
-           {w2_, shard}}};
-}
-
-void ParallelModel::Update() {
+Status ParallelModel::Update() {
   auto parameters = Parameters();
-  const float* gradients[] = {bucket_, w1_gradient_.data(), b1_gradient_.data(), w2_gradient_.data()};
+  const float* gradients[] = {bucket_.host, w1_gradient_.data(), b1_gradient_.data(), w2_gradient_.data()};
   float* momenta[] = {replicated_momentum_.data(), w1_momentum_.data(), b1_momentum_.data(), w2_momentum_.data()};
   for (size_t i = 0; i < parameters.size(); ++i) {
-    SgdStep(parameters[i].first, gradients[i], momenta[i], parameters[i].second, kLearningRate, kMomentum);
+    SgdStep(parameters[i].host, gradients[i], momenta[i], parameters[i].count, kLearningRate, kMomentum);
   }
+  return UploadParameters();
 }
 
 Status ParallelModel::Save(const std::string& path) const {
@@ -166,7 +180,7 @@ Status ParallelModel::Save(const std::string& path) const {
     auto write = [&file](const float* data, size_t count) {
       file.write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(count * sizeof(float)));
     };
-    for (auto [data, count] : const_cast<ParallelModel*>(this)->Parameters()) write(data, count);
+    for (const Tensor& tensor : Parameters()) write(tensor.host, tensor.count);
     for (const auto* momentum : {&replicated_momentum_, &w1_momentum_, &b1_momentum_, &w2_momentum_}) {
       write(momentum->data(), momentum->size());
     }
@@ -181,12 +195,12 @@ Status ParallelModel::Load(const std::string& path) {
   auto read = [&file](float* data, size_t count) {
     file.read(reinterpret_cast<char*>(data), static_cast<std::streamsize>(count * sizeof(float)));
   };
-  for (auto [data, count] : Parameters()) read(data, count);
+  for (const Tensor& tensor : Parameters()) read(tensor.host, tensor.count);
   for (auto* momentum : {&replicated_momentum_, &w1_momentum_, &b1_momentum_, &w2_momentum_}) {
     read(momentum->data(), momentum->size());
   }
   if (!file) return NotFound("cannot read the checkpoint " + path);
-  return Status::Ok();
+  return UploadParameters();
 }
 
 Status ParallelModel::Release() {

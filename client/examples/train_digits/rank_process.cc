@@ -52,6 +52,7 @@ Result<std::unique_ptr<RankProcess>> RankProcess::Start(const Options& options, 
   ::posix_spawn_file_actions_adddup2(&actions, child_in.get(), kWorkerIn);
   ::posix_spawn_file_actions_adddup2(&actions, child_out.get(), kWorkerOut);
   std::vector<std::string> arguments = Arguments(options, rank, resume_epoch);
+  if (!options.backend.empty()) arguments.push_back("--backend=" + options.backend);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/device/rank_device.h"
 #include "tandem/client.h"
 
 namespace tandem::digits {
@@ -21,6 +22,7 @@ struct SweepRow {
 
 // fp32 sums of small integers, so that the right answer is exact whatever the order.
 Result<std::vector<SweepRow>> SweepAllReduce(const std::shared_ptr<Client>& client,
-                                             const std::shared_ptr<Group>& group);
+                                             const std::shared_ptr<Group>& group,
+                                             const std::shared_ptr<RankDevice>& device);
 
 }  // namespace tandem::digits

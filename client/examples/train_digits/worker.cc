@@ -55,6 +55,9 @@ class Worker {
     connect.runtime_dir = options_.runtime_dir;
     connect.name = "train-digits rank " + std::to_string(options_.rank);
     TANDEM_ASSIGN_OR_RETURN(client_, Client::Connect(connect));
+    if (!options_.backend.empty() && options_.backend != client_->backend()) {
+      return FailedPrecondition("the daemon's backend is " + client_->backend() + ", not " + options_.backend);
+    }
     int epoch = options_.resume_epoch;
     for (;;) {
       Status status = Join(epoch);
@@ -90,8 +93,9 @@ class Worker {
     join.world_size = options_.world_size;
     join.rank = options_.rank;
     TANDEM_ASSIGN_OR_RETURN(group_, client_->JoinGroup(join));
+    TANDEM_ASSIGN_OR_RETURN(device_, RankDevice::Create(client_->backend(), group_->gpu_uuid()));
     TANDEM_ASSIGN_OR_RETURN(
-        model_, ParallelModel::Create(client_, group_, options_.shape, options_.seed, AlgorithmChoice{}, "main/"));
+        model_, ParallelModel::Create(client_, group_, device_, options_.shape, options_.seed, AlgorithmChoice{}, "main/"));
     if (resume_epoch > 0) TANDEM_RETURN_IF_ERROR(model_->Load(Checkpoint(resume_epoch)));
     Send({{"event", "joined"}, {"topology_class", group_->topology_class()}, {"links", group_->link_counts()},
           {"backend", client_->backend()}, {"incarnation", group_->incarnation()},
@@ -181,7 +185,7 @@ class Worker {
       std::string prefix = "variant" + std::to_string(index++) + "/";
       TANDEM_ASSIGN_OR_RETURN(
           std::unique_ptr<ParallelModel> model,
-          ParallelModel::Create(client_, group_, options_.shape, options_.seed, choice, prefix));
+          ParallelModel::Create(client_, group_, device_, options_.shape, options_.seed, choice, prefix));
       auto start = std::chrono::steady_clock::now();
       TANDEM_ASSIGN_OR_RETURN(double loss, TrainEpoch(model.get(), 1, false));
       double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -193,7 +197,7 @@ class Worker {
 
   Status Sweep() {
     json rows = json::array();
-    TANDEM_ASSIGN_OR_RETURN(std::vector<SweepRow> sweep, SweepAllReduce(client_, group_));
+    TANDEM_ASSIGN_OR_RETURN(std::vector<SweepRow> sweep, SweepAllReduce(client_, group_, device_));
     for (const SweepRow& row : sweep) {
       rows.push_back({{"bytes", row.bytes}, {"algorithm", AlgorithmName(row.algorithm)}, {"reason", row.reason},
                       {"median_us", row.median_us}, {"wrong", row.wrong}});
@@ -208,6 +212,7 @@ class Worker {
   Dataset dataset_;
   std::shared_ptr<Client> client_;
   std::shared_ptr<Group> group_;
+  std::shared_ptr<RankDevice> device_;
   std::unique_ptr<ParallelModel> model_;
 };
 
