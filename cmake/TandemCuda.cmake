@@ -47,11 +47,15 @@ function(tandem_cuda_objects output)
   foreach(architecture ${TANDEM_CUDA_ARCHITECTURES})
     list(APPEND targets "-gencode=arch=compute_${architecture},code=sm_${architecture}")
   endforeach()
+  set(launcher "")
+  if(TANDEM_CCACHE)
+    set(launcher "${TANDEM_CCACHE}")
+  endif()
   foreach(source ${ARGN})
     get_filename_component(name "${source}" NAME_WE)
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.cu.o")
     add_custom_command(OUTPUT "${object}"
-      COMMAND "${TANDEM_NVCC}" -ccbin "${CMAKE_CXX_COMPILER}" -std=c++20 -O3 ${targets} "-I${CMAKE_SOURCE_DIR}"
+      COMMAND ${launcher} "${TANDEM_NVCC}" -ccbin "${CMAKE_CXX_COMPILER}" -std=c++20 -O3 ${targets} "-I${CMAKE_SOURCE_DIR}"
         "-I${CMAKE_SOURCE_DIR}/common/include" "-I${TANDEM_CUDA_INCLUDE}" -Xcompiler=-fPIC,-Wall -Werror=all-warnings
         -MD -MF "${object}.d" -c "${CMAKE_CURRENT_SOURCE_DIR}/${source}" -o "${object}"
       DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${source}" DEPFILE "${object}.d"

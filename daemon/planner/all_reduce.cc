@@ -4,6 +4,7 @@
 #include <array>
 
 #include "daemon/planner/families.h"
+#include "daemon/planner/low_latency.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -163,17 +164,19 @@ Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
 
 Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
   Builder builder(problem.world_size, 1);
+  const int shots = algorithm == Algorithm::kLowLatency ? LowLatencyShots(problem) : 1;
   for (int r = 0; r < problem.world_size; ++r) {
     builder.BeginCollective(r, 0, algorithm, Op::kAllReduce, problem.Slot(r, problem.slots.input),
-                            problem.Slot(r, problem.slots.output), problem.request->reduce_op);
+                            problem.Slot(r, problem.slots.output), problem.request->reduce_op, shots);
   }
   plan->reduction_order = "rank order, fp32";
   plan->roundings = 1;
   // What travels is the inputs themselves, and sums that are final: fp32 on the wire would change nothing.
   plan->wire_type = DTypeName(problem.Slot(0, problem.slots.input).dtype);
-  if (algorithm == Algorithm::kOneShot) {
+  const bool packets = algorithm == Algorithm::kLowLatency;
+  if (algorithm == Algorithm::kOneShot || (packets && shots == 1)) {
     OneShot(problem, &builder);
-  } else if (algorithm == Algorithm::kTwoShot) {
+  } else if (algorithm == Algorithm::kTwoShot || packets) {
     TwoShot(problem, &builder);
   } else {
     TANDEM_RETURN_IF_ERROR(HybridCubeMeshShots(problem, &builder));

@@ -153,7 +153,7 @@ void Builder::AwaitStarts(int rank, int lane) {
 }
 
 void Builder::BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out,
-                              ReduceOp reduce_op) {
+                              ReduceOp reduce_op, int shots) {
   RankState& state = ranks_[rank];
   state.collective = CollectiveStep{};
   state.collective.algorithm = algorithm;
@@ -161,6 +161,7 @@ void Builder::BeginCollective(int rank, int lane, Algorithm algorithm, Op op, Vi
   state.collective.in = std::move(in);
   state.collective.out = std::move(out);
   state.collective.reduce_op = reduce_op;
+  state.collective.shots = static_cast<uint8_t>(shots);
   state.expansion.clear();
   state.collective_lane = lane;
 }

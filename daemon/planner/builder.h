@@ -71,7 +71,8 @@ class Builder {
   void AwaitStarts(int rank, int lane);
 
   // Between these two, steps of `rank` become the expansion of one CollectiveStep on `lane`.
-  void BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out, ReduceOp reduce_op);
+  void BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out, ReduceOp reduce_op,
+                       int shots = 1);
   void EndCollective(int rank);
 
   // The index of the last step of `lane`, or kNone.

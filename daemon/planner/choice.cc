@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/planner/cost_model.h"
+#include "daemon/planner/low_latency.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -46,8 +47,10 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
   }
   switch (algorithm) {
     case Algorithm::kNccl: return nccl ? "" : "NCCL is not available";
-    case Algorithm::kNative:
     case Algorithm::kLowLatency:
+      if (std::string why = WhyNoPackets(problem); !why.empty()) return why;
+      break;
+    case Algorithm::kNative:
       return problem.group->native_kernels ? "its kernel is not part of this build"
                                            : "needs the CUDA backend's native kernels (Hopper)";
     case Algorithm::kHybridCubeMesh:

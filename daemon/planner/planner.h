@@ -21,7 +21,8 @@ namespace tandem::plan {
 // What the planner may assume of the engines of a group.
 struct GroupContext {
   Topology topology;  // of the group's GPUs in rank order; its size is the world size
-  bool native_kernels = false;       // CUDA, Hopper: kNative, kLowLatency
+  bool native_kernels = false;       // CUDA, Hopper: kNative
+  bool packet_kernels = false;       // CUDA: kLowLatency
   bool nccl = true;                  // NCCL or its stand-in can be used
   // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.
   double link_gbps = 0;              // GB/s a GPU sends to its peers; 0: built in

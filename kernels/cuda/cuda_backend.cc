@@ -5,6 +5,7 @@
 #include "kernels/cuda/collective_plan.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/dense_operands.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/driver/cublas_lt.h"
 #include "kernels/cuda/driver/nccl_library.h"
@@ -84,7 +85,7 @@ class CudaBackend : public Backend {
   Status Health() override { return device_->Health(); }
   int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
   bool HasCollective(const CollectiveArgs& args) const override { return TakesCollective(args); }
-  Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(args); }
+  Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
   Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }
   Status StoreWord(Word* word, uint64_t value) override { return words_->Store(word, value); }

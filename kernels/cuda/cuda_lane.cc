@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/collective_plan.h"
 #include "kernels/cuda/copy_plan.h"
+#include "kernels/cuda/dense_operands.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/host/reduce.h"
@@ -74,7 +75,15 @@ Status CudaLane::Matmul(const MatmulArgs& args) {
   if (workspace_.data() == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulWorkspaceBytes));
   }
-  return chooser_->Enqueue(args, workspace_.data(), stream_);
+  DenseProduct dense = MakeDense(args);
+  if (dense.scratch_bytes == 0) return chooser_->Enqueue(args, workspace_.data(), stream_);
+  if (transposed_.bytes() < dense.scratch_bytes) {
+    // Work of the lane may still read the smaller one: it is kept.
+    if (transposed_.data() != nullptr) outgrown_.push_back(std::move(transposed_));
+    TANDEM_ASSIGN_OR_RETURN(transposed_, VmmAllocation::Create(device_, dense.scratch_bytes));
+  }
+  TANDEM_RETURN_IF_ERROR(EnqueueCopies(&dense, transposed_.data(), stream_));
+  return chooser_->Enqueue(dense.args, workspace_.data(), stream_);
 }
 
 Status CudaLane::Reduce(const ReduceArgs& args) {

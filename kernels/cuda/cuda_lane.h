@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_device.h"
@@ -54,6 +55,8 @@ class CudaLane : public Lane {
   std::shared_ptr<MatmulChooser> chooser_;
   CUstream stream_ = nullptr;
   VmmAllocation workspace_;  // of products; made by the first
+  VmmAllocation transposed_;  // copies of fp8 operands, of the largest product that needed them
+  std::vector<VmmAllocation> outgrown_;
 };
 
 }  // namespace tandem::cuda

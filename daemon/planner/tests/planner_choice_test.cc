@@ -76,7 +76,7 @@ TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kTwoShot), HasSubstr("above its bound of 10 MiB"));
   EXPECT_EQ(ReasonAgainst(plan, Algorithm::kHybridCubeMesh),
             "needs a hybrid cube mesh; this group is nvswitch");
-  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kLowLatency), HasSubstr("native kernels"));
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kLowLatency), HasSubstr("CUDA backend's kernels"));
   for (const RefusedAlgorithm& refused : plan.refused) {
     const bool can_run = refused.algorithm == Algorithm::kOneShot || refused.algorithm == Algorithm::kTwoShot;
     EXPECT_EQ(refused.predicted_us > 0, can_run) << AlgorithmName(refused.algorithm);
@@ -100,9 +100,9 @@ TEST(AskedAlgorithm, OverridesBoundsButNotImpossibility) {
   request.algorithm = Algorithm::kLowLatency;
   GroupContext hopper = SwitchGroup(2);
   EXPECT_THAT(PlanOf(request, hopper).status().message(),
-              HasSubstr("needs the CUDA backend's native kernels"));
-  hopper.native_kernels = true;
-  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("not part of this build"));
+              HasSubstr("needs the CUDA backend's kernels"));
+  hopper.packet_kernels = true;
+  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("is above its bound of 128 KiB"));
 }
 
 TEST(AskedAlgorithm, MustBelongToTheOperation) {

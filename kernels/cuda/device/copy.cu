@@ -12,6 +12,7 @@ namespace tandem::cuda {
 Status CopyKernelsLoad();
 Status ReduceKernelsLoad();
 Status MatmulKernelsLoad();
+Status TransposeKernelsLoad();
 
 namespace {
 
@@ -125,6 +126,7 @@ Status LoadKernels() {
   TANDEM_RETURN_IF_ERROR(CopyKernelsLoad());
   TANDEM_RETURN_IF_ERROR(ReduceKernelsLoad());
   TANDEM_RETURN_IF_ERROR(MatmulKernelsLoad());
+  TANDEM_RETURN_IF_ERROR(TransposeKernelsLoad());
   return CollectiveKernelsLoad();
 }
 

@@ -82,6 +82,10 @@ struct MatmulLaunch {
 };
 Status LaunchMatmul(const MatmulLaunch& matmul, CUstream_st* stream);
 
+// out[c * out_pitch + r] = in[r * in_pitch + c], bytes.
+Status LaunchTransposeBytes(const void* in, void* out, int64_t rows, int64_t columns, int64_t in_pitch,
+                            int64_t out_pitch, CUstream_st* stream);
+
 // Fills `count` elements with random values in [-1, 1); for the trials of a product's candidates.
 Status LaunchRandom(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);
 

@@ -1,0 +1,110 @@
+// The product's kernel templates with probes, for u32 sums of up to 8 ranks.
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device/packets.cuh"
+#include "tests/gpu/collective_probes.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr uint32_t kMostDelayNs = 20'000;
+
+__host__ __device__ uint32_t Hash(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return static_cast<uint32_t>(x ^ (x >> 31));
+}
+
+template <bool kFlagFirst, bool kStale>
+struct DelayProbe {
+  static constexpr bool kFlagBeforeData = kFlagFirst;
+  static constexpr bool kStaleEpoch = kStale;
+  // One block in four pauses, in a random launch, for a random time.
+  __device__ static void BeforeSignal(uint64_t epoch, int word) {
+    uint64_t timer = GlobalTimerNs();
+    uint32_t hash = Hash(epoch * 8191 + blockIdx.x * 127 + static_cast<uint64_t>(word) + (timer << 20));
+    if (hash % 4 != 0) return;
+    uint64_t until = timer + (hash >> 8) % kMostDelayNs;
+    while (GlobalTimerNs() < until) {
+    }
+  }
+};
+
+__device__ uint32_t Value(int rank, uint64_t epoch, int64_t i) {
+  return Hash((epoch * 8 + static_cast<uint64_t>(rank)) * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(i));
+}
+
+__global__ void Fill(uint32_t* data, int64_t count, int rank, uint64_t epoch) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    data[i] = Value(rank, epoch, i);
+  }
+}
+
+__global__ void CheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
+                         uint64_t* errors) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    uint32_t sum = 0;
+    for (int rank = 0; rank < world; ++rank) sum += Value(rank, epoch, first + i);
+    if (data[i] != sum) atomicAdd(reinterpret_cast<unsigned long long*>(errors), 1ull);
+  }
+}
+
+using Right = DelayProbe<false, false>;
+using FlagFirst = DelayProbe<true, false>;
+using Stale = DelayProbe<false, true>;
+
+template <typename Launch, typename Kernel>
+Status Run(Kernel kernel, const Launch& launch, CUstream_st* stream) {
+  kernel<<<static_cast<unsigned>(launch.blocks), kCollectiveThreads, 0, stream>>>(launch);
+  return LaunchStatus("a probe");
+}
+
+template <typename Probe>
+PacketKernels<NoProbe>::Kernel PacketProbe(PacketShape shape) {
+  if (shape == PacketShape::kTwoShot) return &RunPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>;
+  return &RunPackets<uint32_t, 8, PacketShape::kSum, Probe>;
+}
+
+}  // namespace
+
+Status LaunchPhasesWithDelays(const PhasesLaunch& launch, Fault fault, CUstream_st* stream) {
+  switch (fault) {
+    case Fault::kNone: return Run(&RunPhases<uint32_t, 8, Right>, launch, stream);
+    case Fault::kFlagBeforeData: return Run(&RunPhases<uint32_t, 8, FlagFirst>, launch, stream);
+    case Fault::kStaleEpoch: return Run(&RunPhases<uint32_t, 8, Stale>, launch, stream);
+  }
+  return InvalidArgument("fault");
+}
+
+Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstream_st* stream) {
+  if (fault == Fault::kStaleEpoch) return Run(PacketProbe<Stale>(launch.shape), launch, stream);
+  return Run(PacketProbe<Right>(launch.shape), launch, stream);
+}
+
+Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream) {
+  Fill<<<32, 256, 0, stream>>>(data, count, rank, epoch);
+  return LaunchStatus("Fill");
+}
+
+Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch, uint64_t* errors,
+                      CUstream_st* stream) {
+  CheckSum<<<32, 256, 0, stream>>>(data, count, first, world, epoch, errors);
+  return LaunchStatus("CheckSum");
+}
+
+Status LoadProbes() {
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(&Fill), reinterpret_cast<const void*>(&CheckSum),
+        reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Right>),
+        reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, FlagFirst>),
+        reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Stale>),
+        reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kSum)),
+        reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kTwoShot)),
+        reinterpret_cast<const void*>(PacketProbe<Stale>(PacketShape::kSum)),
+        reinterpret_cast<const void*>(PacketProbe<Stale>(PacketShape::kTwoShot))}) {
+    TANDEM_RETURN_IF_ERROR(LoadKernel("a probe", kernel));
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::cuda

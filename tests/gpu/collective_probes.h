@@ -1,0 +1,27 @@
+// File: collective_probes.h
+//
+// Collective kernels with delays and planted faults, and kernels that make and check data that is new in each launch.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/collective.h"
+
+namespace tandem::cuda {
+
+enum class Fault { kNone, kFlagBeforeData, kStaleEpoch };
+
+// The launch with random pauses before its signals, of up to 20 us, on some blocks; u32 sums only.
+Status LaunchPhasesWithDelays(const PhasesLaunch& launch, Fault fault, CUstream_st* stream);
+Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstream_st* stream);
+
+// data[i] = a hash of rank, epoch and i.
+Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream);
+// Adds to *errors the i for which data[i] is not the sum of all ranks' fills; `first` is added to i.
+Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch, uint64_t* errors,
+                      CUstream_st* stream);
+
+// Loads them all: the first launch of a kernel may wait for the whole context.
+Status LoadProbes();
+
+}  // namespace tandem::cuda

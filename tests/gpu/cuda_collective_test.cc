@@ -1,0 +1,425 @@
+// Collectives as one kernel a rank: every operation, type, size and place against a reference, bit by bit; words and
+// packets under random delays; ends by abort; and faults planted to show that these tests can fail. Worlds of up to eight
+// ranks: more ranks than GPUs share them, with so few blocks that all fit together.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "kernels/cuda/collective_plan.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/host/reduce.h"
+#include "tests/gpu/collective_probes.h"
+#include "tests/gpu/cuda_machine.h"
+#include "tests/gpu/kernel_group.h"
+
+namespace tandem::engine {
+namespace {
+
+// One block of the widest kernel fills an SM.
+constexpr int kBlocksPerGpu = 120;
+
+TestMachine& Machine() {
+  static TestMachine* machine = MakeCudaMachine(plan::kMaxWorldSize, size_t{128} << 20).release();
+  return *machine;
+}
+
+plan::GroupContext Context(int world, bool cube_mesh = false) {
+  plan::GroupContext context;
+  context.topology = EmulatedTopology(world);
+  context.packet_kernels = true;
+  for (int i = 0; cube_mesh && i < world; ++i) {
+    context.topology.gpus[static_cast<size_t>(i)].switch_links = 0;
+    context.topology.gpus[static_cast<size_t>(i)].fabric_state = "none";
+    for (int j = 0; j < world; ++j) {
+      const bool same_quad = i / 4 == j / 4 && i != j;
+      context.topology.nvlinks[static_cast<size_t>(i)][static_cast<size_t>(j)] = same_quad || i == (j ^ 4) ? 1 : 0;
+    }
+  }
+  return context;
+}
+
+int MostBlocks(int world) {
+  const int gpus = CudaDeviceCount();
+  return kBlocksPerGpu / ((world + gpus - 1) / gpus);
+}
+
+struct Case {
+  Op op = Op::kAllReduce;
+  Algorithm algorithm = Algorithm::kOneShot;
+  DType dtype = DType::kBf16;
+  std::vector<int64_t> piece = {1000};  // the input's shape, or the output's of a reduce-scatter
+  int dim = 0;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  bool in_place = false, symmetric = false, cube_mesh = false;
+  int shift = 0;
+};
+
+Operand MakeOperand(Role role, std::vector<int64_t> shape, const Case& test) {
+  Operand operand;
+  operand.role = role;
+  operand.spec.dtype = test.dtype;
+  operand.spec.shape = std::move(shape);
+  operand.symmetric = test.symmetric;
+  return operand;
+}
+
+std::vector<OpRequest> Requests(const Case& test, int world) {
+  OpRequest request;
+  request.op = test.op;
+  request.algorithm = test.algorithm;
+  request.dim = test.dim;
+  request.reduce_op = test.reduce_op;
+  request.root = world - 1;
+  std::vector<int64_t> whole = test.piece;
+  whole[static_cast<size_t>(test.dim)] *= world;
+  const bool gathers = test.op == Op::kAllGather;
+  const bool scatters = test.op == Op::kReduceScatter || test.op == Op::kAllToAll;
+  request.operands = {MakeOperand(Role::kInput, scatters ? whole : test.piece, test),
+                      MakeOperand(Role::kOutput, gathers || test.op == Op::kAllToAll ? whole : test.piece, test)};
+  if (test.in_place) request.operands[1].alias_of = 0;
+  return std::vector<OpRequest>(static_cast<size_t>(world), request);
+}
+
+// The part of `whole` (pieces of `test.piece` along dim) that belongs to `index`, or its place when `write`.
+void MovePiece(const Case& test, int world, int index, std::vector<std::byte>* whole, std::vector<std::byte>* piece,
+               bool write) {
+  size_t outer = 1, inner = DTypeBytes(test.dtype);
+  for (size_t d = 0; d < test.piece.size(); ++d) {
+    (d < static_cast<size_t>(test.dim) ? outer : inner) *= static_cast<size_t>(test.piece[d]);
+  }
+  for (size_t o = 0; o < outer; ++o) {
+    std::byte* in_whole = whole->data() + (o * static_cast<size_t>(world) + static_cast<size_t>(index)) * inner;
+    std::byte* in_piece = piece->data() + o * inner;
+    std::memcpy(write ? in_whole : in_piece, write ? in_piece : in_whole, inner);
+  }
+}
+
+using Buffers = std::vector<std::vector<std::byte>>;  // by rank
+
+std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale) {
+  std::vector<std::byte> sum(parts[0].size());
+  std::vector<const std::byte*> sources;
+  for (const auto& part : parts) sources.push_back(part.data());
+  host::SumContiguous(sources, sum.data(), dtype, static_cast<int64_t>(sum.size() / DTypeBytes(dtype)), scale);
+  return sum;
+}
+
+// What every rank's output must be; empty: anything.
+Buffers Expected(const Case& test, Buffers in, const KernelGroup& group) {
+  const int world = group.world_size();
+  const float scale = test.reduce_op == ReduceOp::kAvg ? 1.0f / static_cast<float>(world) : 1.0f;
+  Buffers out(in.size());
+  for (int rank = 0; rank < world; ++rank) {
+    auto r = static_cast<size_t>(rank);
+    switch (test.op) {
+      case Op::kAllReduce: out[r] = Sum(in, test.dtype, scale); break;
+      case Op::kBroadcast: out[r] = in.back(); break;
+      case Op::kReduce:
+        if (rank == world - 1) out[r] = Sum(in, test.dtype, scale);
+        break;
+      case Op::kReduceScatter: {
+        Buffers pieces;
+        for (auto& whole : in) {
+          pieces.emplace_back(whole.size() / in.size());
+          MovePiece(test, world, rank, &whole, &pieces.back(), false);
+        }
+        out[r] = Sum(pieces, test.dtype, scale);
+        break;
+      }
+      case Op::kAllGather:
+        out[r].resize(in[0].size() * in.size());
+        for (int s = 0; s < world; ++s) MovePiece(test, world, s, &out[r], &in[static_cast<size_t>(s)], true);
+        break;
+      default:  // all-to-all
+        out[r].resize(in[0].size());
+        for (int s = 0; s < world; ++s) {
+          std::vector<std::byte> piece(in[0].size() / in.size());
+          MovePiece(test, world, rank, &in[static_cast<size_t>(s)], &piece, false);
+          MovePiece(test, world, s, &out[r], &piece, true);
+        }
+    }
+  }
+  return out;
+}
+
+std::vector<std::byte> RandomElements(DType dtype, size_t bytes, std::mt19937* random, bool special) {
+  std::vector<std::byte> data(bytes);
+  const size_t count = bytes / DTypeBytes(dtype);
+  std::uniform_real_distribution<float> values(-2, 2);
+  for (size_t i = 0; i < count; ++i) {
+    if (!IsFloating(dtype)) {
+      const uint64_t value = (uint64_t{(*random)()} << 32) | (*random)();
+      std::memcpy(data.data() + i * DTypeBytes(dtype), &value, DTypeBytes(dtype));
+      continue;
+    }
+    float value = values(*random);
+    if (special && (*random)() % 16 == 0) {
+      constexpr float kSpecial[] = {NAN, INFINITY, -INFINITY, -0.0f, 0.0f, 1e-40f, 3e38f};
+      value = kSpecial[(*random)() % 7];
+    }
+    StoreFromFloat(data.data(), dtype, i, value);
+  }
+  return data;
+}
+
+// Equal bits, or both not a number.
+testing::AssertionResult Same(const std::vector<std::byte>& got, const std::vector<std::byte>& expected, DType dtype) {
+  if (got == expected) return testing::AssertionSuccess();
+  const size_t size = DTypeBytes(dtype);
+  for (size_t i = 0; i * size < expected.size(); ++i) {
+    if (std::memcmp(got.data() + i * size, expected.data() + i * size, size) == 0) continue;
+    if (IsFloating(dtype)) {
+      const float a = LoadAsFloat(got.data(), dtype, i), b = LoadAsFloat(expected.data(), dtype, i);
+      if (std::isnan(a) && std::isnan(b)) continue;
+      return testing::AssertionFailure() << "element " << i << " is " << a << ", not " << b;
+    }
+    return testing::AssertionFailure() << "element " << i << " differs";
+  }
+  return testing::AssertionSuccess();
+}
+
+std::string Name(const Case& test, int world) {
+  std::string name = std::string(OpName(test.op)) + " " + std::string(AlgorithmName(test.algorithm)) + " " +
+                     std::string(DTypeName(test.dtype)) + " W=" + std::to_string(world) + " [";
+  for (int64_t extent : test.piece) name += std::to_string(extent) + " ";
+  return name + "] dim " + std::to_string(test.dim) + (test.in_place ? " in place" : "") +
+         (test.symmetric ? " symmetric" : "") + (test.shift != 0 ? " shifted" : "") +
+         (test.reduce_op == ReduceOp::kAvg ? " avg" : "");
+}
+
+int cases_run = 0;
+
+// Three launches back to back, on operands of their own.
+void Check(const Case& test, int world) {
+  SCOPED_TRACE(Name(test, world));
+  constexpr int kLaunches = 3;
+  KernelGroup group(&Machine(), Requests(test, world),
+                    {.max_blocks = MostBlocks(world), .launches = kLaunches, .shift = test.shift},
+                    Context(world, test.cube_mesh));
+  ASSERT_TRUE(group.status().ok()) << group.status().ToString();
+  std::mt19937 random(static_cast<uint32_t>(world) + static_cast<uint32_t>(test.piece[0]));
+  std::vector<Buffers> expected;
+  for (int launch = 0; launch < kLaunches; ++launch) {
+    Buffers in;
+    for (int rank = 0; rank < world; ++rank) {
+      const TensorSpec& spec = Requests(test, world)[0].operands[0].spec;
+      in.push_back(RandomElements(test.dtype, static_cast<size_t>(*SpanBytes(spec)), &random, launch == 1));
+      group.Set(rank, 0, launch, in.back());
+    }
+    expected.push_back(Expected(test, std::move(in), group));
+  }
+  for (int launch = 0; launch < kLaunches; ++launch) {
+    for (int rank = 0; rank < world; ++rank) {
+      Status status = group.Launch(rank, static_cast<uint64_t>(launch) + 1, launch);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+  }
+  ASSERT_TRUE(group.Finish()) << "blocked";
+  for (int launch = 0; launch < kLaunches; ++launch) {
+    std::vector<std::byte> first;
+    for (int rank = 0; rank < world; ++rank) {
+      const auto& want = expected[static_cast<size_t>(launch)][static_cast<size_t>(rank)];
+      if (want.empty()) continue;
+      std::vector<std::byte> got = group.Get(rank, 1, launch);
+      ASSERT_TRUE(Same(got, want, test.dtype)) << "launch " << launch << " rank " << rank;
+      if (test.op != Op::kAllReduce) continue;
+      if (rank == 0) first = got;
+      ASSERT_EQ(got, first) << "rank " << rank << " has other bits than rank 0";
+    }
+  }
+  EXPECT_TRUE(group.GuardsIntact());
+  ++cases_run;
+}
+
+std::vector<int> Worlds() { return {2, 3, 4, 8}; }
+
+TEST(CudaCollectiveTest, AllReducesOfEveryTypeAndSize) {
+  for (int world : Worlds()) {
+    for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32,
+                          DType::kI64, DType::kU8}) {
+        Case test{.algorithm = algorithm, .dtype = dtype, .piece = {4099}};
+        Check(test, world);
+        if (HasFatalFailure()) return;
+      }
+      for (int64_t count : {int64_t{1}, int64_t{7}, int64_t{8}, int64_t{257}, int64_t{65536}, int64_t{300001}}) {
+        for (bool in_place : {false, true}) {
+          for (int shift : {0, 1}) {
+            Case test{.algorithm = algorithm, .piece = {count}, .in_place = in_place, .shift = shift};
+            test.symmetric = count == 257 || count == 65536;
+            if (shift == 1) test.reduce_op = ReduceOp::kAvg;
+            Check(test, world);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+  RecordProperty("cases", cases_run);
+}
+
+TEST(CudaCollectiveTest, LowLatencyOfEveryTypeAndSize) {
+  for (int world : Worlds()) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32, DType::kI64,
+                        DType::kU8}) {
+      for (int64_t count : {int64_t{1}, int64_t{8}, int64_t{1003}, int64_t{16384}}) {
+        for (int shift : {0, 1}) {
+          Case test{.algorithm = Algorithm::kLowLatency, .dtype = dtype, .piece = {count}, .shift = shift};
+          test.in_place = count == 1003;
+          if (count == 16384 && DTypeBytes(dtype) > 4) continue;
+          Check(test, world);
+          if (HasFatalFailure()) return;
+          if (count > 4000) continue;
+          for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
+            test.op = op;
+            test.in_place = false;
+            Check(test, world);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaCollectiveTest, ExchangesOfEveryShape) {
+  for (int world : Worlds()) {
+    for (Op op : {Op::kAllGather, Op::kReduceScatter, Op::kAllToAll, Op::kBroadcast, Op::kReduce}) {
+      for (const std::vector<int64_t>& piece :
+           {std::vector<int64_t>{5}, std::vector<int64_t>{33, 24}, std::vector<int64_t>{64, 1024}}) {
+        for (int dim = 0; dim < static_cast<int>(piece.size()); ++dim) {
+          if (dim > 0 && (op == Op::kBroadcast || op == Op::kReduce)) continue;
+          for (bool symmetric : {false, true}) {
+            for (int shift : {0, 1}) {
+              Case test{.op = op, .algorithm = Algorithm::kSm, .piece = piece, .dim = dim};
+              test.dtype = shift == 1 ? DType::kF32 : DType::kBf16;
+              test.symmetric = symmetric;
+              test.shift = shift;
+              Check(test, world);
+              if (HasFatalFailure()) return;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaCollectiveTest, HybridCubeMeshOfEveryType) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kI32}) {
+    for (int64_t count : {int64_t{1}, int64_t{4099}, int64_t{65536}}) {
+      // Values whose sums are exact in any order: the mesh adds quads, the reference ranks.
+      Case test{.algorithm = Algorithm::kHybridCubeMesh, .dtype = dtype, .piece = {count}, .cube_mesh = true};
+      KernelGroup group(&Machine(), Requests(test, 8), {.max_blocks = MostBlocks(8)}, Context(8, true));
+      ASSERT_TRUE(group.status().ok()) << group.status().ToString();
+      Buffers in;
+      std::mt19937 random(static_cast<uint32_t>(count));
+      for (int rank = 0; rank < 8; ++rank) {
+        in.emplace_back(static_cast<size_t>(count) * DTypeBytes(dtype));
+        for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+          const int value = static_cast<int>(random() % 64) - 32;
+          if (IsFloating(dtype)) {
+            StoreFromFloat(in.back().data(), dtype, i, static_cast<float>(value));
+          } else {
+            std::memcpy(in.back().data() + i * 4, &value, 4);
+          }
+        }
+        group.Set(rank, 0, 0, in.back());
+      }
+      for (int rank = 0; rank < 8; ++rank) ASSERT_TRUE(group.Launch(rank, 1, 0).ok());
+      ASSERT_TRUE(group.Finish()) << "blocked";
+      const std::vector<std::byte> expected = Sum(in, dtype, 1.0f);
+      for (int rank = 0; rank < 8; ++rank) EXPECT_TRUE(Same(group.Get(rank, 1, 0), expected, dtype));
+    }
+  }
+}
+
+// Elements that differ after `launches` launches under random delays, with data that is new in each; -1: blocked.
+int64_t ErrorsUnderDelays(Algorithm algorithm, int64_t count, int world, int launches, cuda::Fault fault) {
+  Case test{.algorithm = algorithm, .dtype = DType::kI32, .piece = {count}};
+  KernelGroup group(&Machine(), Requests(test, world),
+                    {.max_blocks = MostBlocks(world), .launches = launches, .separate = false}, Context(world));
+  EXPECT_TRUE(group.status().ok()) << group.status().ToString();
+  Word* errors = Machine().AllocateWord();
+  // Without contention between checkers: 8 words apart, one a rank.
+  std::vector<Word*> words(static_cast<size_t>(world), errors);
+  for (size_t rank = 1; rank < words.size(); ++rank) words[rank] = Machine().AllocateWord();
+  for (int rank = 0; rank < world; ++rank) {
+    (void)Machine().backend(rank).MakeEvent();
+    EXPECT_TRUE(cuda::LoadProbes().ok());
+  }
+  constexpr int kBatch = 50;
+  for (int launch = 0; launch < launches; ++launch) {
+    const auto epoch = static_cast<uint64_t>(launch) + 1;
+    for (int rank = 0; rank < world; ++rank) {
+      (void)Machine().backend(rank).MakeEvent();  // makes the rank's context current
+      CUstream stream = group.stream(rank);
+      auto* in = reinterpret_cast<uint32_t*>(group.Data(rank, 0, 0));
+      auto* out = reinterpret_cast<uint32_t*>(group.Data(rank, 1, 0));
+      Status status = cuda::LaunchFill(in, count, rank, epoch, stream);
+      const CollectiveArgs args = group.Args(rank, epoch, 0);
+      if (status.ok()) {
+        status = algorithm == Algorithm::kLowLatency
+                     ? cuda::LaunchPacketsWithDelays(*cuda::MakePacketsLaunch(args), fault, stream)
+                     : cuda::LaunchPhasesWithDelays(*cuda::MakePhasesLaunch(args), fault, stream);
+      }
+      if (status.ok()) {
+        status = cuda::LaunchCheckSum(out, count, 0, world, epoch,
+                                      reinterpret_cast<uint64_t*>(words[static_cast<size_t>(rank)]), stream);
+      }
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      if (!status.ok()) return -1;
+    }
+    if (launch % kBatch == kBatch - 1 && !group.Finish()) return -1;
+  }
+  if (!group.Finish()) return -1;
+  int64_t sum = 0;
+  for (Word* word : words) sum += static_cast<int64_t>(word->load());
+  return sum;
+}
+
+TEST(CudaCollectiveTest, WordsAndPacketsHoldUnderRandomDelays) {
+  struct Arm {
+    Algorithm algorithm;
+    int64_t count;
+    int launches;
+  };
+  for (int world : {2, 4, 8}) {
+    for (const Arm& arm : {Arm{Algorithm::kOneShot, 3001, 2500}, Arm{Algorithm::kOneShot, 60000, 500},
+                           Arm{Algorithm::kTwoShot, 3001, 2500}, Arm{Algorithm::kTwoShot, 200000, 500},
+                           Arm{Algorithm::kLowLatency, 500, 2500}, Arm{Algorithm::kLowLatency, 16384, 2500}}) {
+      EXPECT_EQ(ErrorsUnderDelays(arm.algorithm, arm.count, world, arm.launches, cuda::Fault::kNone), 0)
+          << AlgorithmName(arm.algorithm) << " " << arm.count << " W=" << world;
+    }
+  }
+}
+
+TEST(CudaCollectiveTest, PlantedFaultsAreFound) {
+  EXPECT_GT(ErrorsUnderDelays(Algorithm::kOneShot, 30000, 4, 200, cuda::Fault::kFlagBeforeData), 0);
+  EXPECT_GT(ErrorsUnderDelays(Algorithm::kTwoShot, 30000, 4, 200, cuda::Fault::kFlagBeforeData), 0);
+  EXPECT_GT(ErrorsUnderDelays(Algorithm::kOneShot, 30000, 4, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_GT(ErrorsUnderDelays(Algorithm::kLowLatency, 4000, 4, 200, cuda::Fault::kStaleEpoch), 0);
+}
+
+TEST(CudaCollectiveTest, AbortEndsKernelsWithinASecond) {
+  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
+    Case test{.algorithm = algorithm, .piece = {algorithm == Algorithm::kLowLatency ? 4000 : 100000}};
+    KernelGroup group(&Machine(), Requests(test, 4), {.max_blocks = MostBlocks(4)}, Context(4));
+    ASSERT_TRUE(group.status().ok()) << group.status().ToString();
+    // Rank 3 never comes.
+    for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(group.Launch(rank, 1, 0).ok());
+    EXPECT_FALSE(group.Finish(0.2));
+    const auto start = std::chrono::steady_clock::now();
+    group.abort_word()->store(1, std::memory_order_release);
+    EXPECT_TRUE(group.Finish(1.0)) << AlgorithmName(algorithm);
+    std::printf("[ abort    ] %s ended in %.3f ms\n", std::string(AlgorithmName(algorithm)).c_str(),
+                std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine
