@@ -1,4 +1,5 @@
-// All-gather, then matmul(s) with the gathered A: unfused, as a chunk pipeline over two lanes, as a ring.
+// All-gather, then matmul(s) with the gathered A: unfused, as a chunk pipeline over two lanes, as a ring, and by one
+// kernel that waits for the chunks itself.
 //
 // Chunks are A's shards (the ring cuts each into pieces). A rank multiplies its own first, then that of rank
 // + 1, and so on, so that at any time all ranks read different shards. Gathering along K, every chunk adds to
@@ -89,28 +90,25 @@ class Gather {
   void Multiply(int rank, int lane, const View& a, const View& scale, Range range, const std::string& label) {
     const bool first = done_[rank] == 0, last = ++done_[rank] == world_ * pieces_;
     for (size_t c = 0; c < problem_.slots.c.size(); ++c) {
-      MatmulStep step = WholeMatmul(problem_, rank, c);
-      step.a = a;
-      if (scales_travel_) step.scale_a = scale;
+      MatmulStep step = ChunkMatmul(rank, c, a, scale, range);
       std::vector<uint32_t> deps;
-      if (problem_.last_dim()) {
-        step.b = Slice(step.b, 0, range.begin, range.length);
-        if (accumulates_) {
-          step.c = Sum(rank, c);
-          step.accumulate = !first;
-          step.has_bias = step.has_bias && last;
-          step.has_result_scale = step.has_result_scale && last;
-          deps.push_back(previous_[rank][c]);
-        }
-      } else {
-        step.c = Slice(step.c, dim_, range.begin, range.length);
-        if (problem_.scale_mode == ScaleMode::kRowWiseReplicated) {
-          step.scale_a = Slice(step.scale_a, dim_, range.begin, range.length);
-        }
+      if (accumulates_) {
+        step.c = Sum(rank, c);
+        step.accumulate = !first;
+        step.has_bias = step.has_bias && last;
+        step.has_result_scale = step.has_result_scale && last;
+        deps.push_back(previous_[rank][c]);
       }
       if (Elements(step.c) == 0) continue;
       previous_[rank][c] = builder_->Add(rank, lane, std::move(step), label, std::move(deps));
     }
+  }
+
+  // The matmul of `source`'s shard into C number `c`.
+  MatmulStep ShardMatmul(int rank, size_t c, int source) const {
+    View scale;
+    if (scales_travel_) scale = ChunkScale(rank, source, 0);
+    return ChunkMatmul(rank, c, Chunk(rank, source, 0), scale, {source * shard_, shard_});
   }
 
   // Rounds the sums over K into the outputs.
@@ -133,6 +131,21 @@ class Gather {
   }
   // Scales of a piece: its rows, or all rows when the pieces are along K.
   View CutScale(const View& scale, int i) const { return problem_.last_dim() ? scale : Cut(scale, i); }
+  // C number `c` of `a`, the elements `range` along the gather dimension.
+  MatmulStep ChunkMatmul(int rank, size_t c, const View& a, const View& scale, Range range) const {
+    MatmulStep step = WholeMatmul(problem_, rank, c);
+    step.a = a;
+    if (scales_travel_) step.scale_a = scale;
+    if (problem_.last_dim()) {
+      step.b = Slice(step.b, 0, range.begin, range.length);
+      return step;
+    }
+    step.c = Slice(step.c, dim_, range.begin, range.length);
+    if (problem_.scale_mode == ScaleMode::kRowWiseReplicated) {
+      step.scale_a = Slice(step.scale_a, dim_, range.begin, range.length);
+    }
+    return step;
+  }
   View Sum(int rank, size_t c) const {
     const View out = problem_.Slot(rank, problem_.slots.c[c]);
     return out.dtype == DType::kF32 ? out
@@ -174,6 +187,32 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
       if (source != r) gather->Return(r, lane, source, 0);
     }
     gather->Round(r, 0);
+  }
+}
+
+// Lane 1 pushes as in the pipeline; on lane 0 one kernel for each B multiplies all shards, waiting for each itself.
+void Native(const Problem& problem, Gather* gather, Builder* builder) {
+  const int world = problem.world_size;
+  const int sent = builder->Signals();
+  if (gather->direct() || builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
+    gather->Return(r, 1, r, 0);
+    for (size_t c = 0; c < problem.slots.c.size(); ++c) {
+      builder->BeginCollective(r, 0, Algorithm::kNative, Op::kAllGatherMatmul, problem.Slot(r, problem.slots.a),
+                               problem.Slot(r, problem.slots.c[c]), ReduceOp::kSum);
+      for (int j = 0; j < world; ++j) {
+        const int source = (r + j) % world;
+        if (source != r) builder->Wait(r, 0, source, sent, Text("chunk ", source));
+        builder->Add(r, 0, gather->ShardMatmul(r, c, source), Text("gemm chunk ", source));
+      }
+      builder->EndCollective(r);
+    }
+    for (int j = 1; j < world && problem.slots.gathered_a >= 0; ++j) {
+      const int source = (r + j) % world;
+      if (!gather->direct()) builder->Wait(r, 1, source, sent, Text("chunk ", source));
+      gather->Return(r, 1, source, 0);
+    }
   }
 }
 
@@ -304,7 +343,8 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Plan* p
   const bool ring = algorithm == Algorithm::kRing && world > 1;
   const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
-  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 ? request.lanes : 2;
+  const bool native = algorithm == Algorithm::kNative;
+  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 && !native ? request.lanes : 2;
   Builder builder(world, lanes);
   Gather gather(problem, pieces, !unfused, &builder);
   plan->steps = unfused ? 0 : world * pieces;
@@ -312,6 +352,8 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Plan* p
     Unfused(problem, &gather, &builder);
   } else if (ring) {
     Ring(problem, pieces, &gather, &builder);
+  } else if (native) {
+    Native(problem, &gather, &builder);
   } else {
     Pipeline(problem, &gather, &builder);
   }

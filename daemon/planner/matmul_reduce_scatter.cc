@@ -1,5 +1,5 @@
 // Matmul, then reduce-scatter of the product: unfused, as a chunk pipeline over two lanes, as a ring of
-// transfer groups.
+// transfer groups, and by one kernel that tells when a slice is complete and sums its own.
 //
 // Rank r multiplies the slice of rank r + 1 first and its own last, so that at any time all ranks send to
 // different owners and the own slice needs no travel. An owner sums in rank order with fp32 accumulators;
@@ -113,6 +113,45 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
   }
 }
 
+// On lane 0 one kernel multiplies the slices in the pipeline's order, tells this rank's own lane 1 when one is complete,
+// and sums its own slice with what its peers have sent as it multiplies it. Lane 1 pushes. The kernel ends only when
+// the peers' pushes have come: lanes 0 and 1 need a hardware queue each.
+void Native(const Problem& problem, Builder* builder) {
+  const int world = problem.world_size;
+  const View c = problem.Slot(0, problem.slots.c[0]);
+  const View slice = Packed(Ref{}, problem.wire, c.extent);
+  const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
+  const int sent = builder->Signals(), complete = builder->Signals(world);
+  if (builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    builder->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulReduceScatter, problem.Slot(r, problem.slots.a),
+                             problem.Slot(r, problem.slots.c[0]), ReduceOp::kSum);
+    for (int j = 1; j <= world; ++j) {
+      const int owner = (r + j) % world;
+      const Range rows{owner * c.extent[0], c.extent[0]};
+      const View target = owner == r ? problem.Slot(r, problem.slots.c[0]) : PackedLike(slice, stage.At(r, owner));
+      builder->Add(r, 0, PartialMatmul(problem, r, 0, rows, target), Text("gemm slice ", owner));
+      if (owner != r) builder->Signal(r, 0, r, complete + owner, Text("slice ", owner));
+    }
+    ReduceStep sum;
+    sum.dst = problem.Slot(r, problem.slots.c[0]);
+    for (int source = 0; source < world; ++source) {
+      if (source != r) builder->Wait(r, 0, source, sent, Text("slice from ", source));
+      sum.sources.push_back(source == r ? sum.dst : PackedLike(slice, inbox.At(r, source)));
+    }
+    AddEpilogue(problem, r, 0, &sum);
+    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
+    builder->EndCollective(r);
+    for (int j = 1; j < world; ++j) {
+      const int owner = (r + j) % world;
+      builder->Wait(r, 1, r, complete + owner, Text("slice ", owner));
+      builder->Copy(r, 1, PackedLike(slice, stage.At(r, owner)), PackedLike(slice, inbox.At(owner, r)), true,
+                    Text("slice to ", owner));
+      builder->Signal(r, 1, owner, sent);
+    }
+  }
+}
+
 // S = W * pieces steps over n lanes; a step's send and receive progress together as one transfer group.
 void Ring(const Problem& problem, int pieces, Scatter* scatter, Builder* builder) {
   const int world = problem.world_size;
@@ -208,7 +247,8 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Pla
   const bool ring = algorithm == Algorithm::kRing && world > 1;
   const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
-  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 ? request.lanes : 2;
+  const bool native = algorithm == Algorithm::kNative;
+  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 && !native ? request.lanes : 2;
   Builder builder(world, lanes);
   const bool by_nccl = unfused && problem.group->nccl;
   plan->wire_type = DTypeName(problem.wire);
@@ -218,6 +258,11 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Pla
   plan->roundings = problem.wire == DType::kF32 ? 1 : by_nccl ? world + (HasEpilogue(problem) ? 1 : 0) : 2;
   if (unfused) {
     Unfused(problem, &builder);
+    return builder.Finish(plan);
+  }
+  if (native) {
+    plan->steps = world;
+    Native(problem, &builder);
     return builder.Finish(plan);
   }
   plan->steps = world * pieces;

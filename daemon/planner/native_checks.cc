@@ -1,0 +1,84 @@
+#include "daemon/planner/native_checks.h"
+
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+// TMA's addresses and pitches are multiples of this.
+constexpr int64_t kTmaBytes = 16;
+
+int64_t ElementBytes(const View& view) { return static_cast<int64_t>(DTypeBytes(view.dtype)); }
+
+// All dimensions but the last lie as rows of one pitch.
+bool HasOnePitch(const View& view) {
+  const int rows = static_cast<int>(view.extent.size()) - 1;
+  int64_t expected = -1;
+  for (int d = rows - 1; d >= 0; --d) {
+    if (view.extent[d] == 1) continue;
+    if (expected >= 0 && view.stride[d] != expected) return false;
+    expected = view.stride[d] * view.extent[d];
+  }
+  return true;
+}
+
+int64_t Pitch(const View& view) {
+  for (int d = static_cast<int>(view.extent.size()) - 2; d >= 0; --d) {
+    if (view.extent[d] != 1) return view.stride[d];
+  }
+  return view.extent.back();
+}
+
+// Why a matrix whose rows must be contiguous cannot be loaded or stored by TMA.
+std::string WhyNoRows(const char* name, const View& view) {
+  if (view.extent.back() != 1 && view.stride.back() != 1) return Text(name, "'s rows are not contiguous");
+  if (!HasOnePitch(view)) return Text(name, "'s rows have no common pitch");
+  if (Pitch(view) * ElementBytes(view) % kTmaBytes != 0) {
+    return Text(name, "'s pitch is no multiple of ", kTmaBytes, " bytes");
+  }
+  return {};
+}
+
+std::string WhyNotB(const View& b, bool float8) {
+  const bool columns = b.stride[0] == 1, rows = b.stride[1] == 1;
+  if (!columns && !rows) return "neither B's rows nor its columns are contiguous";
+  if (float8 && !columns) return "float8 needs contiguous columns of B";
+  if ((columns ? b.stride[1] : b.stride[0]) * ElementBytes(b) % kTmaBytes != 0) {
+    return Text("B's pitch is no multiple of ", kTmaBytes, " bytes");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string WhyNotNative(const Problem& problem) {
+  const OpRequest& request = *problem.request;
+  if (problem.world_size == 1) return "one rank: nothing to overlap";
+  const View a = problem.Slot(0, problem.slots.a);
+  if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
+  if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
+  const bool float8 = IsFloat8(a.dtype);
+  if (a.dtype != DType::kBf16 && a.dtype != DType::kF16 && a.dtype != DType::kF8E4M3) {
+    return Text("no kernel for ", DTypeName(a.dtype));
+  }
+  if (float8 && !request.fast_accumulation) return "its float8 kernel accumulates fast only";
+  if (problem.k * ElementBytes(a) % kTmaBytes != 0) return Text("K is no multiple of ", kTmaBytes, " bytes");
+  if (std::string why = WhyNoRows("A", a); !why.empty()) return why;
+  for (size_t i = 0; i < problem.slots.b.size(); ++i) {
+    const View b = problem.Slot(0, problem.slots.b[i]), c = problem.Slot(0, problem.slots.c[i]);
+    if (b.dtype != a.dtype) return "A and B have different types";
+    if (float8 ? c.dtype != DType::kBf16 : c.dtype != a.dtype) {
+      return Text("no kernel for ", DTypeName(a.dtype), " to ", DTypeName(c.dtype));
+    }
+    if (std::string why = WhyNotB(b, float8); !why.empty()) return why;
+    if (std::string why = WhyNoRows("C", c); !why.empty()) return why;
+    if (request.op == Op::kMatmulReduceScatter) {
+      if (problem.wire != c.dtype) return "partial sums travel in another type than C's";
+      if (problem.mean != 1.0f) return "it does not average";
+      if (c.extent.back() * ElementBytes(c) % kTmaBytes != 0) return Text("N is no multiple of ", kTmaBytes, " bytes");
+    }
+  }
+  return {};
+}
+
+}  // namespace tandem::plan
