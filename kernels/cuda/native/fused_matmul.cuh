@@ -286,6 +286,66 @@ __device__ __forceinline__ float2 Unpack(uint32_t bits) {
   }
 }
 
+// What the epilogue multiplies and adds. One thread's 16 rows × 64 columns of fragments: 32 values, value i in row
+// (i & 2) * 4 and column (i >> 2) * 8 + (i & 1) from the thread's first.
+template <class T>
+struct Epilogue {
+  const FusedMatmulParams& params;
+  const MatmulPiece& piece;
+  int column;       // the thread's first in C
+  float factor[2];  // of its two rows
+
+  // `row`: the thread's first within the piece.
+  __device__ __forceinline__ Epilogue(const FusedMatmulParams& all, const MatmulPiece& own, int row, int first_column)
+      : params(all), piece(own), column(first_column) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      factor[i] = params.alpha;
+      // Past L1: a neighbour's line may have been read before this piece was ready.
+      if (piece.row_scale != nullptr && row + i * 8 < params.rows) {
+        factor[i] *= __ldcg(piece.row_scale + (row + i * 8) * params.row_scale_step);
+      }
+    }
+  }
+  __device__ __forceinline__ void Scale(float (&c)[32], int sub) const {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) c[i] *= factor[(i >> 1) & 1];
+    if (params.column_scale == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 32; i += 4) {
+#pragma unroll
+      for (int x = 0; x < 2; ++x) {
+        int at = column + sub * 64 + i * 2 + x;
+        float scale = at < params.n ? __ldg(params.column_scale + at * params.column_scale_step) : 0.0f;
+        c[i + x] *= scale;
+        c[i + 2 + x] *= scale;
+      }
+    }
+  }
+  __device__ __forceinline__ void Finish(float (&c)[32], int sub) const {
+    if (piece.finish == 0) return;
+    if (params.bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 32; i += 4) {
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          int at = column + sub * 64 + i * 2 + x;
+          if (at >= params.n) continue;
+          float bias = params.bias_is_float != 0 ? static_cast<const float*>(params.bias)[at]
+                                                 : static_cast<float>(static_cast<const typename T::Out*>(params.bias)[at]);
+          c[i + x] += bias;
+          c[i + 2 + x] += bias;
+        }
+      }
+    }
+    if (params.result_scale != nullptr) {
+      float scale = *params.result_scale;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) c[i] *= scale;
+    }
+  }
+};
+
 // Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
 template <class T>
 __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta) {
@@ -331,16 +391,17 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
     ptx::WgmmaWait<0>();
     release(last);
 
-    bool sums = false;
-    if constexpr (T::kSums) {
-      TilePlace<T> tile(unit, cta);
-      sums = params.piece[tile.m / params.tiles_m].first_slot >= 0;
-    }
+    TilePlace<T> tile(unit, cta);
+    const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
+    const bool sums = T::kSums && piece.first_slot >= 0;
+    Epilogue<T> epilogue(params, piece, tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
+                         tile.n * T::kTileN + (lane & 3) * 2);
 #pragma unroll
     for (int sub = 0; sub < T::kSubTiles; ++sub, ++box) {
       float c[32];
 #pragma unroll
-      for (int i = 0; i < 32; ++i) c[i] = d[sub * 32 + i] * params.alpha;
+      for (int i = 0; i < 32; ++i) c[i] = d[sub * 32 + i];
+      epilogue.Scale(c, sub);
       if constexpr (T::kSums) {
         if (sums) {
           float total[32];
@@ -376,6 +437,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
           for (int i = 0; i < 32; ++i) c[i] = total[i];
         }
       }
+      epilogue.Finish(c, sub);
       int buffer = box & 1;
       ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
       uint32_t to = shared.Staging(group, buffer);

@@ -29,7 +29,9 @@ struct MatmulPiece {
   int16_t out_map, out_slice;
   // First of the `sources` slices of `slots` with the other ranks' sums, in rank order; -1: none are added.
   int16_t first_slot;
-  int16_t unused[3];
+  int16_t finish;           // 1: bias and result scale are applied (after the sum)
+  int16_t unused[2];
+  const float* row_scale;   // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
 };
 
 struct MatmulBand {
@@ -53,6 +55,13 @@ struct FusedMatmulParams {
   int32_t sources;          // other ranks whose sums are added
   int32_t position;         // of the own sum among them: before source `position`
   float alpha;
+  // C = (alpha · row_scale · column_scale · A·B + bias) · result_scale; null: none.
+  const float* column_scale;
+  const void* bias;           // of C's type, or float
+  const float* result_scale;
+  int32_t row_scale_step, column_scale_step;  // 0 or 1
+  int32_t bias_is_float;
+  int32_t rows, n;            // of a piece, of C
   uint64_t epoch;
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   uint64_t timeout_ns;         // the longest wait

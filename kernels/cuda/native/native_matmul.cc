@@ -166,6 +166,14 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.sources = static_cast<int32_t>(matmul.arrived.size());
   params.position = matmul.position;
   params.alpha = matmul.alpha;
+  params.column_scale = matmul.column_scale;
+  params.bias = matmul.bias;
+  params.result_scale = matmul.result_scale;
+  params.row_scale_step = matmul.row_scales ? 1 : 0;
+  params.column_scale_step = matmul.column_scales ? 1 : 0;
+  params.bias_is_float = matmul.bias_is_float ? 1 : 0;
+  params.rows = static_cast<int32_t>(matmul.rows);
+  params.n = static_cast<int32_t>(matmul.n);
   params.epoch = matmul.epoch;
   params.abort_word = matmul.abort_word;
   params.timeout_ns = matmul.timeout_ns;

@@ -51,6 +51,12 @@ struct FusedMatmul {
   std::vector<const uint64_t*> arrived;  // by source; its size is the number of sources
   int position = 0;                      // of the own sum among the sources
   float alpha = 1.0f;
+  // Factors and bias: see FusedMatmulParams; the pieces hold the rows' factors.
+  const float* column_scale = nullptr;
+  const void* bias = nullptr;
+  const float* result_scale = nullptr;
+  bool row_scales = false, column_scales = false;  // one each, else one for all
+  bool bias_is_float = false;
   uint64_t epoch = 0;
   const uint64_t* abort_word = nullptr;
   uint64_t timeout_ns = 60'000'000'000;
