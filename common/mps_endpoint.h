@@ -13,7 +13,7 @@
 namespace tandem {
 
 struct MpsEndpoint {
-  std::string directory;   // as the process names it
+  std::string directory = {};  // as the process names it
   bool answers = false;    // a control daemon listens there
   uint64_t device = 0;     // of the directory; 0 if there is none
   uint64_t inode = 0;

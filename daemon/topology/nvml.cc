@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -29,6 +30,14 @@ struct NvmlMemory {  // nvmlMemory_t
   unsigned long long free;
   unsigned long long used;
 };
+
+struct NvmlProcessInfo {  // nvmlProcessInfo_t, as the _v3 calls have it
+  unsigned int pid;
+  unsigned long long used_memory;
+  unsigned int gpu_instance;
+  unsigned int compute_instance;
+};
+constexpr unsigned long long kNvmlValueNotAvailable = ~0ull;
 
 struct NvmlGpuFabricInfo {  // nvmlGpuFabricInfo_t
   unsigned char cluster_uuid[16];
@@ -141,6 +150,8 @@ class NvmlLibrary final : public NvmlApi {
     nvlink_remote_type_.Load(library_.get());
     nvlink_remote_pci_.Load(library_.get());
     p2p_status_.Load(library_.get());
+    compute_processes_.Load(library_.get());
+    mps_processes_.Load(library_.get());
     common_ancestor_.Load(library_.get());
     Status status = init_();
     if (!status.ok()) return Status(Code::kUnavailable, "NVML does not start: " + status.message(), status.detail());
@@ -209,6 +220,18 @@ class NvmlLibrary final : public NvmlApi {
     return NvmlFabricInfo{info.state, info.status};
   }
 
+  Result<uint64_t> MemoryUsedBytes(NvmlDevice device) override {
+    NvmlMemory memory{};
+    TANDEM_RETURN_IF_ERROR(memory_(device, &memory));
+    return static_cast<uint64_t>(memory.used);
+  }
+
+  Result<std::vector<NvmlProcess>> ComputeProcesses(NvmlDevice device) override {
+    return Processes(compute_processes_, device);
+  }
+
+  Result<std::vector<NvmlProcess>> MpsProcesses(NvmlDevice device) override { return Processes(mps_processes_, device); }
+
   Result<bool> NvLinkActive(NvmlDevice device, int link) override {
     unsigned int active = 0;
     TANDEM_RETURN_IF_ERROR(nvlink_state_(device, static_cast<unsigned int>(link), &active));
@@ -248,6 +271,29 @@ class NvmlLibrary final : public NvmlApi {
   }
 
  private:
+  using ProcessCall = Symbol<NvmlDevice, unsigned int*, NvmlProcessInfo*>;
+
+  static Result<std::vector<NvmlProcess>> Processes(const ProcessCall& call, NvmlDevice device) {
+    std::vector<NvmlProcessInfo> found(64);
+    while (true) {
+      auto count = static_cast<unsigned int>(found.size());
+      Status status = call(device, &count, found.data());
+      if (status.detail().reason == "NVML_INSUFFICIENT_SIZE" && found.size() < 65536) {
+        found.resize(found.size() * 4);  // more may come between two calls
+        continue;
+      }
+      TANDEM_RETURN_IF_ERROR(status);
+      found.resize(std::min<size_t>(count, found.size()));
+      break;
+    }
+    std::vector<NvmlProcess> processes;
+    for (const NvmlProcessInfo& info : found) {
+      processes.push_back({static_cast<int>(info.pid),
+                           info.used_memory == kNvmlValueNotAvailable ? 0 : static_cast<uint64_t>(info.used_memory)});
+    }
+    return processes;
+  }
+
   static std::string BusId(const NvmlPciInfo& info) {
     return std::string(info.bus_id, strnlen(info.bus_id, sizeof(info.bus_id)));
   }
@@ -272,6 +318,8 @@ class NvmlLibrary final : public NvmlApi {
   Symbol<NvmlDevice, unsigned int, unsigned int*> nvlink_remote_type_{"nvmlDeviceGetNvLinkRemoteDeviceType"};
   Symbol<NvmlDevice, unsigned int, NvmlPciInfo*> nvlink_remote_pci_{"nvmlDeviceGetNvLinkRemotePciInfo_v2"};
   Symbol<NvmlDevice, NvmlDevice, unsigned int, unsigned int*> p2p_status_{"nvmlDeviceGetP2PStatus"};
+  ProcessCall compute_processes_{"nvmlDeviceGetComputeRunningProcesses_v3"};
+  ProcessCall mps_processes_{"nvmlDeviceGetMPSComputeRunningProcesses_v3"};
   Symbol<NvmlDevice, NvmlDevice, unsigned int*> common_ancestor_{"nvmlDeviceGetTopologyCommonAncestor"};
 };
 

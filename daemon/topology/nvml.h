@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tandem/status.h"
 
@@ -60,6 +61,12 @@ struct NvmlFabricInfo {
 // NVML's numbers for the compute mode.
 enum class NvmlComputeMode : uint32_t { kDefault = 0, kExclusiveThread = 1, kProhibited = 2, kExclusiveProcess = 3 };
 
+// A process that holds a context on a device, in the pid namespace of this process.
+struct NvmlProcess {
+  int pid = 0;
+  uint64_t memory_bytes = 0;  // of the device; 0: not known
+};
+
 class NvmlApi {
  public:
   virtual ~NvmlApi() = default;
@@ -79,6 +86,11 @@ class NvmlApi {
   virtual Result<bool> MigEnabled(NvmlDevice device) = 0;
   virtual Result<NvmlComputeMode> ComputeMode(NvmlDevice device) = 0;
   virtual Result<NvmlFabricInfo> FabricInfo(NvmlDevice device) = 0;
+  virtual Result<uint64_t> MemoryUsedBytes(NvmlDevice device) = 0;
+  // Processes with a context, MPS clients and the MPS server among them.
+  virtual Result<std::vector<NvmlProcess>> ComputeProcesses(NvmlDevice device) = 0;
+  // Those whose context is an MPS server's.
+  virtual Result<std::vector<NvmlProcess>> MpsProcesses(NvmlDevice device) = 0;
 
   // --- NVLink: `link` is 0 to kNvmlMaxNvLinks - 1; INVALID_ARGUMENT beyond what the device has ---
   virtual Result<bool> NvLinkActive(NvmlDevice device, int link) = 0;

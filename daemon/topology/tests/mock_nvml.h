@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "daemon/topology/nvml.h"
 
@@ -26,6 +27,9 @@ class MockNvml : public NvmlApi {
   MOCK_METHOD(Result<bool>, MigEnabled, (NvmlDevice device), (override));
   MOCK_METHOD(Result<NvmlComputeMode>, ComputeMode, (NvmlDevice device), (override));
   MOCK_METHOD(Result<NvmlFabricInfo>, FabricInfo, (NvmlDevice device), (override));
+  MOCK_METHOD(Result<uint64_t>, MemoryUsedBytes, (NvmlDevice device), (override));
+  MOCK_METHOD(Result<std::vector<NvmlProcess>>, ComputeProcesses, (NvmlDevice device), (override));
+  MOCK_METHOD(Result<std::vector<NvmlProcess>>, MpsProcesses, (NvmlDevice device), (override));
   MOCK_METHOD(Result<bool>, NvLinkActive, (NvmlDevice device, int link), (override));
   MOCK_METHOD(Result<NvmlRemoteType>, NvLinkRemoteType, (NvmlDevice device, int link), (override));
   MOCK_METHOD(Result<std::string>, NvLinkRemoteBusId, (NvmlDevice device, int link), (override));
@@ -50,6 +54,13 @@ class MockNvml : public NvmlApi {
     });
     ON_CALL(*this, FabricInfo).WillByDefault([](NvmlDevice) {
       return Result<NvmlFabricInfo>(Unimplemented("not supported"));
+    });
+    ON_CALL(*this, MemoryUsedBytes).WillByDefault([](NvmlDevice) { return Result<uint64_t>(uint64_t{1} << 30); });
+    ON_CALL(*this, ComputeProcesses).WillByDefault([](NvmlDevice) {
+      return Result<std::vector<NvmlProcess>>(std::vector<NvmlProcess>());
+    });
+    ON_CALL(*this, MpsProcesses).WillByDefault([](NvmlDevice) {
+      return Result<std::vector<NvmlProcess>>(std::vector<NvmlProcess>());
     });
     ON_CALL(*this, NvLinkActive).WillByDefault([](NvmlDevice, int) { return Result<bool>(Unimplemented("no NVLink")); });
     ON_CALL(*this, NvLinkRemoteType).WillByDefault([](NvmlDevice, int) {

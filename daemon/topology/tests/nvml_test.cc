@@ -58,6 +58,15 @@ TEST_F(NvmlTest, EveryCallPassesItsValues) {
   EXPECT_EQ(*nvml->Name(*device), "Fake GPU");
   EXPECT_EQ(*nvml->PciBusId(*device), "00000000:3B:00.0");
   EXPECT_EQ(*nvml->MemoryBytes(*device), 12345u);
+  EXPECT_EQ(*nvml->MemoryUsedBytes(*device), 2u);
+  Result<std::vector<NvmlProcess>> processes = nvml->ComputeProcesses(*device);
+  ASSERT_TRUE(processes.ok()) << processes.status().ToString();
+  ASSERT_EQ(processes->size(), 100u);
+  EXPECT_EQ((*processes)[0].pid, 1000);
+  EXPECT_EQ((*processes)[0].memory_bytes, 0u);
+  EXPECT_EQ((*processes)[99].pid, 1099);
+  EXPECT_EQ((*processes)[99].memory_bytes, 99u);
+  EXPECT_EQ(nvml->MpsProcesses(*device).status().code(), Code::kUnimplemented);
   EXPECT_TRUE(*nvml->MigEnabled(*device));
   EXPECT_EQ(*nvml->ComputeMode(*device), NvmlComputeMode::kExclusiveProcess);
   Result<NvmlFabricInfo> fabric = nvml->FabricInfo(*device);
