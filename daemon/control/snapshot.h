@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "common/mps_endpoint.h"
+
 namespace tandem::v1 {
 class PlanInfo;
 }
@@ -23,6 +25,8 @@ struct SessionSnapshot {
   std::string name;      // as the client calls itself
   std::string command;   // /proc/<pid>/comm at attach
   std::string cgroup;    // at attach; empty if unreadable
+  MpsEndpoint mps;                    // that its CUDA driver meets, as it told
+  uint32_t device_max_connections = 0;  // as it told; 0: not set
   double age_seconds = 0;
   uint32_t groups = 0;
   uint32_t tensors = 0;
