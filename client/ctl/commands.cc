@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -46,6 +47,17 @@ Status Show(const Reply& reply, bool json, View view) {
   if (json) return PrintJson(reply);
   Print(view(reply));
   return Status::Ok();
+}
+
+// A GPU by its index among tandemd's, or by its UUID.
+Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu) {
+  if (gpu.find_first_not_of("0123456789") != std::string::npos) return gpu;
+  TANDEM_ASSIGN_OR_RETURN(auto stats, Ask(connection, &Admin::Stub::GetStats));
+  const auto index = static_cast<size_t>(std::strtoul(gpu.c_str(), nullptr, 10));
+  if (index >= static_cast<size_t>(stats.engines_size())) {
+    return Status(Code::kNotFound, "there is no GPU " + gpu + "; tandemd has " + std::to_string(stats.engines_size()));
+  }
+  return stats.engines(static_cast<int>(index)).gpu_uuid();
 }
 
 }  // namespace
@@ -163,9 +175,19 @@ Status Evict(const Connection& connection, const CommandOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
   admin::v1::EvictRequest request;
   request.set_session_id(options.id);
+  request.set_force(options.force);
+  if (!options.gpu.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(std::string uuid, GpuUuid(connection, options.gpu));
+    request.set_gpu_uuid(uuid);
+  }
   admin::v1::EvictReply reply;
   TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Evict, request, &reply));
-  return Show(reply, options.json, [&](const auto&) {
+  return Show(reply, options.json, [&](const admin::v1::EvictReply& r) {
+    if (!options.gpu.empty()) {
+      std::string pids;
+      for (int pid : r.pids()) pids += " " + std::to_string(pid);
+      return r.pids().empty() ? "no process to end on GPU " + options.gpu + "\n" : "ended:" + pids + "\n";
+    }
     return "session " + std::to_string(options.id) + " has ended; its process has not\n";
   });
 }

@@ -23,6 +23,8 @@ struct CommandOptions {
   uint64_t id = 0;             // plans: a plan; evict: a session
   uint64_t group_id = 0;       // plans
   uint32_t last = 0;           // trace
+  bool force = false;          // evict
+  std::string gpu;             // evict: an index or a UUID; "": a session
   std::string output;          // trace; "" or "-": standard output
 };
 

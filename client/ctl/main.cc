@@ -59,9 +59,12 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   CLI::App* drain = add("drain", "Accept nothing new and wait for the groups to end", Drain);
   drain->add_option("--wait", line.options.drain_seconds, "Seconds to wait")->check(CLI::Range(0.0, 86400.0));
   drain->add_flag("--undo", line.options.undo, "Accept again");
-  add("evict", "End a session; its process is not killed", Evict)
-      ->add_option("id", line.options.id, "The session")
-      ->required();
+  CLI::App* evict = add("evict", "End a session (its process is not killed), or the processes that hold a GPU up", Evict);
+  CLI::Option_group* whom = evict->add_option_group("whom");
+  whom->add_option("id", line.options.id, "The session");
+  whom->add_option("--gpu", line.options.gpu, "End the processes that keep this GPU's engine from starting: index or UUID");
+  whom->require_option(1);
+  evict->add_flag("--force", line.options.force, "With --gpu: also while the engine waits for nobody");
 }
 
 void AddExplain(CLI::App& app, CommandLine& line) {
