@@ -155,6 +155,7 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   request.mutable_options()->insert(options.options.begin(), options.options.end());
   request.set_deadline_ms(DeadlineMs(options.deadline));
   request.set_launch_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(options.launch_deadline.count(), 0)));
+  request.set_on_slow_placement(static_cast<uint32_t>(options.on_slow_placement));
   TANDEM_RETURN_IF_ERROR(
       Call(&v1::Tandem::StubInterface::JoinGroup, request, &reply, options.deadline + kAnswerTime));
   JoinInfo info;

@@ -73,6 +73,9 @@ struct JoinOptions {
   std::map<std::string, std::string> options;  // must agree on all ranks
   Milliseconds deadline{30000};
   Milliseconds launch_deadline{0};  // from a launch's first arrival; 0: the daemon's default (10 minutes)
+  // Where client and engine of some rank share no MPS server; kError refuses the group, and later plans with kernels, with
+  // FAILED_PRECONDITION and reason SLOW_PLACEMENT.
+  OnSlowPlacement on_slow_placement = OnSlowPlacement::kAllow;
 };
 
 // How a plan explains itself; equal on all ranks. Fields are those of plan::Plan (docs/algorithms.md).
