@@ -19,7 +19,7 @@ build() {
   for program in "${programs[@]}"; do
     if grep -qx "$program" <<<"$known"; then targets+=("$program"); fi
   done
-  nice ninja -C "$1" "${targets[@]}"
+  ninja -C "$1" "${targets[@]}"
 }
 
 # copy_stripped FILE TO
