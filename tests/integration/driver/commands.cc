@@ -102,6 +102,10 @@ Status Session::Join(const json& command, json* reply) {
   options.options = command.value("options", std::map<std::string, std::string>{});
   options.deadline = Deadline(command);
   options.launch_deadline = Milliseconds(command.value("launch_deadline_ms", 0));
+  const std::string strictness = command.value("on_slow_placement", "allow");
+  options.on_slow_placement = strictness == "error"  ? OnSlowPlacement::kError
+                              : strictness == "warn" ? OnSlowPlacement::kWarn
+                                                     : OnSlowPlacement::kAllow;
   TANDEM_ASSIGN_OR_RETURN(auto group, client_->JoinGroup(options));
   (*reply)["group_id"] = group->id();
   (*reply)["incarnation"] = group->incarnation();

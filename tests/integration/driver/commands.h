@@ -42,6 +42,7 @@ class Session {
   Status Replay(const json& command);
   Status LaunchThreads(const json& command);
   Status Fork(json* reply);
+  Status CudaTrouble(const std::string& name, const json& command);
   Status CudaMemory(const std::string& name, const json& command, json* reply);
 
   Result<std::shared_ptr<Group>> FindGroup(const json& command) const;

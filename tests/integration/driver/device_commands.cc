@@ -6,6 +6,7 @@
 #include "tests/integration/driver/commands.h"
 #ifdef TANDEM_DRIVER_CUDA
 #include "kernels/cuda/driver/cuda_driver.h"
+#include "tests/gpu/fault_kernels.h"
 #endif
 
 namespace tandem::driver {
@@ -82,12 +83,25 @@ Status Session::Read(const json& command, json* reply) {
 
 #ifdef TANDEM_DRIVER_CUDA
 
+// What goes wrong on GPUs: cuda_prepare, before any stream waits; cuda_fault: an illegal access; cuda_spin {milliseconds}: a
+// kernel that fills the GPU, running when the reply comes; cuda_probe: whether the context still lives.
+Status Session::CudaTrouble(const std::string& name, const json& command) {
+  const int error = name == "cuda_prepare" ? faults::UseDevice(faults::kCurrentDevice)
+                    : name == "cuda_fault" ? faults::IllegalAccess()
+                    : name == "cuda_spin"  ? faults::Spin(command.value("milliseconds", 1000))
+                                           : faults::ProbeByKernel();
+  return error == 0 ? Status::Ok() : Aborted(faults::ErrorName(error));
+}
+
 // cuda_malloc {allocation, bytes}; cuda_free {allocation}; cuda_register {allocation, memory, bytes, offset}: as a program
 // with cudaMalloc does. cuda_check {memory}: Memory::Check.
 Status Session::CudaMemory(const std::string& name, const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(command.value("gpu", "")));
   TANDEM_RETURN_IF_ERROR(device->Enter());
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
+  if (name == "cuda_prepare" || name == "cuda_fault" || name == "cuda_spin" || name == "cuda_probe") {
+    return CudaTrouble(name, command);
+  }
   std::string allocation = command.value("allocation", "");
   size_t bytes = command.value("bytes", size_t{0});
   if (name == "cuda_malloc") {
@@ -120,6 +134,8 @@ Status Session::CudaMemory(const std::string& name, const json& command, json* r
 }
 
 #else
+
+Status Session::CudaTrouble(const std::string&, const json&) { return Unimplemented("built without CUDA"); }
 
 Status Session::CudaMemory(const std::string&, const json&, json*) {
   return Unimplemented("the test's client was built without CUDA");
