@@ -11,7 +11,6 @@
 namespace tandem::client {
 namespace {
 
-constexpr auto kGrace = std::chrono::seconds(10);
 constexpr auto kLookEvery = std::chrono::milliseconds(500);
 
 template <typename T>
@@ -63,7 +62,12 @@ void ChannelGraveyard::Watch(std::weak_ptr<StreamChannel> channel) {
 
 size_t ChannelGraveyard::kept() const {
   std::lock_guard lock(mutex_);
-  return pages_.size();
+  return pages_.size() + unpinning_;
+}
+
+void ChannelGraveyard::SetGrace(std::chrono::milliseconds grace) {
+  std::lock_guard lock(mutex_);
+  grace_ = grace;
 }
 
 void ChannelGraveyard::WakeLocked() {
@@ -104,16 +108,18 @@ void ChannelGraveyard::Sweep() {
         if (grave.channel->Drained()) grave.drained_at = now;
         return false;
       }
-      if (now - grave.drained_at <= kGrace) return false;
+      if (now - grave.drained_at <= grace_) return false;
       over.push_back(std::move(grave));
       return true;
     });
     pages.swap(pages_);
+    unpinning_ = pages.size();
   }
   over.clear();  // their memory comes back through Keep
   if (pages.empty()) return;
   pages = Unpin(std::move(pages));
   std::lock_guard lock(mutex_);
+  unpinning_ = 0;
   for (Pages& left : pages) pages_.push_back(std::move(left));
 }
 

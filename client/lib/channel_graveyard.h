@@ -35,8 +35,9 @@ class ChannelGraveyard {
   void Discard(std::shared_ptr<void> object);
   // Tells of a channel whose streams will wait on pinned words, before they do.
   void Watch(std::weak_ptr<StreamChannel> channel);
-  // Pinned pages of ended channels, for tests.
+  // For tests: pinned pages of ended channels, and another grace time than 10 s.
   size_t kept() const;
+  void SetGrace(std::chrono::milliseconds grace);
 
  private:
   struct Grave {
@@ -58,10 +59,12 @@ class ChannelGraveyard {
 
   const uint64_t born_;  // ForkCount() then
   mutable std::mutex mutex_;
+  std::chrono::milliseconds grace_{10000};
   std::condition_variable changed_;
   bool running_ = false;
   std::vector<Grave> graves_;
   std::vector<Pages> pages_;
+  size_t unpinning_ = 0;  // taken out of pages_ for the moment
   std::vector<std::shared_ptr<void>> discarded_;
   std::mutex watched_mutex_;  // held while pages are unpinned: a new channel's first launch comes after
   std::vector<std::weak_ptr<StreamChannel>> watched_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -22,7 +23,12 @@ struct FakeDaemon {
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
   std::vector<uint64_t> released_plans, closed_channels, deregistered;
   std::vector<RegisterInfo> registered;  // without descriptors
-  std::string backend = "host";
+  std::string backend = "host", gpu_uuid = "GPU-0";
+  // Makes the segments of a rendezvous, of `segment_bytes` each; the pads lie in their second half.
+  uint64_t segment_bytes = 8192;
+  std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
+    return CreateSealedMemfd("fake-segment", bytes);
+  };
   std::atomic<uint64_t> next_id{1};
   std::atomic<bool> gone{false};
   std::atomic<int> destroyed{0};
@@ -44,7 +50,7 @@ class FakeControl final : public Control {
     AttachInfo info;
     info.session_id = 7;
     info.backend = daemon_->backend;
-    info.gpus = {{"GPU-0", "emulated", 0, 1 << 30}};
+    info.gpus = {{daemon_->gpu_uuid, "emulated", 0, 1 << 30}};
     return info;
   }
   Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) override {
@@ -63,13 +69,13 @@ class FakeControl final : public Control {
     RendezvousInfo info;
     info.rank = 0;
     info.world_size = 2;
-    info.segment_bytes = 8192;
+    info.segment_bytes = daemon_->segment_bytes;
     info.buffer_bytes = 4096;
-    info.pad_offset = 4096;
+    info.pad_offset = info.segment_bytes / 2;
     info.pad_bytes = 4096;
     info.registration_id = daemon_->next_id++;
     for (int i = 0; i < 2; ++i) {
-      TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("fake-segment", info.segment_bytes));
+      TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, daemon_->make_segment(info.segment_bytes));
       info.segments.push_back(std::move(fd));
       info.segment_ids.push_back(daemon_->next_id++);
     }
