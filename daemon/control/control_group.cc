@@ -257,6 +257,7 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
   }
   for (const auto& [rank, seat] : meeting.seats) seat.session->groups.insert(group->id);
   group->context.topology = Subset(options_.topology, gpus);
+  group->context.packet_kernels = options_.backend == "cuda";
   group->topology_class = TopologyClassName(Classify(group->context.topology));
   registry_->groups[group->id] = group;
   ++registry_->usage[group->uid].groups;
@@ -282,7 +283,8 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
       offer->set_op(op);
       offer->set_algorithm(static_cast<uint32_t>(algorithm));
       // What this group can never run, whatever the shapes; bounds by size are told by each plan.
-      if ((algorithm == Algorithm::kNative || algorithm == Algorithm::kLowLatency) && !group.context.native_kernels) {
+      if ((algorithm == Algorithm::kNative && !group.context.native_kernels) ||
+          (algorithm == Algorithm::kLowLatency && !group.context.packet_kernels)) {
         offer->set_reason("needs the CUDA backend; this group's is " + options_.backend);
       } else if (algorithm == Algorithm::kHybridCubeMesh && topology_class != TopologyClass::kHybridCubeMesh) {
         offer->set_reason("needs a hybrid cube mesh; this group is " + group.topology_class);
