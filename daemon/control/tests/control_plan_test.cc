@@ -47,6 +47,23 @@ TEST_F(ControlPlanTest, RanksMeetByKeyAndARetryGetsTheSamePlan) {
   EXPECT_EQ(control->Snapshot().plans, 0u);
 }
 
+TEST_F(ControlPlanTest, ShortPlansAreOfTheLatencyClassAndLongOnesAreNot) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  for (const auto& [elements, urgent] : {std::pair<int64_t, bool>{1024, true}, {int64_t{16} << 20, false}}) {
+    auto replies = PrepareAll(sessions, [&](int) { return AllReduce(group, std::to_string(elements), elements); });
+    ASSERT_TRUE(replies[0].ok()) << replies[0].status().ToString();
+    for (int gpu : {0, 1}) {
+      const auto plans = engines->Look(gpu).plans;
+      ASSERT_TRUE(plans.contains(replies[0]->plan().plan_id()));
+      EXPECT_EQ(plans.at(replies[0]->plan().plan_id()).latency_class(), urgent)
+          << elements << " elements, " << replies[0]->plan().predicted_us() << " us, "
+          << replies[0]->plan().bytes_moved() << " bytes";
+    }
+  }
+}
+
 TEST_F(ControlPlanTest, DisagreementNamesTheFieldToAll) {
   Start(2);
   const auto sessions = AttachAll(2);

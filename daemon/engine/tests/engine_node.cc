@@ -226,7 +226,7 @@ TestGroup EngineNode::AddGroup(uint64_t id, const std::vector<int>& gpus, uint64
 }
 
 uint64_t EngineNode::AddPlan(TestGroup* group, const std::vector<plan::RankProgram>& programs,
-                             const std::vector<v1::PlanSlot>& slots, uint64_t next_count) {
+                             const std::vector<v1::PlanSlot>& slots, uint64_t next_count, bool latency_class) {
   uint64_t id = next_id_++;
   for (size_t rank = 0; rank < programs.size(); ++rank) {
     v1::Command command;
@@ -235,6 +235,7 @@ uint64_t EngineNode::AddPlan(TestGroup* group, const std::vector<plan::RankProgr
     add->set_group_id(group->id);
     add->set_plan_index(group->next_plan_index);
     add->set_next_count(next_count);
+    add->set_latency_class(latency_class);
     for (const v1::PlanSlot& slot : slots) *add->add_slots() = slot;
     plan::EncodeProgram(programs[rank], add->mutable_program());
     Status added = Call(group->gpus[rank], command);
@@ -244,13 +245,13 @@ uint64_t EngineNode::AddPlan(TestGroup* group, const std::vector<plan::RankProgr
   return id;
 }
 
-uint64_t EngineNode::AddEmptyPlan(TestGroup* group) {
+uint64_t EngineNode::AddEmptyPlan(TestGroup* group, bool latency_class) {
   std::vector<plan::RankProgram> programs(group->gpus.size());
   for (size_t rank = 0; rank < programs.size(); ++rank) {
     programs[rank].rank = static_cast<int>(rank);
     programs[rank].world_size = static_cast<int>(programs.size());
   }
-  return AddPlan(group, programs, {});
+  return AddPlan(group, programs, {}, 0, latency_class);
 }
 
 uint64_t EngineNode::AddBarrierPlan(TestGroup* group) {
@@ -304,6 +305,11 @@ std::unique_ptr<TestChannel> EngineNode::OpenChannel(int gpu, uint64_t session, 
 
 std::byte* EngineNode::Data(const TestGroup& group, int rank) {
   return segments_.at(group.segments[static_cast<size_t>(rank)]).mapping.data() + kDataOffset;
+}
+
+std::atomic<uint64_t>* EngineNode::SignalWord(const TestGroup& group, int rank, int writer, int index) {
+  std::byte* area = segments_.at(group.segments[static_cast<size_t>(rank)]).mapping.data();
+  return reinterpret_cast<std::atomic<uint64_t>*>(area) + writer * plan::kSignalsPerWriter + index;
 }
 
 UniqueFd EngineNode::SegmentFd(const TestGroup& group, int rank) const {

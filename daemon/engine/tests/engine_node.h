@@ -4,6 +4,7 @@
 // words the test writes as streams would).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -70,14 +71,16 @@ class EngineNode {
                      uint64_t generation = 1);
   // One program a rank; slots as tandemd sends them. Returns the plan's id.
   uint64_t AddPlan(TestGroup* group, const std::vector<plan::RankProgram>& programs,
-                   const std::vector<v1::PlanSlot>& slots, uint64_t next_count = 0);
-  uint64_t AddEmptyPlan(TestGroup* group);
+                   const std::vector<v1::PlanSlot>& slots, uint64_t next_count = 0, bool latency_class = false);
+  uint64_t AddEmptyPlan(TestGroup* group, bool latency_class = false);
   // Every rank signals every other and waits for all: the smallest program that runs on lanes.
   uint64_t AddBarrierPlan(TestGroup* group);
   Status Break(int gpu, const TestGroup& group, Code code, const std::string& message, const std::string& who);
   std::unique_ptr<TestChannel> OpenChannel(int gpu, uint64_t session = 1, uint32_t entries = 64);
   // Rank's symmetric data, mapped here.
   std::byte* Data(const TestGroup& group, int rank);
+  // The signal word `index` of `writer` on `rank`: storing an epoch there is what the writer's signal does.
+  std::atomic<uint64_t>* SignalWord(const TestGroup& group, int rank, int writer, int index);
   // Another descriptor of rank's segment.
   UniqueFd SegmentFd(const TestGroup& group, int rank) const;
   StatsArea& stats(int gpu) { return engines_[static_cast<size_t>(gpu)]->stats; }
