@@ -189,7 +189,7 @@ def scaled_operands(context, case, rows):
     a = context.random(rows, case.k, dtype=FP8)
     b = [weight.t() for weight in context.random(case.n, case.k, dtype=FP8)]
     extents = ((rows, 1), (1, case.n)) if case.scales == "row" else ((), ())
-    scale_a, scale_b = ([torch.rand(*extent, device=context.bench.device) + 0.5 for _ in range(SETS)]
+    scale_a, scale_b = ([torch.rand(extent, device=context.bench.device) + 0.5 for _ in range(SETS)]
                         for extent in extents)
     if case.scales == "tensor":  # one scale for A means the same one on all ranks
         for scale in scale_a + scale_b:

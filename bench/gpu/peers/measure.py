@@ -9,7 +9,7 @@ import torch.distributed._symmetric_memory as symm_mem
 
 import gpu_state
 
-SLEEP_CYCLES = 400_000  # about 0.2 ms: the host enqueues everything behind it before the GPU gets there
+SLEEP_CYCLES = 800_000  # about 0.4 ms: the host enqueues everything behind it before the GPU gets there
 
 
 class Arm:
@@ -163,6 +163,7 @@ class Bench:
         arm, prepared, error, problem = None, None, None, None
         try:
             arm = factory()
+            torch.cuda.synchronize()  # it was made on the default stream
             if reference is not None and arm.checked:
                 error, problem = self.wrong(arm, reference, tolerance)
             if problem is None:
