@@ -116,6 +116,10 @@ Status ValidateConfig(const Config& config) {
     return InvalidArgument("quotas.sessions_per_uid = " + std::to_string(config.quotas.sessions_per_uid) +
                            " must not exceed quotas.sessions = " + std::to_string(config.quotas.sessions));
   }
+  if (config.quotas.cgroup_sessions > config.quotas.sessions) {
+    return InvalidArgument("quotas.cgroup_sessions = " + std::to_string(config.quotas.cgroup_sessions) +
+                           " must not exceed quotas.sessions = " + std::to_string(config.quotas.sessions));
+  }
   return Status::Ok();
 }
 

@@ -41,6 +41,7 @@ struct PeerIdentity {
   uint32_t uid = 0;
   uint32_t gid = 0;
   int pid = 0;
+  std::string cgroup = {};  // path in the hierarchy that accounts for memory; empty if the kernel does not tell
 };
 
 // The lease sockets, as the control plane uses them. Both functions return at once.
@@ -195,7 +196,6 @@ class Control final : public EngineListener {
 
   void RestoreGroup(const std::shared_ptr<Group>& group);
   Result<int> FindGpu(const std::string& uuid) const;
-  Status CheckQuota(const char* name, uint64_t limit, uint64_t usage, uint64_t more) const;
 
   const ControlOptions options_;
   Engines& engines_;

@@ -66,7 +66,7 @@ ControlSnapshot Control::Snapshot() {
     ++snapshot.sessions_by_uid[session->peer.uid];
   }
   for (const auto& set : registry_->sets) snapshot.segment_bytes += set->bytes * set->segment_ids.size();
-  for (const auto& [uid, usage] : registry_->usage) snapshot.descriptors += usage.descriptors;
+  snapshot.descriptors = registry_->ledger.Total(Resource::kDescriptors);
   return snapshot;
 }
 
@@ -81,7 +81,7 @@ std::vector<SessionSnapshot> Control::SnapshotSessions() {
     snapshot.pid = session->peer.pid;
     snapshot.name = session->name;
     snapshot.command = session->command;
-    snapshot.cgroup = session->cgroup;
+    snapshot.cgroup = session->peer.cgroup;
     snapshot.age_seconds = SecondsSince(session->since);
     snapshot.groups = static_cast<uint32_t>(session->groups.size());
     snapshot.tensors = static_cast<uint32_t>(session->tensors.size());
@@ -105,7 +105,7 @@ std::vector<GroupSnapshot> Control::SnapshotGroups() {
     GroupSnapshot snapshot;
     snapshot.id = id;
     snapshot.name = group->name;
-    snapshot.uid = group->uid;
+    snapshot.uid = group->payer.uid;
     snapshot.incarnation = group->incarnation;
     snapshot.generation = group->generation;
     snapshot.world_size = static_cast<int>(group->members.size());

@@ -175,8 +175,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
   NameEntry& entry = registry_->names[scope];
   if (!entry.joining) entry.joining = std::make_shared<JoinMeeting>();
   const std::shared_ptr<JoinMeeting> meeting = entry.joining;
-  const UidUsage& usage = registry_->usage[session->peer.uid];
-  Status wrong = gpu.ok() ? CheckQuota("groups", options_.limits.groups, usage.groups, 1)
+  Status wrong = gpu.ok() ? registry_->ledger.Check(session->payer(), Resource::kGroups, 1)
                           : gpu.status().WithContext("rank " + std::to_string(request.rank()));
   if (wrong.ok()) wrong = SeatLocked(entry, session, request, *gpu);
   if (!wrong.ok()) {
@@ -237,7 +236,7 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
   group->id = registry_->next_id++;
   group->scope = scope;
   group->name = first.request.name();
-  group->uid = first.session->peer.uid;
+  group->payer = first.session->payer();
   group->incarnation = ++entry.incarnation;
   group->launch_deadline_ms = first.request.launch_deadline_ms() != 0
                                   ? first.request.launch_deadline_ms()
@@ -255,12 +254,12 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
     member.gpu = seat.gpu;
     group->members.push_back(std::move(member));
   }
+  TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(group->payer, Resource::kGroups, 1));
   for (const auto& [rank, seat] : meeting.seats) seat.session->groups.insert(group->id);
   group->context.topology = Subset(options_.topology, gpus);
   group->context.packet_kernels = options_.backend == "cuda";
   group->topology_class = TopologyClassName(Classify(group->context.topology));
   registry_->groups[group->id] = group;
-  ++registry_->usage[group->uid].groups;
   entry.current = group;
   return group;
 }
@@ -435,9 +434,8 @@ void Control::MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bo
 void Control::DestroyGroupLocked(const std::shared_ptr<Group>& group) {
   UninstallLocked(*group, -1);
   for (const auto& [id, plan] : group->plans) registry_->plan_groups.erase(id);
-  UidUsage& usage = registry_->usage[group->uid];
-  usage.plans -= std::min<uint64_t>(usage.plans, group->plans.size());
-  --usage.groups;
+  registry_->ledger.Refund(group->payer, Resource::kPlans, group->plans.size());
+  registry_->ledger.Refund(group->payer, Resource::kGroups, 1);
   group->plans.clear();
   group->prepares.clear();
   group->rendezvous.clear();

@@ -26,9 +26,8 @@ Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session, con
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
     TANDEM_RETURN_IF_ERROR(
-        CheckQuota("channels", options_.limits.channels_per_session, session->channels.size(), 1));
-    UidUsage& usage = registry_->usage[session->peer.uid];
-    TANDEM_RETURN_IF_ERROR(CheckQuota("descriptors", options_.limits.descriptors, usage.descriptors, 1));
+        CheckLimit("channels", "the session", options_.limits.channels_per_session, session->channels.size(), 1));
+    TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(session->payer(), Resource::kDescriptors, 1));
     const uint64_t& generation = registry_->engine_generation[static_cast<size_t>(gpu)];
     if (!waiter.Wait(lock, registry_->engines_changed,
                      [&] { return generation != 0 || registry_->stopping || session->ended; })) {
@@ -36,11 +35,11 @@ Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session, con
                     {.reason = "ENGINE_DOWN", .who = "gpu " + std::to_string(gpu), .field = {}});
     }
     TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
+    TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(session->payer(), Resource::kDescriptors, 1));
     reply.set_channel_id(registry_->next_id++);
     reply.set_transfer_id(registry_->next_id++);
     reply.set_generation(generation);
     session->channels[reply.channel_id()] = Channel{gpu, entries, words, false};
-    ++registry_->usage[session->peer.uid].descriptors;
     engine::v1::Command command;
     command.mutable_open_channel()->set_channel_id(reply.channel_id());
     command.mutable_open_channel()->set_session_id(session->id);
@@ -71,8 +70,7 @@ Status Control::CloseChannel(const SessionRef& session, uint64_t channel_id, con
       registry_->mailboxes[static_cast<size_t>(it->second.gpu)]->Post(std::move(command), {}, batch);
     }
     session->channels.erase(it);
-    UidUsage& usage = registry_->usage[session->peer.uid];
-    if (usage.descriptors > 0) --usage.descriptors;
+    registry_->ledger.Refund(session->payer(), Resource::kDescriptors, 1);
   }
   const Status status = batch->Wait(waiter);
   return status.code() == Code::kDeadlineExceeded ? status : Status::Ok();
@@ -91,7 +89,7 @@ Result<v1::LaunchReply> Control::Launch(const SessionRef& session, const v1::Lau
   if (group->plans.at(request.plan_id()).released[static_cast<size_t>(rank)]) return unknown;
   if (group->state != GroupState::kReady) return group->broken;
   TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
-  TANDEM_RETURN_IF_ERROR(CheckQuota("pending launches", options_.limits.pending_launches_per_session,
+  TANDEM_RETURN_IF_ERROR(CheckLimit("pending launches", "the session", options_.limits.pending_launches_per_session,
                                     session->launches.size(), 1));
   const uint64_t id = registry_->next_id++;
   session->launches[id].gpu = group->members[static_cast<size_t>(rank)].gpu;

@@ -51,10 +51,8 @@ Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::Empty
       return reply;
     }
   }
-  UidUsage& usage = registry_->usage[session->peer.uid];
-  TANDEM_RETURN_IF_ERROR(CheckQuota("tensors", options_.limits.tensors, usage.tensors, 1));
-  TANDEM_RETURN_IF_ERROR(
-      CheckQuota("segment bytes", options_.limits.segment_bytes, usage.segment_bytes, bytes));
+  TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(session->payer(), Resource::kSegmentBytes, bytes));
+  TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(session->payer(), Resource::kTensors, 1));
   auto tensor = std::make_shared<Tensor>();
   tensor->id = registry_->next_id++;
   tensor->session_id = session->id;
@@ -63,7 +61,6 @@ Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::Empty
   tensor->name = request.persistent_name();
   session->tensors[tensor->id] = tensor;
   if (!tensor->name.empty()) session->named_tensors[name] = tensor->id;
-  ++usage.tensors;
   reply.set_tensor_id(tensor->id);
   return reply;
 }
@@ -288,8 +285,7 @@ void Control::FreeTensorLocked(Session& session, uint64_t tensor_id) {
   const std::shared_ptr<Tensor> tensor = session.tensors[tensor_id];
   session.tensors.erase(tensor_id);
   if (!tensor->name.empty()) session.named_tensors.erase(std::to_string(tensor->gpu) + "/" + tensor->name);
-  UidUsage& usage = registry_->usage[session.peer.uid];
-  if (usage.tensors > 0) --usage.tensors;
+  registry_->ledger.Refund(session.payer(), Resource::kTensors, 1);
   for (const auto& [group_id, registration_id] : tensor->registrations) {
     auto it = registry_->groups.find(group_id);
     if (it == registry_->groups.end()) continue;

@@ -12,8 +12,13 @@
 
 namespace tandem::daemon {
 
-// Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit and usage, reason "QUOTA_<NAME>". Of one uid
-// unless it says otherwise.
+// Quotas of one cgroup, in all its uids. 0: as many as of a uid.
+struct CgroupLimits {
+  uint64_t sessions = 0, groups = 0, plans = 0, tensors = 0, descriptors = 0, segment_bytes = 0, registered_bytes = 0;
+};
+
+// Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit, usage and who, reason "QUOTA_<NAME>". Of one
+// uid unless it says otherwise.
 struct ControlLimits {
   uint64_t sessions = 256;                         // of the node
   uint64_t sessions_per_uid = 128;
@@ -23,6 +28,7 @@ struct ControlLimits {
   uint64_t descriptors = 4096;                     // that tandemd holds
   uint64_t segment_bytes = uint64_t{256} << 30;    // all GPUs together
   uint64_t registered_bytes = uint64_t{2} << 40;
+  CgroupLimits cgroup;
   uint64_t channels_per_session = 64;
   uint64_t pending_launches_per_session = 4096;
   uint64_t transfers_per_session = 64;             // not yet claimed

@@ -220,8 +220,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
-    TANDEM_RETURN_IF_ERROR(
-        CheckQuota("plans", options_.limits.plans, registry_->usage[group->uid].plans, 1));
+    TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(group->payer, Resource::kPlans, 1));
   }
   TANDEM_RETURN_IF_ERROR(GrowWorkspace(*group, plan->workspace_bytes, plan->bulk_bytes, waiter).WithContext(context));
   auto batch = std::make_shared<CommandBatch>();
@@ -235,6 +234,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
                     {.reason = "PLAN_INDEXES", .who = {}, .field = {}, .limit = kMaxPlanIndexes,
                      .usage = group->next_plan_index});
     }
+    TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(group->payer, Resource::kPlans, 1));
     plan_id = registry_->next_plan_id++;
     PlanRecord record;
     record.id = plan_id;
@@ -255,7 +255,6 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     }
     group->plans.emplace(plan_id, std::move(record));
     registry_->plan_groups[plan_id] = group;
-    ++registry_->usage[group->uid].plans;
     meeting.plan_id = plan_id;
   }
   Status status = batch->Wait(waiter);
@@ -328,8 +327,7 @@ void Control::RemovePlanLocked(Group& group, uint64_t plan_id) {
     group.prepares.erase(meeting);
   }
   registry_->plan_groups.erase(plan_id);
-  UidUsage& usage = registry_->usage[group.uid];
-  if (usage.plans > 0) --usage.plans;
+  registry_->ledger.Refund(group.payer, Resource::kPlans, 1);
   group.plans.erase(it);
 }
 

@@ -47,15 +47,13 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
-    UidUsage& usage = registry_->usage[session->peer.uid];
-    TANDEM_RETURN_IF_ERROR(CheckQuota("tensors", options_.limits.tensors, usage.tensors, 1));
-    TANDEM_RETURN_IF_ERROR(CheckQuota("registered bytes", options_.limits.registered_bytes, usage.registered_bytes,
-                                      registration.bytes));
-    TANDEM_RETURN_IF_ERROR(
-        CheckQuota("descriptors", options_.limits.descriptors, usage.descriptors, registration.fds.size()));
-    ++usage.tensors;
-    usage.registered_bytes += registration.bytes;
-    usage.descriptors += registration.fds.size();
+    Ledger& ledger = registry_->ledger;
+    const Payer payer = session->payer();
+    TANDEM_RETURN_IF_ERROR(ledger.Check(payer, Resource::kRegisteredBytes, registration.bytes));
+    TANDEM_RETURN_IF_ERROR(ledger.Check(payer, Resource::kDescriptors, registration.fds.size()));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(payer, Resource::kTensors, 1));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(payer, Resource::kRegisteredBytes, registration.bytes));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(payer, Resource::kDescriptors, registration.fds.size()));
     id = registry_->next_id++;
     session->registrations[id] = std::move(registration);
     // With its engine down the registration waits in the registry, and the next engine gets it.
@@ -98,10 +96,10 @@ Status Control::Deregister(const SessionRef& session, uint64_t registration_id, 
     engine::v1::Command command;
     command.mutable_remove_registration()->set_registration_id(registration_id);
     registry_->mailboxes[static_cast<size_t>(it->second.gpu)]->Post(std::move(command), {}, batch);
-    UidUsage& usage = registry_->usage[session->peer.uid];
-    --usage.tensors;
-    usage.registered_bytes -= it->second.bytes;
-    usage.descriptors -= it->second.fds.size();
+    Ledger& ledger = registry_->ledger;
+    ledger.Refund(session->payer(), Resource::kTensors, 1);
+    ledger.Refund(session->payer(), Resource::kRegisteredBytes, it->second.bytes);
+    ledger.Refund(session->payer(), Resource::kDescriptors, it->second.fds.size());
     session->registrations.erase(it);
   }
   // The caller may free the memory once the engine has let go of it; an engine that has ended has.

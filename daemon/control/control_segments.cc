@@ -55,7 +55,7 @@ Result<std::shared_ptr<SegmentSet>> Control::MakeSet(Group& group, uint64_t byte
   auto set = std::make_shared<SegmentSet>();
   set->purpose = purpose;
   set->group_id = group.id;
-  set->uid = group.uid;
+  set->payer = group.payer;
   set->bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
   const size_t world = group.members.size();
   const uint64_t charged = set->bytes * world;
@@ -71,11 +71,10 @@ Result<std::shared_ptr<SegmentSet>> Control::MakeSet(Group& group, uint64_t byte
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(AwaitEnginesLocked(lock, group, waiter));
-    UidUsage& usage = registry_->usage[group.uid];
-    TANDEM_RETURN_IF_ERROR(CheckQuota("segment bytes", options_.limits.segment_bytes, usage.segment_bytes, charged));
-    TANDEM_RETURN_IF_ERROR(CheckQuota("descriptors", options_.limits.descriptors, usage.descriptors, world));
-    usage.segment_bytes += charged;
-    usage.descriptors += world;
+    Ledger& ledger = registry_->ledger;
+    TANDEM_RETURN_IF_ERROR(ledger.Check(set->payer, Resource::kDescriptors, world));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(set->payer, Resource::kSegmentBytes, charged));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(set->payer, Resource::kDescriptors, world));
     for (size_t rank = 0; rank < world; ++rank) {
       const int gpu = group.members[rank].gpu;
       const uint64_t id = registry_->next_id++;
@@ -145,9 +144,8 @@ void Control::RemoveSetLocked(const std::shared_ptr<SegmentSet>& set) {
       if (set->mapped[rank] & (1u << gpu)) registry_->mailboxes[gpu]->Post(command);
     }
   }
-  UidUsage& usage = registry_->usage[set->uid];
-  usage.segment_bytes -= std::min(usage.segment_bytes, set->bytes * set->segment_ids.size());
-  usage.descriptors -= std::min<uint64_t>(usage.descriptors, set->segment_ids.size());
+  registry_->ledger.Refund(set->payer, Resource::kSegmentBytes, set->bytes * set->segment_ids.size());
+  registry_->ledger.Refund(set->payer, Resource::kDescriptors, set->segment_ids.size());
 }
 
 void Control::DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set) {

@@ -44,7 +44,7 @@ Control::Control(ControlOptions options, Engines& engines)
     : options_(std::move(options)),
       engines_(engines),
       instance_id_(RandomHex(8)),
-      registry_(std::make_unique<Registry>()),
+      registry_(std::make_unique<Registry>(options_.limits)),
       background_(std::make_unique<BackgroundWorker>()) {
   registry_->engine_generation.resize(static_cast<size_t>(engines_.count()));
   for (int gpu = 0; gpu < engines_.count(); ++gpu) {
@@ -66,17 +66,6 @@ void Control::SetLeasePort(LeasePort* port) { lease_port_ = port; }
 
 void Control::Log(LogSeverity severity, const std::string& text) const {
   if (options_.log) options_.log(severity, text);
-}
-
-Status Control::CheckQuota(const char* name, uint64_t limit, uint64_t usage, uint64_t more) const {
-  if (usage <= limit && more <= limit - usage) return Status::Ok();
-  std::string reason = "QUOTA_";
-  for (const char* c = name; *c != 0; ++c) reason += *c == ' ' ? '_' : static_cast<char>(std::toupper(*c));
-  return Status(Code::kResourceExhausted,
-                "quota of " + std::string(name) + " reached: limit " + std::to_string(limit) + ", in use " +
-                    std::to_string(usage) + ", asked for " + std::to_string(more),
-                {.reason = reason, .who = {}, .field = {}, .limit = static_cast<long long>(limit),
-                 .usage = static_cast<long long>(usage)});
 }
 
 Waiter Control::WaiterFor(uint64_t deadline_ms, std::function<bool()> cancelled) const {
@@ -103,7 +92,6 @@ Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::Atta
   session->peer = peer;
   session->name = request.name();
   session->command = FirstLine("/proc/" + std::to_string(peer.pid) + "/comm");
-  session->cgroup = FirstLine("/proc/" + std::to_string(peer.pid) + "/cgroup");
   const ControlLimits& limits = options_.limits;
   v1::AttachReply reply;
   {
@@ -113,15 +101,14 @@ Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::Atta
       return Unavailable("the daemon is draining: no new sessions")
           .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
     }
-    TANDEM_RETURN_IF_ERROR(CheckQuota("sessions", limits.sessions, registry_->sessions.size(), 1));
-    UidUsage& usage = registry_->usage[peer.uid];
-    TANDEM_RETURN_IF_ERROR(CheckQuota("sessions per uid", limits.sessions_per_uid, usage.sessions, 1));
-    TANDEM_RETURN_IF_ERROR(CheckQuota("descriptors", limits.descriptors, usage.descriptors, 1));
+    TANDEM_RETURN_IF_ERROR(CheckLimit("sessions", "the node", limits.sessions, registry_->sessions.size(), 1));
+    Ledger& ledger = registry_->ledger;
+    TANDEM_RETURN_IF_ERROR(ledger.Check(session->payer(), Resource::kDescriptors, 1));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(session->payer(), Resource::kSessions, 1));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(session->payer(), Resource::kDescriptors, 1));
     session->id = registry_->next_id++;
     registry_->sessions[session->id] = session;
     ++registry_->sessions_total;
-    ++usage.sessions;
-    ++usage.descriptors;
   }
   reply.set_token(session->token.data(), session->token.size());
   reply.set_session_id(session->id);
@@ -191,11 +178,13 @@ Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, std
     if (it == registry_->sessions.end()) return NotFound("no such session");
     session = it->second;
     // What nobody has claimed yet counts too: without descriptors left, the daemon could serve nobody.
-    uint64_t held = registry_->usage[session->peer.uid].descriptors;
+    Ledger::Unbooked unclaimed;
     for (const auto& [id, other] : registry_->sessions) {
-      if (other->peer.uid == session->peer.uid) held += other->transfers.descriptors();
+      const uint64_t count = other->transfers.descriptors();
+      if (other->peer.uid == session->peer.uid) unclaimed.of_uid += count;
+      if (other->peer.cgroup == session->peer.cgroup) unclaimed.of_cgroup += count;
     }
-    quota = CheckQuota("descriptors", options_.limits.descriptors, held, fds.size());
+    quota = registry_->ledger.Check(session->payer(), Resource::kDescriptors, fds.size(), unclaimed);
   }
   if (!quota.ok()) {
     session->transfers.Refuse(part.transfer_id(), quota);
@@ -278,8 +267,8 @@ Status Control::Detach(const SessionRef& session, const Waiter& waiter) {
 }
 
 void Control::EndSessionPartsLocked(Session& session) {
-  UidUsage& usage = registry_->usage[session.peer.uid];
-  usage.descriptors -= std::min(usage.descriptors, DescriptorsOf(session));
+  Ledger& ledger = registry_->ledger;
+  ledger.Refund(session.payer(), Resource::kDescriptors, DescriptorsOf(session));
   for (const auto& [id, channel] : session.channels) {
     engine::v1::Command command;
     command.mutable_close_channel()->set_channel_id(id);
@@ -290,18 +279,15 @@ void Control::EndSessionPartsLocked(Session& session) {
     engine::v1::Command command;
     command.mutable_remove_registration()->set_registration_id(id);
     registry_->mailboxes[static_cast<size_t>(registration.gpu)]->Post(std::move(command));
-    usage.registered_bytes -= std::min(usage.registered_bytes, registration.bytes);
-    --usage.tensors;
+    ledger.Refund(session.payer(), Resource::kRegisteredBytes, registration.bytes);
+    ledger.Refund(session.payer(), Resource::kTensors, 1);
   }
   session.registrations.clear();
   while (!session.tensors.empty()) FreeTensorLocked(session, session.tensors.begin()->first);
   for (const auto& [id, launch] : session.launches) registry_->launches.erase(id);
   session.launches_changed.notify_all();
   session.events_changed.notify_all();
-  --usage.sessions;
-  if (usage.sessions == 0 && usage.groups == 0 && usage.segment_bytes == 0) {
-    registry_->usage.erase(session.peer.uid);
-  }
+  ledger.Refund(session.payer(), Resource::kSessions, 1);
 }
 
 void Control::EndSession(uint64_t session_id, bool clean, const std::string& why) {

@@ -20,6 +20,7 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/engine_mailbox.h"
+#include "daemon/control/ledger.h"
 #include "daemon/control/offset_allocator.h"
 #include "daemon/control/transfer_table.h"
 #include "daemon/planner/planner.h"
@@ -38,7 +39,7 @@ inline constexpr uint64_t kMaxPlanId = (uint64_t{1} << 24) - 1;
 struct SegmentSet {
   std::string purpose;                // "symmetric", "workspace", "bulk", "control"
   uint64_t group_id = 0;
-  uint32_t uid = 0;                   // charged to
+  Payer payer;                        // charged to
   uint64_t bytes = 0;                 // of each segment
   std::vector<int> gpus;              // by rank
   std::vector<uint64_t> segment_ids;  // by rank
@@ -94,7 +95,7 @@ struct Session {
   uint64_t id = 0;
   std::array<uint8_t, kTokenBytes> token{};
   PeerIdentity peer;
-  std::string name, command, cgroup;
+  std::string name, command;
   Waiter::Clock::time_point since = Waiter::Clock::now();
   bool ended = false;
   TransferTable transfers;
@@ -107,6 +108,7 @@ struct Session {
   std::map<uint64_t, LaunchRecord> launches;
   std::condition_variable launches_changed;
   std::set<uint64_t> groups;
+  Payer payer() const { return {peer.uid, peer.cgroup}; }
 };
 
 // Where the ranks of a group meet for one thing. `told[rank]`: the rank has the answer; a rank that comes late to a
@@ -173,7 +175,7 @@ struct Group {
   uint64_t id = 0;
   std::string scope;  // key in Registry::names
   std::string name;
-  uint32_t uid = 0;
+  Payer payer;        // rank 0's
   uint64_t incarnation = 1;
   uint64_t generation = 1;
   GroupState state = GroupState::kJoining;
@@ -213,19 +215,15 @@ struct NameEntry {
   std::shared_ptr<std::condition_variable> freed = std::make_shared<std::condition_variable>();
 };
 
-struct UidUsage {
-  uint64_t sessions = 0, groups = 0, plans = 0, tensors = 0, descriptors = 0;
-  uint64_t segment_bytes = 0, registered_bytes = 0;
-};
-
 struct Registry {
+  explicit Registry(const ControlLimits& limits) : ledger(limits) {}
   std::mutex mutex;
   std::condition_variable engines_changed;  // an engine came up or went
   std::map<uint64_t, std::shared_ptr<Session>> sessions;
   std::map<uint64_t, std::shared_ptr<Group>> groups;
   std::map<std::string, NameEntry> names;
   std::set<std::shared_ptr<SegmentSet>> sets;
-  std::map<uint32_t, UidUsage> usage;
+  Ledger ledger;
   std::unordered_map<uint64_t, std::weak_ptr<Group>> plan_groups;  // plan id -> group
   std::unordered_map<uint64_t, std::weak_ptr<Session>> launches;   // launch id -> session
   std::vector<std::unique_ptr<EngineMailbox>> mailboxes;           // by GPU

@@ -1,5 +1,6 @@
 #include "daemon/service/peer_identity.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,6 +19,18 @@
 #endif
 
 namespace tandem::daemon {
+namespace {
+
+// The cgroup of the process behind `pidfd`. Read while it lives, so that it is not that of a reused pid.
+std::string CgroupOf(int pid, const UniqueFd& pidfd) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cgroup");
+  std::stringstream text;
+  text << file.rdbuf();
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  return ::poll(&ended, 1, 0) == 0 ? MemoryCgroup(text.str()) : std::string();
+}
+
+}  // namespace
 
 Result<uint64_t> ProcessStartTicks(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -32,6 +45,21 @@ Result<uint64_t> ProcessStartTicks(int pid) {
   return static_cast<uint64_t>(std::strtoull(field.c_str(), nullptr, 10));
 }
 
+std::string MemoryCgroup(const std::string& proc_text) {
+  std::istringstream lines(proc_text);
+  std::string unified;
+  for (std::string line; std::getline(lines, line);) {
+    // hierarchy:controllers:path
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controllers.find(",memory,") != std::string::npos) return line.substr(second + 1);
+    if (line.substr(0, first) == "0" && controllers == ",,") unified = line.substr(second + 1);
+  }
+  return unified;
+}
+
 Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource source) {
   ucred credentials{};
   socklen_t length = sizeof(credentials);
@@ -42,12 +70,14 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource s
     return FailedPrecondition("the kernel names no process at the other end: the client lives in another pid namespace")
         .WithDetail({.reason = "PID_NAMESPACE", .who = {}, .field = {}});
   }
-  PeerIdentity peer{credentials.uid, credentials.gid, credentials.pid};
+  PeerIdentity peer{credentials.uid, credentials.gid, credentials.pid, {}};
   if (source == PidfdSource::kPreferSocket) {
     int fd = -1;
     length = sizeof(fd);
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
-      return std::make_pair(peer, UniqueFd(fd));
+      UniqueFd pidfd(fd);
+      peer.cgroup = CgroupOf(peer.pid, pidfd);
+      return std::make_pair(std::move(peer), std::move(pidfd));
     }
     if (errno == ESRCH || errno == EINVAL) return Unavailable("the client has ended already");
   }
@@ -61,7 +91,8 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource s
   }
   Result<uint64_t> after = ProcessStartTicks(peer.pid);
   if (!after.ok() || *before != *after) return Unavailable("the client ended while it attached");
-  return std::make_pair(peer, std::move(pidfd));
+  peer.cgroup = CgroupOf(peer.pid, pidfd);
+  return std::make_pair(std::move(peer), std::move(pidfd));
 }
 
 }  // namespace tandem::daemon

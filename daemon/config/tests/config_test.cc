@@ -185,6 +185,9 @@ TEST(Config, ValidationChecksKeysAgainstEachOther) {
   config = Config();
   config.quotas.sessions = 10;
   EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("sessions_per_uid = 128 must not exceed"));
+  config.quotas.sessions_per_uid = 1;
+  config.quotas.cgroup_sessions = config.quotas.sessions + 1;
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("quotas.cgroup_sessions"));
 }
 
 TEST(Config, MetricsAddressIsChecked) {

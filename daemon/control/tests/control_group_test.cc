@@ -195,6 +195,59 @@ TEST_F(ControlTest, QuotasNameLimitAndUsage) {
   EXPECT_EQ(control->Attach({.uid = 8, .gid = 7, .pid = 5}, request).status().detail().reason, "PROTOCOL");
 }
 
+TEST_F(ControlTest, QuotasOfACgroupCountAllOfItsUids) {
+  ControlOptions options;
+  options.limits.cgroup = {.sessions = 3, .groups = 1, .plans = 1, .tensors = 2, .descriptors = 64,
+                           .segment_bytes = 32 << 20, .registered_bytes = 0};
+  Start(2, options);
+  const auto attach = [&](uint32_t uid, int pid, const std::string& cgroup) {
+    v1::AttachRequest request;
+    request.set_protocol_min(1);
+    request.set_protocol_max(1);
+    return control->Attach({.uid = uid, .gid = 7, .pid = pid, .cgroup = cgroup}, request);
+  };
+  const auto expect_refused = [](const Status& status, const std::string& reason, long long limit, long long usage) {
+    EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
+    EXPECT_EQ(status.detail(), (StatusDetail{.reason = reason, .who = "cgroup /pod", .field = {}, .limit = limit,
+                                             .usage = usage}));
+  };
+  std::vector<SessionRef> sessions;
+  for (int rank : {0, 1}) sessions.push_back(*control->Authenticate(attach(7, 1000 + rank, "/pod")->token()));
+  const auto stranger = attach(8, 1002, "/pod");
+  ASSERT_TRUE(stranger.ok());
+  const SessionRef other = *control->Authenticate(stranger->token());
+  expect_refused(attach(9, 1003, "/pod").status(), "QUOTA_SESSIONS_PER_CGROUP", 3, 3);
+  EXPECT_TRUE(attach(9, 1003, "/elsewhere").ok());
+
+  const uint64_t group = Join(sessions);
+  ASSERT_NE(group, 0u);
+  expect_refused(control->JoinGroup(other, JoinRequest(1, 0, "second"), Waiter::For(kPatience)).status(),
+                 "QUOTA_GROUPS", 1, 1);
+  const auto prepare = [&](const std::string& key) {
+    return Together(2, [&](int rank) {
+      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kPatience));
+    })[0].status();
+  };
+  EXPECT_TRUE(prepare("first").ok());
+  expect_refused(prepare("second"), "QUOTA_PLANS", 1, 1);
+  v1::EmptyRequest empty;
+  empty.set_gpu_uuid(control->options().topology.gpus[0].uuid);
+  empty.mutable_spec()->set_dtype(static_cast<uint32_t>(DType::kF32));
+  empty.mutable_spec()->add_shape(1024);
+  EXPECT_TRUE(control->Empty(sessions[0], empty).ok());
+  EXPECT_TRUE(control->Empty(other, empty).ok());
+  expect_refused(control->Empty(sessions[1], empty).status(), "QUOTA_TENSORS", 2, 2);
+  empty.mutable_spec()->set_shape(0, 8 << 20);
+  EXPECT_EQ(control->Empty(sessions[1], empty).status().detail().reason, "QUOTA_SEGMENT_BYTES");
+
+  // All of it is given back.
+  for (const SessionRef& session : {sessions[0], sessions[1], other}) {
+    ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  }
+  EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(attach(7, 2000 + i, "/pod").ok());
+}
+
 TEST_F(ControlTest, DrainingRefusesWhatIsNewAndSaysSo) {
   Start(2);
   const auto sessions = AttachAll(2);

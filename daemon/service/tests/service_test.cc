@@ -6,6 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "common/fd_socket.h"
 #include "daemon/control/tests/control_fixture.h"
 #include "daemon/service/lease_server.h"
@@ -334,9 +337,22 @@ TEST(PeerIdentity, BothWaysNameThisProcess) {
     EXPECT_EQ(peer->first.pid, ::getpid());
     EXPECT_EQ(peer->first.uid, ::getuid());
     EXPECT_TRUE(peer->second.valid());
+    std::ifstream file("/proc/self/cgroup");
+    std::stringstream text;
+    text << file.rdbuf();
+    EXPECT_EQ(peer->first.cgroup, MemoryCgroup(text.str()));
   }
   EXPECT_GT(*ProcessStartTicks(::getpid()), 0u);
   EXPECT_EQ(ProcessStartTicks(-1).status().code(), Code::kNotFound);
+}
+
+TEST(PeerIdentity, TheMemoryControllersCgroupCounts) {
+  EXPECT_EQ(MemoryCgroup("0::/user.slice/session-1.scope\n"), "/user.slice/session-1.scope");
+  EXPECT_EQ(MemoryCgroup("9:name=systemd:/s\n4:cpu,memory:/docker/a:b\n0::/\n"), "/docker/a:b");
+  EXPECT_EQ(MemoryCgroup("4:pids:/p\n0::/unified\n"), "/unified");
+  EXPECT_EQ(MemoryCgroup("4:pids:/p\n"), "");
+  EXPECT_EQ(MemoryCgroup("malformed\n"), "");
+  EXPECT_EQ(MemoryCgroup(""), "");
 }
 
 }  // namespace

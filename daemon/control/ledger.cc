@@ -1,0 +1,87 @@
+#include "daemon/control/ledger.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace tandem::daemon {
+namespace {
+
+constexpr std::array<const char*, kResources> kNames = {
+    "sessions", "groups", "plans", "tensors", "descriptors", "segment bytes", "registered bytes"};
+
+size_t Index(Resource resource) { return static_cast<size_t>(resource); }
+
+std::string NameOf(Resource resource, const char* per) {
+  // The node has a limit of sessions too: the names tell them apart.
+  return resource == Resource::kSessions ? std::string("sessions per ") + per : kNames[Index(resource)];
+}
+
+template <typename Accounts, typename Key>
+uint64_t UsageOf(const Accounts& accounts, const Key& key, Resource resource) {
+  const auto account = accounts.find(key);
+  return account == accounts.end() ? 0 : account->second[Index(resource)];
+}
+
+template <typename Accounts, typename Key>
+void TakeFrom(Accounts& accounts, const Key& key, Resource resource, uint64_t amount) {
+  const auto account = accounts.find(key);
+  if (account == accounts.end()) return;
+  uint64_t& usage = account->second[Index(resource)];
+  usage -= std::min(usage, amount);
+  const auto& amounts = account->second;
+  if (std::all_of(amounts.begin(), amounts.end(), [](uint64_t a) { return a == 0; })) accounts.erase(account);
+}
+
+}  // namespace
+
+Status CheckLimit(const std::string& name, const std::string& who, uint64_t limit, uint64_t usage, uint64_t more) {
+  if (usage <= limit && more <= limit - usage) return Status::Ok();
+  std::string reason = "QUOTA_";
+  for (char c : name) reason += c == ' ' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return Status(Code::kResourceExhausted,
+                "quota of " + name + " reached by " + who + ": limit " + std::to_string(limit) + ", in use " +
+                    std::to_string(usage) + ", asked for " + std::to_string(more),
+                {.reason = reason, .who = who, .field = {}, .limit = static_cast<long long>(limit),
+                 .usage = static_cast<long long>(usage)});
+}
+
+Ledger::Ledger(const ControlLimits& limits)
+    : uid_limits_{limits.sessions_per_uid, limits.groups,        limits.plans,           limits.tensors,
+                  limits.descriptors,      limits.segment_bytes, limits.registered_bytes},
+      cgroup_limits_{limits.cgroup.sessions,    limits.cgroup.groups,        limits.cgroup.plans,
+                     limits.cgroup.tensors,     limits.cgroup.descriptors,   limits.cgroup.segment_bytes,
+                     limits.cgroup.registered_bytes} {
+  for (size_t i = 0; i < kResources; ++i) {
+    if (cgroup_limits_[i] == 0) cgroup_limits_[i] = uid_limits_[i];
+  }
+}
+
+Status Ledger::Check(const Payer& payer, Resource resource, uint64_t amount, const Unbooked& unbooked) const {
+  TANDEM_RETURN_IF_ERROR(CheckLimit(NameOf(resource, "uid"), "uid " + std::to_string(payer.uid),
+                                    uid_limits_[Index(resource)],
+                                    UsageOf(uids_, payer.uid, resource) + unbooked.of_uid, amount));
+  if (payer.cgroup.empty()) return Status::Ok();
+  return CheckLimit(NameOf(resource, "cgroup"), "cgroup " + payer.cgroup, cgroup_limits_[Index(resource)],
+                    UsageOf(cgroups_, payer.cgroup, resource) + unbooked.of_cgroup, amount);
+}
+
+Status Ledger::Charge(const Payer& payer, Resource resource, uint64_t amount) {
+  TANDEM_RETURN_IF_ERROR(Check(payer, resource, amount));
+  if (amount == 0) return Status::Ok();
+  uids_[payer.uid][Index(resource)] += amount;
+  if (!payer.cgroup.empty()) cgroups_[payer.cgroup][Index(resource)] += amount;
+  return Status::Ok();
+}
+
+void Ledger::Refund(const Payer& payer, Resource resource, uint64_t amount) {
+  TakeFrom(uids_, payer.uid, resource, amount);
+  if (!payer.cgroup.empty()) TakeFrom(cgroups_, payer.cgroup, resource, amount);
+}
+
+uint64_t Ledger::Total(Resource resource) const {
+  uint64_t total = 0;
+  for (const auto& [uid, amounts] : uids_) total += amounts[Index(resource)];
+  return total;
+}
+
+}  // namespace tandem::daemon

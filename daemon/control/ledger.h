@@ -1,0 +1,73 @@
+// File: ledger.h
+//
+// `Ledger`: what each uid and each control group (cgroup) has of the daemon's resources, and the quotas on it. A uid alone
+// does not tell the containers of a node apart, since they often run as the same user; a cgroup alone does not bind a
+// user who may make cgroups: hence both, and whichever is reached first refuses.
+//
+// Thread rule: none of its own; the registry's mutex guards it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "daemon/control/control_options.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+enum class Resource : size_t {
+  kSessions,
+  kGroups,
+  kPlans,
+  kTensors,      // symmetric tensors and registrations
+  kDescriptors,  // that tandemd holds
+  kSegmentBytes,
+  kRegisteredBytes,
+};
+inline constexpr size_t kResources = 7;
+
+// Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to the session
+// that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.
+struct Payer {
+  uint32_t uid = 0;
+  std::string cgroup;
+};
+
+class Ledger {
+ public:
+  explicit Ledger(const ControlLimits& limits);
+
+  // Whether `payer` may have `amount` more. RESOURCE_EXHAUSTED, reason "QUOTA_<NAME>", with limit, usage and who ("uid 7",
+  // "cgroup /x"). `unbooked` are amounts that count without being charged, of the uid and of the cgroup.
+  struct Unbooked {
+    uint64_t of_uid = 0, of_cgroup = 0;
+  };
+  Status Check(const Payer& payer, Resource resource, uint64_t amount, const Unbooked& unbooked) const;
+  Status Check(const Payer& payer, Resource resource, uint64_t amount) const {
+    return Check(payer, resource, amount, {});
+  }
+  // Check, and the amount is the payer's.
+  Status Charge(const Payer& payer, Resource resource, uint64_t amount);
+  // Gives back what was charged. An account without anything is forgotten.
+  void Refund(const Payer& payer, Resource resource, uint64_t amount);
+
+  // Charged to all uids together.
+  uint64_t Total(Resource resource) const;
+  // Accounts of uids and cgroups that have anything: 0 once everything has been given back.
+  size_t accounts() const { return uids_.size() + cgroups_.size(); }
+
+ private:
+  using Amounts = std::array<uint64_t, kResources>;
+
+  Amounts uid_limits_, cgroup_limits_;
+  std::map<uint32_t, Amounts> uids_;
+  std::map<std::string, Amounts> cgroups_;
+};
+
+// The refusal of Check, also for limits that are kept elsewhere (of the node, of a session). `name` as in "plans".
+Status CheckLimit(const std::string& name, const std::string& who, uint64_t limit, uint64_t usage, uint64_t more);
+
+}  // namespace tandem::daemon
