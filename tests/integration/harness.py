@@ -2,8 +2,13 @@
 
 Every test gets a daemon of its own in a temporary folder. A `Client` is a tandem-test-client process; its calls are
 commands (see driver/commands.cc). `client.call` waits for the reply, `client.send` does not: `client.reply` takes it up.
+
+TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means are skipped, and
+those that need more GPUs than there are. There classes that say `shares` use one daemon for all their tests, since engines
+take seconds to start.
 """
 
+import atexit
 import json
 import os
 import selectors
@@ -14,7 +19,31 @@ import tempfile
 import time
 import unittest
 
+BACKEND = os.environ.get("TANDEM_TEST_BACKEND", "host")
+CUDA = BACKEND == "cuda"
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
+
+
+def gpu_count():
+    """The GPUs that a daemon on this machine would have."""
+    if not CUDA:
+        return 8
+    return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.count("UUID: GPU-")
+
+
+GPUS = gpu_count()
+
+
+def host_only(why):
+    return unittest.skipIf(CUDA, why)
+
+
+def cuda_only(test):
+    return unittest.skipUnless(CUDA, "needs GPUs")(test)
+
+
+def needs_gpus(count):
+    return unittest.skipIf(GPUS < count, f"needs {count} GPUs")
 
 
 class CallFailed(Exception):
@@ -99,8 +128,8 @@ class Daemon:
         self.log_path = os.path.join(self.runtime_dir, "tandemd.log")
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandemd"), "--backend", "host", "--emulated-gpus", str(gpus), "--runtime-dir",
-             self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), *extra],
+            [os.path.join(BIN, "tandemd"), "--backend", BACKEND, *([] if CUDA else ["--emulated-gpus", str(gpus)]),
+             "--runtime-dir", self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), *extra],
             stdout=self.log, stderr=self.log)
         if wait:
             self.wait_ready()
@@ -110,6 +139,8 @@ class Daemon:
                    "tandemd does not answer")
         if self.process.poll() is not None:
             raise RuntimeError(f"tandemd ended with {self.process.returncode}:\n{self.tail()}")
+        if CUDA:
+            self.wait_engines(timeout)
 
     def tail(self, lines=40):
         with open(self.log_path, errors="replace") as log:
@@ -160,9 +191,13 @@ class Daemon:
     def client(self, name="client", **arguments):
         return Client(self, name, **arguments)
 
-    def stop(self, timeout=30):
+    def close_clients(self):
         for client in self.clients:
             client.close()
+        self.clients.clear()
+
+    def stop(self, timeout=30):
+        self.close_clients()
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -181,28 +216,48 @@ class TandemTest(unittest.TestCase):
 
     gpus = 4
     extra = ()
+    shares = False   # on GPUs: its tests leave the daemon as they found it, and use one
+    shared_daemons = {}
 
     def setUp(self):
+        # A daemon that is shared must not take one test for a later life of another.
+        self.job_key = os.urandom(12).hex() if CUDA else "0123456789abcdef"
+        if CUDA and self.shares:
+            self.daemon = self.shared_daemon()
+            self.addCleanup(self.finish, self.daemon.close_clients)
+            return
         self.daemon = Daemon(self.gpus, self.extra)
-        self.addCleanup(self.finish)
+        self.addCleanup(self.finish, lambda: self.daemon.stop())
 
-    def finish(self):
+    def shared_daemon(self):
+        daemon = self.shared_daemons.get(self.extra)
+        if daemon is None or daemon.process.poll() is not None:
+            daemon = self.shared_daemons[self.extra] = Daemon(self.gpus, self.extra)
+            atexit.register(daemon.stop)
+        daemon.wait_engines()
+        wait_until(lambda: daemon.ctl_json("stats")["sessions"] == 0, 20, "sessions of an earlier test stay")
+        return daemon
+
+    def finish(self, end):
         result = self._outcome.result if self._outcome else None
         if result and any(test.id().startswith(self.id()) for test, _ in result.failures + result.errors):
             print(f"--- tandemd's log\n{self.daemon.tail()}")
-        self.daemon.stop()
+        end()
 
-    def group(self, world, name="tp", job_key="0123456789abcdef", gpus=None, **arguments):
+    def group(self, world, name="tp", job_key=None, gpus=None, **arguments):
         """`world` connected clients that have joined one group."""
+        if world > GPUS:
+            self.skipTest(f"needs {world} GPUs")
         clients = [self.daemon.client(f"rank{rank}") for rank in range(world)]
         for client in clients:
             client.connect()
         self.join(clients, name, job_key, gpus, **arguments)
         return clients
 
-    def join(self, clients, name="tp", job_key="0123456789abcdef", gpus=None, **arguments):
+    def join(self, clients, name="tp", job_key=None, gpus=None, **arguments):
         return everybody(clients, "join", each=lambda rank: {
-            "rank": rank, "world": len(clients), "name": name, "job_key": job_key,
+            "rank": rank, "world": len(clients), "name": name,
+            "job_key": job_key or self.job_key,
             **({"gpu": gpus[rank]} if gpus else {}), **arguments})
 
     def all_reduce_plan(self, clients, count=256, key="ar", group="tp", **request):

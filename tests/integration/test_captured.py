@@ -8,6 +8,7 @@ from harness import Daemon, TandemTest, everybody, wait_until
 
 
 class Captured(TandemTest):
+    shares = True
     gpus = 2
 
     def captured(self, world=2, **arguments):

@@ -6,11 +6,16 @@ import unittest
 
 from harness import TandemTest, everybody, wait_until
 
+# What makes all of a client's streams share one hardware queue.
+ONE_QUEUE = {"TANDEM_HOST_QUEUES": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
 
 
 class ClientFaults(TandemTest):
+    shares = True
+
     def bystanders(self):
         """Another job on the same GPUs, which must never notice anything."""
         clients = self.group(2, name="bystanders", job_key="another-job-key-1")
@@ -178,7 +183,7 @@ class ClientFaults(TandemTest):
         self.check_all_reduce(bystanders)
 
     def test_opposite_orders_on_one_hardware_queue_end_by_their_deadline(self):
-        clients = [self.daemon.client(f"rank{rank}", env={"TANDEM_HOST_QUEUES": "1"}) for rank in range(2)]
+        clients = [self.daemon.client(f"rank{rank}", env=ONE_QUEUE) for rank in range(2)]
         for client in clients:
             client.connect()
         for group in "ab":

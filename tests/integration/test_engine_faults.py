@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from harness import TandemTest, everybody, wait_until
+from harness import TandemTest, everybody, needs_gpus, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
@@ -14,6 +14,7 @@ BINDINGS = [["ar.in", 0], ["ar.out", 0]]
 
 
 class EngineFaults(TandemTest):
+    shares = True
     extra = ("--supervisor-crash-loop-count", "100", "--supervisor-backoff-max-ms", "100")
 
     def kill(self, *gpus):
@@ -36,6 +37,7 @@ class EngineFaults(TandemTest):
         self.check_all_reduce(clients)
         return clients
 
+    @needs_gpus(4)
     def test_killed_during_control_calls(self):
         others = self.others()
         for call, arguments in (("join", {"world": 2, "name": "new", "group": "new"}),
@@ -97,6 +99,7 @@ class EngineFaults(TandemTest):
         failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "wait", plan="ar")
         self.assertIn("rank 1", failure.message)
 
+    @needs_gpus(4)
     def test_killed_while_a_group_on_it_is_broken(self):
         others = self.others()
         clients = self.group(2)
@@ -113,6 +116,7 @@ class EngineFaults(TandemTest):
         self.check_all_reduce([clients[0], successor], key="again")
         self.check_all_reduce(others)
 
+    @needs_gpus(4)
     def test_an_engine_and_a_client_die_together(self):
         others = self.others()
         for first in ("engine", "client"):

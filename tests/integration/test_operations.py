@@ -3,7 +3,7 @@ host backend that bring out missing waits."""
 
 import unittest
 
-from harness import TandemTest, everybody
+from harness import TandemTest, everybody, host_only
 
 
 def ramp(base, step, count):
@@ -175,6 +175,8 @@ class OperationsTest(TandemTest):
 
 
 class Operations(OperationsTest):
+    shares = True
+
     def test_two_ranks(self):
         self.all_operations(2)
 
@@ -209,6 +211,7 @@ class Operations(OperationsTest):
                     self.assertEqual(client.call("read", memory=f"{key}.out", count=1024)["values"], [2.0] * 1024)
 
 
+@host_only("delays are the host backend's")
 class LateVisibility(OperationsTest):
     extra = ("--visibility-delay-us", "200")
 
@@ -218,6 +221,7 @@ class LateVisibility(OperationsTest):
         self.matmuls(3, clients)
 
 
+@host_only("engines on GPUs set their hardware queues themselves")
 class OneHardwareQueue(OperationsTest):
     extra = ("--hardware-queues", "1")
 

@@ -7,6 +7,7 @@ from harness import TandemTest, everybody, wait_until
 
 
 class Bulk(TandemTest):
+    shares = True
     gpus = 2
     rows, inner, columns = 2560, 4096, 8
 
@@ -46,6 +47,7 @@ class Bulk(TandemTest):
 
 
 class Fairness(TandemTest):
+    shares = True
     gpus = 1
 
     def solo(self, name):
