@@ -75,6 +75,7 @@ def pushes(context, count):
     def push():
         for sink in sinks:
             sink.copy_(source)
+    push.keeps = room, handle  # the sinks do not own their memory
     return push
 
 

@@ -192,6 +192,8 @@ class Bench:
     def compare(self, case, factories, reference, tolerance, count, rounds):
         """Runs the arms in turn. Returns {arm: {"times": [rank][round], "clocks": [round][rank], "error", "note"}}, what
         failed, and the mean power in watts; alike on all ranks."""
+        if reference is not None and not reference.isfinite().all().item():
+            self.log(f"{case}: {reference.isnan().sum().item()} NaN in the reference")
         live, failed = {}, {}
         for name, factory in factories:
             made, problem = self.usable(case, name, factory, reference, tolerance, count)
