@@ -215,6 +215,7 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_state(StateName(status.state));
     out->set_restarts(status.restarts);
     out->set_last_exit(status.last_exit);
+    out->set_own_memory_bytes(status.own_memory_bytes);
     out->set_channels(channels[gpu]);
     const StatsArea& area = sources_.stats[gpu];
     out->set_launches(area.Launches());

@@ -25,7 +25,8 @@ struct AdminSources {
   Control* control = nullptr;
   Engines* engines = nullptr;
   const Config* config = nullptr;
-  Topology topology;
+  Topology topology;                    // without the links that failed their probe
+  std::vector<std::string> failed_links;  // one sentence each
   std::string backend;
   std::string version;
   std::span<const StatsArea> stats;     // by GPU

@@ -36,6 +36,7 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   DoctorInput input;
   input.backend = sources.backend;
   input.topology = sources.topology;
+  input.failed_links = sources.failed_links;
   input.control = sources.control->Snapshot();
   input.groups = sources.control->SnapshotGroups();
   input.pools = sources.control->SnapshotPools();

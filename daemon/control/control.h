@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "daemon/control/control_options.h"
@@ -73,6 +74,8 @@ class Control final : public EngineListener {
   Control(ControlOptions options, Engines& engines);
   ~Control() override;
 
+  // What the engines have found out about the links among the GPUs. Before the first session attaches.
+  void SetTopology(Topology topology) { options_.topology = std::move(topology); }
   // Must be set before the first session attaches, and outlive it.
   void SetLeasePort(LeasePort* port);
   // Makes every waiting call return UNAVAILABLE; nothing new is accepted.
@@ -179,6 +182,7 @@ class Control final : public EngineListener {
   void MapSetLocked(SegmentSet& set, size_t rank, const Group& group, const std::shared_ptr<CommandBatch>& batch);
   void RemoveSetLocked(const std::shared_ptr<SegmentSet>& set);
   void DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set);
+  Result<std::string> MakeUniqueId(const Group& group);
   void PostWorkspaceLocked(Group& group, const std::shared_ptr<CommandBatch>& batch);
   void PostRegistrationLocked(Group& group, uint64_t registration_id, const std::shared_ptr<CommandBatch>& batch);
   void PostOwnRegistrationLocked(const Session& session, uint64_t registration_id,
@@ -187,6 +191,7 @@ class Control final : public EngineListener {
   Status MeetTensors(Group& group, RendezvousMeeting& meeting, const Waiter& waiter);
   Result<std::shared_ptr<SymmetricBlock>> MakeBlock(Group& group, uint64_t bytes, const Waiter& waiter);
   void FreeTensorLocked(Session& session, uint64_t tensor_id);
+  void ClearBlockLocked(const SegmentSet& set, uint64_t offset, uint64_t bytes);
   Status SendDescriptors(const SessionRef& session, uint64_t transfer_id, const std::vector<SharedFd>& fds);
 
   Status MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& meeting, const std::string& key,
@@ -197,7 +202,7 @@ class Control final : public EngineListener {
   void RestoreGroup(const std::shared_ptr<Group>& group);
   Result<int> FindGpu(const std::string& uuid) const;
 
-  const ControlOptions options_;
+  ControlOptions options_;  // not changed once sessions attach
   Engines& engines_;
   const std::string instance_id_;
   const Waiter::Clock::time_point started_ = Waiter::Clock::now();

@@ -238,6 +238,7 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
   group->name = first.request.name();
   group->payer = first.session->payer();
   group->incarnation = ++entry.incarnation;
+  group->options.insert(first.request.options().begin(), first.request.options().end());
   group->launch_deadline_ms = first.request.launch_deadline_ms() != 0
                                   ? first.request.launch_deadline_ms()
                                   : static_cast<uint64_t>(options_.default_launch_deadline.count());

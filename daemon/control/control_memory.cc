@@ -18,17 +18,6 @@ uint64_t Aligned(uint64_t bytes) {
   return (bytes + OffsetAllocator::kAlignment - 1) / OffsetAllocator::kAlignment * OffsetAllocator::kAlignment;
 }
 
-// Zeroes a freed block on every rank, and gives its pages back: the next owner must not see what was there. A segment
-// that is no memfd (CUDA) is cleared by its engine.
-void ClearBlock(const SegmentSet& set, uint64_t offset, uint64_t bytes) {
-  for (const SharedFd& fd : set.fds) {
-    if (fd) {
-      ::fallocate(fd->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                  static_cast<off_t>(bytes));
-    }
-  }
-}
-
 }  // namespace
 
 Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::EmptyRequest& request) {
@@ -281,6 +270,24 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
   return status;
 }
 
+// Zeroes a freed block on every rank: the next owner must not see what was there. A memfd gives its pages back; device
+// memory is cleared by its engine, to which commands go in order: before anybody learns of the block's next use.
+void Control::ClearBlockLocked(const SegmentSet& set, uint64_t offset, uint64_t bytes) {
+  for (size_t rank = 0; rank < set.fds.size(); ++rank) {
+    if (!set.fds[rank]) continue;
+    if (options_.backend == "host") {
+      ::fallocate(set.fds[rank]->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes));
+      continue;
+    }
+    engine::v1::Command command;
+    command.mutable_clear_memory()->set_segment_id(set.segment_ids[rank]);
+    command.mutable_clear_memory()->set_offset(offset);
+    command.mutable_clear_memory()->set_bytes(bytes);
+    registry_->mailboxes[static_cast<size_t>(set.gpus[rank])]->Post(std::move(command));
+  }
+}
+
 void Control::FreeTensorLocked(Session& session, uint64_t tensor_id) {
   const std::shared_ptr<Tensor> tensor = session.tensors[tensor_id];
   session.tensors.erase(tensor_id);
@@ -308,7 +315,7 @@ void Control::FreeTensorLocked(Session& session, uint64_t tensor_id) {
   if (tensor->block && --tensor->block->tensors == 0) {
     const std::shared_ptr<SegmentSet> set = tensor->block->set;
     const uint64_t bytes = set->allocator.BlockBytes(tensor->block->offset);
-    ClearBlock(*set, tensor->block->offset, bytes);
+    ClearBlockLocked(*set, tensor->block->offset, bytes);
     set->allocator.Free(tensor->block->offset).ok();
     DropSetIfUnusedLocked(set);
   }

@@ -91,6 +91,14 @@ std::string MissingRanks(const Meeting& meeting) {
   return text;
 }
 
+bool NeedsCommunicator(const std::vector<plan::Step>& steps) {
+  return std::any_of(steps.begin(), steps.end(), [](const plan::Step& step) {
+    const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
+    return std::holds_alternative<plan::NcclStep>(step.work) ||
+           (collective != nullptr && NeedsCommunicator(collective->expansion));
+  });
+}
+
 }  // namespace
 
 uint64_t Group::SharedBytes() const {
@@ -223,6 +231,13 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(group->payer, Resource::kPlans, 1));
   }
   TANDEM_RETURN_IF_ERROR(GrowWorkspace(*group, plan->workspace_bytes, plan->bulk_bytes, waiter).WithContext(context));
+  // NCCL's communicator is made for the first plan that needs it. (`communicates` belongs to the holder of `work`.)
+  const bool first_nccl = options_.backend == "cuda" && !group->communicates &&
+                          NeedsCommunicator(plan->programs[0].steps);
+  std::string unique_id;
+  if (first_nccl) {
+    TANDEM_ASSIGN_OR_RETURN(unique_id, MakeUniqueId(*group));
+  }
   auto batch = std::make_shared<CommandBatch>();
   uint64_t plan_id = 0;
   {
@@ -251,6 +266,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
       record.commands.push_back(AddPlanCommand(*plan, requests[rank], rank, group->id, plan_id, record.index));
       engine::v1::Command command;
       command.ParseFromString(record.commands.back());
+      command.mutable_add_plan()->set_nccl_unique_id(unique_id);
       registry_->mailboxes[static_cast<size_t>(group->members[rank].gpu)]->Post(std::move(command), {}, batch);
     }
     group->plans.emplace(plan_id, std::move(record));
@@ -263,6 +279,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     if (group->plans.contains(plan_id)) RemovePlanLocked(*group, plan_id);
     return status.WithContext(context);
   }
+  if (first_nccl) group->communicates = true;
   return status;
 }
 

@@ -18,7 +18,7 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
   }
   TANDEM_RETURN_IF_ERROR(ValidateRegister(request));
   TANDEM_ASSIGN_OR_RETURN(int gpu, FindGpu(request.gpu_uuid()));
-  if (!request.ipc_handle().empty()) {
+  if (!request.ipc_handle().empty() && options_.backend != "cuda") {
     return Unimplemented("CUDA IPC handles need the CUDA backend; this daemon's is " + options_.backend)
         .WithDetail({.reason = "BACKEND", .who = {}, .field = "ipc_handle"});
   }
@@ -30,6 +30,8 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
   Registration registration;
   registration.gpu = gpu;
   registration.bytes = request.bytes();
+  registration.ipc_handle = request.ipc_handle();
+  registration.offset = request.offset();
   for (size_t i = 0; i < fds.size(); ++i) {
     const uint64_t chunk = request.chunk_bytes(static_cast<int>(i));
     if (options_.backend == "host") {
@@ -80,6 +82,8 @@ void Control::PostOwnRegistrationLocked(const Session& session, uint64_t registr
   message.set_registration_id(registration_id);
   message.set_owner_session(session.id);
   message.set_bytes(registration.bytes);
+  message.set_ipc_handle(registration.ipc_handle);
+  message.set_offset(registration.offset);
   for (uint64_t bytes : registration.chunk_bytes) message.add_chunk_bytes(bytes);
   registry_->mailboxes[static_cast<size_t>(registration.gpu)]->Post(std::move(command), registration.fds, batch);
 }

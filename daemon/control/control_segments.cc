@@ -155,6 +155,17 @@ void Control::DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set) {
 Status Control::Install(Group& group, const Waiter& waiter) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<SegmentSet> control, MakeSet(group, kControlBytes, "control", waiter));
   const int world = static_cast<int>(group.members.size());
+  const bool has_stand_in = options_.backend == "host";
+  std::string unique_id;
+  if (group.communicates) {
+    Result<std::string> made = MakeUniqueId(group);
+    if (!made.ok()) {
+      Lock lock(registry_->mutex);
+      RemoveSetLocked(control);
+      return made.status();
+    }
+    unique_id = std::move(*made);
+  }
   auto batch = std::make_shared<CommandBatch>();
   // The launches made so far, by plan: counts and epochs go on in the next generation, so that the node's order log
   // never names two launches alike.
@@ -196,10 +207,13 @@ Status Control::Install(Group& group, const Waiter& waiter) {
         add.add_gpus(static_cast<uint32_t>(group.members[static_cast<size_t>(peer)].gpu));
         add.add_signal_segments(control->segment_ids[static_cast<size_t>(peer)]);
         add.add_signal_offsets(0);
+        if (!has_stand_in) continue;
         add.add_scratch_segments(control->segment_ids[static_cast<size_t>(peer)]);
         add.add_scratch_offsets(kScratchOffset);
       }
-      add.set_scratch_bytes(control->bytes - kScratchOffset);
+      if (has_stand_in) add.set_scratch_bytes(control->bytes - kScratchOffset);
+      add.set_nccl_unique_id(unique_id);
+      add.mutable_options()->insert(group.options.begin(), group.options.end());
       add.set_deadline_ms(group.launch_deadline_ms);
       add.set_next_epoch(group.next_epoch);
       add.set_abort_segment(control->segment_ids[static_cast<size_t>(rank)]);
@@ -222,6 +236,11 @@ Status Control::Install(Group& group, const Waiter& waiter) {
     }
   }
   return batch->Wait(waiter);
+}
+
+// What the ranks' communicators are made from; the engine of rank 0 stands for it. Without the lock.
+Result<std::string> Control::MakeUniqueId(const Group& group) {
+  return engines_.MakeUniqueId(group.members[0].gpu);
 }
 
 // Takes the group off its engines; the one of `except_gpu` has gone. Commands are executed in order, so lanes have

@@ -28,6 +28,13 @@ Status CommandBatch::Wait(const Waiter& waiter) {
   return first_error_;
 }
 
+namespace {
+
+// Some commands take their time: a plan's products are tried out, communicators meet.
+constexpr std::chrono::seconds kCommandDeadline{60};
+
+}  // namespace
+
 EngineMailbox::EngineMailbox(int gpu, Engines& engines)
     : gpu_(gpu), engines_(engines), thread_([this] { Run(); }) {}
 
@@ -59,7 +66,7 @@ void EngineMailbox::Post(engine::v1::Command command, std::vector<SharedFd> fds,
       [gpu = gpu_, shared, fds = std::move(fds)](Engines& engines) {
         std::vector<int> raw;
         for (const SharedFd& fd : fds) raw.push_back(fd->get());
-        return engines.Call(gpu, std::move(*shared), raw);
+        return engines.Call(gpu, std::move(*shared), raw, kCommandDeadline);
       },
       std::move(done));
 }

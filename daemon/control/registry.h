@@ -75,6 +75,8 @@ struct Registration {
   uint64_t bytes = 0;
   std::vector<uint64_t> chunk_bytes;
   std::vector<SharedFd> fds;  // kept for the engine's next life
+  std::string ipc_handle;     // instead of descriptors
+  uint64_t offset = 0;        // where the memory begins in the first chunk or behind the handle
 };
 
 struct Channel {
@@ -198,6 +200,8 @@ struct Group {
   std::shared_ptr<SegmentSet> control, half0, half1, bulk;
   std::vector<std::shared_ptr<SegmentSet>> outgrown;  // workspaces that running programs may still use
   uint64_t half_bytes = 0, bulk_bytes = 0, unshared_bytes = 0;
+  bool communicates = false;  // the engines have made a communicator for it
+  std::map<std::string, std::string> options;
   SharedFd arrivals;
 
   // Bytes that the plans need when they share both halves of the workspace: the largest plan's. What is allocated

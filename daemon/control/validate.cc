@@ -69,6 +69,7 @@ Status ValidateRegister(const v1::RegisterTensorRequest& request) {
   if (!request.ipc_handle().empty()) {
     if (request.ipc_handle().size() != 64) return Wrong("ipc_handle", "must have 64 bytes");
     if (request.chunk_bytes_size() != 0) return Wrong("chunk_bytes", "must be empty with an IPC handle");
+    if (request.offset() > static_cast<uint64_t>(kMaxTensorBytes)) return Wrong("offset", "is too large");
     return Status::Ok();
   }
   if (request.chunk_bytes_size() == 0) return Wrong("chunk_bytes", "must name each descriptor's bytes");
@@ -80,9 +81,13 @@ Status ValidateRegister(const v1::RegisterTensorRequest& request) {
     sum += bytes;
     if (sum > 2 * static_cast<uint64_t>(kMaxTensorBytes)) return Wrong("chunk_bytes", "sums to too much");
   }
-  if (sum < request.bytes()) {
-    return Wrong("chunk_bytes", "sums to " + std::to_string(sum) + ", less than bytes, " +
-                                    std::to_string(request.bytes()));
+  if (request.offset() >= request.chunk_bytes(0)) {
+    return Wrong("offset", "is " + std::to_string(request.offset()) + ", beyond the first descriptor's " +
+                               std::to_string(request.chunk_bytes(0)) + " bytes");
+  }
+  if (sum - request.offset() < request.bytes()) {
+    return Wrong("chunk_bytes", "sums to " + std::to_string(sum) + ", less than offset + bytes, " +
+                                    std::to_string(request.offset()) + " + " + std::to_string(request.bytes()));
   }
   return Status::Ok();
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/engine/engine.h"
+#include "daemon/engine/peer_probe.h"
 #include "daemon/planner/program_codec.h"
 #include "tandem/engine/v1/engine.pb.h"
 
@@ -185,6 +186,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       SendAck(command.id(), Status::Ok());
       return Launch(command);
     }
+    case Case::kProbe: return RunProbe(command.probe(), backend_.get(), *memory_, dead_.get());
     case Case::kQueueSnapshot: SendQueueSnapshot(); return Status::Ok();
     default: return Unimplemented("an unknown command");
   }
@@ -377,6 +379,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
+  for (const plan::Step& step : program.steps) plan->step_lanes.push_back(step.lane);
   TANDEM_RETURN_IF_ERROR(queue_->AddPlan(std::move(plan)));
   if (!communicates) return Status::Ok();
   // The peers make theirs meanwhile: no launch may be the one that waits for them.

@@ -80,6 +80,7 @@ struct Launch {
   uint64_t epoch = 0;
   uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
   std::unique_ptr<Event> start_event, end_event;
+  std::vector<StepEvents> step_events;  // of a sampled launch, else empty; they are the plan's
   std::vector<SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
 };
@@ -134,6 +135,9 @@ struct Plan {
   int stats_row = -1;
   uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
+  // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.
+  std::vector<std::unique_ptr<Event>> step_events;
+  std::vector<uint16_t> step_lanes;
   bool has_active = false;
   Launch active;
   // Failures that the log decided for launches that this rank has not made yet.

@@ -103,6 +103,21 @@ void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns) {
   --group.arrived;
 }
 
+void LaunchQueue::RecordSteps(const Plan& plan) {
+  const Launch& launch = plan.active;
+  for (size_t i = 0; i < launch.step_events.size(); ++i) {
+    const int64_t begin = launch.step_events[i].start->TimeNs(), end = launch.step_events[i].end->TimeNs();
+    if (begin <= 0 || end < begin) continue;
+    stats_.RecordStep({.plan_id = plan.id,
+                       .group_id = plan.group->id,
+                       .launch = launch.count,
+                       .start_ns = static_cast<uint64_t>(begin),
+                       .end_ns = static_cast<uint64_t>(end),
+                       .step = static_cast<int>(i),
+                       .lane = i < plan.step_lanes.size() ? plan.step_lanes[i] : 0});
+  }
+}
+
 bool LaunchQueue::Reap() {
   uint64_t completed = completion_->load(std::memory_order_acquire);
   bool any = false;
@@ -112,10 +127,10 @@ bool LaunchQueue::Reap() {
     any = true;
     Launch& launch = plan->active;
     --plan->group->in_flight;
-    if (int64_t started = launch.start_event->TimeNs(); started > 0) {
-      launch.start_ns = static_cast<uint64_t>(started);
-    }
-    int64_t ended = launch.end_event->TimeNs();
+    int64_t started = launch.start_event ? launch.start_event->TimeNs() : 0;
+    if (started > 0) launch.start_ns = static_cast<uint64_t>(started);
+    int64_t ended = launch.end_event ? launch.end_event->TimeNs() : 0;
+    RecordSteps(*plan);
     Origin origin = launch.origin;
     Failure failure = launch.failure;
     End(plan, failure, ended > 0 ? static_cast<uint64_t>(ended) : NowNs());

@@ -105,6 +105,10 @@ class LaunchQueue {
   // Starting and ending.
   void Start(Plan* plan);
   Status EnqueueOnLanes(Plan* plan);
+  Status TakeEvents(Launch* launch);
+  // Events for the steps of a launch that is to be sampled; else none.
+  Status PrepareStepEvents(Plan* plan);
+  void RecordSteps(const Plan& plan);
   void FailUndecided(Plan* plan, Failure failure);
   void End(Plan* plan, const Failure& failure, uint64_t end_ns);
   // Tells the origin: status record and, if `by_cpu`, the done value.

@@ -6,6 +6,7 @@
 
 #include "common/queue/channel_layout.h"
 #include "daemon/engine/launch_queue.h"
+#include "daemon/engine/profiler_range.h"
 
 namespace tandem::engine {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 constexpr uint32_t kPlanMask = (1u << 24) - 1;
 constexpr int kMaxProgramsPerGpu = 2;
 constexpr uint64_t kReleaseEveryNs = 200'000;
+constexpr uint64_t kSampleEvery = 64;
+constexpr size_t kMaxSampledSteps = 256;
 // How long a BREAK in the log waits for the command that says why.
 constexpr uint64_t kBreakGraceNs = 200'000'000;
 
@@ -179,17 +182,42 @@ void LaunchQueue::Start(Plan* plan) {
   }
 }
 
+Status LaunchQueue::TakeEvents(Launch* launch) {
+  if (free_events_.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Event> start, backend_->MakeEvent());
+    TANDEM_ASSIGN_OR_RETURN(launch->end_event, backend_->MakeEvent());
+    launch->start_event = std::move(start);
+    return Status::Ok();
+  }
+  std::tie(launch->start_event, launch->end_event) = std::move(free_events_.back());
+  free_events_.pop_back();
+  return Status::Ok();
+}
+
+// The launches with numbers 1, 2, 4, 8 …, then every 64th: events cost the lanes little, but not nothing.
+Status LaunchQueue::PrepareStepEvents(Plan* plan) {
+  Launch& launch = plan->active;
+  launch.step_events.clear();
+  const uint64_t number = launch.count;
+  if (!stats_.traces() || !(std::has_single_bit(number) || number % kSampleEvery == 0)) return Status::Ok();
+  const size_t steps = plan->program->step_count();
+  if (steps > kMaxSampledSteps) return Status::Ok();
+  while (plan->step_events.size() < 2 * steps) {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, backend_->MakeEvent());
+    plan->step_events.push_back(std::move(event));
+  }
+  for (size_t i = 0; i < steps; ++i) {
+    launch.step_events.push_back({plan->step_events[2 * i].get(), plan->step_events[2 * i + 1].get()});
+  }
+  return Status::Ok();
+}
+
 Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   Launch& launch = plan->active;
   Group& group = *plan->group;
+  ProfilerRange range("start", plan->id, launch.count);
   Lane& lane = *lanes_[0];
-  if (free_events_.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(launch.start_event, backend_->MakeEvent());
-    TANDEM_ASSIGN_OR_RETURN(launch.end_event, backend_->MakeEvent());
-  } else {
-    std::tie(launch.start_event, launch.end_event) = std::move(free_events_.back());
-    free_events_.pop_back();
-  }
+  Status status = TakeEvents(&launch);
   LaunchContext context;
   context.epoch = launch.epoch;
   if (plan->workspace) {
@@ -200,10 +228,13 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   context.slots = launch.slots;
   context.communicator = group.communicator.get();
   context.abort_word = group.abort_word;
-  Status status = lane.Record(launch.start_event.get());
+  // A launch without its sample is as good.
+  if (!PrepareStepEvents(plan).ok()) launch.step_events.clear();
+  context.step_events = launch.step_events;
+  if (status.ok()) status = lane.Record(launch.start_event.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value.
-  Status recorded = lane.Record(launch.end_event.get());
+  Status recorded = launch.end_event ? lane.Record(launch.end_event.get()) : Status::Ok();
   // Ours before the client's: who sees done finds that we know of the end.
   Status completed = lane.WriteWord(completion_, launch.ticket);
   Status done;

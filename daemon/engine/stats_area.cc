@@ -105,6 +105,10 @@ void StatsArea::Record(int index, const TraceRecord& record, uint64_t bytes_move
       Add(&plan->histogram[DurationBucket(static_cast<int64_t>(run_ns))], 1);
     }
   }
+  Trace(record);
+}
+
+void StatsArea::Trace(const TraceRecord& record) {
   if (trace_records_ == 0) return;
   uint64_t traced = header()->traced.load(kRelaxed);
   TraceSlot* slot = trace_slot(traced);
@@ -116,7 +120,9 @@ void StatsArea::Record(int index, const TraceRecord& record, uint64_t bytes_move
   slot->arrive_ns.store(record.arrive_ns, std::memory_order_release);
   slot->start_ns.store(record.start_ns, std::memory_order_release);
   slot->end_ns.store(record.end_ns, std::memory_order_release);
-  slot->code.store(static_cast<uint64_t>(record.code), std::memory_order_release);
+  slot->code_and_step.store(static_cast<uint32_t>(record.code) | static_cast<uint64_t>(record.step + 1) << 32 |
+                                static_cast<uint64_t>(record.lane) << 56,
+                            std::memory_order_release);
   slot->index.store(traced + 1, std::memory_order_release);
   header()->traced.store(traced + 1, std::memory_order_release);
 }
@@ -156,7 +162,10 @@ std::vector<TraceRecord> StatsArea::ReadTrace() const {
     record.arrive_ns = slot->arrive_ns.load(kAcquire);
     record.start_ns = slot->start_ns.load(kAcquire);
     record.end_ns = slot->end_ns.load(kAcquire);
-    record.code = static_cast<int32_t>(slot->code.load(kAcquire));
+    uint64_t code_and_step = slot->code_and_step.load(kAcquire);
+    record.code = static_cast<int32_t>(static_cast<uint32_t>(code_and_step));
+    record.step = static_cast<int>(code_and_step >> 32 & 0xffffff) - 1;
+    record.lane = static_cast<int>(code_and_step >> 56);
     if (slot->index.load(kAcquire) == i + 1) records.push_back(record);
   }
   return records;

@@ -39,7 +39,8 @@ struct PlanStats {
   double MeanUs() const { return launches == failures ? 0 : run_ns / 1e3 / static_cast<double>(launches - failures); }
 };
 
-// One launch on one GPU; times are CLOCK_MONOTONIC nanoseconds, 0 where it did not get so far.
+// One launch on one GPU, or one step of a sampled launch; times are CLOCK_MONOTONIC nanoseconds, 0 where it did not get so
+// far.
 struct TraceRecord {
   uint64_t plan_id = 0;
   uint64_t group_id = 0;
@@ -48,6 +49,8 @@ struct TraceRecord {
   uint64_t start_ns = 0;
   uint64_t end_ns = 0;
   int32_t code = 0;       // canonical
+  int step = -1;          // of the launch's program, in its order; -1: the launch as a whole
+  int lane = 0;           // a step's
 };
 
 // Makes the area for `plan_rows` plans and the last `trace_records` launches (both at most 2^20; at least 1 plan, and 0
@@ -64,6 +67,9 @@ class StatsArea {
   void ReleaseRow(int row);
   // Engine: a launch has ended. `row` may be -1.
   void Record(int row, const TraceRecord& record, uint64_t bytes_moved);
+  // Engine: a step of a sampled launch, for the trace alone.
+  void RecordStep(const TraceRecord& record) { Trace(record); }
+  bool traces() const { return trace_records_ > 0; }
   void SetGpuTime(uint64_t busy_ns) { header()->busy_ns.store(busy_ns, std::memory_order_relaxed); }
 
   // Readers.
@@ -76,6 +82,7 @@ class StatsArea {
 
  private:
   friend Result<UniqueFd> CreateStatsArea(uint32_t plan_rows, uint32_t trace_records);
+  void Trace(const TraceRecord& record);
   struct Header {
     std::atomic<uint64_t> magic;
     std::atomic<uint32_t> plan_rows;
@@ -90,7 +97,8 @@ class StatsArea {
   };
   struct alignas(64) TraceSlot {
     std::atomic<uint64_t> index;  // of the record + 1; 0 while it is written
-    std::atomic<uint64_t> plan_id, group_id, launch, arrive_ns, start_ns, end_ns, code;
+    std::atomic<uint64_t> plan_id, group_id, launch, arrive_ns, start_ns, end_ns;
+    std::atomic<uint64_t> code_and_step;  // code, (step + 1) << 32, lane << 56
   };
   static constexpr size_t kRowsOffset = 4096;
   static size_t Bytes(uint32_t plan_rows, uint32_t trace_records) {

@@ -6,6 +6,7 @@
 #include "common/sd_notify.h"
 #include "daemon/main/instance_lock.h"
 #include "daemon/main/node_setup.h"
+#include "daemon/main/pair_probe.h"
 #include "daemon/observe/process_info.h"
 
 namespace tandem::daemon {
@@ -26,6 +27,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   daemon->config_ = config;
   TANDEM_ASSIGN_OR_RETURN(daemon->lock_, LockRuntimeDirectory(config.runtime_dir));
   TANDEM_ASSIGN_OR_RETURN(NodeChoice node, ChooseNode(config));
+  for (const std::string& note : node.notes) log::Warning(note);
   TANDEM_RETURN_IF_ERROR(daemon->StartEngines(node));
 
   daemon->control_ = std::make_unique<Control>(ControlOptionsOf(config, node, version), *daemon->supervisor_);
@@ -44,6 +46,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   daemon->supervisor_->Start(*daemon->control_);
   if (Status ready = daemon->supervisor_->AwaitReady(kEnginesDeadline); !ready.ok()) {
     log::Error(ready.message() + "; serving without it");
+  } else {
+    daemon->ProbeLinks(node.topology);
   }
   TANDEM_RETURN_IF_ERROR(daemon->StartSockets());
   return daemon;
@@ -56,7 +60,7 @@ Status Daemon::StartEngines(const NodeChoice& node) {
   settings.log_position = [this] { return order_log_.Head(); };
   std::vector<EngineSeat> seats;
   for (const GpuInfo& gpu : node.topology.gpus) {
-    EngineSeat seat{gpu.uuid, gpu.memory_bytes, UniqueFd()};
+    EngineSeat seat{gpu.uuid, gpu.memory_bytes, UniqueFd(), EngineEnvironment(node, gpu)};
     uint32_t records = static_cast<uint32_t>(config_.trace_records);
     TANDEM_ASSIGN_OR_RETURN(seat.stats_area, CreateStatsArea(kPlanRows, records));
     TANDEM_ASSIGN_OR_RETURN(StatsArea area, StatsArea::Map(seat.stats_area.get()));
@@ -65,6 +69,30 @@ Status Daemon::StartEngines(const NodeChoice& node) {
   }
   TANDEM_ASSIGN_OR_RETURN(supervisor_, Supervisor::Create(std::move(settings), std::move(log_fd), std::move(seats)));
   return Status::Ok();
+}
+
+// Before anybody is served: what is found makes the topology that plans are chosen by.
+void Daemon::ProbeLinks(Topology topology) {
+  const std::string path = config_.state_dir + "/pair-probe.txt", boot_id = BootId();
+  Result<std::vector<PairFailure>> failures = LoadProbe(path, boot_id, topology);
+  if (!failures.ok()) {
+    failures = ProbePairs(*supervisor_, topology);
+    if (!failures.ok()) {
+      log::Error("the links among the GPUs have not been probed: " + failures.status().message());
+      return;
+    }
+    if (Status saved = SaveProbe(path, boot_id, topology, *failures); !saved.ok()) {
+      log::Warning("the probe of the links is not kept: " + saved.message());
+    }
+  }
+  for (const PairFailure& failure : *failures) {
+    std::string text = "data from " + failure.from + " to " + failure.to + " is not transferred right: " + failure.reason;
+    log::Error(text + "; the link is not used");
+    sources_.failed_links.push_back(std::move(text));
+  }
+  DropFailedPairs(*failures, &topology);
+  sources_.topology = topology;
+  control_->SetTopology(std::move(topology));
 }
 
 Status Daemon::StartSockets() {

@@ -46,6 +46,7 @@ class Daemon {
  private:
   Daemon() = default;
   Status StartEngines(const struct NodeChoice& node);
+  void ProbeLinks(Topology topology);
   Status StartSockets();
 
   Config config_;

@@ -5,18 +5,54 @@
 
 #include "common/log.h"
 #include "daemon/supervisor/supervisor.h"
+#include "daemon/topology/nvml_topology.h"
 #include "daemon/topology/topology_file.h"
 
 namespace tandem::daemon {
 
 using std::chrono::milliseconds;
 
-Result<NodeChoice> ChooseNode(const Config& config) {
-  NodeChoice node;
-  if (config.backend == Backend::kCuda) {
-    return FailedPrecondition("this tandemd was built without the CUDA backend: set backend = \"host\" or \"auto\"");
+namespace {
+
+#ifdef TANDEM_HAVE_CUDA
+constexpr bool kCudaBuilt = true;
+#else
+constexpr bool kCudaBuilt = false;
+#endif
+
+Result<NvmlTopology> ReadGpus(const NodeSources& sources) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<NvmlApi> nvml, sources.open_nvml());
+  return BuildNvmlTopology(*nvml);
+}
+
+// The file's links for the GPUs that are there: position by position, and never more peer access than there is.
+Result<Topology> Forced(const Topology& file, const Topology& real, const std::string& path) {
+  if (file.size() > real.size()) {
+    return FailedPrecondition(path + " describes " + std::to_string(file.size()) + " GPUs; this node has " +
+                              std::to_string(real.size()));
   }
-  node.backend = "host";
+  Topology forced = file;
+  for (int i = 0; i < file.size(); ++i) {
+    const int switch_links = file.gpus[static_cast<size_t>(i)].switch_links;
+    forced.gpus[static_cast<size_t>(i)] = real.gpus[static_cast<size_t>(i)];
+    forced.gpus[static_cast<size_t>(i)].switch_links = switch_links;
+    for (int j = 0; j < file.size(); ++j) forced.p2p[i][j] = file.p2p[i][j] && real.p2p[i][j];
+  }
+  return forced;
+}
+
+Result<NodeChoice> ChooseCuda(const Config& config, const NvmlTopology& found) {
+  NodeChoice node{.backend = "cuda", .topology = found.topology, .notes = found.warnings};
+  if (!config.topology_file.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(Topology file, LoadTopology(config.topology_file));
+    TANDEM_ASSIGN_OR_RETURN(node.topology, Forced(file, found.topology, config.topology_file));
+    node.notes.push_back("links are forced by " + config.topology_file);
+  }
+  return node;
+}
+
+Result<NodeChoice> ChooseHost(const Config& config) {
+  NodeChoice node{.backend = "host", .topology = {}, .notes = {}};
   if (!config.topology_file.empty()) {
     TANDEM_ASSIGN_OR_RETURN(node.topology, LoadTopology(config.topology_file));
     for (GpuInfo& gpu : node.topology.gpus) {
@@ -26,8 +62,40 @@ Result<NodeChoice> ChooseNode(const Config& config) {
     node.topology = EmulatedTopology(static_cast<int>(config.emulated_gpus),
                                      static_cast<uint64_t>(config.emulated_memory_bytes));
   }
-  if (node.topology.size() == 0) return FailedPrecondition("the topology has no GPU");
   return node;
+}
+
+}  // namespace
+
+NodeSources ThisMachine() {
+  return {.cuda_built = kCudaBuilt, .open_nvml = [] { return OpenNvml(); }};
+}
+
+Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) {
+  if (config.backend == Backend::kCuda && !sources.cuda_built) {
+    return FailedPrecondition("this tandemd was built without the CUDA backend: set backend = \"host\" or \"auto\"");
+  }
+  Result<NodeChoice> node = FailedPrecondition("no backend");
+  if (config.backend == Backend::kHost || !sources.cuda_built) {
+    node = ChooseHost(config);
+  } else if (Result<NvmlTopology> found = ReadGpus(sources); found.ok()) {
+    node = ChooseCuda(config, *found);
+  } else if (config.backend == Backend::kCuda) {
+    return FailedPrecondition("backend = \"cuda\", but there is no GPU that can be used: " + found.status().message());
+  } else {
+    node = ChooseHost(config);
+    if (node.ok()) node->notes.push_back("backend \"auto\" takes the host: " + found.status().message());
+  }
+  TANDEM_RETURN_IF_ERROR(node.status());
+  if (node->topology.size() == 0) return FailedPrecondition("the topology has no GPU");
+  return node;
+}
+
+std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo& gpu) {
+  if (node.backend != "cuda") return {};
+  // Kernels are loaded when they are met first unless EAGER says otherwise, and that waits for every stream: a lane that
+  // waits for a peer would wait for ever.
+  return {"CUDA_VISIBLE_DEVICES=" + gpu.uuid, "CUDA_MODULE_LOADING=EAGER"};
 }
 
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node) {

@@ -3,12 +3,15 @@
 // From the configuration to what tandemd's parts are made with: backend, topology, engines' settings, quotas.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "daemon/config/config.h"
 #include "daemon/control/control_options.h"
 #include "daemon/supervisor/engine_keeper.h"
+#include "daemon/topology/nvml.h"
 #include "daemon/topology/topology.h"
 #include "tandem/status.h"
 
@@ -17,9 +20,23 @@ namespace tandem::daemon {
 struct NodeChoice {
   std::string backend;  // "host" or "cuda"
   Topology topology;
+  std::vector<std::string> notes;  // for the log: what NVML could not tell, why `auto` took the host
 };
-// Decides `auto` and reads or makes the topology. FAILED_PRECONDITION says what is missing.
-Result<NodeChoice> ChooseNode(const Config& config);
+
+// What this tandemd may find on the machine; a parameter for tests.
+struct NodeSources {
+  bool cuda_built = false;  // the engine beside this tandemd has the CUDA backend
+  std::function<Result<std::unique_ptr<NvmlApi>>()> open_nvml;
+};
+// This build's.
+NodeSources ThisMachine();
+
+// Decides `auto`: cuda where NVML sees GPUs and the build has CUDA, else host. Reads or makes the topology; a topology file
+// over real GPUs gives them its links by position, and they keep their own names. FAILED_PRECONDITION says what is missing.
+Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources = ThisMachine());
+
+// The environment of the engine of `gpu`: it sees that GPU only.
+std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo& gpu);
 
 // What the engines have in common; the program is looked for where FindEngineProgram says.
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node);

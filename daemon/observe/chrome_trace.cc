@@ -22,6 +22,18 @@ json Name(const char* kind, size_t gpu, uint64_t plan, const std::string& name) 
   return {{"ph", "M"}, {"name", kind}, {"pid", gpu}, {"tid", plan}, {"args", {{"name", name}}}};
 }
 
+// A row for each lane of a plan: beside the plan's own, and not another plan's.
+uint64_t LaneRow(uint64_t plan, int lane) { return (plan << 8) | static_cast<uint64_t>(0x80 + lane); }
+
+json StepSlice(const TraceRecord& record, const TracePlan& plan, size_t gpu, uint64_t base) {
+  const auto step = static_cast<size_t>(record.step);
+  std::string name = step < plan.steps.size() ? plan.steps[step] : "step " + std::to_string(record.step);
+  json slice = Slice(name, "step", gpu, LaneRow(record.plan_id, record.lane), base, record.start_ns,
+                     std::max(record.start_ns, record.end_ns));
+  slice["args"] = {{"plan", record.plan_id}, {"launch", record.launch}, {"step", record.step}, {"lane", record.lane}};
+  return slice;
+}
+
 // The earliest moment of a record that the clock has seen.
 uint64_t Begin(const TraceRecord& record) {
   uint64_t begin = record.end_ns;
@@ -38,7 +50,12 @@ std::string ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::
   uint64_t base = UINT64_MAX;
   for (const auto& gpu : records) {
     std::span<const TraceRecord> view(gpu);
-    if (last != 0 && view.size() > last) view = view.last(last);
+    // Steps come before their launch and do not count.
+    size_t first = view.size();
+    for (uint32_t launches = 0; first > 0; --first) {
+      if (last != 0 && view[first - 1].step < 0 && ++launches > last) break;
+    }
+    view = view.subspan(first);
     for (const auto& record : view) base = std::min(base, Begin(record));
     taken.push_back(view);
   }
@@ -53,6 +70,14 @@ std::string ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::
       if (named.insert(record.plan_id).second) {
         std::string group = plan.group_name.empty() ? "group " + std::to_string(record.group_id) : plan.group_name;
         events.push_back(Name("thread_name", gpu, record.plan_id, group + ": " + title));
+      }
+      if (record.step >= 0) {
+        const uint64_t row = LaneRow(record.plan_id, record.lane);
+        if (named.insert(row).second) {
+          events.push_back(Name("thread_name", gpu, row, title + ", lane " + std::to_string(record.lane)));
+        }
+        events.push_back(StepSlice(record, plan, gpu, base));
+        continue;
       }
       if (record.arrive_ns != 0 && record.start_ns > record.arrive_ns) {
         events.push_back(Slice("wait", "wait", gpu, record.plan_id, base, record.arrive_ns, record.start_ns));

@@ -1,8 +1,8 @@
 // File: chrome_trace.h
 //
 // The node's latest launches as Chrome trace JSON (chrome://tracing, Perfetto): a process row for each GPU, a thread row
-// for each plan on it, a slice from arrival to start ("wait") and one from start to end. The format is the Trace Event
-// Format, "X" and "M" events, times in microseconds.
+// for each plan on it, a slice from arrival to start ("wait") and one from start to end. Sampled launches have a slice for
+// each step too, in a row for each lane. The format is the Trace Event Format, "X" and "M" events, times in microseconds.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ struct TracePlan {
   std::string group_name;
   std::string summary;    // op, shapes, dtype
   std::string algorithm;
+  std::vector<std::string> steps;  // what each step is called; may be empty
 };
 
 // `records[gpu]` is what ReadTrace of that GPU's area gave; `gpu_names[gpu]` labels its row. Only the `last` launches of

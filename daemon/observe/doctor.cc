@@ -7,6 +7,9 @@ namespace {
 
 using Findings = std::vector<DoctorFinding>;
 
+// What an idle engine should not need more than.
+constexpr uint64_t kMuchOwnMemory = uint64_t{700} << 20;
+
 std::string Gib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -40,6 +43,10 @@ void CheckBackend(const DoctorInput& input, Findings& findings) {
 
 void CheckTopology(const DoctorInput& input, Findings& findings) {
   const Topology& topology = input.topology;
+  for (const std::string& failed : input.failed_links) {
+    findings.push_back({Severity::kFailure, "link_probe", failed,
+                        "the link is not used; look for IOMMU or ACS settings, and at the GPU's and NVLinks' errors"});
+  }
   for (int i = 0; i < topology.size(); ++i) {
     const GpuInfo& gpu = topology.gpus[i];
     if (gpu.mig_enabled) {
@@ -74,6 +81,11 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
     switch (engine.state) {
       case EngineState::kReady:
         ++ready;
+        if (engine.own_memory_bytes > kMuchOwnMemory) {
+          findings.push_back({Severity::kNote, "engine_memory",
+                              name + " takes " + Gib(engine.own_memory_bytes) + " of the GPU's memory for itself",
+                              "contexts and loaded kernels; it is there whether or not anybody uses the daemon"});
+        }
         if (engine.restarts > 0) {
           findings.push_back({Severity::kNote, "engine_restarts",
                               name + " has been restarted " + std::to_string(engine.restarts) + " times" + last,

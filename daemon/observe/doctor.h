@@ -37,6 +37,7 @@ struct LateLaunch {
 struct DoctorInput {
   std::string backend;                  // "host" or "cuda"
   Topology topology;
+  std::vector<std::string> failed_links;  // found by probing pairs of GPUs with data; one sentence each
   std::vector<EngineStatus> engines;    // by GPU
   ControlSnapshot control;
   std::vector<GroupSnapshot> groups;

@@ -260,7 +260,11 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
   auto until = Clock::now() + settings_.start_deadline;
   while (!stopping()) {
     for (auto& message : connection.TakeInbox()) {
-      if (message->has_ready()) return Status::Ok();
+      if (message->has_ready()) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        status_.own_memory_bytes = message->ready().own_memory_bytes();
+        return Status::Ok();
+      }
       if (message->has_ack()) {
         return Unavailable("it refused to start: " + message->ack().message())
             .WithDetail({message->ack().reason(), "", "", 0, 0});

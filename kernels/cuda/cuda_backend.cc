@@ -24,23 +24,29 @@ constexpr int64_t kHealthPeriodNs = 50'000'000;
 
 class CudaSegment : public Segment {
  public:
-  explicit CudaSegment(VmmAllocation allocation) : allocation_(std::move(allocation)) {}
+  CudaSegment(VmmAllocation allocation, std::shared_ptr<WordWriter> words)
+      : allocation_(std::move(allocation)), words_(std::move(words)) {}
+  // A write that released a lane may still be under way when the lane has ended.
+  ~CudaSegment() override { (void)words_->Drain(); }
   std::byte* data() const override { return allocation_.data(); }
   size_t bytes() const override { return allocation_.bytes(); }
 
  private:
   VmmAllocation allocation_;
+  std::shared_ptr<WordWriter> words_;
 };
 
 class CudaBackend : public Backend {
  public:
   CudaBackend(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser,
-              std::unique_ptr<WordWriter> words)
+              std::shared_ptr<WordWriter> words)
       : device_(std::move(device)), chooser_(std::move(chooser)), words_(std::move(words)), foreign_(device_) {}
 
   std::string Name() const override { return "cuda"; }
   size_t SegmentGranularity() const override { return device_->granularity(); }
   size_t MemoryBytes() const override { return device_->memory_bytes(); }
+  size_t OwnMemoryBytes() const override { return own_memory_bytes_; }
+  void SetOwnMemoryBytes(size_t bytes) { own_memory_bytes_ = bytes; }
 
   Result<UniqueFd> AllocateSegment(size_t bytes) override {
     if (bytes == 0 || bytes % SegmentGranularity() != 0) {
@@ -55,12 +61,12 @@ class CudaBackend : public Backend {
 
   Result<std::unique_ptr<Segment>> MapSegment(int fd, size_t bytes) override {
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation, VmmAllocation::Import(device_, fd, bytes));
-    return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation)));
+    return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation), words_));
   }
   Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) override { return MapSegment(fd, bytes); }
   Result<std::unique_ptr<Segment>> ImportChunks(std::span<const int> fds, std::span<const uint64_t> bytes) override {
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation, VmmAllocation::ImportChunks(device_, fds, bytes));
-    return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation)));
+    return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation), words_));
   }
   Result<std::unique_ptr<Segment>> ImportIpc(std::string_view handle, uint64_t offset, size_t bytes) override {
     return foreign_.Open(handle, offset, bytes);
@@ -101,14 +107,16 @@ class CudaBackend : public Backend {
  private:
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<MatmulChooser> chooser_;
-  std::unique_ptr<WordWriter> words_;
+  std::shared_ptr<WordWriter> words_;
   ForeignMemory foreign_;
+  size_t own_memory_bytes_ = 0;
 };
 
 }  // namespace
 }  // namespace cuda
 
 Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& options) {
+  const uint64_t before = options.memory_used ? options.memory_used() : 0;
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<cuda::CudaDevice> device, cuda::CudaDevice::Create(driver, options.device));
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
@@ -120,6 +128,8 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation scratch, cuda::VmmAllocation::Create(device, device->granularity()));
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data(), scratch.bytes()));
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data() + 1, 3));
+  const uint64_t after = options.memory_used ? options.memory_used() : 0;
+  backend->SetOwnMemoryBytes(before == 0 || after < before ? 0 : after - before);
   return std::unique_ptr<Backend>(std::move(backend));
 }
 

@@ -7,6 +7,8 @@
 // Backend::RegisterHostMemory.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,6 +21,9 @@ struct CudaBackendOptions {
   int device = 0;  // ordinal among the visible devices
   // Candidates of cuBLASLt that PrepareMatmul times for each shape; 1 takes the first without a trial.
   int matmul_candidates = 8;
+  // Bytes of the device's memory in use, by whomever; asked before the context is made and after all has been loaded, for
+  // Backend::OwnMemoryBytes. CUDA itself cannot tell: asking it makes the context. Empty: not known.
+  std::function<uint64_t()> memory_used = {};
 };
 
 // Retains the device's primary context and loads every kernel. UNAVAILABLE without a driver or a device. The context

@@ -79,6 +79,11 @@ Status WordWriter::Store(Word* word, uint64_t value) {
   return device_->driver().StreamWriteValue64(stream_, reinterpret_cast<CUdeviceptr>(word), value);
 }
 
+Status WordWriter::Drain() {
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  return device_->driver().StreamSynchronize(stream_);
+}
+
 Status WordWriter::Stage(uint64_t value) {
   if (staged_ == value) return Status::Ok();
   // An earlier fill may still be copied from here.

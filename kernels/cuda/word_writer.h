@@ -30,6 +30,8 @@ class WordWriter {
   // See Backend::StoreWord and FillWords. A write to device memory has been enqueued on return, in the order of calls.
   Status Store(Word* word, uint64_t value);
   Status Fill(Word* words, uint64_t value, size_t count);
+  // Waits until all that has been enqueued is written: before memory that may hold such words is unmapped.
+  Status Drain();
 
  private:
   explicit WordWriter(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}

@@ -1,9 +1,27 @@
 #include <cstdlib>
 
 #include "daemon/engine/backends/backends.h"
+#include "daemon/topology/nvml.h"
 #include "kernels/cuda/cuda_backend.h"
 
 namespace tandem::engine {
+namespace {
+
+// Bytes in use on the GPU with this UUID; 0 where NVML does not say.
+uint64_t MemoryUsed(NvmlApi& nvml, const std::string& uuid) {
+  Result<int> count = nvml.DeviceCount();
+  for (int index = 0; count.ok() && index < *count; ++index) {
+    Result<NvmlDevice> device = nvml.DeviceByIndex(index);
+    if (!device.ok()) continue;
+    Result<std::string> name = nvml.Uuid(*device);
+    if (!name.ok() || *name != uuid) continue;
+    Result<uint64_t> used = nvml.MemoryUsedBytes(*device);
+    return used.ok() ? *used : 0;
+  }
+  return 0;
+}
+
+}  // namespace
 
 void SetCudaEnvironment() {
   // As many hardware queues as there are: lanes must not stand behind one another, nor what releases them.
@@ -13,6 +31,12 @@ void SetCudaEnvironment() {
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 }
 
-Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest&) { return MakeCudaBackend({.device = 0}); }
+Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& request) {
+  Result<std::unique_ptr<NvmlApi>> nvml = OpenNvml();
+  CudaBackendOptions options;
+  options.device = 0;
+  options.memory_used = [&] { return nvml.ok() ? MemoryUsed(**nvml, request.gpu_uuid) : 0; };
+  return MakeCudaBackend(options);
+}
 
 }  // namespace tandem::engine

@@ -122,6 +122,23 @@ TEST(StatsAreaTest, CountsAndKeepsTheLatestLaunches) {
   EXPECT_EQ(reader.ReadPlans().size(), 1u);
 }
 
+TEST(StatsAreaTest, StepsAreTracedAndNotCounted) {
+  UniqueFd fd = std::move(*CreateStatsArea(2, 4));
+  StatsArea area = std::move(*StatsArea::Map(fd.get()));
+  int row = area.ClaimRow(77, 5);
+  area.RecordStep({.plan_id = 77, .group_id = 5, .launch = 1, .start_ns = 10, .end_ns = 20, .step = 300, .lane = 7});
+  area.Record(row, {.plan_id = 77, .group_id = 5, .launch = 1, .start_ns = 5, .end_ns = 25, .code = -3}, 100);
+  EXPECT_EQ(area.Launches(), 1u);
+  EXPECT_EQ(area.ReadPlans()[0].launches, 1u);
+  std::vector<TraceRecord> trace = area.ReadTrace();
+  ASSERT_EQ(trace.size(), 2u);
+  EXPECT_EQ(trace[0].step, 300);
+  EXPECT_EQ(trace[0].lane, 7);
+  EXPECT_EQ(trace[0].code, 0);
+  EXPECT_EQ(trace[1].step, -1);
+  EXPECT_EQ(trace[1].code, -3);
+}
+
 TEST(StatsAreaTest, CountsWithoutATraceIfAskedForNone) {
   UniqueFd fd = std::move(*CreateStatsArea(2, 0));
   StatsArea area = std::move(*StatsArea::Map(fd.get()));

@@ -1,0 +1,24 @@
+// File: peer_probe.h
+//
+// Probes memory that this engine has mapped with data: writes a pattern into a segment (a peer's, over the link), or reads
+// a segment and compares. P2P that is reported and corrupts under an IOMMU exists in the field.
+#pragma once
+
+#include <memory>
+
+#include "daemon/engine/deferred_release.h"
+#include "daemon/engine/memory_table.h"
+#include "kernels/backend.h"
+#include "tandem/engine/v1/engine.pb.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+// Executes one probe on a lane of its own and waits for it, at most 5 s (DEADLINE_EXCEEDED). DATA_LOSS names the first word
+// that differs. Meant for an engine that does nothing else. `dead` takes what may still be in use after a time-out.
+Status RunProbe(const v1::Probe& probe, Backend* backend, const MemoryTable& memory, DeferredRelease* dead);
+
+// Word `index` of the pattern of `seed`.
+uint64_t ProbeWord(uint64_t seed, uint64_t index);
+
+}  // namespace tandem::engine

@@ -1,0 +1,166 @@
+// The engine's memory on an emulated GPU: probes with data, foreign memory that begins inside its first chunk, and the end
+// of what can be let go of only while no lane works.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+#include "common/shared_memory.h"
+#include "daemon/engine/deferred_release.h"
+#include "daemon/engine/memory_table.h"
+#include "daemon/engine/peer_probe.h"
+#include "daemon/engine/tests/engine_node.h"
+#include "daemon/engine/word_page.h"
+#include "kernels/host/host_backend.h"
+
+namespace tandem::engine {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kSegment = uint64_t{2} << 20;
+
+class EngineMemoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = MakeHostBackend({.gpu = 0, .hardware_queues = 4, .memory_bytes = uint64_t{64} << 20});
+    ASSERT_TRUE(made.ok());
+    backend_ = std::move(*made);
+    memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
+  }
+  void TearDown() override {
+    memory_.reset();
+    dead_->RunAll(backend_.get());
+  }
+  // A segment, and this test's own mapping of it.
+  Mapping AddSegment(uint64_t id) {
+    UniqueFd fd = std::move(*backend_->AllocateSegment(kSegment));
+    EXPECT_TRUE(memory_->AddSegment(id, fd.get(), kSegment).ok());
+    return std::move(*Mapping::Map(fd.get(), 0, kSegment, true));
+  }
+
+  std::shared_ptr<DeferredRelease> dead_ = std::make_shared<DeferredRelease>();
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<MemoryTable> memory_;
+};
+
+v1::Probe MakeProbe(bool check, bool copy_engine) {
+  v1::Probe probe;
+  probe.set_segment_id(2);
+  probe.set_offset(8192);
+  probe.set_bytes(65536);
+  probe.set_seed(77);
+  probe.set_check(check);
+  probe.set_copy_engine(copy_engine);
+  probe.set_staging_segment(1);
+  return probe;
+}
+
+TEST_F(EngineMemoryTest, AProbeFindsOneWrongBit) {
+  Mapping own = AddSegment(1), peer = AddSegment(2);
+  for (bool copy_engine : {true, false}) {
+    ASSERT_TRUE(RunProbe(MakeProbe(false, copy_engine), backend_.get(), *memory_, dead_.get()).ok());
+    EXPECT_EQ(*peer.As<uint64_t>(8192 + 8 * 100), ProbeWord(77, 100));
+    EXPECT_EQ(*peer.As<uint64_t>(8192 - 8), 0u);
+    EXPECT_EQ(*peer.As<uint64_t>(8192 + 65536), 0u);
+    EXPECT_TRUE(RunProbe(MakeProbe(true, copy_engine), backend_.get(), *memory_, dead_.get()).ok());
+    *peer.As<uint64_t>(8192 + 8 * 4321) ^= 1;
+    Status found = RunProbe(MakeProbe(true, copy_engine), backend_.get(), *memory_, dead_.get());
+    EXPECT_EQ(found.code(), Code::kDataLoss);
+    EXPECT_THAT(found.message(), HasSubstr("word 4321 of 8192"));
+  }
+  EXPECT_FALSE(dead_->empty());
+}
+
+TEST_F(EngineMemoryTest, AProbeStaysInItsSegment) {
+  Mapping own = AddSegment(1), peer = AddSegment(2);
+  v1::Probe probe = MakeProbe(true, true);
+  probe.set_offset(kSegment - 4096);
+  EXPECT_EQ(RunProbe(probe, backend_.get(), *memory_, dead_.get()).code(), Code::kOutOfRange);
+  probe = MakeProbe(false, true);
+  probe.set_staging_segment(9);
+  EXPECT_EQ(RunProbe(probe, backend_.get(), *memory_, dead_.get()).code(), Code::kNotFound);
+  probe = MakeProbe(true, true);
+  probe.set_bytes(100);
+  EXPECT_EQ(RunProbe(probe, backend_.get(), *memory_, dead_.get()).code(), Code::kInvalidArgument);
+}
+
+TEST_F(EngineMemoryTest, ForeignMemoryMayBeginInsideItsFirstChunk) {
+  std::vector<UniqueFd> fds;
+  for (int i = 0; i < 2; ++i) fds.push_back(std::move(*CreateSealedMemfd("chunk", 8192)));
+  const std::vector<SlotRule> rules = {{.span_bytes = 4096, .alignment = 16, .symmetric = false, .alias_of = -1}};
+  auto resolve = [&](uint64_t offset, SlotAddress* address) {
+    const std::vector<LaunchBinding> bindings = {{5, offset}};
+    std::vector<SlotAddress> addresses;
+    std::vector<std::shared_ptr<Registration>> pins;
+    uint64_t digest = 0;
+    Status status = memory_->Resolve(bindings, rules, {.session_id = 3}, &addresses, &pins, &digest);
+    if (status.ok()) *address = addresses[0];
+    return status;
+  };
+  EXPECT_EQ(memory_->AddForeign(5, 3, 8192, fds, {8192, 8192}, 8193).code(), Code::kInvalidArgument);
+  EXPECT_EQ(memory_->AddForeign(5, 3, 12289, fds, {8192, 8192}, 4096).code(), Code::kInvalidArgument);
+  ASSERT_TRUE(memory_->AddForeign(5, 3, 12288, fds, {8192, 8192}, 4096).ok());
+  Mapping first = std::move(*Mapping::Map(fds[0].get(), 0, 8192, true));
+  Mapping second = std::move(*Mapping::Map(fds[1].get(), 0, 8192, true));
+  first.data()[4096] = std::byte{41};
+  second.data()[0] = std::byte{42};
+  SlotAddress address;
+  ASSERT_TRUE(resolve(0, &address).ok());
+  EXPECT_EQ(address.own[0], std::byte{41});
+  ASSERT_TRUE(resolve(4096, &address).ok());
+  EXPECT_EQ(address.own[0], std::byte{42});
+  ASSERT_TRUE(resolve(8192, &address).ok());
+  EXPECT_EQ(resolve(8208, &address).code(), Code::kOutOfRange) << "beyond the registration";
+  EXPECT_EQ(resolve(2048, &address).code(), Code::kOutOfRange) << "straddles two chunks on the host";
+}
+
+TEST_F(EngineMemoryTest, IpcHandlesNeedCuda) {
+  EXPECT_EQ(memory_->AddIpc(5, 3, 4096, std::string(64, 'h'), 0).code(), Code::kUnimplemented);
+}
+
+TEST(StepTraceTest, SampledLaunchesTellTheTimeOfEachStep) {
+  EngineNode node(2);
+  TestGroup group = node.AddGroup(100, {0, 1});
+  const uint64_t plan = node.AddBarrierPlan(&group);
+  std::vector<std::unique_ptr<TestChannel>> channels;
+  for (int gpu : {0, 1}) channels.push_back(node.OpenChannel(gpu));
+  constexpr uint64_t kLaunches = 70;
+  for (uint64_t i = 1; i <= kLaunches; ++i) {
+    for (auto& channel : channels) ASSERT_EQ(channel->Launch(Entry(plan)), i);
+    for (auto& channel : channels) ASSERT_TRUE(channel->Wait(i));
+  }
+  EXPECT_TRUE(node.Call(0, v1::Command(), {}).code() != Code::kOk) << "a round trip: the last launch has been reaped";
+  std::set<uint64_t> sampled, launches;
+  for (const TraceRecord& record : node.stats(0).ReadTrace()) {
+    if (record.step < 0) {
+      launches.insert(record.launch);
+      continue;
+    }
+    sampled.insert(record.launch);
+    EXPECT_EQ(record.plan_id, plan);
+    EXPECT_LE(record.start_ns, record.end_ns);
+    EXPECT_GT(record.start_ns, 0u);
+  }
+  EXPECT_EQ(launches.size(), kLaunches);
+  EXPECT_EQ(sampled, (std::set<uint64_t>{1, 2, 4, 8, 16, 32, 64}));
+}
+
+TEST(DeferredReleaseTest, LetsGoInOrderOneAtATimeAndOfAllAtItsEnd) {
+  std::vector<int> gone;
+  {
+    DeferredRelease dead;
+    for (int i = 0; i < 3; ++i) dead.Add([&gone, i](Backend* backend) { gone.push_back(backend == nullptr ? -i : i); });
+    EXPECT_FALSE(dead.crowded());
+    auto backend = MakeHostBackend({.gpu = 0, .hardware_queues = 1, .memory_bytes = 1 << 20});
+    dead.RunOne(backend->get());
+    EXPECT_THAT(gone, testing::ElementsAre(0));
+    for (size_t i = 0; i < DeferredRelease::kCrowded; ++i) dead.Add([](Backend*) {});
+    EXPECT_TRUE(dead.crowded());
+  }
+  EXPECT_THAT(gone, testing::ElementsAre(0, -1, -2));
+}
+
+}  // namespace
+}  // namespace tandem::engine

@@ -1,0 +1,39 @@
+// File: pair_probe.h
+//
+// Probes every pair of GPUs with data: each engine writes into the others' memory over the link, by copy engine and by a
+// kernel, the owner checks what has arrived, and the writer reads it back. What NVML reports of peer access is not trusted
+// without. The outcome is kept for the boot, in the state directory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/supervisor/engines.h"
+#include "daemon/topology/topology.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+// Data between these two GPUs (UUIDs) does not arrive as it was sent.
+struct PairFailure {
+  std::string from, to;
+  std::string reason;
+};
+
+// Probes all pairs that have peer access, by engines that are ready and do nothing else. UNAVAILABLE when an engine is not
+// there or ends meanwhile: then nothing is known.
+Result<std::vector<PairFailure>> ProbePairs(Engines& engines, const Topology& topology);
+
+// The outcome of an earlier probe of these GPUs in this boot; NOT_FOUND if there is none that can be used.
+Result<std::vector<PairFailure>> LoadProbe(const std::string& path, const std::string& boot_id,
+                                           const Topology& topology);
+Status SaveProbe(const std::string& path, const std::string& boot_id, const Topology& topology,
+                 const std::vector<PairFailure>& failures);
+
+// Takes the pairs that failed out of `topology`: no peer access, both ways.
+void DropFailedPairs(const std::vector<PairFailure>& failures, Topology* topology);
+
+// The kernel's id of this boot; "" if it does not say.
+std::string BootId();
+
+}  // namespace tandem::daemon
