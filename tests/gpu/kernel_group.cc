@@ -128,7 +128,8 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
     return reinterpret_cast<Word*>(signals_[static_cast<size_t>(reader)].at[own]) +
            writer * plan::kSignalsPerWriter + plan::KernelWordIndex(step, index);
   };
-  for (const plan::KernelPhase& from : *plan::FusePhases(step)) {
+  const auto phases = plan::FusePhases(step);
+  for (const plan::KernelPhase& from : *phases) {
     CollectivePhase& phase = args.phases.emplace_back();
     for (const plan::KernelWord& wait : from.waits) phase.waits.push_back(word(rank, wait.rank, wait.index));
     for (const plan::KernelWord& signal : from.signals) phase.signals.push_back(word(signal.rank, rank, signal.index));
