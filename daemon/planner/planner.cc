@@ -4,6 +4,7 @@
 
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
+#include "daemon/planner/matmul_notes.h"
 #include "daemon/planner/problem.h"
 #include "daemon/planner/text.h"
 
@@ -73,6 +74,9 @@ Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& g
   plan.reason = std::move(choice.reason);
   plan.refused = std::move(choice.refused);
   plan.warnings = std::move(choice.warnings);
+  if (group.packet_kernels && choice.algorithm != Algorithm::kNative) {
+    for (std::string& note : MatmulNotes(problem)) plan.warnings.push_back(std::move(note));
+  }
   plan.predicted_us = choice.predicted_us;
   plan.fused = choice.algorithm != Algorithm::kUnfused;
   plan.summary = Summary(problem);

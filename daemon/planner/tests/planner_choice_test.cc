@@ -230,5 +230,25 @@ TEST(Algorithms, AreKnownForEveryOperation) {
   }
 }
 
+TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
+  GroupContext group = SwitchGroup(2);
+  OpRequest request = GatherMatmul(2, 64, 48, 32, 0, DType::kF8E4M3);
+  request.operands[2].spec.dtype = DType::kBf16;
+  const auto scales = [&](OpRequest from) {
+    from.operands.push_back(Tensor(Role::kScaleA, DType::kF32, {1}));
+    from.operands.push_back(Tensor(Role::kScaleB, DType::kF32, {1}));
+    return from;
+  };
+  EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());  // the host backend takes all
+  group.packet_kernels = true;
+  EXPECT_THAT(MustPlan(scales(request), group).warnings,
+              testing::ElementsAre(HasSubstr("B (fp8) is not dense along K: each launch transposes")));
+  request.operands[1].spec.strides = {1, 32};
+  EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());
+  request.operands[1].spec.strides = {2, 64};
+  EXPECT_THAT(MustPlan(scales(request), group).warnings,
+              testing::ElementsAre(HasSubstr("B is dense along neither dimension")));
+}
+
 }  // namespace
 }  // namespace tandem::plan
