@@ -77,6 +77,7 @@ grpc::Status AdminService::ListSessions(grpc::ServerContext*, const admin::v1::L
     out->set_descriptors(session.descriptors);
     out->set_cgroup(session.cgroup);
     out->set_command(session.command);
+    if (session.mps.answers) out->set_mps(session.mps.directory);
   }
   return grpc::Status::OK;
 }
@@ -216,6 +217,8 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_restarts(status.restarts);
     out->set_last_exit(status.last_exit);
     out->set_own_memory_bytes(status.own_memory_bytes);
+    out->set_blocked(status.blocked);
+    if (status.mps.answers) out->set_mps(status.mps.directory);
     out->set_channels(channels[gpu]);
     const StatsArea& area = sources_.stats[gpu];
     out->set_launches(area.Launches());
@@ -267,7 +270,13 @@ grpc::Status AdminControlService::Drain(grpc::ServerContext* context, const admi
 }
 
 grpc::Status AdminControlService::Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
-                                        admin::v1::EvictReply*) {
+                                        admin::v1::EvictReply* reply) {
+  if (!request->gpu_uuid().empty()) {
+    auto pids = EvictFromGpu(sources_, request->gpu_uuid(), request->force());
+    if (!pids.ok()) return ToGrpc(pids.status());
+    for (int pid : *pids) reply->add_pids(pid);
+    return grpc::Status::OK;
+  }
   Status status = sources_.control->Evict(request->session_id());
   if (status.ok()) log::Warning("session evicted by an operator session=" + std::to_string(request->session_id()));
   return ToGrpc(status);

@@ -14,6 +14,7 @@
 #include "daemon/control/control.h"
 #include "daemon/engine/stats_area.h"
 #include "daemon/observe/doctor.h"
+#include "daemon/observe/gpu_processes.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/admin/v1/admin.grpc.pb.h"
@@ -30,6 +31,7 @@ struct AdminSources {
   std::string backend;
   std::string version;
   std::span<const StatsArea> stats;     // by GPU
+  GpuProcesses* gpu_processes = nullptr;  // none on the host backend
   std::function<void(bool)> on_drain;   // told when draining begins and ends; may be empty
 };
 
@@ -65,13 +67,18 @@ class AdminService final : public admin::v1::Admin::Service {
   const AdminSources& sources_;
 };
 
+// Ends the processes that hold a context on the GPU, but for engines and MPS servers; their pids. FAILED_PRECONDITION if
+// the engine there waits for nobody, unless `force`.
+Result<std::vector<int>> EvictFromGpu(const AdminSources& sources, const std::string& gpu_uuid, bool force);
+
 class AdminControlService final : public admin::v1::AdminControl::Service {
  public:
   explicit AdminControlService(const AdminSources& sources) : sources_(sources) {}
 
   grpc::Status Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
                      admin::v1::DrainReply* reply) override;
-  grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request, admin::v1::EvictReply*) override;
+  grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
+                     admin::v1::EvictReply* reply) override;
 
  private:
   const AdminSources& sources_;

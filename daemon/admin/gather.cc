@@ -47,6 +47,12 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   input.socket_group = sources.config->socket_group;
   input.socket_group_exists = input.socket_group.empty() || ::getgrnam(input.socket_group.c_str()) != nullptr;
   input.runtime_dir = sources.config->runtime_dir;
+  input.sessions = sources.control->SnapshotSessions();
+  for (const GpuInfo& gpu : sources.topology.gpus) {
+    if (sources.gpu_processes == nullptr) break;
+    auto processes = sources.gpu_processes->On(gpu.uuid);
+    input.gpu_processes.push_back(processes.ok() ? std::move(*processes) : std::vector<GpuProcess>());
+  }
   std::map<uint64_t, std::string> names;
   for (const auto& group : input.groups) names[group.id] = group.name;
   for (int gpu = 0; gpu < sources.engines->count(); ++gpu) {

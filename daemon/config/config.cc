@@ -100,6 +100,16 @@ std::string AdminSocketPath(const Config& config) { return JoinPath(config.runti
 Status ValidateConfig(const Config& config) {
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("runtime_dir", config.runtime_dir));
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("state_dir", config.state_dir));
+  if (!config.mps.pipe_directory.empty()) {
+    TANDEM_RETURN_IF_ERROR(CheckAbsolute("mps.pipe_directory", config.mps.pipe_directory));
+  }
+  if (!config.mps.spare_pipe_directory.empty()) {
+    TANDEM_RETURN_IF_ERROR(CheckAbsolute("mps.spare_pipe_directory", config.mps.spare_pipe_directory));
+    if (config.mps.spare_pipe_directory == config.mps.pipe_directory) {
+      return InvalidArgument("mps.spare_pipe_directory = \"" + config.mps.spare_pipe_directory +
+                             "\" must be another directory than mps.pipe_directory");
+    }
+  }
   constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
   if (ClientSocketPath(config).size() > kMaxSocketPath) {
     return InvalidArgument("runtime_dir = \"" + config.runtime_dir + "\" is too long: the path of client.sock in it has " +

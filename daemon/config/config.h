@@ -57,6 +57,12 @@ struct SupervisorConfig {
   int64_t crash_loop_window_ms = 60000; // … within this time, and the engine stays down until an operator acts
 };
 
+// The MPS servers that engines are clients of; see docs/operations.md.
+struct MpsConfig {
+  std::string pipe_directory;        // "": tandemd's own CUDA_MPS_PIPE_DIRECTORY, or /tmp/nvidia-mps
+  std::string spare_pipe_directory;  // while the first one's server accepts nobody; "": wait for it
+};
+
 struct Config {
   std::string runtime_dir = "/run/tandem";     // the sockets lease.sock, client.sock, admin.sock; absolute
   std::string state_dir = "/var/lib/tandem";   // tuning table, probe results; absolute
@@ -76,6 +82,7 @@ struct Config {
   bool verify_plans = false;                   // prove every plan with the verifier before it is handed out
   QuotaConfig quotas;
   SupervisorConfig supervisor;
+  MpsConfig mps;
 };
 
 // The sockets in the runtime directory.

@@ -119,6 +119,12 @@ const std::vector<KeySpec>& Table() {
               "So many crashes within crash_loop_window_ms, and the engine stays down until an operator acts."),
       Integer("supervisor.crash_loop_window_ms", TANDEM_FIELD(supervisor.crash_loop_window_ms), 1, 7 * kDayMs,
               "Time within which crashes count as a loop."),
+      Text("mps.pipe_directory", TANDEM_FIELD(mps.pipe_directory),
+           "MPS pipe directory of the engines; clients that are to be fast use the same. Empty: CUDA_MPS_PIPE_DIRECTORY as "
+           "tandemd has it, else /tmp/nvidia-mps. A directory without a server: no MPS."),
+      Text("mps.spare_pipe_directory", TANDEM_FIELD(mps.spare_pipe_directory),
+           "MPS pipe directory for an engine whose server waits for other processes to end after a fault; it shares no "
+           "server with the clients then. Empty: wait for them."),
       Bool("debug.verify_plans", TANDEM_FIELD(verify_plans),
            "Prove every plan with the verifier before it is handed out; a few milliseconds a plan."),
   };

@@ -55,6 +55,7 @@ class LeasePort {
   virtual void Close(uint64_t session_id) = 0;
 };
 
+struct Placement;
 struct Session;
 struct Group;
 struct Tensor;
@@ -164,6 +165,7 @@ class Control final : public EngineListener {
   Result<int> AwaitNameFreeLocked(Lock& lock, const std::string& scope, const SessionRef& session,
                                   const v1::JoinGroupRequest& request, const Waiter& waiter);
   Result<std::shared_ptr<Group>> MakeGroupLocked(NameEntry& entry, const std::string& scope, JoinMeeting& meeting);
+  Placement PlacementLocked(const Group& group) const;
   void FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply) const;
   void BreakGroupLocked(Group& group, const Status& why, int lost_rank);
   void FailMeetingsLocked(Group& group, const Status& why);
@@ -199,6 +201,7 @@ class Control final : public EngineListener {
   Status GrowWorkspace(Group& group, uint64_t half_bytes, uint64_t bulk_bytes, const Waiter& waiter);
   void RemovePlanLocked(Group& group, uint64_t plan_id);
 
+  void BreakGroupsOfGpuLocked(int gpu, const std::string& text);
   void RestoreGroup(const std::shared_ptr<Group>& group);
   Result<int> FindGpu(const std::string& uuid) const;
 

@@ -82,6 +82,8 @@ std::vector<SessionSnapshot> Control::SnapshotSessions() {
     snapshot.name = session->name;
     snapshot.command = session->command;
     snapshot.cgroup = session->peer.cgroup;
+    snapshot.mps = session->mps;
+    snapshot.device_max_connections = session->device_max_connections;
     snapshot.age_seconds = SecondsSince(session->since);
     snapshot.groups = static_cast<uint32_t>(session->groups.size());
     snapshot.tensors = static_cast<uint32_t>(session->tensors.size());

@@ -1,6 +1,7 @@
 // What engines report: their restarts, above all. When an engine goes, the groups with its GPU are taken off the others;
 // when it is back, it gets its segments by the descriptors that we kept, and the groups are installed again under a new
-// generation. Sessions, memory and plans go on.
+// generation. Sessions, memory and plans go on. Where the engine fell with every other process on its GPU (shared fate
+// under MPS), its groups break instead.
 #include <algorithm>
 
 #include "common/queue/channel.h"
@@ -54,6 +55,8 @@ void Control::OnEngineUp(int gpu, uint64_t generation) {
 }
 
 void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reason) {
+  // Under MPS the clients on that GPU have lost their contexts with the engine: their groups cannot go on.
+  const bool shared_fate = engines_.StatusOf(gpu).shared_fate;
   Lock lock(registry_->mutex);
   const size_t g = static_cast<size_t>(gpu);
   if (registry_->engine_generation[g] == 0 || registry_->engine_generation[g] != generation) return;
@@ -77,6 +80,7 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
     }
     if (any) session->launches_changed.notify_all();
   }
+  if (shared_fate) BreakGroupsOfGpuLocked(gpu, text);
   for (const auto& [id, group] : registry_->groups) {
     if (!UsesGpu(*group, gpu) || group->suspended) continue;
     if (group->state == GroupState::kJoining) {
@@ -98,6 +102,21 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
   }
   registry_->engines_changed.notify_all();
   Log(registry_->stopping ? LogSeverity::kInfo : LogSeverity::kError, "gpu=" + std::to_string(gpu) + " " + text);
+}
+
+void Control::BreakGroupsOfGpuLocked(int gpu, const std::string& text) {
+  for (const auto& [id, group] : registry_->groups) {
+    if (!UsesGpu(*group, gpu)) continue;
+    size_t rank = 0;
+    while (group->members[rank].gpu != gpu) ++rank;
+    // Nobody of it has been lost yet; the rank on that GPU will find its own context gone.
+    BreakGroupLocked(*group,
+                     Status(Code::kUnavailable,
+                            "group '" + group->name + "', rank " + std::to_string(rank) + ": " + text +
+                                "; under MPS every process on that GPU has lost its context and must end",
+                            {.reason = "SHARED_FATE", .who = "gpu " + std::to_string(gpu), .field = {}}),
+                     -1);
+  }
 }
 
 void Control::RestoreGroup(const std::shared_ptr<Group>& group) {

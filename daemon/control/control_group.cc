@@ -101,6 +101,9 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
                        name + they + " has launch_deadline_ms " + std::to_string(other.launch_deadline_ms()) + ", " +
                            who + " has " + std::to_string(request.launch_deadline_ms()), request.rank());
     }
+    if (other.on_slow_placement() != request.on_slow_placement()) {
+      return WrongSeat("on_slow_placement", name + they + " and " + who + " do not ask for the same", request.rank());
+    }
     std::map<std::string, std::string> mine(request.options().begin(), request.options().end());
     std::map<std::string, std::string> theirs(other.options().begin(), other.options().end());
     for (const auto& [key, value] : theirs) mine.try_emplace(key, "(absent)");
@@ -242,6 +245,7 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
   group->launch_deadline_ms = first.request.launch_deadline_ms() != 0
                                   ? first.request.launch_deadline_ms()
                                   : static_cast<uint64_t>(options_.default_launch_deadline.count());
+  group->on_slow_placement = static_cast<OnSlowPlacement>(first.request.on_slow_placement());
   std::vector<int> gpus;
   for (const auto& [rank, seat] : meeting.seats) {
     if (seat.session->ended) {
@@ -255,6 +259,8 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
     member.gpu = seat.gpu;
     group->members.push_back(std::move(member));
   }
+  TANDEM_RETURN_IF_ERROR(
+      CheckPlacement(PlacementLocked(*group), group->on_slow_placement).WithContext("group '" + group->name + "'"));
   TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(group->payer, Resource::kGroups, 1));
   for (const auto& [rank, seat] : meeting.seats) seat.session->groups.insert(group->id);
   group->context.topology = Subset(options_.topology, gpus);
@@ -265,11 +271,22 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
   return group;
 }
 
+Placement Control::PlacementLocked(const Group& group) const {
+  std::vector<RankPlacement> ranks;
+  for (size_t rank = 0; rank < group.members.size(); ++rank) {
+    const Member& member = group.members[rank];
+    ranks.push_back({"rank " + std::to_string(rank), member.session->mps, engines_.StatusOf(member.gpu).mps});
+  }
+  return DescribePlacement(options_.backend, ranks);
+}
+
 void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply) const {
   reply->set_group_id(group.id);
   reply->set_incarnation(group.incarnation);
   reply->set_topology_class(group.topology_class);
-  reply->set_placement("daemon");
+  const Placement placement = PlacementLocked(group);
+  reply->set_placement(placement.text);
+  reply->set_slow_placement(placement.slow);
   reply->set_generation(group.generation);
   const int world = group.context.topology.size();
   for (int i = 0; i < world; ++i) {

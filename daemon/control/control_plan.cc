@@ -47,7 +47,6 @@ void FillInfo(const plan::Plan& from, const Group& group, const std::string& key
   for (const std::string& warning : from.warnings) info->add_warnings(warning);
   info->set_group_workspace_bytes(group.SharedBytes());
   info->set_unshared_workspace_bytes(group.unshared_bytes);
-  info->set_placement("daemon");
 }
 
 void FillOperands(const OpRequest& request, v1::PlanInfo* info) {
@@ -224,11 +223,16 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     TANDEM_ASSIGN_OR_RETURN(plan::VerifyContext sizes, plan::ContextOf(requests));
     TANDEM_RETURN_IF_ERROR(plan::VerifyPrograms(plan->programs, sizes).WithContext(context + ": verifier"));
   }
+  Placement placement;
   std::lock_guard work(group->work);
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
     TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(group->payer, Resource::kPlans, 1));
+    placement = PlacementLocked(*group);
+    // Copy engines are not time-sliced: a plan of copies alone loses nothing.
+    placement.slow = placement.slow && std::any_of(plan->programs.begin(), plan->programs.end(), RunsKernels);
+    TANDEM_RETURN_IF_ERROR(CheckPlacement(placement, group->on_slow_placement).WithContext(context));
   }
   TANDEM_RETURN_IF_ERROR(GrowWorkspace(*group, plan->workspace_bytes, plan->bulk_bytes, waiter).WithContext(context));
   // NCCL's communicator is made for the first plan that needs it. (`communicates` belongs to the holder of `work`.)
@@ -261,6 +265,9 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     group->unshared_bytes += 2 * plan->workspace_bytes;
     v1::PlanInfo info;
     FillInfo(*plan, *group, key, plan_id, &info);
+    info.set_placement(placement.text);
+    info.set_slow_placement(placement.slow);
+    if (placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn) info.add_warnings(placement.text);
     record.info = info.SerializeAsString();
     for (size_t rank = 0; rank < world; ++rank) {
       record.commands.push_back(AddPlanCommand(*plan, requests[rank], rank, group->id, plan_id, record.index));

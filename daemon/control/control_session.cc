@@ -91,6 +91,9 @@ Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::Atta
   }
   session->peer = peer;
   session->name = request.name();
+  session->mps = {.directory = request.mps_pipe_directory(), .answers = request.mps_answers(),
+                  .device = request.mps_device(), .inode = request.mps_inode()};
+  session->device_max_connections = request.device_max_connections();
   session->command = FirstLine("/proc/" + std::to_string(peer.pid) + "/comm");
   const ControlLimits& limits = options_.limits;
   v1::AttachReply reply;

@@ -22,6 +22,7 @@
 #include "daemon/control/engine_mailbox.h"
 #include "daemon/control/ledger.h"
 #include "daemon/control/offset_allocator.h"
+#include "daemon/control/placement.h"
 #include "daemon/control/transfer_table.h"
 #include "daemon/planner/planner.h"
 #include "tandem/engine/v1/engine.pb.h"
@@ -98,6 +99,8 @@ struct Session {
   std::array<uint8_t, kTokenBytes> token{};
   PeerIdentity peer;
   std::string name, command;
+  MpsEndpoint mps;                    // that its CUDA driver meets, as it told
+  uint32_t device_max_connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS as it told; 0: not set
   Waiter::Clock::time_point since = Waiter::Clock::now();
   bool ended = false;
   TransferTable transfers;
@@ -187,6 +190,7 @@ struct Group {
   plan::GroupContext context;
   std::string topology_class;
   uint64_t launch_deadline_ms = 0;
+  OnSlowPlacement on_slow_placement = OnSlowPlacement::kAllow;
   std::condition_variable changed;
 
   std::map<std::string, std::shared_ptr<PrepareMeeting>> prepares;        // by key

@@ -39,6 +39,10 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   sources.backend = node.backend;
   sources.version = version;
   sources.stats = daemon->stats_;
+  if (node.backend == "cuda") {
+    if (auto nvml = OpenNvml(); nvml.ok()) daemon->gpu_processes_ = std::make_unique<GpuProcesses>(std::move(*nvml));
+  }
+  sources.gpu_processes = daemon->gpu_processes_.get();
   sources.on_drain = [](bool draining) {
     log::Info(draining ? "draining begins" : "draining ends");
     NotifyStatus(draining ? "draining" : "serving");

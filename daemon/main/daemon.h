@@ -16,6 +16,7 @@
 #include "daemon/engine/order_log.h"
 #include "daemon/engine/stats_area.h"
 #include "daemon/main/servers.h"
+#include "daemon/observe/gpu_processes.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/service/lease_server.h"
 #include "daemon/supervisor/supervisor.h"
@@ -54,6 +55,7 @@ class Daemon {
   OrderLog order_log_;
   std::vector<StatsArea> stats_;
   AdminSources sources_;
+  std::unique_ptr<GpuProcesses> gpu_processes_;  // where there is a driver to ask
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<LeaseServer> leases_;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "common/log.h"
+#include "common/mps_endpoint.h"
 #include "daemon/supervisor/supervisor.h"
 #include "daemon/topology/nvml_topology.h"
 #include "daemon/topology/topology_file.h"
@@ -103,6 +104,11 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   TANDEM_ASSIGN_OR_RETURN(settings.program, FindEngineProgram(config.engine_path));
   settings.backend = node.backend;
   settings.hardware_queues = static_cast<uint32_t>(config.hardware_queues);
+  if (node.backend == "cuda") {
+    settings.mps_directories.push_back(config.mps.pipe_directory.empty() ? MpsPipeDirectory()
+                                                                         : config.mps.pipe_directory);
+    if (!config.mps.spare_pipe_directory.empty()) settings.mps_directories.push_back(config.mps.spare_pipe_directory);
+  }
   settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);

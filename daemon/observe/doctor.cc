@@ -29,11 +29,7 @@ void CheckBackend(const DoctorInput& input, Findings& findings) {
     }
   } else {
     findings.push_back({Severity::kOk, "backend", input.backend + " backend", ""});
-    if (!input.mps_running) {
-      findings.push_back({Severity::kWarning, "mps",
-                          "no MPS server: where clients and engines both run kernels, a launch costs about 290 us more",
-                          "start MPS with -multiuser-server (systemd unit tandem-mps.service); copies are not affected"});
-    }
+    CheckGpus(input, findings);
   }
   if (input.verify_plans) {
     findings.push_back({Severity::kNote, "verify_plans", "every plan is proved by the verifier before it is handed out",
@@ -53,7 +49,8 @@ void CheckTopology(const DoctorInput& input, Findings& findings) {
       findings.push_back({Severity::kFailure, "mig", "GPU " + gpu.uuid + " is in MIG mode: it has no peer access",
                           "nvidia-smi -i <gpu> -mig 0"});
     }
-    if (gpu.compute_mode == ComputeMode::kExclusiveProcess && !input.mps_running) {
+    const bool under_mps = static_cast<size_t>(i) < input.engines.size() && input.engines[i].mps.answers;
+    if (gpu.compute_mode == ComputeMode::kExclusiveProcess && !under_mps) {
       findings.push_back({Severity::kWarning, "compute_mode",
                           "GPU " + gpu.uuid + " is in exclusive mode: only the engine gets a context",
                           "nvidia-smi -i <gpu> -c DEFAULT, or run MPS"});
@@ -96,6 +93,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
         findings.push_back({Severity::kWarning, "engine", name + " is starting" + last, "wait; see the log if it lasts"});
         break;
       case EngineState::kDown:
+        if (!engine.blocked.empty()) break;  // CheckGpus says more
         findings.push_back({Severity::kFailure, "engine", name + " is down" + last,
                             "it is started again by itself; groups with that GPU wait for it"});
         break;

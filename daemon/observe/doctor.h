@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/control/snapshot.h"
+#include "daemon/observe/gpu_processes.h"
 #include "daemon/observe/process_info.h"
 #include "daemon/supervisor/engines.h"
 #include "daemon/topology/topology.h"
@@ -47,11 +48,16 @@ struct DoctorInput {
   MachineMemory machine;
   bool verify_plans = false;
   int64_t visibility_delay_us = 0;
-  bool mps_running = false;             // cuda only
+  // cuda only
+  std::vector<SessionSnapshot> sessions;
+  std::vector<std::vector<GpuProcess>> gpu_processes;  // by GPU; empty where the driver does not tell
   std::string socket_group;             // configured
   bool socket_group_exists = true;
   std::string runtime_dir;
 };
+
+// What concerns GPUs and MPS only (doctor_gpu.cc); Diagnose calls it on the CUDA backend.
+void CheckGpus(const DoctorInput& input, std::vector<DoctorFinding>& findings);
 
 std::vector<DoctorFinding> Diagnose(const DoctorInput& input);
 

@@ -47,11 +47,13 @@ Result<std::vector<GpuProcess>> GpuProcesses::On(const std::string& gpu_uuid) {
   for (const NvmlProcess& process : all) {
     found[process.pid].memory_bytes = std::max(found[process.pid].memory_bytes, process.memory_bytes);
   }
-  // Drivers before MPS's own list (465) have the same processes in the first one.
+  // This list has every client of a server that could use the GPU; those with a context on it are in the first one too.
   if (auto mps = nvml_->MpsProcesses(device); mps.ok()) {
     for (const NvmlProcess& process : *mps) {
-      found[process.pid].under_mps = true;
-      found[process.pid].memory_bytes = std::max(found[process.pid].memory_bytes, process.memory_bytes);
+      auto holder = found.find(process.pid);
+      if (holder == found.end()) continue;
+      holder->second.under_mps = true;
+      holder->second.memory_bytes = std::max(holder->second.memory_bytes, process.memory_bytes);
     }
   }
   std::vector<GpuProcess> processes;

@@ -89,7 +89,7 @@ class NvmlApi {
   virtual Result<uint64_t> MemoryUsedBytes(NvmlDevice device) = 0;
   // Processes with a context, MPS clients and the MPS server among them.
   virtual Result<std::vector<NvmlProcess>> ComputeProcesses(NvmlDevice device) = 0;
-  // Those whose context is an MPS server's.
+  // Clients of an MPS server that serves the device, also those without a context on it.
   virtual Result<std::vector<NvmlProcess>> MpsProcesses(NvmlDevice device) = 0;
 
   // --- NVLink: `link` is 0 to kNvmlMaxNvLinks - 1; INVALID_ARGUMENT beyond what the device has ---

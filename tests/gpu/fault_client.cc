@@ -34,13 +34,13 @@ double Now() {
 std::atomic<long> rounds{0};
 std::atomic<int> lost{0};
 std::atomic<double> lost_at{0};
-int device = 0;
-
 void Watch(const std::string& how, int milliseconds) {
   int (*probe)() = how == "kernel" ? ProbeByKernel : how == "write" ? ProbeByWrite : ProbeByQuery;
   std::thread([probe, milliseconds] {
+    int error = EnterDevice();
     while (true) {
-      if (int error = probe(); error != 0) {
+      if (error == 0) error = probe();
+      if (error != 0) {
         lost_at = Now();
         lost = error;
         return;
@@ -68,8 +68,8 @@ int main() {
     words >> command;
     const double begun = Now();
     if (command == "use") {
-      words >> device;
-      Answer(begun, UseDevice(device));
+      words >> number;
+      Answer(begun, UseDevice(static_cast<int>(number)));
     } else if (command == "watch") {
       words >> how >> number;
       Watch(how, static_cast<int>(number));

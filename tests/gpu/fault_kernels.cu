@@ -23,6 +23,7 @@ __global__ void SpinFor(int64_t nanoseconds, volatile int* running) {
 __global__ void CountUp(int* counter) { ++*counter; }
 
 // Memory of the device, and memory of the host that it can reach; made once by UseDevice.
+int device = 0;
 int* device_memory = nullptr;
 volatile int* host_memory = nullptr;
 cudaStream_t probe_stream = nullptr;
@@ -40,6 +41,7 @@ Function Driver(const char* name) {
 
 int UseDevice(int ordinal) {
   cudaError_t error = ordinal == kCurrentDevice ? cudaSuccess : cudaSetDevice(ordinal);
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaMalloc(&device_memory, 1 << 20);
   if (error == cudaSuccess) error = cudaMemset(device_memory, 0, 1 << 20);
   if (error == cudaSuccess) {
@@ -53,6 +55,8 @@ int UseDevice(int ordinal) {
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, StoreNowhere);
   return error;
 }
+
+int EnterDevice() { return cudaSetDevice(device); }
 
 const char* ErrorName(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
 

@@ -13,6 +13,8 @@ namespace tandem::faults {
 inline constexpr int kCurrentDevice = -1;
 // Chooses device `ordinal` for this thread, makes its context, and what the functions below need in it.
 int UseDevice(int ordinal);
+// Chooses the device of UseDevice on another thread: a thread that has chosen none makes a context on device 0.
+int EnterDevice();
 // CUDA's name for an error code, "cudaErrorIllegalAddress" for example.
 const char* ErrorName(int error);
 

@@ -174,6 +174,11 @@ TEST(Config, ValidationChecksKeysAgainstEachOther) {
   EXPECT_EQ(ClientSocketPath(config).size(), 107u);
 
   config = Config();
+  config.mps.spare_pipe_directory = "spare";
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("mps.spare_pipe_directory"));
+  config.mps.spare_pipe_directory = config.mps.pipe_directory = "/run/mps";
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("another directory"));
+  config.mps = {};
   config.state_dir = "";
   EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("state_dir"));
 

@@ -25,7 +25,10 @@ class FakeEngines final : public Engines {
   EngineStatus StatusOf(int gpu) const override {
     std::lock_guard lock(mutex_);
     const State& state = state_[static_cast<size_t>(gpu)];
-    return {state.up ? EngineState::kReady : EngineState::kDown, 1, state.generation, 0, ""};
+    EngineStatus status{state.up ? EngineState::kReady : EngineState::kDown, 1, state.generation, 0, ""};
+    status.shared_fate = state.shared_fate;
+    status.mps = mps;
+    return status;
   }
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
     std::lock_guard lock(mutex_);
@@ -83,7 +86,7 @@ class FakeEngines final : public Engines {
   }
 
   // The engine's process ends, and another one comes up.
-  void Kill(int gpu) {
+  void Kill(int gpu, bool shared_fate = false) {
     uint64_t generation;
     {
       std::lock_guard lock(mutex_);
@@ -92,6 +95,7 @@ class FakeEngines final : public Engines {
       state = State{};
       state.up = false;
       state.generation = generation;
+      state.shared_fate = shared_fate;
     }
     listener->OnEngineDown(gpu, generation, "signal 9");
   }
@@ -109,6 +113,7 @@ class FakeEngines final : public Engines {
   struct State {
     bool up = true;
     uint64_t generation = 1;
+    bool shared_fate = false;
     std::set<uint64_t> segments, channels;
     std::map<uint64_t, engine::v1::AddGroup> groups;
     std::map<uint64_t, engine::v1::BreakGroup> broken;
@@ -124,6 +129,7 @@ class FakeEngines final : public Engines {
 
   EngineListener* listener = nullptr;
   uint64_t memory_bytes = uint64_t{1} << 40;
+  MpsEndpoint mps;  // of all engines; set before threads start
   // Set before threads start: the answer to a command, instead of doing it.
   std::function<Status(int, const engine::v1::Command&)> fail;
 

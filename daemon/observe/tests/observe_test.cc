@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <prometheus/metric_family.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "daemon/observe/doctor.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/observe/plan_totals.h"
+#include "daemon/topology/tests/mock_nvml.h"
 
 namespace tandem::daemon {
 namespace {
@@ -126,15 +128,119 @@ TEST(DoctorTest, NamesWhatIsWrong) {
   EXPECT_EQ(Of(input, "draining").size(), 1u);
 
   input = Healthy();
-  input.backend = "cuda";
-  EXPECT_EQ(Of(input, "mps").size(), 1u);
-  input.mps_running = true;
-  EXPECT_EQ(Of(input, "mps").size(), 0u);
-
-  input = Healthy();
   input.socket_group = "tandem";
   input.socket_group_exists = false;
   EXPECT_EQ(Of(input, "socket_group").size(), 1u);
+}
+
+// Two GPUs whose engines (pids 100 and 101) run under one MPS server.
+DoctorInput HealthyGpus() {
+  DoctorInput input = Healthy();
+  input.backend = "cuda";
+  for (size_t gpu = 0; gpu < 2; ++gpu) {
+    input.engines[gpu].pid = static_cast<int>(100 + gpu);
+    input.engines[gpu].mps = {.directory = "/run/tandem-mps", .answers = true, .device = 1, .inode = 7};
+    input.gpu_processes.push_back({{.pid = 99, .command = "nvidia-cuda-mps", .is_mps_server = true},
+                                   {.pid = input.engines[gpu].pid, .command = "tandem-engine", .under_mps = true}});
+  }
+  SessionSnapshot session;
+  session.id = 5;
+  session.pid = 200;
+  session.command = "python3";
+  session.mps = input.engines[0].mps;
+  input.sessions.push_back(session);
+  input.gpu_processes[0].push_back({.pid = 200, .uid = 1000, .command = "python3", .under_mps = true});
+  return input;
+}
+
+TEST(DoctorTest, ASharedMpsServerIsHealthy) {
+  for (const auto& finding : Diagnose(HealthyGpus())) EXPECT_EQ(finding.severity, Severity::kOk) << finding.message;
+  EXPECT_THAT(Of(HealthyGpus(), "mps").at(0).message, HasSubstr("/run/tandem-mps"));
+  EXPECT_THAT(Of(HealthyGpus(), "mps").at(0).advice, HasSubstr("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
+}
+
+TEST(DoctorTest, SaysWhoPaysForNotSharingMps) {
+  DoctorInput input = HealthyGpus();
+  input.engines[1].mps.answers = false;
+  EXPECT_EQ(Of(input, "mps").at(0).severity, Severity::kWarning);
+  EXPECT_THAT(Of(input, "mps").at(0).message, HasSubstr("GPU 1"));
+  EXPECT_THAT(Of(input, "mps").at(0).message, HasSubstr("290 us"));
+
+  input = HealthyGpus();
+  input.sessions[0].mps = {.directory = "/tmp/nvidia-mps"};
+  EXPECT_THAT(Of(input, "mps_sharing").at(0).message, HasSubstr("session 5 (pid 200, python3) at /tmp/nvidia-mps"));
+  EXPECT_THAT(Of(input, "mps_sharing").at(0).advice, HasSubstr("CUDA_MPS_PIPE_DIRECTORY=/run/tandem-mps"));
+}
+
+TEST(DoctorTest, NamesWhoKeepsAnEngineFromStarting) {
+  DoctorInput input = HealthyGpus();
+  input.engines[0].state = EngineState::kDown;
+  input.engines[0].pid = 0;
+  input.engines[0].blocked = "it refused to start: cuInit: CUDA_ERROR_MPS_SERVER_NOT_READY (807)";
+  input.gpu_processes[0] = {{.pid = 99, .command = "nvidia-cuda-mps", .is_mps_server = true},
+                            {.pid = 200, .uid = 1000, .command = "python3", .under_mps = true}};
+  auto findings = Of(input, "engine_blocked");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].severity, Severity::kFailure);
+  EXPECT_THAT(findings[0].message, HasSubstr("MPS_SERVER_NOT_READY"));
+  EXPECT_THAT(findings[0].message, HasSubstr("pid 200 (python3, uid 1000)"));
+  EXPECT_THAT(findings[0].message, testing::Not(HasSubstr("pid 99")));
+  EXPECT_THAT(findings[0].advice, HasSubstr("tandemctl evict --gpu 0"));
+  EXPECT_TRUE(Of(input, "engine").empty()) << "one finding is enough";
+}
+
+TEST(DoctorTest, NamesStrangersUnderTheSameServer) {
+  DoctorInput input = HealthyGpus();
+  input.gpu_processes[1].push_back({.pid = 300, .uid = 7, .command = "notebook", .under_mps = true});
+  input.gpu_processes[1].push_back({.pid = 301, .uid = 7, .command = "without-mps"});
+  ASSERT_EQ(Of(input, "mps_strangers").size(), 1u);
+  EXPECT_THAT(Of(input, "mps_strangers")[0].message, HasSubstr("pid 300 (notebook, uid 7)"));
+  EXPECT_THAT(Of(input, "mps_strangers")[0].message, testing::Not(HasSubstr("301")));
+}
+
+TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
+  DoctorInput input = HealthyGpus();
+  input.topology.gpus[1].fabric_state = "in_progress";
+  EXPECT_EQ(Of(input, "fabric").at(0).severity, Severity::kFailure);
+  input.topology.gpus[1].fabric_state = "completed";
+  EXPECT_TRUE(Of(input, "fabric").empty());
+
+  input.sessions[0].device_max_connections = 1;
+  EXPECT_THAT(Of(input, "max_connections").at(0).message, HasSubstr("session 5"));
+  input.sessions[0].device_max_connections = 32;
+  EXPECT_TRUE(Of(input, "max_connections").empty());
+
+  input.engines[0].shared_fate = true;
+  input.engines[0].last_exit = "cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3";
+  EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
+}
+
+// Processes as NVML has them, of this very process.
+TEST(GpuProcessesTest, JoinsNvmlsListsAndWhatTheKernelKnows) {
+  auto nvml = std::make_unique<testing::NiceMock<MockNvml>>(2);
+  const int self = ::getpid();
+  ON_CALL(*nvml, ComputeProcesses).WillByDefault([self](NvmlDevice device) {
+    std::vector<NvmlProcess> processes;
+    if (MockNvml::Index(device) == 1) processes = {{self, 0}, {self + 1000000, 5}};
+    return Result<std::vector<NvmlProcess>>(processes);
+  });
+  ON_CALL(*nvml, MpsProcesses).WillByDefault([self](NvmlDevice device) {
+    std::vector<NvmlProcess> processes;
+    if (MockNvml::Index(device) == 1) processes = {{self, 4096}, {self + 2000000, 0}};
+    return Result<std::vector<NvmlProcess>>(processes);
+  });
+  GpuProcesses processes(std::move(nvml));
+  EXPECT_TRUE(processes.On("GPU-0")->empty());
+  auto found = processes.On("GPU-1");
+  ASSERT_TRUE(found.ok()) << found.status().ToString();
+  ASSERT_EQ(found->size(), 2u);
+  EXPECT_EQ((*found)[0].pid, self);
+  EXPECT_EQ((*found)[0].uid, ::getuid());
+  EXPECT_EQ((*found)[0].memory_bytes, 4096u);
+  EXPECT_TRUE((*found)[0].under_mps);
+  EXPECT_THAT(GpuProcessText((*found)[0]), HasSubstr("observe_test"));
+  EXPECT_FALSE((*found)[1].under_mps);
+  EXPECT_EQ(processes.On("GPU-9").status().code(), Code::kNotFound);
 }
 
 double Value(const std::vector<prometheus::MetricFamily>& families, const std::string& name, const std::string& label) {

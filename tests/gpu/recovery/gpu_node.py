@@ -17,6 +17,9 @@ INTEGRATION = os.environ.get("TANDEM_INTEGRATION_DIR", os.path.join(os.path.dirn
 sys.path.insert(0, INTEGRATION)
 from harness import BIN, Client, Daemon, wait_until  # noqa: E402,F401
 
+# tandemd runs an engine on every GPU of the node, and an MPS server must see those of its clients.
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
 NOBODY = 65534
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 FAULT_CLIENT = os.environ.get("TANDEM_FAULT_CLIENT", os.path.join(BIN, "tandem-fault-client"))
