@@ -61,16 +61,15 @@ Result<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& optio
   const auto deadline = std::chrono::steady_clock::now() + kStart;
   for (;;) {
     Result<std::shared_ptr<Client>> client = Client::Connect(connect);
-    if (client.ok()) {
-      TANDEM_RETURN_IF_ERROR((*client)->Detach());
-      return daemon;
-    }
+    // The lease's socket answers a moment before the other.
+    const Status answer = client.ok() ? (*client)->Detach() : client.status();
+    if (answer.ok()) return daemon;
     int status = 0;
     if (::waitpid(daemon->pid_, &status, WNOHANG) == daemon->pid_) {
       daemon->pid_ = -1;
       return Unavailable("tandemd ended at its start:\n" + daemon->LogTail());
     }
-    if (std::chrono::steady_clock::now() > deadline) return client.status().WithContext("tandemd does not answer");
+    if (std::chrono::steady_clock::now() > deadline) return answer.WithContext("tandemd does not answer");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

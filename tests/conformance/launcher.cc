@@ -24,6 +24,7 @@ using nlohmann::json;
 
 constexpr int kStartMs = 120000, kCaseMs = 120000, kStressMs = 600000;
 constexpr size_t kArenaGranule = 2 << 20;
+constexpr int kRefusals = 12;  // of an algorithm that has never run: then it is asked for no more
 
 std::string RandomKey() {
   unsigned char bytes[16] = {};
@@ -61,6 +62,15 @@ class Launcher {
   }
 
  private:
+  static std::string RowOf(const Case& test) {
+    const OpRequest& request = test.requests[0];
+    return std::string(OpName(request.op)) + "/" + std::string(AlgorithmName(request.algorithm));
+  }
+  bool NeverRuns(const Case& test) {
+    auto& row = table_[RowOf(test)];
+    return row[0] == 0 && row[2] == 0 && row[1] >= kRefusals;
+  }
+
   bool OutOfTime() const { return Clock::now() > end_; }
 
   std::vector<size_t> Select(const std::vector<Case>& matrix, int world) const {
@@ -116,6 +126,7 @@ class Launcher {
           std::printf("# W%d: out of time\n", world);
           break;
         }
+        if (NeverRuns(matrix[index])) continue;
         TANDEM_RETURN_IF_ERROR(RunCase(matrix[index], index, world));
         if (failed_ - failed_before >= options_.max_failures) return Internal("too many failures");
       }
@@ -183,8 +194,7 @@ class Launcher {
     }
     if (wrong.empty() && refused != 0 && refused != replies.size()) wrong = "refused on some ranks only: " + refusal;
     if (wrong.empty() && refused == 0) wrong = CompareRanks(test, replies);
-    const OpRequest& request = test.requests[0];
-    auto& row = table_[std::string(OpName(request.op)) + "/" + std::string(AlgorithmName(request.algorithm))];
+    auto& row = table_[RowOf(test)];
     const std::string name = "W" + std::to_string(world) + " " + test.name;
     if (wrong.empty()) {
       ++row[refused != 0 ? 1 : 0];
