@@ -19,7 +19,8 @@ struct Shape {
   int64_t m, n, k;
 };
 constexpr int kSets = 4;
-constexpr DType kType = DType::kBf16;
+constexpr DType kOut = DType::kBf16;
+DType type = DType::kBf16;  // of A and B
 
 struct Operands {
   std::byte *a, *b, *c, *reference;
@@ -27,16 +28,17 @@ struct Operands {
 
 MatmulArgs LtArgs(const Shape& s, const Operands& o, bool along_n) {
   MatmulArgs args;
-  args.a = Dense(o.a, kType, {s.m, s.k});
-  args.b = Dense(o.b, kType, {s.k, s.n});
+  args.a = Dense(o.a, type, {s.m, s.k});
+  args.b = Dense(o.b, type, {s.k, s.n});
   if (!along_n) args.b.stride = {1, s.k};
-  args.c = Dense(o.reference, kType, {s.m, s.n});
+  args.c = Dense(o.reference, kOut, {s.m, s.n});
   return args;
 }
 
 cuda::FusedMatmul Native(const Shape& s, const Operands& o, bool along_n, int pieces, void* state) {
   cuda::FusedMatmul matmul;
-  matmul.type = matmul.out_type = kType;
+  matmul.type = type;
+  matmul.out_type = kOut;
   matmul.b_along_n = along_n;
   matmul.rows = s.m / pieces;
   matmul.n = s.n;
@@ -62,16 +64,17 @@ bool Check(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
                          Shape{1000, 1000, 1000}, Shape{4096, 3592, 520}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
     Operands o;
     size_t out_bytes = static_cast<size_t>(s.m * s.n) * 2;
-    o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * 2, kType);
-    o.b = gpu.Random(static_cast<size_t>(s.n * s.k) * 2, kType);
+    o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * DTypeBytes(type), type);
+    o.b = gpu.Random(static_cast<size_t>(s.n * s.k) * DTypeBytes(type), type);
     o.reference = gpu.Zero(out_bytes);
+    if (static_cast<size_t>(s.k) * DTypeBytes(type) % 16 != 0) continue;
     MatmulArgs lt = LtArgs(s, o, along_n);
     Must(gpu.backend().PrepareMatmul(lt), "prepare");
     Must(gpu.lane().Matmul(lt), "matmul");
     std::vector<uint16_t> want(out_bytes / 2), got(out_bytes / 2);
     gpu.Download(want.data(), o.reference, out_bytes);
     for (int pieces : {1, 4}) {
-      if (s.m % pieces != 0 || (s.k * 2) % 16 != 0) continue;
+      if (s.m % pieces != 0 || static_cast<size_t>(s.k) * DTypeBytes(type) % 16 != 0) continue;
       o.c = gpu.Zero(out_bytes);
       cuda::FusedMatmul matmul = Native(s, o, along_n, pieces, state);
       auto params = Must(cuda::MakeFusedParams(matmul, variant), "parameters");
@@ -79,7 +82,7 @@ bool Check(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
       for (int repeat = 0; repeat < 2; ++repeat) {
         Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
         gpu.Download(got.data(), o.c, out_bytes);
-        worst = std::max(worst, RelativeError(got, want, kType));
+        worst = std::max(worst, RelativeError(got, want, kOut));
       }
       right = right && worst < 4e-3;
       std::printf("check %s %ldx%ldx%ld pieces %d cluster %dx%d tile_n %d sums %d: error %.2e %s\n",
@@ -94,8 +97,8 @@ bool Check(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
 void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds, const std::vector<size_t>& chosen) {
   std::vector<Operands> sets(kSets);
   for (Operands& o : sets) {
-    o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * 2, kType);
-    o.b = gpu.Random(static_cast<size_t>(s.n * s.k) * 2, kType);
+    o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * DTypeBytes(type), type);
+    o.b = gpu.Random(static_cast<size_t>(s.n * s.k) * DTypeBytes(type), type);
     o.c = gpu.Zero(static_cast<size_t>(s.m * s.n) * 2);
     o.reference = o.c;
   }
@@ -110,10 +113,10 @@ void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds, const
                   }, {}});
   for (size_t number : chosen) {
     const cuda::FusedVariant& variant = cuda::FusedVariants()[number];
-    if (variant.b_along_n != along_n) continue;
+    if (variant.b_along_n != along_n || variant.type != static_cast<uint8_t>(type)) continue;
     for (int ctas : {132, 128}) {
       for (int band : {8, 16, 32}) {
-        if ((variant.sums || ctas == 132) && band != 16) continue;
+        if (ctas == 132 && band != 16) continue;
         if (band > 8 && s.m <= (band / 2) * 128) continue;
         std::vector<cuda::FusedMatmulParams> params;
         for (const Operands& o : sets) {
@@ -137,7 +140,8 @@ void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds, const
   }
   Alternate(arms, rounds);
   double lt = Median(arms[0].times);
-  std::printf("time %s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s)\n", along_n ? "n" : "k", s.m, s.n, s.k, lt,
+  std::printf("time %s %s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s)\n", std::string(DTypeName(type)).c_str(),
+              along_n ? "n" : "k", s.m, s.n, s.k, lt,
               2e-6 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / lt);
   std::vector<std::pair<double, std::string>> table;
   for (size_t i = 1; i < arms.size(); ++i) table.push_back({1 / MedianRatio(arms[i], arms[0]), arms[i].name});
@@ -169,6 +173,7 @@ int main(int argc, char** argv) {
     if (number >= variants.size()) return 2;
   }
   if (chosen.empty() || (mode != "check" && mode != "time")) return 2;
+  type = static_cast<tandem::DType>(variants[chosen[0]].type);
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
   void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
   if (mode == "check") return Check(gpu, state, variants[chosen[0]]) ? 0 : 1;
@@ -176,7 +181,8 @@ int main(int argc, char** argv) {
   for (bool along_n : {false, true}) {
     for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{4096, 7168, 8192}, Shape{8192, 7168, 8192},
                            Shape{2048, 8192, 7168}, Shape{8192, 8192, 7168}, Shape{8192, 3584, 4096}}) {
-      if (along_n && s.m == 4096) continue;
+      bool float8 = tandem::IsFloat8(type);
+      if (along_n && (s.m == 4096 || float8)) continue;
       Time(gpu, state, s, along_n, rounds, chosen);
     }
   }

@@ -55,6 +55,7 @@ class Gpu {
  private:
   std::byte* Allocate(size_t bytes, UniqueFd* fd);
 
+  uint32_t seed_;  // every GPU has other values
   cuda::CudaDriver* driver_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Lane> lane_;

@@ -30,11 +30,17 @@ struct FusedTraits {
   static_assert(kCluster == 1 || kCluster == 2);
   static_assert(sizeof(Out) == 2);
   static constexpr int kKBlock = 128 / static_cast<int>(sizeof(Element));  // a stage's rows are 128 bytes
-  static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kTileN * 128, kStageBytes = kABytes + kBBytes;
-  static constexpr int kStages = kTileN == 256 ? 4 : 6;
-  static constexpr int kSubTiles = kTileN / 64;  // a warpgroup's tile is stored in boxes of 64×64
-  static constexpr uint32_t kBoxBytes = 64 * 128, kStagingBytes = 4 * kBoxBytes;
-  static constexpr uint32_t kSumBytes = kTileRows * 128;  // 128×64 of one source
+  static constexpr int kBGroups = (kTileN + 63) / 64;  // of 64 columns, for B along N
+  static constexpr uint32_t kBGroupBytes = 64 * 128;
+  static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kAlongN ? kBGroups * kBGroupBytes : kTileN * 128;
+  static constexpr uint32_t kStageBytes = kABytes + kBBytes;
+  static constexpr int kStages = kTileN > 192 ? 4 : kTileN == 192 ? 5 : 6;
+  // A warpgroup's tile is stored in boxes of 64 rows and as many columns; their rows are swizzled over their own width.
+  static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
+  static constexpr int kSubTiles = kTileN / kBoxColumns;
+  static_assert(kSubTiles * kBoxColumns == kTileN);
+  static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * 2, kStagingBytes = 4 * kBoxBytes;
+  static constexpr uint32_t kSumBytes = 2 * kBoxBytes;  // 128 rows of one source
   static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
@@ -187,18 +193,18 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
         ptx::Load(a_map, shared.A(stage), full, k, row, piece.a_slice);
       }
       if constexpr (T::kAlongN) {
-        constexpr int kGroups = T::kTileN / 64;
+        constexpr int kGroups = T::kBGroups;
         if constexpr (T::kClusterM == 2) {
 #pragma unroll
           for (int i = 0; i < kGroups / 2; ++i) {
             int group = cta * (kGroups / 2) + i;
-            ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBoxBytes, full,
+            ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes, full,
                                column + group * 64, k, 0, kBoth);
           }
         } else {
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
-            ptx::Load(&params.b, shared.B(stage) + group * T::kBoxBytes, full, column + group * 64, k, 0);
+            ptx::Load(&params.b, shared.B(stage) + group * T::kBGroupBytes, full, column + group * 64, k, 0);
           }
         }
       } else if constexpr (T::kClusterM == 2) {  // the CTAs share B
@@ -211,7 +217,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     if constexpr (T::kSums) {
       if (piece.first_slot >= 0) {
         for (int source = 0; source < params.sources; ++source) {
-          waiter.Wait(params.arrived[source] + piece.first_slot);
+          waiter.Wait(params.arrived[source]);
         }
         ptx::ProxyFence();
         for (int sub = 0; sub < T::kSubTiles; ++sub) {
@@ -222,7 +228,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
             ptx::ArriveExpect(full, static_cast<uint32_t>(count) * T::kSumBytes);
             for (int i = 0; i < count; ++i) {
               ptx::Load(&params.slots, shared.A(place.stage) + static_cast<uint32_t>(i) * T::kSumBytes, full,
-                        column + sub * 64, row, piece.first_slot + source + i);
+                        column + sub * T::kBoxColumns, row, piece.first_slot + params.slot_of[source + i]);
             }
           }
         }
@@ -248,7 +254,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     int index = tile.m / params.tiles_m;
     const MatmulPiece& piece = params.piece[index];
     int sub = box % T::kSubTiles;
-    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer), tile.n * T::kTileN + sub * 64,
+    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer), tile.n * T::kTileN + sub * T::kBoxColumns,
                tile.m % params.tiles_m * kTileRows + group * 64, piece.out_slice);
     ptx::CommitStores();
     ptx::WaitStoresRead<1>();
@@ -286,10 +292,11 @@ __device__ __forceinline__ float2 Unpack(uint32_t bits) {
   }
 }
 
-// What the epilogue multiplies and adds. One thread's 16 rows × 64 columns of fragments: 32 values, value i in row
-// (i & 2) * 4 and column (i >> 2) * 8 + (i & 1) from the thread's first.
+// What the epilogue multiplies and adds. One thread's values of a box: value i in row (i & 2) * 4 and column
+// (i >> 2) * 8 + (i & 1) from the thread's first.
 template <class T>
 struct Epilogue {
+  static constexpr int kValues = T::kBoxColumns / 2;
   const FusedMatmulParams& params;
   const MatmulPiece& piece;
   int column;       // the thread's first in C
@@ -307,29 +314,29 @@ struct Epilogue {
       }
     }
   }
-  __device__ __forceinline__ void Scale(float (&c)[32], int sub) const {
+  __device__ __forceinline__ void Scale(float (&c)[kValues], int sub) const {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) c[i] *= factor[(i >> 1) & 1];
+    for (int i = 0; i < kValues; ++i) c[i] *= factor[(i >> 1) & 1];
     if (params.column_scale == nullptr) return;
 #pragma unroll
-    for (int i = 0; i < 32; i += 4) {
+    for (int i = 0; i < kValues; i += 4) {
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
-        int at = column + sub * 64 + i * 2 + x;
+        int at = column + sub * T::kBoxColumns + i * 2 + x;
         float scale = at < params.n ? __ldg(params.column_scale + at * params.column_scale_step) : 0.0f;
         c[i + x] *= scale;
         c[i + 2 + x] *= scale;
       }
     }
   }
-  __device__ __forceinline__ void Finish(float (&c)[32], int sub) const {
+  __device__ __forceinline__ void Finish(float (&c)[kValues], int sub) const {
     if (piece.finish == 0) return;
     if (params.bias != nullptr) {
 #pragma unroll
-      for (int i = 0; i < 32; i += 4) {
+      for (int i = 0; i < kValues; i += 4) {
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
-          int at = column + sub * 64 + i * 2 + x;
+          int at = column + sub * T::kBoxColumns + i * 2 + x;
           if (at >= params.n) continue;
           float bias = params.bias_is_float != 0 ? static_cast<const float*>(params.bias)[at]
                                                  : static_cast<float>(static_cast<const typename T::Out*>(params.bias)[at]);
@@ -341,7 +348,7 @@ struct Epilogue {
     if (params.result_scale != nullptr) {
       float scale = *params.result_scale;
 #pragma unroll
-      for (int i = 0; i < 32; ++i) c[i] *= scale;
+      for (int i = 0; i < kValues; ++i) c[i] *= scale;
     }
   }
 };
@@ -354,15 +361,17 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
   // A stage is free when the computing warpgroups of all CTAs that it is loaded for have read it.
   auto release = [&](int stage) {
     if constexpr (T::kCluster == 2) {
-      if (thread < 2) ptx::ArriveCluster(ptx::MapToCta(shared.Empty(stage), static_cast<uint32_t>(thread)));
+      if (thread < 2) ptx::ArriveRemote(ptx::MapToCta(shared.Empty(stage), static_cast<uint32_t>(thread)));
     } else {
       if (thread == 0) ptx::Arrive(shared.Empty(stage));
     }
   };
   // This lane's row and 16-byte column in 16×16 elements of a box, for ldmatrix and stmatrix.
   int row = warp * 16 + (lane & 15), half = lane >> 4;
-  uint32_t row_offset = static_cast<uint32_t>(row) * 128;
-  auto chunk = [&](int pair) { return row_offset + ((static_cast<uint32_t>(pair * 2 + half) ^ (row & 7)) << 4); };
+  uint32_t row_offset = static_cast<uint32_t>(row) * (T::kBoxColumns * 2);
+  uint32_t swizzle = T::kBoxColumns == 64 ? row & 7 : (row >> 1) & 3;
+  auto chunk = [&](int pair) { return row_offset + ((static_cast<uint32_t>(pair * 2 + half) ^ swizzle) << 4); };
+  constexpr int kPairs = T::kBoxColumns / 16, kValues = Epilogue<T>::kValues;
 
   int box = 0;
   float d[T::kTileN / 2];
@@ -375,7 +384,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
       int stage = place.stage;
       ptx::Wait(shared.Full(stage), place.phase);
       uint64_t a = ptx::DescriptorAlongK(shared.A(stage) + static_cast<uint32_t>(group) * (T::kABytes / 2));
-      uint64_t b = T::kAlongN ? ptx::DescriptorAlongN(shared.B(stage), T::kBoxBytes)
+      uint64_t b = T::kAlongN ? ptx::DescriptorAlongN(shared.B(stage), T::kBGroupBytes)
                               : ptx::DescriptorAlongK(shared.B(stage));
       ptx::WgmmaFence();
 #pragma unroll
@@ -398,22 +407,22 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
                          tile.n * T::kTileN + (lane & 3) * 2);
 #pragma unroll
     for (int sub = 0; sub < T::kSubTiles; ++sub, ++box) {
-      float c[32];
+      float c[kValues];
 #pragma unroll
-      for (int i = 0; i < 32; ++i) c[i] = d[sub * 32 + i];
+      for (int i = 0; i < kValues; ++i) c[i] = d[sub * kValues + i];
       epilogue.Scale(c, sub);
       if constexpr (T::kSums) {
         if (sums) {
-          float total[32];
+          float total[kValues];
 #pragma unroll
-          for (int i = 0; i < 32; ++i) total[i] = params.position == 0 ? c[i] : 0.0f;
+          for (int i = 0; i < kValues; ++i) total[i] = params.position == 0 ? c[i] : 0.0f;
           for (int source = 0; source < params.sources; ++source) {
             int in_stage = source % T::kSumsPerStage;
             if (in_stage == 0) ptx::Wait(shared.Full(place.stage), place.phase);
             uint32_t from = shared.A(place.stage) + static_cast<uint32_t>(in_stage) * T::kSumBytes +
                             static_cast<uint32_t>(group) * T::kBoxBytes;
 #pragma unroll
-            for (int pair = 0; pair < 4; ++pair) {
+            for (int pair = 0; pair < kPairs; ++pair) {
               uint32_t bits[4];
               ptx::LoadMatrices(from + chunk(pair), bits);
 #pragma unroll
@@ -425,7 +434,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
             }
             if (source + 1 == params.position) {
 #pragma unroll
-              for (int i = 0; i < 32; ++i) total[i] += c[i];
+              for (int i = 0; i < kValues; ++i) total[i] += c[i];
             }
             if (in_stage == T::kSumsPerStage - 1 || source == params.sources - 1) {
               asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
@@ -434,7 +443,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
             }
           }
 #pragma unroll
-          for (int i = 0; i < 32; ++i) c[i] = total[i];
+          for (int i = 0; i < kValues; ++i) c[i] = total[i];
         }
       }
       epilogue.Finish(c, sub);
@@ -442,7 +451,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
       ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
       uint32_t to = shared.Staging(group, buffer);
 #pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
+      for (int pair = 0; pair < kPairs; ++pair) {
         const float* v = &c[pair * 8];
         ptx::StoreMatrices(to + chunk(pair), Pack<typename T::Out>(v[0], v[1]), Pack<typename T::Out>(v[2], v[3]),
                            Pack<typename T::Out>(v[4], v[5]), Pack<typename T::Out>(v[6], v[7]));

@@ -27,7 +27,7 @@ struct MatmulPiece {
   uint64_t* done;         // set to the epoch when all rows of C are written; null: nobody asks
   int16_t a_map, a_slice;
   int16_t out_map, out_slice;
-  // First of the `sources` slices of `slots` with the other ranks' sums, in rank order; -1: none are added.
+  // First slice of `slots` with the other ranks' sums; -1: none are added.
   int16_t first_slot;
   int16_t finish;           // 1: bias and result scale are applied (after the sum)
   int16_t unused[2];
@@ -45,7 +45,8 @@ struct FusedMatmulParams {
   CUtensorMap a[2], b, out[2], slots;
   MatmulPiece piece[kMostPieces];
   MatmulBand band[kMostBands];
-  const uint64_t* arrived[kMostRanks];  // of source s for the piece of slots f: arrived[s][f], >= epoch when it is there
+  const uint64_t* arrived[kMostRanks];  // of each source: its sums are there once >= epoch
+  int16_t slot_of[kMostRanks];          // of each source: its slice of `slots`, from the piece's first
   int32_t bands;
   int32_t units;            // clusters' tiles in all
   int32_t units_n;          // clusters' tiles along N
@@ -78,6 +79,7 @@ struct FusedVariant {
   int tile_n, cluster_m, cluster_n;
   bool sums;               // adds partial sums
   int k_block;             // elements
+  int box_columns;         // of C, as they are stored
   size_t shared_bytes;
   const void* kernel;      // for cudaLaunchKernel
 };

@@ -8,8 +8,9 @@
 namespace tandem::cuda {
 
 #define TANDEM_FUSED_VARIANTS(X) \
-  X(bf16_k_256_1x1) X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) \
-  X(bf16_n_256_1x1) X(bf16_n_256_2x1) X(bf16_n_256_1x2) X(bf16_n_256_2x1_sums)
+  X(bf16_k_256_1x1_sums) X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) \
+  X(bf16_k_224_2x1_sums) X(bf16_k_192_2x1_sums) X(bf16_n_256_1x1_sums) X(bf16_n_256_2x1_sums) \
+  X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1_sums)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE
@@ -41,9 +42,9 @@ CUtensorMapDataType MapType(DType type) {
   return type == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }
 
-// A map of `slices` of rows × columns, loaded in boxes of box_rows × 128 bytes with 128-byte swizzle.
+// A map of `slices` of rows × columns, in boxes of box_rows × box_bytes that are swizzled over their width.
 Status MakeMap(const char* what, const MatrixSlices& matrix, DType type, int64_t columns, int64_t rows, int box_rows,
-               CUtensorMap* map) {
+               CUtensorMap* map, int box_bytes = 128) {
   TANDEM_ASSIGN_OR_RETURN(EncodeTiled encode, FindEncodeTiled());
   auto element = static_cast<uint64_t>(DTypeBytes(type));
   auto bytes = [&](int64_t elements) { return static_cast<cuuint64_t>(elements) * element; };
@@ -54,11 +55,12 @@ Status MakeMap(const char* what, const MatrixSlices& matrix, DType type, int64_t
   cuuint64_t extent[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
                           static_cast<cuuint64_t>(matrix.slices)};
   cuuint64_t pitch[2] = {bytes(matrix.pitch), bytes(slice_pitch)};
-  cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / element), static_cast<cuuint32_t>(box_rows), 1};
+  cuuint32_t box[3] = {static_cast<cuuint32_t>(static_cast<uint64_t>(box_bytes) / element), static_cast<cuuint32_t>(box_rows), 1};
   cuuint32_t step[3] = {1, 1, 1};
   CUresult result =
       encode(map, MapType(type), 3, const_cast<void*>(matrix.data), extent, pitch, box, step,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return InvalidArgument(std::string("cuTensorMapEncodeTiled refuses ") + what + ": error " +
@@ -117,7 +119,10 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   if (matmul.pieces.empty() || matmul.pieces.size() > kMostPieces) {
     return InvalidArgument(std::to_string(matmul.pieces.size()) + " pieces");
   }
-  if (matmul.arrived.size() > kMostRanks - 1) return InvalidArgument("too many sources of partial sums");
+  if (matmul.arrived.size() > kMostRanks - 1 || matmul.slot_of.size() != matmul.arrived.size()) {
+    return InvalidArgument(std::to_string(matmul.arrived.size()) + " sources of partial sums in " +
+                           std::to_string(matmul.slot_of.size()) + " slots");
+  }
   FusedMatmulParams params = {};
   const DType type = matmul.type, out_type = matmul.out_type;
   for (int i = 0; i < 2; ++i) {
@@ -126,7 +131,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
                                      &params.a[i]));
     }
     if (matmul.out[i].data != nullptr) {
-      TANDEM_RETURN_IF_ERROR(MakeMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i]));
+      TANDEM_RETURN_IF_ERROR(MakeMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i],
+                                     variant.box_columns * 2));
     }
   }
   if (matmul.b_along_n) {
@@ -136,10 +142,12 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
         MakeMap("B", matmul.b, type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
   }
   if (matmul.slots.data != nullptr) {
-    TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows, &params.slots));
+    TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows, &params.slots,
+                                   variant.box_columns * 2));
   }
   std::copy(matmul.pieces.begin(), matmul.pieces.end(), params.piece);
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
+  std::copy(matmul.slot_of.begin(), matmul.slot_of.end(), params.slot_of);
 
   int64_t units_m = Blocks(matmul.rows, int64_t{kTileRows} * variant.cluster_m);  // of a piece
   params.units_n = static_cast<int32_t>(Blocks(matmul.n, int64_t{variant.tile_n} * variant.cluster_n));
@@ -196,7 +204,14 @@ Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant,
                                         variant.shared_bytes, stream));
 }
 
-Status LoadFusedKernels() {
+Result<bool> LoadFusedKernels() {
+  int device = 0, major = 0, minor = 0;
+  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaGetDevice", cudaGetDevice(&device)));
+  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaDeviceGetAttribute",
+                                       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
+  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaDeviceGetAttribute",
+                                       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
+  if (major != 9 || minor != 0) return false;
   for (const FusedVariant& variant : FusedVariants()) {
     TANDEM_RETURN_IF_ERROR(RuntimeStatus(
         "cudaFuncSetAttribute", cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -204,7 +219,7 @@ Status LoadFusedKernels() {
     cudaFuncAttributes attributes = {};
     TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel)));
   }
-  return Status::Ok();
+  return true;
 }
 
 }  // namespace tandem::cuda

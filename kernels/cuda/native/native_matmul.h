@@ -48,7 +48,8 @@ struct FusedMatmul {
   MatrixSlices a[2], b, out[2], slots;
   std::vector<MatmulPiece> pieces;  // in the order in which they are run
   std::vector<PieceRun> runs;       // all pieces, in order
-  std::vector<const uint64_t*> arrived;  // by source; its size is the number of sources
+  std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
+  std::vector<int16_t> slot_of;          // by source: its slice of `slots`
   int position = 0;                      // of the own sum among the sources
   float alpha = 1.0f;
   // Factors and bias: see FusedMatmulParams; the pieces hold the rows' factors.
@@ -67,7 +68,7 @@ struct FusedMatmul {
 
 inline constexpr size_t kFusedStateBytes = 4096;
 
-// All compiled variants. Empty on a device that is no Hopper.
+// All compiled variants.
 std::span<const FusedVariant> FusedVariants();
 
 // The variant for `matmul`'s types, layout, tiling and sums. UNIMPLEMENTED names what there is none for.
@@ -79,7 +80,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
 // Enqueues the kernel on `ctas` CTAs (0: one an SM).
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas, CUstream_st* stream);
 
-// Loads every variant into the current context: see LoadKernels (device/launch.h).
-Status LoadFusedKernels();
+// Loads every variant into the current context: see LoadKernels (device/launch.h). False on a device that cannot run
+// them, one that is no Hopper.
+Result<bool> LoadFusedKernels();
 
 }  // namespace tandem::cuda

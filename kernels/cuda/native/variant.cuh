@@ -11,7 +11,7 @@
   FusedVariant FusedVariant_##NAME() {                                                                               \
     using Traits = FusedTraits<ELEMENT, OUT, ALONG_N, TILE_N, CLUSTER_M, CLUSTER_N, SUMS>;                           \
     return {static_cast<uint8_t>(DType::TYPE), static_cast<uint8_t>(DType::OUT_TYPE), ALONG_N, TILE_N, CLUSTER_M,    \
-            CLUSTER_N, SUMS, Traits::kKBlock, Traits::kSharedBytes,                                                  \
+            CLUSTER_N, SUMS, Traits::kKBlock, Traits::kBoxColumns, Traits::kSharedBytes,                             \
             reinterpret_cast<const void*>(&FusedMatmul<Traits>)};                                                    \
   }                                                                                                                  \
   }

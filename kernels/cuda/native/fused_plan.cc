@@ -1,0 +1,270 @@
+#include "kernels/cuda/native/fused_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int64_t kTmaBytes = 16;
+constexpr int64_t kMostSlices = 1024;
+
+// A view as rows of one pitch.
+struct Rows {
+  int64_t count = 1, columns = 1, pitch = 1;
+};
+
+std::optional<Rows> FoldRows(const DeviceView& view) {
+  if (view.extent.empty()) return std::nullopt;
+  Rows rows;
+  rows.columns = rows.pitch = view.extent.back();
+  if (rows.columns > 1 && view.stride.back() != 1) return std::nullopt;
+  int64_t expected = -1;
+  for (size_t d = view.extent.size() - 1; d-- > 0;) {
+    rows.count *= view.extent[d];
+    if (view.extent[d] == 1) continue;
+    if (expected < 0) {
+      rows.pitch = view.stride[d];
+    } else if (view.stride[d] != expected) {
+      return std::nullopt;
+    }
+    expected = view.stride[d] * view.extent[d];
+  }
+  if (rows.pitch < rows.columns || rows.pitch * static_cast<int64_t>(DTypeBytes(view.dtype)) % kTmaBytes != 0) {
+    return std::nullopt;
+  }
+  return rows;
+}
+
+// A scale: one for all (step 0) or one each (step 1).
+std::optional<int> StepOf(const DeviceView& view) {
+  int64_t elements = 1, expected = 1;
+  for (size_t d = view.extent.size(); d-- > 0;) {
+    elements *= view.extent[d];
+    if (view.extent[d] == 1) continue;
+    if (view.stride[d] != expected) return std::nullopt;
+    expected = view.stride[d] * view.extent[d];
+  }
+  return elements == 1 ? 0 : 1;
+}
+
+// Views of one shape as slices at equal distances: base, pitch, and each view's slice.
+struct Slices {
+  std::vector<const std::byte*> addresses;
+  const std::byte* base = nullptr;
+  int64_t pitch = 0, count = 1;  // pitch in bytes
+
+  Status Arrange(const char* what) {
+    if (addresses.empty()) return Status::Ok();
+    std::vector<const std::byte*> sorted = addresses;
+    std::sort(sorted.begin(), sorted.end());
+    base = sorted.front();
+    for (size_t i = 1; i < sorted.size(); ++i) {
+      int64_t distance = sorted[i] - sorted[i - 1];
+      if (pitch == 0 || distance < pitch) pitch = distance;
+    }
+    if (reinterpret_cast<uintptr_t>(base) % kTmaBytes != 0 || pitch % kTmaBytes != 0) {
+      return Unimplemented(std::string(what) + " is not aligned to 16 bytes");
+    }
+    for (const std::byte* address : sorted) {
+      if (pitch > 0 && (address - base) % pitch != 0) {
+        return Unimplemented(std::string("parts of ") + what + " do not lie at equal distances");
+      }
+    }
+    if (pitch > 0) count = (sorted.back() - base) / pitch + 1;
+    if (sorted.size() > 1 && pitch == 0) return Unimplemented(std::string("parts of ") + what + " coincide");
+    if (count > kMostSlices) return Unimplemented(std::string("parts of ") + what + " lie too far apart");
+    return Status::Ok();
+  }
+  int16_t IndexOf(const std::byte* address) const {
+    return static_cast<int16_t>(pitch == 0 ? 0 : (address - base) / pitch);
+  }
+  MatrixSlices Matrix(int64_t row_pitch, size_t element) const {
+    return {base, row_pitch, count, pitch / static_cast<int64_t>(element)};
+  }
+};
+
+const DeviceView& OutputOf(const FusedPart& part) { return part.sums ? part.sum.dst : part.matmul.c; }
+
+bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
+  return a.b.data == b.b.data && a.b.extent == b.b.extent && a.b.stride == b.b.stride && a.alpha == b.alpha &&
+         a.has_scale_a == b.has_scale_a && a.has_scale_b == b.has_scale_b && a.has_bias == b.has_bias &&
+         a.has_result_scale == b.has_result_scale && a.a.dtype == b.a.dtype && a.c.dtype == b.c.dtype;
+}
+
+bool TakesPart(const FusedPart& part, const FusedPart& first) {
+  const MatmulArgs& matmul = part.matmul;
+  if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr) return false;
+  auto a = FoldRows(matmul.a), c = FoldRows(matmul.c), a0 = FoldRows(first.matmul.a), c0 = FoldRows(first.matmul.c);
+  if (!a || !c || !a0 || !c0 || a->count != a0->count || a->count != c->count || a->count == 0) return false;
+  if (matmul.has_scale_a && (!StepOf(matmul.scale_a) || matmul.scale_a.dtype != DType::kF32)) return false;
+  if (!part.sums) return true;
+  if (part.sum.scale != 1.0f || part.own < 0 || matmul.has_bias || matmul.has_result_scale) return false;
+  auto out = FoldRows(part.sum.dst);
+  if (!out || out->count != c->count || part.sum.dst.dtype != matmul.c.dtype) return false;
+  for (size_t s = 0; s < part.sum.sources.size(); ++s) {
+    if (static_cast<int>(s) == part.own) continue;
+    auto slot = FoldRows(part.sum.sources[s]);
+    if (!slot || slot->count != c->count || slot->columns != c->columns ||
+        part.sum.sources[s].dtype != matmul.c.dtype) {
+      return false;
+    }
+  }
+  return part.sum.sources.size() <= kMostRanks;
+}
+
+// What the bias of a product or of its sum is.
+bool TakesBias(bool has, const DeviceView& bias, DType out) {
+  return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
+}
+
+// Clusters of two CTAs share B's tile; a piece with an odd number of tiles would waste one.
+FusedTiling TilingFor(int64_t rows) {
+  FusedTiling tiling;
+  if ((rows + kTileRows - 1) / kTileRows % 2 != 0) tiling.cluster_m = 1;
+  return tiling;
+}
+
+}  // namespace
+
+bool TakesFused(const CollectiveArgs& args) {
+  if (args.parts.empty() || args.parts.size() > kMostPieces) return false;
+  const FusedPart& first = args.parts.front();
+  const MatmulArgs& matmul = first.matmul;
+  if (matmul.b.extent.size() != 2 || matmul.a.extent.empty()) return false;
+  const bool float8 = IsFloat8(matmul.a.dtype);
+  if (float8 && !matmul.fast_accumulation) return false;
+  if (matmul.b.dtype != matmul.a.dtype || matmul.b.extent[0] == 0 || matmul.b.extent[1] == 0) return false;
+  const bool rows = matmul.b.stride[1] == 1;
+  if (!rows && matmul.b.stride[0] != 1) return false;
+  if (matmul.b.stride[rows ? 0 : 1] * static_cast<int64_t>(DTypeBytes(matmul.b.dtype)) % kTmaBytes != 0) return false;
+  if (matmul.has_scale_b && (!StepOf(matmul.scale_b) || matmul.scale_b.dtype != DType::kF32)) return false;
+  FusedMatmul probe;
+  probe.type = matmul.a.dtype;
+  probe.out_type = matmul.c.dtype;
+  probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
+  bool sums = false;
+  for (const FusedPart& part : args.parts) {
+    if (!TakesPart(part, first)) return false;
+    if (sums && part.sums) return false;  // one part is summed
+    sums = sums || part.sums;
+    if (!TakesBias(part.matmul.has_bias, part.matmul.bias, matmul.c.dtype)) return false;
+    if (part.sums && !TakesBias(part.sum.has_bias, part.sum.bias, matmul.c.dtype)) return false;
+  }
+  if (sums) {
+    MatmulPiece piece = {};
+    probe.pieces.push_back(piece);
+  }
+  probe.tiling = TilingFor(FoldRows(matmul.a)->count);
+  return FindFusedVariant(probe).ok();
+}
+
+Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
+  if (!TakesFused(args)) return Unimplemented("no native kernel for these parts");
+  const FusedPart& first = args.parts.front();
+  const MatmulArgs& matmul = first.matmul;
+  const size_t element = DTypeBytes(matmul.a.dtype), out_element = DTypeBytes(matmul.c.dtype);
+  FusedMatmul fused;
+  fused.type = matmul.a.dtype;
+  fused.out_type = matmul.c.dtype;
+  fused.rows = FoldRows(matmul.a)->count;
+  fused.k = matmul.b.extent[0];
+  fused.n = matmul.b.extent[1];
+  // A single row or column of B is contiguous either way; its columns are then what float8 needs.
+  fused.b_along_n = matmul.b.stride[1] == 1 && !(IsFloat8(fused.type) && matmul.b.stride[0] == 1);
+  fused.b = {matmul.b.data, matmul.b.stride[fused.b_along_n ? 0 : 1], 1, 0};
+  if (reinterpret_cast<uintptr_t>(matmul.b.data) % kTmaBytes != 0) return Unimplemented("B is not aligned to 16 bytes");
+  fused.tiling = TilingFor(fused.rows);
+
+  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: map 0 for what stays, map 1 for what is
+  // announced.
+  Slices a[2], out[2], slots;
+  for (const FusedPart& part : args.parts) {
+    a[part.waits.empty() ? 0 : 1].addresses.push_back(part.matmul.a.data);
+    out[part.done == nullptr ? 0 : 1].addresses.push_back(OutputOf(part).data);
+    for (size_t s = 0; part.sums && s < part.sum.sources.size(); ++s) {
+      if (static_cast<int>(s) != part.own) slots.addresses.push_back(part.sum.sources[s].data);
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    TANDEM_RETURN_IF_ERROR(a[i].Arrange("A"));
+    TANDEM_RETURN_IF_ERROR(out[i].Arrange("C"));
+  }
+  TANDEM_RETURN_IF_ERROR(slots.Arrange("the partial sums"));
+
+  int64_t a_pitch[2] = {-1, -1}, out_pitch[2] = {-1, -1};
+  for (const FusedPart& part : args.parts) {
+    MatmulPiece piece = {};
+    const DeviceView& c = OutputOf(part);
+    piece.a_map = part.waits.empty() ? 0 : 1;
+    piece.out_map = part.done == nullptr ? 0 : 1;
+    for (auto [pitch, own] : {std::pair(&a_pitch[piece.a_map], FoldRows(part.matmul.a)->pitch),
+                              std::pair(&out_pitch[piece.out_map], FoldRows(c)->pitch)}) {
+      if (*pitch >= 0 && *pitch != own) return Unimplemented("parts of different pitch");
+      *pitch = own;
+    }
+    piece.a_slice = a[piece.a_map].IndexOf(part.matmul.a.data);
+    piece.out_slice = out[piece.out_map].IndexOf(c.data);
+    if (part.waits.size() > 1) return Unimplemented("a part that waits for several words");
+    if (!part.waits.empty()) piece.ready = reinterpret_cast<const uint64_t*>(part.waits[0]);
+    piece.done = reinterpret_cast<uint64_t*>(part.done);
+    piece.first_slot = -1;
+    if (part.matmul.has_scale_a) {
+      piece.row_scale = reinterpret_cast<const float*>(part.matmul.scale_a.data);
+      fused.row_scales = *StepOf(part.matmul.scale_a) == 1;
+    }
+    const bool in_sum = part.sums;
+    const bool has_bias = in_sum ? part.sum.has_bias : part.matmul.has_bias;
+    const bool has_scale = in_sum ? part.sum.has_result_scale : part.matmul.has_result_scale;
+    const DeviceView& bias = in_sum ? part.sum.bias : part.matmul.bias;
+    if (has_bias) {
+      if (fused.n > 1 && *StepOf(bias) == 0) return Unimplemented("a bias of one element");
+      fused.bias = bias.data;
+      fused.bias_is_float = bias.dtype == DType::kF32;
+    }
+    if (has_scale) {
+      fused.result_scale =
+          reinterpret_cast<const float*>((in_sum ? part.sum.result_scale : part.matmul.result_scale).data);
+    }
+    piece.finish = has_bias || has_scale ? 1 : 0;
+    if (in_sum) {
+      piece.first_slot = 0;
+      fused.position = part.own;
+      if (part.sum_waits.size() + 1 != part.sum.sources.size()) {
+        return Unimplemented("a sum that waits for other words than its sources'");
+      }
+      size_t word = 0;
+      for (size_t s = 0; s < part.sum.sources.size(); ++s) {
+        if (static_cast<int>(s) == part.own) continue;
+        fused.arrived.push_back(reinterpret_cast<const uint64_t*>(part.sum_waits[word++]));
+        fused.slot_of.push_back(slots.IndexOf(part.sum.sources[s].data));
+      }
+      fused.slots = slots.Matrix(FoldRows(part.sum.sources[part.own == 0 ? 1 : 0])->pitch, out_element);
+    }
+    fused.pieces.push_back(piece);
+  }
+  for (int i = 0; i < 2; ++i) {
+    if (a[i].base != nullptr) fused.a[i] = a[i].Matrix(a_pitch[i], element);
+    if (out[i].base != nullptr) fused.out[i] = out[i].Matrix(out_pitch[i], out_element);
+  }
+  if (matmul.has_scale_b) {
+    fused.column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
+    fused.column_scales = *StepOf(matmul.scale_b) == 1;
+  }
+  fused.alpha = matmul.alpha;
+  for (int i = 0; i < static_cast<int>(fused.pieces.size()); ++i) fused.runs.push_back({i, 1});
+  fused.epoch = args.epoch;
+  fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+  fused.state = state;
+  return fused;
+}
+
+Status EnqueueFused(const CollectiveArgs& args, void* state, CUstream_st* stream) {
+  TANDEM_ASSIGN_OR_RETURN(FusedMatmul fused, MakeFusedMatmul(args, state));
+  TANDEM_ASSIGN_OR_RETURN(const FusedVariant* variant, FindFusedVariant(fused));
+  TANDEM_ASSIGN_OR_RETURN(FusedMatmulParams params, MakeFusedParams(fused, *variant));
+  return LaunchFused(params, *variant, fused.tiling.ctas, stream);
+}
+
+}  // namespace tandem::cuda
