@@ -96,6 +96,19 @@ struct CollectivePhase {
 // How small data travels with its flag beside it; see PacketShape of the CUDA kernels.
 enum class PacketExchange : uint8_t { kNone = 0, kSum = 1, kGather = 2, kTwoShot = 3 };
 
+// A product within a fused matmul, and what surrounds it.
+struct FusedPart {
+  std::vector<Word*> waits;      // A's rows may be read once these have reached the epoch
+  MatmulArgs matmul;
+  Word* done = nullptr;          // gets the epoch when C is written; null: nobody asks
+  // Instead of C, `sum.dst` is written: the sum of `sum.sources` once `sum_waits` have reached the epoch. The product
+  // itself is source `own`, whose memory is not read.
+  bool sums = false;
+  int own = -1;
+  std::vector<Word*> sum_waits;  // one for each other source, in order
+  ReduceArgs sum;
+};
+
 // A whole collective as one kernel of each rank: see plan::CollectiveStep. Either phases, or a packet exchange: piece p
 // of `pieces` elements goes from source[p] to rank p, and what comes from rank p ends in destination[p] (kSum: the sum of
 // all in destination[rank]).
@@ -112,6 +125,8 @@ struct CollectiveArgs {
   std::vector<DeviceView> source, destination;  // contiguous
   std::vector<std::byte*> packets;         // by rank: its packets of this launch's half, as mapped here
   size_t packet_bytes = 0;                 // of the half
+
+  std::vector<FusedPart> parts;            // a fused matmul: products in this order, instead of all the above
 
   uint64_t epoch = 0;
   const Word* abort_word = nullptr;        // non-zero ends the kernel's waits; null: nothing does
@@ -231,6 +246,8 @@ class Backend {
     for (size_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(StoreWord(words + i, value));
     return Status::Ok();
   }
+  // Reads a word from the CPU, for telling people what a lane waits for. UNIMPLEMENTED where words may lie out of its reach.
+  virtual Result<uint64_t> LoadWord(const Word* word) { return word->load(std::memory_order_acquire); }
   // Zeroes memory of a segment and waits until that is done. No lane may be using it.
   virtual Status ClearMemory(std::byte* data, size_t bytes) {
     std::memset(data, 0, bytes);

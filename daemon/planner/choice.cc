@@ -4,6 +4,7 @@
 
 #include "daemon/planner/cost_model.h"
 #include "daemon/planner/low_latency.h"
+#include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -51,8 +52,9 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
       if (std::string why = WhyNoPackets(problem); !why.empty()) return why;
       break;
     case Algorithm::kNative:
-      return problem.group->native_kernels ? "its kernel is not part of this build"
-                                           : "needs the CUDA backend's native kernels (Hopper)";
+      if (!problem.group->native_kernels) return "needs the CUDA backend's native kernels (Hopper)";
+      if (std::string why = WhyNotNative(problem); !why.empty()) return why;
+      break;
     case Algorithm::kHybridCubeMesh:
       if (problem.topology_class != TopologyClass::kHybridCubeMesh) {
         return Text("needs a hybrid cube mesh; this group is ", TopologyClassName(problem.topology_class));

@@ -106,6 +106,11 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
   switch (algorithm) {
     case Algorithm::kUnfused:
       return whole + CollectiveUs(problem, machine, Algorithm::kNccl) + machine.launch_us;
+    case Algorithm::kNative: {
+      // All is hidden but the first transfer's rest, or the last one; the sum is part of the epilogue.
+      const double wire = copies + TransferUs(sent, machine.link_gbps);
+      return piece + std::max((world - 1) * piece, wire) - (world - 1) * kMatmulStartUs;
+    }
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);
       return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us;

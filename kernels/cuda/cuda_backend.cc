@@ -11,6 +11,7 @@
 #include "kernels/cuda/driver/nccl_library.h"
 #include "kernels/cuda/foreign_memory.h"
 #include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/native/fused_plan.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/word_writer.h"
 
@@ -90,12 +91,17 @@ class CudaBackend : public Backend {
 
   Status Health() override { return device_->Health(); }
   int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
-  bool HasCollective(const CollectiveArgs& args) const override { return TakesCollective(args); }
+  bool HasCollective(const CollectiveArgs& args) const override {
+    return args.parts.empty() ? TakesCollective(args) : native_kernels_ && TakesFused(args);
+  }
+  void SetNativeKernels(bool loaded) { native_kernels_ = loaded; }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
   Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }
   Status StoreWord(Word* word, uint64_t value) override { return words_->Store(word, value); }
   Status FillWords(Word* words, uint64_t value, size_t count) override { return words_->Fill(words, value, count); }
+
+  Result<uint64_t> LoadWord(const Word*) override { return Unimplemented("the word may lie in device memory"); }
 
   Status ClearMemory(std::byte* data, size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(device_->Enter());
@@ -110,6 +116,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<WordWriter> words_;
   ForeignMemory foreign_;
   size_t own_memory_bytes_ = 0;
+  bool native_kernels_ = false;
 };
 
 }  // namespace
@@ -120,10 +127,12 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<cuda::CudaDevice> device, cuda::CudaDevice::Create(driver, options.device));
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
+  TANDEM_ASSIGN_OR_RETURN(bool native_kernels, cuda::LoadFusedKernels());
   TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, lt, options.matmul_candidates);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::WordWriter> words, cuda::WordWriter::Create(device));
   auto backend = std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words));
+  backend->SetNativeKernels(native_kernels);
   // The driver's own kernels are loaded by the first use too: fills of both small and large memory, before any lane waits.
   TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation scratch, cuda::VmmAllocation::Create(device, device->granularity()));
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data(), scratch.bytes()));

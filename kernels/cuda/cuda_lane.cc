@@ -6,6 +6,7 @@
 #include "kernels/cuda/copy_plan.h"
 #include "kernels/cuda/dense_operands.h"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/native/fused_plan.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/host/reduce.h"
 
@@ -132,7 +133,13 @@ Status CudaLane::Nccl(const NcclArgs& args) {
 
 Status CudaLane::Collective(const CollectiveArgs& args) {
   TANDEM_RETURN_IF_ERROR(device_->Enter());
-  return EnqueueCollective(args, stream_);
+  if (args.parts.empty()) return EnqueueCollective(args, stream_);
+  if (fused_state_.data() == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStateBytes));
+    TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(fused_state_.data()), 0,
+                                                           kFusedStateBytes, stream_));
+  }
+  return EnqueueFused(args, fused_state_.data(), stream_);
 }
 
 Status CudaLane::Record(Event* event) {

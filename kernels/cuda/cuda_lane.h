@@ -54,7 +54,8 @@ class CudaLane : public Lane {
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<MatmulChooser> chooser_;
   CUstream stream_ = nullptr;
-  VmmAllocation workspace_;  // of products; made by the first
+  VmmAllocation workspace_;    // of products; made by the first
+  VmmAllocation fused_state_;  // of fused matmuls; made by the first
   VmmAllocation transposed_;  // copies of fp8 operands, of the largest product that needed them
   std::vector<VmmAllocation> outgrown_;
 };

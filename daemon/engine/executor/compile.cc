@@ -132,22 +132,7 @@ class ProgramCompiler {
     Operation& operation = Add(Kind::kMatmul);
     operation.matmul = std::make_unique<MatmulArgs>();
     MatmulArgs& args = *operation.matmul;
-    args.alpha = step.alpha;
-    args.accumulate = step.accumulate;
-    args.has_scale_a = step.has_scale_a;
-    args.has_scale_b = step.has_scale_b;
-    args.has_bias = step.has_bias;
-    args.has_result_scale = step.has_result_scale;
-    args.fast_accumulation = step.fast_accumulation;
-    TANDEM_RETURN_IF_ERROR(Resolve(step.a, "A", &args.a, &operation));
-    TANDEM_RETURN_IF_ERROR(Resolve(step.b, "B", &args.b, &operation));
-    TANDEM_RETURN_IF_ERROR(Resolve(step.c, "C", &args.c, &operation));
-    if (step.has_scale_a) TANDEM_RETURN_IF_ERROR(Resolve(step.scale_a, "scale_a", &args.scale_a, &operation));
-    if (step.has_scale_b) TANDEM_RETURN_IF_ERROR(Resolve(step.scale_b, "scale_b", &args.scale_b, &operation));
-    if (step.has_bias) TANDEM_RETURN_IF_ERROR(Resolve(step.bias, "bias", &args.bias, &operation));
-    if (step.has_result_scale) {
-      TANDEM_RETURN_IF_ERROR(Resolve(step.result_scale, "result_scale", &args.result_scale, &operation));
-    }
+    TANDEM_RETURN_IF_ERROR(SetMatmul(step, &args, &operation));
     if (step.has_chunk_signals) {
       if (step.chunk_signals.dtype != DType::kI32 || step.chunk_signals.extent.size() != 1 ||
           step.chunk_signals.stride.size() != 1 || step.chunk_signals.stride[0] != 1 ||
@@ -165,21 +150,47 @@ class ProgramCompiler {
     return Status::Ok();
   }
 
+  // All but the chunk signals.
+  Status SetMatmul(const plan::MatmulStep& step, MatmulArgs* out, Operation* operation) {
+    MatmulArgs& args = *out;
+    args.alpha = step.alpha;
+    args.accumulate = step.accumulate;
+    args.has_scale_a = step.has_scale_a;
+    args.has_scale_b = step.has_scale_b;
+    args.has_bias = step.has_bias;
+    args.has_result_scale = step.has_result_scale;
+    args.fast_accumulation = step.fast_accumulation;
+    TANDEM_RETURN_IF_ERROR(Resolve(step.a, "A", &args.a, operation));
+    TANDEM_RETURN_IF_ERROR(Resolve(step.b, "B", &args.b, operation));
+    TANDEM_RETURN_IF_ERROR(Resolve(step.c, "C", &args.c, operation));
+    if (step.has_scale_a) TANDEM_RETURN_IF_ERROR(Resolve(step.scale_a, "scale_a", &args.scale_a, operation));
+    if (step.has_scale_b) TANDEM_RETURN_IF_ERROR(Resolve(step.scale_b, "scale_b", &args.scale_b, operation));
+    if (step.has_bias) TANDEM_RETURN_IF_ERROR(Resolve(step.bias, "bias", &args.bias, operation));
+    if (step.has_result_scale) {
+      TANDEM_RETURN_IF_ERROR(Resolve(step.result_scale, "result_scale", &args.result_scale, operation));
+    }
+    return Status::Ok();
+  }
+
   Status AddWork(const plan::ReduceStep& step, int) {
     Operation& operation = Add(Kind::kReduce);
     operation.reduce = std::make_unique<ReduceArgs>();
-    ReduceArgs& args = *operation.reduce;
+    return SetReduce(step, operation.reduce.get(), &operation);
+  }
+
+  Status SetReduce(const plan::ReduceStep& step, ReduceArgs* out, Operation* operation) {
+    ReduceArgs& args = *out;
     args.scale = step.scale;
     args.has_bias = step.has_bias;
     args.has_result_scale = step.has_result_scale;
     args.sources.resize(step.sources.size());
     for (size_t i = 0; i < step.sources.size(); ++i) {
-      TANDEM_RETURN_IF_ERROR(Resolve(step.sources[i], "reduce source", &args.sources[i], &operation));
+      TANDEM_RETURN_IF_ERROR(Resolve(step.sources[i], "reduce source", &args.sources[i], operation));
     }
-    TANDEM_RETURN_IF_ERROR(Resolve(step.dst, "reduce destination", &args.dst, &operation));
-    if (step.has_bias) TANDEM_RETURN_IF_ERROR(Resolve(step.bias, "bias", &args.bias, &operation));
+    TANDEM_RETURN_IF_ERROR(Resolve(step.dst, "reduce destination", &args.dst, operation));
+    if (step.has_bias) TANDEM_RETURN_IF_ERROR(Resolve(step.bias, "bias", &args.bias, operation));
     if (step.has_result_scale) {
-      TANDEM_RETURN_IF_ERROR(Resolve(step.result_scale, "result_scale", &args.result_scale, &operation));
+      TANDEM_RETURN_IF_ERROR(Resolve(step.result_scale, "result_scale", &args.result_scale, operation));
     }
     return Status::Ok();
   }
@@ -219,7 +230,7 @@ class ProgramCompiler {
 
   Status AddWork(const plan::CollectiveStep& step, int depth) {
     if (depth >= kMaxDepth) return InvalidArgument("collectives nested too deeply");
-    const bool has_kernel = step.blocks > 0 && depth == 0;
+    const bool has_kernel = (step.blocks > 0 || step.algorithm == Algorithm::kNative) && depth == 0;
     const size_t kernel = out_->operations_.size();
     if (has_kernel) TANDEM_RETURN_IF_ERROR(AddKernel(step));
     for (const Step& part : step.expansion) TANDEM_RETURN_IF_ERROR(AddWork(part, depth + 1));
@@ -235,7 +246,67 @@ class ProgramCompiler {
     args.blocks = step.blocks;
     args.rank = program_.rank;
     args.world_size = program_.world_size;
+    if (step.algorithm == Algorithm::kNative) return SetParts(step, &operation);
     return step.algorithm == Algorithm::kLowLatency ? SetPackets(step, &operation) : SetPhases(step, &operation);
+  }
+
+  // The expansion of a fused matmul: for each part its waits, its product, and then either its signal, or waits and the
+  // sum with other ranks' products.
+  Status SetParts(const plan::CollectiveStep& step, Operation* operation) {
+    auto malformed = [](size_t i) { return InvalidArgument("step " + std::to_string(i) + " has no place in a fused matmul"); };
+    std::vector<FusedPart>& parts = operation->collective->parts;
+    size_t products = 0;
+    for (const Step& part : step.expansion) products += std::holds_alternative<plan::MatmulStep>(part.work) ? 1 : 0;
+    parts.resize(products);  // addresses of words and views inside must stay
+    size_t next = 0;
+    std::vector<const plan::WaitStep*> waits;
+    const plan::MatmulStep* product = nullptr;
+    for (size_t i = 0; i < step.expansion.size(); ++i) {
+      const auto& work = step.expansion[i].work;
+      if (const auto* wait = std::get_if<plan::WaitStep>(&work)) {
+        waits.push_back(wait);
+      } else if (const auto* matmul = std::get_if<plan::MatmulStep>(&work)) {
+        product = matmul;
+        FusedPart& part = parts[next++];
+        TANDEM_RETURN_IF_ERROR(SetWaits(waits, &part.waits, operation));
+        waits.clear();
+        if (matmul->has_chunk_signals) return malformed(i);
+        TANDEM_RETURN_IF_ERROR(SetMatmul(*matmul, &part.matmul, operation));
+      } else if (const auto* signal = std::get_if<plan::SignalStep>(&work)) {
+        if (product == nullptr || !waits.empty() || signal->to_rank != program_.rank) return malformed(i);
+        TANDEM_RETURN_IF_ERROR(CheckSignal(signal->to_rank, signal->index));
+        operation->words.push_back({signal->to_rank, OwnWord(signal->index), &parts[next - 1].done});
+        product = nullptr;
+      } else if (const auto* reduce = std::get_if<plan::ReduceStep>(&work)) {
+        if (product == nullptr) return malformed(i);
+        FusedPart& part = parts[next - 1];
+        part.sums = true;
+        for (size_t s = 0; s < reduce->sources.size(); ++s) {
+          if (reduce->sources[s] == product->c) part.own = static_cast<int>(s);
+        }
+        TANDEM_RETURN_IF_ERROR(SetWaits(waits, &part.sum_waits, operation));
+        waits.clear();
+        TANDEM_RETURN_IF_ERROR(SetReduce(*reduce, &part.sum, operation));
+        product = nullptr;
+      } else {
+        return malformed(i);
+      }
+    }
+    if (!waits.empty()) return malformed(step.expansion.size() - 1);
+    return Status::Ok();
+  }
+
+  uint32_t OwnWord(int index) const { return static_cast<uint32_t>(program_.rank * plan::kSignalsPerWriter + index); }
+
+  Status SetWaits(const std::vector<const plan::WaitStep*>& waits, std::vector<Word*>* words, Operation* operation) {
+    words->resize(waits.size());
+    for (size_t i = 0; i < waits.size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(CheckSignal(waits[i]->from_rank, waits[i]->index));
+      operation->words.push_back(
+          {static_cast<uint8_t>(program_.rank),
+           static_cast<uint32_t>(waits[i]->from_rank * plan::kSignalsPerWriter + waits[i]->index), &(*words)[i]});
+    }
+    return Status::Ok();
   }
 
   Status SetPhases(const plan::CollectiveStep& step, Operation* operation) {

@@ -39,6 +39,7 @@ class Runner {
     for (int rank = 0; rank < world_size_; ++rank) requests_.push_back(test_.request(rank, world_size_));
     plan::GroupContext context;
     context.topology = test_.cube_mesh ? CubeMesh() : EmulatedTopology(world_size_);
+    context.native_kernels = test_.native_kernels;
     auto plan = plan::MakePlan(requests_, context);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     HarnessOptions options;

@@ -1,0 +1,130 @@
+// The native kernels' programs, run by W ranks in one process: by the kernels where the machine has them, step by step on
+// emulated GPUs. Values are small integers, exact in bf16 in any order of summation.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/engine/executor/tests/planned_runner.h"
+#include "daemon/engine/executor/tests/test_machine.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr int64_t kK = 24;
+
+struct Sizes {
+  int64_t rows, n;  // of a rank's shard, of C
+  bool b_columns;   // B's columns are contiguous
+};
+
+Operand MakeOperand(Role role, std::vector<int64_t> shape, bool symmetric = false) {
+  Operand operand;
+  operand.role = role;
+  operand.spec.dtype = DType::kBf16;
+  operand.spec.shape = std::move(shape);
+  operand.symmetric = symmetric;
+  return operand;
+}
+
+Operand MakeB(const Sizes& sizes) {
+  Operand b = MakeOperand(Role::kB, {kK, sizes.n});
+  if (sizes.b_columns) b.spec.strides = {1, kK};
+  return b;
+}
+
+Values Multiply(const Values& a, const Values& b, int64_t n) {
+  const size_t columns = static_cast<size_t>(n), k = static_cast<size_t>(kK), rows = a.size() / k;
+  Values c(rows * columns);
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t l = 0; l < k; ++l) {
+      for (size_t j = 0; j < columns; ++j) c[i * columns + j] += a[i * k + l] * b[l * columns + j];
+    }
+  }
+  return c;
+}
+
+Case GatherCase(const Sizes& sizes, bool symmetric) {
+  Case test;
+  test.name = "all_gather_matmul native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n);
+  test.native_kernels = true;
+  test.request = [=](int, int world_size) {
+    OpRequest request;
+    request.op = Op::kAllGatherMatmul;
+    request.algorithm = Algorithm::kNative;
+    request.operands = {MakeOperand(Role::kA, {sizes.rows, kK}, symmetric), MakeB(sizes),
+                        MakeOperand(Role::kC, {sizes.rows * world_size, sizes.n}),
+                        MakeOperand(Role::kGatheredA, {sizes.rows * world_size, kK}, symmetric)};
+    return request;
+  };
+  test.compute = [=](int, Tensors& tensors) {
+    Values gathered;
+    for (const auto& rank : tensors) gathered.insert(gathered.end(), rank[0].begin(), rank[0].end());
+    for (auto& rank : tensors) {
+      rank[2] = Multiply(gathered, rank[1], sizes.n);
+      rank[3] = gathered;
+    }
+  };
+  test.output_slots = {2, 3};
+  return test;
+}
+
+Case ScatterCase(const Sizes& sizes) {
+  Case test;
+  test.name = "matmul_reduce_scatter native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n);
+  test.native_kernels = true;
+  test.request = [=](int, int world_size) {
+    OpRequest request;
+    request.op = Op::kMatmulReduceScatter;
+    request.algorithm = Algorithm::kNative;
+    request.operands = {MakeOperand(Role::kA, {sizes.rows * world_size, kK}), MakeB(sizes),
+                        MakeOperand(Role::kC, {sizes.rows, sizes.n})};
+    return request;
+  };
+  test.compute = [=](int, Tensors& tensors) {
+    Values sum;
+    for (const auto& rank : tensors) {
+      Values own = Multiply(rank[0], rank[1], sizes.n);
+      if (sum.empty()) sum.resize(own.size());
+      for (size_t i = 0; i < own.size(); ++i) sum[i] += own[i];
+    }
+    const size_t part = sum.size() / tensors.size();
+    for (size_t r = 0; r < tensors.size(); ++r) {
+      tensors[r][2].assign(sum.begin() + static_cast<std::ptrdiff_t>(r * part),
+                           sum.begin() + static_cast<std::ptrdiff_t>((r + 1) * part));
+    }
+  };
+  test.output_slots = {2};
+  return test;
+}
+
+// A kernel that waits for its peers' pushes needs a queue beside the one that pushes.
+void RunCase(const Case& test) {
+  for (int world_size : {2, 3, 4, 8}) {
+    if (world_size > MostRanks()) continue;
+    if (SharedMachine() != nullptr) {
+      RunPlanned(test, world_size, 0, 0);
+    } else {
+      RunPlanned(test, world_size, 2, 0);
+      if (!testing::Test::HasFatalFailure()) RunPlanned(test, world_size, 2, 100);
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+const Sizes kSizes[] = {{1, 8, false}, {5, 8, true}, {130, 264, false}, {256, 304, true}, {384, 520, false}};
+
+TEST(PlannedNativeTest, AllGatherMatmul) {
+  for (const Sizes& sizes : kSizes) {
+    RunCase(GatherCase(sizes, false));
+    RunCase(GatherCase(sizes, true));
+  }
+}
+
+TEST(PlannedNativeTest, MatmulReduceScatter) {
+  for (const Sizes& sizes : kSizes) RunCase(ScatterCase(sizes));
+}
+
+}  // namespace
+}  // namespace tandem::engine
