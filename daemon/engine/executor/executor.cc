@@ -7,6 +7,15 @@
 
 namespace tandem::engine {
 
+uint8_t CompiledProgram::AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const {
+  uint8_t mask = 0;
+  for (const Operation& operation : operations_) {
+    if (operation.kind != Operation::Kind::kWaitSignal || arrived(operation.word)) continue;
+    mask |= static_cast<uint8_t>(1u << operation.word / plan::kSignalsPerWriter);
+  }
+  return mask;
+}
+
 Executor::Executor(Backend* backend, std::vector<Lane*> lanes)
     : backend_(backend), lanes_(std::move(lanes)), events_(lanes_.size()) {}
 
@@ -126,7 +135,11 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
         break;
       case Kind::kCollective:
         if (!operation.uses_kernel) break;
-        TANDEM_RETURN_IF_ERROR(lane.Collective(*operation.collective));
+        if (Status status = lane.Collective(*operation.collective); !status.ok()) {
+          // A fused matmul's peers see the same words from its steps: bindings that the kernel cannot take run by them.
+          if (operation.collective->parts.empty() || status.code() != Code::kUnimplemented) return status;
+          break;
+        }
         skipped = operation.expansion;
         break;
       case Kind::kSignal:

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -87,6 +88,8 @@ class CompiledProgram {
   int lanes() const { return lanes_; }             // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }
+  // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which `arrived` is false.
+  uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
 
  private:
   friend class Executor;
