@@ -105,8 +105,8 @@ class Recovery:
         self.solo = self.group("solo", [1])
         self.near, self.far = self.neighbour(0), self.neighbour(1)
 
-    def keep_busy(self, size=8192, times=400):
-        """Programs that keep kernels on both GPUs for a second at least: products, one after another."""
+    def keep_busy(self, size=8192, times=200):
+        """Programs that keep kernels on both GPUs for half a second at least: products, one after another."""
         shapes = {"a": [size, size], "b": [size, size], "c": [2 * size, size]}
         for memory, shape in shapes.items():
             everybody(self.tp, "register", group="tp", memory=f"busy.{memory}", bytes=shape[0] * shape[1] * 2)
@@ -115,7 +115,7 @@ class Recovery:
                                                     for role, shape in shapes.items()]})
         everybody(self.tp, "launch", plan="busy", stream="busy", times=times,
                   bindings=[["busy.a", 0], ["busy.b", 0], ["busy.c", 0]])
-        time.sleep(0.2)  # into the middle of more than a second's work
+        time.sleep(0.2)  # into the middle
 
     # --- expectations
 
