@@ -34,7 +34,7 @@ struct FusedTraits {
   static constexpr uint32_t kBGroupBytes = 64 * 128;
   static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kAlongN ? kBGroups * kBGroupBytes : kTileN * 128;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
-  static constexpr int kStages = kTileN > 192 ? 4 : kTileN == 192 ? 5 : 6;
+  static constexpr int kStages = kTileN >= 192 ? 4 : 6;
   // A warpgroup's tile is stored in boxes of 64 rows and as many columns; their rows are swizzled over their own width.
   static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
   static constexpr int kSubTiles = kTileN / kBoxColumns;
@@ -45,6 +45,7 @@ struct FusedTraits {
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
   static constexpr size_t kSharedBytes = kStages * kStageBytes + kStagingBytes + kBarrierBytes + 1024;
+  static_assert(kSharedBytes <= 227 * 1024, "more than a block of sm_90 may have");
 };
 
 // The CTA's shared memory by address.
