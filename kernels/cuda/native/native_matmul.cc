@@ -9,7 +9,7 @@ namespace tandem::cuda {
 
 #define TANDEM_FUSED_VARIANTS(X) \
   X(bf16_k_256_1x1_sums) X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) \
-  X(bf16_k_224_2x1_sums) X(bf16_k_192_2x1_sums) X(bf16_n_256_1x1_sums) X(bf16_n_256_2x1_sums) \
+  X(bf16_k_224_2x1_sums) X(bf16_n_256_1x1_sums) X(bf16_n_256_2x1_sums) \
   X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1_sums)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
