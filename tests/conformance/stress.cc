@@ -271,6 +271,10 @@ std::vector<Case> StressCases(int world) {
   add(Op::kMatmulAllReduce, kTiledTwoShot, product(10, 24, 40, 10), Values::kExact);
   add(Op::kAllGather, kCopyEngine, pair(DType::kI64, 700, 700 * world, false), Values::kBits);
   add(Op::kBarrier, kDirect, {}, Values::kRandom);
+  // Whatever the daemon prefers: packets and fused kernels where there are any.
+  add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
+  add(Op::kReduceScatter, kAuto, pair(DType::kF32, 40 * world, 40, true), Values::kExact);
+  add(Op::kAllGatherMatmul, kAuto, product(32, 64, 48, 32 * world), Values::kExact);
   // The last two: in the graph.
   add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);
   add(Op::kAllGatherMatmul, kRing, product(8, 16, 24, 8 * world), Values::kExact);
