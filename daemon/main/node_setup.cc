@@ -94,9 +94,9 @@ Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) 
 
 std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo& gpu) {
   if (node.backend != "cuda") return {};
-  // Kernels are loaded when they are met first unless EAGER says otherwise, and that waits for every stream: a lane that
-  // waits for a peer would wait for ever.
-  return {"CUDA_VISIBLE_DEVICES=" + gpu.uuid, "CUDA_MODULE_LOADING=EAGER"};
+  // A kernel's loading waits for every stream, so an engine loads its own ones at its start, cuBLASLt's when a plan is
+  // prepared and NCCL's with the communicator. EAGER would load all that the libraries have: over ten seconds.
+  return {"CUDA_VISIBLE_DEVICES=" + gpu.uuid, "CUDA_MODULE_LOADING=LAZY"};
 }
 
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node) {
