@@ -26,6 +26,8 @@ constexpr int kStartMs = 120000, kCaseMs = 120000, kStressMs = 600000;
 constexpr size_t kArenaGranule = 2 << 20;
 constexpr int kRefusals = 12;  // of an algorithm that has never run: then it is asked for no more
 
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
 std::string RandomKey() {
   unsigned char bytes[16] = {};
   if (::getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return {};
@@ -44,11 +46,7 @@ class Launcher {
   int Run() {
     for (size_t i = 0; i < options_.worlds.size(); ++i) {
       // What is left of the time is shared out among the worlds to come.
-      end_ = options_.time_limit <= 0
-                 ? Clock::time_point::max()
-                 : Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                       (std::chrono::duration<double>(options_.time_limit) - (Clock::now() - start_)) /
-                       static_cast<double>(options_.worlds.size() - i));
+      allowed_ = (options_.time_limit - spent_) / static_cast<double>(options_.worlds.size() - i);
       Status status = RunWorld(options_.worlds[i]);
       workers_.clear();
       if (status.ok()) continue;
@@ -71,7 +69,10 @@ class Launcher {
     return row[0] == 0 && row[2] == 0 && row[1] >= kRefusals;
   }
 
-  bool OutOfTime() const { return Clock::now() > end_; }
+  // Whether this world, whose cases began at `start`, has had its share.
+  bool OutOfTime(Clock::time_point start) const {
+    return options_.time_limit > 0 && SecondsSince(start) > allowed_;
+  }
 
   std::vector<size_t> Select(const std::vector<Case>& matrix, int world) const {
     std::vector<size_t> selected;
@@ -120,8 +121,9 @@ class Launcher {
       std::printf("# W%d: %zu of %zu cases, seed %llu\n", world, selected.size(), matrix.size(),
                   static_cast<unsigned long long>(options_.seed));
       const int failed_before = failed_;
+      const auto start = Clock::now();
       for (size_t index : selected) {
-        if (OutOfTime()) {
+        if (OutOfTime(start)) {
           ++worlds_cut_;
           std::printf("# W%d: out of time\n", world);
           break;
@@ -130,6 +132,7 @@ class Launcher {
         TANDEM_RETURN_IF_ERROR(RunCase(matrix[index], index, world));
         if (failed_ - failed_before >= options_.max_failures) return Internal("too many failures");
       }
+      spent_ += SecondsSince(start);
     }
     return TellAll({{"end", true}}, kCaseMs, nullptr);
   }
@@ -201,7 +204,7 @@ class Launcher {
       refused_ += refused != 0 ? 1 : 0;
       if (!options_.quiet) {
         std::printf("ok %d - %s%s%s [%.0f ms]\n", run_, name.c_str(), refused ? " # SKIP refused: " : "", refusal.c_str(),
-                    std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+                    1e3 * SecondsSince(start));
       }
       return Status::Ok();
     }
@@ -266,7 +269,7 @@ class Launcher {
       std::printf("# %-44s %8d %8d %8d\n", name.c_str(), at(0), at(1), at(2));
       rows[name] = {{"right", at(0)}, {"refused", at(1)}, {"wrong", at(2)}};
     }
-    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    const double seconds = SecondsSince(start_);
     std::printf("# %d run, %d refused with a reason, %d wrong, seed %llu, %.1f s%s\n", run_, refused_, failed_,
                 static_cast<unsigned long long>(options_.seed), seconds, worlds_cut_ ? " (cut short by the limit)" : "");
     if (!options_.json.empty()) {
@@ -281,7 +284,7 @@ class Launcher {
 
   const Options& options_;
   const Clock::time_point start_;
-  Clock::time_point end_;
+  double allowed_ = 0, spent_ = 0;  // seconds for the cases of this world, and of all so far
   std::unique_ptr<DaemonProcess> daemon_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::string, std::map<int, int>> table_;  // by operation and algorithm: right, refused, wrong

@@ -20,8 +20,9 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "Draws attributes, values and order");
   app.add_option("--sample", options.sample, "Run so many cases of each world, drawn by the seed (0: all)");
   app.add_flag("!--no-heavy", options.heavy, "Leave out tensors of more than a megabyte");
-  app.add_option("--time-limit", options.time_limit, "Seconds in all; what is left then is not run");
+  app.add_option("--time-limit", options.time_limit, "Seconds for cases, the start not counted; what is left then is not run");
   app.add_option("--max-failures", options.max_failures, "Give a world up after so many");
+  app.add_flag("!--no-captures", options.captures, "Leave out launches in graphs");
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
   app.add_option("--runtime-dir", options.runtime_dir, "Of a running daemon (default: one is started and ended)");
   app.add_option("--bin-dir", options.bin_dir, "Where tandemd is (default: beside this program)");

@@ -15,8 +15,9 @@ struct Options {
   uint64_t seed = 1;
   int sample = 0;               // run so many cases, drawn by the seed; 0: all
   bool heavy = true;            // cases of over a megabyte too
-  double time_limit = 0;        // seconds, of all worlds together; 0: none
+  double time_limit = 0;        // seconds in which cases are run, of all worlds together; 0: none
   int max_failures = 20;        // then the world is given up
+  bool captures = true;         // some launches in graphs
   int stress = 0;               // launches of the stress instead of cases
   std::string runtime_dir;      // of a running daemon; empty: one is started and ended
   std::string bin_dir;          // where tandemd is; empty: beside this program

@@ -122,8 +122,8 @@ Status Rank::RunPlan(const Case& test, json* report) {
   }
   const AllInputs inputs = MakeInputs(test, seed);
   const Image image = MakeImage(test, layout, inputs, options_.rank);
-  const Way ways[] = {Way::kStream,
-                      std::vector<Way>{Way::kStream, Way::kCaptured, Way::kDirect, Way::kStream}[Mix(seed, rank) % 4]};
+  const Way others[] = {Way::kStream, options_.captures ? Way::kCaptured : Way::kStream, Way::kDirect, Way::kStream};
+  const Way ways[] = {Way::kStream, others[Mix(seed, rank) % 4]};
   std::vector<std::vector<std::byte>> first;
   for (Way way : ways) {
     std::memcpy(own_.mirror->data(), image.own.data(), image.own.size());
@@ -174,8 +174,9 @@ Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>
   }
   if (status.ok()) status = Download(layout);
   if (way == Way::kCaptured) {
-    TANDEM_ASSIGN_OR_RETURN(graph, stream_->EndCapture());
-    TANDEM_RETURN_IF_ERROR(status);
+    Result<std::unique_ptr<RankGraph>> captured = stream_->EndCapture();
+    TANDEM_RETURN_IF_ERROR(status);  // which tells more than that the capture is not good
+    TANDEM_ASSIGN_OR_RETURN(graph, std::move(captured));
     status = stream_->Replay(*graph);
   }
   TANDEM_RETURN_IF_ERROR(stream_->Synchronize(options_.deadline).WithContext("synchronise"));

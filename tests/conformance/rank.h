@@ -19,6 +19,7 @@ struct RankOptions {
   std::string runtime_dir, job_key;
   int world = 1, rank = 0;
   uint64_t seed = 1;
+  bool captures = true;
   size_t own_bytes = 0, symmetric_bytes = 0;  // of the arenas
   Milliseconds deadline{30000};               // for each step of a case
 };

@@ -116,13 +116,19 @@ class Stress {
   Status Capture() {
     RankStream& stream = *streams_[kStreams];
     StressPlan &first = plans_[plans_.size() - 2], &second = plans_.back();
-    TANDEM_RETURN_IF_ERROR(stream.BeginCapture());
-    Status status = first.plan->Launch(stream.ref(), first.sets[0].bindings);
-    if (status.ok()) status = second.plan->Launch(stream.ref(), second.sets[1].bindings);
-    if (status.ok()) status = first.plan->Launch(stream.ref(), first.sets[2].bindings);
-    TANDEM_ASSIGN_OR_RETURN(graph_, stream.EndCapture());
     first.sets[0].launched = second.sets[1].launched = first.sets[2].launched = true;
-    return status.WithContext("capture");
+    if (!rank_.options().captures) return Status::Ok();
+    TANDEM_RETURN_IF_ERROR(stream.BeginCapture());
+    Status status = LaunchThree(stream, first, second);
+    Result<std::unique_ptr<RankGraph>> captured = stream.EndCapture();
+    TANDEM_RETURN_IF_ERROR(status.WithContext("capture"));
+    TANDEM_ASSIGN_OR_RETURN(graph_, std::move(captured));
+    return Status::Ok();
+  }
+  static Status LaunchThree(RankStream& stream, StressPlan& first, StressPlan& second) {
+    TANDEM_RETURN_IF_ERROR(first.plan->Launch(stream.ref(), first.sets[0].bindings));
+    TANDEM_RETURN_IF_ERROR(second.plan->Launch(stream.ref(), second.sets[1].bindings));
+    return first.plan->Launch(stream.ref(), first.sets[2].bindings);
   }
 
   // What every stream is to do in this block, alike on all ranks; then the streams' turns, each rank's own.
@@ -156,6 +162,7 @@ class Stress {
     }
     if (stream == kStreams) {
       made_ += 3;
+      if (graph_ == nullptr) return LaunchThree(own, plans_[plans_.size() - 2], plans_.back());
       return own.Replay(*graph_).WithContext("replay");
     }
     std::vector<StressPlan*> choice;

@@ -48,6 +48,7 @@ Result<std::unique_ptr<Worker>> Worker::Start(const Options& options, int world,
                                         "--job-key=" + options.job_key,
                                         "--own-bytes=" + std::to_string(options.own_bytes),
                                         "--symmetric-bytes=" + std::to_string(options.symmetric_bytes)};
+  if (!options.captures) arguments.push_back("--no-captures");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -91,6 +92,7 @@ int RunWorker(const Options& options) {
   own.world = options.worlds[0];
   own.rank = options.rank;
   own.seed = options.seed;
+  own.captures = options.captures;
   own.own_bytes = options.own_bytes;
   own.symmetric_bytes = options.symmetric_bytes;
   const std::vector<Case> matrix = MakeMatrix(own.world, own.seed);
