@@ -91,6 +91,29 @@ class Limits(unittest.TestCase):
         client.call("drop", memory="a")
         client.call("register", memory="b", bytes=2 * MIB)
 
+    def test_a_cgroup_has_quotas_beside_its_uids(self):
+        # All clients of this test are in its cgroup, whatever that is; the uid's quotas are far away.
+        daemon = self.daemon("--quotas-cgroup-sessions", "2", "--quotas-cgroup-plans", "1",
+                             "--quotas-cgroup-registered-bytes", "4MiB")
+        first = self.client(daemon)
+        cgroup = daemon.ctl_json("sessions")["sessions"][0]["cgroup"]
+        if not cgroup:
+            self.skipTest("/proc names no cgroup on this machine")
+        second = self.client(daemon, name="other")
+        third = daemon.client()
+        refusals = [third.call("connect", runtime_dir=daemon.runtime_dir, check=False)]
+        self.assertExhausted(refusals[0], 2, "sessions per cgroup")
+        first.call("prepare", key="a", request=AR)
+        refusals.append(second.call("prepare", key="b", request=AR, check=False))
+        self.assertExhausted(refusals[1], 1, "plans")
+        second.call("register", memory="a", bytes=3 * MIB)
+        refusals.append(first.call("register", memory="b", bytes=2 * MIB, check=False))
+        self.assertExhausted(refusals[2], 4 * MIB, "registered")
+        self.assertEqual([reply["detail"]["who"] for reply in refusals], [f"cgroup {cgroup}"] * 3)
+        first.call("detach")
+        third.connect()
+        second.call("prepare", key="b", request=AR)
+
     def test_no_room_for_memory_on_one_rank_fails_all_and_leaves_the_group_whole(self):
         daemon = self.daemon("--emulated-memory-bytes", str(64 * MIB), gpus=2)
         clients = [daemon.client(f"rank{rank}") for rank in range(2)]
