@@ -75,6 +75,7 @@ class Engine : private LaunchListener {
   // LaunchListener.
   void OnLaunchDone(uint64_t launch_id, const Status& status) override;
   void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) override;
+  void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) override;
   void OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing,
               double seconds) override;
 

@@ -468,6 +468,20 @@ void Engine::OnLaunchFailed(const Plan& plan, uint64_t count, const Status& stat
   link_.Send(message, {}, true);
 }
 
+void Engine::OnGroupLost(const Plan& plan, uint64_t count, const Status& status) {
+  v1::Message message;
+  v1::LaunchFailed* failed = message.mutable_launch_failed();
+  failed->set_group_id(plan.group->id);
+  failed->set_plan_id(plan.id);
+  failed->set_launch(count);
+  failed->set_code(static_cast<int>(status.code()));
+  failed->set_message(status.message());
+  failed->set_breaks_group(true);
+  failed->set_who(status.detail().who);
+  failed->set_generation(plan.group->generation);
+  link_.Send(message);
+}
+
 void Engine::OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing, double seconds) {
   v1::Message message;
   v1::Late* late = message.mutable_late();

@@ -74,6 +74,7 @@ struct Launch {
   uint64_t count = 0;        // of the plan on this rank, from 1; equal on all ranks
   uint64_t arrive_ns = 0, deadline_ns = 0, next_late_ns = 0;
   uint64_t start_ns = 0;
+  uint64_t run_limit_ns = 0;  // how long it may run: the launch's deadline or the group's, the longer one
   uint64_t digest = 0;
   bool started = false;
   Failure failure;           // set when its group breaks in flight

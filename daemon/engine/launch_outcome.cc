@@ -141,7 +141,10 @@ bool LaunchQueue::Reap() {
       origin.channel->captured[origin.slot]->busy = false;
     }
   }
-  if (any) PublishProgress();
+  if (any) {
+    front_since_ns_ = NowNs();
+    PublishProgress();
+  }
   return any;
 }
 

@@ -203,6 +203,7 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   launch.count = count;
   launch.arrive_ns = now;
   launch.deadline_ns = Saturating(now, request.deadline_ns != 0 ? request.deadline_ns : group.deadline_ns);
+  launch.run_limit_ns = std::max(request.deadline_ns, group.deadline_ns);
   launch.next_late_ns = now + kLateAfterNs;
   launch.start_ns = 0;
   launch.started = false;

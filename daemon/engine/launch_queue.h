@@ -34,6 +34,9 @@ class LaunchListener {
   virtual ~LaunchListener() = default;
   virtual void OnLaunchDone(uint64_t launch_id, const Status& status) = 0;
   virtual void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) = 0;
+  // A launch that is on lanes cannot end, so that its group is broken here and must be on all engines. OnLaunchFailed is
+  // called for it as well.
+  virtual void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) = 0;
   virtual void OnLate(const Plan& plan, const Launch& launch, const std::vector<int>& missing, double seconds) = 0;
 };
 
@@ -120,6 +123,11 @@ class LaunchQueue {
 
   void ReleaseLanes(Group* group, uint64_t now);
   bool ServeBroken(uint64_t now);
+  // Breaks the group of the program that the lanes run now if that runs for too long. True if it did.
+  bool EndOverdue();
+  std::string AwaitedText(const Plan& plan, int* who_rank) const;
+  // Breaks the group of a launch on lanes, here and by the log and tandemd everywhere.
+  void LoseGroup(Plan* plan, Failure failure);
   void PublishProgress();
 
   LaunchQueueOptions options_;
@@ -145,6 +153,7 @@ class LaunchQueue {
   std::deque<RecentStart> recent_starts_;
   std::vector<Plan*> undecided_;
   std::deque<Plan*> in_flight_;
+  uint64_t front_since_ns_ = 0;    // when the first of them became that; 0: it started as such
   std::vector<Plan*> candidates_;  // scratch
   WordPage words_;
   Word* completion_ = nullptr;     // written by lane 0 after each program

@@ -146,6 +146,7 @@ bool LaunchQueue::Poll() {
     any |= AppendStarts();
   }
   PublishProgress();
+  any |= EndOverdue();
   return ServeBroken(0) || any;
 }
 
@@ -171,14 +172,8 @@ void LaunchQueue::Start(Plan* plan) {
   ++group.in_flight;
   Status enqueued = EnqueueOnLanes(plan);
   if (!enqueued.ok()) {
-    // The peers' programs may wait for this one: the group is lost, and the log tells all of its engines.
-    log_.Append({.kind = LogKind::kBreak,
-                 .mask = 0,
-                 .plan = static_cast<uint32_t>(group.id) & kPlanMask,
-                 .count = static_cast<uint16_t>(group.generation)});
-    Failure failure{enqueued.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank};
-    listener_->OnLaunchFailed(*plan, launch.count, failure.status);
-    Break(&group, std::move(failure));
+    // The peers' programs may wait for this one.
+    LoseGroup(plan, {enqueued.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank});
   }
 }
 
@@ -270,6 +265,54 @@ void LaunchQueue::Break(Group* group, Failure failure) {
     PublishOutcome(plan->active.origin, group->generation, *group->broken);
   }
   ReleaseLanes(group, NowNs());
+}
+
+void LaunchQueue::LoseGroup(Plan* plan, Failure failure) {
+  Group& group = *plan->group;
+  // The log first: no engine starts another program of it.
+  log_.Append({.kind = LogKind::kBreak,
+               .mask = 0,
+               .plan = static_cast<uint32_t>(group.id) & kPlanMask,
+               .count = static_cast<uint16_t>(group.generation)});
+  listener_->OnGroupLost(*plan, plan->active.count, failure.status);
+  Break(&group, std::move(failure));
+}
+
+std::string LaunchQueue::AwaitedText(const Plan& plan, int* who_rank) const {
+  const Group& group = *plan.group;
+  const Word* words = group.signals[static_cast<size_t>(group.rank)];
+  bool all_seen = true;
+  uint8_t awaited = plan.program->AwaitedRanks([&](uint32_t word) {
+    Result<uint64_t> value = backend_->LoadWord(words + word);
+    all_seen &= value.ok();
+    return value.ok() && *value >= plan.active.epoch;
+  });
+  if (awaited == 0) return "its lanes wait for no peer's signal: a kernel, a copy or NCCL does not end";
+  if (std::has_single_bit(awaited)) *who_rank = std::countr_zero(awaited);
+  std::string ranks;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    if ((awaited & (1u << rank)) != 0) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return std::string(all_seen ? "its lanes wait" : "its program waits somewhere") + " for signals of rank " + ranks;
+}
+
+bool LaunchQueue::EndOverdue() {
+  if (in_flight_.empty()) return false;
+  Plan* plan = in_flight_.front();
+  const Launch& launch = plan->active;
+  if (plan->group->broken.has_value()) return false;  // its lanes are being released
+  const uint64_t now = NowNs(), since = std::max(launch.start_ns, front_since_ns_);
+  if (now < since || now - since < launch.run_limit_ns) return false;
+  int who_rank = -1;
+  const std::string awaited = AwaitedText(*plan, &who_rank);
+  const std::string who = who_rank < 0 ? "" : "rank " + std::to_string(who_rank);
+  LoseGroup(plan, {Status(Code::kDeadlineExceeded,
+                          "launch " + std::to_string(launch.count) + " of plan " + std::to_string(plan->id) +
+                              " has run on rank " + std::to_string(plan->group->rank) + " for " +
+                              std::to_string((now - since) / 1'000'000) + " ms, beyond its deadline; " + awaited,
+                          {.reason = "LAUNCH_OVERDUE", .who = who, .field = {}}),
+                   who_rank});
+  return true;
 }
 
 void LaunchQueue::MarkLeft(Group* group, int rank) { group->left_mask |= static_cast<uint8_t>(1u << rank); }
