@@ -28,6 +28,7 @@ constexpr uint64_t kPatienceNs = 20'000'000'000;
 class Listener final : public LaunchListener {
   void OnLaunchDone(uint64_t, const Status&) override {}
   void OnLaunchFailed(const Plan&, uint64_t, const Status&) override {}
+  void OnGroupLost(const Plan&, uint64_t, const Status&) override {}
   void OnLate(const Plan&, const Launch&, const std::vector<int>&, double) override {}
 };
 
