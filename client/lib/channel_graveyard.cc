@@ -62,7 +62,7 @@ void ChannelGraveyard::Watch(std::weak_ptr<StreamChannel> channel) {
 
 size_t ChannelGraveyard::kept() const {
   std::lock_guard lock(mutex_);
-  return pages_.size() + unpinning_;
+  return graves_.size() + pages_.size() + in_hand_;
 }
 
 void ChannelGraveyard::SetGrace(std::chrono::milliseconds grace) {
@@ -100,7 +100,6 @@ void ChannelGraveyard::Run() {
 void ChannelGraveyard::Sweep() {
   auto now = std::chrono::steady_clock::now();
   std::vector<Grave> over;
-  std::vector<Pages> pages;
   {
     std::lock_guard lock(mutex_);
     std::erase_if(graves_, [&](Grave& grave) {
@@ -112,14 +111,18 @@ void ChannelGraveyard::Sweep() {
       over.push_back(std::move(grave));
       return true;
     });
-    pages.swap(pages_);
-    unpinning_ = pages.size();
+    in_hand_ = over.size();
   }
   over.clear();  // their memory comes back through Keep
-  if (pages.empty()) return;
-  pages = Unpin(std::move(pages));
+  std::vector<Pages> pages;
+  {
+    std::lock_guard lock(mutex_);
+    pages.swap(pages_);
+    in_hand_ = pages.size();
+  }
+  if (!pages.empty()) pages = Unpin(std::move(pages));
   std::lock_guard lock(mutex_);
-  unpinning_ = 0;
+  in_hand_ = 0;
   for (Pages& left : pages) pages_.push_back(std::move(left));
 }
 

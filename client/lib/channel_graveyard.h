@@ -35,7 +35,7 @@ class ChannelGraveyard {
   void Discard(std::shared_ptr<void> object);
   // Tells of a channel whose streams will wait on pinned words, before they do.
   void Watch(std::weak_ptr<StreamChannel> channel);
-  // For tests: pinned pages of ended channels, and another grace time than 10 s.
+  // For tests: ended channels and pinned pages that are still kept, and another grace time than 10 s.
   size_t kept() const;
   void SetGrace(std::chrono::milliseconds grace);
 
@@ -64,7 +64,7 @@ class ChannelGraveyard {
   bool running_ = false;
   std::vector<Grave> graves_;
   std::vector<Pages> pages_;
-  size_t unpinning_ = 0;  // taken out of pages_ for the moment
+  size_t in_hand_ = 0;  // taken out of either for the moment
   std::vector<std::shared_ptr<void>> discarded_;
   std::mutex watched_mutex_;  // held while pages are unpinned: a new channel's first launch comes after
   std::vector<std::weak_ptr<StreamChannel>> watched_;

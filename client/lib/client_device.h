@@ -27,8 +27,9 @@ namespace tandem::client {
 class LaunchStream {
  public:
   virtual ~LaunchStream() = default;
-  // Names the stream among all streams of the process, for ever: unlike its handle, never given to another. Not 0.
-  virtual uint64_t Id() const = 0;
+  // Names the stream among all streams of the process, for ever: unlike its handle, never given to another. Not 0, and
+  // below 2^63. Not for a stream that captures: CUDA does not tell it then.
+  virtual Result<uint64_t> Id() = 0;
   // FAILED_PRECONDITION when the capture has been invalidated.
   virtual Result<bool> IsCapturing() = 0;
   // A launch: after all earlier work *request = value, then the stream is held until *done >= value (cyclically).

@@ -87,7 +87,8 @@ Result<std::shared_ptr<Memory>> ClientHandle::RegisterMapped(int fd, std::shared
   info.fds = {fd};
   info.chunk_bytes = {mapped};
   TANDEM_ASSIGN_OR_RETURN(uint64_t id, session_->control().Register(info));
-  return std::shared_ptr<Memory>(std::make_shared<RegisteredMemory>(session_, id, std::move(mapping), bytes));
+  return std::shared_ptr<Memory>(std::make_shared<RegisteredMemory>(session_, id, std::move(mapping), bytes,
+                                                                    gpu_uuid));
 }
 
 Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_pointer, size_t bytes) {
@@ -102,8 +103,12 @@ Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_po
 }
 
 RegisteredMemory::RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id,
-                                   std::shared_ptr<DeviceMapping> mapping, size_t bytes)
-    : session_(std::move(session)), registration_id_(registration_id), mapping_(std::move(mapping)), bytes_(bytes) {
+                                   std::shared_ptr<DeviceMapping> mapping, size_t bytes, std::string gpu_uuid)
+    : session_(std::move(session)),
+      registration_id_(registration_id),
+      mapping_(std::move(mapping)),
+      bytes_(bytes),
+      gpu_uuid_(std::move(gpu_uuid)) {
   session_->registrations().Add(data(), bytes_, 0, registration_id_);
 }
 

@@ -96,17 +96,19 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
 class RegisteredMemory : public Memory {
  public:
   RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id, std::shared_ptr<DeviceMapping> mapping,
-                   size_t bytes);
+                   size_t bytes, std::string gpu_uuid);
   ~RegisteredMemory() override;
   uint64_t registration_id() const override { return registration_id_; }
   std::byte* data() const override { return mapping_->data(); }
   size_t bytes() const override { return bytes_; }
+  const std::string& gpu_uuid() const override { return gpu_uuid_; }
 
  private:
   const std::shared_ptr<Session> session_;
   const uint64_t registration_id_;
   const std::shared_ptr<DeviceMapping> mapping_;
   const size_t bytes_;
+  const std::string gpu_uuid_;
 };
 
 // Memory of the user's own on a GPU, named by its address.
@@ -123,7 +125,7 @@ class ForeignMemory : public Memory {
     return reinterpret_cast<uintptr_t>(data_) - registration_->range().base();
   }
   Status Check() const override;
-  const std::string& gpu_uuid() const { return registration_->range().gpu_uuid; }
+  const std::string& gpu_uuid() const override { return registration_->range().gpu_uuid; }
 
  private:
   const std::shared_ptr<Session> session_;
@@ -141,6 +143,7 @@ class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this
 
   uint64_t registration_id() const override { return registration_id_; }
   std::byte* data() const override { return Buffer(rank_); }
+  const std::string& gpu_uuid() const override { return group_->gpu_uuid(); }
   size_t bytes() const override { return bytes_; }
   int rank() const override { return rank_; }
   int world_size() const override { return static_cast<int>(segments_.size()); }

@@ -12,7 +12,7 @@ class HostLaunchStream final : public LaunchStream {
  public:
   explicit HostLaunchStream(HostStream* stream) : stream_(stream) {}
 
-  uint64_t Id() const override { return stream_->id(); }
+  Result<uint64_t> Id() override { return stream_->id(); }
   Result<bool> IsCapturing() override { return stream_->IsCapturing(); }
   Status Arrive(Word* request, Word* done, uint64_t value) override {
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(request, value));

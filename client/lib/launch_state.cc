@@ -71,8 +71,9 @@ std::optional<Status> PlanState::TakeFailure(uint64_t stream) {
   std::optional<Failure> taken;
   {
     std::lock_guard lock(mutex_);
-    auto it = std::find_if(failures_.begin(), failures_.end(),
-                           [&](const Failure& failure) { return stream == kAnyStream || failure.stream == stream; });
+    auto it = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+      return stream == kAnyStream || failure.stream == stream || failure.stream == kReplays;
+    });
     if (it == failures_.end()) return std::nullopt;
     taken = std::move(*it);
     failures_.erase(it);

@@ -57,6 +57,8 @@ class GroupState {
 };
 
 inline constexpr uint64_t kAnyStream = 0;
+// Where replays of captured launches are counted: a graph may be launched on any stream, so any call tells their failures.
+inline constexpr uint64_t kReplays = ~uint64_t{0};
 
 // A plan's side of it.
 class PlanState {
@@ -76,11 +78,11 @@ class PlanState {
   }
   uint64_t Pending() const { return pending_.load(std::memory_order_acquire); }
 
-  // Keeps a failure for the next call. `stream` is where the launch was made (HostStream::id()). Of the launches that
+  // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the launches that
   // one restart cut off, the first alone is kept. `again`: a replay of a captured launch, whose failing status sticks:
   // it is told for every such replay, or once for those of one stream that no call has told yet.
   void Fail(uint64_t stream, uint64_t generation, const Status& status, bool again = false);
-  // Takes the oldest failure, of `stream` only unless kAnyStream; tells the group if it was a restart's.
+  // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a restart's.
   std::optional<Status> TakeFailure(uint64_t stream);
 
  private:

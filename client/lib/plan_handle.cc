@@ -44,6 +44,10 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
                       ", the memory has " + std::to_string(memory.bytes()));
   }
   TANDEM_RETURN_IF_ERROR(memory.Check());
+  if (!memory.gpu_uuid().empty() && memory.gpu_uuid() != group_->gpu_uuid()) {
+    return InvalidArgument("the memory is on " + memory.gpu_uuid() + ", the group's rank has " + group_->gpu_uuid())
+        .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
+  }
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
 }
 
@@ -99,12 +103,19 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
   LaunchEntry entry;
   Status wrong = FillEntry(*device, bindings, options, &entry);
   if (capturing && !wrong.ok()) return wrong;
+  uint64_t stream_id = kReplays, captures = 0;
+  if (!capturing) {
+    TANDEM_ASSIGN_OR_RETURN(stream_id, stream->Id());
+  }
   Clock::time_point deadline{};
   Backoff backoff;
   while (true) {
-    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel, session().ChannelFor(*stream, group_->gpu_uuid()));
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
+                            capturing ? session().ChannelForCaptures(captures, group_->gpu_uuid())
+                                      : session().ChannelFor(stream_id, group_->gpu_uuid()));
     channel->Reap();
-    std::optional<Status> earlier = state_->TakeFailure(channel->stream_id());
+    if (!capturing) session().ReapReplays();
+    std::optional<Status> earlier = state_->TakeFailure(stream_id);
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
     if (earlier.has_value() && earlier->code() == Code::kAborted) return *earlier;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
@@ -115,6 +126,10 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
       return wrong;
     }
     if (earlier.has_value()) return *earlier;
+    if (pushed.detail().reason == "SLOTS_FULL") {
+      ++captures;
+      continue;
+    }
     bool full = pushed.detail().reason == "RING_FULL";
     if (!full && !channel->Released()) return pushed;
     TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());

@@ -86,13 +86,13 @@ Result<ClientDevice*> Session::device() {
   return device_.get();
 }
 
-Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(const LaunchStream& stream, const std::string& gpu_uuid) {
+Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, const std::string& gpu_uuid) {
   {
     std::shared_lock lock(channels_mutex_);
-    auto it = channels_.find(ChannelView(stream.Id(), gpu_uuid));
+    auto it = channels_.find(ChannelView(stream, gpu_uuid));
     if (it != channels_.end() && !it->second->Released()) return it->second;
   }
-  ChannelKey key(stream.Id(), gpu_uuid);
+  ChannelKey key(stream, gpu_uuid);
   std::lock_guard opening(opening_mutex_);
   std::shared_ptr<StreamChannel> ended;
   {
@@ -114,13 +114,22 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(const LaunchStream& s
   if (!opened.ok()) return opened.status().WithContext("a channel for the stream");
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
                           StreamChannel::Make(opened->channel_id, opened->ring.get(), opened->words.get(),
-                                              kRingEntries, stream.Id()));
+                                              kRingEntries, stream));
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * gpu, device());
   TANDEM_RETURN_IF_ERROR(channel->Pin(*gpu, gpu_uuid));
   TANDEM_RETURN_IF_ERROR(CheckLaunchable());
   std::unique_lock lock(channels_mutex_);
   channels_[key] = channel;
+  if (stream >= kFirstForCaptures) has_captures_.store(true, std::memory_order_release);
   return channel;
+}
+
+void Session::ReapReplays() {
+  if (!has_captures_.load(std::memory_order_acquire)) return;
+  std::shared_lock lock(channels_mutex_);
+  for (const auto& [key, channel] : channels_) {
+    if (key.first >= kFirstForCaptures) channel->Reap();
+  }
 }
 
 void Session::Forget(const std::shared_ptr<StreamChannel>& channel) {

@@ -51,8 +51,15 @@ class Session : public std::enable_shared_from_this<Session> {
   // True if a destructor may still talk to the daemon.
   bool Talks() const { return CheckLaunchable().ok(); }
 
-  // The channel of `stream` to the engine of `gpu_uuid`, opened if there is none or if the last was released.
-  Result<std::shared_ptr<StreamChannel>> ChannelFor(const LaunchStream& stream, const std::string& gpu_uuid);
+  // The channel of a stream, by LaunchStream::Id(), to the engine of `gpu_uuid`; opened if there is none or if the last was
+  // released.
+  Result<std::shared_ptr<StreamChannel>> ChannelFor(uint64_t stream, const std::string& gpu_uuid);
+  // The channel that has captured launches' slots: number `index` of them, since each has so many slots only.
+  Result<std::shared_ptr<StreamChannel>> ChannelForCaptures(uint64_t index, const std::string& gpu_uuid) {
+    return ChannelFor(kFirstForCaptures + index, gpu_uuid);
+  }
+  // Hands on the outcomes of captured launches, if there are any.
+  void ReapReplays();
   // Hands on the outcomes of all channels.
   void ReapAll();
 
@@ -63,6 +70,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void Close(const Status& why);
 
  private:
+  static constexpr uint64_t kFirstForCaptures = uint64_t{1} << 63;
   // LaunchStream::Id() and the GPU. Not the stream's address: a later stream may get that of one whose work is pending.
   using ChannelKey = std::pair<uint64_t, std::string>;
   using ChannelView = std::pair<uint64_t, std::string_view>;  // to look one up without making a string
@@ -100,6 +108,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   mutable std::shared_mutex channels_mutex_;
   std::unordered_map<ChannelKey, std::shared_ptr<StreamChannel>, ChannelKeyHash, ChannelKeyEqual> channels_;
+  std::atomic<bool> has_captures_{false};
   std::vector<std::weak_ptr<StreamChannel>> retired_;  // released ones whose graphs may still be replayed
   std::mutex opening_mutex_;  // one OpenChannel at a time
 

@@ -75,7 +75,12 @@ Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanStat
                               std::shared_ptr<void> keep_alive) {
   std::lock_guard lock(mutex_);
   DisarmDroppedLocked();
-  TANDEM_ASSIGN_OR_RETURN(int slot, producer_.Arm(entry));
+  Result<int> armed = producer_.Arm(entry);
+  if (!armed.ok() && armed.status().code() == Code::kResourceExhausted) {
+    return armed.status().WithDetail({.reason = producer_.Room() == 0 ? "RING_FULL" : "SLOTS_FULL", .who = {}, .field = {}});
+  }
+  TANDEM_RETURN_IF_ERROR(armed.status());
+  int slot = *armed;
   captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation};
   captured_count_.fetch_add(1, std::memory_order_acq_rel);
   auto launch = std::make_shared<CapturedLaunch>();
@@ -138,7 +143,7 @@ void StreamChannel::ReapCapturedLocked() {
     if (outcome.generation != 0) slot.plan->group()->Learn(outcome.generation);
     // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look.
     bool replayed = !Released() || producer_.doorbell(i)->exchange(0, std::memory_order_acq_rel) != 0;
-    if (!outcome.status.ok()) slot.plan->Fail(stream_id_, slot.generation, outcome.status, replayed);
+    if (!outcome.status.ok()) slot.plan->Fail(kReplays, slot.generation, outcome.status, replayed);
   }
 }
 

@@ -31,7 +31,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   Status Pin(ClientDevice& device, const std::string& gpu_uuid);
 
   uint64_t id() const { return channel_id_; }
-  // LaunchStream::Id() of the stream that the channel belongs to.
+  // LaunchStream::Id() of the stream that the channel belongs to, or another number for one of captured launches.
   uint64_t stream_id() const { return stream_id_; }
 
   // Pushes `entry` and enqueues its arrival and its wait. `told` says that the caller returns a failure of this launch
@@ -39,6 +39,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   // now, UNAVAILABLE once released; nothing was enqueued then.
   Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream, bool told);
   // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` is held by the graph.
+  // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.
   Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
                  std::shared_ptr<void> keep_alive);
 

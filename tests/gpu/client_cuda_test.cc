@@ -64,6 +64,12 @@ class ClientCudaTest : public ::testing::Test {
     ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   void TearDown() override {
+    if (client_ == nullptr) return;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamIsCapturing(stream_, &capturing) == cudaSuccess && capturing != cudaStreamCaptureStatusNone) {
+      (void)cudaStreamEndCapture(stream_, &graph);
+    }
     // A failed test must not leave a stream waiting on words that nobody writes.
     if (daemon_->callbacks.on_lost) daemon_->callbacks.on_lost(Unavailable("the test ends"));
     EXPECT_TRUE(Drained(stream_));
@@ -189,22 +195,23 @@ TEST_F(ClientCudaTest, AStreamOfAnotherGpuIsRefused) {
 }
 
 TEST_F(ClientCudaTest, ReplaysAreServedUntilTheGraphIsGone) {
+  size_t streams = 0;
   for (cudaStreamCaptureMode mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal}) {
-    size_t index = mode == cudaStreamCaptureModeGlobal ? 0 : 1;
+    ++streams;
     cudaStream_t stream = nullptr;
     ASSERT_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
-    // The first launch on this stream: its channel is opened, and pages are registered, while it captures.
+    // The session's first launch: a channel is opened, and pages are registered, while the stream captures.
     ASSERT_CUDA(cudaStreamBeginCapture(stream, mode));
     ASSERT_OK(Launch(stream));
     ASSERT_CUDA(cudaStreamEndCapture(stream, &graph));
     size_t nodes = 0;
     ASSERT_CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
-    printf("nodes of a captured launch: %zu\n", nodes);
+    EXPECT_EQ(nodes, 2u) << "a batch of doorbell and wait, and the write of 0";
     ASSERT_CUDA(cudaGraphInstantiate(&executable, graph, 0));
     ASSERT_CUDA(cudaGraphDestroy(graph));
-    ChannelConsumer* engine = Engine(index);
+    ChannelConsumer* engine = Engine(0);  // the captures' own; ordinary launches of each stream have another
     LaunchEntry arm = Arrive(engine);
     ASSERT_EQ(arm.kind, EntryKind::kArm);
     int slot = arm.captured_slot;
@@ -223,7 +230,7 @@ TEST_F(ClientCudaTest, ReplaysAreServedUntilTheGraphIsGone) {
       EXPECT_EQ(plan_->Wait(kLong).code(), replay == 2 ? Code::kDeadlineExceeded : Code::kOk);
       // An ordinary launch between replays.
       ASSERT_OK(Launch(stream));
-      Finish(engine, Arrive(engine));
+      Finish(Engine(streams), Arrive(Engine(streams)));
       ASSERT_TRUE(Drained(stream));
     }
     ASSERT_CUDA(cudaGraphExecDestroy(executable));

@@ -172,8 +172,12 @@ class Daemon:
         return [engine["pid"] for engine in self.engines() if engine.get("pid", 0) > 0]
 
     def wait_engines(self, timeout=20):
-        wait_until(lambda: all(engine["state"] == "ready" for engine in self.engines()), timeout,
-                   "the engines do not come back")
+        def ready():
+            states = [engine["state"] for engine in self.engines()]
+            if CUDA and "fused" in states:  # held down after a crash loop
+                raise RuntimeError(f"engines stay down: {states}\n{self.tail()}")
+            return all(state == "ready" for state in states)
+        wait_until(ready, timeout, "the engines do not come back")
 
     def kill_engine(self, gpu):
         """Ends an engine with SIGKILL; returns once tandemd has a new process for that GPU, or holds it down."""

@@ -18,8 +18,10 @@ class OwnMemory : public Memory {
   uint64_t registration_id() const override { return 1; }
   std::byte* data() const override { return const_cast<std::byte*>(bytes_); }
   size_t bytes() const override { return sizeof(bytes_); }
+  const std::string& gpu_uuid() const override { return gpu_uuid_; }
 
  private:
+  const std::string gpu_uuid_ = "GPU-1";
   std::byte bytes_[100] = {};
 };
 

@@ -125,6 +125,8 @@ class TANDEM_API Memory {
   virtual size_t bytes() const = 0;
   // Where data() lies in what was registered, in bytes: a registration may be larger than the memory asked for.
   virtual uint64_t registration_offset() const { return 0; }
+  // The GPU that it lies on.
+  virtual const std::string& gpu_uuid() const = 0;
   // FAILED_PRECONDITION once the memory behind a device pointer has been freed, whatever has its address now. Launches
   // ask this of what they are bound to.
   virtual Status Check() const { return Status::Ok(); }

@@ -41,9 +41,12 @@ Status CudaLaunchStream::Enter(CUdevice device, const std::string& gpu_uuid) {
                            (uuid.ok() ? *uuid : "unknown") + "), the group's rank has " + gpu_uuid)
         .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "stream"});
   }
-  TANDEM_ASSIGN_OR_RETURN(uint64_t id, driver_.StreamGetId(stream_));
-  id_ = id + 1;  // 0 is nobody's
   return Status::Ok();
+}
+
+Result<uint64_t> CudaLaunchStream::Id() {
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, driver_.StreamGetId(stream_));
+  return id + 1;  // 0 is nobody's
 }
 
 Result<bool> CudaLaunchStream::IsCapturing() {

@@ -22,11 +22,10 @@ class CudaLaunchStream final : public LaunchStream {
   }
   // No context was current on the thread.
   bool NoContext() const { return scope_.before() == nullptr; }
-  // Makes the stream's context current (a default stream's is) and learns its id. INVALID_ARGUMENT if it is none of
-  // `device`.
+  // Makes the stream's context current (a default stream's is). INVALID_ARGUMENT if it is none of `device`.
   Status Enter(CUdevice device, const std::string& gpu_uuid);
 
-  uint64_t Id() const override { return id_; }
+  Result<uint64_t> Id() override;
   Result<bool> IsCapturing() override;
   Status Arrive(Word* request, Word* done, uint64_t value) override;
   Status ArriveCaptured(Word* doorbell, Word* done) override;
@@ -38,7 +37,6 @@ class CudaLaunchStream final : public LaunchStream {
   cuda::CudaDriver& driver_;
   ContextScope scope_;
   const CUstream stream_;
-  uint64_t id_ = 0;
 };
 
 }  // namespace tandem::client

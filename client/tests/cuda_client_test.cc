@@ -1,0 +1,341 @@
+// The library on CUDA without a GPU: a driver that keeps books, a fake control half, and the test as the engine.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "client/lib/channel_graveyard.h"
+#include "client/lib/cuda/cuda_client_device.h"
+#include "client/lib/handles.h"
+#include "client/tests/fake_control.h"
+#include "client/tests/fake_gpus.h"
+#include "tandem/host_stream.h"
+
+namespace tandem::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using ::testing::_;
+using ::testing::Return;
+constexpr Milliseconds kLong(20000);
+constexpr uintptr_t kAddress = 0x7f0000000000;
+constexpr size_t kChunk = size_t{2} << 20;
+
+void* At(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+class CudaClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    FakeGpus::current = gpus_.ContextOf(0);
+    daemon_ = std::make_shared<FakeDaemon>();
+    daemon_->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    daemon_->backend = "cuda";
+    device_ = CudaClientDevice::Create(&gpus_).value();
+    Connect();
+    stream_ = gpus_.MakeStream(0);
+  }
+  void TearDown() override {
+    plan_.reset();
+    group_.reset();
+    client_.reset();
+    // Pages that are given back only now need the driver, which ends with the test.
+    ChannelGraveyard::Get().SetGrace(Milliseconds(0));
+    EXPECT_TRUE(Until([] { return ChannelGraveyard::Get().kept() == 0; }));
+  }
+  void Connect() {
+    client_ = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}, device_).value();
+    JoinOptions join;
+    join.job_key = "0123456789abcdef";
+    join.name = "tp";
+    join.world_size = 2;
+    group_ = client_->JoinGroup(join).value();
+    plan_ = group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  }
+  // A plan with two slots of 1 KiB.
+  std::shared_ptr<Plan> BoundPlan() {
+    OpRequest request{.op = Op::kAllReduce, .operands = {}, .transfers = {}};
+    for (Role role : {Role::kInput, Role::kOutput}) request.operands.push_back({role, {DType::kF32, {256}, {}}});
+    return group_->Prepare("bound", request).value();
+  }
+  static bool Until(const std::function<bool()>& condition) {
+    auto deadline = Clock::now() + kLong;
+    while (!condition()) {
+      if (Clock::now() > deadline) return false;
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return true;
+  }
+  Status Launch(CUstream stream, std::span<const Binding> bindings = {}) {
+    return plan_->Launch(StreamRef::Cuda(stream), bindings);
+  }
+  LaunchEntry Next(size_t index = 0) {
+    LaunchEntry entry;
+    EXPECT_TRUE(Until([&] { return daemon_->Engine(index) != nullptr && daemon_->Engine(index)->Poll(&entry); }));
+    return entry;
+  }
+  void Finish(const LaunchEntry& entry, size_t index = 0) {
+    daemon_->Engine(index)->PublishOk(entry.sequence, 1);
+    daemon_->Engine(index)->Complete(entry.sequence);
+  }
+
+  FakeGpus gpus_;
+  std::shared_ptr<FakeDaemon> daemon_;
+  std::shared_ptr<ClientDevice> device_;
+  std::shared_ptr<Client> client_;
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<Plan> plan_;
+  CUstream stream_ = nullptr;
+};
+
+TEST_F(CudaClientTest, ALaunchIsOneBatchOfAWriteAndAWait) {
+  EXPECT_CALL(gpus_, StreamBatchMemOp(stream_, _, 2)).Times(1);
+  ASSERT_TRUE(Launch(stream_).ok());
+  LaunchEntry entry = Next();
+  ChannelConsumer* engine = daemon_->Engine(0);
+  EXPECT_EQ(engine->Request(), entry.sequence);
+  const auto& operations = FakeGpus::Of(stream_).operations;
+  ASSERT_EQ(operations.size(), 2u);
+  EXPECT_EQ(operations[0].operation, CU_STREAM_MEM_OP_WRITE_VALUE_64);
+  EXPECT_EQ(operations[1].operation, CU_STREAM_MEM_OP_WAIT_VALUE_64);
+  EXPECT_EQ(operations[1].waitValue.value64, entry.sequence);
+  EXPECT_EQ(operations[1].waitValue.flags, unsigned{CU_STREAM_WAIT_VALUE_GEQ});
+  // Both words lie in the pages that were registered, once.
+  EXPECT_EQ(gpus_.registered.size(), 1u);
+  Finish(entry);
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
+TEST_F(CudaClientTest, ALaunchLeavesTheThreadsContextAlone) {
+  for (CUcontext before : {CUcontext{nullptr}, gpus_.ContextOf(1), gpus_.ContextOf(0)}) {
+    FakeGpus::current = before;
+    EXPECT_CALL(gpus_, StreamBatchMemOp(stream_, _, 2)).WillOnce([&](CUstream stream, CUstreamBatchMemOpParams* operations,
+                                                               unsigned count) {
+      EXPECT_EQ(FakeGpus::current, gpus_.ContextOf(0)) << "the operations are the stream's context's";
+      return FakeGpus::Enqueue(stream, operations, count);
+    });
+    ASSERT_TRUE(Launch(stream_).ok());
+    EXPECT_EQ(FakeGpus::current, before);
+    Finish(Next());
+  }
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
+TEST_F(CudaClientTest, DefaultStreamsAreTheCurrentDevices) {
+  FakeGpus::current = nullptr;  // as on a thread that has not called CUDA: the group's GPU's own context then
+  ASSERT_TRUE(Launch(nullptr).ok());
+  EXPECT_EQ(FakeGpus::current, nullptr);
+  Finish(Next());
+  FakeGpus::current = gpus_.ContextOf(0);
+  ASSERT_TRUE(Launch(CU_STREAM_PER_THREAD).ok());
+  Finish(Next());
+  FakeGpus::current = gpus_.ContextOf(1);
+  EXPECT_EQ(Launch(nullptr).detail().reason, "WRONG_DEVICE");
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
+TEST_F(CudaClientTest, AStreamOfAnotherGpuIsRefusedBeforeAnythingIsPushed) {
+  Status refused = Launch(gpus_.MakeStream(1));
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.detail().reason, "WRONG_DEVICE");
+  EXPECT_NE(refused.message().find("GPU-1"), std::string::npos) << refused.message();
+  EXPECT_EQ(daemon_->Engine(0), nullptr) << "a channel was opened";
+  auto host = HostStream::Create().value();
+  EXPECT_EQ(plan_->Launch(host.get(), {}).code(), Code::kInvalidArgument);
+}
+
+TEST_F(CudaClientTest, ALaunchThatTheDriverRefusesArrivesAllTheSame) {
+  EXPECT_CALL(gpus_, StreamBatchMemOp(_, _, _)).WillOnce(Return(Aborted("context lost")));
+  EXPECT_EQ(Launch(stream_).code(), Code::kAborted);
+  LaunchEntry entry = Next();
+  EXPECT_EQ(daemon_->Engine(0)->Request(), entry.sequence) << "the other ranks count on it";
+  Finish(entry);
+}
+
+TEST_F(CudaClientTest, ACapturedLaunchLivesAsLongAsItsGraph) {
+  FakeGpus::Of(stream_).capturing = reinterpret_cast<CUgraph>(0x99);
+  ASSERT_TRUE(Launch(stream_).ok());
+  FakeGpus::Of(stream_).capturing = nullptr;
+  LaunchEntry arm = Next();
+  ASSERT_EQ(arm.kind, EntryKind::kArm);
+  const auto& operations = FakeGpus::Of(stream_).operations;
+  ASSERT_EQ(operations.size(), 3u);  // doorbell = 1, wait for done >= 1, done = 0
+  EXPECT_EQ(operations[0].writeValue.value64, 1u);
+  EXPECT_EQ(operations[1].waitValue.value64, 1u);
+  EXPECT_EQ(operations[2].writeValue.value64, 0u);
+  EXPECT_EQ(operations[1].waitValue.address, operations[2].writeValue.address);
+  // Nothing else keeps the session: the graph does.
+  plan_.reset();
+  group_.reset();
+  client_.reset();
+  EXPECT_EQ(daemon_->destroyed, 0);
+  gpus_.DropGraph();
+  // The session ends elsewhere than on the driver's thread, where no call of CUDA is allowed.
+  EXPECT_TRUE(Until([&] { return daemon_->destroyed == 1; }));
+}
+
+TEST_F(CudaClientTest, AGraphThatCannotKeepTheLaunchFailsTheCapture) {
+  FakeGpus::Of(stream_).capturing = reinterpret_cast<CUgraph>(0x99);
+  EXPECT_CALL(gpus_, GraphRetainUserObject(_, _)).WillOnce(Return(Internal("no")));
+  EXPECT_CALL(gpus_, UserObjectRelease(_)).WillOnce([&](CUuserObject) {
+    gpus_.DropGraph();
+    return Status::Ok();
+  });
+  EXPECT_EQ(Launch(stream_).code(), Code::kInternal);
+  EXPECT_EQ(Next().kind, EntryKind::kArm);
+  EXPECT_EQ(Next().kind, EntryKind::kDisarm);
+}
+
+TEST_F(CudaClientTest, PagesStayRegisteredWhileAnythingIsInFlight) {
+  ChannelGraveyard::Get().SetGrace(Milliseconds(0));
+  ASSERT_TRUE(Launch(stream_).ok());
+  Next();
+  daemon_->Engine(0)->words().Release(Code::kAborted, "engine of GPU 0 has ended");
+  ControlEvent event;
+  event.event.kind = ClientEvent::Kind::kEngineRestarted;
+  event.event.group_id = group_->id();
+  event.generation = 2;
+  daemon_->callbacks.on_event(event);
+  EXPECT_EQ(Launch(stream_).code(), Code::kAborted);
+  ASSERT_TRUE(Launch(stream_).ok());  // opens another channel, whose stream waits
+  LaunchEntry entry = Next(1);
+  ASSERT_TRUE(Until([] { return ChannelGraveyard::Get().kept() == 1; }));
+  std::this_thread::sleep_for(Milliseconds(1200));  // two looks of the graveyard's thread
+  EXPECT_EQ(gpus_.unregistered, 0);
+  daemon_->Engine(1)->PublishOk(entry.sequence, 2);
+  daemon_->Engine(1)->Complete(entry.sequence);
+  EXPECT_TRUE(Until([&] { return gpus_.unregistered == 1; }));
+}
+
+TEST_F(CudaClientTest, AnAllocationIsRegisteredOnceAndKnownByItsId) {
+  gpus_.Put(kAddress, {"malloc", 1 << 20, 1, 0, true});
+  auto memory = client_->RegisterCuda(At(kAddress + 512), 4096).value();
+  EXPECT_EQ(memory->registration_offset(), 512u);
+  ASSERT_EQ(daemon_->registered.size(), 1u);
+  EXPECT_EQ(daemon_->registered[0].ipc_handle.size(), 64u);
+  EXPECT_EQ(daemon_->registered[0].bytes, 1u << 20);
+  EXPECT_EQ(client_->RegisterCuda(At(kAddress), 1 << 20).value()->registration_id(), memory->registration_id());
+  EXPECT_EQ(client_->RegisterCuda(At(kAddress + 1), 1 << 20).status().code(), Code::kOutOfRange);
+  auto plan = BoundPlan();
+  std::vector<Binding> bindings = {{memory.get(), 0}, {nullptr, 256, At(kAddress + 4096)}};
+  ASSERT_TRUE(plan->Launch(StreamRef::Cuda(stream_), bindings).ok());
+  LaunchEntry entry = Next();
+  EXPECT_EQ(entry.bindings[0].offset, 512u);
+  EXPECT_EQ(entry.bindings[1].offset, 4096u + 256);
+  EXPECT_EQ(entry.bindings[1].registration_id, memory->registration_id());
+  Finish(entry);
+  // Other memory at the same address is not taken for it: the handle is dead, the address is registered anew.
+  gpus_.Put(kAddress, {"malloc", 1 << 20, 2, 0, true});
+  EXPECT_EQ(memory->Check().detail().reason, "MEMORY_FREED");
+  Status told = plan->Launch(StreamRef::Cuda(stream_), bindings);
+  EXPECT_EQ(told.detail().reason, "MEMORY_FREED") << told.ToString();
+  entry = Next();
+  EXPECT_EQ(entry.bindings[0].registration_id, 0u) << "the engine must refuse it too";
+  EXPECT_NE(entry.bindings[1].registration_id, memory->registration_id());
+  EXPECT_EQ(daemon_->registered.size(), 2u);
+  Finish(entry);
+  EXPECT_TRUE(plan->Wait(kLong).ok());
+}
+
+TEST_F(CudaClientTest, MemoryThatIsGoneIsDeregisteredWithoutACall) {
+  gpus_.Put(kAddress, {"malloc", 1 << 20, 1, 0, true});
+  uint64_t id = client_->RegisterCuda(At(kAddress), 4096).value()->registration_id();
+  gpus_.Remove(kAddress);
+  EXPECT_TRUE(Until([&] {
+    std::lock_guard lock(daemon_->mutex);
+    return daemon_->deregistered == std::vector<uint64_t>{id};
+  }));
+}
+
+TEST_F(CudaClientTest, OfARangeOnlyTheChunksTouchedAreRegistered) {
+  for (uintptr_t i = 0; i < 3; ++i) gpus_.Put(kAddress + i * kChunk, {"chunk", kChunk, 10 + i, 0, true});
+  auto memory = client_->RegisterCuda(At(kAddress + kChunk + 512), kChunk).value();
+  ASSERT_EQ(daemon_->registered.size(), 1u);
+  EXPECT_EQ(daemon_->registered[0].chunk_bytes, (std::vector<uint64_t>{kChunk, kChunk}));
+  EXPECT_EQ(daemon_->registered[0].ipc_handle, "");
+  EXPECT_EQ(memory->registration_offset(), 512u);
+  EXPECT_EQ(client_->RegisterCuda(At(kAddress + 2 * kChunk), 100).value()->registration_offset(), kChunk);
+  EXPECT_EQ(client_->RegisterCuda(At(kAddress), 100).value()->registration_offset(), 0u);
+  EXPECT_EQ(daemon_->registered.size(), 2u);
+  EXPECT_EQ(client_->RegisterCuda(At(kAddress + 2 * kChunk), kChunk + 1).status().code(), Code::kOutOfRange);
+  // Of the range's chunks the first may change; the last may not.
+  gpus_.Put(kAddress, {"chunk", kChunk, 20, 0, true});
+  EXPECT_TRUE(memory->Check().ok());
+  gpus_.Put(kAddress + 2 * kChunk, {"chunk", kChunk, 21, 0, true});
+  EXPECT_EQ(memory->Check().detail().reason, "MEMORY_FREED");
+}
+
+TEST_F(CudaClientTest, MemoryThatCannotBeSharedIsRefusedWithWhatToUse) {
+  for (const char* kind : {"host", "managed", "pool"}) {
+    gpus_.Put(kAddress, {kind, 4096, 1, 0, true});
+    Status refused = client_->RegisterCuda(At(kAddress), 4096).status();
+    EXPECT_EQ(refused.detail().reason, "NOT_REGISTRABLE") << kind;
+    EXPECT_NE(refused.message().find("use cudaMalloc"), std::string::npos) << refused.message();
+  }
+  gpus_.Put(kAddress, {"chunk", kChunk, 1, 0, false});
+  EXPECT_EQ(client_->RegisterCuda(At(kAddress), 4096).status().detail().reason, "NOT_REGISTRABLE");
+  EXPECT_EQ(client_->RegisterCuda(At(0x1000), 4096).status().detail().reason, "NOT_REGISTRABLE");
+  EXPECT_TRUE(daemon_->registered.empty());
+}
+
+TEST_F(CudaClientTest, MemoryOfAnotherGpuIsNotBound) {
+  gpus_.Put(kAddress, {"malloc", 1 << 20, 1, 1, true});
+  auto memory = client_->RegisterCuda(At(kAddress), 4096).value();
+  EXPECT_EQ(daemon_->registered[0].gpu_uuid, "GPU-1");
+  auto plan = BoundPlan();
+  for (const Binding& binding : {Binding{memory.get(), 0}, Binding{nullptr, 0, At(kAddress)}}) {
+    std::vector<Binding> bindings = {binding, binding};
+    Status wrong = plan->Launch(StreamRef::Cuda(stream_), bindings);
+    EXPECT_EQ(wrong.detail().reason, "WRONG_DEVICE") << wrong.ToString();
+    LaunchEntry entry = Next();
+    EXPECT_EQ(entry.bindings[0].registration_id, 0u);
+    Finish(entry);
+  }
+}
+
+TEST_F(CudaClientTest, SignalsAreReadAndWrittenOnTheLibrarysOwnStream) {
+  ON_CALL(gpus_, MemImportFromFd).WillByDefault(Return(Result<CUmemGenericAllocationHandle>(5)));
+  ON_CALL(gpus_, MemAddressReserve).WillByDefault([](size_t, size_t) {
+    static uintptr_t next = kAddress;
+    next += size_t{1} << 30;
+    return Result<CUdeviceptr>(next);
+  });
+  daemon_->segment_bytes = size_t{4} << 20;
+  auto tensor = group_->Allocate({1024}, DType::kF32).value();
+  EXPECT_NE(tensor->data(), tensor->GetBuffer(1, {1}, DType::kF32).value());
+  uint32_t word = 0;
+  auto target = reinterpret_cast<CUdeviceptr>(tensor->SignalPad(1).data());
+  ON_CALL(gpus_, MemcpyAsync).WillByDefault([&](CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    EXPECT_EQ(from, target);
+    EXPECT_EQ(bytes, sizeof(word));
+    EXPECT_NE(stream, stream_);
+    *reinterpret_cast<uint32_t*>(to) = word;
+    return Status::Ok();
+  });
+  EXPECT_CALL(gpus_, StreamWriteValue32(_, target, 1)).Times(1);
+  EXPECT_TRUE(tensor->PutSignal(1, 0, kLong).ok());
+  word = 1;  // not taken yet
+  EXPECT_EQ(tensor->PutSignal(1, 0, Milliseconds(20)).code(), Code::kDeadlineExceeded);
+  // A GPU that does not answer holds nobody beyond the deadline.
+  ON_CALL(gpus_, StreamQuery).WillByDefault(Return(Result<bool>(false)));
+  EXPECT_EQ(tensor->PutSignal(1, 0, Milliseconds(20)).code(), Code::kDeadlineExceeded);
+  ON_CALL(gpus_, StreamQuery).WillByDefault(Return(Result<bool>(true)));
+  EXPECT_CALL(gpus_, MemsetD32Async(_, 42, 2, stream_));
+  EXPECT_TRUE(tensor->Memset32(StreamRef::Cuda(stream_), 1, 8, 42, 2).ok());
+  EXPECT_CALL(gpus_, StreamWriteValue32(stream_, reinterpret_cast<CUdeviceptr>(tensor->data()) + 4, 43));
+  EXPECT_TRUE(tensor->StreamWriteValue32(StreamRef::Cuda(stream_), 0, 4, 43).ok());
+  EXPECT_EQ(tensor->Memset32(StreamRef::Cuda(gpus_.MakeStream(1)), 1, 8, 42, 2).detail().reason, "WRONG_DEVICE");
+}
+
+TEST_F(CudaClientTest, ADeadDaemonReleasesTheWords) {
+  ASSERT_TRUE(Launch(stream_).ok());
+  Next();
+  daemon_->gone = true;
+  daemon_->callbacks.on_lost(Unavailable("the daemon is gone"));
+  auto* done = reinterpret_cast<std::atomic<uint64_t>*>(FakeGpus::Of(stream_).operations[1].waitValue.address);
+  EXPECT_TRUE(Until([&] { return done->load() == kReleaseValue; }));
+  EXPECT_EQ(plan_->Wait(kLong).code(), Code::kUnavailable);
+  EXPECT_EQ(Launch(stream_).code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tandem::client
