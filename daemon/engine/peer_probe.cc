@@ -52,6 +52,32 @@ Status Await(const Event& event) {
   return Status::Ok();
 }
 
+Status CopyAndAwait(Lane& lane, Event* event, void* from, void* to, uint64_t bytes, bool copy_engine) {
+  CopyArgs copy{.src = WordsAt(from, bytes), .dst = WordsAt(to, bytes), .copy_engine = copy_engine};
+  TANDEM_RETURN_IF_ERROR(lane.Copy(copy));
+  TANDEM_RETURN_IF_ERROR(lane.Record(event));
+  return Await(*event);
+}
+
+Status Write(std::byte* target, std::byte* staging, uint64_t seed, uint64_t bytes, bool copy_engine, Lane& lane,
+             Event* event, const Buffer& buffer) {
+  for (uint64_t i = 0; i < bytes / sizeof(uint64_t); ++i) buffer.words()[i] = ProbeWord(seed, i);
+  TANDEM_RETURN_IF_ERROR(CopyAndAwait(lane, event, buffer.memory(), staging, bytes, true));
+  return CopyAndAwait(lane, event, staging, target, bytes, copy_engine);
+}
+
+Status Check(std::byte* target, uint64_t seed, uint64_t bytes, bool copy_engine, Lane& lane, Event* event,
+             const Buffer& buffer) {
+  TANDEM_RETURN_IF_ERROR(CopyAndAwait(lane, event, target, buffer.memory(), bytes, copy_engine));
+  const uint64_t words = bytes / sizeof(uint64_t);
+  for (uint64_t i = 0; i < words; ++i) {
+    if (buffer.words()[i] == ProbeWord(seed, i)) continue;
+    return Status(Code::kDataLoss,
+                  "word " + std::to_string(i) + " of " + std::to_string(words) + " differs from what was written");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 uint64_t ProbeWord(uint64_t seed, uint64_t index) {
@@ -66,7 +92,11 @@ Status RunProbe(const v1::Probe& probe, Backend* backend, const MemoryTable& mem
   const uint64_t bytes = probe.bytes();
   if (bytes == 0 || bytes > kMostBytes || bytes % 4096 != 0) return InvalidArgument("a probe has 1 to 256 pages");
   auto pins = std::make_shared<std::vector<std::shared_ptr<Segment>>>();
-  TANDEM_ASSIGN_OR_RETURN(std::byte * probed, memory.Locate(probe.segment_id(), probe.offset(), bytes, pins.get()));
+  std::vector<std::byte*> targets;
+  for (const v1::ProbeTarget& target : probe.targets()) {
+    TANDEM_ASSIGN_OR_RETURN(std::byte * at, memory.Locate(target.segment_id(), target.offset(), bytes, pins.get()));
+    targets.push_back(at);
+  }
   std::byte* staging = nullptr;
   if (!probe.check()) {
     TANDEM_ASSIGN_OR_RETURN(staging,
@@ -79,24 +109,13 @@ Status RunProbe(const v1::Probe& probe, Backend* backend, const MemoryTable& mem
   dead->Add([lane, event, buffer, pins](Backend* alive) {
     if (alive != nullptr) (void)alive->UnregisterHostMemory(buffer->memory());
   });
-  const uint64_t words = bytes / sizeof(uint64_t);
-  CopyArgs copy;
-  if (probe.check()) {
-    copy = {.src = WordsAt(probed, bytes), .dst = WordsAt(buffer->memory(), bytes), .copy_engine = probe.copy_engine()};
-    TANDEM_RETURN_IF_ERROR(lane->Copy(copy));
-  } else {
-    for (uint64_t i = 0; i < words; ++i) buffer->words()[i] = ProbeWord(probe.seed(), i);
-    copy = {.src = WordsAt(buffer->memory(), bytes), .dst = WordsAt(staging, bytes), .copy_engine = true};
-    TANDEM_RETURN_IF_ERROR(lane->Copy(copy));
-    copy = {.src = WordsAt(staging, bytes), .dst = WordsAt(probed, bytes), .copy_engine = probe.copy_engine()};
-    TANDEM_RETURN_IF_ERROR(lane->Copy(copy));
-  }
-  TANDEM_RETURN_IF_ERROR(lane->Record(event.get()));
-  TANDEM_RETURN_IF_ERROR(Await(*event));
-  for (uint64_t i = 0; probe.check() && i < words; ++i) {
-    if (buffer->words()[i] != ProbeWord(probe.seed(), i)) {
-      return Status(Code::kDataLoss, "word " + std::to_string(i) + " of " + std::to_string(words) +
-                                         " differs from what was written");
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const uint64_t seed = probe.targets(static_cast<int>(i)).seed();
+    Status status = probe.check() ? Check(targets[i], seed, bytes, probe.copy_engine(), *lane, event.get(), *buffer)
+                                  : Write(targets[i], staging, seed, bytes, probe.copy_engine(), *lane, event.get(),
+                                          *buffer);
+    if (!status.ok()) {
+      return status.WithDetail({.reason = "PROBE_FAILED", .who = {}, .field = std::to_string(i)});
     }
   }
   return Status::Ok();

@@ -1,8 +1,12 @@
 #include "daemon/main/pair_probe.h"
 
+#include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <mutex>
 #include <sstream>
+#include <thread>
 
 #include "tandem/engine/v1/engine.pb.h"
 
@@ -26,10 +30,12 @@ class Prober {
 
   Result<std::vector<PairFailure>> Run() {
     Status status = Share();
-    for (int from = 0; status.ok() && from < topology_.size(); ++from) {
-      for (int to = 0; status.ok() && to < topology_.size(); ++to) {
-        if (from != to && Usable(from, to)) status = ProbePair(from, to);
-      }
+    for (bool copy_engine : {true, false}) {
+      const std::string by = copy_engine ? " by copy engine: " : " by kernel: ";
+      // All engines at once: so links carry traffic both ways, as they do later.
+      if (status.ok()) status = Phase("writing" + by, false, true, copy_engine);
+      if (status.ok()) status = Phase("checking what was written" + by, true, false, copy_engine);
+      if (status.ok()) status = Phase("reading back" + by, true, true, copy_engine);
     }
     Remove();
     if (!status.ok()) return status;
@@ -37,88 +43,123 @@ class Prober {
   }
 
  private:
+  // Data from `from`'s engine in `to`'s segment.
+  struct Pair {
+    int from, to;
+    bool operator==(const Pair&) const = default;
+  };
+
   bool Usable(int a, int b) const { return topology_.p2p[a][b] && topology_.p2p[b][a]; }
 
-  void Fail(int from, int to, const std::string& reason) {
-    failures_.push_back({topology_.gpus[static_cast<size_t>(from)].uuid, topology_.gpus[static_cast<size_t>(to)].uuid,
-                         reason});
+  // `work(gpu)` for each GPU, side by side: the first error of an engine that is not there.
+  Status ForEachGpu(const std::function<Status(int)>& work) {
+    std::vector<Status> outcomes(static_cast<size_t>(topology_.size()));
+    std::vector<std::thread> threads;
+    for (int gpu = 0; gpu < topology_.size(); ++gpu) {
+      threads.emplace_back([&, gpu] { outcomes[static_cast<size_t>(gpu)] = work(gpu); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const Status& outcome : outcomes) TANDEM_RETURN_IF_ERROR(outcome);
+    return Status::Ok();
+  }
+
+  void Fail(const Pair& pair, const std::string& reason) {
+    std::lock_guard lock(mutex_);
+    std::erase(pairs_, pair);
+    failures_.push_back({topology_.gpus[static_cast<size_t>(pair.from)].uuid,
+                         topology_.gpus[static_cast<size_t>(pair.to)].uuid, reason});
+  }
+
+  std::vector<Pair> PairsOf(int gpu, bool as_writer) {
+    std::lock_guard lock(mutex_);
+    std::vector<Pair> pairs;
+    for (const Pair& pair : pairs_) {
+      if ((as_writer ? pair.from : pair.to) == gpu) pairs.push_back(pair);
+    }
+    return pairs;
   }
 
   // A segment on each GPU, mapped by all that can.
   Status Share() {
-    for (int gpu = 0; gpu < topology_.size(); ++gpu) {
-      TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, engines_.AllocateSegment(gpu, SegmentId(gpu), kSegmentBytes));
-      holders_.push_back({gpu, gpu});
-      for (int peer = 0; peer < topology_.size(); ++peer) {
-        if (peer == gpu || !Usable(gpu, peer)) continue;
+    fds_.resize(static_cast<size_t>(topology_.size()));
+    TANDEM_RETURN_IF_ERROR(ForEachGpu([this](int gpu) -> Status {
+      TANDEM_ASSIGN_OR_RETURN(fds_[static_cast<size_t>(gpu)],
+                              engines_.AllocateSegment(gpu, SegmentId(gpu), kSegmentBytes));
+      std::lock_guard lock(mutex_);
+      held_.push_back({gpu, gpu});
+      return Status::Ok();
+    }));
+    return ForEachGpu([this](int gpu) -> Status {
+      for (int owner = 0; owner < topology_.size(); ++owner) {
+        if (owner == gpu || !Usable(gpu, owner)) continue;
         Command command;
-        command.mutable_add_segment()->set_segment_id(SegmentId(gpu));
+        command.mutable_add_segment()->set_segment_id(SegmentId(owner));
         command.mutable_add_segment()->set_bytes(kSegmentBytes);
-        Status mapped = engines_.Call(peer, std::move(command), {fd.get()});
+        Status mapped = engines_.Call(gpu, std::move(command), {fds_[static_cast<size_t>(owner)].get()});
         if (mapped.code() == Code::kUnavailable) return mapped;
-        if (mapped.ok()) {
-          holders_.push_back({gpu, peer});
-        } else {
-          Fail(peer, gpu, "its memory cannot be mapped: " + mapped.message());
+        if (!mapped.ok()) {
+          Fail({gpu, owner}, "its memory cannot be mapped: " + mapped.message());
+          continue;
         }
+        std::lock_guard lock(mutex_);
+        held_.push_back({gpu, owner});
+        pairs_.push_back({gpu, owner});
       }
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
   void Remove() {
-    for (const auto& [owner, holder] : holders_) {
-      Command command;
-      command.mutable_remove_segment()->set_segment_id(SegmentId(owner));
-      // An engine that has ended has let go of it.
-      (void)engines_.Call(holder, std::move(command));
-    }
+    (void)ForEachGpu([this](int gpu) {
+      for (const Pair& held : held_) {
+        if (held.from != gpu) continue;
+        Command command;
+        command.mutable_remove_segment()->set_segment_id(SegmentId(held.to));
+        // An engine that has ended has let go of it.
+        (void)engines_.Call(gpu, std::move(command));
+      }
+      return Status::Ok();
+    });
   }
 
-  bool Holds(int owner, int holder) const {
-    for (const auto& [of, by] : holders_) {
-      if (of == owner && by == holder) return true;
-    }
-    return false;
+  static uint64_t SeedOf(const Pair& pair, bool copy_engine) {
+    return static_cast<uint64_t>((pair.from * kMaxGpus + pair.to) * 2 + copy_engine + 1) * 0x9e3779b97f4a7c15;
   }
 
-  Status ProbePair(int from, int to) {
-    if (!Holds(to, from)) return Status::Ok();  // has failed already
-    for (bool copy_engine : {true, false}) {
-      const uint64_t seed = ++seed_ * 0x9e3779b97f4a7c15;
-      const std::string by = copy_engine ? " by copy engine: " : " by kernel: ";
-      struct Step {
-        int gpu;
-        bool check;
-        const char* what;
-      };
-      for (const Step& step : {Step{from, false, "writing"}, Step{to, true, "checking what was written"},
-                               Step{from, true, "reading back"}}) {
+  Status Phase(const std::string& what, bool check, bool as_writer, bool copy_engine) {
+    return ForEachGpu([&](int gpu) -> Status {
+      // A target that fails ends the command: the others are asked for again.
+      for (std::vector<Pair> pairs = PairsOf(gpu, as_writer); !pairs.empty(); pairs = PairsOf(gpu, as_writer)) {
         Command command;
         engine::v1::Probe& probe = *command.mutable_probe();
-        probe.set_segment_id(SegmentId(to));
-        probe.set_offset(RegionOf(from));
-        probe.set_bytes(kProbeBytes);
-        probe.set_seed(seed);
-        probe.set_check(step.check);
-        probe.set_copy_engine(copy_engine);
-        probe.set_staging_segment(SegmentId(from));
-        Status status = engines_.Call(step.gpu, std::move(command));
-        if (status.code() == Code::kUnavailable) return status;
-        if (!status.ok()) {
-          Fail(from, to, step.what + by + status.message());
-          return Status::Ok();
+        for (const Pair& pair : pairs) {
+          engine::v1::ProbeTarget* target = probe.add_targets();
+          target->set_segment_id(SegmentId(pair.to));
+          target->set_offset(RegionOf(pair.from));
+          target->set_seed(SeedOf(pair, copy_engine));
         }
+        probe.set_bytes(kProbeBytes);
+        probe.set_check(check);
+        probe.set_copy_engine(copy_engine);
+        probe.set_staging_segment(SegmentId(gpu));
+        Status status = engines_.Call(gpu, std::move(command));
+        if (status.ok() || status.code() == Code::kUnavailable) return status;
+        size_t failed = 0;
+        const std::string& index = status.detail().field;
+        std::from_chars(index.data(), index.data() + index.size(), failed);
+        Fail(pairs[failed < pairs.size() ? failed : 0], what + status.message());
       }
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
   Engines& engines_;
   const Topology& topology_;
-  std::vector<std::pair<int, int>> holders_;  // {owner of a segment, who has mapped it}
+  std::vector<UniqueFd> fds_;  // by GPU
+  std::mutex mutex_;
+  std::vector<Pair> held_;     // {holder, owner} of mapped segments
+  std::vector<Pair> pairs_;    // that have not failed
   std::vector<PairFailure> failures_;
-  uint64_t seed_ = 0;
 };
 
 std::string Identity(const std::string& boot_id, const Topology& topology) {

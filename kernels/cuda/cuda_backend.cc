@@ -64,9 +64,13 @@ class CudaBackend : public Backend {
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation, VmmAllocation::Import(device_, fd, bytes));
     return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation), words_));
   }
-  Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) override { return MapSegment(fd, bytes); }
+  Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) override {
+    const uint64_t all = bytes;
+    return ImportChunks({&fd, 1}, {&all, 1});
+  }
   Result<std::unique_ptr<Segment>> ImportChunks(std::span<const int> fds, std::span<const uint64_t> bytes) override {
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation, VmmAllocation::ImportChunks(device_, fds, bytes));
+    TANDEM_RETURN_IF_ERROR(allocation.CheckOwnDevice());
     return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation), words_));
   }
   Result<std::unique_ptr<Segment>> ImportIpc(std::string_view handle, uint64_t offset, size_t bytes) override {
@@ -101,7 +105,7 @@ class CudaBackend : public Backend {
   Status StoreWord(Word* word, uint64_t value) override { return words_->Store(word, value); }
   Status FillWords(Word* words, uint64_t value, size_t count) override { return words_->Fill(words, value, count); }
 
-  Result<uint64_t> LoadWord(const Word*) override { return Unimplemented("the word may lie in device memory"); }
+  Result<uint64_t> LoadWord(const Word* word) override { return words_->Load(word); }
 
   Status ClearMemory(std::byte* data, size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(device_->Enter());

@@ -142,15 +142,29 @@ Result<VmmAllocation> VmmAllocation::ImportChunks(std::shared_ptr<CudaDevice> de
   return allocation;
 }
 
+Status VmmAllocation::CheckOwnDevice() const {
+  for (const Chunk& chunk : chunks_) {
+    TANDEM_ASSIGN_OR_RETURN(CUmemAllocationProp properties,
+                            device_->driver().MemGetAllocationProperties(chunk.handle));
+    // A GPU that this process does not see has no ordinal here.
+    if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        properties.location.id != device_->AllocationProperties().location.id) {
+      return InvalidArgument("the memory lies on another GPU than the one that it is registered for");
+    }
+  }
+  return Status::Ok();
+}
+
 Status VmmAllocation::Map() {
   CudaDriver& driver = device_->driver();
   TANDEM_ASSIGN_OR_RETURN(address_, driver.MemAddressReserve(bytes_, device_->granularity()));
   CUdeviceptr at = address_;
   for (Chunk& chunk : chunks_) {
     Status mapped = driver.MemMap(at, chunk.bytes, chunk.handle);
-    if (mapped.code() == Code::kInvalidArgument) {
-      return mapped.WithContext("the memory behind the descriptor has not the " + std::to_string(chunk.bytes) +
-                                " bytes that were named");
+    // What the driver answers to a size that is not the allocation's.
+    if (mapped.code() == Code::kInvalidArgument || mapped.code() == Code::kUnimplemented) {
+      return InvalidArgument("the memory behind the descriptor has not the " + std::to_string(chunk.bytes) +
+                             " bytes that were named: " + mapped.message());
     }
     TANDEM_RETURN_IF_ERROR(mapped);
     chunk.mapped = true;

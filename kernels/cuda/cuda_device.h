@@ -77,6 +77,8 @@ class VmmAllocation {
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
   size_t bytes() const { return bytes_; }
+  // INVALID_ARGUMENT unless all of it is memory of `device` itself.
+  Status CheckOwnDevice() const;
   // A descriptor of memory that was created here; other processes can import it, and it keeps the memory alive.
   Result<UniqueFd> Export() const;
 

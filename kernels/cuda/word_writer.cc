@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kStagedWords = 4096;
-constexpr size_t kStagingBytes = kStagedWords * sizeof(uint64_t);
+// Words to fill from, and a page for the word that is read.
+constexpr size_t kStagingBytes = kStagedWords * sizeof(uint64_t) + kPageBytes;
 // Streams share hardware queues with streams of their own priority only. Lanes have 0 and 1, the device's service stream
 // the lowest: this one is alone with its priority, so that however many streams libraries make, no waiting lane ever
 // stands before it in a queue.
@@ -77,6 +78,17 @@ Status WordWriter::Store(Word* word, uint64_t value) {
   }
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   return device_->driver().StreamWriteValue64(stream_, reinterpret_cast<CUdeviceptr>(word), value);
+}
+
+Result<uint64_t> WordWriter::Load(const Word* word) {
+  std::lock_guard lock(mutex_);
+  if (OnHost(word)) return word->load(std::memory_order_acquire);
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  uint64_t* copy = staging_ + kStagedWords;
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemcpyAsync(reinterpret_cast<CUdeviceptr>(copy),
+                                                       reinterpret_cast<CUdeviceptr>(word), sizeof(*copy), stream_));
+  TANDEM_RETURN_IF_ERROR(device_->driver().StreamSynchronize(stream_));
+  return *copy;
 }
 
 Status WordWriter::Drain() {

@@ -1,6 +1,6 @@
 // File: word_writer.h
 //
-// `WordWriter`: words that the CPU writes for a GPU, wherever they lie. Registered host memory is stored to directly;
+// `WordWriter`: words that the CPU writes and reads for a GPU, wherever they lie. Registered host memory is stored to directly;
 // device memory is written by a stream of the writer's own, on which nothing ever waits, so that a write passes lanes that
 // do wait.
 //
@@ -30,6 +30,8 @@ class WordWriter {
   // See Backend::StoreWord and FillWords. A write to device memory has been enqueued on return, in the order of calls.
   Status Store(Word* word, uint64_t value);
   Status Fill(Word* words, uint64_t value, size_t count);
+  // See Backend::LoadWord. Of device memory: after all writes that were enqueued before.
+  Result<uint64_t> Load(const Word* word);
   // Waits until all that has been enqueued is written: before memory that may hold such words is unmapped.
   Status Drain();
 

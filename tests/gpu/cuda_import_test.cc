@@ -101,7 +101,7 @@ void OwnIpcMemory(int socket) {
   ::pause();
 }
 
-void UseIpcMemory(int socket, pid_t owner) {
+void UseIpcMemory(int socket, pid_t owner, bool) {
   auto made = MakeCudaBackend({});
   MUST(made.ok());
   Backend& backend = **made;
@@ -122,11 +122,6 @@ void UseIpcMemory(int socket, pid_t owner) {
   Say("no handle", garbage);
   MUST(!garbage.ok());
   MUST(backend.ImportIpc("short", 0, 1).status().code() == Code::kInvalidArgument);
-  CUdevice ordinal = -7;
-  auto* driver = *cuda::LoadCudaDriver();
-  Status asked = driver->PointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                             reinterpret_cast<CUdeviceptr>((*all)->data()));
-  std::fprintf(stderr, "device ordinal of the import: %d (%s)\n", ordinal, asked.ToString().c_str());
   all->reset();
   MUST(Holds(**part, 4096));
   ::kill(owner, SIGKILL);
@@ -159,7 +154,7 @@ void OwnChunks(int socket) {
   ::pause();
 }
 
-void UseChunks(int socket, pid_t owner) {
+void UseChunks(int socket, pid_t owner, bool own_gpu) {
   auto made = MakeCudaBackend({});
   MUST(made.ok());
   Backend& backend = **made;
@@ -170,16 +165,15 @@ void UseChunks(int socket, pid_t owner) {
   const std::vector<uint64_t> bytes(kChunks, kChunk);
   auto whole = backend.ImportChunks(raw, bytes);
   Say("chunks", whole.status());
+  if (!own_gpu) {
+    MUST(whole.status().code() == Code::kInvalidArgument);  // to be registered with its own GPU's engine
+    auto segment = backend.MapSegment(raw[1], kChunk);      // a peer's segment is another matter
+    MUST(segment.ok() && Holds(**segment, kChunk));
+    return;
+  }
   MUST(whole.ok() && Holds(**whole, 0));
   auto last_two = backend.ImportChunks(std::span(raw).subspan(1), std::span(bytes).subspan(1));
   MUST(last_two.ok() && Holds(**last_two, kChunk));
-  auto* driver = *cuda::LoadCudaDriver();
-  auto imported = driver->MemImportFromFd(raw[0]);
-  MUST(imported.ok());
-  auto properties = driver->MemGetAllocationProperties(*imported);
-  Say("properties", properties.status());
-  if (properties.ok()) std::fprintf(stderr, "location %d %d\n", properties->location.type, properties->location.id);
-  MUST(driver->MemRelease(*imported).ok());
   std::vector<uint64_t> longer = bytes;
   longer[1] = 2 * kChunk;
   Status truncated = backend.ImportChunks(raw, longer).status();
@@ -200,7 +194,7 @@ void UseChunks(int socket, pid_t owner) {
 
 class CudaImportTest : public testing::TestWithParam<bool> {
  protected:
-  void Run(const std::function<void(int)>& own, const std::function<void(int, pid_t)>& use) {
+  void Run(const std::function<void(int)>& own, const std::function<void(int, pid_t, bool)>& use) {
     const bool other_gpu = GetParam();
     if (Gpus() < (other_gpu ? 2 : 1)) GTEST_SKIP() << "needs " << (other_gpu ? 2 : 1) << " GPUs";
     auto sockets = SeqpacketPair();
@@ -208,7 +202,7 @@ class CudaImportTest : public testing::TestWithParam<bool> {
     pid_t owner = Child(0, [&] { own(sockets->first.get()); });
     pid_t user = Child(other_gpu ? 1 : 0, [&] {
       sockets->first.Reset();
-      use(sockets->second.get(), owner);
+      use(sockets->second.get(), owner, !other_gpu);
     });
     sockets->first.Reset();
     EXPECT_EQ(ExitOf(user), 0);

@@ -78,6 +78,7 @@ TEST_F(CudaWordsTest, WritesOfTheCpuPassAllWaitingLanes) {
   for (const auto& event : events_) EXPECT_FALSE(event->Done());
   EXPECT_TRUE(backend_->StoreWord(DeviceWord(0), 4).ok());
   EXPECT_EQ(Read(0, 1)[0], 4u);
+  EXPECT_EQ(*backend_->LoadWord(DeviceWord(0)), 4u);
   EXPECT_FALSE(events_[0]->Done());
   for (size_t i = 0; i < lanes_.size(); ++i) {
     auto begin = Clock::now();

@@ -47,10 +47,13 @@ class EngineMemoryTest : public testing::Test {
 
 v1::Probe MakeProbe(bool check, bool copy_engine) {
   v1::Probe probe;
-  probe.set_segment_id(2);
-  probe.set_offset(8192);
+  for (uint64_t offset : {uint64_t{1} << 20, uint64_t{8192}}) {
+    v1::ProbeTarget* target = probe.add_targets();
+    target->set_segment_id(2);
+    target->set_offset(offset);
+    target->set_seed(offset + 77);
+  }
   probe.set_bytes(65536);
-  probe.set_seed(77);
   probe.set_check(check);
   probe.set_copy_engine(copy_engine);
   probe.set_staging_segment(1);
@@ -61,7 +64,7 @@ TEST_F(EngineMemoryTest, AProbeFindsOneWrongBit) {
   Mapping own = AddSegment(1), peer = AddSegment(2);
   for (bool copy_engine : {true, false}) {
     ASSERT_TRUE(RunProbe(MakeProbe(false, copy_engine), backend_.get(), *memory_, dead_.get()).ok());
-    EXPECT_EQ(*peer.As<uint64_t>(8192 + 8 * 100), ProbeWord(77, 100));
+    EXPECT_EQ(*peer.As<uint64_t>(8192 + 8 * 100), ProbeWord(8192 + 77, 100));
     EXPECT_EQ(*peer.As<uint64_t>(8192 - 8), 0u);
     EXPECT_EQ(*peer.As<uint64_t>(8192 + 65536), 0u);
     EXPECT_TRUE(RunProbe(MakeProbe(true, copy_engine), backend_.get(), *memory_, dead_.get()).ok());
@@ -69,6 +72,7 @@ TEST_F(EngineMemoryTest, AProbeFindsOneWrongBit) {
     Status found = RunProbe(MakeProbe(true, copy_engine), backend_.get(), *memory_, dead_.get());
     EXPECT_EQ(found.code(), Code::kDataLoss);
     EXPECT_THAT(found.message(), HasSubstr("word 4321 of 8192"));
+    EXPECT_EQ(found.detail().field, "1");
   }
   EXPECT_FALSE(dead_->empty());
 }
@@ -76,7 +80,7 @@ TEST_F(EngineMemoryTest, AProbeFindsOneWrongBit) {
 TEST_F(EngineMemoryTest, AProbeStaysInItsSegment) {
   Mapping own = AddSegment(1), peer = AddSegment(2);
   v1::Probe probe = MakeProbe(true, true);
-  probe.set_offset(kSegment - 4096);
+  probe.mutable_targets(1)->set_offset(kSegment - 4096);
   EXPECT_EQ(RunProbe(probe, backend_.get(), *memory_, dead_.get()).code(), Code::kOutOfRange);
   probe = MakeProbe(false, true);
   probe.set_staging_segment(9);

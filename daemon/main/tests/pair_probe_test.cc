@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <set>
 
 #include "common/shared_memory.h"
@@ -27,12 +28,14 @@ class FakeEngines : public Engines {
   EngineStatus StatusOf(int) const override { return {}; }
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int) override { return Unimplemented("no queue"); }
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t id, uint64_t bytes) override {
+    std::lock_guard lock(mutex_);
     if (gpu == down) return Unavailable("the engine is down");
     owner_[id] = gpu;
     mapped.insert({id, gpu});
     return CreateSealedMemfd("segment", bytes);
   }
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
+    std::lock_guard lock(mutex_);
     if (command.has_add_segment()) {
       EXPECT_EQ(fds.size(), 1u);
       int owner = owner_.at(command.add_segment().segment_id());
@@ -44,19 +47,11 @@ class FakeEngines : public Engines {
       EXPECT_EQ(mapped.erase({command.remove_segment().segment_id(), gpu}), 1u);
       return Status::Ok();
     }
-    const engine::v1::Probe& probe = command.probe();
-    EXPECT_TRUE(mapped.contains({probe.segment_id(), gpu}));
-    int owner = owner_.at(probe.segment_id());
-    auto where = std::pair(probe.segment_id(), probe.offset());
-    bool by = probe.copy_engine();
-    if (!probe.check()) {
-      ++writes;
-      EXPECT_TRUE(mapped.contains({probe.staging_segment(), gpu}));
-      memory_[where] = probe.seed() + (corrupt.contains({gpu, owner, by}) ? 1 : 0);
-      return Status::Ok();
+    for (int i = 0; i < command.probe().targets_size(); ++i) {
+      Status status = ProbeOne(gpu, command.probe(), command.probe().targets(i));
+      if (!status.ok()) return status.WithDetail({.reason = {}, .who = {}, .field = std::to_string(i)});
     }
-    if (gpu != owner && corrupt_reads.contains({gpu, owner, by})) return Status(Code::kDataLoss, "word 3 differs");
-    return memory_[where] == probe.seed() ? Status::Ok() : Status(Code::kDataLoss, "word 0 differs");
+    return Status::Ok();
   }
 
   int down = -1;
@@ -67,7 +62,23 @@ class FakeEngines : public Engines {
   int writes = 0;
 
  private:
+  Status ProbeOne(int gpu, const engine::v1::Probe& probe, const engine::v1::ProbeTarget& target) {
+    EXPECT_TRUE(mapped.contains({target.segment_id(), gpu}));
+    int owner = owner_.at(target.segment_id());
+    auto where = std::pair(target.segment_id(), target.offset());
+    bool by = probe.copy_engine();
+    if (!probe.check()) {
+      ++writes;
+      EXPECT_TRUE(mapped.contains({probe.staging_segment(), gpu}));
+      memory_[where] = target.seed() + (corrupt.contains({gpu, owner, by}) ? 1 : 0);
+      return Status::Ok();
+    }
+    if (gpu != owner && corrupt_reads.contains({gpu, owner, by})) return Status(Code::kDataLoss, "word 3 differs");
+    return memory_[where] == target.seed() ? Status::Ok() : Status(Code::kDataLoss, "word 0 differs");
+  }
+
   int gpus_;
+  std::mutex mutex_;
   std::map<uint64_t, int> owner_;
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> memory_;
 };
@@ -101,6 +112,14 @@ TEST(PairProbeTest, ALinkThatCorruptsOneWayIsFoundAndItsPairDropped) {
       EXPECT_THAT(engines.mapped, IsEmpty());
     }
   }
+}
+
+TEST(PairProbeTest, OneFailureHidesNoOther) {
+  FakeEngines engines(4);
+  engines.corrupt = {{0, 1, true}, {0, 3, true}, {0, 2, false}, {3, 2, true}};
+  Result<std::vector<PairFailure>> failures = ProbePairs(engines, EmulatedTopology(4));
+  ASSERT_TRUE(failures.ok());
+  EXPECT_EQ(failures->size(), 4u);
 }
 
 TEST(PairProbeTest, MemoryThatCannotBeMappedIsAFailedPair) {
