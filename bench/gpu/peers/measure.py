@@ -2,6 +2,7 @@
 
 import random
 import time
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -171,6 +172,7 @@ class Bench:
                 self.time(prepared, count)
         except Exception as failure:
             problem = f"{type(failure).__name__}: {str(failure)[:400]}"
+            self.log(traceback.format_exc(limit=4))
         problems = [text for text in self.gather(problem) if text]
         if not problems:
             return (arm, prepared, error), None
