@@ -58,7 +58,7 @@ std::string WhyNotNative(const Problem& problem) {
   if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
   const bool float8 = IsFloat8(a.dtype);
-  if (a.dtype != DType::kBf16 && a.dtype != DType::kF16 && a.dtype != DType::kF8E4M3) {
+  if (a.dtype != DType::kBf16 && a.dtype != DType::kF8E4M3) {
     return Text("no kernel for ", DTypeName(a.dtype));
   }
   if (float8 && !request.fast_accumulation) return "its float8 kernel accumulates fast only";

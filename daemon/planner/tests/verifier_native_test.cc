@@ -69,8 +69,8 @@ TEST_P(Native, GathersForSeveralBs) {
 
 TEST_P(Native, ReturnsTheGatheredA) {
   for (bool symmetric : {false, true}) {
-    OpRequest r = Gather(DType::kF16, 2, 8, 8);
-    r.operands.push_back(Make(Role::kGatheredA, DType::kF16, {2 * GetParam(), 8}, symmetric));
+    OpRequest r = Gather(DType::kBf16, 2, 8, 8);
+    r.operands.push_back(Make(Role::kGatheredA, DType::kBf16, {2 * GetParam(), 8}, symmetric));
     Check(r, {0, 1, 2}, &error_);
     EXPECT_EQ(error_, "") << symmetric;
   }
@@ -118,6 +118,7 @@ TEST_P(Native, RefusesWithItsReason) {
   b_pitch.operands[2].spec.strides = {16, 1};
   for (const Refusal& refusal : {Refusal{Gather(DType::kBf16, 4, 12, 8), "K is no multiple of 16 bytes"},
                                  Refusal{Gather(DType::kF32, 4, 16, 8), "no kernel for f32"},
+                                 Refusal{Gather(DType::kF16, 4, 16, 8), "no kernel for f16"},
                                  Refusal{Gather(DType::kF8E4M3, 4, 16, 8), "float8 needs contiguous columns of B"},
                                  Refusal{strided, "A's rows are not contiguous"}, Refusal{along_k, "the dimension must be the first"},
                                  Refusal{exact, "partial sums travel in another type"},
