@@ -137,6 +137,14 @@ std::string PlanText(const admin::v1::PlanEntry& plan) {
     for (const auto& r : info.refused()) table.Add({Name(r.algorithm()), Micros(r.predicted_us()), r.reason()});
     text += "\n" + table.Text();
   }
+  if (plan.stats().steps_size() != 0) {
+    Table table({">rank", ">step", ">lane", "name", ">mean", ">max", ">samples"});
+    for (const auto& s : plan.stats().steps()) {
+      table.Add({std::to_string(s.rank()), std::to_string(s.step()), std::to_string(s.lane()), s.name(),
+                 Micros(s.mean_us()), Micros(s.max_us()), std::to_string(s.samples())});
+    }
+    text += "\n" + table.Text();
+  }
   for (int rank = 0; rank < plan.programs_size(); ++rank) {
     text += "\nprogram of rank " + std::to_string(rank) + "\n" + plan.programs(rank);
   }

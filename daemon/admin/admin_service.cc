@@ -1,11 +1,13 @@
 #include "daemon/admin/admin_service.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "common/log.h"
 #include "daemon/observe/chrome_trace.h"
 #include "daemon/observe/plan_totals.h"
+#include "daemon/observe/step_totals.h"
 #include "daemon/topology/topology_file.h"
 #include "tandem/engine/v1/engine.pb.h"
 #include "tandem/op_request.h"
@@ -36,6 +38,30 @@ void Fill(const PlanTotals& totals, admin::v1::PlanStats* stats) {
   stats->set_p99_us(totals.p99_us);
   stats->set_max_us(totals.max_us);
   stats->set_bytes_moved(totals.bytes_moved);
+}
+
+std::vector<std::vector<TraceRecord>> ReadAllTraces(std::span<const StatsArea> areas) {
+  std::vector<std::vector<TraceRecord>> records;
+  for (const StatsArea& area : areas) records.push_back(area.ReadTrace());
+  return records;
+}
+
+void FillSteps(const std::vector<StepTotals>& steps, const PlanSnapshot& plan, admin::v1::PlanStats* stats) {
+  for (const StepTotals& totals : steps) {
+    auto at = std::find(plan.gpus.begin(), plan.gpus.end(), totals.gpu);
+    if (at == plan.gpus.end()) continue;
+    const auto rank = static_cast<size_t>(at - plan.gpus.begin());
+    admin::v1::StepStats* step = stats->add_steps();
+    step->set_rank(static_cast<int>(rank));
+    step->set_step(static_cast<uint32_t>(totals.step));
+    step->set_lane(static_cast<uint32_t>(totals.lane));
+    if (rank < plan.steps.size() && static_cast<size_t>(totals.step) < plan.steps[rank].size()) {
+      step->set_name(plan.steps[rank][static_cast<size_t>(totals.step)]);
+    }
+    step->set_samples(totals.samples);
+    step->set_mean_us(totals.mean_us);
+    step->set_max_us(totals.max_us);
+  }
 }
 
 }  // namespace
@@ -150,6 +176,8 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
     if (!known) return ToGrpc(NotFound("there is no group " + std::to_string(request->group_id())));
   }
   auto totals = SumPlans(ReadAllPlans(sources_.stats));
+  std::map<uint64_t, std::vector<StepTotals>> steps;
+  if (request->programs()) steps = SumSteps(ReadAllTraces(sources_.stats));
   for (PlanSnapshot& plan : plans) {
     auto* out = reply->add_plans();
     if (!out->mutable_info()->ParseFromString(plan.info)) {
@@ -158,6 +186,7 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
     out->set_group_name(plan.group_name);
     for (auto& program : plan.programs) out->add_programs(std::move(program));
     Fill(totals[plan.plan_id], out->mutable_stats());
+    FillSteps(steps[plan.plan_id], plan, out->mutable_stats());
   }
   return grpc::Status::OK;
 }
@@ -235,16 +264,18 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
 grpc::Status AdminService::GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
                                     admin::v1::GetTraceReply* reply) {
   std::map<uint64_t, TracePlan> plans;
-  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans(0, 0, false)) {
+  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans(0, 0, true)) {
     v1::PlanInfo info;
     if (!info.ParseFromString(plan.info)) continue;
-    plans[plan.plan_id] = {plan.group_name, info.summary(),
-                           std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm())))};
+    TracePlan& traced = plans[plan.plan_id];
+    traced = {plan.group_name, info.summary(), std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm()))), {}};
+    for (size_t rank = 0; rank < plan.steps.size(); ++rank) {
+      traced.steps[static_cast<size_t>(plan.gpus[rank])] = plan.steps[rank];
+    }
   }
-  std::vector<std::vector<TraceRecord>> records;
+  std::vector<std::vector<TraceRecord>> records = ReadAllTraces(sources_.stats);
   std::vector<std::string> names;
   for (size_t gpu = 0; gpu < sources_.stats.size(); ++gpu) {
-    records.push_back(sources_.stats[gpu].ReadTrace());
     names.push_back("GPU " + std::to_string(gpu) + " " + sources_.topology.gpus[gpu].uuid);
   }
   reply->set_chrome_trace_json(ChromeTrace(records, names, plans, request->last()));

@@ -206,6 +206,11 @@ std::vector<PlanSnapshot> Control::SnapshotPlans(uint64_t group_id, uint64_t pla
       if (!command.ParseFromString(text)) continue;
       Result<plan::RankProgram> program = plan::DecodeProgram(command.add_plan().program());
       snapshots[i].programs.push_back(program.ok() ? plan::ListProgram(*program) : program.status().ToString());
+      std::vector<std::string>& names = snapshots[i].steps.emplace_back();
+      if (!program.ok()) continue;
+      for (const plan::Step& step : program->steps) {
+        names.push_back(step.label.empty() ? std::string(plan::StepKindName(step)) : step.label);
+      }
     }
   }
   return snapshots;

@@ -88,6 +88,7 @@ struct PlanSnapshot {
   std::vector<int> gpus;          // by rank
   std::string info;               // a serialised tandem.v1.PlanInfo
   std::vector<std::string> programs;  // listings by rank, if asked for
+  std::vector<std::vector<std::string>> steps;  // with them, by rank: what each step is called
 };
 
 struct ChannelSnapshot {

@@ -27,7 +27,9 @@ uint64_t LaneRow(uint64_t plan, int lane) { return (plan << 8) | static_cast<uin
 
 json StepSlice(const TraceRecord& record, const TracePlan& plan, size_t gpu, uint64_t base) {
   const auto step = static_cast<size_t>(record.step);
-  std::string name = step < plan.steps.size() ? plan.steps[step] : "step " + std::to_string(record.step);
+  auto names = plan.steps.find(gpu);
+  std::string name = names != plan.steps.end() && step < names->second.size() ? names->second[step]
+                                                                              : "step " + std::to_string(record.step);
   json slice = Slice(name, "step", gpu, LaneRow(record.plan_id, record.lane), base, record.start_ns,
                      std::max(record.start_ns, record.end_ns));
   slice["args"] = {{"plan", record.plan_id}, {"launch", record.launch}, {"step", record.step}, {"lane", record.lane}};

@@ -20,7 +20,7 @@ struct TracePlan {
   std::string group_name;
   std::string summary;    // op, shapes, dtype
   std::string algorithm;
-  std::vector<std::string> steps;  // what each step is called; may be empty
+  std::map<size_t, std::vector<std::string>> steps = {};  // by GPU: what each step is called; may be empty
 };
 
 // `records[gpu]` is what ReadTrace of that GPU's area gave; `gpu_names[gpu]` labels its row. Only the `last` launches of
