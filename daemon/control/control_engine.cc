@@ -184,6 +184,21 @@ void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
 void Control::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
   {
     Lock lock(registry_->mutex);
+    if (failed.breaks_group()) {
+      // Every rank's engine finds out by itself: the first one's reason stands.
+      auto it = registry_->groups.find(failed.group_id());
+      if (it == registry_->groups.end() || it->second->state != GroupState::kReady ||
+          it->second->generation != failed.generation()) {
+        return;
+      }
+      const auto code = static_cast<Code>(failed.code());
+      const char* reason = code == Code::kDeadlineExceeded ? "LAUNCH_OVERDUE" : "LAUNCH_FAILED";
+      BreakGroupLocked(*it->second,
+                       Status(code, "group '" + it->second->name + "': " + failed.message(),
+                              {.reason = reason, .who = failed.who(), .field = {}}),
+                       -1);
+      return;
+    }
     ++registry_->launch_failures[failed.code()];
   }
   Log(LogSeverity::kWarning, "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) + " plan=" +

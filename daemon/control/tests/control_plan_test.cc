@@ -218,6 +218,41 @@ TEST_F(ControlPlanTest, LateRanksAreReportedToTheGroup) {
   EXPECT_THAT(event->status().message(), HasSubstr("not arrived: rank 1"));
 }
 
+TEST_F(ControlPlanTest, ALaunchThatCannotEndBreaksItsGroupForTheEnginesReason) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  engine::v1::LaunchFailed failed;
+  failed.set_group_id(group);
+  failed.set_plan_id(5);
+  failed.set_launch(3);
+  failed.set_code(static_cast<int>(Code::kDeadlineExceeded));
+  failed.set_message("launch 3 of plan 5 has run too long");
+  failed.set_breaks_group(true);
+  failed.set_who("rank 1");
+  failed.set_generation(99);
+  control->OnLaunchFailed(0, failed);  // of another generation: that one has ended
+  EXPECT_EQ(control->SnapshotGroups()[0].state, "ready");
+  failed.set_generation(1);
+  control->OnLaunchFailed(0, failed);
+  control->OnLaunchFailed(1, failed);
+  for (const SessionRef& session : sessions) {
+    const auto event = NextOfKind(session, v1::Event::GROUP_BROKEN);
+    ASSERT_TRUE(event.ok());
+    EXPECT_EQ(event->status().code(), static_cast<int>(Code::kDeadlineExceeded));
+    EXPECT_EQ(event->status().reason(), "LAUNCH_OVERDUE");
+    EXPECT_EQ(event->status().who(), "rank 1");
+    EXPECT_THAT(event->status().message(), HasSubstr("group 'tp': launch 3 of plan 5"));
+  }
+  for (int gpu : {0, 1}) {
+    ASSERT_TRUE(Eventually([&] { return engines->Look(gpu).broken.contains(group); }));
+    EXPECT_EQ(engines->Look(gpu).broken.at(group).code(), static_cast<int>(Code::kDeadlineExceeded));
+  }
+  EXPECT_EQ(control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status().code(),
+            Code::kDeadlineExceeded);
+  EXPECT_EQ(control->Snapshot().groups_broken_total, 1u);
+}
+
 TEST_F(ControlPlanTest, EvictEndsASessionAsADeathWould) {
   Start(2);
   const auto sessions = AttachAll(2);
