@@ -1,6 +1,5 @@
 #include "client/ctl/commands.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "client/ctl/json.h"
 #include "client/ctl/views.h"
 
 namespace tandem::ctl {
@@ -18,16 +18,8 @@ using admin::v1::AdminControl;
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-// The reply's fields by their names in admin.proto, all of them; 64-bit integers are strings, as Protobuf's JSON has it.
 Status PrintJson(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (auto status = google::protobuf::util::MessageToJsonString(message, &text, options); !status.ok()) {
-    return Internal("the reply cannot be written as JSON: " + std::string(status.message()));
-  }
+  TANDEM_ASSIGN_OR_RETURN(std::string text, MessageJson(message));
   Print(text);
   return Status::Ok();
 }
@@ -189,6 +181,18 @@ Status Evict(const Connection& connection, const CommandOptions& options) {
       return r.pids().empty() ? "no process to end on GPU " + options.gpu + "\n" : "ended:" + pids + "\n";
     }
     return "session " + std::to_string(options.id) + " has ended; its process has not\n";
+  });
+}
+
+Status Unfuse(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
+  admin::v1::UnfuseRequest request;
+  TANDEM_ASSIGN_OR_RETURN(std::string uuid, GpuUuid(connection, options.gpu));
+  request.set_gpu_uuid(uuid);
+  admin::v1::UnfuseReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Unfuse, request, &reply));
+  return Show(reply, options.json, [&](const admin::v1::UnfuseReply&) {
+    return "the engine of GPU " + options.gpu + " is being started (tandemctl stats)\n";
   });
 }
 

@@ -24,7 +24,7 @@ struct CommandOptions {
   uint64_t group_id = 0;       // plans
   uint32_t last = 0;           // trace
   bool force = false;          // evict
-  std::string gpu;             // evict: an index or a UUID; "": a session
+  std::string gpu;             // evict, unfuse: an index or a UUID; "": a session
   std::string output;          // trace; "" or "-": standard output
 };
 
@@ -43,5 +43,6 @@ Status WriteTrace(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if groups are left at the end.
 Status Drain(const Connection& connection, const CommandOptions& options);
 Status Evict(const Connection& connection, const CommandOptions& options);
+Status Unfuse(const Connection& connection, const CommandOptions& options);
 
 }  // namespace tandem::ctl

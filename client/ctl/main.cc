@@ -65,6 +65,8 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   whom->add_option("--gpu", line.options.gpu, "End the processes that keep this GPU's engine from starting: index or UUID");
   whom->require_option(1);
   evict->add_flag("--force", line.options.force, "With --gpu: also while the engine waits for nobody");
+  add("unfuse", "Start an engine again that is held down after a crash loop", Unfuse)
+      ->add_option("gpu", line.options.gpu, "Its GPU: index or UUID")->required();
 }
 
 void AddExplain(CLI::App& app, CommandLine& line) {

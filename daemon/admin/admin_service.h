@@ -79,6 +79,7 @@ class AdminControlService final : public admin::v1::AdminControl::Service {
                      admin::v1::DrainReply* reply) override;
   grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
                      admin::v1::EvictReply* reply) override;
+  grpc::Status Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request, admin::v1::UnfuseReply*) override;
 
  private:
   const AdminSources& sources_;

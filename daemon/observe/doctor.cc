@@ -99,7 +99,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
         break;
       case EngineState::kFused:
         findings.push_back({Severity::kFailure, "engine", name + " keeps ending and is held down" + last,
-                            "remove the cause (see the log), then restart tandemd"});
+                            "remove the cause (see the log), then tandemctl unfuse"});
         break;
     }
   }

@@ -69,6 +69,9 @@ class Engines {
   virtual Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) = 0;
   // What the ranks of a new communicator share, made by `gpu`'s engine.
   virtual Result<std::string> MakeUniqueId(int /*gpu*/) { return Unimplemented("these engines make no communicators"); }
+  // Starts an engine again that is held down after a crash loop, with an empty record of crashes. FAILED_PRECONDITION if it
+  // is not held down. Returns at once; the engine is ready later, or held down again.
+  virtual Status Unfuse(int /*gpu*/) { return Unimplemented("these engines are not supervised"); }
   // The engine's queue right now.
   virtual Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) = 0;
 };

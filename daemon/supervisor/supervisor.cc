@@ -90,9 +90,15 @@ void Supervisor::Stop() {
   keepers.clear();  // joins
 }
 
-void Supervisor::Unfuse(int gpu) {
+Status Supervisor::Unfuse(int gpu) {
   auto keepers = Keepers();
-  if (gpu >= 0 && gpu < static_cast<int>(keepers.size())) keepers[gpu]->Unfuse();
+  if (gpu < 0 || gpu >= static_cast<int>(keepers.size())) return NotFound("no engine " + std::to_string(gpu));
+  // Before that nobody would take the wish, and a later crash loop would find it.
+  if (keepers[gpu]->status().state != EngineState::kFused) {
+    return FailedPrecondition("the engine of GPU " + std::to_string(gpu) + " is not held down");
+  }
+  keepers[gpu]->Unfuse();
+  return Status::Ok();
 }
 
 milliseconds Supervisor::LongestTurn() const {

@@ -36,8 +36,6 @@ class Supervisor final : public Engines {
   Status AwaitReady(std::chrono::milliseconds deadline) const;
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();
-  // Starts a fused engine again.
-  void Unfuse(int gpu);
   // The longest time since one of the keepers went through its loop.
   std::chrono::milliseconds LongestTurn() const;
 
@@ -47,6 +45,7 @@ class Supervisor final : public Engines {
               std::chrono::milliseconds deadline) override;
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override;
   Result<std::string> MakeUniqueId(int gpu) override;
+  Status Unfuse(int gpu) override;
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) override;
 
  private:

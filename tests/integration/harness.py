@@ -154,14 +154,8 @@ class Daemon:
         return result
 
     def ctl_json(self, *arguments):
-        """tandemctl's answer. Protobuf's JSON has 64-bit integers as strings: they come back as numbers."""
-        def numbers(value):
-            if isinstance(value, dict):
-                return {key: numbers(entry) for key, entry in value.items()}
-            if isinstance(value, list):
-                return [numbers(entry) for entry in value]
-            return int(value) if isinstance(value, str) and value.isdigit() else value
-        return numbers(json.loads(self.ctl(*arguments, "--json").stdout))
+        """tandemctl's answer."""
+        return json.loads(self.ctl(*arguments, "--json").stdout)
 
     def engines(self):
         """What tandemd says of each engine, in the GPUs' order."""

@@ -80,6 +80,17 @@ class CrashLoop(TandemTest):
         doctor = self.daemon.ctl("doctor", check=False)
         self.assertIn("held down", doctor.stdout)
         self.assertEqual(doctor.returncode, 1)
+        self.assertIn("tandemctl unfuse", doctor.stdout)
+        self.assertEqual(self.daemon.ctl("unfuse", "7", check=False).returncode, 4)
+        other = self.daemon.ctl("unfuse", "1", check=False)
+        self.assertEqual(other.returncode, 1)
+        self.assertIn("is not held down", other.stderr)
+        self.daemon.ctl("unfuse", "0")
+        wait_until(lambda: state()[0] == "ready", 20)
+        # Its record is empty again: two more crashes are borne.
+        for _ in range(2):
+            self.daemon.kill_engine(0)
+            wait_until(lambda: state()[0] == "ready", 20)
 
 
 class DaemonFaults(unittest.TestCase):

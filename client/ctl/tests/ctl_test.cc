@@ -8,6 +8,7 @@
 #include <string>
 
 #include "client/ctl/explain.h"
+#include "client/ctl/json.h"
 #include "client/ctl/table.h"
 #include "client/ctl/views.h"
 #include "daemon/topology/topology_file.h"
@@ -138,11 +139,35 @@ TEST(ExplainTest, SizeAndTopologyDecideTheAlgorithm) {
   EXPECT_FALSE(json.contains("programs"));
 }
 
+TEST(JsonTest, IntegersAreNumbersWhereADoubleHoldsThem) {
+  admin::v1::ListPoolsReply reply;
+  admin::v1::Pool* pool = reply.add_pools();
+  pool->set_gpu_uuid("12345");  // a string that looks like a number stays one
+  pool->set_memory_bytes(uint64_t{1} << 53);
+  pool->set_used_bytes((uint64_t{1} << 53) + 1);
+  pool->set_registered_bytes(~uint64_t{0});
+  pool->add_segments()->set_bytes(uint64_t{2} << 20);
+  auto text = MessageJson(reply);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  auto json = nlohmann::json::parse(*text)["pools"][0];
+  EXPECT_EQ(json["gpu_uuid"], "12345");
+  EXPECT_EQ(json["memory_bytes"], uint64_t{1} << 53);
+  EXPECT_EQ(json["used_bytes"], "9007199254740993");
+  EXPECT_EQ(json["registered_bytes"], "18446744073709551615");
+  EXPECT_EQ(json["segments"][0]["bytes"], 2097152);
+  EXPECT_EQ(json["segments"][0]["group_id"], 0) << "fields without a value are present";
+  admin::v1::ListGroupsReply groups;
+  groups.add_groups()->add_members()->set_session_id(7);
+  json = nlohmann::json::parse(*MessageJson(groups));
+  EXPECT_EQ(json["groups"][0]["members"][0]["session_id"], 7);
+}
+
 TEST(ExitCodeTest, UsageFailureAndReach) {
   std::string text;
   EXPECT_EQ(RunCtl("", &text), 2);
   EXPECT_EQ(RunCtl("nonsense"), 2);
   EXPECT_EQ(RunCtl("evict"), 2);
+  EXPECT_EQ(RunCtl("unfuse"), 2);
   EXPECT_EQ(RunCtl("explain all_reduce --shape 4xx"), 2);
   EXPECT_EQ(RunCtl("explain no_such_op"), 2);
   EXPECT_EQ(RunCtl("explain all_reduce --topology /nonexistent.toml"), 4);

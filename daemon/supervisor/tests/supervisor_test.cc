@@ -206,7 +206,8 @@ TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
   EXPECT_EQ(call.code(), Code::kUnavailable);
   EXPECT_THAT(call.message(), HasSubstr("crash loop"));
   EXPECT_FALSE(supervisor_->AwaitReady(milliseconds(100)).ok());
-  supervisor_->Unfuse(0);
+  EXPECT_TRUE(supervisor_->Unfuse(0).ok());
+  EXPECT_EQ(supervisor_->Unfuse(7).code(), Code::kNotFound);
   for (int i = 0; i < 30000 && supervisor_->StatusOf(0).generation < 6; ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }
