@@ -11,19 +11,22 @@
 namespace tandem {
 
 Mapping::Mapping(Mapping&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), pid_(other.pid_) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this != &other) {
-    if (data_ != nullptr) ::munmap(data_, size_);
+    Unmap();
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
+    pid_ = other.pid_;
   }
   return *this;
 }
 
-Mapping::~Mapping() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+Mapping::~Mapping() { Unmap(); }
+
+void Mapping::Unmap() {
+  if (data_ != nullptr && pid_ == ::getpid()) ::munmap(data_, size_);
 }
 
 Result<Mapping> Mapping::Map(int fd, size_t offset, size_t bytes, bool writable) {
@@ -36,6 +39,7 @@ Result<Mapping> Mapping::Map(int fd, size_t offset, size_t bytes, bool writable)
   Mapping mapping;
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = bytes;
+  mapping.pid_ = ::getpid();
   return mapping;
 }
 

@@ -13,7 +13,8 @@
 
 namespace tandem {
 
-// One mapping of a file; unmaps when it ends. Move only.
+// One mapping of a file; unmaps when it ends, in the process that made it: a forked child, which has not got the pages, may
+// have something else at that address. Move only.
 class Mapping {
  public:
   Mapping() = default;
@@ -36,8 +37,11 @@ class Mapping {
   }
 
  private:
+  void Unmap();
+
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int pid_ = 0;  // of the process that has it
 };
 
 // Makes a zeroed memfd of `bytes` with seals shrink, grow and seal. `name` shows in /proc only.
