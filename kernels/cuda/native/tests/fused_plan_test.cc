@@ -1,0 +1,160 @@
+// From parts to the native kernel's work, without a GPU: addresses are made up and never read.
+#include "kernels/cuda/native/fused_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int64_t kRows = 200, kN = 512, kK = 128;
+
+std::byte* At(uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+DeviceView Dense(std::byte* data, DType type, std::vector<int64_t> extent) {
+  std::vector<int64_t> stride = ContiguousStrides(extent);
+  return {data, type, std::move(extent), std::move(stride)};
+}
+
+class FusedPlanTest : public testing::Test {
+ protected:
+  // Three ranks' all-gather→matmul on rank 1: its own shard, then 2's and 0's from slots in the order of arrival.
+  CollectiveArgs Gather() {
+    CollectiveArgs args;
+    args.epoch = 7;
+    for (int i = 0; i < 3; ++i) {
+      const int source = (1 + i) % 3;
+      FusedPart part;
+      part.matmul.b = Dense(At(0x9000000), DType::kBf16, {kK, kN});
+      part.matmul.a = Dense(i == 0 ? At(0x1000000) : At(0x2000000 + 0x100000 * static_cast<uintptr_t>(i)), DType::kBf16,
+                            {kRows, kK});
+      part.matmul.c = Dense(At(0x5000000) + source * kRows * kN * 2, DType::kBf16, {kRows, kN});
+      if (i > 0) part.waits = {&words_[static_cast<size_t>(source)]};
+      args.parts.push_back(part);
+    }
+    return args;
+  }
+  // Three ranks' matmul→reduce-scatter on rank 1: slices of 2 and 0, then the own one, summed.
+  CollectiveArgs Scatter() {
+    CollectiveArgs args;
+    for (int i = 0; i < 3; ++i) {
+      const int owner = (2 + i) % 3;
+      FusedPart part;
+      part.matmul.b = Dense(At(0x9000000), DType::kBf16, {kK, kN});
+      part.matmul.a = Dense(At(0x1000000) + owner * kRows * kK * 2, DType::kBf16, {kRows, kK});
+      part.matmul.c = Dense(At(0x5000000 + 0x100000 * static_cast<uintptr_t>(i)), DType::kBf16, {kRows, kN});
+      if (i < 2) {
+        part.done = &words_[static_cast<size_t>(owner)];
+      } else {
+        part.sums = true;
+        part.own = 1;
+        part.sum.dst = part.matmul.c;
+        // Slots lie in the order of arrival, not of ranks.
+        part.sum.sources = {Dense(At(0x7100000), DType::kBf16, {kRows, kN}), part.matmul.c,
+                            Dense(At(0x7000000), DType::kBf16, {kRows, kN})};
+        part.sum_waits = {&words_[4], &words_[5]};
+      }
+      args.parts.push_back(part);
+    }
+    return args;
+  }
+
+  std::array<Word, 8> words_{};
+};
+
+TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
+  auto fused = MakeFusedMatmul(Gather(), nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_EQ(fused->rows, kRows);
+  EXPECT_EQ(fused->k, kK);
+  EXPECT_EQ(fused->n, kN);
+  EXPECT_TRUE(fused->b_along_n);
+  EXPECT_EQ(fused->epoch, 7u);
+  EXPECT_EQ(fused->a[0].data, At(0x1000000));
+  EXPECT_EQ(fused->a[0].slices, 1);
+  EXPECT_EQ(fused->a[1].data, At(0x2100000));
+  EXPECT_EQ(fused->a[1].slices, 2);
+  EXPECT_EQ(fused->a[1].slice_pitch, 0x100000 / 2);
+  EXPECT_EQ(fused->out[0].slices, 3);
+  ASSERT_EQ(fused->pieces.size(), 3u);
+  EXPECT_EQ(fused->pieces[0].ready, nullptr);
+  EXPECT_EQ(fused->pieces[0].out_slice, 1);
+  EXPECT_EQ(fused->pieces[1].ready, reinterpret_cast<const uint64_t*>(&words_[2]));
+  EXPECT_EQ(fused->pieces[1].a_map, 1);
+  EXPECT_EQ(fused->pieces[1].a_slice, 0);
+  EXPECT_EQ(fused->pieces[1].out_slice, 2);
+  EXPECT_EQ(fused->pieces[2].a_slice, 1);
+  EXPECT_EQ(fused->pieces[2].out_slice, 0);
+  EXPECT_EQ(fused->pieces[2].first_slot, -1);
+}
+
+TEST_F(FusedPlanTest, ScatterAnnouncesSlicesAndSumsItsOwnInRankOrder) {
+  auto fused = MakeFusedMatmul(Scatter(), nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  ASSERT_EQ(fused->pieces.size(), 3u);
+  EXPECT_EQ(fused->pieces[0].done, reinterpret_cast<uint64_t*>(&words_[2]));
+  EXPECT_EQ(fused->pieces[0].out_map, 1);
+  EXPECT_EQ(fused->pieces[0].a_slice, 2);
+  EXPECT_EQ(fused->pieces[2].done, nullptr);
+  EXPECT_EQ(fused->pieces[2].out_map, 0);
+  EXPECT_EQ(fused->pieces[2].first_slot, 0);
+  EXPECT_EQ(fused->position, 1);
+  EXPECT_EQ(fused->slots.data, At(0x7000000));
+  EXPECT_EQ(fused->slot_of, (std::vector<int16_t>{1, 0}));
+  EXPECT_EQ(fused->arrived[0], reinterpret_cast<const uint64_t*>(&words_[4]));
+}
+
+TEST_F(FusedPlanTest, ScalesAndBiasGoWhereTheyBelong) {
+  CollectiveArgs args = Scatter();
+  for (FusedPart& part : args.parts) {
+    part.matmul.has_scale_a = part.matmul.has_scale_b = true;
+    part.matmul.scale_a = Dense(At(0x100), DType::kF32, {kRows});
+    part.matmul.scale_b = Dense(At(0x200), DType::kF32, {});
+  }
+  args.parts[2].sum.has_bias = true;
+  args.parts[2].sum.bias = Dense(At(0x300), DType::kF32, {kN});
+  auto fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_TRUE(fused->row_scales);
+  EXPECT_FALSE(fused->column_scales);
+  EXPECT_TRUE(fused->bias_is_float);
+  EXPECT_EQ(fused->pieces[0].finish, 0);
+  EXPECT_EQ(fused->pieces[2].finish, 1);
+}
+
+TEST_F(FusedPlanTest, WhatAddressesForbidRunsStepByStep) {
+  CollectiveArgs args = Gather();
+  args.parts[0].matmul.a.data += 2;
+  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  args = Gather();
+  for (FusedPart& part : args.parts) part.matmul.b.data += 8;
+  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  args = Scatter();  // three slots that are no multiple of a distance apart
+  args.parts[0].matmul.a.data += 16;
+  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+}
+
+TEST_F(FusedPlanTest, WhatShapesForbidIsRefusedAtOnce) {
+  EXPECT_TRUE(TakesFused(Gather()));
+  EXPECT_TRUE(TakesFused(Scatter()));
+  EXPECT_FALSE(TakesFused(CollectiveArgs{}));
+  CollectiveArgs args = Gather();
+  args.parts[1].matmul.a.extent[0] = kRows - 1;
+  EXPECT_FALSE(TakesFused(args));
+  args = Gather();
+  for (FusedPart& part : args.parts) part.matmul.a.stride[1] = 2;
+  EXPECT_FALSE(TakesFused(args));
+  args = Gather();
+  for (FusedPart& part : args.parts) part.matmul.a.dtype = part.matmul.b.dtype = DType::kF32;
+  EXPECT_FALSE(TakesFused(args));
+  args = Scatter();
+  args.parts[2].sum.scale = 0.5f;
+  EXPECT_FALSE(TakesFused(args));
+  args = Scatter();
+  args.parts[2].own = -1;
+  EXPECT_FALSE(TakesFused(args));
+}
+
+}  // namespace
+}  // namespace tandem::cuda
