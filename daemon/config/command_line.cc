@@ -33,12 +33,13 @@ struct Flag {
   std::string text;
 };
 
-// --config's file, or the default one if it is there; then the flags.
+// --config's file, or the default one if it is there, and config.d beside it; then the flags.
 Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line) {
   if (config_given || access(line.config_path.c_str(), F_OK) == 0) {
     TANDEM_RETURN_IF_ERROR(LoadConfigOver(line.config_path, line.config));
   } else {
-    line.config_path.clear();
+    TANDEM_ASSIGN_OR_RETURN(bool any, LoadDropInsOver(line.config_path, line.config));
+    if (!any) line.config_path.clear();
   }
   for (const Flag& flag : flags) {
     if (flag.option->count() == 0) continue;
@@ -51,14 +52,14 @@ Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line
 
 }  // namespace
 
-Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
+Result<CommandLine> ParseCommandLine(int argc, const char* const* argv, const std::string& default_config_path) {
   CLI::App app("tandemd: runs collectives and matmuls in tandem on the GPUs of this node.", "tandemd");
   CommandLine line;
   bool check = false;
   bool print = false;
   bool print_default = false;
   bool version = false;
-  line.config_path = kDefaultConfigPath;
+  line.config_path = default_config_path;
   CLI::Option* config_option =
       app.add_option("--config", line.config_path, "Configuration file (TOML); config.d/*.toml beside it are read after it")
           ->type_name("FILE");
@@ -97,6 +98,7 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   }
   TANDEM_RETURN_IF_ERROR(Load(flags, config_option->count() > 0, line));
   if (print || check) line.action = CommandLine::Action::kPrint;
+  line.check = check;
   if (print) line.output = PrintConfig(line.config);
   if (check && !print) line.output = "configuration is valid\n";
   return line;

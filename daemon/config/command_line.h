@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// Read when --config is not given; it may be absent then.
+// Read when --config is not given; it may be absent then, with or without a config.d beside it.
 inline constexpr char kDefaultConfigPath[] = "/etc/tandem/tandemd.toml";
 
 struct CommandLine {
@@ -21,12 +21,14 @@ struct CommandLine {
   };
   Action action = Action::kRun;
   Config config;
-  std::string config_path;  // the file that was read; "" if none
+  std::string config_path;  // the file that was read, or whose config.d; "" if none
+  bool check = false;       // --check-config: what the configuration names is to be checked too, then `output` printed
   std::string output;       // help, version, printed configuration, "configuration is valid"
 };
 
 // Reads `argv` (argv[0] is the program's name), the files, and checks the outcome; --check-config and --print-config fail
 // where the daemon would refuse to start. An error is one sentence for stderr; the exit status for it is 2.
-Result<CommandLine> ParseCommandLine(int argc, const char* const* argv);
+Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
+                                     const std::string& default_config_path = kDefaultConfigPath);
 
 }  // namespace tandem

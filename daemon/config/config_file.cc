@@ -101,11 +101,15 @@ Status ParseConfigText(std::string_view text, std::string_view file, Config& con
 
 Status LoadConfigOver(const std::string& path, Config& config) {
   TANDEM_RETURN_IF_ERROR(ParseFile(path, config));
+  return LoadDropInsOver(path, config).status();
+}
+
+Result<bool> LoadDropInsOver(const std::string& path, Config& config) {
   size_t slash = path.rfind('/');
   std::string directory = slash == std::string::npos ? "." : path.substr(0, slash == 0 ? 1 : slash);
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> drop_ins, DropIns(directory + "/config.d"));
   for (const std::string& drop_in : drop_ins) TANDEM_RETURN_IF_ERROR(ParseFile(drop_in, config));
-  return Status::Ok();
+  return !drop_ins.empty();
 }
 
 Result<Config> LoadConfig(const std::string& path) {

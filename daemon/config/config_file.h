@@ -24,4 +24,7 @@ Result<Config> LoadConfig(const std::string& path);
 // The same without ValidateConfig, over `config`; for a caller that has more to lay over it.
 Status LoadConfigOver(const std::string& path, Config& config);
 
+// Only the files in config.d beside `path`, which itself need not exist. True if there was any.
+Result<bool> LoadDropInsOver(const std::string& path, Config& config);
+
 }  // namespace tandem

@@ -18,6 +18,7 @@
 #include "common/sd_notify.h"
 #include "daemon/config/command_line.h"
 #include "daemon/main/daemon.h"
+#include "daemon/topology/topology_file.h"
 
 namespace {
 
@@ -84,6 +85,13 @@ int main(int argc, char** argv) {
   if (!line.ok()) {
     std::fprintf(stderr, "tandemd: %s\n", line.status().message().c_str());
     return 2;
+  }
+  if (line->check && !line->config.topology_file.empty()) {
+    auto topology = tandem::LoadTopology(line->config.topology_file);
+    if (!topology.ok()) {
+      std::fprintf(stderr, "tandemd: %s\n", topology.status().WithContext("topology_file").message().c_str());
+      return 2;
+    }
   }
   if (line->action == tandem::CommandLine::Action::kPrint) {
     std::fputs(line->output.c_str(), stdout);

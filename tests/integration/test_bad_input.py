@@ -1,8 +1,11 @@
 """Requests that are wrong or that disagree: one clear error to those concerned, and nothing else changes."""
 
+import os
+import subprocess
+import tempfile
 import unittest
 
-from harness import Daemon, TandemTest, everybody
+from harness import BIN, Daemon, TandemTest, everybody
 
 
 def request(op="all_reduce", shape=(256,), dtype="f32", **more):
@@ -147,6 +150,22 @@ class Limits(unittest.TestCase):
             self.addCleanup(daemon.stop)
             self.assertNotEqual(daemon.process.wait(30), 0)
             self.assertIn(word, daemon.tail())
+
+    def test_check_config_reads_the_topology_file_too(self):
+        def check(text):
+            with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+                file.write(text)
+                file.flush()
+                return subprocess.run([os.path.join(BIN, "tandemd"), "--check-config", f"--topology-file={file.name}"],
+                                      capture_output=True, text=True, timeout=60, check=False)
+        fixture = os.path.join(os.path.dirname(__file__), "../fixtures/topology/emulated-4.toml")
+        with open(fixture, encoding="utf-8") as file:
+            good = check(file.read())
+        self.assertEqual((good.returncode, good.stdout), (0, "configuration is valid\n"), good.stderr)
+        bad = check("links = 7\n")
+        self.assertEqual(bad.returncode, 2)
+        self.assertIn("topology_file", bad.stderr)
+        self.assertIn("links", bad.stderr)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
@@ -67,12 +68,39 @@ TEST_F(CommandLineFile, CheckConfigFailsWhereTheDaemonWould) {
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(good->action, CommandLine::Action::kPrint);
   EXPECT_EQ(good->output, "configuration is valid\n");
+  EXPECT_TRUE(good->check);
   std::ofstream(path_) << "emulated_gpus = 2\nhardware_queues = 33\n";
   Result<CommandLine> bad = Parse({"--config", path_.c_str(), "--check-config"});
   ASSERT_FALSE(bad.ok());
   EXPECT_THAT(bad.status().message(), AllOf(StartsWith(path_ + ":2: "), HasSubstr("the limits are 1 to 32")));
   std::ofstream(path_) << "runtime_dir = \"relative\"\n";
   EXPECT_THAT(Parse({"--config", path_.c_str(), "--check-config"}).status().message(), HasSubstr("absolute"));
+}
+
+TEST(CommandLine, DropInsAreReadWithoutTheDefaultFileToo) {
+  const std::filesystem::path directory = ::testing::TempDir() + "drop_ins_" + std::to_string(getpid());
+  const std::string file = directory / "tandemd.toml";
+  std::filesystem::create_directories(directory / "config.d");
+  const auto parse = [&](std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "tandemd");
+    return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data(), file);
+  };
+  EXPECT_EQ(parse({})->config_path, "");
+  std::ofstream(directory / "config.d/10-site.toml") << "emulated_gpus = 3\nhardware_queues = 5\n";
+  Result<CommandLine> alone = parse({"--hardware-queues=6"});
+  ASSERT_TRUE(alone.ok()) << alone.status().ToString();
+  EXPECT_EQ(alone->config.emulated_gpus, 3);
+  EXPECT_EQ(alone->config.hardware_queues, 6);
+  EXPECT_EQ(alone->config_path, file);
+  std::ofstream(file) << "emulated_gpus = 2\njoin_deadline_ms = 77\n";
+  Result<CommandLine> both = parse({});
+  ASSERT_TRUE(both.ok()) << both.status().ToString();
+  EXPECT_EQ(both->config.emulated_gpus, 3);
+  EXPECT_EQ(both->config.join_deadline_ms, 77);
+  std::filesystem::remove(file);
+  std::ofstream(directory / "config.d/20-bad.toml") << "emulated_gpus = 9\n";
+  EXPECT_THAT(parse({}).status().message(), HasSubstr("20-bad.toml:1: "));
+  std::filesystem::remove_all(directory);
 }
 
 TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
