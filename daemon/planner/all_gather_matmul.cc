@@ -360,7 +360,9 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Plan* p
   const bool wants_a = problem.slots.gathered_a >= 0;
   if (!gather.direct() && (world > 1 || wants_a)) plan->gathered_a_bytes = problem.message_bytes;
   plan->roundings = 1;
-  if (gather.accumulates()) plan->reduction_order = "over K in the order of arrival: own shard first, fp32";
+  if (gather.accumulates()) {
+    plan->reduction_order = unfused ? "over K in rank order, fp32" : "over K in the order of arrival: own shard first, fp32";
+  }
   return builder.Finish(plan);
 }
 

@@ -250,5 +250,21 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
               testing::ElementsAre(HasSubstr("B is dense along neither dimension")));
 }
 
+TEST(PlannerText, TheReductionOrderOverKIsThatOfTheAlgorithm) {
+  OpRequest request = GatherMatmul(4, 16, 24, 32, 1);
+  request.algorithm = Algorithm::kUnfused;
+  Result<Plan> unfused = PlanOf(request, SwitchGroup(4));
+  ASSERT_TRUE(unfused.ok()) << unfused.status().ToString();
+  EXPECT_EQ(unfused->reduction_order, "over K in rank order, fp32");
+  request.algorithm = Algorithm::kRing;
+  Result<Plan> ring = PlanOf(request, SwitchGroup(4));
+  ASSERT_TRUE(ring.ok()) << ring.status().ToString();
+  EXPECT_EQ(ring->reduction_order, "over K in the order of arrival: own shard first, fp32");
+  // Gathered along the rows nothing is summed across shards.
+  Result<Plan> rows = PlanOf(GatherMatmul(4, 16, 24, 32, 0), SwitchGroup(4));
+  ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+  EXPECT_EQ(rows->reduction_order, "");
+}
+
 }  // namespace
 }  // namespace tandem::plan
