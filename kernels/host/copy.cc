@@ -1,6 +1,7 @@
 #include "kernels/host/copy.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/host/random_delay.h"
@@ -46,7 +47,8 @@ Result<BoxCopy> PrepareCopy(const CopyArgs& args) {
                            std::string(DTypeName(args.dst.dtype)));
   }
   BoxCopy copy;
-  TANDEM_ASSIGN_OR_RETURN(copy.box, MakeStridedBox({&args.src, &args.dst}));
+  const std::array<const DeviceView*, 2> views = {&args.src, &args.dst};
+  TANDEM_ASSIGN_OR_RETURN(copy.box, MakeStridedBox(views));
   copy.source = args.src.data;
   copy.destination = args.dst.data;
   copy.element_bytes = static_cast<int64_t>(DTypeBytes(args.src.dtype));

@@ -2,10 +2,8 @@
 
 #include <utility>
 
-#include "kernels/host/copy.h"
 #include "kernels/host/matmul.h"
 #include "kernels/host/nccl_standin.h"
-#include "kernels/host/reduce.h"
 #include "kernels/host/word_wait.h"
 
 namespace tandem::host {
@@ -31,20 +29,26 @@ Status HostLane::WaitWord(const Word* word, uint64_t value) {
 Status HostLane::Copy(const CopyArgs& args) {
   TANDEM_ASSIGN_OR_RETURN(BoxCopy copy, PrepareCopy(args));
   if (copy.box.count == 0) return Status::Ok();
-  queue_->Submit([copy](const TaskContext& context) { RunCopy(copy, context); });
+  auto kept = copies_.Take();
+  *kept = copy;
+  queue_->Submit([kept = std::move(kept)](const TaskContext& context) { RunCopy(*kept, context); });
   return Status::Ok();
 }
 
 Status HostLane::Matmul(const MatmulArgs& args) {
   TANDEM_RETURN_IF_ERROR(CheckMatmul(args));
-  queue_->Submit([args](const TaskContext& context) { RunMatmul(args, context); });
+  auto kept = products_.Take();
+  *kept = args;
+  queue_->Submit([kept = std::move(kept)](const TaskContext& context) { RunMatmul(*kept, context); });
   return Status::Ok();
 }
 
 Status HostLane::Reduce(const ReduceArgs& args) {
   TANDEM_ASSIGN_OR_RETURN(BoxReduce reduce, PrepareReduce(args));
   if (reduce.box.count == 0) return Status::Ok();
-  queue_->Submit([reduce = std::move(reduce)](const TaskContext& context) { RunReduce(reduce, context); });
+  auto kept = reductions_.Take();
+  *kept = reduce;
+  queue_->Submit([kept = std::move(kept)](const TaskContext& context) { RunReduce(*kept, context); });
   return Status::Ok();
 }
 
@@ -52,7 +56,11 @@ Status HostLane::Nccl(const NcclArgs& args) {
   auto* communicator = dynamic_cast<HostCommunicator*>(args.communicator);
   if (communicator == nullptr) return InvalidArgument("a collective without a communicator of the host backend");
   TANDEM_RETURN_IF_ERROR(communicator->Check(args));
-  queue_->Submit([args, communicator](const TaskContext& context) { communicator->Run(args, context); });
+  auto kept = collectives_.Take();
+  *kept = args;
+  queue_->Submit([kept = std::move(kept), communicator](const TaskContext& context) {
+    communicator->Run(*kept, context);
+  });
   return Status::Ok();
 }
 

@@ -8,7 +8,10 @@
 #include <memory>
 
 #include "kernels/backend.h"
+#include "kernels/host/copy.h"
 #include "kernels/host/host_queue.h"
+#include "kernels/host/recycler.h"
+#include "kernels/host/reduce.h"
 
 namespace tandem::host {
 
@@ -48,6 +51,11 @@ class HostLane : public Lane {
  private:
   std::shared_ptr<HostQueueSet> queues_;
   HostQueue* queue_;
+  // What the tasks carry.
+  Recycler<BoxCopy> copies_;
+  Recycler<BoxReduce> reductions_;
+  Recycler<MatmulArgs> products_;
+  Recycler<NcclArgs> collectives_;
 };
 
 }  // namespace tandem::host

@@ -19,17 +19,22 @@ constexpr int64_t kBlockFloats = int64_t{1} << 18;
 
 // Where the elements of a view lie that are enumerated in row-major order over its first `dims` dimensions.
 struct Offsets {
-  std::vector<int64_t> at;  // in elements
+  std::vector<int64_t> at;     // in elements
+  std::vector<int64_t> index;  // scratch
   bool uniform = true;      // at[i] == i * stride
   int64_t stride = 0;
 };
 
-Offsets OffsetsOf(const DeviceView& view, size_t dims) {
-  Offsets offsets;
+void FillOffsets(const DeviceView& view, size_t dims, Offsets* filled) {
+  Offsets& offsets = *filled;
+  offsets.at.clear();
+  offsets.uniform = true;
+  offsets.stride = 0;
   int64_t count = 1;
   for (size_t d = 0; d < dims; ++d) count *= view.extent[d];
   offsets.at.reserve(static_cast<size_t>(count));
-  std::vector<int64_t> index(dims, 0);
+  std::vector<int64_t>& index = offsets.index;
+  index.assign(dims, 0);
   int64_t offset = 0;
   for (int64_t i = 0; i < count; ++i) {
     offsets.at.push_back(offset);
@@ -44,7 +49,6 @@ Offsets OffsetsOf(const DeviceView& view, size_t dims) {
   for (int64_t i = 0; i < count && offsets.uniform; ++i) {
     offsets.uniform = offsets.at[static_cast<size_t>(i)] == i * offsets.stride;
   }
-  return offsets;
 }
 
 const std::byte* At(const DeviceView& view, int64_t element) {
@@ -52,22 +56,34 @@ const std::byte* At(const DeviceView& view, int64_t element) {
 }
 
 // The factors of a scale tensor for `count` rows or columns: one for all, or one each.
-std::vector<float> LoadFactors(const DeviceView& view, int64_t count) {
-  std::vector<float> factors(static_cast<size_t>(count));
-  Offsets offsets = OffsetsOf(view, view.extent.size());
+void LoadFactors(const DeviceView& view, int64_t count, Offsets* scratch, std::vector<float>* loaded) {
+  std::vector<float>& factors = *loaded;
+  factors.resize(static_cast<size_t>(count));
+  Offsets& offsets = *scratch;
+  FillOffsets(view, view.extent.size(), &offsets);
   for (int64_t i = 0; i < count; ++i) {
     int64_t element = offsets.at.size() == 1 ? offsets.at[0] : offsets.at[static_cast<size_t>(i)];
     ConvertToFloat(At(view, element), view.dtype, 1, 1, &factors[static_cast<size_t>(i)]);
   }
-  return factors;
 }
+
+// What a product works in. Each queue's thread keeps its own from product to product, which then allocate nothing; at most
+// about a panel, a block of A and one of sums.
+struct Workbench {
+  Offsets rows_a, rows_c, factors;
+  std::vector<float> scale_a, scale_b, bias, result_scale;
+  std::vector<float> panel, block, sums, old;
+};
 
 // The product's operands, resolved once a run.
 class Product {
  public:
-  Product(const MatmulArgs& args, const TaskContext& context)
-      : args_(args), context_(context), rows_a_(OffsetsOf(args.a, args.a.extent.size() - 1)),
-        rows_c_(OffsetsOf(args.c, args.c.extent.size() - 1)) {
+  Product(const MatmulArgs& args, const TaskContext& context, Workbench* bench)
+      : args_(args), context_(context), rows_a_(bench->rows_a), rows_c_(bench->rows_c), scale_a_(bench->scale_a),
+        scale_b_(bench->scale_b), bias_(bench->bias), panel_(bench->panel), block_(bench->block), sums_(bench->sums),
+        old_(bench->old) {
+    FillOffsets(args.a, args.a.extent.size() - 1, &rows_a_);
+    FillOffsets(args.c, args.c.extent.size() - 1, &rows_c_);
     m_ = static_cast<int64_t>(rows_a_.at.size());
     k_ = args.a.extent.back();
     n_ = args.c.extent.back();
@@ -80,10 +96,14 @@ class Product {
     bool plain = !args.has_scale_a && !args.has_scale_b && !args.has_bias && !args.has_result_scale;
     c_direct_ = plain && args.c.dtype == DType::kF32 && rows_c_.uniform && c_column_stride_ == 1 &&
                 (m_ <= 1 || rows_c_.stride >= n_);
-    if (args.has_scale_a) scale_a_ = LoadFactors(args.scale_a, m_);
-    if (args.has_scale_b) scale_b_ = LoadFactors(args.scale_b, n_);
-    if (args.has_bias) bias_ = LoadFactors(args.bias, n_);
-    if (args.has_result_scale) result_scale_ = LoadFactors(args.result_scale, 1)[0];
+    Offsets* factors = &bench->factors;
+    if (args.has_scale_a) LoadFactors(args.scale_a, m_, factors, &scale_a_);
+    if (args.has_scale_b) LoadFactors(args.scale_b, n_, factors, &scale_b_);
+    if (args.has_bias) LoadFactors(args.bias, n_, factors, &bias_);
+    if (args.has_result_scale) {
+      LoadFactors(args.result_scale, 1, factors, &bench->result_scale);
+      result_scale_ = bench->result_scale[0];
+    }
   }
 
   void Run() {
@@ -211,13 +231,13 @@ class Product {
 
   const MatmulArgs& args_;
   const TaskContext& context_;
-  Offsets rows_a_, rows_c_;
+  Offsets &rows_a_, &rows_c_;
   int64_t m_ = 0, n_ = 0, k_ = 0;
   int64_t a_column_stride_ = 1, c_column_stride_ = 1;
   bool a_direct_ = false, b_direct_ = false, c_direct_ = false;
-  std::vector<float> scale_a_, scale_b_, bias_;
+  std::vector<float>&scale_a_, &scale_b_, &bias_;
   float result_scale_ = 1.0f;
-  std::vector<float> panel_, block_, sums_, old_;
+  std::vector<float>&panel_, &block_, &sums_, &old_;
 };
 
 Status CheckFactors(const DeviceView& view, const char* name, int64_t many) {
@@ -260,6 +280,9 @@ Status CheckMatmul(const MatmulArgs& args) {
   return Status::Ok();
 }
 
-void RunMatmul(const MatmulArgs& args, const TaskContext& context) { Product(args, context).Run(); }
+void RunMatmul(const MatmulArgs& args, const TaskContext& context) {
+  thread_local Workbench bench;
+  Product(args, context, &bench).Run();
+}
 
 }  // namespace tandem::host

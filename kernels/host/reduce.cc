@@ -1,6 +1,7 @@
 #include "kernels/host/reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/host/convert.h"
@@ -68,22 +69,28 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
   TANDEM_RETURN_IF_ERROR(CheckView(args.dst, "reduce destination"));
   bool floating = IsFloating(args.dst.dtype);
   BoxReduce reduce;
-  std::vector<const DeviceView*> views;
+  // Two places are left for destination and bias.
+  if (args.sources.size() + 2 > kMaxBoxViews) {
+    return Unimplemented("a reduction of " + std::to_string(args.sources.size()) + " sources; at most " +
+                         std::to_string(kMaxBoxViews - 2));
+  }
+  std::array<const DeviceView*, kMaxBoxViews> views;
+  size_t view_count = 0;
   for (const DeviceView& source : args.sources) {
     TANDEM_RETURN_IF_ERROR(CheckView(source, "reduce source"));
     if (floating ? !IsFloating(source.dtype) : source.dtype != args.dst.dtype) {
       return InvalidArgument("reduction of " + std::string(DTypeName(source.dtype)) + " into " +
                              std::string(DTypeName(args.dst.dtype)));
     }
-    views.push_back(&source);
+    views[view_count++] = &source;
     reduce.sources.push_back({source.data, source.dtype});
   }
   if (!floating && (args.scale != 1.0f || args.has_bias || args.has_result_scale)) {
     return InvalidArgument("integer sums take no scale and no bias");
   }
-  views.push_back(&args.dst);
+  views[view_count++] = &args.dst;
   // The bias is one more view of the same extents that does not move but along the last dimension.
-  DeviceView bias;
+  thread_local DeviceView bias;  // for the room in its vectors
   if (args.has_bias) {
     TANDEM_RETURN_IF_ERROR(CheckView(args.bias, "bias"));
     int64_t last = args.dst.extent.empty() ? 1 : args.dst.extent.back();
@@ -100,7 +107,7 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
     }
     reduce.has_bias = true;
     reduce.bias = {bias.data, bias.dtype};
-    views.push_back(&bias);
+    views[view_count++] = &bias;
   }
   if (args.has_result_scale) {
     TANDEM_RETURN_IF_ERROR(CheckView(args.result_scale, "result scale"));
@@ -109,7 +116,7 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
     }
     reduce.result_scale = args.result_scale.data;
   }
-  TANDEM_ASSIGN_OR_RETURN(reduce.box, MakeStridedBox(views));
+  TANDEM_ASSIGN_OR_RETURN(reduce.box, MakeStridedBox(std::span(views.data(), view_count)));
   reduce.destination = args.dst.data;
   reduce.dtype = args.dst.dtype;
   reduce.scale = args.scale;

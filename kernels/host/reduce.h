@@ -4,6 +4,7 @@
 // exactly (modulo their width).
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -20,7 +21,20 @@ struct BoxReduce {
     DType dtype = DType::kF32;
   };
   StridedBox box;  // views: sources in order, then the destination, then the bias if there is one
-  std::vector<Source> sources;
+  // At most as many as a box has views; inside the object, so that preparing a reduction allocates nothing.
+  class Sources {
+   public:
+    void push_back(const Source& source) { sources_[count_++] = source; }
+    size_t size() const { return count_; }
+    const Source& operator[](size_t index) const { return sources_[index]; }
+    const Source* begin() const { return sources_.data(); }
+    const Source* end() const { return sources_.data() + count_; }
+
+   private:
+    std::array<Source, kMaxBoxViews> sources_;
+    size_t count_ = 0;
+  };
+  Sources sources;
   std::byte* destination = nullptr;
   DType dtype = DType::kF32;
   float scale = 1.0f;

@@ -35,7 +35,7 @@ Status CheckView(const DeviceView& view, const char* name) {
   return Status::Ok();
 }
 
-Result<StridedBox> MakeStridedBox(const std::vector<const DeviceView*>& views) {
+Result<StridedBox> MakeStridedBox(std::span<const DeviceView* const> views) {
   if (views.empty() || views.size() > kMaxBoxViews) {
     return Unimplemented(std::to_string(views.size()) + " views in one step; at most " +
                          std::to_string(kMaxBoxViews));

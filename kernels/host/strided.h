@@ -6,7 +6,7 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "kernels/backend.h"
 #include "tandem/status.h"
@@ -41,7 +41,7 @@ Status CheckView(const DeviceView& view, const char* name);
 
 // Builds the box of `views`, whose extents must be equal. Dimensions of extent 1 vanish, and neighbours merge where all
 // views allow it. INVALID_ARGUMENT on different extents, UNIMPLEMENTED on too many dimensions or views.
-Result<StridedBox> MakeStridedBox(const std::vector<const DeviceView*>& views);
+Result<StridedBox> MakeStridedBox(std::span<const DeviceView* const> views);
 
 // Calls `row(offsets)` for each innermost row; offsets[v] is the row's first element in view v, in elements.
 template <typename Row>
