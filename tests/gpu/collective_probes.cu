@@ -18,7 +18,13 @@ __host__ __device__ uint32_t Hash(uint64_t x) {
 template <bool kFlagFirst, bool kStale>
 struct DelayProbe {
   static constexpr bool kFlagBeforeData = kFlagFirst;
-  static constexpr bool kStaleEpoch = kStale;
+  __device__ static bool HasReached(uint64_t launch_epoch, uint64_t epoch) {
+    return NoProbe::HasReached(launch_epoch - (kStale ? 1 : 0), epoch);
+  }
+  // The other launch of the same half.
+  __device__ static bool IsOf(uint64_t launch_epoch, uint64_t epoch) {
+    return epoch == launch_epoch || (kStale && epoch + 2 == launch_epoch);
+  }
   // One block in four pauses, in a random launch, for a random time.
   __device__ static void BeforeSignal(uint64_t epoch, int word) {
     uint64_t timer = GlobalTimerNs();

@@ -69,7 +69,8 @@ struct PacketRunner {
   }
 
   // All peers' packets `index`, by rank; false when the wait was ended. All loads of a round are in flight together.
-  __device__ bool Receive(int64_t index, int shot, uint64_t (&data)[kMost], uint64_t epoch) const {
+  template <typename Probe>
+  __device__ bool Receive(int64_t index, int shot, uint64_t (&data)[kMost]) const {
     Patience patience(launch.limits);
     while (true) {
       Packet packets[kMost];
@@ -81,7 +82,7 @@ struct PacketRunner {
 #pragma unroll
       for (int s = 0; s < kMost; ++s) {
         if (s >= launch.world || s == launch.rank) continue;
-        all = all && packets[s].epoch == epoch;
+        all = all && Probe::IsOf(launch.epoch, packets[s].epoch);
         data[s] = packets[s].data;
       }
       if (all) return true;
@@ -112,9 +113,8 @@ template <typename Element, int kMost, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPackets(const __grid_constant__ PacketsLaunch launch) {
   const PacketRunner<Element, kMost> runner{launch};
   const int rank = launch.rank, world = launch.world;
-  const int64_t first = int64_t{blockIdx.x} * kCollectiveThreads + threadIdx.x;
-  const int64_t step = int64_t{gridDim.x} * kCollectiveThreads;
-  const uint64_t expected = Probe::kStaleEpoch ? launch.epoch - 2 : launch.epoch;
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t longest = 0;
   for (int p = 0; p < world; ++p) longest = max(longest, runner.Packets(launch.count[p]));
   const int64_t own = runner.Packets(launch.count[rank]);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kCollectiveThreads) RunPackets(const __grid_co
   for (int64_t i = first; i < own; i += step) {
     uint64_t data[kMost];
     uint64_t mine = LoadPiece<Element>(launch.source[rank], i, launch.count[rank]);
-    if (!runner.Receive(i, 0, data, expected)) return;
+    if (!runner.template Receive<Probe>(i, 0, data)) return;
 #pragma unroll
     for (int s = 0; s < kMost; ++s) {
       if (s == rank) data[s] = mine;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kCollectiveThreads) RunPackets(const __grid_co
         const Packet* slot = runner.Slot(rank, peer, 1) + i;
         Patience patience(launch.limits);
         Packet packet = LoadPacket(slot);
-        while (packet.epoch != expected) {
+        while (!Probe::IsOf(launch.epoch, packet.epoch)) {
           if (!patience.Continue()) return;
           packet = LoadPacket(slot);
         }

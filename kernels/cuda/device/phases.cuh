@@ -188,8 +188,7 @@ __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_con
     const Phase& phase = launch.phase[p];
     if (phase.waits > 0) {
       bool ended = thread < phase.waits &&
-                   !AwaitEpoch(launch.word[phase.first_wait + thread] + shift,
-                               Probe::kStaleEpoch ? launch.epoch - 1 : launch.epoch, launch.limits);
+                   !AwaitEpoch<Probe>(launch.word[phase.first_wait + thread] + shift, launch.epoch, launch.limits);
       // Who gives up publishes nothing more.
       if (__syncthreads_or(ended)) return;
     }

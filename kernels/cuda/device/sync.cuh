@@ -13,7 +13,11 @@ namespace tandem::cuda {
 // What the product uses: nothing happens.
 struct NoProbe {
   static constexpr bool kFlagBeforeData = false;
-  static constexpr bool kStaleEpoch = false;
+  // True when a word or packet of `epoch` is what the launch waits for.
+  __device__ static bool HasReached(uint64_t launch_epoch, uint64_t epoch) {
+    return static_cast<int64_t>(epoch - launch_epoch) >= 0;
+  }
+  __device__ static bool IsOf(uint64_t launch_epoch, uint64_t epoch) { return epoch == launch_epoch; }
   __device__ static void BeforeSignal(uint64_t /*epoch*/, int /*word*/) {}
 };
 
@@ -88,11 +92,12 @@ class Patience {
 };
 
 // True when *word has reached `epoch` by cyclic comparison; false when the wait was ended.
-__device__ inline bool AwaitEpoch(const uint64_t* word, uint64_t epoch, const WaitLimits& limits) {
+template <typename Probe = NoProbe>
+__device__ bool AwaitEpoch(const uint64_t* word, uint64_t epoch, const WaitLimits& limits) {
   Patience patience(limits);
   while (true) {
     uint64_t value = LoadAcquire(word);
-    if (static_cast<int64_t>(value - epoch) >= 0) return value < kReleased;
+    if (Probe::HasReached(epoch, value)) return value < kReleased;
     if (!patience.Continue()) return false;
   }
 }
