@@ -1,5 +1,6 @@
-// All-gather→matmul and matmul→reduce-scatter by the native kernel with pushes by copy engine, on the GPUs of this node:
-// right first, then beside the product alone, the transfers alone, and NCCL + cuBLASLt's best candidate.
+// All-gather→matmul and matmul→reduce-scatter by the native kernel with pushes by copy engine, on the GPUs of
+// this node: right first, then beside the product alone, the transfers alone, and NCCL + cuBLASLt's best
+// candidate.
 //   native_fused gather|scatter WORLD ROUNDS M N K [k|n]
 #include <algorithm>
 #include <cstdio>
@@ -51,7 +52,8 @@ class Bench {
   }
   void MakeB(int rank) {
     b_.resize(At(w_));
-    for (int set = 0; set < kSets; ++set) b_[At(rank)].push_back(world_.gpu(rank).Random(Bytes(c_.n, c_.k), kType));
+    for (int set = 0; set < kSets; ++set)
+      b_[At(rank)].push_back(world_.gpu(rank).Random(Bytes(c_.n, c_.k), kType));
   }
   void Lt(int rank, std::byte* a, std::byte* c, int set, int64_t rows) {
     MatmulArgs args;
@@ -116,7 +118,8 @@ class Bench {
         tunings.push_back({"rest + last, band 16", ctas, 16, last});
       }
     }
-    for (Tuning& tuning : tunings) tuning.name = "fused " + tuning.name + ", ctas " + std::to_string(tuning.ctas);
+    for (Tuning& tuning : tunings)
+      tuning.name = "fused " + tuning.name + ", ctas " + std::to_string(tuning.ctas);
     return tunings;
   }
   std::vector<uint16_t> Output(int rank, const std::byte* data, int64_t rows) {
@@ -166,7 +169,8 @@ class Gather : public Bench {
       int peer = (rank - i + w_) % w_;
       Lane& lane = world_.copy_lane(rank);
       std::byte* to = gathered_.at(rank, peer) + static_cast<size_t>(rank) * Bytes(rows_, c_.k);
-      Must(lane.Copy({Dense(a_[At(rank)][At(set % kSets)], kType, {rows_ * c_.k}), Dense(to, kType, {rows_ * c_.k}), true}),
+      Must(lane.Copy({Dense(a_[At(rank)][At(set % kSets)], kType, {rows_ * c_.k}),
+                      Dense(to, kType, {rows_ * c_.k}), true}),
            "push");
       Must(lane.WriteWord(world_.word(rank, peer, rank, kReady), epoch), "signal");
     }
@@ -201,7 +205,8 @@ class Gather : public Bench {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
       world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
       for (int rank = 0; rank < w_; ++rank) {
-        double error = RelativeError(Output(rank, out_[At(rank)], c_.m), Output(rank, reference_[At(rank)], c_.m), kType);
+        double error = RelativeError(Output(rank, out_[At(rank)], c_.m),
+                                     Output(rank, reference_[At(rank)], c_.m), kType);
         if (error < 4e-3 && set + 1 < sets) continue;
         std::printf("check gather set %d rank %d %s: error %.2e %s\n", set, rank, tuning.name.c_str(), error,
                     error < 4e-3 ? "ok" : "WRONG");
@@ -218,15 +223,15 @@ class Gather : public Bench {
     auto add = [&](const std::string& name, Enqueue enqueue) {
       arms.push_back({name, [this, enqueue] { return world_.Time(2 * kSets, enqueue); }, {}});
     };
-    add("gemm, cuBLASLt's best", [&](int rank, int set, uint64_t) {
-      Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m);
-    });
+    add("gemm, cuBLASLt's best",
+        [&](int rank, int set, uint64_t) { Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m); });
     add("NCCL all-gather + cuBLASLt", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
     add("pushes alone", [&](int rank, int set, uint64_t epoch) {
       Push(rank, set, epoch);
       world_.Join(rank);
       for (int i = 1; i < w_; ++i) {
-        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kReady), epoch), "wait");
+        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kReady), epoch),
+             "wait");
       }
     });
     add("gemm, native", [&](int rank, int set, uint64_t epoch) {
@@ -234,7 +239,8 @@ class Gather : public Bench {
     });
     for (const Tuning& tuning : tunings) {
       if (tuning.runs.size() == 2 && tuning.runs[1] == 1 && w_ > 2) continue;
-      add(tuning.name, [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+      add(tuning.name,
+          [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
     }
     Report("all-gather+matmul", arms, 1);
   }
@@ -273,7 +279,8 @@ class Scatter : public Bench {
       std::byte* to = slots_.at(rank, owner) + At(slot) * Bytes(rows_, c_.n);
       if (wait) Must(lane.WaitWord(world_.word(rank, rank, owner, kDone), epoch), "done");
       Must(lane.Copy({Dense(staging_[At(rank)] + At(owner) * Bytes(rows_, c_.n), kType, {rows_ * c_.n}),
-                      Dense(to, kType, {rows_ * c_.n}), true}), "push");
+                      Dense(to, kType, {rows_ * c_.n}), true}),
+           "push");
       Must(lane.WriteWord(world_.word(rank, owner, rank, kArrived), epoch), "signal");
     }
   }
@@ -327,8 +334,8 @@ class Scatter : public Bench {
           before[At(rank)] = std::move(got);
           bool right = error < 6e-3 && same;  // the reference rounds its partial sums too
           if (right && set + repeat < sets) continue;
-          std::printf("check scatter set %d rank %d %s: error %.2e %s %s\n", set, rank, tuning.name.c_str(), error,
-                      same ? "same bits again" : "OTHER BITS", right ? "ok" : "WRONG");
+          std::printf("check scatter set %d rank %d %s: error %.2e %s %s\n", set, rank, tuning.name.c_str(),
+                      error, same ? "same bits again" : "OTHER BITS", right ? "ok" : "WRONG");
         }
       }
     }
@@ -358,14 +365,16 @@ class Scatter : public Bench {
       Push(rank, epoch, false);
       world_.Join(rank);
       for (int i = 1; i < w_; ++i) {
-        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kArrived), epoch), "wait");
+        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kArrived), epoch),
+             "wait");
       }
     });
     add("gemm, native", [&](int rank, int set, uint64_t epoch) {
       Fused(rank, set, epoch, {"", 132, 16, {w_}}, false);
     });
     for (const Tuning& tuning : tunings) {
-      add(tuning.name, [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+      add(tuning.name,
+          [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
     }
     Report("matmul+reduce-scatter", arms, 1);
   }

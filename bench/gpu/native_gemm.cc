@@ -1,5 +1,6 @@
-// The native GEMM beside cuBLASLt's best candidate on one GPU: correctness on awkward shapes, then time by variant.
-// Four operand sets in turn, so that no operand stays in L2 from launch to launch; arms alternate in random order.
+// The native GEMM beside cuBLASLt's best candidate on one GPU: correctness on awkward shapes, then time by
+// variant. Four operand sets in turn, so that no operand stays in L2 from launch to launch; arms alternate in
+// random order.
 //   native_gemm list                     the variants, one a line
 //   native_gemm check VARIANT
 //   native_gemm time ROUNDS VARIANT…     by number in the list
@@ -60,8 +61,9 @@ cuda::FusedMatmul Native(const Shape& s, const Operands& o, bool along_n, int pi
 bool Check(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
   bool right = true;
   const bool along_n = variant.b_along_n;
-  for (const Shape& s : {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024}, Shape{100, 264, 72},
-                         Shape{1000, 1000, 1000}, Shape{4096, 3592, 520}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
+  for (const Shape& s :
+       {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024}, Shape{100, 264, 72},
+        Shape{1000, 1000, 1000}, Shape{4096, 3592, 520}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
     Operands o;
     size_t out_bytes = static_cast<size_t>(s.m * s.n) * 2;
     o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * DTypeBytes(type), type);
@@ -86,15 +88,16 @@ bool Check(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
       }
       right = right && worst < 4e-3;
       std::printf("check %s %ldx%ldx%ld pieces %d cluster %dx%d tile_n %d sums %d: error %.2e %s\n",
-                  along_n ? "n" : "k", s.m, s.n, s.k, pieces, variant.cluster_m, variant.cluster_n, variant.tile_n,
-                  variant.sums, worst, worst < 4e-3 ? "ok" : "WRONG");
+                  along_n ? "n" : "k", s.m, s.n, s.k, pieces, variant.cluster_m, variant.cluster_n,
+                  variant.tile_n, variant.sums, worst, worst < 4e-3 ? "ok" : "WRONG");
     }
     gpu.Clear();
   }
   return right;
 }
 
-void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds, const std::vector<size_t>& chosen) {
+void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds,
+          const std::vector<size_t>& chosen) {
   std::vector<Operands> sets(kSets);
   for (Operands& o : sets) {
     o.a = gpu.Random(static_cast<size_t>(s.m * s.k) * DTypeBytes(type), type);
@@ -104,13 +107,16 @@ void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds, const
   }
   Must(gpu.backend().PrepareMatmul(LtArgs(s, sets[0], along_n)), "prepare");
   std::vector<Arm> arms;
-  arms.push_back({"cublasLt", [&] {
+  arms.push_back({"cublasLt",
+                  [&] {
                     gpu.Start();
                     for (int i = 0; i < 2 * kSets; ++i) {
-                      Must(gpu.lane().Matmul(LtArgs(s, sets[static_cast<size_t>(i % kSets)], along_n)), "matmul");
+                      Must(gpu.lane().Matmul(LtArgs(s, sets[static_cast<size_t>(i % kSets)], along_n)),
+                           "matmul");
                     }
                     return gpu.Stop() / (2 * kSets);
-                  }, {}});
+                  },
+                  {}});
   for (size_t number : chosen) {
     const cuda::FusedVariant& variant = cuda::FusedVariants()[number];
     if (variant.b_along_n != along_n || variant.type != static_cast<uint8_t>(type)) continue;
@@ -127,21 +133,24 @@ void Time(Gpu& gpu, void* state, const Shape& s, bool along_n, int rounds, const
         std::string name = std::to_string(variant.cluster_m) + "x" + std::to_string(variant.cluster_n) +
                            (variant.sums ? "s" : "") + " tn" + std::to_string(variant.tile_n) + " ctas" +
                            std::to_string(ctas) + " band" + std::to_string(band);
-        arms.push_back({name, [&gpu, &variant, params, ctas] {
-                          gpu.Start();
-                          for (int i = 0; i < 2 * kSets; ++i) {
-                            Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()),
-                                 "launch");
-                          }
-                          return gpu.Stop() / (2 * kSets);
-                        }, {}});
+        arms.push_back(
+            {name,
+             [&gpu, &variant, params, ctas] {
+               gpu.Start();
+               for (int i = 0; i < 2 * kSets; ++i) {
+                 Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()),
+                      "launch");
+               }
+               return gpu.Stop() / (2 * kSets);
+             },
+             {}});
       }
     }
   }
   Alternate(arms, rounds);
   double lt = Median(arms[0].times);
-  std::printf("time %s %s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s)\n", std::string(DTypeName(type)).c_str(),
-              along_n ? "n" : "k", s.m, s.n, s.k, lt,
+  std::printf("time %s %s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s)\n",
+              std::string(DTypeName(type)).c_str(), along_n ? "n" : "k", s.m, s.n, s.k, lt,
               2e-6 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / lt);
   std::vector<std::pair<double, std::string>> table;
   for (size_t i = 1; i < arms.size(); ++i) table.push_back({1 / MedianRatio(arms[i], arms[0]), arms[i].name});
@@ -162,13 +171,14 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < variants.size(); ++i) {
       const auto& v = variants[i];
       std::printf("%zu %s %s tile_n %d cluster %dx%d sums %d\n", i,
-                  std::string(tandem::DTypeName(static_cast<tandem::DType>(v.type))).c_str(), v.b_along_n ? "n" : "k",
-                  v.tile_n, v.cluster_m, v.cluster_n, v.sums);
+                  std::string(tandem::DTypeName(static_cast<tandem::DType>(v.type))).c_str(),
+                  v.b_along_n ? "n" : "k", v.tile_n, v.cluster_m, v.cluster_n, v.sums);
     }
     return 0;
   }
   std::vector<size_t> chosen;
-  for (int i = mode == "time" ? 3 : 2; i < argc; ++i) chosen.push_back(static_cast<size_t>(std::atoi(argv[i])));
+  for (int i = mode == "time" ? 3 : 2; i < argc; ++i)
+    chosen.push_back(static_cast<size_t>(std::atoi(argv[i])));
   for (size_t number : chosen) {
     if (number >= variants.size()) return 2;
   }

@@ -38,7 +38,8 @@ DeviceView Dense(std::byte* data, DType type, std::vector<int64_t> extent) {
 }
 
 Gpu::Gpu(int device)
-    : seed_(static_cast<uint32_t>(device) << 16), driver_(Must(cuda::LoadCudaDriver(), "driver")),
+    : seed_(static_cast<uint32_t>(device) << 16),
+      driver_(Must(cuda::LoadCudaDriver(), "driver")),
       backend_(Must(MakeCudaBackend({.device = device, .matmul_candidates = 8}), "backend")),
       lane_(Must(backend_->MakeLane(0), "lane")),
       start_(Must(driver_->EventCreate(CU_EVENT_DEFAULT), "event")),
@@ -60,7 +61,8 @@ std::byte* Gpu::Allocate(size_t bytes, UniqueFd* fd) {
 std::byte* Gpu::Random(size_t bytes, DType type, UniqueFd* fd) {
   std::byte* data = Allocate(bytes, fd);
   Must(cuda::LaunchRandom(data, type, static_cast<int64_t>(Whole(bytes) / DTypeBytes(type)),
-                          seed_ + static_cast<uint32_t>(segments_.size()), stream()), "random");
+                          seed_ + static_cast<uint32_t>(segments_.size()), stream()),
+       "random");
   return data;
 }
 
@@ -95,7 +97,8 @@ double Gpu::Stop() {
 
 void Gpu::Download(void* to, const void* from, size_t bytes) {
   Enter();
-  Must(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream()),
+  Must(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes,
+                            stream()),
        "download");
   Must(driver_->StreamSynchronize(stream()), "download");
 }

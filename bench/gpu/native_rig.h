@@ -1,7 +1,7 @@
 // File: native_rig.h
 //
-// What the benchmarks of the native kernels share: a GPU with random operands and a timed stream, and arms that
-// alternate in random order.
+// What the benchmarks of the native kernels share: a GPU with random operands and a timed stream, and arms
+// that alternate in random order.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // File: native_world.h
 //
-// Several GPUs for the benchmarks of the fused kernels: one thread a rank, words that all ranks reach, launches that start
-// together.
+// Several GPUs for the benchmarks of the fused kernels: one thread a rank, words that all ranks reach,
+// launches that start together.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ class World {
   void Join(int rank);
   // One launch with no lane waiting for anything: what it uses is loaded and connected. Before Time.
   void WarmUp(const Enqueue& enqueue);
-  // Mean microseconds of `launches` launches, each aligned by a barrier among the ranks' lanes; a launch's time is the
-  // slowest rank's.
+  // Mean microseconds of `launches` launches, each aligned by a barrier among the ranks' lanes; a launch's
+  // time is the slowest rank's.
   double Time(int launches, const Enqueue& enqueue);
   void Clear();
 

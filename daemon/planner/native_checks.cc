@@ -75,7 +75,8 @@ std::string WhyNotNative(const Problem& problem) {
     if (request.op == Op::kMatmulReduceScatter) {
       if (problem.wire != c.dtype) return "partial sums travel in another type than C's";
       if (problem.mean != 1.0f) return "it does not average";
-      if (c.extent.back() * ElementBytes(c) % kTmaBytes != 0) return Text("N is no multiple of ", kTmaBytes, " bytes");
+      if (c.extent.back() * ElementBytes(c) % kTmaBytes != 0)
+        return Text("N is no multiple of ", kTmaBytes, " bytes");
     }
   }
   return {};

@@ -63,7 +63,8 @@ TEST_P(Native, GathersForSeveralBs) {
   Plan plan = Check(r, {0, 1, 2}, &error_);
   ASSERT_EQ(error_, "");
   int kernels = 0;
-  for (const Step& step : plan.programs[0].steps) kernels += std::holds_alternative<CollectiveStep>(step.work);
+  for (const Step& step : plan.programs[0].steps)
+    kernels += std::holds_alternative<CollectiveStep>(step.work);
   EXPECT_EQ(kernels, 2);  // one a B
 }
 
@@ -89,7 +90,8 @@ TEST_P(Native, GathersFloat8WithRowScales) {
   }
 }
 
-// The kernel that sums waits for pushes that its peers' lanes make while their kernels run: two queues at least.
+// The kernel that sums waits for pushes that its peers' lanes make while their kernels run: two queues at
+// least.
 TEST_P(Native, Scatters) {
   OpRequest r = Scatter(DType::kBf16, 3, 8, 16);
   r.operands.push_back(Make(Role::kBias, DType::kBf16, {16}));
@@ -116,13 +118,14 @@ TEST_P(Native, RefusesWithItsReason) {
   exact.wire = WireType::kF32;
   OpRequest b_pitch = Gather(DType::kBf16, 4, 16, 9);
   b_pitch.operands[2].spec.strides = {16, 1};
-  for (const Refusal& refusal : {Refusal{Gather(DType::kBf16, 4, 12, 8), "K is no multiple of 16 bytes"},
-                                 Refusal{Gather(DType::kF32, 4, 16, 8), "no kernel for f32"},
-                                 Refusal{Gather(DType::kF16, 4, 16, 8), "no kernel for f16"},
-                                 Refusal{Gather(DType::kF8E4M3, 4, 16, 8), "float8 needs contiguous columns of B"},
-                                 Refusal{strided, "A's rows are not contiguous"}, Refusal{along_k, "the dimension must be the first"},
-                                 Refusal{exact, "partial sums travel in another type"},
-                                 Refusal{b_pitch, "B's pitch is no multiple of 16 bytes"}}) {
+  for (const Refusal& refusal :
+       {Refusal{Gather(DType::kBf16, 4, 12, 8), "K is no multiple of 16 bytes"},
+        Refusal{Gather(DType::kF32, 4, 16, 8), "no kernel for f32"},
+        Refusal{Gather(DType::kF16, 4, 16, 8), "no kernel for f16"},
+        Refusal{Gather(DType::kF8E4M3, 4, 16, 8), "float8 needs contiguous columns of B"},
+        Refusal{strided, "A's rows are not contiguous"}, Refusal{along_k, "the dimension must be the first"},
+        Refusal{exact, "partial sums travel in another type"},
+        Refusal{b_pitch, "B's pitch is no multiple of 16 bytes"}}) {
     Check(refusal.request, {0}, &error_);
     EXPECT_NE(error_.find(refusal.reason), std::string::npos) << refusal.reason << ": " << error_;
   }

@@ -1,109 +1,29 @@
 // File: fused_matmul.cuh
 //
-// The fused matmul kernel: a persistent, warp-specialised GEMM for Hopper whose tiles wait for, announce, and sum what
-// other GPUs deliver. See fused_matmul.h for its words.
+// The fused matmul kernel: a persistent, warp-specialised GEMM for Hopper whose tiles wait for, announce, and
+// sum what other GPUs deliver. See fused_matmul.h for its words.
 //
-// Three warpgroups a CTA. The first: warp 0 draws tiles and feeds a ring of stages by TMA (the only one that waits for
-// other GPUs); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows of the tile each, so that
-// the next tile's products never wait for a store. A tile's number travels with its first stage. Sums of other GPUs
-// travel through the same ring behind the tile's last product.
+// Three warpgroups a CTA. The first: warp 0 draws tiles and feeds a ring of stages by TMA (the only one that
+// waits for other GPUs); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows of
+// the tile each, so that the next tile's products never wait for a store. A tile's number travels with its
+// first stage. Sums of other GPUs travel through the same ring behind the tile's last product.
 //
-// Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make progress in the order of the bands.
+// Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make progress in the order of
+// the bands.
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
+#include "kernels/cuda/native/fused_epilogue.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/ptx.cuh"
 #include "kernels/cuda/native/wgmma.cuh"
 
 namespace tandem::cuda {
 
-template <class ElementType, class OutType, bool kBAlongN, int kColumns, int kClusterRows, int kClusterColumns, bool kSum>
-struct FusedTraits {
-  using Element = ElementType;
-  using Out = OutType;
-  static constexpr bool kAlongN = kBAlongN, kSums = kSum;
-  static constexpr int kTileN = kColumns;
-  static constexpr int kClusterM = kClusterRows, kClusterN = kClusterColumns, kCluster = kClusterM * kClusterN;
-  static_assert(kCluster == 1 || kCluster == 2);
-  static_assert(sizeof(Out) == 2);
-  static constexpr int kKBlock = 128 / static_cast<int>(sizeof(Element));  // a stage's rows are 128 bytes
-  static constexpr int kBGroups = (kTileN + 63) / 64;  // of 64 columns, for B along N
-  static constexpr uint32_t kBGroupBytes = 64 * 128;
-  static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kAlongN ? kBGroups * kBGroupBytes : kTileN * 128;
-  static constexpr uint32_t kStageBytes = kABytes + kBBytes;
-  static constexpr int kStages = kTileN >= 192 ? 4 : 6;
-  // A warpgroup's tile is stored in boxes of 64 rows and as many columns; their rows are swizzled over their own width.
-  static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
-  static constexpr int kSubTiles = kTileN / kBoxColumns;
-  static_assert(kSubTiles * kBoxColumns == kTileN);
-  static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * 2, kStagingBytes = 4 * kBoxBytes;
-  static constexpr uint32_t kSumBytes = 2 * kBoxBytes;  // 128 rows of one source
-  static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
-  static constexpr uint32_t kBarrierBytes = 512;
-  // 1024 more to align the first stage.
-  static constexpr size_t kSharedBytes = kStages * kStageBytes + kStagingBytes + kBarrierBytes + 1024;
-  static_assert(kSharedBytes <= 227 * 1024, "more than a block of sm_90 may have");
-};
-
-// The CTA's shared memory by address.
-template <class T>
-struct FusedShared {
-  uint32_t base;
-  __device__ uint32_t A(int stage) const { return base + static_cast<uint32_t>(stage) * T::kStageBytes; }
-  __device__ uint32_t B(int stage) const { return A(stage) + T::kABytes; }
-  __device__ uint32_t Staging(int group, int buffer) const {
-    return base + T::kStages * T::kStageBytes + static_cast<uint32_t>(group * 2 + buffer) * T::kBoxBytes;
-  }
-  __device__ uint32_t Barriers() const { return base + T::kStages * T::kStageBytes + T::kStagingBytes; }
-  __device__ uint32_t Full(int stage) const { return Barriers() + static_cast<uint32_t>(stage) * 8; }
-  __device__ uint32_t Empty(int stage) const { return Full(T::kStages + stage); }
-  __device__ uint32_t Staged(int group, int buffer) const { return Full(2 * T::kStages + group * 2 + buffer); }
-  __device__ uint32_t Drained(int group, int buffer) const { return Full(2 * T::kStages + 4 + group * 2 + buffer); }
-  // The leader's draws for the cluster's other CTA.
-  __device__ uint32_t DrawFull(int slot) const { return Full(2 * T::kStages + 8 + slot); }
-  __device__ uint32_t DrawEmpty(int slot) const { return Full(2 * T::kStages + 10 + slot); }
-  __device__ uint32_t Unit(int stage) const { return Full(2 * T::kStages + 12) + static_cast<uint32_t>(stage) * 4; }
-  __device__ uint32_t StagedUnit(int group, int buffer) const { return Unit(T::kStages + group * 2 + buffer); }
-  __device__ uint32_t DrawnUnit(int slot) const { return Unit(T::kStages + 4 + slot); }
-  static_assert(8 * (2 * T::kStages + 12) + 4 * (T::kStages + 6) <= T::kBarrierBytes);
-};
-
-__device__ __forceinline__ int LoadShared(uint32_t address) {
-  int value;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ void StoreSharedOwn(uint32_t address, int value) {
-  asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-
-// A place in the ring of stages.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void Next() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-// A cluster's tile as one number: m | n << 16; -1: no more.
-template <class T>
-struct TilePlace {
-  int m, n;  // this CTA's, in tiles
-  __device__ __forceinline__ TilePlace(int unit, int cta)
-      : m((unit & 0xFFFF) * T::kClusterM + (T::kClusterM == 2 ? cta : 0)),
-        n((unit >> 16) * T::kClusterN + (T::kClusterN == 2 ? cta : 0)) {}
-};
-
-// The wait of warp 0 for words that other GPUs write. After an abort or a time-out nothing is waited for any more: the
-// kernel runs on to its end, and what it computes counts for nothing.
+// The wait of warp 0 for words that other GPUs write. After an abort or a time-out nothing is waited for any
+// more: the kernel runs on to its end, and what it computes counts for nothing.
 struct WordWaiter {
   const FusedMatmulParams& params;
   bool given_up = false;
@@ -129,7 +49,8 @@ struct WordWaiter {
 
 // Warp 0, one thread.
 template <class T>
-__device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared, int cta) {
+__device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared,
+                                        int cta) {
   constexpr uint16_t kBoth = 3;
   RingPlace<T::kStages> place;
   WordWaiter waiter{params};
@@ -199,8 +120,8 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
 #pragma unroll
           for (int i = 0; i < kGroups / 2; ++i) {
             int group = cta * (kGroups / 2) + i;
-            ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes, full,
-                               column + group * 64, k, 0, kBoth);
+            ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes,
+                               full, column + group * 64, k, 0, kBoth);
           }
         } else {
 #pragma unroll
@@ -209,8 +130,8 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
           }
         }
       } else if constexpr (T::kClusterM == 2) {  // the CTAs share B
-        ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(cta) * (T::kBBytes / 2), full, k,
-                           column + cta * (T::kTileN / 2), 0, kBoth);
+        ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(cta) * (T::kBBytes / 2), full,
+                           k, column + cta * (T::kTileN / 2), 0, kBoth);
       } else {
         ptx::Load(&params.b, shared.B(stage), full, k, column, 0);
       }
@@ -244,8 +165,8 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
 
 // One thread a warpgroup `group` of those that compute.
 template <class T>
-__device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, const FusedShared<T>& shared, int group,
-                                           int cta) {
+__device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, const FusedShared<T>& shared,
+                                           int group, int cta) {
   for (int box = 0;; ++box) {
     int buffer = box & 1;
     ptx::Wait(shared.Staged(group, buffer), (box >> 1) & 1);
@@ -255,8 +176,9 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     int index = tile.m / params.tiles_m;
     const MatmulPiece& piece = params.piece[index];
     int sub = box % T::kSubTiles;
-    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer), tile.n * T::kTileN + sub * T::kBoxColumns,
-               tile.m % params.tiles_m * kTileRows + group * 64, piece.out_slice);
+    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer),
+               tile.n * T::kTileN + sub * T::kBoxColumns, tile.m % params.tiles_m * kTileRows + group * 64,
+               piece.out_slice);
     ptx::CommitStores();
     ptx::WaitStoresRead<1>();
     if (box > 0) ptx::Arrive(shared.Drained(group, buffer ^ 1));
@@ -274,89 +196,10 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
   ptx::WaitStoresComplete();
 }
 
-template <class Out>
-__device__ __forceinline__ uint32_t Pack(float low, float high) {
-  if constexpr (std::is_same_v<Out, __half>) {
-    __half2 pair = __floats2half2_rn(low, high);
-    return *reinterpret_cast<uint32_t*>(&pair);
-  } else {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t*>(&pair);
-  }
-}
-template <class Out>
-__device__ __forceinline__ float2 Unpack(uint32_t bits) {
-  if constexpr (std::is_same_v<Out, __half>) {
-    return __half22float2(*reinterpret_cast<__half2*>(&bits));
-  } else {
-    return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&bits));
-  }
-}
-
-// What the epilogue multiplies and adds. One thread's values of a box: value i in row (i & 2) * 4 and column
-// (i >> 2) * 8 + (i & 1) from the thread's first.
-template <class T>
-struct Epilogue {
-  static constexpr int kValues = T::kBoxColumns / 2;
-  const FusedMatmulParams& params;
-  const MatmulPiece& piece;
-  int column;       // the thread's first in C
-  float factor[2];  // of its two rows
-
-  // `row`: the thread's first within the piece.
-  __device__ __forceinline__ Epilogue(const FusedMatmulParams& all, const MatmulPiece& own, int row, int first_column)
-      : params(all), piece(own), column(first_column) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      factor[i] = params.alpha;
-      // Past L1: a neighbour's line may have been read before this piece was ready.
-      if (piece.row_scale != nullptr && row + i * 8 < params.rows) {
-        factor[i] *= __ldcg(piece.row_scale + (row + i * 8) * params.row_scale_step);
-      }
-    }
-  }
-  __device__ __forceinline__ void Scale(float (&c)[kValues], int sub) const {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) c[i] *= factor[(i >> 1) & 1];
-    if (params.column_scale == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < kValues; i += 4) {
-#pragma unroll
-      for (int x = 0; x < 2; ++x) {
-        int at = column + sub * T::kBoxColumns + i * 2 + x;
-        float scale = at < params.n ? __ldg(params.column_scale + at * params.column_scale_step) : 0.0f;
-        c[i + x] *= scale;
-        c[i + 2 + x] *= scale;
-      }
-    }
-  }
-  __device__ __forceinline__ void Finish(float (&c)[kValues], int sub) const {
-    if (piece.finish == 0) return;
-    if (params.bias != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kValues; i += 4) {
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          int at = column + sub * T::kBoxColumns + i * 2 + x;
-          if (at >= params.n) continue;
-          float bias = params.bias_is_float != 0 ? static_cast<const float*>(params.bias)[at]
-                                                 : static_cast<float>(static_cast<const typename T::Out*>(params.bias)[at]);
-          c[i + x] += bias;
-          c[i + 2 + x] += bias;
-        }
-      }
-    }
-    if (params.result_scale != nullptr) {
-      float scale = *params.result_scale;
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) c[i] *= scale;
-    }
-  }
-};
-
 // Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
 template <class T>
-__device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta) {
+__device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared,
+                                        int group, int cta) {
   int thread = threadIdx.x & 127, warp = thread >> 5, lane = thread & 31;
   RingPlace<T::kStages> place;
   // A stage is free when the computing warpgroups of all CTAs that it is loaded for have read it.
@@ -371,7 +214,9 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
   int row = warp * 16 + (lane & 15), half = lane >> 4;
   uint32_t row_offset = static_cast<uint32_t>(row) * (T::kBoxColumns * 2);
   uint32_t swizzle = T::kBoxColumns == 64 ? row & 7 : (row >> 1) & 3;
-  auto chunk = [&](int pair) { return row_offset + ((static_cast<uint32_t>(pair * 2 + half) ^ swizzle) << 4); };
+  auto chunk = [&](int pair) {
+    return row_offset + ((static_cast<uint32_t>(pair * 2 + half) ^ swizzle) << 4);
+  };
   constexpr int kPairs = T::kBoxColumns / 16, kValues = Epilogue<T>::kValues;
 
   int box = 0;
@@ -390,7 +235,8 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
       ptx::WgmmaFence();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {  // 32 bytes of K each
-        ptx::Wgmma<T::kAlongN>(typename T::Element(), d, a + 2 * k, b + (T::kAlongN ? 128 : 2) * k, block + k);
+        ptx::Wgmma<T::kAlongN>(typename T::Element(), d, a + 2 * k, b + (T::kAlongN ? 128 : 2) * k,
+                               block + k);
       }
       ptx::WgmmaCommit();
       ptx::WgmmaWait<1>();
@@ -404,7 +250,8 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
     TilePlace<T> tile(unit, cta);
     const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
     const bool sums = T::kSums && piece.first_slot >= 0;
-    Epilogue<T> epilogue(params, piece, tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
+    Epilogue<T> epilogue(params, piece,
+                         tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
                          tile.n * T::kTileN + (lane & 3) * 2);
 #pragma unroll
     for (int sub = 0; sub < T::kSubTiles; ++sub, ++box) {
@@ -454,8 +301,9 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         const float* v = &c[pair * 8];
-        ptx::StoreMatrices(to + chunk(pair), Pack<typename T::Out>(v[0], v[1]), Pack<typename T::Out>(v[2], v[3]),
-                           Pack<typename T::Out>(v[4], v[5]), Pack<typename T::Out>(v[6], v[7]));
+        ptx::StoreMatrices(to + chunk(pair), Pack<typename T::Out>(v[0], v[1]),
+                           Pack<typename T::Out>(v[2], v[3]), Pack<typename T::Out>(v[4], v[5]),
+                           Pack<typename T::Out>(v[6], v[7]));
       }
       ptx::ProxyFenceShared();
       if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), unit);

@@ -1,13 +1,13 @@
 // File: fused_matmul.h
 //
-// What the fused matmul kernel is given at a launch, and the table of its variants. The kernel computes C = alpha·A·B by
-// tiles of 128 rows in an order that the host chooses, waits for rows of A that other GPUs deliver, tells when rows of C
-// are complete, and adds other GPUs' partial sums to rows that it owns.
+// What the fused matmul kernel is given at a launch, and the table of its variants. The kernel computes C =
+// alpha·A·B by tiles of 128 rows in an order that the host chooses, waits for rows of A that other GPUs
+// deliver, tells when rows of C are complete, and adds other GPUs' partial sums to rows that it owns.
 //
-// The rows of C are cut into *pieces* of equal height, the unit of waiting and telling; a piece's rows are one slice
-// (the third dimension) of the tensor maps, so that no tile writes beyond its piece. M-tiles are numbered through all
-// pieces in the order in which they are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together:
-// n after n, all its m-tiles for each.
+// The rows of C are cut into *pieces* of equal height, the unit of waiting and telling; a piece's rows are
+// one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. M-tiles are
+// numbered through all pieces in the order in which they are run, `tiles_m` a piece. A *band* is a range of
+// m-tiles that is walked together: n after n, all its m-tiles for each.
 #pragma once
 
 #include <cuda.h>
@@ -29,16 +29,17 @@ struct MatmulPiece {
   int16_t out_map, out_slice;
   // First slice of `slots` with the other ranks' sums; -1: none are added.
   int16_t first_slot;
-  int16_t finish;           // 1: bias and result scale are applied (after the sum)
+  int16_t finish;  // 1: bias and result scale are applied (after the sum)
   int16_t unused[2];
-  const float* row_scale;   // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
+  const float*
+      row_scale;  // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
 };
 
 struct MatmulBand {
   int32_t first_unit;  // clusters' tiles before this band
   int16_t first_m;     // in clusters' tiles, as m_tiles
   int16_t m_tiles;
-  int32_t backwards;   // walks N from its end
+  int32_t backwards;  // walks N from its end
 };
 
 struct FusedMatmulParams {
@@ -53,16 +54,16 @@ struct FusedMatmulParams {
   int32_t tiles_m;          // of a piece; a multiple of the cluster's
   int32_t tiles_per_piece;  // CTAs' tiles
   int32_t k_blocks;
-  int32_t sources;          // other ranks whose sums are added
-  int32_t position;         // of the own sum among them: before source `position`
+  int32_t sources;   // other ranks whose sums are added
+  int32_t position;  // of the own sum among them: before source `position`
   float alpha;
   // C = (alpha · row_scale · column_scale · A·B + bias) · result_scale; null: none.
   const float* column_scale;
-  const void* bias;           // of C's type, or float
+  const void* bias;  // of C's type, or float
   const float* result_scale;
   int32_t row_scale_step, column_scale_step;  // 0 or 1
   int32_t bias_is_float;
-  int32_t rows, n;            // of a piece, of C
+  int32_t rows, n;  // of a piece, of C
   uint64_t epoch;
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   uint64_t timeout_ns;         // the longest wait
@@ -77,11 +78,11 @@ struct FusedVariant {
   uint8_t type, out_type;  // DType of A and B, of C and partial sums
   bool b_along_n;          // B's rows of N elements are contiguous, else its columns of K
   int tile_n, cluster_m, cluster_n;
-  bool sums;               // adds partial sums
-  int k_block;             // elements
-  int box_columns;         // of C, as they are stored
+  bool sums;        // adds partial sums
+  int k_block;      // elements
+  int box_columns;  // of C, as they are stored
   size_t shared_bytes;
-  const void* kernel;      // for cudaLaunchKernel
+  const void* kernel;  // for cudaLaunchKernel
 };
 
 }  // namespace tandem::cuda

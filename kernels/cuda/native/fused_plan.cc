@@ -31,7 +31,8 @@ std::optional<Rows> FoldRows(const DeviceView& view) {
     }
     expected = view.stride[d] * view.extent[d];
   }
-  if (rows.pitch < rows.columns || rows.pitch * static_cast<int64_t>(DTypeBytes(view.dtype)) % kTmaBytes != 0) {
+  if (rows.pitch < rows.columns ||
+      rows.pitch * static_cast<int64_t>(DTypeBytes(view.dtype)) % kTmaBytes != 0) {
     return std::nullopt;
   }
   return rows;
@@ -96,7 +97,8 @@ bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
 bool TakesPart(const FusedPart& part, const FusedPart& first) {
   const MatmulArgs& matmul = part.matmul;
   if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr) return false;
-  auto a = FoldRows(matmul.a), c = FoldRows(matmul.c), a0 = FoldRows(first.matmul.a), c0 = FoldRows(first.matmul.c);
+  auto a = FoldRows(matmul.a), c = FoldRows(matmul.c), a0 = FoldRows(first.matmul.a),
+       c0 = FoldRows(first.matmul.c);
   if (!a || !c || !a0 || !c0 || a->count != a0->count || a->count != c->count || a->count == 0) return false;
   if (matmul.has_scale_a && (!StepOf(matmul.scale_a) || matmul.scale_a.dtype != DType::kF32)) return false;
   if (!part.sums) return true;
@@ -138,7 +140,8 @@ bool TakesFused(const CollectiveArgs& args) {
   if (matmul.b.dtype != matmul.a.dtype || matmul.b.extent[0] == 0 || matmul.b.extent[1] == 0) return false;
   const bool rows = matmul.b.stride[1] == 1;
   if (!rows && matmul.b.stride[0] != 1) return false;
-  if (matmul.b.stride[rows ? 0 : 1] * static_cast<int64_t>(DTypeBytes(matmul.b.dtype)) % kTmaBytes != 0) return false;
+  if (matmul.b.stride[rows ? 0 : 1] * static_cast<int64_t>(DTypeBytes(matmul.b.dtype)) % kTmaBytes != 0)
+    return false;
   if (matmul.has_scale_b && (!StepOf(matmul.scale_b) || matmul.scale_b.dtype != DType::kF32)) return false;
   FusedMatmul probe;
   probe.type = matmul.a.dtype;
@@ -174,11 +177,12 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   // A single row or column of B is contiguous either way; its columns are then what float8 needs.
   fused.b_along_n = matmul.b.stride[1] == 1 && !(IsFloat8(fused.type) && matmul.b.stride[0] == 1);
   fused.b = {matmul.b.data, matmul.b.stride[fused.b_along_n ? 0 : 1], 1, 0};
-  if (reinterpret_cast<uintptr_t>(matmul.b.data) % kTmaBytes != 0) return Unimplemented("B is not aligned to 16 bytes");
+  if (reinterpret_cast<uintptr_t>(matmul.b.data) % kTmaBytes != 0)
+    return Unimplemented("B is not aligned to 16 bytes");
   fused.tiling = TilingFor(fused.rows);
 
-  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: map 0 for what stays, map 1 for what is
-  // announced.
+  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: map 0 for what stays, map 1 for
+  // what is announced.
   Slices a[2], out[2], slots;
   for (const FusedPart& part : args.parts) {
     a[part.waits.empty() ? 0 : 1].addresses.push_back(part.matmul.a.data);

@@ -12,8 +12,8 @@ namespace tandem::cuda {
 // True when the native kernel computes `args.parts`; reads types, extents and strides, no addresses.
 bool TakesFused(const CollectiveArgs& args);
 
-// The kernel's work. UNIMPLEMENTED when addresses are not aligned as TMA needs them, or parts do not lie at equal
-// distances: then the steps can be run one by one. `state`: see FusedMatmul.
+// The kernel's work. UNIMPLEMENTED when addresses are not aligned as TMA needs them, or parts do not lie at
+// equal distances: then the steps can be run one by one. `state`: see FusedMatmul.
 Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state);
 
 // Makes and enqueues it.

@@ -7,10 +7,10 @@
 
 namespace tandem::cuda {
 
-#define TANDEM_FUSED_VARIANTS(X) \
-  X(bf16_k_256_1x1_sums) X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) \
-  X(bf16_k_224_2x1_sums) X(bf16_n_256_1x1_sums) X(bf16_n_256_2x1_sums) \
-  X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1_sums)
+#define TANDEM_FUSED_VARIANTS(X)                                                                           \
+  X(bf16_k_256_1x1_sums)                                                                                   \
+  X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) X(bf16_k_224_2x1_sums) X(bf16_n_256_1x1_sums) \
+      X(bf16_n_256_2x1_sums) X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1_sums)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE
@@ -29,9 +29,11 @@ Result<EncodeTiled> FindEncodeTiled() {
   static const auto found = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(function) : nullptr;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                         cudaEnableDefault, &result);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess
+               ? reinterpret_cast<EncodeTiled>(function)
+               : nullptr;
   }();
   if (found == nullptr) return Unavailable("the driver has no cuTensorMapEncodeTiled");
   return found;
@@ -43,29 +45,31 @@ CUtensorMapDataType MapType(DType type) {
 }
 
 // A map of `slices` of rows × columns, in boxes of box_rows × box_bytes that are swizzled over their width.
-Status MakeMap(const char* what, const MatrixSlices& matrix, DType type, int64_t columns, int64_t rows, int box_rows,
-               CUtensorMap* map, int box_bytes = 128) {
+Status MakeMap(const char* what, const MatrixSlices& matrix, DType type, int64_t columns, int64_t rows,
+               int box_rows, CUtensorMap* map, int box_bytes = 128) {
   TANDEM_ASSIGN_OR_RETURN(EncodeTiled encode, FindEncodeTiled());
   auto element = static_cast<uint64_t>(DTypeBytes(type));
   auto bytes = [&](int64_t elements) { return static_cast<cuuint64_t>(elements) * element; };
   int64_t slice_pitch = matrix.slices > 1 ? matrix.slice_pitch : matrix.pitch * rows;
-  if (reinterpret_cast<uintptr_t>(matrix.data) % 16 != 0 || bytes(matrix.pitch) % 16 != 0 || bytes(slice_pitch) % 16 != 0) {
+  if (reinterpret_cast<uintptr_t>(matrix.data) % 16 != 0 || bytes(matrix.pitch) % 16 != 0 ||
+      bytes(slice_pitch) % 16 != 0) {
     return InvalidArgument(std::string(what) + " is not aligned to 16 bytes in address and pitch");
   }
   cuuint64_t extent[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
                           static_cast<cuuint64_t>(matrix.slices)};
   cuuint64_t pitch[2] = {bytes(matrix.pitch), bytes(slice_pitch)};
-  cuuint32_t box[3] = {static_cast<cuuint32_t>(static_cast<uint64_t>(box_bytes) / element), static_cast<cuuint32_t>(box_rows), 1};
+  cuuint32_t box[3] = {static_cast<cuuint32_t>(static_cast<uint64_t>(box_bytes) / element),
+                       static_cast<cuuint32_t>(box_rows), 1};
   cuuint32_t step[3] = {1, 1, 1};
-  CUresult result =
-      encode(map, MapType(type), 3, const_cast<void*>(matrix.data), extent, pitch, box, step,
-             CU_TENSOR_MAP_INTERLEAVE_NONE,
-             box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CUresult result = encode(map, MapType(type), 3, const_cast<void*>(matrix.data), extent, pitch, box, step,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return InvalidArgument(std::string("cuTensorMapEncodeTiled refuses ") + what + ": error " +
-                           std::to_string(static_cast<int>(result)) + ", " + std::to_string(columns) + " columns, " +
-                           std::to_string(rows) + " rows, pitch " + std::to_string(pitch[0]) + " bytes");
+                           std::to_string(static_cast<int>(result)) + ", " + std::to_string(columns) +
+                           " columns, " + std::to_string(rows) + " rows, pitch " + std::to_string(pitch[0]) +
+                           " bytes");
   }
   return Status::Ok();
 }
@@ -98,9 +102,10 @@ std::span<const FusedVariant> FusedVariants() {
 Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
   const FusedVariant* found = nullptr;
   for (const FusedVariant& variant : FusedVariants()) {
-    if (variant.type != static_cast<uint8_t>(matmul.type) || variant.out_type != static_cast<uint8_t>(matmul.out_type) ||
-        variant.b_along_n != matmul.b_along_n || variant.tile_n != matmul.tiling.tile_n ||
-        variant.cluster_m != matmul.tiling.cluster_m || variant.cluster_n != matmul.tiling.cluster_n) {
+    if (variant.type != static_cast<uint8_t>(matmul.type) ||
+        variant.out_type != static_cast<uint8_t>(matmul.out_type) || variant.b_along_n != matmul.b_along_n ||
+        variant.tile_n != matmul.tiling.tile_n || variant.cluster_m != matmul.tiling.cluster_m ||
+        variant.cluster_n != matmul.tiling.cluster_n) {
       continue;
     }
     bool sums = NeedsSums(matmul);
@@ -108,10 +113,11 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
     if (found == nullptr || variant.sums == sums) found = &variant;
   }
   if (found != nullptr) return found;
-  return Unimplemented("no fused kernel for " + std::string(DTypeName(matmul.type)) + " to " +
-                       std::string(DTypeName(matmul.out_type)) + (matmul.b_along_n ? ", B's rows" : ", B's columns") +
-                       " contiguous, tiles of 128×" + std::to_string(matmul.tiling.tile_n) + ", clusters of " +
-                       std::to_string(matmul.tiling.cluster_m) + "×" + std::to_string(matmul.tiling.cluster_n));
+  return Unimplemented(
+      "no fused kernel for " + std::string(DTypeName(matmul.type)) + " to " +
+      std::string(DTypeName(matmul.out_type)) + (matmul.b_along_n ? ", B's rows" : ", B's columns") +
+      " contiguous, tiles of 128×" + std::to_string(matmul.tiling.tile_n) + ", clusters of " +
+      std::to_string(matmul.tiling.cluster_m) + "×" + std::to_string(matmul.tiling.cluster_n));
 }
 
 Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant) {
@@ -127,8 +133,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   const DType type = matmul.type, out_type = matmul.out_type;
   for (int i = 0; i < 2; ++i) {
     if (matmul.a[i].data != nullptr) {
-      TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], type, matmul.k, matmul.rows, kTileRows / variant.cluster_n,
-                                     &params.a[i]));
+      TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], type, matmul.k, matmul.rows,
+                                     kTileRows / variant.cluster_n, &params.a[i]));
     }
     if (matmul.out[i].data != nullptr) {
       TANDEM_RETURN_IF_ERROR(MakeMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i],
@@ -142,8 +148,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
         MakeMap("B", matmul.b, type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
   }
   if (matmul.slots.data != nullptr) {
-    TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows, &params.slots,
-                                   variant.box_columns * 2));
+    TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows,
+                                   &params.slots, variant.box_columns * 2));
   }
   std::copy(matmul.pieces.begin(), matmul.pieces.end(), params.piece);
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
@@ -152,7 +158,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   int64_t units_m = Blocks(matmul.rows, int64_t{kTileRows} * variant.cluster_m);  // of a piece
   params.units_n = static_cast<int32_t>(Blocks(matmul.n, int64_t{variant.tile_n} * variant.cluster_n));
   params.tiles_m = static_cast<int32_t>(units_m) * variant.cluster_m;
-  params.tiles_per_piece = static_cast<int32_t>(units_m) * params.units_n * variant.cluster_m * variant.cluster_n;
+  params.tiles_per_piece =
+      static_cast<int32_t>(units_m) * params.units_n * variant.cluster_m * variant.cluster_n;
   params.k_blocks = static_cast<int32_t>(Blocks(matmul.k, variant.k_block));
   // A run is cut into bands of equal height, as near to the wanted one as can be.
   int64_t wanted = std::max(1, matmul.tiling.band_tiles / variant.cluster_m);
@@ -192,7 +199,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   return params;
 }
 
-Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas, CUstream_st* stream) {
+Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
+                   CUstream_st* stream) {
   int cluster = variant.cluster_m * variant.cluster_n;
   if (ctas <= 0) ctas = SmCount();
   ctas = std::min(ctas, params.units * cluster) / cluster * cluster;
@@ -200,24 +208,26 @@ Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant,
   auto* copy = const_cast<FusedMatmulParams*>(&params);
   void* arguments[] = {copy};
   return RuntimeStatus("cudaLaunchKernel",
-                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)), dim3(384), arguments,
-                                        variant.shared_bytes, stream));
+                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)), dim3(384),
+                                        arguments, variant.shared_bytes, stream));
 }
 
 Result<bool> LoadFusedKernels() {
   int device = 0, major = 0, minor = 0;
   TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaGetDevice", cudaGetDevice(&device)));
-  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaDeviceGetAttribute",
-                                       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
-  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaDeviceGetAttribute",
-                                       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
+  TANDEM_RETURN_IF_ERROR(RuntimeStatus(
+      "cudaDeviceGetAttribute", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
+  TANDEM_RETURN_IF_ERROR(RuntimeStatus(
+      "cudaDeviceGetAttribute", cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
   if (major != 9 || minor != 0) return false;
   for (const FusedVariant& variant : FusedVariants()) {
-    TANDEM_RETURN_IF_ERROR(RuntimeStatus(
-        "cudaFuncSetAttribute", cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                     static_cast<int>(variant.shared_bytes))));
+    TANDEM_RETURN_IF_ERROR(
+        RuntimeStatus("cudaFuncSetAttribute",
+                      cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(variant.shared_bytes))));
     cudaFuncAttributes attributes = {};
-    TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel)));
+    TANDEM_RETURN_IF_ERROR(
+        RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel)));
   }
   return true;
 }

@@ -18,8 +18,8 @@ struct CUstream_st;
 
 namespace tandem::cuda {
 
-// Slices of a matrix whose rows are contiguous: element (slice, row, column) lies at data + slice * slice_pitch +
-// row * pitch + column, in elements. Addresses and pitches must be multiples of 16 bytes.
+// Slices of a matrix whose rows are contiguous: element (slice, row, column) lies at data + slice *
+// slice_pitch + row * pitch + column, in elements. Addresses and pitches must be multiples of 16 bytes.
 struct MatrixSlices {
   const void* data = nullptr;
   int64_t pitch = 0;
@@ -42,12 +42,13 @@ struct PieceRun {
 
 struct FusedMatmul {
   DType type = DType::kBf16, out_type = DType::kBf16;
-  bool b_along_n = true;  // B is [K, N] with contiguous rows; else with contiguous columns (pitch: between columns)
-  int64_t rows = 0;       // of a piece
+  bool b_along_n =
+      true;  // B is [K, N] with contiguous rows; else with contiguous columns (pitch: between columns)
+  int64_t rows = 0;  // of a piece
   int64_t n = 0, k = 0;
   MatrixSlices a[2], b, out[2], slots;
-  std::vector<MatmulPiece> pieces;  // in the order in which they are run
-  std::vector<PieceRun> runs;       // all pieces, in order
+  std::vector<MatmulPiece> pieces;       // in the order in which they are run
+  std::vector<PieceRun> runs;            // all pieces, in order
   std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
   std::vector<int16_t> slot_of;          // by source: its slice of `slots`
   int position = 0;                      // of the own sum among the sources
@@ -74,14 +75,16 @@ std::span<const FusedVariant> FusedVariants();
 // The variant for `matmul`'s types, layout, tiling and sums. UNIMPLEMENTED names what there is none for.
 Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
 
-// Makes a launch's parameters. INVALID_ARGUMENT when a matrix is not aligned, or there are too many pieces or bands.
+// Makes a launch's parameters. INVALID_ARGUMENT when a matrix is not aligned, or there are too many pieces or
+// bands.
 Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant);
 
 // Enqueues the kernel on `ctas` CTAs (0: one an SM).
-Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas, CUstream_st* stream);
+Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
+                   CUstream_st* stream);
 
-// Loads every variant into the current context: see LoadKernels (device/launch.h). False on a device that cannot run
-// them, one that is no Hopper.
+// Loads every variant into the current context: see LoadKernels (device/launch.h). False on a device that
+// cannot run them, one that is no Hopper.
 Result<bool> LoadFusedKernels();
 
 }  // namespace tandem::cuda

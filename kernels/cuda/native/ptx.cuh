@@ -1,9 +1,10 @@
 // File: ptx.cuh
 //
-// Hopper's instructions that CUDA C++ does not name: barriers of shared memory, TMA, fences between proxies, words that
-// other GPUs and copy engines write. One function an instruction; PTX ISA 8.x has their meaning.
+// Hopper's instructions that CUDA C++ does not name: barriers of shared memory, TMA, fences between proxies,
+// words that other GPUs and copy engines write. One function an instruction; PTX ISA 8.x has their meaning.
 //
-// Addresses of shared memory are 32-bit shared-window addresses. "Cluster" forms take such an address mapped to a CTA.
+// Addresses of shared memory are 32-bit shared-window addresses. "Cluster" forms take such an address mapped
+// to a CTA.
 #pragma once
 
 #include <cuda.h>
@@ -47,14 +48,16 @@ __device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals)
 }
 
 // Makes the barriers' initialisation visible to the cluster and to TMA.
-__device__ __forceinline__ void BarrierInitFence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void BarrierInitFence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 __device__ __forceinline__ void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// On a barrier of any CTA of the cluster; publishes nothing. A release of cluster scope costs a fence: hundreds of
-// nanoseconds.
+// On a barrier of any CTA of the cluster; publishes nothing. A release of cluster scope costs a fence:
+// hundreds of nanoseconds.
 __device__ __forceinline__ void ArriveRemote(uint32_t mapped) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
 }
@@ -65,7 +68,8 @@ __device__ __forceinline__ void ArriveCluster(uint32_t mapped) {
 }
 
 __device__ __forceinline__ void ArriveExpect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
 // Until the phase of parity `parity` is complete.
@@ -76,7 +80,9 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(barrier), "r"(parity) : "memory");
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
 // The same for what other CTAs of the cluster wrote before they arrived.
@@ -87,7 +93,9 @@ __device__ __forceinline__ void WaitCluster(uint32_t barrier, uint32_t parity) {
       "again:\n"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(barrier), "r"(parity) : "memory");
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
 // --- TMA ---
@@ -97,25 +105,30 @@ __device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {
 }
 
 // Loads the box at (x, y, z), x innermost, and counts its bytes on `barrier`.
-__device__ __forceinline__ void Load(const CUtensorMap* map, uint32_t destination, uint32_t barrier, int x, int y, int z) {
+__device__ __forceinline__ void Load(const CUtensorMap* map, uint32_t destination, uint32_t barrier, int x,
+                                     int y, int z) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
-          destination), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
 }
 
 // The same into the CTAs of `mask`, at the same place in each, counted on each one's own barrier.
-__device__ __forceinline__ void LoadMulticast(const CUtensorMap* map, uint32_t destination, uint32_t barrier, int x, int y,
-                                              int z, uint16_t mask) {
+__device__ __forceinline__ void LoadMulticast(const CUtensorMap* map, uint32_t destination, uint32_t barrier,
+                                              int x, int y, int z, uint16_t mask) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(destination), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(mask)
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(mask)
       : "memory");
 }
 
 // Stores the box; the part outside the tensor is dropped. Belongs to the thread's current bulk group.
 __device__ __forceinline__ void Store(const CUtensorMap* map, uint32_t source, int x, int y, int z) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(source),
-               "r"(x), "r"(y), "r"(z) : "memory");
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(source), "r"(x), "r"(y), "r"(z)
+               : "memory");
 }
 
 __device__ __forceinline__ void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -127,13 +140,17 @@ __device__ __forceinline__ void WaitStoresRead() {
 }
 
 // Until all of the thread's stores are complete: written, not only read.
-__device__ __forceinline__ void WaitStoresComplete() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void WaitStoresComplete() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 
 // --- fences and words ---
 
 // Between ordinary accesses and TMA's, either way.
 __device__ __forceinline__ void ProxyFence() { asm volatile("fence.proxy.async;" ::: "memory"); }
-__device__ __forceinline__ void ProxyFenceShared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void ProxyFenceShared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 __device__ __forceinline__ void SystemFence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 __device__ __forceinline__ uint64_t LoadAcquire(const uint64_t* word) {
@@ -154,14 +171,18 @@ __device__ __forceinline__ uint64_t GlobalTimer() {
 
 // --- matrices of 8×8 16-bit elements between registers and shared memory ---
 
-__device__ __forceinline__ void StoreMatrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
-               "r"(d) : "memory");
+__device__ __forceinline__ void StoreMatrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                              uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+               "r"(b), "r"(c), "r"(d)
+               : "memory");
 }
 
 __device__ __forceinline__ void LoadMatrices(uint32_t address, uint32_t (&out)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
 }
 
 template <int kRegisters>

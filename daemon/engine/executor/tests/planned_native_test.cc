@@ -1,5 +1,5 @@
-// The native kernels' programs, run by W ranks in one process: by the kernels where the machine has them, step by step on
-// emulated GPUs. Values are small integers, exact in bf16 in any order of summation.
+// The native kernels' programs, run by W ranks in one process: by the kernels where the machine has them,
+// step by step on emulated GPUs. Values are small integers, exact in bf16 in any order of summation.
 
 #include <gtest/gtest.h>
 

@@ -19,7 +19,8 @@ DeviceView Dense(std::byte* data, DType type, std::vector<int64_t> extent) {
 
 class FusedPlanTest : public testing::Test {
  protected:
-  // Three ranks' all-gather→matmul on rank 1: its own shard, then 2's and 0's from slots in the order of arrival.
+  // Three ranks' all-gather→matmul on rank 1: its own shard, then 2's and 0's from slots in the order of
+  // arrival.
   CollectiveArgs Gather() {
     CollectiveArgs args;
     args.epoch = 7;
@@ -27,8 +28,8 @@ class FusedPlanTest : public testing::Test {
       const int source = (1 + i) % 3;
       FusedPart part;
       part.matmul.b = Dense(At(0x9000000), DType::kBf16, {kK, kN});
-      part.matmul.a = Dense(i == 0 ? At(0x1000000) : At(0x2000000 + 0x100000 * static_cast<uintptr_t>(i)), DType::kBf16,
-                            {kRows, kK});
+      part.matmul.a = Dense(i == 0 ? At(0x1000000) : At(0x2000000 + 0x100000 * static_cast<uintptr_t>(i)),
+                            DType::kBf16, {kRows, kK});
       part.matmul.c = Dense(At(0x5000000) + source * kRows * kN * 2, DType::kBf16, {kRows, kN});
       if (i > 0) part.waits = {&words_[static_cast<size_t>(source)]};
       args.parts.push_back(part);

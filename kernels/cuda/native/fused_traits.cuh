@@ -1,0 +1,107 @@
+// File: fused_traits.cuh
+//
+// The fused matmul kernel's shapes: tiles, stages, boxes, and where they lie in a CTA's shared memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/native/fused_matmul.h"
+
+namespace tandem::cuda {
+
+template <class ElementType, class OutType, bool kBAlongN, int kColumns, int kClusterRows,
+          int kClusterColumns, bool kSum>
+struct FusedTraits {
+  using Element = ElementType;
+  using Out = OutType;
+  static constexpr bool kAlongN = kBAlongN, kSums = kSum;
+  static constexpr int kTileN = kColumns;
+  static constexpr int kClusterM = kClusterRows, kClusterN = kClusterColumns,
+                       kCluster = kClusterM * kClusterN;
+  static_assert(kCluster == 1 || kCluster == 2);
+  static_assert(sizeof(Out) == 2);
+  static constexpr int kKBlock = 128 / static_cast<int>(sizeof(Element));  // a stage's rows are 128 bytes
+  static constexpr int kBGroups = (kTileN + 63) / 64;                      // of 64 columns, for B along N
+  static constexpr uint32_t kBGroupBytes = 64 * 128;
+  static constexpr uint32_t kABytes = kTileRows * 128,
+                            kBBytes = kAlongN ? kBGroups * kBGroupBytes : kTileN * 128;
+  static constexpr uint32_t kStageBytes = kABytes + kBBytes;
+  static constexpr int kStages = kTileN >= 192 ? 4 : 6;
+  // A warpgroup's tile is stored in boxes of 64 rows and as many columns; their rows are swizzled over their
+  // own width.
+  static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
+  static constexpr int kSubTiles = kTileN / kBoxColumns;
+  static_assert(kSubTiles * kBoxColumns == kTileN);
+  static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * 2, kStagingBytes = 4 * kBoxBytes;
+  static constexpr uint32_t kSumBytes = 2 * kBoxBytes;  // 128 rows of one source
+  static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
+  static constexpr uint32_t kBarrierBytes = 512;
+  // 1024 more to align the first stage.
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + kStagingBytes + kBarrierBytes + 1024;
+  static_assert(kSharedBytes <= 227 * 1024, "more than a block of sm_90 may have");
+};
+
+// The CTA's shared memory by address.
+template <class T>
+struct FusedShared {
+  uint32_t base;
+  __device__ uint32_t A(int stage) const { return base + static_cast<uint32_t>(stage) * T::kStageBytes; }
+  __device__ uint32_t B(int stage) const { return A(stage) + T::kABytes; }
+  __device__ uint32_t Staging(int group, int buffer) const {
+    return base + T::kStages * T::kStageBytes + static_cast<uint32_t>(group * 2 + buffer) * T::kBoxBytes;
+  }
+  __device__ uint32_t Barriers() const { return base + T::kStages * T::kStageBytes + T::kStagingBytes; }
+  __device__ uint32_t Full(int stage) const { return Barriers() + static_cast<uint32_t>(stage) * 8; }
+  __device__ uint32_t Empty(int stage) const { return Full(T::kStages + stage); }
+  __device__ uint32_t Staged(int group, int buffer) const {
+    return Full(2 * T::kStages + group * 2 + buffer);
+  }
+  __device__ uint32_t Drained(int group, int buffer) const {
+    return Full(2 * T::kStages + 4 + group * 2 + buffer);
+  }
+  // The leader's draws for the cluster's other CTA.
+  __device__ uint32_t DrawFull(int slot) const { return Full(2 * T::kStages + 8 + slot); }
+  __device__ uint32_t DrawEmpty(int slot) const { return Full(2 * T::kStages + 10 + slot); }
+  __device__ uint32_t Unit(int stage) const {
+    return Full(2 * T::kStages + 12) + static_cast<uint32_t>(stage) * 4;
+  }
+  __device__ uint32_t StagedUnit(int group, int buffer) const {
+    return Unit(T::kStages + group * 2 + buffer);
+  }
+  __device__ uint32_t DrawnUnit(int slot) const { return Unit(T::kStages + 4 + slot); }
+  static_assert(8 * (2 * T::kStages + 12) + 4 * (T::kStages + 6) <= T::kBarrierBytes);
+};
+
+__device__ __forceinline__ int LoadShared(uint32_t address) {
+  int value;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreSharedOwn(uint32_t address, int value) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+// A place in the ring of stages.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// A cluster's tile as one number: m | n << 16; -1: no more.
+template <class T>
+struct TilePlace {
+  int m, n;  // this CTA's, in tiles
+  __device__ __forceinline__ TilePlace(int unit, int cta)
+      : m((unit & 0xFFFF) * T::kClusterM + (T::kClusterM == 2 ? cta : 0)),
+        n((unit >> 16) * T::kClusterN + (T::kClusterN == 2 ? cta : 0)) {}
+};
+
+}  // namespace tandem::cuda
