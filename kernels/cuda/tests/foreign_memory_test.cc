@@ -64,8 +64,10 @@ TEST_F(ForeignMemoryTest, OneMappingServesAllThatOpenAHandle) {
   EXPECT_EQ((*second)->bytes(), 100u);
   EXPECT_TRUE((*first)->ReleaseBlocks());
   first->reset();
+  testing::Mock::VerifyAndClearExpectations(&driver_);
   EXPECT_CALL(driver_, IpcCloseMemHandle(kOpened)).Times(1);
   second->reset();
+  testing::Mock::VerifyAndClearExpectations(&driver_);
   EXPECT_CALL(driver_, IpcOpenMemHandle(_)).WillOnce(Return(Result<CUdeviceptr>(kOpened)));
   EXPECT_TRUE(memory.Open(handle_, 0, 1).ok()) << "opened anew after its end";
 }
@@ -121,7 +123,8 @@ TEST_F(ForeignMemoryTest, HostWordsAreStoredToAndDeviceWordsGoByTheWritersStream
   EXPECT_EQ(page[2].load(), 9u);
   EXPECT_CALL(driver_, StreamWriteValue64(kWriterStream, reinterpret_cast<CUdeviceptr>(page + 512), 5));
   ASSERT_TRUE(writer->Store(page + 512, 5).ok()) << "the next page is the device's";
-  EXPECT_CALL(driver_, MemHostUnregister(page));
+  EXPECT_CALL(driver_, MemHostUnregister(_)).Times(testing::AnyNumber());  // the writer's own, at its end
+  EXPECT_CALL(driver_, MemHostUnregister(page)).Times(1);
   ASSERT_TRUE(writer->Unregister(page).ok());
   EXPECT_EQ(writer->Unregister(page).code(), Code::kNotFound);
   EXPECT_CALL(driver_, StreamWriteValue64(kWriterStream, reinterpret_cast<CUdeviceptr>(page), 6));
