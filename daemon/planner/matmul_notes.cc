@@ -58,6 +58,9 @@ std::vector<std::string> MatmulNotes(const Problem& problem) {
   if (problem.slots.a < 0 || problem.slots.b.empty() || problem.rows == 0 || problem.k == 0) return notes;
   const DType a = problem.operand(problem.slots.a).spec.dtype;
   NoteOperand(problem, problem.slots.a, true, &notes);
+  const Op op = problem.request->op;
+  const bool in_product = op == Op::kAllGatherMatmul || op == Op::kAsyncInputMatmul;  // else the sum applies it
+  if (in_product && !problem.slots.result_scale.empty()) notes.push_back(Slow("it has a result scale"));
   for (size_t i = 0; i < problem.slots.b.size(); ++i) {
     const DType b = problem.operand(problem.slots.b[i]).spec.dtype;
     const View columns = problem.Slot(0, problem.slots.b[i]);
