@@ -121,10 +121,11 @@ bool TakesBias(bool has, const DeviceView& bias, DType out) {
   return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
 }
 
-// Clusters of two CTAs share B's tile; a piece with an odd number of tiles would waste one.
-FusedTiling TilingFor(int64_t rows) {
+// What has been measured at 0.96 to 1.0 of cuBLASLt's best: no clusters. Pieces with an odd number of tiles, of which a
+// cluster of two would waste one, need it anyway.
+FusedTiling DefaultTiling() {
   FusedTiling tiling;
-  if ((rows + kTileRows - 1) / kTileRows % 2 != 0) tiling.cluster_m = 1;
+  tiling.cluster_m = 1;
   return tiling;
 }
 
@@ -159,7 +160,7 @@ bool TakesFused(const CollectiveArgs& args) {
     MatmulPiece piece = {};
     probe.pieces.push_back(piece);
   }
-  probe.tiling = TilingFor(FoldRows(matmul.a)->count);
+  probe.tiling = DefaultTiling();
   return FindFusedVariant(probe).ok();
 }
 
@@ -179,7 +180,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   fused.b = {matmul.b.data, matmul.b.stride[fused.b_along_n ? 0 : 1], 1, 0};
   if (reinterpret_cast<uintptr_t>(matmul.b.data) % kTmaBytes != 0)
     return Unimplemented("B is not aligned to 16 bytes");
-  fused.tiling = TilingFor(fused.rows);
+  fused.tiling = DefaultTiling();
 
   // A: map 0 for parts that are here already, map 1 for parts that arrive. C: map 0 for what stays, map 1 for
   // what is announced.
