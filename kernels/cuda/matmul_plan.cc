@@ -83,14 +83,18 @@ Status EnqueuePlain(const MatmulArgs& args, int64_t first, int64_t last, CUstrea
   launch.scale_b = MakeFactors(args.has_scale_b, args.scale_b);
   launch.bias = MakeFactors(args.has_bias, args.bias);
   if (args.has_result_scale) launch.result_scale = reinterpret_cast<const float*>(args.result_scale.data);
-  // Row scales of several dimensions must be dense to be counted by the folded row.
+  // Row scales of several dimensions have strides of their own in each, as a slice of gathered scales does.
   int varying = 0;
   if (args.has_scale_a) {
     for (int64_t extent : args.scale_a.extent) varying += extent != 1;
   }
   if (varying > 1) {
-    if (!host::IsContiguous(args.scale_a)) return Unimplemented("row scales that are not dense over their dimensions");
-    launch.scale_a.stride = 1;
+    if (args.scale_a.extent.size() < dims) return Unimplemented("row scales of fewer dimensions than A's rows");
+    launch.scale_a.stride = 0;
+    for (size_t d = 0; d < dims; ++d) {
+      if (args.scale_a.extent[d] != args.a.extent[d]) return Unimplemented("row scales split otherwise than A's rows");
+      launch.scale_a_row_stride.of[d] = args.scale_a.stride[d];
+    }
   }
   return LaunchMatmul(launch, stream);
 }
@@ -132,7 +136,10 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
   std::lock_guard trial(trial_mutex_);
   CudaDriver& driver = device_->driver();
   CUstream stream = device_->service_stream();
-  size_t shift = product.alignment < kAligned ? product.alignment : 0;
+  // An unaligned operand still lies at a multiple of its own element.
+  auto shift_of = [&](DType type) {
+    return product.alignment < kAligned ? std::max<size_t>(product.alignment, DTypeBytes(type)) : 0;
+  };
   size_t scale_count = product.vector_scales ? std::max(product.d.rows, product.d.columns) : 1;
   LtOperands operands;
   std::vector<VmmAllocation> memory;
@@ -152,6 +159,7 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
   }
   if (product.has_bias) needs.push_back({product.d.rows, TypeOf(product.bias_type), &operands.bias});
   for (const Need& need : needs) {
+    size_t shift = shift_of(need.type);
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation,
                             VmmAllocation::Create(device_, need.elements * DTypeBytes(need.type) + shift));
     bool is_scale = need.target == &operands.x_scale || need.target == &operands.y_scale;

@@ -77,7 +77,9 @@ struct MatmulLaunch {
   int64_t first_row, last_row, n, k;
   float alpha;
   bool accumulate;
+  // A row's scale lies at row * scale_a.stride plus the offset by scale_a_row_stride; one of the two is zero.
   Factors scale_a, scale_b, bias;
+  Strides scale_a_row_stride;
   const float* result_scale;
 };
 Status LaunchMatmul(const MatmulLaunch& matmul, CUstream_st* stream);

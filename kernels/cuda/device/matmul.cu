@@ -83,7 +83,10 @@ __global__ void __launch_bounds__(kSide * kSide) MatmulTiles(const __grid_consta
       if (column >= matmul.n) continue;
       int64_t at = c_row + column * matmul.c_column_stride;
       float value = matmul.alpha * sums[i][j];
-      if (matmul.scale_a.data != nullptr) value *= Factor(matmul.scale_a, row);
+      if (matmul.scale_a.data != nullptr) {
+        value *= LoadElement(matmul.scale_a.data, matmul.scale_a.type,
+                             row * matmul.scale_a.stride + RowOffset(matmul, row, matmul.scale_a_row_stride));
+      }
       if (matmul.scale_b.data != nullptr) value *= Factor(matmul.scale_b, column);
       if (matmul.accumulate) value += LoadElement(matmul.c, matmul.c_type, at);
       if (matmul.bias.data != nullptr) value += Factor(matmul.bias, column);
