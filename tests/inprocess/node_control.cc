@@ -51,8 +51,7 @@ class NodeControl final : public client::Control {
     return node_->Rendezvous(rank_);
   }
   Status Free(uint64_t) override { return Status::Ok(); }
-  Result<uint64_t> Register(const std::string&, uint64_t, const std::vector<int>&,
-                            const std::vector<uint64_t>&) override {
+  Result<uint64_t> Register(const client::RegisterInfo&) override {
     return Unimplemented("memory of the client's own");
   }
   Status Deregister(uint64_t) override { return Status::Ok(); }
@@ -186,7 +185,10 @@ Result<client::RendezvousInfo> Node::Rendezvous(int rank) {
   info.pad_offset = engine::EngineNode::kPadOffset;
   info.pad_bytes = engine::EngineNode::kPadBytes;
   info.registration_id = group_.registration;
-  for (int peer = 0; peer < world_size_; ++peer) info.segments.push_back(engines_.SegmentFd(group_, peer));
+  for (int peer = 0; peer < world_size_; ++peer) {
+    info.segments.push_back(engines_.SegmentFd(group_, peer));
+    info.segment_ids.push_back(static_cast<uint64_t>(peer) + 1);
+  }
   return info;
 }
 
