@@ -125,6 +125,11 @@ void EngineConnection::Close(const std::string& reason) {
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
+bool EngineConnection::AwaitAllRead(std::chrono::milliseconds deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, deadline, [this] { return all_read_; });
+}
+
 void EngineConnection::Read() {
   Status ended;
   while (ended.ok()) {
@@ -143,6 +148,11 @@ void EngineConnection::Read() {
     }
   }
   Close(ended.message());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    all_read_ = true;
+  }
+  changed_.notify_all();
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_fd_, &one, sizeof(one));
 }

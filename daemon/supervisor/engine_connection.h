@@ -59,6 +59,9 @@ class EngineConnection {
   Clock::time_point last_heard() const;
   // Fails all calls, now and later, with UNAVAILABLE and `reason`; the engine sees end of file.
   void Close(const std::string& reason);
+  // Waits until everything the engine sent before its end, or before Close, is in the inbox; false at the deadline. Of use
+  // once either has happened: the exit of a process is often known before its socket has been read.
+  bool AwaitAllRead(std::chrono::milliseconds deadline);
 
  private:
   struct Pending {
@@ -85,6 +88,7 @@ class EngineConnection {
   std::unique_ptr<engine::v1::Queue> queue_;
   std::deque<std::unique_ptr<engine::v1::Message>> inbox_;
   Status state_;
+  bool all_read_ = false;
   std::atomic<Clock::rep> last_heard_;
   std::thread reader_;
 };

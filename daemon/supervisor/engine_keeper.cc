@@ -22,6 +22,8 @@ namespace {
 // A life of this length shows that nothing is in the way any more.
 constexpr std::chrono::seconds kLongLife{1};
 constexpr std::chrono::seconds kBlockedLogPeriod{10};
+// The socket of an engine that has ended is read to its end: a few messages, unless this machine is badly overloaded.
+constexpr std::chrono::seconds kLastWordsDeadline{5};
 
 // Reasons of a refusal to start that lie in other processes, or in the MPS server: they pass without us.
 bool IsBlocked(const std::string& reason) {
@@ -205,7 +207,11 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
   std::string exit = "never started";
   if (connection != nullptr) {
     exit = EndProcess(process, *connection, reason);
-    Dispatch(*connection);  // its last words
+    // Its last words: the exit is often seen before what the socket still holds has been read.
+    if (!connection->AwaitAllRead(kLastWordsDeadline)) {
+      Log(SupervisorLogSeverity::kWarning, "the socket of the ended engine is still being read");
+    }
+    Dispatch(*connection);
   }
   life.reason = reason.empty() || reason == exit ? exit : reason + "; " + exit;
   if (!last_words_.ok()) life.reason = last_words_.message() + "; " + exit;

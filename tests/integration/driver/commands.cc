@@ -56,7 +56,14 @@ Result<std::shared_ptr<Plan>> Session::FindPlan(const json& command) const {
 Result<std::shared_ptr<Memory>> Session::FindMemory(const std::string& name) const {
   auto it = memories_.find(name);
   if (it == memories_.end()) return NotFound("the script has no memory " + name);
-  return it->second;
+  return it->second.memory;
+}
+
+void Session::Name(const json& command, std::shared_ptr<Memory> memory, std::string gpu) {
+  NamedMemory& named = memories_[command.value("memory", "")];
+  named.mirror.reset();
+  named.memory = std::move(memory);
+  named.gpu = std::move(gpu);
 }
 
 Result<std::vector<Binding>> Session::Bindings(const json& command) const {
@@ -124,7 +131,7 @@ Status Session::Allocate(const json& command, json* reply) {
                                                        command.value("persistent", ""), Deadline(command)));
   (*reply)["bytes"] = tensor->bytes();
   (*reply)["address"] = reinterpret_cast<uint64_t>(tensor->data());
-  memories_[command.value("memory", "")] = tensor;
+  Name(command, tensor);
   return Status::Ok();
 }
 
@@ -144,7 +151,7 @@ Status Session::Rendezvous(const json& command, json* reply) {
                                               : tensors_[command.value("tensor", "")];
   TANDEM_ASSIGN_OR_RETURN(auto tensor, client_->Rendezvous(id, group, Deadline(command)));
   (*reply)["bytes"] = tensor->bytes();
-  memories_[command.value("memory", "")] = tensor;
+  Name(command, tensor);
   return Status::Ok();
 }
 
@@ -157,8 +164,7 @@ Status Session::Register(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(auto memory, client_->AllocateRegistered(command.value("bytes", size_t{0}), gpu));
   (*reply)["registration_id"] = memory->registration_id();
   (*reply)["address"] = reinterpret_cast<uint64_t>(memory->data());
-  memories_[command.value("memory", "")] = memory;
-  gpus_[memory.get()] = gpu;
+  Name(command, memory, gpu);
   return Status::Ok();
 }
 
@@ -274,11 +280,7 @@ Status Session::Execute(const json& command, json* reply) {
   }
   if (name.starts_with("cuda_")) return CudaMemory(name, command, reply);
   if (name == "drop") {
-    if (auto it = memories_.find(command.value("memory", "")); it != memories_.end()) {
-      mirrors_.erase(it->second.get());
-      gpus_.erase(it->second.get());
-      memories_.erase(it);
-    }
+    memories_.erase(command.value("memory", ""));
     plans_.erase(command.value("plan", ""));
     groups_.erase(command.value("group", ""));
     graphs_.erase(command.value("graph", ""));

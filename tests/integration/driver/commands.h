@@ -54,8 +54,8 @@ class Session {
   Result<RankStream*> Stream(const json& command);
   // Elements [offset, offset + count) of the command, checked, as bytes of the host: copied from the device if `read`.
   struct Elements {
-    std::shared_ptr<Memory> memory;
     RankMirror* mirror = nullptr;
+    std::string gpu;
     DType dtype = DType::kF32;
     size_t offset = 0, count = 0;
     std::byte* data() const { return mirror->data() + offset; }
@@ -68,12 +68,17 @@ class Session {
   std::shared_ptr<Client> client_;
   std::map<std::string, std::shared_ptr<Group>> groups_;
   std::map<std::string, std::shared_ptr<Plan>> plans_;
-  std::map<std::string, std::shared_ptr<Memory>> memories_;
+  // A name given again replaces all of it: a mirror stands for one memory only, which must outlive it.
+  struct NamedMemory {
+    std::shared_ptr<Memory> memory;
+    std::string gpu;  // where it lies, if not at home
+    std::unique_ptr<RankMirror> mirror;
+  };
+  void Name(const json& command, std::shared_ptr<Memory> memory, std::string gpu = "");
+  std::map<std::string, NamedMemory> memories_;
   std::map<std::string, uint64_t> tensors_;
   std::string home_gpu_;
   std::map<std::string, std::shared_ptr<RankDevice>> devices_;       // by GPU
-  std::map<const Memory*, std::string> gpus_;                        // where a memory lies, if not at home
-  std::map<const Memory*, std::unique_ptr<RankMirror>> mirrors_;
   std::map<std::string, std::unique_ptr<RankStream>> streams_;
   std::map<std::string, std::unique_ptr<RankGraph>> graphs_;
   std::map<std::string, uint64_t> allocations_;                      // of "cuda_malloc"

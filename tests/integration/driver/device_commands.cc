@@ -35,28 +35,26 @@ Result<RankStream*> Session::Stream(const json& command) {
 }
 
 Result<Session::Elements> Session::FindElements(const json& command, bool read) {
-  Elements elements;
-  TANDEM_ASSIGN_OR_RETURN(elements.memory, FindMemory(command.value("memory", "")));
+  std::string name = command.value("memory", "");
+  TANDEM_RETURN_IF_ERROR(FindMemory(name).status());
+  NamedMemory& named = memories_.at(name);
+  Elements elements{.gpu = named.gpu};
   TANDEM_ASSIGN_OR_RETURN(elements.dtype, ParseDType(command.value("dtype", "f32")));
-  size_t total = elements.memory->bytes(), bytes = DTypeBytes(elements.dtype);
+  size_t total = named.memory->bytes(), bytes = DTypeBytes(elements.dtype);
   elements.offset = command.value("offset", size_t{0});
   if (elements.offset > total) return OutOfRange("the offset is beyond the memory");
   elements.count = command.value("count", read ? size_t{1} : (total - elements.offset) / bytes);
   if (elements.count > (total - elements.offset) / bytes) return OutOfRange("the elements reach beyond the memory");
-  auto gpu = gpus_.find(elements.memory.get());
-  TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(gpu == gpus_.end() ? "" : gpu->second));
-  auto& mirror = mirrors_[elements.memory.get()];
-  if (mirror == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(mirror, device->MakeMirror(*elements.memory));
+  TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(named.gpu));
+  if (named.mirror == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(named.mirror, device->MakeMirror(*named.memory));
   }
-  elements.mirror = mirror.get();
+  elements.mirror = named.mirror.get();
   return elements;
 }
 
 Status Session::Copy(const Elements& elements, bool to_device) {
-  auto gpu = gpus_.find(elements.memory.get());
-  std::string uuid = gpu == gpus_.end() ? "" : gpu->second;
-  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream({{"stream", "copies " + uuid}, {"stream_gpu", uuid}}));
+  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream({{"stream", "copies " + elements.gpu}, {"stream_gpu", elements.gpu}}));
   TANDEM_RETURN_IF_ERROR(to_device ? elements.mirror->ToDevice(*stream, elements.offset, elements.bytes())
                                    : elements.mirror->ToHost(*stream, elements.offset, elements.bytes()));
   return stream->Synchronize(kCopyDeadline);
@@ -127,7 +125,7 @@ Status Session::CudaMemory(const std::string& name, const json& command, json* r
     (*reply)["registration_id"] = memory->registration_id();
     (*reply)["registration_offset"] = memory->registration_offset();
     (*reply)["address"] = reinterpret_cast<uint64_t>(memory->data());
-    memories_[command.value("memory", "")] = memory;
+    Name(command, memory);
     return Status::Ok();
   }
   return InvalidArgument("unknown command " + name);

@@ -74,7 +74,11 @@ Status Session::Fork(json* reply) {
       if (::write(ends[1], &code, 1) != 1) ::_exit(3);
     }
     // A child that ends as a program does, by the destructors of its handles, must do no harm either.
-    if (client_->backend() == "host") graphs_.clear();  // CUDA's own objects are the parent's: not to be touched here
+    if (client_->backend() == "host") {
+      graphs_.clear();
+    } else {  // CUDA's own objects are the parent's: not to be touched here
+      for (auto& [name, named] : memories_) (void)named.mirror.release();
+    }
     plans_.clear();
     memories_.clear();
     groups_.clear();
