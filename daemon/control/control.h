@@ -101,7 +101,7 @@ class Control final : public EngineListener {
   // A waiter of the client's deadline (0: the default), bounded by the maximal one.
   Waiter WaiterFor(uint64_t deadline_ms, std::function<bool()> cancelled) const;
 
-  // --- groups (control_group.cc)
+  // --- groups (control_join.cc, control_group.cc)
   Result<v1::JoinGroupReply> JoinGroup(const SessionRef& session, const v1::JoinGroupRequest& request,
                                        const Waiter& waiter);
   Status LeaveGroup(const SessionRef& session, uint64_t group_id, const Waiter& waiter);

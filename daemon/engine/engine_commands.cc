@@ -36,6 +36,16 @@ bool TakesEpoch(const plan::RankProgram& program) {
   });
 }
 
+v1::LaunchFailed DescribeFailure(const Plan& plan, uint64_t count, const Status& status) {
+  v1::LaunchFailed failed;
+  failed.set_group_id(plan.group->id);
+  failed.set_plan_id(plan.id);
+  failed.set_launch(count);
+  failed.set_code(static_cast<int>(status.code()));
+  failed.set_message(status.message());
+  return failed;
+}
+
 Status NoGroup(uint64_t id) { return NotFound("no group " + std::to_string(id)); }
 
 uint64_t SaturatingMs(uint64_t ms) {
@@ -459,26 +469,16 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
 
 void Engine::OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) {
   v1::Message message;
-  v1::LaunchFailed* failed = message.mutable_launch_failed();
-  failed->set_group_id(plan.group->id);
-  failed->set_plan_id(plan.id);
-  failed->set_launch(count);
-  failed->set_code(static_cast<int>(status.code()));
-  failed->set_message(status.message());
+  *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
   link_.Send(message, {}, true);
 }
 
 void Engine::OnGroupLost(const Plan& plan, uint64_t count, const Status& status) {
   v1::Message message;
-  v1::LaunchFailed* failed = message.mutable_launch_failed();
-  failed->set_group_id(plan.group->id);
-  failed->set_plan_id(plan.id);
-  failed->set_launch(count);
-  failed->set_code(static_cast<int>(status.code()));
-  failed->set_message(status.message());
-  failed->set_breaks_group(true);
-  failed->set_who(status.detail().who);
-  failed->set_generation(plan.group->generation);
+  v1::LaunchFailed& failed = *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
+  failed.set_breaks_group(true);
+  failed.set_who(status.detail().who);
+  failed.set_generation(plan.group->generation);
   link_.Send(message);
 }
 
