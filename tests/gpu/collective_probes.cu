@@ -30,8 +30,15 @@ struct DelayProbe {
     uint64_t timer = GlobalTimerNs();
     uint32_t hash = Hash(epoch * 8191 + blockIdx.x * 127 + static_cast<uint64_t>(word) + (timer << 20));
     if (hash % 4 != 0) return;
-    uint64_t until = timer + (hash >> 8) % kMostDelayNs;
-    while (GlobalTimerNs() < until) {
+    Pause(timer, (hash >> 8) % kMostDelayNs);
+  }
+  // Between a flag that comes too early and its data, on one block in four, for long enough that a reader who has seen
+  // the flag reads what lay there before.
+  __device__ static void AfterEarlySignal(uint64_t epoch) {
+    if (Hash(epoch * 8191 + blockIdx.x * 127) % 4 == 0) Pause(GlobalTimerNs(), kMostDelayNs);
+  }
+  __device__ static void Pause(uint64_t now, uint64_t ns) {
+    while (GlobalTimerNs() < now + ns) {
     }
   }
 };

@@ -206,7 +206,7 @@ void Check(const Case& test, int world) {
   for (int launch = 0; launch < kLaunches; ++launch) {
     Buffers in;
     for (int rank = 0; rank < world; ++rank) {
-      const TensorSpec& spec = Requests(test, world)[0].operands[0].spec;
+      const TensorSpec spec = Requests(test, world)[0].operands[0].spec;
       in.push_back(RandomElements(test.dtype, static_cast<size_t>(*SpanBytes(spec)), &random, launch == 1));
       group.Set(rank, 0, launch, in.back());
     }

@@ -200,7 +200,11 @@ __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_con
         StoreRelease(launch.word[phase.first_signal + thread] + shift, launch.epoch);
       }
     };
-    if constexpr (Probe::kFlagBeforeData) signal();
+    if constexpr (Probe::kFlagBeforeData) {
+      signal();
+      __syncthreads();
+      Probe::AfterEarlySignal(launch.epoch);
+    }
     for (int i = 0; i < phase.items; ++i) {
       ItemRunner<Element, kMost>(launch, launch.item[phase.first_item + i]).Run(block, launch.blocks);
     }
