@@ -2,7 +2,7 @@
 # Checks docs/model with spin: the protocol must hold, and the model must catch the mistake built into its mutant.
 # usage: run_model.sh <source directory>. Ends with 77 (skipped) if spin or a C compiler is missing.
 set -eu
-model="$1/docs/model/launch_queue.pml"
+models="$1/docs/model"
 for tool in spin cc; do
   command -v "$tool" >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
 done
@@ -10,11 +10,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-# check <name> <expected errors: none|some> <definitions…>
+# check <model> <name> <expected errors: none|some> <definitions…>
 check() {
-  name=$1 expected=$2
-  shift 2
-  spin -a "$@" "$model" >/dev/null
+  model=$1 name=$2 expected=$3
+  shift 3
+  spin -a "$@" "$models/$model.pml" >/dev/null
   cc -O1 -w -DSAFETY -DVECTORSZ=4096 -o pan pan.c
   ./pan -m1000000 >"$name.log"
   grep -q "^State-vector" "$name.log" || { cat "$name.log"; exit 1; }
@@ -24,6 +24,10 @@ check() {
   [ "$found" = "$expected" ]
 }
 
-check two_ranks none -DN=2 -DLAUNCHES=3
-check three_ranks none -DN=3 -DLAUNCHES=1
-check mutant some -DN=2 -DLAUNCHES=2 -DMUTANT_UNREAD_APPEND
+check launch_queue two_ranks none -DN=2 -DLAUNCHES=3
+check launch_queue three_ranks none -DN=3 -DLAUNCHES=1
+check launch_queue mutant some -DN=2 -DLAUNCHES=2 -DMUTANT_UNREAD_APPEND
+check parking parked_two_ranks none -DN=2
+for mutant in HOLD_WITHOUT_LOOK RELEASE_WITHOUT_ACKS BREAK_AT_ONCE BREAK_WITH_ONE_LOOK; do
+  check parking "parked_$mutant" some -DN=2 -DMUTANT_$mutant
+done
