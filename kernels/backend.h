@@ -33,6 +33,12 @@ inline constexpr char kContextLost[] = "CONTEXT_LOST";
 using Word = std::atomic<uint64_t>;
 static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
 
+// Work that has a guard does nothing if *word has reached `value` (by cyclic comparison) when its turn comes. Null: none.
+struct Guard {
+  const Word* word = nullptr;
+  uint64_t value = 0;
+};
+
 // A strided box at an address. Like plan::View, resolved: extents and strides in elements, outermost first.
 struct DeviceView {
   std::byte* data = nullptr;
@@ -44,6 +50,7 @@ struct DeviceView {
 struct CopyArgs {
   DeviceView src, dst;
   bool copy_engine = true;
+  Guard guard;
 };
 
 // See plan::MatmulStep.
@@ -58,6 +65,7 @@ struct MatmulArgs {
   int chunks = 1;
   int chunk_pivot = 0;
   const Word* abort_word = nullptr;         // non-zero ends the wait for a chunk; null: nothing does
+  Guard guard;
 };
 
 // See plan::ReduceStep.
@@ -67,6 +75,7 @@ struct ReduceArgs {
   float scale = 1.0f;
   bool has_bias = false, has_result_scale = false;
   DeviceView bias, result_scale;
+  Guard guard;
 };
 
 // See plan::NcclStep. `communicator` is the group's, made by Backend::MakeCommunicator.
@@ -130,6 +139,7 @@ struct CollectiveArgs {
 
   uint64_t epoch = 0;
   const Word* abort_word = nullptr;        // non-zero ends the kernel's waits; null: nothing does
+  Guard guard;
 };
 
 // A point in a lane's work. Created once, recorded many times; a wait sees the latest record made before it.
@@ -161,6 +171,11 @@ class Lane {
   }
   virtual Status Record(Event* event) = 0;
   virtual Status Wait(Event* event) = 0;
+  // From now on the lane may keep words back that are written and waited for one after another, to enqueue them together:
+  // until its next other call, or FlushWords. Only for a lane whose user flushes it.
+  virtual void HoldWords() {}
+  // Enqueues what is kept back; it goes on holding words.
+  virtual Status FlushWords() { return Status::Ok(); }
 };
 
 // Memory of one GPU that other processes can map: a memfd on the host, a VMM allocation on CUDA.
@@ -193,6 +208,9 @@ struct CommunicatorOptions {
   size_t scratch_bytes = 0;
   const Word* abort_word = nullptr;      // non-zero ends every wait of the stand-in
 };
+
+// What a guard may be on.
+enum class Guarded : uint8_t { kCopy, kMatmul, kReduce, kCollective };
 
 // One GPU. Lanes alias onto the hardware queues that the backend was made with, as streams do.
 class Backend {
@@ -231,6 +249,10 @@ class Backend {
   // True when lanes take CollectiveArgs of this kind; else the steps of the expansion are run. Depends on nothing but the
   // arguments' types and numbers, so that all ranks of a group decide alike.
   virtual bool HasCollective(const CollectiveArgs&) const { return false; }
+  // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why they are not.
+  virtual Status NativeKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
+  // True when lanes look at the guard of such work. Where they do not, it must have none.
+  virtual bool HonoursGuard(Guarded) const { return false; }
   // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages.
   virtual Status RegisterHostMemory(void* /*address*/, size_t /*bytes*/) { return Status::Ok(); }
   // Takes it back. May block behind every lane: only while no lane holds work.

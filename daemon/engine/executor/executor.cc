@@ -26,6 +26,20 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
     if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
   }
+  can_be_guarded_ = !needs_communicator_;
+  for (size_t i = 0; i < operations_.size(); ++i) {
+    const Operation& operation = operations_[i];
+    bool honoured = true;
+    if (operation.copy != nullptr) honoured = backend.HonoursGuard(Guarded::kCopy);
+    if (operation.matmul != nullptr) honoured = backend.HonoursGuard(Guarded::kMatmul);
+    if (operation.reduce != nullptr) honoured = backend.HonoursGuard(Guarded::kReduce);
+    if (operation.collective != nullptr && operation.uses_kernel) {
+      // A fused matmul runs by its steps if its kernel does not take the bindings: those count too.
+      honoured = backend.HonoursGuard(Guarded::kCollective) && operation.collective->parts.empty();
+      i += operation.expansion;
+    }
+    can_be_guarded_ = can_be_guarded_ && honoured;
+  }
   return Status::Ok();
 }
 
@@ -61,6 +75,13 @@ Status Executor::SetCollective(CompiledProgram::Operation& operation, int rank, 
 }
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
+  Status status = EnqueueOperations(program, context);
+  // What a failed launch leaves behind must be on its lanes now: there the break of its group releases it.
+  for (size_t lane = 0; !status.ok() && lane < lanes_.size(); ++lane) (void)lanes_[lane]->FlushWords();
+  return status;
+}
+
+Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext& context) {
   using Kind = CompiledProgram::Operation::Kind;
   if (static_cast<size_t>(program.lanes_) > lanes_.size()) {
     return FailedPrecondition("the program has " + std::to_string(program.lanes_) + " lanes, the engine " +
@@ -92,6 +113,10 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
       *patch.target = base == nullptr ? nullptr : base + patch.offset;
     }
+    if (operation.copy != nullptr) operation.copy->guard = context.guard;
+    if (operation.matmul != nullptr) operation.matmul->guard = context.guard;
+    if (operation.reduce != nullptr) operation.reduce->guard = context.guard;
+    if (operation.collective != nullptr) operation.collective->guard = context.guard;
     if (operation.chunk_signals != nullptr) {
       if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
       operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);
@@ -115,9 +140,13 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       if (program.lane_used_[lane]) TANDEM_RETURN_IF_ERROR(lanes_[lane]->Wait(fork));
     }
   }
+  // Words are kept back on one lane at most: a peer never waits for a signal while this thread feeds another lane.
+  Lane* previous = lanes_[0];
   size_t skipped = 0;  // operations of an expansion whose kernel has been enqueued
   for (auto& operation : program.operations_) {
     Lane& lane = *lanes_[operation.lane];
+    if (&lane != previous) TANDEM_RETURN_IF_ERROR(previous->FlushWords());
+    previous = &lane;
     const StepEvents* traced = context.step_events.empty() ? nullptr : &context.step_events[operation.step];
     if (traced != nullptr && operation.starts_step && traced->start != nullptr) {
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->start));
@@ -163,6 +192,7 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->end));
     }
   }
+  if (previous != lanes_[0]) TANDEM_RETURN_IF_ERROR(previous->FlushWords());
   for (int lane = 1; forks && lane < program.lanes_; ++lane) {
     if (!program.lane_used_[lane]) continue;
     TANDEM_ASSIGN_OR_RETURN(Event * join, LaneEvent(lane, 0));

@@ -66,6 +66,8 @@ struct LaunchContext {
   Communicator* communicator = nullptr;  // needed by programs with NCCL steps
   // The group's: ends waits inside kernels, for peers and for chunk signals of the user's own.
   const Word* abort_word = nullptr;
+  // On all of the launch's work but signals and waits; only for programs that can be parked.
+  Guard guard;
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
 };
@@ -88,6 +90,9 @@ class CompiledProgram {
   int lanes() const { return lanes_; }             // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }
+  // True if all of a launch's work but signals and waits honours LaunchContext::guard, so that it can be left out at the
+  // last moment. Known once prepared.
+  bool can_be_guarded() const { return can_be_guarded_; }
   // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which `arrived` is false.
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
 
@@ -112,6 +117,7 @@ class CompiledProgram {
   size_t step_count_ = 0;
   size_t slot_count_ = 0;
   bool needs_communicator_ = false;
+  bool can_be_guarded_ = false;
   std::array<int, plan::kMaxLanes> events_per_lane_{};
   std::array<bool, plan::kMaxLanes> lane_used_{};
   std::vector<Operation> operations_;
@@ -124,11 +130,13 @@ class Executor {
   ~Executor();
 
   // Enqueues one launch. All lanes of the program start after what lane 0 holds now, and lane 0 is joined with them at
-  // the end: what the caller enqueues on lane 0 next runs after the whole program. On an error nothing or a part has been
+  // the end: what the caller enqueues on lane 0 next runs after the whole program. Lane 0 may still hold words back
+  // (Lane::HoldWords), for the caller to add to them and to flush; no other lane does. On an error nothing or a part has been
   // enqueued and the program must count as failed; peers may then wait for its signals.
   Status Enqueue(CompiledProgram& program, const LaunchContext& context);
 
  private:
+  Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);
   // Sets a kernel's words and packets for one launch.
   static Status SetCollective(CompiledProgram::Operation& operation, int rank, const LaunchContext& context);
   // The `index`-th event that is only ever recorded on `lane`.
