@@ -11,7 +11,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint32_t kPlanMask = kLogPlanMask;
+constexpr uint32_t kPlanMask = (1u << 24) - 1;
 constexpr int kMaxProgramsPerGpu = 2;
 constexpr uint64_t kReleaseEveryNs = 200'000;
 constexpr uint64_t kSampleEvery = 64;
@@ -73,10 +73,6 @@ void LaunchQueue::ReportLate(Plan* plan, uint64_t now) {
 // Ends or defers one undecided launch; puts it among the candidates if it may start. True if it has ended.
 bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
   Group& group = *plan->group;
-  if (!plan->active.arrived) {
-    if (ReadyToPark(*plan)) candidates_.push_back(plan);
-    return false;
-  }
   uint8_t missing = 0;
   for (int rank = 0; rank < group.world_size; ++rank) {
     if (group.arrivals.Count(plan->index, rank) < plan->active.count) missing |= static_cast<uint8_t>(1u << rank);
@@ -100,7 +96,6 @@ bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
     return true;
   }
   ReportLate(plan, now);
-  if (group.parking && ReadyToPark(*plan)) candidates_.push_back(plan);
   return false;
 }
 
@@ -118,9 +113,8 @@ bool LaunchQueue::AppendStarts() {
     while (fatal_.ok()) {
       // Everything before read_position_ has been read: if the launch is still undecided, this is its first entry.
       if (!plan->has_active || plan->active.started || plan->group->broken || plan->group->log_break_ns != 0) break;
-      const bool starts = plan->active.arrived && ReadyToStart(*plan);
-      if (!(starts || ReadyToPark(*plan)) || !Admissible(plan->group->gpu_mask)) break;
-      LogEntry entry{.kind = starts ? LogKind::kStart : LogKind::kPark,
+      if (!ReadyToStart(*plan) || !Admissible(plan->group->gpu_mask)) break;
+      LogEntry entry{.kind = LogKind::kStart,
                      .mask = plan->group->gpu_mask,
                      .plan = static_cast<uint32_t>(plan->id) & kPlanMask,
                      .count = static_cast<uint16_t>(plan->active.count)};
@@ -151,20 +145,17 @@ bool LaunchQueue::Poll() {
     }
     any |= AppendStarts();
   }
-  if (parked_ > 0) any |= ServeParked(NowNs());
   PublishProgress();
   any |= EndOverdue();
   return ServeBroken(0) || any;
 }
 
-void LaunchQueue::Start(Plan* plan, bool parked) {
+void LaunchQueue::Start(Plan* plan) {
   RemoveFromUndecided(plan);
   Launch& launch = plan->active;
   Group& group = *plan->group;
   launch.started = true;
   launch.start_ns = NowNs();
-  if (parked) TakeForParking(plan);
-  if (launch.origin.channel) launch.origin.channel->latest_started = true;
   PublishOutcome(launch.origin, group.generation, {});
   if (plan->takes_epoch) {
     launch.epoch = ++group.epoch;
@@ -235,10 +226,6 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   // A launch without its sample is as good.
   if (!PrepareStepEvents(plan).ok()) launch.step_events.clear();
   context.step_events = launch.step_events;
-  if (launch.parked.on_lanes) {
-    context.guard = {GuardWord(group), launch.epoch};
-    if (status.ok()) status = EnqueueParkingWaits(*plan);
-  }
   if (status.ok()) status = lane.Record(launch.start_event.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. Ours before the
@@ -262,7 +249,6 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   bool first = !group->broken.has_value();
   group->broken = std::move(failure);
   if (!first) return;
-  WithdrawOffers(group);
   std::vector<Plan*> waiting;
   for (Plan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
@@ -279,22 +265,16 @@ void LaunchQueue::Break(Group* group, Failure failure) {
     listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);
     PublishOutcome(plan->active.origin, group->generation, *group->broken);
   }
-  const uint64_t now = NowNs();
-  TellBroken(group, now);
-  ReleaseLanes(group, now);
-}
-
-void LaunchQueue::AppendBreak(const Group& group) {
-  log_.Append({.kind = LogKind::kBreak,
-               .mask = 0,
-               .plan = static_cast<uint32_t>(group.id) & kPlanMask,
-               .count = static_cast<uint16_t>(group.generation)});
+  ReleaseLanes(group, NowNs());
 }
 
 void LaunchQueue::LoseGroup(Plan* plan, Failure failure) {
   Group& group = *plan->group;
   // The log first: no engine starts another program of it.
-  AppendBreak(group);
+  log_.Append({.kind = LogKind::kBreak,
+               .mask = 0,
+               .plan = static_cast<uint32_t>(group.id) & kPlanMask,
+               .count = static_cast<uint16_t>(group.generation)});
   listener_->OnGroupLost(*plan, plan->active.count, failure.status);
   Break(&group, std::move(failure));
 }
@@ -322,7 +302,6 @@ bool LaunchQueue::EndOverdue() {
   Plan* plan = in_flight_.front();
   const Launch& launch = plan->active;
   if (plan->group->broken.has_value()) return false;  // its lanes are being released
-  if (launch.parked.on_lanes && !launch.parked.running) return false;  // it has not begun
   const uint64_t now = NowNs(), since = std::max(launch.start_ns, front_since_ns_);
   if (now < since || now - since < launch.run_limit_ns) return false;
   int who_rank = -1;
@@ -341,7 +320,6 @@ void LaunchQueue::MarkLeft(Group* group, int rank) { group->left_mask |= static_
 
 void LaunchQueue::ReleaseLanes(Group* group, uint64_t now) {
   group->last_release_ns = now;
-  if (!LetParkedGo(group, now)) return;
   // Such words may lie in device memory: the backend writes them, past the lanes that wait.
   Status released;
   if (group->abort_word != nullptr) released = backend_->StoreWord(group->abort_word, 1);

@@ -26,20 +26,6 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
     if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
   }
-  can_be_guarded_ = !needs_communicator_;
-  for (size_t i = 0; i < operations_.size(); ++i) {
-    const Operation& operation = operations_[i];
-    bool honoured = true;
-    if (operation.copy != nullptr) honoured = backend.HonoursGuard(Guarded::kCopy);
-    if (operation.matmul != nullptr) honoured = backend.HonoursGuard(Guarded::kMatmul);
-    if (operation.reduce != nullptr) honoured = backend.HonoursGuard(Guarded::kReduce);
-    if (operation.collective != nullptr && operation.uses_kernel) {
-      // A fused matmul runs by its steps if its kernel does not take the bindings: those count too.
-      honoured = backend.HonoursGuard(Guarded::kCollective) && operation.collective->parts.empty();
-      i += operation.expansion;
-    }
-    can_be_guarded_ = can_be_guarded_ && honoured;
-  }
   return Status::Ok();
 }
 
@@ -113,10 +99,6 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
       // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
       *patch.target = base == nullptr ? nullptr : base + patch.offset;
     }
-    if (operation.copy != nullptr) operation.copy->guard = context.guard;
-    if (operation.matmul != nullptr) operation.matmul->guard = context.guard;
-    if (operation.reduce != nullptr) operation.reduce->guard = context.guard;
-    if (operation.collective != nullptr) operation.collective->guard = context.guard;
     if (operation.chunk_signals != nullptr) {
       if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
       operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);

@@ -66,8 +66,6 @@ struct LaunchContext {
   Communicator* communicator = nullptr;  // needed by programs with NCCL steps
   // The group's: ends waits inside kernels, for peers and for chunk signals of the user's own.
   const Word* abort_word = nullptr;
-  // On all of the launch's work but signals and waits; only for programs that can be parked.
-  Guard guard;
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
 };
@@ -90,9 +88,6 @@ class CompiledProgram {
   int lanes() const { return lanes_; }             // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }
-  // True if all of a launch's work but signals and waits honours LaunchContext::guard, so that it can be left out at the
-  // last moment. Known once prepared.
-  bool can_be_guarded() const { return can_be_guarded_; }
   // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which `arrived` is false.
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
 
@@ -117,7 +112,6 @@ class CompiledProgram {
   size_t step_count_ = 0;
   size_t slot_count_ = 0;
   bool needs_communicator_ = false;
-  bool can_be_guarded_ = false;
   std::array<int, plan::kMaxLanes> events_per_lane_{};
   std::array<bool, plan::kMaxLanes> lane_used_{};
   std::vector<Operation> operations_;
