@@ -17,7 +17,8 @@ namespace {
 constexpr uint64_t kDefaultDeadlineNs = 600'000'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kDefaultHardwareQueues = 8;
-// Lane 0 of each program is urgent: short steps of small programs go there.
+// One for all lanes: where lane 0, which computes, stood above the lane that pushes, signals came late by whole products
+// (docs/performance.md, bench_backend's signal_beside_product).
 constexpr int kLanePriority = 0;
 
 template <typename Repeated>
@@ -221,7 +222,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, factory_(request));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < plan::kMaxLanes; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend->MakeLane(i == 0 ? kLanePriority : 1));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend->MakeLane(kLanePriority));
     lanes.push_back(std::move(lane));
   }
   TANDEM_ASSIGN_OR_RETURN(WordPage words, WordPage::Create(backend.get()));
