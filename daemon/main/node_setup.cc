@@ -23,7 +23,7 @@ constexpr bool kCudaBuilt = false;
 
 Result<NvmlTopology> ReadGpus(const NodeSources& sources) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<NvmlApi> nvml, sources.open_nvml());
-  return BuildNvmlTopology(*nvml);
+  return BuildNvmlTopology(*nvml, sources.visible_devices);
 }
 
 // The file's links for the GPUs that are there: position by position, and never more peer access than there is.
@@ -69,7 +69,7 @@ Result<NodeChoice> ChooseHost(const Config& config) {
 }  // namespace
 
 NodeSources ThisMachine() {
-  return {.cuda_built = kCudaBuilt, .open_nvml = [] { return OpenNvml(); }};
+  return {.cuda_built = kCudaBuilt, .open_nvml = [] { return OpenNvml(); }, .visible_devices = VisibleDevices()};
 }
 
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) {
