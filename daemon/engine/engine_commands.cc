@@ -219,6 +219,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.memory_bytes = start.memory_bytes();
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
+  request.emulated_native = start.emulated_native();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, factory_(request));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < plan::kMaxLanes; ++i) {
@@ -238,6 +239,9 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
   message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
   message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
+  const Status native = backend_->NativeKernels();
+  message.mutable_ready()->set_native_kernels(native.ok());
+  if (!native.ok()) message.mutable_ready()->set_no_native_kernels(native.message());
   link_.Send(message);
   return Status::Ok();
 }

@@ -111,6 +111,7 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   }
   settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
+  settings.emulated_native = config.emulated_native;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);
   settings.restart.crash_loop_count = static_cast<int>(config.supervisor.crash_loop_count);
@@ -136,6 +137,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_deadline = std::min(options.default_deadline, options.maximal_deadline);
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.verify_plans = config.verify_plans;
+  options.native_by_choice = config.native == NativeUse::kAuto;
   const QuotaConfig& quotas = config.quotas;
   options.limits.sessions = quotas.sessions;
   options.limits.sessions_per_uid = quotas.sessions_per_uid;

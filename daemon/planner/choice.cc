@@ -13,6 +13,7 @@ namespace {
 struct Candidate {
   Algorithm algorithm = Algorithm::kAuto;
   std::string impossible;  // why it cannot run; empty: it can
+  std::string only_asked;  // why it runs only when it is asked for; empty: it may be chosen
   double predicted_us = 0;
 };
 
@@ -52,7 +53,7 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
       if (std::string why = WhyNoPackets(problem); !why.empty()) return why;
       break;
     case Algorithm::kNative:
-      if (!problem.group->native_kernels) return "needs the CUDA backend's native kernels (Hopper)";
+      if (!problem.group->native_kernels) return problem.group->no_native_kernels;
       if (std::string why = WhyNotNative(problem); !why.empty()) return why;
       break;
     case Algorithm::kHybridCubeMesh:
@@ -129,7 +130,8 @@ const Candidate* Find(const std::vector<Candidate>& candidates, Algorithm algori
 const Candidate* Fastest(const std::vector<Candidate>& candidates, bool fused_only) {
   const Candidate* best = nullptr;
   for (const Candidate& candidate : candidates) {
-    if (!candidate.impossible.empty() || (fused_only && candidate.algorithm == Algorithm::kUnfused)) continue;
+    if (!candidate.impossible.empty() || !candidate.only_asked.empty()) continue;
+    if (fused_only && candidate.algorithm == Algorithm::kUnfused) continue;
     if (best == nullptr || candidate.predicted_us < best->predicted_us) best = &candidate;
   }
   return best;
@@ -179,6 +181,7 @@ std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const
                        bool asked) {
   if (!candidate.impossible.empty()) return candidate.impossible;
   if (asked) return Text(AlgorithmName(chosen.algorithm), " was asked for");
+  if (!candidate.only_asked.empty()) return candidate.only_asked;
   if (std::string beyond = BeyondBound(problem, candidate.algorithm); !beyond.empty()) return beyond;
   if (candidate.algorithm == Algorithm::kUnfused && problem.request->on_unfused == OnUnfused::kError) {
     return "unfused, and on_unfused is error";
@@ -222,7 +225,7 @@ std::vector<Algorithm> AlgorithmsOf(Op op) {
     case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
     case Op::kAllGatherMatmul:
     case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kUnfused};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kUnfused};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kUnfused};
     case Op::kBroadcast:
     case Op::kReduce:
     case Op::kAllToAll: return {kSm, kNccl};
@@ -243,7 +246,10 @@ Result<Choice> Choose(const Problem& problem) {
   const bool asked = request.algorithm != Algorithm::kAuto;
   std::vector<Candidate> candidates;
   for (Algorithm algorithm : AlgorithmsOf(request.op)) {
-    Candidate candidate{algorithm, WhyImpossible(problem, algorithm), 0};
+    Candidate candidate{algorithm, WhyImpossible(problem, algorithm), {}, 0};
+    if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
+      candidate.only_asked = "runs when it is asked for (native = explicit)";
+    }
     if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm);
     candidates.push_back(std::move(candidate));
   }
