@@ -17,8 +17,8 @@ namespace {
 constexpr uint64_t kDefaultDeadlineNs = 600'000'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kDefaultHardwareQueues = 8;
-// One for all lanes: where lane 0, which computes, stood above the lane that pushes, signals came late by whole products
-// (docs/performance.md, bench_backend's signal_beside_product).
+// One for all lanes: with lane 0, which computes, above the lane that pushes, plans lost time by whole products, as if signals
+// had waited for the gaps between them (inferred from the times of whole plans, not seen in a profile).
 constexpr int kLanePriority = 0;
 
 template <typename Repeated>
