@@ -100,7 +100,7 @@ enum class PacketExchange : uint8_t { kNone = 0, kSum = 1, kGather = 2, kTwoShot
 struct FusedPart {
   std::vector<Word*> waits;      // A's rows may be read once these have reached the epoch
   MatmulArgs matmul;
-  Word* done = nullptr;          // gets the epoch when C is written; null: nobody asks
+  Word* done = nullptr;          // gets the epoch when C, or the sum, is written; null: nobody asks
   // Instead of C, `sum.dst` is written: the sum of `sum.sources` once `sum_waits` have reached the epoch. The product
   // itself is source `own`, whose memory is not read.
   bool sums = false;
@@ -161,6 +161,11 @@ class Lane {
   }
   virtual Status Record(Event* event) = 0;
   virtual Status Wait(Event* event) = 0;
+  // From now on the lane may keep words back that are written and waited for one after another, to enqueue them together:
+  // until its next other call, or FlushWords. Only for a lane whose user flushes it.
+  virtual void HoldWords() {}
+  // Enqueues what is kept back; it goes on holding words.
+  virtual Status FlushWords() { return Status::Ok(); }
 };
 
 // Memory of one GPU that other processes can map: a memfd on the host, a VMM allocation on CUDA.
@@ -231,6 +236,8 @@ class Backend {
   // True when lanes take CollectiveArgs of this kind; else the steps of the expansion are run. Depends on nothing but the
   // arguments' types and numbers, so that all ranks of a group decide alike.
   virtual bool HasCollective(const CollectiveArgs&) const { return false; }
+  // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why they are not.
+  virtual Status NativeKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
   // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages.
   virtual Status RegisterHostMemory(void* /*address*/, size_t /*bytes*/) { return Status::Ok(); }
   // Takes it back. May block behind every lane: only while no lane holds work.

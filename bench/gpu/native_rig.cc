@@ -44,7 +44,7 @@ Gpu::Gpu(int device)
       lane_(Must(backend_->MakeLane(0), "lane")),
       start_(Must(driver_->EventCreate(CU_EVENT_DEFAULT), "event")),
       end_(Must(driver_->EventCreate(CU_EVENT_DEFAULT), "event")) {
-  (void)Must(cuda::LoadFusedKernels(), "kernels");
+  Must(cuda::LoadFusedKernels(), "kernels");
 }
 
 CUstream Gpu::stream() const { return dynamic_cast<cuda::CudaLane&>(*lane_).stream(); }

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "common/toml/toml_text.h"
@@ -12,6 +13,7 @@ namespace tandem {
 namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
+constexpr std::array<std::string_view, 2> kNativeUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
 }  // namespace
@@ -80,6 +82,9 @@ const std::vector<KeySpec>& Table() {
               "A launch fails when some rank has not arrived so long after the first; groups and launches may set their own."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
               "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
+      Choice("native", TANDEM_FIELD(native), kNativeUses,
+             "explicit: the native fused kernels run plans that ask for them; auto: also those that they are predicted to run "
+             "the fastest."),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Choice("log_level", TANDEM_FIELD(log_level), kLogLevels, "Least severity that is logged to stderr."),
@@ -127,6 +132,8 @@ const std::vector<KeySpec>& Table() {
            "server with the clients then. Empty: wait for them."),
       Bool("debug.verify_plans", TANDEM_FIELD(verify_plans),
            "Prove every plan with the verifier before it is handed out; a few milliseconds a plan."),
+      Bool("debug.emulated_native", TANDEM_FIELD(emulated_native),
+           "Host backend: engines claim native kernels, and run these programs step by step."),
   };
   return table;
 }
@@ -174,8 +181,12 @@ Status SetChoice(const KeySpec& key, std::string_view text, Config& config) {
   for (size_t i = 0; i < key.choices.size(); ++i) {
     if (key.choices[i] != text) continue;
     FieldRef field = key.field(config);
-    if (auto* backend = std::get_if<Backend*>(&field)) **backend = static_cast<Backend>(i);
-    if (auto* level = std::get_if<LogLevel*>(&field)) **level = static_cast<LogLevel>(i);
+    std::visit(
+        [i](auto* member) {
+          using Member = std::remove_pointer_t<decltype(member)>;
+          if constexpr (std::is_enum_v<Member>) *member = static_cast<Member>(i);
+        },
+        field);
     return Status::Ok();
   }
   std::string choices;
@@ -285,8 +296,13 @@ std::string PrintValue(const KeySpec& key, const Config& config) {
     case KeyType::kBytes: return QuoteToml(PrintBytes(*std::get<int64_t*>(field)));
     case KeyType::kBool: return *std::get<bool*>(field) ? "true" : "false";
     case KeyType::kChoice:
-      if (auto* backend = std::get_if<Backend*>(&field)) return QuoteToml(BackendName(**backend));
-      return QuoteToml(LogLevelName(*std::get<LogLevel*>(field)));
+      return std::visit(
+          [&key](auto* member) {
+            using Member = std::remove_pointer_t<decltype(member)>;
+            if constexpr (!std::is_enum_v<Member>) return std::string();
+            else return QuoteToml(key.choices[static_cast<size_t>(*member)]);
+          },
+          field);
   }
   return "";
 }

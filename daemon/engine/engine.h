@@ -33,6 +33,7 @@ struct BackendRequest {
   uint64_t memory_bytes = 0;
   int visibility_delay_us = 0;
   uint64_t seed = 0;
+  bool emulated_native = false;
 };
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendRequest&)>;
 

@@ -17,7 +17,8 @@ namespace {
 constexpr uint64_t kDefaultDeadlineNs = 600'000'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kDefaultHardwareQueues = 8;
-// Lane 0 of each program is urgent: short steps of small programs go there.
+// One for all lanes: with lane 0, which computes, above the lane that pushes, plans lost time by whole products, as if signals
+// had waited for the gaps between them (inferred from the times of whole plans, not seen in a profile).
 constexpr int kLanePriority = 0;
 
 template <typename Repeated>
@@ -218,10 +219,11 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.memory_bytes = start.memory_bytes();
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
+  request.emulated_native = start.emulated_native();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, factory_(request));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < plan::kMaxLanes; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend->MakeLane(i == 0 ? kLanePriority : 1));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend->MakeLane(kLanePriority));
     lanes.push_back(std::move(lane));
   }
   TANDEM_ASSIGN_OR_RETURN(WordPage words, WordPage::Create(backend.get()));
@@ -237,6 +239,9 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
   message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
   message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
+  const Status native = backend_->NativeKernels();
+  message.mutable_ready()->set_native_kernels(native.ok());
+  if (!native.ok()) message.mutable_ready()->set_no_native_kernels(native.message());
   link_.Send(message);
   return Status::Ok();
 }

@@ -45,7 +45,10 @@ LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, Me
       words_(std::move(words)),
       completion_(&words_[0]) {
   std::vector<Lane*> lane_pointers;
-  for (const auto& lane : lanes_) lane_pointers.push_back(lane.get());
+  for (const auto& lane : lanes_) {
+    lane->HoldWords();
+    lane_pointers.push_back(lane.get());
+  }
   executor_ = std::make_unique<Executor>(backend_, std::move(lane_pointers));
   PublishProgress();
 }

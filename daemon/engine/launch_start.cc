@@ -228,9 +228,8 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   context.step_events = launch.step_events;
   if (status.ok()) status = lane.Record(launch.start_event.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
-  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value.
-  Status recorded = launch.end_event ? lane.Record(launch.end_event.get()) : Status::Ok();
-  // Ours before the client's: who sees done finds that we know of the end.
+  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. Ours before the
+  // client's: who sees done finds that we know of the end.
   Status completed = lane.WriteWord(completion_, launch.ticket);
   Status done;
   if (launch.origin.kind == Origin::Kind::kChannel) {
@@ -238,7 +237,9 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   } else if (launch.origin.kind == Origin::Kind::kCaptured) {
     done = lane.WriteWord(launch.origin.channel->consumer.captured_done(launch.origin.slot), 1);
   }
-  for (const Status& next : {recorded, completed, done}) {
+  // Behind done, for nobody waits for it: it lets the words above go out with the program's last ones.
+  Status recorded = launch.end_event ? lane.Record(launch.end_event.get()) : Status::Ok();
+  for (const Status& next : {completed, done, recorded, lane.FlushWords()}) {
     if (status.ok()) status = next;
   }
   return status;

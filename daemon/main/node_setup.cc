@@ -23,7 +23,7 @@ constexpr bool kCudaBuilt = false;
 
 Result<NvmlTopology> ReadGpus(const NodeSources& sources) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<NvmlApi> nvml, sources.open_nvml());
-  return BuildNvmlTopology(*nvml);
+  return BuildNvmlTopology(*nvml, sources.visible_devices);
 }
 
 // The file's links for the GPUs that are there: position by position, and never more peer access than there is.
@@ -69,7 +69,7 @@ Result<NodeChoice> ChooseHost(const Config& config) {
 }  // namespace
 
 NodeSources ThisMachine() {
-  return {.cuda_built = kCudaBuilt, .open_nvml = [] { return OpenNvml(); }};
+  return {.cuda_built = kCudaBuilt, .open_nvml = [] { return OpenNvml(); }, .visible_devices = VisibleDevices()};
 }
 
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) {
@@ -111,6 +111,7 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   }
   settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
+  settings.emulated_native = config.emulated_native;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);
   settings.restart.crash_loop_count = static_cast<int>(config.supervisor.crash_loop_count);
@@ -136,6 +137,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_deadline = std::min(options.default_deadline, options.maximal_deadline);
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.verify_plans = config.verify_plans;
+  options.native_by_choice = config.native == NativeUse::kAuto;
   const QuotaConfig& quotas = config.quotas;
   options.limits.sessions = quotas.sessions;
   options.limits.sessions_per_uid = quotas.sessions_per_uid;

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct NodeChoice {
 struct NodeSources {
   bool cuda_built = false;  // the engine beside this tandemd has the CUDA backend
   std::function<Result<std::unique_ptr<NvmlApi>>()> open_nvml;
+  std::optional<std::string> visible_devices = std::nullopt;  // tandemd's own CUDA_VISIBLE_DEVICES
 };
 // This build's.
 NodeSources ThisMachine();

@@ -87,7 +87,7 @@ void CheckBlocked(const DoctorInput& input, Findings& findings) {
                         "the engine of " + GpuName(input, gpu) + " cannot start yet: " + engine.blocked + "; " +
                             (holders.empty() ? "no process is seen to hold a context there"
                                              : "these processes still hold a context there: " + Join(holders)),
-                        "it starts by itself within 2 s of the last one's end; tandemctl evict --gpu " +
+                        "it starts by itself after the last one's end (goal: within 2 s); tandemctl evict --gpu " +
                             std::to_string(gpu) + " ends them; a spare MPS server (mps.spare_pipe_directory) would not "
                             "have to wait"});
   }

@@ -174,7 +174,8 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
   const int sent = builder->Signals();
   const int push_lane = lanes > 1 ? 1 : 0;
   const int multipliers = std::max(1, lanes - 1);
-  if (gather->direct() || builder->InBulk()) builder->Enter();
+  // Only pushes touch peers: the own product does not wait for the entry.
+  if (gather->direct() || builder->InBulk()) builder->EnterOn(push_lane);
   for (int r = 0; r < world; ++r) {
     for (int j = 1; j < world; ++j) gather->Push(r, push_lane, (r - j + world) % world, r, 0, sent);
     gather->Return(r, push_lane, r, 0);
@@ -194,7 +195,7 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
 void Native(const Problem& problem, Gather* gather, Builder* builder) {
   const int world = problem.world_size;
   const int sent = builder->Signals();
-  if (gather->direct() || builder->InBulk()) builder->Enter();
+  if (gather->direct() || builder->InBulk()) builder->EnterOn(1);
   for (int r = 0; r < world; ++r) {
     for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
     gather->Return(r, 1, r, 0);

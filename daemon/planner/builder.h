@@ -65,6 +65,8 @@ class Builder {
   // closes the program. `linked(a, b)`, when given, limits it to pairs of ranks for which it holds (it must
   // be symmetric).
   void Enter(const std::function<bool(int, int)>& linked = {});
+  // The same on `lane`, and no other lane waits for it: for programs that touch peers on this one only.
+  void EnterOn(int lane);
   // The same in two halves, for programs whose data flow does not close them and which need not wait at the
   // start: AnnounceStart early, AwaitStarts at the end of the lane.
   void AnnounceStart(int rank, int lane);
@@ -97,6 +99,8 @@ class Builder {
     std::vector<Step> expansion;
     int collective_lane = -1;  // -1: none open
   };
+  // The last wait of each rank.
+  std::vector<uint32_t> ExchangeEntries(int lane, const std::function<bool(int, int)>& linked);
 
   int world_size_;
   int lanes_;

@@ -1,7 +1,9 @@
 #include "daemon/planner/choice.h"
 
+#include <optional>
 #include <utility>
 
+#include "daemon/planner/bounds.h"
 #include "daemon/planner/cost_model.h"
 #include "daemon/planner/low_latency.h"
 #include "daemon/planner/native_checks.h"
@@ -13,6 +15,7 @@ namespace {
 struct Candidate {
   Algorithm algorithm = Algorithm::kAuto;
   std::string impossible;  // why it cannot run; empty: it can
+  std::string only_asked;  // why it runs only when it is asked for; empty: it may be chosen
   double predicted_us = 0;
 };
 
@@ -52,7 +55,7 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
       if (std::string why = WhyNoPackets(problem); !why.empty()) return why;
       break;
     case Algorithm::kNative:
-      if (!problem.group->native_kernels) return "needs the CUDA backend's native kernels (Hopper)";
+      if (!problem.group->native_kernels) return problem.group->no_native_kernels;
       if (std::string why = WhyNotNative(problem); !why.empty()) return why;
       break;
     case Algorithm::kHybridCubeMesh:
@@ -77,23 +80,36 @@ struct Preference {
   std::string reason;
 };
 
-Preference PreferAllReduce(const Problem& problem, bool nccl) {
+std::string BoundText(uint64_t bound, const Bounds& bounds) {
+  return Text(BytesText(bound), bounds.measured ? ", as measured on these GPUs' kind" : "");
+}
+
+// Nothing, or the preference for packets.
+std::optional<Preference> PreferPackets(const Problem& problem, const Bounds& bounds, bool possible) {
+  if (!possible || problem.message_bytes > bounds.low_latency) return std::nullopt;
+  return Preference{Algorithm::kLowLatency, Text(BytesText(problem.message_bytes), " is within its bound of ",
+                                                 BoundText(bounds.low_latency, bounds))};
+}
+
+Preference PreferAllReduce(const Problem& problem, bool nccl, bool packets) {
   const uint64_t bytes = problem.message_bytes;
+  const Bounds bounds = BoundsOf(problem);
+  if (auto preference = PreferPackets(problem, bounds, packets)) return *preference;
   if (problem.topology_class == TopologyClass::kHybridCubeMesh && bytes <= kHybridCubeMeshMaxBytes) {
     return {Algorithm::kHybridCubeMesh, Text(BytesText(bytes), " is within its bound of ",
                                              BytesText(kHybridCubeMeshMaxBytes), " on a hybrid cube mesh")};
   }
   if (IsFast(problem.topology_class)) {
-    if (bytes <= kOneShotMaxBytes) {
+    if (bytes <= bounds.one_shot) {
       return {Algorithm::kOneShot,
-              Text(BytesText(bytes), " is within its bound of ", BytesText(kOneShotMaxBytes))};
+              Text(BytesText(bytes), " is within its bound of ", BoundText(bounds.one_shot, bounds))};
     }
-    if (bytes <= kTwoShotMaxBytes) {
+    if (bytes <= bounds.two_shot) {
       return {Algorithm::kTwoShot,
-              Text(BytesText(bytes), " is above one-shot's bound of ", BytesText(kOneShotMaxBytes),
-                   " and within ", BytesText(kTwoShotMaxBytes))};
+              Text(BytesText(bytes), " is above one-shot's bound of ", BytesText(bounds.one_shot),
+                   " and within ", BoundText(bounds.two_shot, bounds))};
     }
-    if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(kTwoShotMaxBytes))};
+    if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BoundText(bounds.two_shot, bounds))};
     return {Algorithm::kTwoShot, "NCCL is not available"};
   }
   const std::string where(TopologyClassName(problem.topology_class));
@@ -101,21 +117,23 @@ Preference PreferAllReduce(const Problem& problem, bool nccl) {
   return {Algorithm::kTwoShot, "NCCL is not available"};
 }
 
-Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine) {
+Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine, bool packets) {
   const uint64_t bytes = problem.message_bytes;
+  const Bounds bounds = BoundsOf(problem);
   if (problem.request->low_contention) return {Algorithm::kCopyEngine, "low contention was asked for"};
+  if (auto preference = PreferPackets(problem, bounds, packets)) return *preference;
   if (!IsFast(problem.topology_class) && nccl) {
     return {Algorithm::kNccl, Text("the default on ", TopologyClassName(problem.topology_class))};
   }
-  if (bytes <= kSmMaxBytes) {
-    return {Algorithm::kSm, Text(BytesText(bytes), " is within its bound of ", BytesText(kSmMaxBytes))};
+  if (bytes <= bounds.sm) {
+    return {Algorithm::kSm, Text(BytesText(bytes), " is within its bound of ", BoundText(bounds.sm, bounds))};
   }
   if (copy_engine) {
-    return {Algorithm::kCopyEngine, Text(BytesText(bytes), " is above ", BytesText(kSmMaxBytes),
+    return {Algorithm::kCopyEngine, Text(BytesText(bytes), " is above ", BytesText(bounds.sm),
                                          ", where copy "
                                          "engines are faster")};
   }
-  if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(kSmMaxBytes))};
+  if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(bounds.sm))};
   return {Algorithm::kSm, "NCCL is not available"};
 }
 
@@ -129,7 +147,8 @@ const Candidate* Find(const std::vector<Candidate>& candidates, Algorithm algori
 const Candidate* Fastest(const std::vector<Candidate>& candidates, bool fused_only) {
   const Candidate* best = nullptr;
   for (const Candidate& candidate : candidates) {
-    if (!candidate.impossible.empty() || (fused_only && candidate.algorithm == Algorithm::kUnfused)) continue;
+    if (!candidate.impossible.empty() || !candidate.only_asked.empty()) continue;
+    if (fused_only && candidate.algorithm == Algorithm::kUnfused) continue;
     if (best == nullptr || candidate.predicted_us < best->predicted_us) best = &candidate;
   }
   return best;
@@ -156,6 +175,7 @@ Status Refuse(std::string_view what, std::string reason, const std::vector<Candi
 // The bound that speaks against `algorithm`; empty when none does.
 std::string BeyondBound(const Problem& problem, Algorithm algorithm) {
   const uint64_t bytes = problem.message_bytes;
+  const Bounds bounds = BoundsOf(problem);
   const auto above = [bytes](uint64_t bound) {
     return bytes > bound ? Text(BytesText(bytes), " is above its bound of ", BytesText(bound))
                          : std::string();
@@ -165,12 +185,13 @@ std::string BeyondBound(const Problem& problem, Algorithm algorithm) {
     case Algorithm::kOneShot:
       if (problem.topology_class == TopologyClass::kHybridCubeMesh)
         return "the hybrid cube mesh has its own one-shot";
-      return above(kOneShotMaxBytes);
+      return above(bounds.one_shot);
     case Algorithm::kTwoShot:
       if (problem.topology_class == TopologyClass::kHybridCubeMesh) return "not on a hybrid cube mesh";
-      return above(kTwoShotMaxBytes);
+      return above(bounds.two_shot);
     case Algorithm::kHybridCubeMesh: return above(kHybridCubeMeshMaxBytes);
-    case Algorithm::kSm: return above(kSmMaxBytes);
+    case Algorithm::kSm: return above(bounds.sm);
+    case Algorithm::kLowLatency: return bounds.measured ? above(bounds.low_latency) : std::string();
     default: return {};
   }
 }
@@ -179,6 +200,7 @@ std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const
                        bool asked) {
   if (!candidate.impossible.empty()) return candidate.impossible;
   if (asked) return Text(AlgorithmName(chosen.algorithm), " was asked for");
+  if (!candidate.only_asked.empty()) return candidate.only_asked;
   if (std::string beyond = BeyondBound(problem, candidate.algorithm); !beyond.empty()) return beyond;
   if (candidate.algorithm == Algorithm::kUnfused && problem.request->on_unfused == OnUnfused::kError) {
     return "unfused, and on_unfused is error";
@@ -192,11 +214,13 @@ Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidat
   const Op op = problem.request->op;
   const Candidate* nccl = Find(candidates, Algorithm::kNccl);
   const bool has_nccl = nccl != nullptr && nccl->impossible.empty();
+  const Candidate* packets = Find(candidates, Algorithm::kLowLatency);
+  const bool has_packets = packets != nullptr && packets->impossible.empty();
   Preference preference{candidates[0].algorithm, "the one way there is"};
   if (op == Op::kAllReduce) {
-    preference = PreferAllReduce(problem, has_nccl);
+    preference = PreferAllReduce(problem, has_nccl, has_packets);
   } else if (Find(candidates, Algorithm::kSm) != nullptr) {
-    preference = PreferMove(problem, has_nccl, Find(candidates, Algorithm::kCopyEngine) != nullptr);
+    preference = PreferMove(problem, has_nccl, Find(candidates, Algorithm::kCopyEngine) != nullptr, has_packets);
   } else if (op == Op::kBarrier) {
     preference.reason = "a signal exchange is the fastest";
   }
@@ -222,7 +246,7 @@ std::vector<Algorithm> AlgorithmsOf(Op op) {
     case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
     case Op::kAllGatherMatmul:
     case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kUnfused};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kUnfused};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kUnfused};
     case Op::kBroadcast:
     case Op::kReduce:
     case Op::kAllToAll: return {kSm, kNccl};
@@ -243,7 +267,10 @@ Result<Choice> Choose(const Problem& problem) {
   const bool asked = request.algorithm != Algorithm::kAuto;
   std::vector<Candidate> candidates;
   for (Algorithm algorithm : AlgorithmsOf(request.op)) {
-    Candidate candidate{algorithm, WhyImpossible(problem, algorithm), 0};
+    Candidate candidate{algorithm, WhyImpossible(problem, algorithm), {}, 0};
+    if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
+      candidate.only_asked = "runs when it is asked for (native = explicit)";
+    }
     if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm);
     candidates.push_back(std::move(candidate));
   }

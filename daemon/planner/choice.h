@@ -11,7 +11,7 @@
 
 namespace tandem::plan {
 
-// Bounds in bytes, inclusive.
+// Bounds in bytes, inclusive, where nothing was measured: see bounds.h.
 inline constexpr uint64_t kOneShotMaxBytes = 256 << 10;
 inline constexpr uint64_t kTwoShotMaxBytes = 10 << 20;
 inline constexpr uint64_t kHybridCubeMeshMaxBytes = 256 << 10;

@@ -21,7 +21,9 @@ namespace tandem::plan {
 // What the planner may assume of the engines of a group.
 struct GroupContext {
   Topology topology;  // of the group's GPUs in rank order; its size is the world size
-  bool native_kernels = false;       // CUDA, Hopper: kNative
+  bool native_kernels = false;       // of every engine: kNative
+  std::string no_native_kernels = "needs the CUDA backend's native kernels (Hopper)";  // where there are none: why
+  bool native_by_choice = false;     // kAuto may become kNative; else it runs when asked for
   bool packet_kernels = false;       // CUDA: kLowLatency
   bool nccl = true;                  // NCCL or its stand-in can be used
   // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.

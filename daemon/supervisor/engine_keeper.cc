@@ -258,6 +258,7 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   start->set_memory_bytes(seat_.memory_bytes);
   start->set_visibility_delay_us(settings_.visibility_delay_us);
   start->set_trace_records(settings_.trace_records);
+  start->set_emulated_native(settings_.emulated_native);
   if (settings_.log_position) start->set_log_position(settings_.log_position());
   return connection->Post(command, {order_log_, seat_.stats_area.get()});
 }
@@ -269,6 +270,7 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
       if (message->has_ready()) {
         std::lock_guard<std::mutex> lock(mutex_);
         status_.own_memory_bytes = message->ready().own_memory_bytes();
+        status_.no_native_kernels = message->ready().native_kernels() ? "" : message->ready().no_native_kernels();
         return Status::Ok();
       }
       if (message->has_ack()) {

@@ -1,13 +1,25 @@
 #include "daemon/topology/nvml_topology.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 namespace tandem {
 namespace {
 
 class Builder {
  public:
-  explicit Builder(NvmlApi& nvml) : nvml_(nvml) { built_.topology.source = "nvml"; }
+  Builder(NvmlApi& nvml, const std::optional<std::string>& visible) : nvml_(nvml), limited_(visible.has_value()) {
+    built_.topology.source = "nvml";
+    std::string name;
+    for (char c : visible.value_or("") + ",") {
+      if (c != ',') {
+        if (c != ' ') name += c;
+      } else if (!name.empty()) {
+        wanted_.push_back({std::exchange(name, {}), false});
+      }
+    }
+  }
 
   Result<NvmlTopology> Build() {
     if (Result<std::string> version = nvml_.DriverVersion(); version.ok()) built_.driver_version = *version;
@@ -36,6 +48,7 @@ class Builder {
     Result<int> count = nvml_.DeviceCount();
     if (!count.ok()) return Unavailable("NVML cannot count the GPUs: " + count.status().message());
     if (*count == 0) return Unavailable("NVML knows no GPU on this machine");
+    if (limited_ && wanted_.empty()) return Unavailable("CUDA_VISIBLE_DEVICES is empty: it hides every GPU");
     std::string beyond;
     std::string unusable;
     for (int index = 0; index < *count; ++index) {
@@ -45,6 +58,12 @@ class Builder {
       unusable += (unusable.empty() ? "" : "; ") + text;
       Warn(std::move(text));
     }
+    for (const Wanted& wanted : wanted_) {
+      if (!wanted.found) {
+        return Unavailable("CUDA_VISIBLE_DEVICES names '" + wanted.name + "', which is no usable GPU of this node" +
+                           (unusable.empty() ? "" : ": " + unusable));
+      }
+    }
     if (built_.topology.gpus.empty()) return Unavailable("no GPU can be used: " + unusable);
     if (!beyond.empty()) {
       Warn("this node has more than " + std::to_string(kMaxGpus) + " GPUs; not used: " + beyond);
@@ -52,11 +71,23 @@ class Builder {
     return Status::Ok();
   }
 
+  // Whether CUDA_VISIBLE_DEVICES names this GPU.
+  bool Wants(int index, const std::string& uuid) {
+    bool wants = false;
+    for (Wanted& wanted : wanted_) {
+      const bool by_uuid = wanted.name.rfind("GPU-", 0) == 0;
+      if (by_uuid ? uuid.rfind(wanted.name, 0) != 0 : wanted.name != std::to_string(index)) continue;
+      wanted.found = wants = true;
+    }
+    return wants;
+  }
+
   // Adds the GPU, or appends its UUID to `beyond` when there is no more room.
   Status ReadGpu(int index, std::string& beyond) {
     TANDEM_ASSIGN_OR_RETURN(NvmlDevice device, nvml_.DeviceByIndex(index));
     GpuInfo gpu;
     TANDEM_ASSIGN_OR_RETURN(gpu.uuid, nvml_.Uuid(device));
+    if (limited_ && !Wants(index, gpu.uuid)) return Status::Ok();
     if (built_.topology.size() == kMaxGpus) {
       beyond += (beyond.empty() ? "" : ", ") + gpu.uuid;
       return Status::Ok();
@@ -210,13 +241,27 @@ class Builder {
     return PcieDistance::kSys;
   }
 
+  struct Wanted {
+    std::string name;
+    bool found;
+  };
+
   NvmlApi& nvml_;
+  const bool limited_;         // to what CUDA_VISIBLE_DEVICES names
+  std::vector<Wanted> wanted_;
   std::vector<NvmlDevice> devices_;  // by position in the topology
   NvmlTopology built_;
 };
 
 }  // namespace
 
-Result<NvmlTopology> BuildNvmlTopology(NvmlApi& nvml) { return Builder(nvml).Build(); }
+std::optional<std::string> VisibleDevices() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? std::nullopt : std::optional<std::string>(visible);
+}
+
+Result<NvmlTopology> BuildNvmlTopology(NvmlApi& nvml, const std::optional<std::string>& visible) {
+  return Builder(nvml, visible).Build();
+}
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 // access), never a guess; a GPU that has fallen off the bus is left out and named, and the others go on.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,14 @@ struct NvmlTopology {
   std::vector<std::string> warnings;  // for doctor and the log; each names the GPU
 };
 
+// CUDA_VISIBLE_DEVICES of this process, if it is set.
+std::optional<std::string> VisibleDevices();
+
 // Asks `nvml` for all GPUs (the first kMaxGpus; the rest is named in a warning), their NVLinks, peer access and PCIe
 // distances. UNAVAILABLE when there is no usable GPU, with every one's reason. Peer access here is what the driver reports;
 // engines probe it with data.
-Result<NvmlTopology> BuildNvmlTopology(NvmlApi& nvml);
+// `visible`: CUDA_VISIBLE_DEVICES as a scheduler sets it, NVML indices or (beginnings of) UUIDs with commas between them: only
+// these GPUs, in NVML's order all the same. UNAVAILABLE if it names one that is not there.
+Result<NvmlTopology> BuildNvmlTopology(NvmlApi& nvml, const std::optional<std::string>& visible = std::nullopt);
 
 }  // namespace tandem

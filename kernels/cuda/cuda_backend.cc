@@ -96,9 +96,10 @@ class CudaBackend : public Backend {
   Status Health() override { return device_->Health(); }
   int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
   bool HasCollective(const CollectiveArgs& args) const override {
-    return args.parts.empty() ? TakesCollective(args) : native_kernels_ && TakesFused(args);
+    return args.parts.empty() ? TakesCollective(args) : native_kernels_.ok() && TakesFused(args);
   }
-  void SetNativeKernels(bool loaded) { native_kernels_ = loaded; }
+  Status NativeKernels() const override { return native_kernels_; }
+  void SetNativeKernels(Status loaded) { native_kernels_ = std::move(loaded); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
   Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }
@@ -120,7 +121,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<WordWriter> words_;
   ForeignMemory foreign_;
   size_t own_memory_bytes_ = 0;
-  bool native_kernels_ = false;
+  Status native_kernels_ = Unimplemented("they are not loaded");
 };
 
 }  // namespace
@@ -131,12 +132,13 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<cuda::CudaDevice> device, cuda::CudaDevice::Create(driver, options.device));
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
-  TANDEM_ASSIGN_OR_RETURN(bool native_kernels, cuda::LoadFusedKernels());
+  Status native_kernels = cuda::LoadFusedKernels();
+  if (!native_kernels.ok() && native_kernels.code() != Code::kUnimplemented) return native_kernels;
   TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, lt, options.matmul_candidates);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::WordWriter> words, cuda::WordWriter::Create(device));
   auto backend = std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words));
-  backend->SetNativeKernels(native_kernels);
+  backend->SetNativeKernels(std::move(native_kernels));
   // The driver's own kernels are loaded by the first use too: fills of both small and large memory, before any lane waits.
   TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation scratch, cuda::VmmAllocation::Create(device, device->granularity()));
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data(), scratch.bytes()));

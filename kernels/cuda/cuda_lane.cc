@@ -52,27 +52,35 @@ CudaLane::~CudaLane() {
   (void)device_->driver().StreamDestroy(stream_);
 }
 
+Status CudaLane::Enter() {
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  return words_.empty() ? Status::Ok() : words_.Enqueue(device_->driver(), stream_);
+}
+
 Status CudaLane::WriteWord(Word* word, uint64_t value) {
   if (word == nullptr) return InvalidArgument("a write to no word");
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
-  return device_->driver().StreamWriteValue64(stream_, reinterpret_cast<CUdeviceptr>(word), value);
+  if (words_.full()) TANDEM_RETURN_IF_ERROR(Enter());
+  words_.AddWrite(reinterpret_cast<CUdeviceptr>(word), value);
+  return holds_words_ ? Status::Ok() : Enter();
 }
 
 Status CudaLane::WaitWord(const Word* word, uint64_t value) {
   if (word == nullptr) return InvalidArgument("a wait for no word");
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  if (words_.full()) TANDEM_RETURN_IF_ERROR(Enter());
   // The driver's comparison is the cyclic one that Lane promises.
-  return device_->driver().StreamWaitValue64(stream_, reinterpret_cast<CUdeviceptr>(word), value,
-                                             CU_STREAM_WAIT_VALUE_GEQ);
+  words_.AddWait(reinterpret_cast<CUdeviceptr>(word), value);
+  return holds_words_ ? Status::Ok() : Enter();
 }
 
+Status CudaLane::FlushWords() { return words_.empty() ? Status::Ok() : Enter(); }
+
 Status CudaLane::Copy(const CopyArgs& args) {
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(Enter());
   return EnqueueCopy(args, device_->driver(), stream_);
 }
 
 Status CudaLane::Matmul(const MatmulArgs& args) {
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(Enter());
   if (workspace_.data() == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulWorkspaceBytes));
   }
@@ -88,7 +96,7 @@ Status CudaLane::Matmul(const MatmulArgs& args) {
 }
 
 Status CudaLane::Reduce(const ReduceArgs& args) {
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(Enter());
   TANDEM_ASSIGN_OR_RETURN(host::BoxReduce box, host::PrepareReduce(args));
   if (box.box.count == 0) return Status::Ok();
   if (box.sources.size() > kMaxSources) return Unimplemented("a sum of over 18 sources");
@@ -127,12 +135,12 @@ Status CudaLane::Reduce(const ReduceArgs& args) {
 Status CudaLane::Nccl(const NcclArgs& args) {
   auto* communicator = dynamic_cast<NcclCommunicator*>(args.communicator);
   if (communicator == nullptr) return InvalidArgument("a collective without a communicator of the CUDA backend");
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(Enter());
   return communicator->Enqueue(args, stream_);
 }
 
 Status CudaLane::Collective(const CollectiveArgs& args) {
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(Enter());
   if (args.parts.empty()) return EnqueueCollective(args, stream_);
   if (fused_state_.data() == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStateBytes));
@@ -145,7 +153,7 @@ Status CudaLane::Collective(const CollectiveArgs& args) {
 Status CudaLane::Record(Event* event) {
   auto* cuda_event = dynamic_cast<CudaEvent*>(event);
   if (cuda_event == nullptr) return InvalidArgument("not an event of the CUDA backend");
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(Enter());
   TANDEM_RETURN_IF_ERROR(device_->driver().EventRecord(cuda_event->event_, stream_));
   cuda_event->recorded_.store(true, std::memory_order_release);
   return Status::Ok();
@@ -154,7 +162,7 @@ Status CudaLane::Record(Event* event) {
 Status CudaLane::Wait(Event* event) {
   auto* cuda_event = dynamic_cast<CudaEvent*>(event);
   if (cuda_event == nullptr) return InvalidArgument("not an event of the CUDA backend");
-  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  TANDEM_RETURN_IF_ERROR(Enter());
   return device_->driver().StreamWaitEvent(stream_, cuda_event->event_);
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/word_batch.h"
 
 namespace tandem::cuda {
 
@@ -44,6 +45,8 @@ class CudaLane : public Lane {
   Status Collective(const CollectiveArgs& args) override;
   Status Record(Event* event) override;
   Status Wait(Event* event) override;
+  void HoldWords() override { holds_words_ = true; }
+  Status FlushWords() override;
 
   CUstream stream() const { return stream_; }
 
@@ -51,9 +54,14 @@ class CudaLane : public Lane {
   CudaLane(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser)
       : device_(std::move(device)), chooser_(std::move(chooser)) {}
 
+  // Makes the device's context current and enqueues the words that other work must not overtake.
+  Status Enter();
+
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<MatmulChooser> chooser_;
   CUstream stream_ = nullptr;
+  WordBatch words_;
+  bool holds_words_ = false;
   VmmAllocation workspace_;    // of products; made by the first
   VmmAllocation fused_state_;  // of fused matmuls; made by the first
   VmmAllocation transposed_;  // copies of fp8 operands, of the largest product that needed them

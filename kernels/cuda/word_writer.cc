@@ -13,7 +13,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kStagedWords = 4096;
 // Words to fill from, and a page for the word that is read.
 constexpr size_t kStagingBytes = kStagedWords * sizeof(uint64_t) + kPageBytes;
-// Streams share hardware queues with streams of their own priority only. Lanes have 0 and 1, the device's service stream
+// Streams share hardware queues with streams of their own priority only. Lanes have 0, the device's service stream
 // the lowest: this one is alone with its priority, so that however many streams libraries make, no waiting lane ever
 // stands before it in a queue.
 constexpr int kPriority = 2;

@@ -145,6 +145,10 @@ class HostBackend : public Backend {
     return std::unique_ptr<Lane>(std::make_unique<HostLane>(queues_, queues_->Next(priority)));
   }
 
+  Status NativeKernels() const override {
+    return options_.emulated_native ? Status::Ok() : Backend::NativeKernels();
+  }
+
   Result<std::unique_ptr<Event>> MakeEvent() override {
     return std::unique_ptr<Event>(std::make_unique<HostLaneEvent>());
   }

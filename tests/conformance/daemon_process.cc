@@ -74,6 +74,12 @@ Result<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& optio
   }
 }
 
+bool DaemonProcess::Running() {
+  int status = 0;
+  if (pid_ > 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) pid_ = -1;
+  return pid_ > 0;
+}
+
 DaemonProcess::~DaemonProcess() {
   if (pid_ > 0) {
     ::kill(pid_, SIGTERM);

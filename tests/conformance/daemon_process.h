@@ -22,6 +22,8 @@ class DaemonProcess {
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
+  // False once it has ended by itself.
+  bool Running();
   const std::string& runtime_dir() const { return folder_; }
   // The last lines of its log.
   std::string LogTail() const;

@@ -22,6 +22,9 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-heavy", options.heavy, "Leave out tensors of more than a megabyte");
   app.add_option("--time-limit", options.time_limit, "Seconds for cases, the start not counted; what is left then is not run");
   app.add_option("--max-failures", options.max_failures, "Give a world up after so many");
+  app.add_option("--deadline", options.deadline, "Seconds for each step of a case")->check(CLI::Range(1, 600));
+  app.add_option("--plant", options.plant, "Shows what becomes of a fault: NUMBER:wrong, NUMBER:exit, NUMBER:hang")
+      ->delimiter(',');
   app.add_flag("!--no-captures", options.captures, "Leave out launches in graphs");
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
   app.add_option("--runtime-dir", options.runtime_dir, "Of a running daemon (default: one is started and ended)");

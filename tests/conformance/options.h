@@ -17,6 +17,7 @@ struct Options {
   bool heavy = true;            // cases of over a megabyte too
   double time_limit = 0;        // seconds in which cases are run, of all worlds together; 0: none
   int max_failures = 20;        // then the world is given up
+  int deadline = 30;            // seconds for each step of a case; a launch's is half of that
   bool captures = true;         // some launches in graphs
   int stress = 0;               // launches of the stress instead of cases
   std::string runtime_dir;      // of a running daemon; empty: one is started and ended
@@ -25,6 +26,9 @@ struct Options {
   std::vector<std::string> daemon_options;  // more of its flags
   std::string daemon_log;       // file for the log of the daemon that is started; empty: dropped with its folder
   std::string json;             // file for the summary; empty: none
+  // Faults to plant, as "NUMBER:HOW": what befalls the last rank in the case of that number. "wrong": a byte of its output
+  // is turned; "exit": its process ends; "hang": it falls silent.
+  std::vector<std::string> plant;
   bool list = false;
   bool quiet = false;           // print what fails and the summary only
   // Workers only.

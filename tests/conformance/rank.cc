@@ -22,6 +22,13 @@ std::string FirstDifference(const std::vector<std::byte>& before, const std::byt
   return "byte " + std::to_string(at);
 }
 
+// Turns a byte of each output.
+void Spoil(std::vector<std::vector<std::byte>>* outputs) {
+  for (std::vector<std::byte>& output : *outputs) {
+    if (!output.empty()) output[0] ^= std::byte{0x7f};
+  }
+}
+
 }  // namespace
 
 Status Rank::Start() {
@@ -57,14 +64,16 @@ Status Rank::End() {
   return client_->Detach();
 }
 
-json Rank::Run(const Case& test) {
+json Rank::Run(const Case& test, size_t index, bool spoil) {
   json report = {{"status", "ok"}};
-  Status status = RunPlan(test, &report);
+  Status status = RunPlan(test, index, spoil, &report);
   if (!status.ok()) {
     report["status"] = "failed";
+    report["code"] = CodeName(status.code());
     report["message"] = status.ToString();
-    // A broken group or a lost daemon serves no further case.
-    report["fatal"] = !client_->Check().ok() || !stream_->Synchronize(options_.deadline).ok();
+    // What was judged to be wrong leaves the group whole. After a call that failed the ranks may be at odds over counts, or
+    // the group broken, the daemon gone: no further case.
+    report["fatal"] = !report.value("judged", false);
   }
   return report;
 }
@@ -77,26 +86,27 @@ bool Rank::OnOffer(Op op, Algorithm algorithm) const {
   return false;
 }
 
-Status Rank::JudgeRefusal(const Case& test, const Status& refusal) const {
+Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report) const {
   const OpRequest& request = test.requests[static_cast<size_t>(options_.rank)];
   const bool refused = refusal.code() == Code::kFailedPrecondition &&
                        (refusal.detail().reason == "ALGORITHM_REFUSED" || refusal.detail().reason == "UNFUSED_REFUSED");
   if (!refused) return refusal.WithContext("prepare");
+  (*report)["judged"] = true;
   if (!test.refusal.empty() || !OnOffer(request.op, request.algorithm)) return Status::Ok();
   // What is built for some shapes only says so when it meets another.
   if (request.algorithm == Algorithm::kNative || request.algorithm == Algorithm::kLowLatency) return Status::Ok();
   return refusal.WithContext("on offer, and refused");
 }
 
-Status Rank::RunPlan(const Case& test, json* report) {
+Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   const auto rank = static_cast<size_t>(options_.rank);
   const OpRequest& request = test.requests[rank];
   const int number = prepared_++;
-  const uint64_t seed = Mix(options_.seed, static_cast<uint64_t>(number));
+  const uint64_t seed = Mix(options_.seed, index);
   Result<std::shared_ptr<Plan>> prepared =
       group_->Prepare("case" + std::to_string(number), request, options_.deadline);
   if (!prepared.ok()) {
-    TANDEM_RETURN_IF_ERROR(JudgeRefusal(test, prepared.status()));
+    TANDEM_RETURN_IF_ERROR(JudgeRefusal(test, prepared.status(), report));
     (*report)["status"] = "refused";
     (*report)["message"] = prepared.status().message();
     return Status::Ok();
@@ -105,6 +115,7 @@ Status Rank::RunPlan(const Case& test, json* report) {
   const PlanInfo& info = plan.info();
   (*report)["algorithm"] = AlgorithmName(info.algorithm);
   (*report)["deterministic"] = info.deterministic;
+  (*report)["judged"] = true;  // from here to the first launch
   if (!test.refusal.empty()) return Internal("should have been refused: " + test.refusal);
   if (!OnOffer(request.op, request.algorithm)) return Internal("not on offer, and planned all the same");
   if (request.algorithm != Algorithm::kAuto && info.algorithm != request.algorithm) {
@@ -125,29 +136,44 @@ Status Rank::RunPlan(const Case& test, json* report) {
   const Way others[] = {Way::kStream, options_.captures ? Way::kCaptured : Way::kStream, Way::kDirect, Way::kStream};
   const Way ways[] = {Way::kStream, others[Mix(seed, rank) % 4]};
   std::vector<std::vector<std::byte>> first;
-  for (Way way : ways) {
+  Status verdict;
+  (*report)["judged"] = false;
+  for (size_t launch = 0; launch < std::size(ways); ++launch) {
     std::memcpy(own_.mirror->data(), image.own.data(), image.own.size());
     std::memcpy(symmetric_.mirror->data(), image.symmetric.data(), image.symmetric.size());
-    TANDEM_RETURN_IF_ERROR(Launch(plan, layout, bindings, way));
+    TANDEM_RETURN_IF_ERROR(Launch(plan, layout, bindings, ways[launch]));
+    // A rank with a wrong result launches again all the same: the others would wait for it until the deadline.
     std::vector<std::vector<std::byte>> outputs(request.operands.size());
-    TANDEM_RETURN_IF_ERROR(Collect(test, layout, image, &outputs));
-    if (!first.empty() || request.operands.empty()) {
-      if (info.deterministic && outputs != first && !request.operands.empty()) return Internal("the second run differs from the first");
-      continue;
+    Status collected = Collect(test, layout, image, &outputs);
+    if (verdict.ok()) verdict = collected;
+    if (launch == 0) {
+      if (spoil) Spoil(&outputs);
+      if (verdict.ok()) verdict = JudgeOutputs(test, inputs, info, outputs, report);
+      first = std::move(outputs);
+    } else if (verdict.ok() && info.deterministic && outputs != first) {
+      verdict = Internal("the second run differs from the first");
     }
-    for (size_t slot = 0; slot < outputs.size(); ++slot) {
-      if (!IsOutput(request, static_cast<int>(slot), options_.rank)) continue;
-      const Expected expected = ComputeExpected(test, inputs, options_.rank, static_cast<int>(slot));
-      const std::string wrong =
-          CompareOutput(test, options_.rank, static_cast<int>(slot), info.roundings, expected, outputs[slot]);
-      if (!wrong.empty()) return Internal("slot " + std::to_string(slot) + ": " + wrong);
-      if (IsReplicated(request, static_cast<int>(slot))) {
-        (*report)["hashes"][std::to_string(slot)] = HexOf(HashOf(outputs[slot]));
-      }
-    }
-    first = std::move(outputs);
   }
-  return plan.Release();
+  TANDEM_RETURN_IF_ERROR(plan.Release());
+  (*report)["judged"] = true;
+  return verdict;
+}
+
+Status Rank::JudgeOutputs(const Case& test, const AllInputs& inputs, const PlanInfo& info,
+                          const std::vector<std::vector<std::byte>>& outputs, json* report) const {
+  const OpRequest& request = test.requests[static_cast<size_t>(options_.rank)];
+  for (int slot = 0; slot < static_cast<int>(outputs.size()); ++slot) {
+    if (!IsOutput(request, slot, options_.rank)) continue;
+    const std::vector<std::byte>& output = outputs[static_cast<size_t>(slot)];
+    const Expected expected = ComputeExpected(test, inputs, options_.rank, slot);
+    const std::string wrong = CompareOutput(test, options_.rank, slot, info.roundings, expected, output);
+    if (!wrong.empty()) {
+      (*report)["first_wrong"] = "slot " + std::to_string(slot) + ": " + wrong;
+      return Internal("slot " + std::to_string(slot) + ": " + wrong);
+    }
+    if (IsReplicated(request, slot)) (*report)["hashes"][std::to_string(slot)] = HexOf(HashOf(output));
+  }
+  return Status::Ok();
 }
 
 Status Rank::Upload(const Layout& layout) {

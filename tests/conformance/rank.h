@@ -35,8 +35,10 @@ class Rank {
   explicit Rank(const RankOptions& options) : options_(options) {}
   // Connects, joins, allocates.
   Status Start();
-  // Runs a case: {"status": "ok" | "refused" | "failed", "message", "algorithm", "deterministic", "hashes": {slot: hex}}.
-  nlohmann::json Run(const Case& test);
+  // Runs the case `index` of the matrix, with values drawn by the seed and that number: {"status": "ok" | "refused" |
+  // "failed", "message", "code", "first_wrong", "judged", "fatal", "algorithm", "deterministic", "hashes": {slot: hex}}. `spoil`
+  // turns a byte of each output before it is judged.
+  nlohmann::json Run(const Case& test, size_t index, bool spoil);
   Status End();
 
   Group& group() { return *group_; }
@@ -49,9 +51,12 @@ class Rank {
   // How a launch is made; ranks of one launch may differ.
   enum class Way { kStream, kCaptured, kDirect };
 
-  Status RunPlan(const Case& test, nlohmann::json* report);
-  // Whether a refusal is right; OK if it is.
-  Status JudgeRefusal(const Case& test, const Status& refusal) const;
+  Status RunPlan(const Case& test, size_t index, bool spoil, nlohmann::json* report);
+  // Compares all outputs with the reference; `report` gets the first wrong element and the hashes of replicated outputs.
+  Status JudgeOutputs(const Case& test, const AllInputs& inputs, const PlanInfo& info,
+                      const std::vector<std::vector<std::byte>>& outputs, nlohmann::json* report) const;
+  // Whether a refusal is right; OK if it is. Says in `report` that it was judged if it was a refusal at all.
+  Status JudgeRefusal(const Case& test, const Status& refusal, nlohmann::json* report) const;
   bool OnOffer(Op op, Algorithm algorithm) const;
   Status Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way);
   Status Upload(const Layout& layout);

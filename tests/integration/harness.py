@@ -5,7 +5,7 @@ commands (see driver/commands.cc). `client.call` waits for the reply, `client.se
 
 TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means are skipped, and
 those that need more GPUs than there are. There classes that say `shares` use one daemon for all their tests, since engines
-take seconds to start.
+take seconds to start. CUDA_VISIBLE_DEVICES limits daemon and clients alike, so that runs beside each other share no GPU.
 """
 
 import atexit
@@ -24,10 +24,18 @@ CUDA = BACKEND == "cuda"
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
 
 
+# Under MPS a server gives each client on a GPU hardware queues of its own, from one pool: with 32 each, the fourth process
+# (an engine, two ranks and another) is refused with CUDA_ERROR_OUT_OF_MEMORY. The tests start many clients.
+if CUDA:
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
+
+
 def gpu_count():
     """The GPUs that a daemon on this machine would have."""
     if not CUDA:
         return 8
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return sum(bool(name.strip()) for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
     return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.count("UUID: GPU-")
 
 
@@ -238,8 +246,9 @@ class TandemTest(unittest.TestCase):
 
     def finish(self, end):
         result = self._outcome.result if self._outcome else None
-        if result and any(test.id().startswith(self.id()) for test, _ in result.failures + result.errors):
-            print(f"--- tandemd's log\n{self.daemon.tail()}")
+        failed = [text for test, text in result.failures + result.errors if test.id().startswith(self.id())] if result else []
+        if failed:  # at once: a run that is cut short prints no summary
+            print(f"--- {self.id()}\n{failed[-1]}--- tandemd's log\n{self.daemon.tail()}", flush=True)
         end()
 
     def group(self, world, name="tp", job_key=None, gpus=None, **arguments):

@@ -5,7 +5,7 @@ import random
 import time
 import unittest
 
-from harness import TandemTest, everybody, wait_until
+from harness import CUDA, TandemTest, everybody, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
@@ -39,6 +39,18 @@ class KillEveryCall(TandemTest):
         return {"descriptors": self.daemon.descriptors(),
                 "engine descriptors": [self.daemon.descriptors_of(pid) for pid in self.daemon.engine_pids()],
                 **{key: stats.get(key, 0) for key in ("sessions", "groups", "plans", "segment_bytes")}}
+
+    def settles(self, baseline):
+        """The usage comes back to the baseline. CUDA opens a descriptor of its own now and then; a leak of one in each of the
+        forty rounds would show all the same."""
+        spare = 4 if CUDA else 0
+
+        def settled():
+            usage = self.usage()
+            engines = zip(usage.pop("engine descriptors"), baseline["engine descriptors"])
+            return (usage == {key: baseline[key] for key in usage} and
+                    all(abs(now - then) <= spare for now, then in engines))
+        wait_until(settled, 20, f"usage stays at {self.usage()}, not {baseline}")
 
     def run_call(self, client, rank, call):
         _, command, arguments, _ = call
@@ -112,7 +124,7 @@ class KillEveryCall(TandemTest):
                 with self.subTest(phase=phase, call=CALLS[index][0]):
                     self.one(index, phase)
             self.check_all_reduce(bystanders)
-            wait_until(lambda: self.usage() == baseline, 20, f"usage stays at {self.usage()}, not {baseline}")
+            self.settles(baseline)
         self.check_all_reduce(bystanders)
 
     def test_during_connect(self):

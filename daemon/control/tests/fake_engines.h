@@ -28,6 +28,8 @@ class FakeEngines final : public Engines {
     EngineStatus status{state.up ? EngineState::kReady : EngineState::kDown, 1, state.generation, 0, ""};
     status.shared_fate = state.shared_fate;
     status.mps = mps;
+    auto none = no_native_kernels.find(gpu);
+    status.no_native_kernels = none == no_native_kernels.end() ? "" : none->second;
     return status;
   }
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
@@ -130,6 +132,7 @@ class FakeEngines final : public Engines {
   EngineListener* listener = nullptr;
   uint64_t memory_bytes = uint64_t{1} << 40;
   MpsEndpoint mps;  // of all engines; set before threads start
+  std::map<int, std::string> no_native_kernels;  // by GPU, of those that have none; set before threads start
   // Set before threads start: the answer to a command, instead of doing it.
   std::function<Status(int, const engine::v1::Command&)> fail;
 

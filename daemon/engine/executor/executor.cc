@@ -61,6 +61,13 @@ Status Executor::SetCollective(CompiledProgram::Operation& operation, int rank, 
 }
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
+  Status status = EnqueueOperations(program, context);
+  // What a failed launch leaves behind must be on its lanes now: there the break of its group releases it.
+  for (size_t lane = 0; !status.ok() && lane < lanes_.size(); ++lane) (void)lanes_[lane]->FlushWords();
+  return status;
+}
+
+Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext& context) {
   using Kind = CompiledProgram::Operation::Kind;
   if (static_cast<size_t>(program.lanes_) > lanes_.size()) {
     return FailedPrecondition("the program has " + std::to_string(program.lanes_) + " lanes, the engine " +
@@ -115,9 +122,13 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       if (program.lane_used_[lane]) TANDEM_RETURN_IF_ERROR(lanes_[lane]->Wait(fork));
     }
   }
+  // Words are kept back on one lane at most: a peer never waits for a signal while this thread feeds another lane.
+  Lane* previous = lanes_[0];
   size_t skipped = 0;  // operations of an expansion whose kernel has been enqueued
   for (auto& operation : program.operations_) {
     Lane& lane = *lanes_[operation.lane];
+    if (&lane != previous) TANDEM_RETURN_IF_ERROR(previous->FlushWords());
+    previous = &lane;
     const StepEvents* traced = context.step_events.empty() ? nullptr : &context.step_events[operation.step];
     if (traced != nullptr && operation.starts_step && traced->start != nullptr) {
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->start));
@@ -163,6 +174,7 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->end));
     }
   }
+  if (previous != lanes_[0]) TANDEM_RETURN_IF_ERROR(previous->FlushWords());
   for (int lane = 1; forks && lane < program.lanes_; ++lane) {
     if (!program.lane_used_[lane]) continue;
     TANDEM_ASSIGN_OR_RETURN(Event * join, LaneEvent(lane, 0));

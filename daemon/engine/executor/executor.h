@@ -124,11 +124,13 @@ class Executor {
   ~Executor();
 
   // Enqueues one launch. All lanes of the program start after what lane 0 holds now, and lane 0 is joined with them at
-  // the end: what the caller enqueues on lane 0 next runs after the whole program. On an error nothing or a part has been
+  // the end: what the caller enqueues on lane 0 next runs after the whole program. Lane 0 may still hold words back
+  // (Lane::HoldWords), for the caller to add to them and to flush; no other lane does. On an error nothing or a part has been
   // enqueued and the program must count as failed; peers may then wait for its signals.
   Status Enqueue(CompiledProgram& program, const LaunchContext& context);
 
  private:
+  Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);
   // Sets a kernel's words and packets for one launch.
   static Status SetCollective(CompiledProgram::Operation& operation, int rank, const LaunchContext& context);
   // The `index`-th event that is only ever recorded on `lane`.

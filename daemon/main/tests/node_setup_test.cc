@@ -51,6 +51,17 @@ TEST(ChooseNodeTest, AutoTakesTheHostElseAndSaysWhy) {
   EXPECT_EQ(without_cuda->topology.source, "emulated");
 }
 
+TEST(ChooseNodeTest, TakesOnlyTheGpusThatASchedulerGave) {
+  NodeSources machine = Machine(4);
+  machine.visible_devices = "GPU-2,GPU-3";
+  Result<NodeChoice> node = ChooseNode(With(Backend::kCuda), machine);
+  ASSERT_TRUE(node.ok()) << node.status().ToString();
+  ASSERT_EQ(node->topology.size(), 2);
+  EXPECT_EQ(node->topology.gpus[0].uuid, "GPU-2");
+  machine.visible_devices = "9";
+  EXPECT_THAT(ChooseNode(With(Backend::kCuda), machine).status().message(), HasSubstr("CUDA_VISIBLE_DEVICES names '9'"));
+}
+
 TEST(ChooseNodeTest, HostIsTakenBesideGpusWhenAskedFor) {
   Result<NodeChoice> node = ChooseNode(With(Backend::kHost), Machine(2));
   ASSERT_TRUE(node.ok());

@@ -144,6 +144,24 @@ TEST(FusedChoice, TakesTheUnfusedOneWhereItIsFasterAndSaysSo) {
   EXPECT_EQ(large.algorithm, Algorithm::kPipeline);
 }
 
+TEST(FusedChoice, TakesNativeKernelsUnaskedOnlyWhereTheOperatorAllowsIt) {
+  const OpRequest request = GatherMatmul(8, 1024, 7168, 8192, 0, DType::kBf16);
+  GroupContext group = SwitchGroup(8);
+  group.native_kernels = true;
+  Plan plan = MustPlan(request, group);
+  EXPECT_NE(plan.algorithm, Algorithm::kNative);
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kNative), HasSubstr("when it is asked for (native = explicit)"));
+  group.native_by_choice = true;
+  plan = MustPlan(request, group);
+  EXPECT_EQ(plan.algorithm, Algorithm::kNative);
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kPipeline), HasSubstr("native is preferred"));
+  group.native_kernels = false;
+  group.no_native_kernels = "the engine of rank 3 has no native kernels";
+  plan = MustPlan(request, group);
+  EXPECT_NE(plan.algorithm, Algorithm::kNative);
+  EXPECT_EQ(ReasonAgainst(plan, Algorithm::kNative), "the engine of rank 3 has no native kernels");
+}
+
 TEST(FusedChoice, NeverRunsUnfusedWhenThatIsAnError) {
   OpRequest request = GatherMatmul(8, 8, 64, 64, 0, DType::kBf16);
   request.on_unfused = OnUnfused::kError;

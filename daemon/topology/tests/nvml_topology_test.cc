@@ -179,6 +179,25 @@ TEST(NvmlTopology, NoUsableGpuNamesEveryReason) {
   EXPECT_THAT(built.status().message(), HasSubstr("GPU 1 is left out: NO_PERMISSION"));
 }
 
+TEST(NvmlTopology, OnlyTheGpusThatASchedulerGave) {
+  Nvml nvml(4);
+  Plug(nvml, {{-1}, {-1}, {-1}, {-1}});
+  for (const char* visible : {"GPU-3,GPU-1", "1,3", " 3, GPU-1,"}) {
+    Result<NvmlTopology> built = BuildNvmlTopology(nvml, visible);
+    ASSERT_TRUE(built.ok()) << visible << ": " << built.status().ToString();
+    ASSERT_EQ(built->topology.size(), 2) << visible;
+    EXPECT_EQ(built->topology.gpus[0].uuid, "GPU-1");
+    EXPECT_EQ(built->topology.gpus[1].uuid, "GPU-3");
+    EXPECT_THAT(built->warnings, IsEmpty());
+    EXPECT_EQ(Classify(built->topology), TopologyClass::kNvSwitch);
+  }
+  EXPECT_THAT(BuildNvmlTopology(nvml, "").status().message(), HasSubstr("hides every GPU"));
+  Result<NvmlTopology> absent = BuildNvmlTopology(nvml, "0,7");
+  EXPECT_EQ(absent.status().code(), Code::kUnavailable);
+  EXPECT_THAT(absent.status().message(), HasSubstr("'7'"));
+  EXPECT_THAT(BuildNvmlTopology(nvml, "MIG-0").status().message(), HasSubstr("'MIG-0'"));
+}
+
 TEST(NvmlTopology, OfSixteenGpusEightAreUsedAndTheRestNamed) {
   Nvml nvml(16);
   NvmlTopology built = MustBuild(nvml);

@@ -212,14 +212,17 @@ Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant,
                                         arguments, variant.shared_bytes, stream));
 }
 
-Result<bool> LoadFusedKernels() {
+Status LoadFusedKernels() {
   int device = 0, major = 0, minor = 0;
   TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaGetDevice", cudaGetDevice(&device)));
   TANDEM_RETURN_IF_ERROR(RuntimeStatus(
       "cudaDeviceGetAttribute", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
   TANDEM_RETURN_IF_ERROR(RuntimeStatus(
       "cudaDeviceGetAttribute", cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
-  if (major != 9 || minor != 0) return false;
+  if (major != 9 || minor != 0) {
+    return Unimplemented("its GPU is of compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+                         "; they need 9.0 (Hopper)");
+  }
   for (const FusedVariant& variant : FusedVariants()) {
     TANDEM_RETURN_IF_ERROR(
         RuntimeStatus("cudaFuncSetAttribute",
@@ -229,7 +232,7 @@ Result<bool> LoadFusedKernels() {
     TANDEM_RETURN_IF_ERROR(
         RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel)));
   }
-  return true;
+  return Status::Ok();
 }
 
 }  // namespace tandem::cuda

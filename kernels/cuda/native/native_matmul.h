@@ -83,8 +83,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
                    CUstream_st* stream);
 
-// Loads every variant into the current context: see LoadKernels (device/launch.h). False on a device that
-// cannot run them, one that is no Hopper.
-Result<bool> LoadFusedKernels();
+// Loads every variant into the current context: see LoadKernels (device/launch.h). UNIMPLEMENTED on a device
+// that cannot run them, one that is no Hopper.
+Status LoadFusedKernels();
 
 }  // namespace tandem::cuda

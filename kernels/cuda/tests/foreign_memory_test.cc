@@ -30,18 +30,8 @@ auto* const kWriterStream = reinterpret_cast<CUstream>(64);
 class ForeignMemoryTest : public testing::Test {
  protected:
   void SetUp() override {
-    ON_CALL(driver_, DeviceGetCount()).WillByDefault(Return(Result<int>(1)));
-    ON_CALL(driver_, DeviceGet(_)).WillByDefault(Return(Result<CUdevice>(0)));
-    ON_CALL(driver_, DeviceGetName(_)).WillByDefault(Return(Result<std::string>("a GPU")));
-    ON_CALL(driver_, DeviceGetAttribute(_, _)).WillByDefault(Return(Result<int>(1)));
-    ON_CALL(driver_, DevicePrimaryCtxRetain(_)).WillByDefault(Return(Result<CUcontext>(nullptr)));
-    ON_CALL(driver_, CtxGetCurrent()).WillByDefault(Return(Result<CUcontext>(nullptr)));
-    ON_CALL(driver_, MemGetAllocationGranularity(_)).WillByDefault(Return(Result<size_t>(kGranularity)));
-    ON_CALL(driver_, CtxGetStreamPriorityRange(_, _))
-        .WillByDefault(DoAll(SetArgPointee<0>(0), SetArgPointee<1>(-5), Return(Status::Ok())));
-    ON_CALL(driver_, StreamCreateWithPriority(_, _)).WillByDefault(Return(Result<CUstream>(kStream)));
+    MakeUsable(driver_, kGranularity, nullptr, kStream, nullptr);
     ON_CALL(driver_, StreamCreateWithPriority(_, -3)).WillByDefault(Return(Result<CUstream>(kWriterStream)));
-    ON_CALL(driver_, EventCreate(_)).WillByDefault(Return(Result<CUevent>(nullptr)));
     device_ = *CudaDevice::Create(&driver_, 0);
     ON_CALL(driver_, IpcOpenMemHandle(_)).WillByDefault(Return(Result<CUdeviceptr>(kOpened)));
     ON_CALL(driver_, MemGetAddressRange(_, _, _))

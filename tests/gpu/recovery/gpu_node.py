@@ -17,8 +17,9 @@ INTEGRATION = os.environ.get("TANDEM_INTEGRATION_DIR", os.path.join(os.path.dirn
 sys.path.insert(0, INTEGRATION)
 from harness import BIN, Client, Daemon, wait_until  # noqa: E402,F401
 
-# tandemd runs an engine on every GPU of the node, and an MPS server must see those of its clients.
-os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+# Under MPS a server gives each client on a GPU hardware queues of its own, from one pool: with 32 each, the fourth process
+# on a GPU is refused with CUDA_ERROR_OUT_OF_MEMORY (and each context takes over a second). An engine has 32 whatever this says.
+os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
 
 NOBODY = 65534
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -30,19 +31,26 @@ def note(text):
     print(f"    MEASURED {text}", file=sys.stderr, flush=True)
 
 
+def query(what):
+    """nvidia-smi's answer for each GPU that CUDA_VISIBLE_DEVICES (indices or UUIDs) leaves to the tests."""
+    lines = subprocess.run(["nvidia-smi", f"--query-gpu=index,uuid,{what}", "--format=csv,noheader,nounits"],
+                           capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    rows = [[field.strip() for field in line.split(",", 2)] for line in lines]
+    wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return [value for index, uuid, value in rows
+            if not wanted or index in wanted or any(name.startswith("GPU-") and uuid.startswith(name) for name in wanted)]
+
+
 def gpu_count():
     try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        return len(query("name"))
+    except (OSError, subprocess.SubprocessError):
         return 0
-    return sum(line.startswith("GPU ") for line in found.splitlines())
 
 
 def memory_used():
     """MiB in use on each GPU."""
-    lines = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
-                           capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
-    return [int(line) for line in lines]
+    return [int(value) for value in query("memory.used")]
 
 
 def become(uid):
@@ -150,19 +158,24 @@ class GpuClient(Client):
         daemon.clients.append(self)
 
 
+class NoContext(RuntimeError):
+    """CUDA refused a process a context."""
+
+
 class Neighbour:
     """A process of its own with a context on a GPU, no client of Tandem: a tandem-fault-client that watches itself."""
 
-    def __init__(self, daemon, gpu, uid=None, watch=True):
+    def __init__(self, daemon, gpu, uid=None, watch=True, env=None):
         self.buffer = b""
         self.process = subprocess.Popen(
             [FAULT_CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, **daemon.mps_environment}, preexec_fn=become(uid) if uid else None)
+            env={**os.environ, **daemon.mps_environment, **(env or {})}, preexec_fn=become(uid) if uid else None)
         os.set_blocking(self.process.stdout.fileno(), False)
         answer = self.ask(f"use {gpu}", 30)
+        self.start_seconds = answer.get("seconds", 0)  # that the context took
         if answer["error"] != 0:
             self.close()
-            raise RuntimeError(f"no context on GPU {gpu}: {answer}")
+            raise NoContext(f"no context on GPU {gpu}: {answer}")
         if watch:
             self.ask("watch kernel 5")
 

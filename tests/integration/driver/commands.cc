@@ -118,7 +118,12 @@ Status Session::Join(const json& command, json* reply) {
   (*reply)["incarnation"] = group->incarnation();
   (*reply)["topology_class"] = group->topology_class();
   (*reply)["links"] = group->link_counts();
-  (*reply)["offers"] = group->offers().size();
+  json offers = json::array();
+  for (const Group::Offer& offer : group->offers()) {
+    offers.push_back({{"op", OpName(offer.op)}, {"algorithm", AlgorithmName(offer.algorithm)},
+                      {"available", offer.available}, {"reason", offer.reason}});
+  }
+  (*reply)["offers"] = offers;
   groups_[command.value("group", options.name)] = group;
   if (home_gpu_.empty()) home_gpu_ = group->gpu_uuid();
   return Status::Ok();

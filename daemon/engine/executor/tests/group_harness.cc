@@ -24,6 +24,7 @@ GroupHarness::GroupHarness(const HarnessOptions& options) : options_(options), m
     for (int lane = 0; lane < options.lanes; ++lane) {
       lanes_.back().push_back(std::move(*backend(rank).MakeLane(1)));
       lanes.push_back(lanes_.back().back().get());
+      lanes.back()->HoldWords();  // as an engine's do
     }
     executors_.push_back(std::make_unique<Executor>(&backend(rank), lanes));
   }
@@ -48,13 +49,16 @@ Status GroupHarness::Launch(int rank, CompiledProgram& program, uint64_t epoch, 
   context.slots = slots;
   context.communicator = machine_->GetCommunicator(rank, options_.world_size);
   context.step_events = step_events;
-  return executors_[static_cast<size_t>(rank)]->Enqueue(program, context);
+  Status status = executors_[static_cast<size_t>(rank)]->Enqueue(program, context);
+  Status flushed = lane(rank, 0).FlushWords();
+  return status.ok() ? flushed : status;
 }
 
 bool GroupHarness::Finish() {
   ++finishes_;
   for (size_t rank = 0; rank < lanes_.size(); ++rank) {
-    if (!lanes_[rank][0]->WriteWord(finished_[rank], finishes_).ok()) return false;
+    Lane& lane = *lanes_[rank][0];
+    if (!lane.WriteWord(finished_[rank], finishes_).ok() || !lane.FlushWords().ok()) return false;
   }
   auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   for (Word* word : finished_) {

@@ -15,11 +15,9 @@ namespace tandem::cuda {
 namespace {
 
 using testing::_;
-using testing::DoAll;
 using testing::HasSubstr;
 using testing::NiceMock;
 using testing::Return;
-using testing::SetArgPointee;
 
 auto* const kContextHandle = reinterpret_cast<CUcontext>(16);
 auto* const kStream = reinterpret_cast<CUstream>(32);
@@ -59,20 +57,9 @@ TEST(DynamicLibraryTest, SaysWhatCannotBeLoadedOrFound) {
 class CudaDeviceTest : public testing::Test {
  protected:
   CudaDeviceTest() {
-    ON_CALL(driver, DeviceGetCount()).WillByDefault(Return(Result<int>(1)));
-    ON_CALL(driver, DeviceGet(_)).WillByDefault(Return(Result<CUdevice>(0)));
-    ON_CALL(driver, DeviceGetName(_)).WillByDefault(Return(Result<std::string>("a GPU")));
-    ON_CALL(driver, DeviceGetAttribute(_, _)).WillByDefault(Return(Result<int>(1)));
-    ON_CALL(driver, DevicePrimaryCtxRetain(_)).WillByDefault(Return(Result<CUcontext>(kContextHandle)));
-    ON_CALL(driver, CtxGetCurrent()).WillByDefault(Return(Result<CUcontext>(kContextHandle)));
-    ON_CALL(driver, MemGetAllocationGranularity(_)).WillByDefault(Return(Result<size_t>(kGranularity)));
-    ON_CALL(driver, CtxGetStreamPriorityRange(_, _))
-        .WillByDefault(DoAll(SetArgPointee<0>(0), SetArgPointee<1>(-5), Return(Status::Ok())));
-    ON_CALL(driver, StreamCreateWithPriority(_, _)).WillByDefault(Return(Result<CUstream>(kStream)));
-    ON_CALL(driver, EventCreate(_)).WillByDefault(Return(Result<CUevent>(kEvent)));
+    MakeUsable(driver, kGranularity, kContextHandle, kStream, kEvent);
     ON_CALL(driver, MemCreate(_, _)).WillByDefault(Return(Result<CUmemGenericAllocationHandle>(7)));
     ON_CALL(driver, MemImportFromFd(_)).WillByDefault(Return(Result<CUmemGenericAllocationHandle>(8)));
-    ON_CALL(driver, MemAddressReserve(_, _)).WillByDefault(Return(Result<CUdeviceptr>(kGranularity)));
   }
   std::shared_ptr<CudaDevice> Device() { return *CudaDevice::Create(&driver, 0); }
   NiceMock<MockCudaDriver> driver;

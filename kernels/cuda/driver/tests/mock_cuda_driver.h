@@ -90,4 +90,24 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Status, MemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream), (override));
 };
 
+// Lets `driver` have one device that CudaDevice takes, with streams, events and memory whose address is `granularity`.
+inline void MakeUsable(testing::NiceMock<MockCudaDriver>& driver, size_t granularity, CUcontext context, CUstream stream,
+                       CUevent event) {
+  using testing::_;
+  using testing::Return;
+  ON_CALL(driver, DeviceGetCount()).WillByDefault(Return(Result<int>(1)));
+  ON_CALL(driver, DeviceGet(_)).WillByDefault(Return(Result<CUdevice>(0)));
+  ON_CALL(driver, DeviceGetName(_)).WillByDefault(Return(Result<std::string>("a GPU")));
+  ON_CALL(driver, DeviceGetAttribute(_, _)).WillByDefault(Return(Result<int>(1)));
+  ON_CALL(driver, DevicePrimaryCtxRetain(_)).WillByDefault(Return(Result<CUcontext>(context)));
+  ON_CALL(driver, CtxGetCurrent()).WillByDefault(Return(Result<CUcontext>(context)));
+  ON_CALL(driver, MemGetAllocationGranularity(_)).WillByDefault(Return(Result<size_t>(granularity)));
+  ON_CALL(driver, CtxGetStreamPriorityRange(_, _))
+      .WillByDefault(testing::DoAll(testing::SetArgPointee<0>(0), testing::SetArgPointee<1>(-5), Return(Status::Ok())));
+  ON_CALL(driver, StreamCreateWithPriority(_, _)).WillByDefault(Return(Result<CUstream>(stream)));
+  ON_CALL(driver, EventCreate(_)).WillByDefault(Return(Result<CUevent>(event)));
+  ON_CALL(driver, MemCreate(_, _)).WillByDefault(Return(Result<CUmemGenericAllocationHandle>(1)));
+  ON_CALL(driver, MemAddressReserve(_, _)).WillByDefault(Return(Result<CUdeviceptr>(granularity)));
+}
+
 }  // namespace tandem::cuda

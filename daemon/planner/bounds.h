@@ -1,0 +1,23 @@
+// File: bounds.h
+//
+// `Bounds`: up to which size of the message an algorithm is preferred, in bytes, inclusive.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/planner/problem.h"
+
+namespace tandem::plan {
+
+struct Bounds {
+  uint64_t low_latency = 0;  // 0: never unasked
+  uint64_t one_shot = 0, two_shot = 0;
+  uint64_t sm = 0;
+  bool measured = false;     // else the seeds' (choice.h)
+};
+
+// Those measured for the problem's operation, or else the built-in ones. Measured are all-reduce, all-gather and
+// reduce-scatter on CUDA behind NVSwitches, on 2 and 4 GPUs: bench/results/gpu-*-peers.jsonl, gpu-4xH200-collectives.jsonl.
+Bounds BoundsOf(const Problem& problem);
+
+}  // namespace tandem::plan

@@ -1,0 +1,167 @@
+// Words on a lane with a mocked driver: when they are kept back, what enqueues them, in which order, and what errors do.
+#include "kernels/cuda/cuda_lane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/driver/tests/mock_cuda_driver.h"
+
+namespace tandem::cuda {
+namespace {
+
+using testing::_;
+using testing::ElementsAre;
+using testing::NiceMock;
+using testing::Return;
+
+auto* const kStream = reinterpret_cast<CUstream>(32);
+auto* const kEvent = reinterpret_cast<CUevent>(48);
+Word* const kWord = reinterpret_cast<Word*>(0x1000);
+
+// What a call does with words, as text: "write 1", "wait 2".
+std::string Text(const CUstreamBatchMemOpParams& operation) {
+  if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
+    EXPECT_EQ(operation.writeValue.flags, CU_STREAM_WRITE_VALUE_DEFAULT) << "without its memory barrier";
+    return "write " + std::to_string(operation.writeValue.value64);
+  }
+  EXPECT_EQ(operation.operation, CU_STREAM_MEM_OP_WAIT_VALUE_64);
+  EXPECT_EQ(operation.waitValue.flags, CU_STREAM_WAIT_VALUE_GEQ);
+  return "wait " + std::to_string(operation.waitValue.value64);
+}
+
+class CudaLaneTest : public testing::Test {
+ protected:
+  CudaLaneTest() {
+    MakeUsable(driver_, size_t{2} << 20, nullptr, kStream, kEvent);
+    ON_CALL(driver_, StreamWriteValue64(_, _, _)).WillByDefault([this](CUstream, CUdeviceptr, uint64_t value) {
+      calls_.push_back("write " + std::to_string(value));
+      return Status::Ok();
+    });
+    ON_CALL(driver_, StreamWaitValue64(_, _, _, _)).WillByDefault([this](CUstream, CUdeviceptr, uint64_t value, unsigned) {
+      calls_.push_back("wait " + std::to_string(value));
+      return Status::Ok();
+    });
+    ON_CALL(driver_, StreamBatchMemOp(_, _, _))
+        .WillByDefault([this](CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) {
+          EXPECT_EQ(stream, kStream);
+          std::string text;
+          for (unsigned i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + Text(operations[i]);
+          calls_.push_back("[" + text + "]");
+          return batch_status_;
+        });
+    ON_CALL(driver_, EventRecord(_, _)).WillByDefault([this](CUevent, CUstream) {
+      if (started_) calls_.push_back("record");
+      return Status::Ok();
+    });
+    ON_CALL(driver_, StreamWaitEvent(_, _)).WillByDefault([this](CUstream, CUevent) {
+      calls_.push_back("wait for the event");
+      return Status::Ok();
+    });
+    ON_CALL(driver_, MemcpyAsync(_, _, _, _)).WillByDefault([this](CUdeviceptr, CUdeviceptr, size_t, CUstream) {
+      calls_.push_back("copy");
+      return Status::Ok();
+    });
+    device_ = *CudaDevice::Create(&driver_, 0);
+    lane_ = *CudaLane::Create(device_, std::make_shared<MatmulChooser>(device_, nullptr, 1), 0);
+    event_ = *CudaEvent::Create(device_);
+    started_ = true;
+  }
+  Status Copy() {
+    CopyArgs args{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true};
+    return lane_->Copy(args);
+  }
+  std::vector<std::string> TakeCalls() { return std::exchange(calls_, {}); }
+
+  NiceMock<MockCudaDriver> driver_;
+  std::shared_ptr<CudaDevice> device_;
+  std::unique_ptr<CudaLane> lane_;
+  std::unique_ptr<CudaEvent> event_;
+  std::vector<std::string> calls_;
+  Status batch_status_;
+  bool started_ = false;
+  std::byte bytes_[16];
+};
+
+TEST_F(CudaLaneTest, WithoutHoldingEachWordIsEnqueuedAtOnce) {
+  ASSERT_TRUE(lane_->WriteWord(kWord, 1).ok());
+  ASSERT_TRUE(lane_->WaitWord(kWord, 2).ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("write 1", "wait 2"));
+  EXPECT_TRUE(lane_->FlushWords().ok());
+  EXPECT_TRUE(TakeCalls().empty());
+}
+
+TEST_F(CudaLaneTest, HeldWordsGoOutTogetherInOrder) {
+  lane_->HoldWords();
+  ASSERT_TRUE(lane_->WriteWord(kWord, 1).ok());
+  ASSERT_TRUE(lane_->WaitWord(kWord, 2).ok());
+  ASSERT_TRUE(lane_->WriteWord(kWord, 3).ok());
+  EXPECT_TRUE(TakeCalls().empty());
+  ASSERT_TRUE(lane_->FlushWords().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 1, wait 2, write 3]"));
+  // One alone needs no batch; afterwards nothing is left.
+  ASSERT_TRUE(lane_->WriteWord(kWord, 4).ok());
+  ASSERT_TRUE(lane_->FlushWords().ok());
+  ASSERT_TRUE(lane_->FlushWords().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("write 4"));
+}
+
+TEST_F(CudaLaneTest, NoOtherWorkOvertakesHeldWords) {
+  lane_->HoldWords();
+  auto hold = [&](uint64_t value) {
+    ASSERT_TRUE(lane_->WriteWord(kWord, value).ok());
+    ASSERT_TRUE(lane_->WaitWord(kWord, value + 1).ok());
+  };
+  hold(1);
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 1, wait 2]", "copy"));
+  hold(3);
+  ASSERT_TRUE(lane_->Record(event_.get()).ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 3, wait 4]", "record"));
+  hold(5);
+  ASSERT_TRUE(lane_->Wait(event_.get()).ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 5, wait 6]", "wait for the event"));
+  // Without a GPU no kernel is launched, but the words before it are enqueued.
+  hold(7);
+  MatmulArgs product;
+  product.a = product.b = product.c = {bytes_, DType::kF32, {1, 1}, {1, 1}};
+  EXPECT_FALSE(lane_->Matmul(product).ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 7, wait 8]"));
+  hold(9);
+  EXPECT_FALSE(lane_->Reduce({}).ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 9, wait 10]"));
+}
+
+TEST_F(CudaLaneTest, AFullBatchIsEnqueued) {
+  lane_->HoldWords();
+  for (unsigned i = 0; i <= WordBatch::kMost; ++i) ASSERT_TRUE(lane_->WriteWord(kWord, i).ok());
+  ASSERT_EQ(calls_.size(), 1u);
+  ASSERT_TRUE(lane_->FlushWords().ok());
+  ASSERT_EQ(calls_.size(), 2u);
+  EXPECT_EQ(calls_[1], "write " + std::to_string(WordBatch::kMost));
+}
+
+TEST_F(CudaLaneTest, WithoutBatchesWordsAreEnqueuedOneByOneFromThenOn) {
+  batch_status_ = CudaStatus("cuStreamBatchMemOp", CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "no");
+  lane_->HoldWords();
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(lane_->WriteWord(kWord, 1).ok());
+    ASSERT_TRUE(lane_->WaitWord(kWord, 2).ok());
+    ASSERT_TRUE(lane_->FlushWords().ok());
+  }
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 1, wait 2]", "write 1", "wait 2", "write 1", "wait 2"));
+}
+
+TEST_F(CudaLaneTest, AFailedBatchIsReportedOnceAndForgotten) {
+  batch_status_ = CudaStatus("cuStreamBatchMemOp", CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "lost");
+  lane_->HoldWords();
+  ASSERT_TRUE(lane_->WriteWord(kWord, 1).ok());
+  ASSERT_TRUE(lane_->WriteWord(kWord, 2).ok());
+  EXPECT_EQ(lane_->Record(event_.get()).code(), Code::kAborted);
+  EXPECT_THAT(TakeCalls(), ElementsAre("[write 1, write 2]")) << "no record behind words that are not there";
+  EXPECT_TRUE(lane_->Record(event_.get()).ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("record"));
+  EXPECT_EQ(lane_->WriteWord(nullptr, 1).code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tandem::cuda

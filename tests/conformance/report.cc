@@ -1,0 +1,128 @@
+#include "tests/conformance/report.h"
+
+#include <cstdio>
+#include <fstream>
+
+namespace tandem::conformance {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kRefusals = 12;  // of an algorithm that has never run: then it is asked for no more
+constexpr size_t kListed = 40;  // failing cases in the summary; the JSON has all
+
+std::string RowOf(const Case& test) {
+  const OpRequest& request = test.requests[0];
+  return std::string(OpName(request.op)) + "/" + std::string(AlgorithmName(request.algorithm));
+}
+
+std::string EscapedName(const std::string& name) {
+  std::string text = "^";
+  for (char c : name) {
+    if (std::string("[]()*+?.{}|^$\\").find(c) != std::string::npos) text += '\\';
+    text += c;
+  }
+  return text + "$";
+}
+
+json OperandsOf(const OpRequest& request) {
+  json operands = json::array();
+  for (const Operand& operand : request.operands) {
+    operands.push_back({{"role", RoleName(operand.role)},
+                        {"dtype", DTypeName(operand.spec.dtype)},
+                        {"shape", operand.spec.shape},
+                        {"symmetric", operand.symmetric}});
+  }
+  return operands;
+}
+
+}  // namespace
+
+bool Report::NeverRuns(const Case& test) const {
+  const auto row = table_.find(RowOf(test));
+  return row != table_.end() && row->second.right == 0 && row->second.wrong == 0 && row->second.refused >= kRefusals;
+}
+
+void Report::Add(int world, const Case& test, const Verdict& verdict, double milliseconds) {
+  ++run_;
+  Row& row = table_[RowOf(test)];
+  const std::string name = "W" + std::to_string(world) + " " + test.name;
+  if (verdict.wrong.empty()) {
+    const bool refused = !verdict.refusal.empty();
+    ++(refused ? row.refused : row.right);
+    refused_ += refused ? 1 : 0;
+    if (!options_.quiet) {
+      std::printf("ok %d - %s%s%s [%.0f ms]\n", run_, name.c_str(), refused ? " # SKIP refused: " : "",
+                  verdict.refusal.c_str(), milliseconds);
+    }
+    return;
+  }
+  ++row.wrong;
+  ++failed_;
+  const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) +
+                            " --filter '" + EscapedName(test.name) + "'";
+  std::printf("not ok %d - %s\n#   %s\n#   again: %s\n", run_, name.c_str(), verdict.wrong.c_str(), again.c_str());
+  std::fflush(stdout);
+  const OpRequest& request = test.requests[0];
+  failures_.push_back({{"world", world},
+                       {"case", test.name},
+                       {"operation", OpName(request.op)},
+                       {"algorithm", AlgorithmName(request.algorithm)},
+                       {"operands", OperandsOf(request)},
+                       {"code", verdict.code},
+                       {"first_wrong", verdict.first_wrong},
+                       {"broke_the_group", verdict.broken},
+                       {"message", verdict.wrong},
+                       {"again", again}});
+}
+
+void Report::Fail(int world, const std::string& what) {
+  ++failed_;
+  std::printf("Bail out! W%d: %s\n", world, what.c_str());
+  std::fflush(stdout);
+  failures_.push_back({{"world", world}, {"message", what}});
+}
+
+void Report::AddStress(int world, const json& first) {
+  ++run_;
+  ++table_["stress"].right;
+  const int launches = first["launches"];
+  const double seconds = first["seconds"];
+  std::printf("ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks\n", run_, world, launches,
+              seconds, launches / seconds, first["delays"].get<int>(), first["checks"].get<int>());
+}
+
+void Report::AddCut(int world) {
+  ++cut_;
+  std::printf("# W%d: out of time\n", world);
+}
+
+int Report::Summarise(double seconds) const {
+  std::printf("1..%d\n", run_);
+  for (size_t i = 0; i < failures_.size() && i < kListed; ++i) {
+    const json& failure = failures_[i];
+    if (i == 0) std::printf("# failing cases: code, first wrong element\n");
+    const std::string first = failure.value("first_wrong", "");
+    std::printf("#   W%d %s: %s%s%s\n", failure["world"].get<int>(), failure.value("case", "(no case)").c_str(),
+                failure.value("code", failure["message"].get<std::string>()).c_str(), first.empty() ? "" : ", ",
+                first.c_str());
+  }
+  std::printf("# %-44s %8s %8s %8s\n", "operation/algorithm", "right", "refused", "wrong");
+  json rows = json::object();
+  for (const auto& [name, row] : table_) {
+    std::printf("# %-44s %8d %8d %8d\n", name.c_str(), row.right, row.refused, row.wrong);
+    rows[name] = {{"right", row.right}, {"refused", row.refused}, {"wrong", row.wrong}};
+  }
+  std::printf("# %d run, %d refused with a reason, %d wrong, %d groups anew, seed %llu, %.1f s%s\n", run_, refused_, failed_,
+              restarts_, static_cast<unsigned long long>(options_.seed), seconds, cut_ ? " (cut short by the limit)" : "");
+  if (!options_.json.empty()) {
+    std::ofstream(options_.json) << json{{"run", run_}, {"refused", refused_}, {"wrong", failed_}, {"restarts", restarts_},
+                                         {"seed", options_.seed}, {"worlds", options_.worlds}, {"seconds", seconds},
+                                         {"cut_short", cut_ > 0}, {"table", rows}, {"failures", failures_}}
+                                        .dump(1)
+                                 << "\n";
+  }
+  return failed_ == 0 && run_ > 0 ? 0 : 1;
+}
+
+}  // namespace tandem::conformance

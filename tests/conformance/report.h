@@ -1,0 +1,54 @@
+// File: report.h
+//
+// What a run has found: a line a case while it runs (TAP), a table and the failing cases last, all of it as JSON.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/conformance_case.h"
+#include "tests/conformance/options.h"
+
+namespace tandem::conformance {
+
+// How a case came out on all ranks together.
+struct Verdict {
+  std::string wrong;        // what, by rank; empty: right, or refused with a good reason
+  std::string refusal;      // empty: it ran
+  std::string code;         // of the first rank that failed: "INTERNAL", …
+  std::string first_wrong;  // the first wrong element that a rank told, with its slot; empty if it was no comparison
+  bool broken = false;      // the group serves no further case
+};
+
+class Report {
+ public:
+  explicit Report(const Options& options) : options_(options) {}
+
+  void Add(int world, const Case& test, const Verdict& verdict, double milliseconds);
+  // Something that is no case's: a world that was given up, a stress that failed.
+  void Fail(int world, const std::string& what);
+  void AddStress(int world, const nlohmann::json& first);
+  void AddRestart() { ++restarts_; }
+  void AddCut(int world);
+
+  int run() const { return run_; }
+  int failed() const { return failed_; }
+  // An algorithm that was refused often and has never run: asked for no more.
+  bool NeverRuns(const Case& test) const;
+  // Prints the table, writes the JSON; the program's exit code.
+  int Summarise(double seconds) const;
+
+ private:
+  struct Row {
+    int right = 0, refused = 0, wrong = 0;
+  };
+
+  const Options& options_;
+  std::map<std::string, Row> table_;  // by operation and algorithm
+  nlohmann::json failures_ = nlohmann::json::array();
+  int run_ = 0, refused_ = 0, failed_ = 0, restarts_ = 0, cut_ = 0;
+};
+
+}  // namespace tandem::conformance
