@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 
 #include "daemon/planner/tests/planner_fixtures.h"
 #include "daemon/planner/views.h"
@@ -184,14 +184,14 @@ TEST(Planning, OfEightRanksIsQuick) {
   const GroupContext group = SwitchGroup(8);
   std::vector<double> milliseconds;
   for (int i = 0; i < 51; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+    // Processor time: what others do to the machine meanwhile is not the planner's.
+    const std::clock_t begin = std::clock();
     ASSERT_TRUE(CompareRequests(requests).ok());
     ASSERT_TRUE(MakePlan(requests, group).ok());
-    milliseconds.push_back(
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    milliseconds.push_back(1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
   }
   std::sort(milliseconds.begin(), milliseconds.end());
-  // A machine under load and sanitizers included; the benchmark holds the figure itself.
+  // Sanitizers included; the benchmark holds the figure itself.
   EXPECT_LT(milliseconds[milliseconds.size() / 2], 20.0);
 }
 

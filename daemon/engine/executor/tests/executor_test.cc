@@ -3,6 +3,7 @@
 #include "daemon/engine/executor/executor.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <chrono>
 #include <cstring>
@@ -252,12 +253,18 @@ TEST(ExecutorTest, AnEmptyLaunchCostsNextToNothing) {
   auto program = CompiledProgram::Compile(MakeProgram(0, 1, 1, {}), Limits(0, 1));
   ASSERT_TRUE(program.ok());
   constexpr int kLaunches = 20000;
-  auto start = std::chrono::steady_clock::now();
+  // This thread's processor time: what others do to the machine meanwhile is not the executor's.
+  const auto now = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  };
+  const std::chrono::nanoseconds start = now();
   for (int i = 1; i <= kLaunches; ++i) ASSERT_TRUE(group.Launch(0, **program, static_cast<uint64_t>(i), {}).ok());
-  auto each = (std::chrono::steady_clock::now() - start) / kLaunches;
+  const std::chrono::nanoseconds each = (now() - start) / kLaunches;
   ASSERT_TRUE(group.Finish());
-  RecordProperty("empty_launch_ns", static_cast<int>(std::chrono::nanoseconds(each).count()));
-  // 2 µs is the goal; sanitizers and a loaded machine are slower.
+  RecordProperty("empty_launch_ns", static_cast<int>(each.count()));
+  // 2 µs is the goal; sanitizers are slower.
   EXPECT_LT(each, std::chrono::microseconds(20));
 }
 
