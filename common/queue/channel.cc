@@ -125,7 +125,13 @@ void ChannelWords::Release(Code code, std::string_view text) {
     WriteRecord(&words->closed, 1, code, text, 0, -1);
     words->released.store(1, std::memory_order_release);
   }
-  words->done.store(kReleaseValue, std::memory_order_release);
+  // A launch under way has a record that says OK: which ones have earned theirs must stay known.
+  uint64_t done = words->done.load(std::memory_order_acquire);
+  do {
+    uint64_t ended = words->ended.load(std::memory_order_relaxed);
+    while (done < kOrdinaryLimit && done > ended && !words->ended.compare_exchange_weak(ended, done)) {
+    }
+  } while (!words->done.compare_exchange_weak(done, kReleaseValue, std::memory_order_acq_rel));
   for (CapturedWords& captured : words->captured) {
     captured.done.store(kReleaseValue, std::memory_order_release);
   }
@@ -181,7 +187,12 @@ Status ChannelProducer::TryPush(LaunchEntry* entry) {
 
 LaunchOutcome ChannelProducer::Outcome(uint64_t sequence) const {
   ReadRecordResult read = ReadRecord(words_.record(sequence));
-  if (read.sequence == sequence) return read.outcome;
+  if (read.sequence == sequence) {
+    // The OK is written before the launch runs. A channel that was ended meanwhile has ended it too.
+    const bool cut_short = words_.Released() && sequence > words_.header()->ended.load(std::memory_order_acquire);
+    if (cut_short && read.outcome.status.ok()) read.outcome.status = words_.ClosedStatus();
+    return read.outcome;
+  }
   LaunchOutcome outcome;
   if (words_.Released()) {
     outcome.status = words_.ClosedStatus();

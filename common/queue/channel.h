@@ -93,7 +93,7 @@ class ChannelProducer {
   // Grows with every failed launch: unchanged means that no outcome since needs a look.
   uint64_t Failures() const { return words_.header()->failures.load(std::memory_order_acquire); }
   // The outcome of a launch with Done() >= sequence. Kept until `entries` later launches have ended: look at it before
-  // pushing on when Failures() has changed. After a release, launches without a record get the release's status.
+  // pushing on when Failures() has changed. After a release, launches that had not ended before get the release's status.
   LaunchOutcome Outcome(uint64_t sequence) const;
 
   // Captured launches. Arm takes a free slot, pushes the template (sets kind and captured_slot), and returns the slot;

@@ -105,6 +105,7 @@ struct ChannelWordsHeader {
   alignas(64) Word done;      // the last launch that has ended; who reads it looks at the status record then
   alignas(64) Word failures;  // launches (captured ones too) that ended with a failure: a cheap look for news
   alignas(64) Word released;  // 1 once somebody has ended the channel by kReleaseValue
+  Word ended;                 // then: the last launch that had ended by itself before
   alignas(64) Word heartbeat;   // the engine's, CLOCK_MONOTONIC nanoseconds of its last look at the channel
   Word engine_generation;
   StatusRecord closed;          // why the channel was ended, if `released`

@@ -147,6 +147,7 @@ class Control final : public EngineListener {
   void OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) override;
   void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) override;
   void OnLate(int gpu, const engine::v1::Late& late) override;
+  void OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) override;
 
  private:
   using Lock = std::unique_lock<std::mutex>;

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::chrono::seconds kInstallDeadline{60};
 constexpr std::chrono::milliseconds kRetryPause{100};
+// An engine for which another one waits ends if it is silent for so long.
+constexpr std::chrono::milliseconds kSilentPeerLimit{3000};
 
 bool UsesGpu(const Group& group, int gpu) {
   return std::any_of(group.members.begin(), group.members.end(), [&](const Member& m) { return m.gpu == gpu; });
@@ -92,11 +94,13 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
     command.mutable_break_group()->set_code(static_cast<int>(Code::kAborted));
     command.mutable_break_group()->set_message(text);
     command.mutable_break_group()->set_who(who);
-    if (group->state == GroupState::kReady) {
-      group->suspended = true;
+    if (group->state == GroupState::kReady || group->state == GroupState::kClosing) {
       for (const Member& member : group->members) {
         if (member.gpu != gpu) registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
       }
+    }
+    if (group->state == GroupState::kReady) {
+      group->suspended = true;
       UninstallLocked(*group, gpu);
     }
   }
@@ -227,6 +231,13 @@ void Control::OnLate(int, const engine::v1::Late& late) {
       it->second->name + "' has waited for a second; not arrived: rank " + ranks);
   PostGroupEventLocked(*it->second, event, -1);
   Log(LogSeverity::kWarning, "group=" + std::to_string(late.group_id()) + " " + event.status().message());
+}
+
+void Control::OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) {
+  Log(LogSeverity::kWarning, "gpu=" + std::to_string(gpu) + " group=" + std::to_string(silent.group_id()) +
+                                 " its lanes wait for the engine of GPU " + std::to_string(silent.gpu()) +
+                                 " to say that the group is broken there");
+  engines_.DemandAnswer(silent.gpu(), kSilentPeerLimit);
 }
 
 }  // namespace tandem::daemon

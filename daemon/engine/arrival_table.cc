@@ -3,7 +3,7 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kMagic = 0x54444d4152525631;  // "TDMARRV1"
+constexpr uint64_t kMagic = 0x54444d4152525632;  // "TDMARRV2"
 
 }  // namespace
 
@@ -48,6 +48,28 @@ uint64_t ArrivalTable::Count(uint32_t plan_index, int rank) const {
 
 uint64_t ArrivalTable::Digest(uint32_t plan_index, int rank) const {
   return cell(plan_index, rank)->digest.load(std::memory_order_relaxed);
+}
+
+void ArrivalTable::SetOwner(int rank, const ProcessIdentity& process) {
+  RankWords& words = mapping_.As<Header>()->ranks[rank];
+  words.owner_start.store(process.start_ticks, std::memory_order_relaxed);
+  words.owner_pid.store(static_cast<uint64_t>(process.pid), std::memory_order_release);
+}
+
+ProcessIdentity ArrivalTable::Owner(int rank) const {
+  const RankWords& words = mapping_.As<Header>()->ranks[rank];
+  ProcessIdentity process;
+  process.pid = static_cast<int>(words.owner_pid.load(std::memory_order_acquire));
+  process.start_ticks = words.owner_start.load(std::memory_order_relaxed);
+  return process;
+}
+
+void ArrivalTable::SetBroken(int rank) {
+  mapping_.As<Header>()->ranks[rank].broken.store(1, std::memory_order_release);
+}
+
+bool ArrivalTable::Broken(int rank) const {
+  return mapping_.As<Header>()->ranks[rank].broken.load(std::memory_order_acquire) != 0;
 }
 
 void ArrivalTable::SetBulkEnded(int rank, uint64_t epoch) {

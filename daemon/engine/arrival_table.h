@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/process_identity.h"
 #include "common/shared_memory.h"
 #include "common/unique_fd.h"
 #include "tandem/status.h"
@@ -32,6 +33,14 @@ class ArrivalTable {
   // Valid for the launch that Count() named before the call, until it is decided.
   uint64_t Digest(uint32_t plan_index, int rank) const;
 
+  // The process that is rank `rank`'s engine; pid 0 before it has the group.
+  void SetOwner(int rank, const ProcessIdentity& process);
+  ProcessIdentity Owner(int rank) const;
+  // The group is broken on rank `rank`: all its launches that had not ended carry the failure, and it starts no more. What it
+  // wrote before is visible to who reads true.
+  void SetBroken(int rank);
+  bool Broken(int rank) const;
+
   // The last epoch that used the group's bulk area and that this rank has ended.
   void SetBulkEnded(int rank, uint64_t epoch);
   uint64_t BulkEnded(int rank) const;
@@ -43,6 +52,8 @@ class ArrivalTable {
   };
   struct alignas(64) RankWords {
     std::atomic<uint64_t> bulk_ended;
+    std::atomic<uint64_t> broken;
+    std::atomic<uint64_t> owner_start, owner_pid;  // the pid is written last
   };
   struct Header {
     std::atomic<uint64_t> magic;

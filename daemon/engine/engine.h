@@ -79,6 +79,7 @@ class Engine : private LaunchListener {
   void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) override;
   void OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing,
               double seconds) override;
+  void OnPeerSilent(const Group& group, int rank) override;
 
   // The loop.
   bool Step();

@@ -102,6 +102,7 @@ struct Group {
   int rank = 0;
   int world_size = 1;
   uint8_t gpu_mask = 0;
+  std::array<uint8_t, plan::kMaxWorldSize> gpus{};  // by rank
   uint64_t deadline_ns = 0;
   ArrivalTable arrivals;
   std::array<Word*, plan::kMaxWorldSize> signals{};
@@ -119,6 +120,12 @@ struct Group {
   int in_flight = 0;             // of them, on lanes
   std::optional<Failure> broken;
   uint64_t log_break_ns = 0;     // a BREAK was read in the log then; 0: none
+  bool log_told = false;         // this engine has appended BREAK
+  uint64_t broken_ns = 0;        // when it broke here
+  uint8_t gone_mask = 0;         // ranks without a mark whose engines have ended: looked for once it broke
+  uint8_t silent_mask = 0;       // ranks reported by OnPeerSilent
+  uint64_t last_look_ns = 0;
+  bool lanes_released = false;
   uint64_t last_release_ns = 0;
 };
 

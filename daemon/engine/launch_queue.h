@@ -38,6 +38,8 @@ class LaunchListener {
   // called for it as well.
   virtual void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) = 0;
   virtual void OnLate(const Plan& plan, const Launch& launch, const std::vector<int>& missing, double seconds) = 0;
+  // A broken group's lanes cannot be let go: this rank's engine lives, and has not marked its launches failed for a second.
+  virtual void OnPeerSilent(const Group& group, int rank) = 0;
 };
 
 struct LaunchQueueOptions {
@@ -55,8 +57,9 @@ class LaunchQueue {
   // Groups. AddGroup takes the group; ALREADY_EXISTS unless its id is free. A group is removed once it is idle.
   Status AddGroup(std::unique_ptr<Group> group);
   Group* FindGroup(uint64_t id);
-  // The group ends with `failure`: launches that have not started fail now, those on lanes are marked failed and
-  // their lanes released. Later launches fail too. A second break changes nothing but the reason of later launches.
+  // The group ends with `failure`: launches that have not started fail now, those on lanes are marked failed. Poll lets their
+  // lanes go once the peers have marked theirs (group_break.cc). Later launches fail too. A second break changes nothing but the
+  // reason of later launches.
   void Break(Group* group, Failure failure);
   // A rank has left cleanly: launches that it has not arrived at fail with `text`.
   void MarkLeft(Group* group, int rank);
@@ -121,6 +124,11 @@ class LaunchQueue {
   void RemoveFromUndecided(Plan* plan);
   Failure FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const;
 
+  // Broken groups.
+  void AppendBreak(Group* group);
+  // True once no peer can end a launch with OK any more: each has marked its launches failed, or its process has ended.
+  bool PeersMarked(Group* group, uint64_t now);
+  void ServeLanesOfBroken(Group* group, uint64_t now);
   void ReleaseLanes(Group* group, uint64_t now);
   bool ServeBroken(uint64_t now);
   // Breaks the group of the program that the lanes run now if that runs for too long. True if it did.

@@ -1,5 +1,4 @@
-// Deciding and starting: who is missing, what may enter the order log, how a program gets onto the lanes, and how lanes
-// of a broken group are let go.
+// Deciding and starting: who is missing, what may enter the order log, how a program gets onto the lanes.
 #include <algorithm>
 #include <bit>
 #include <tuple>
@@ -13,11 +12,8 @@ namespace {
 
 constexpr uint32_t kPlanMask = (1u << 24) - 1;
 constexpr int kMaxProgramsPerGpu = 2;
-constexpr uint64_t kReleaseEveryNs = 200'000;
 constexpr uint64_t kSampleEvery = 64;
 constexpr size_t kMaxSampledSteps = 256;
-// How long a BREAK in the log waits for the command that says why.
-constexpr uint64_t kBreakGraceNs = 200'000'000;
 
 }  // namespace
 
@@ -228,6 +224,11 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   context.step_events = launch.step_events;
   if (status.ok()) status = lane.Record(launch.start_event.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
+  if (!status.ok()) {
+    // Before the words below: who sees done must not find the OK of the start.
+    launch.failure = {status.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank};
+    PublishOutcome(launch.origin, group.generation, launch.failure);
+  }
   // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. Ours before the
   // client's: who sees done finds that we know of the end.
   Status completed = lane.WriteWord(completion_, launch.ticket);
@@ -243,40 +244,6 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
     if (status.ok()) status = next;
   }
   return status;
-}
-
-void LaunchQueue::Break(Group* group, Failure failure) {
-  bool first = !group->broken.has_value();
-  group->broken = std::move(failure);
-  if (!first) return;
-  std::vector<Plan*> waiting;
-  for (Plan* plan : undecided_) {
-    if (plan->group == group) waiting.push_back(plan);
-  }
-  for (Plan* plan : waiting) {
-    listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);
-    FailUndecided(plan, *group->broken);
-  }
-  Reap();
-  // Status first, then the words that lanes wait on: a launch that comes through by the release carries the failure.
-  for (Plan* plan : in_flight_) {
-    if (plan->group != group) continue;
-    plan->active.failure = *group->broken;
-    listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);
-    PublishOutcome(plan->active.origin, group->generation, *group->broken);
-  }
-  ReleaseLanes(group, NowNs());
-}
-
-void LaunchQueue::LoseGroup(Plan* plan, Failure failure) {
-  Group& group = *plan->group;
-  // The log first: no engine starts another program of it.
-  log_.Append({.kind = LogKind::kBreak,
-               .mask = 0,
-               .plan = static_cast<uint32_t>(group.id) & kPlanMask,
-               .count = static_cast<uint16_t>(group.generation)});
-  listener_->OnGroupLost(*plan, plan->active.count, failure.status);
-  Break(&group, std::move(failure));
 }
 
 std::string LaunchQueue::AwaitedText(const Plan& plan, int* who_rank) const {
@@ -314,41 +281,6 @@ bool LaunchQueue::EndOverdue() {
                           {.reason = "LAUNCH_OVERDUE", .who = who, .field = {}}),
                    who_rank});
   return true;
-}
-
-void LaunchQueue::MarkLeft(Group* group, int rank) { group->left_mask |= static_cast<uint8_t>(1u << rank); }
-
-void LaunchQueue::ReleaseLanes(Group* group, uint64_t now) {
-  group->last_release_ns = now;
-  // Such words may lie in device memory: the backend writes them, past the lanes that wait.
-  Status released;
-  if (group->abort_word != nullptr) released = backend_->StoreWord(group->abort_word, 1);
-  // The group's words are never used again (a new generation has new ones), but a peer that has not yet heard of the
-  // break may write ordinary values over these: hence again and again, until the lanes are through.
-  Word* words = group->signals[static_cast<size_t>(group->rank)];
-  if (released.ok() && words != nullptr && group->in_flight > 0) {
-    released = backend_->FillWords(words, kReleaseValue,
-                                   static_cast<size_t>(group->world_size) * plan::kSignalsPerWriter);
-  }
-  if (group->communicator) group->communicator->Abort();
-  // Lanes that cannot be released hold this process for good.
-  if (!released.ok() && fatal_.ok()) fatal_ = released.WithContext("releasing lanes of a broken group");
-}
-
-bool LaunchQueue::ServeBroken(uint64_t now) {
-  bool any = false;
-  for (auto& [id, group] : groups_) {
-    if (!group->broken.has_value() && group->log_break_ns == 0) continue;
-    if (now == 0) now = NowNs();
-    if (!group->broken.has_value() && now - group->log_break_ns > kBreakGraceNs) {
-      Break(group.get(), {Unavailable("a rank or an engine of the group has failed"), -1});
-      any = true;
-    }
-    if (group->broken.has_value() && group->in_flight > 0 && now - group->last_release_ns > kReleaseEveryNs) {
-      ReleaseLanes(group.get(), now);
-    }
-  }
-  return any;
 }
 
 }  // namespace tandem::engine

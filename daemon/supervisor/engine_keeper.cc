@@ -78,6 +78,12 @@ void EngineKeeper::Unfuse() {
   [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
 
+void EngineKeeper::DemandAnswer(milliseconds limit) {
+  demanded_ms_.store(std::max<int64_t>(limit.count(), 1), std::memory_order_release);
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
 void EngineKeeper::RequestStop() {
   stopping_.store(true, std::memory_order_release);
   uint64_t one = 1;
@@ -290,6 +296,9 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
 
 std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connection) {
   auto next_ping = Clock::now() + settings_.ping_interval;
+  std::optional<Clock::time_point> demanded_at;
+  milliseconds demanded_limit{};
+  demanded_ms_.store(0, std::memory_order_relaxed);  // it was for the engine before
   while (true) {
     Dispatch(connection);
     if (stopping()) return "";
@@ -297,6 +306,14 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       // The process's exit says more than the end of file that comes just before it.
       return state.message() == kEndOfFile ? process.WaitExit(milliseconds(500)).value_or(state.message())
                                            : state.message();
+    }
+    if (const int64_t limit = demanded_ms_.exchange(0, std::memory_order_acq_rel); limit != 0 && !demanded_at) {
+      demanded_at = next_ping = Clock::now();
+      demanded_limit = milliseconds(limit);
+    }
+    if (demanded_at && connection.last_heard() > *demanded_at) demanded_at.reset();
+    if (demanded_at && Clock::now() - *demanded_at > demanded_limit) {
+      return "another engine waits for it, and it has answered nothing for " + std::to_string(demanded_limit.count()) + " ms";
     }
     if (Clock::now() >= next_ping) {
       if (Clock::now() - connection.last_heard() > settings_.silence_limit) {
@@ -309,7 +326,8 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       if (!sent.ok() && sent.code() != Code::kResourceExhausted) Log(SupervisorLogSeverity::kWarning, sent.message());
       next_ping = Clock::now() + settings_.ping_interval;
     }
-    Pause(process.pidfd(), std::chrono::ceil<milliseconds>(next_ping - Clock::now()));
+    const auto until = demanded_at ? std::min(next_ping, *demanded_at + demanded_limit + milliseconds(1)) : next_ping;
+    Pause(process.pidfd(), std::chrono::ceil<milliseconds>(until - Clock::now()));
     if (auto exit = process.WaitExit(milliseconds(0))) return *exit;
   }
 }
@@ -320,6 +338,7 @@ void EngineKeeper::Dispatch(EngineConnection& connection) {
       case Message::kLaunchDone: listener_.OnLaunchDone(gpu_, message->launch_done()); break;
       case Message::kLaunchFailed: listener_.OnLaunchFailed(gpu_, message->launch_failed()); break;
       case Message::kLate: listener_.OnLate(gpu_, message->late()); break;
+      case Message::kPeerSilent: listener_.OnPeerSilent(gpu_, message->peer_silent()); break;
       case Message::kEnded:
         last_words_ = Status(static_cast<Code>(message->ended().code()), message->ended().message(),
                              {message->ended().reason(), "", "", 0, 0});

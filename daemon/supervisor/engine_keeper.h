@@ -72,6 +72,8 @@ class EngineKeeper {
   Result<std::shared_ptr<EngineConnection>> connection() const;
   // Starts a fused engine again, with an empty record.
   void Unfuse();
+  // Asks the engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
+  void DemandAnswer(std::chrono::milliseconds limit);
   // Asks the thread to end its engine; returns at once. The destructor waits.
   void RequestStop();
   // When the thread last went through its loop.
@@ -113,6 +115,7 @@ class EngineKeeper {
   UniqueFd wake_;  // eventfd
   std::atomic<bool> stopping_{false};
   std::atomic<bool> unfuse_{false};
+  std::atomic<int64_t> demanded_ms_{0};  // the limit of a DemandAnswer that the thread has not taken
   std::atomic<Clock::rep> last_turn_{0};
   mutable std::mutex mutex_;
   EngineStatus status_;

@@ -19,6 +19,7 @@ class Command;
 class LaunchDone;
 class LaunchFailed;
 class Late;
+class PeerSilent;
 class Queue;
 }  // namespace tandem::engine::v1
 
@@ -55,6 +56,8 @@ class EngineListener {
   virtual void OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) = 0;
   virtual void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) = 0;
   virtual void OnLate(int gpu, const engine::v1::Late& late) = 0;
+  // `gpu`'s engine waits for another one, which gives no sign of life.
+  virtual void OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) = 0;
 };
 
 class Engines {
@@ -74,6 +77,8 @@ class Engines {
   // Starts an engine again that is held down after a crash loop, with an empty record of crashes. FAILED_PRECONDITION if it
   // is not held down. Returns at once; the engine is ready later, or held down again.
   virtual Status Unfuse(int /*gpu*/) { return Unimplemented("these engines are not supervised"); }
+  // Asks a running engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
+  virtual void DemandAnswer(int /*gpu*/, std::chrono::milliseconds /*limit*/) {}
   // The engine's queue right now.
   virtual Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) = 0;
 };

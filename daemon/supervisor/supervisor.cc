@@ -101,6 +101,11 @@ Status Supervisor::Unfuse(int gpu) {
   return Status::Ok();
 }
 
+void Supervisor::DemandAnswer(int gpu, milliseconds limit) {
+  auto keepers = Keepers();
+  if (gpu >= 0 && gpu < static_cast<int>(keepers.size())) keepers[static_cast<size_t>(gpu)]->DemandAnswer(limit);
+}
+
 milliseconds Supervisor::LongestTurn() const {
   auto now = std::chrono::steady_clock::now();
   auto oldest = now;

@@ -109,7 +109,9 @@ class EngineFaults(TandemTest):
                 reply = clients[0].call("wait", plan="ar", check=False)
                 if not reply["ok"]:
                     break
-            self.assertLess(time.monotonic() - begin, 8)
+            # The deadline, then what it takes until tandemd has ended the engine that stands still: a second's patience, 3 s for
+            # an answer, 5 s for its end. Before that nothing is let go on that could reach the stopped rank as good.
+            self.assertLess(time.monotonic() - begin, 20)
             self.assertEqual(reply["code"], "DEADLINE_EXCEEDED", reply)
             self.assertIn("rank 1", reply["message"])
             self.check_all_reduce(others)

@@ -77,6 +77,24 @@ TEST(ChannelTest, OutcomesArePublishedAndOverwrittenOnesAreKnownAsSuch) {
   EXPECT_EQ(ends.producer.Outcome(1).status.code(), Code::kDataLoss);
 }
 
+TEST(ChannelTest, ALaunchThatAReleaseCutsShortIsNotTakenForAGoodOne) {
+  Ends ends(8);
+  LaunchEntry entry;
+  for (uint64_t i = 1; i <= 4; ++i) {
+    ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+    ends.consumer.PublishOk(i, 1);
+  }
+  ends.consumer.PublishStatus(3, Code::kUnavailable, "rank 1 is gone", 1, 1);
+  ends.consumer.Complete(2);
+  for (int i = 0; i < 2; ++i) {  // by tandemd, and again by the client's watchdog
+    ends.producer.words().Release(Code::kAborted, "the engine ended");
+    EXPECT_TRUE(ends.producer.Outcome(1).status.ok());
+    EXPECT_TRUE(ends.producer.Outcome(2).status.ok());
+    EXPECT_EQ(ends.producer.Outcome(3).status.code(), Code::kUnavailable);
+    EXPECT_EQ(ends.producer.Outcome(4).status.code(), Code::kAborted);
+  }
+}
+
 TEST(ChannelTest, LongTextsAreCut) {
   Ends ends(4);
   ends.consumer.PublishStatus(1, Code::kInternal, std::string(5000, 'x'), 1);

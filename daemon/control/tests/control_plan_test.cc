@@ -204,6 +204,16 @@ TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
   EXPECT_EQ(control->Launch(sessions[0], launch).status().code(), Code::kNotFound);
 }
 
+TEST_F(ControlPlanTest, AnEngineThatAnotherOneWaitsForMustAnswer) {
+  Start(2);
+  engine::v1::PeerSilent silent;
+  silent.set_gpu(1);
+  control->OnPeerSilent(0, silent);
+  ASSERT_TRUE(engines->demanded.contains(1));
+  EXPECT_EQ(engines->demanded.size(), 1u);
+  EXPECT_LE(engines->demanded[1], std::chrono::seconds(10));
+}
+
 TEST_F(ControlPlanTest, LateRanksAreReportedToTheGroup) {
   Start(2);
   const auto sessions = AttachAll(2);

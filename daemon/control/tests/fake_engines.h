@@ -32,6 +32,11 @@ class FakeEngines final : public Engines {
     status.no_native_kernels = none == no_native_kernels.end() ? "" : none->second;
     return status;
   }
+  void DemandAnswer(int gpu, std::chrono::milliseconds limit) override {
+    std::lock_guard lock(mutex_);
+    demanded[gpu] = limit;
+  }
+  std::map<int, std::chrono::milliseconds> demanded;  // of whom DemandAnswer asked, and the limit
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
     std::lock_guard lock(mutex_);
     State& state = state_[static_cast<size_t>(gpu)];

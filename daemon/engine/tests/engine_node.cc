@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "common/fd_socket.h"
-#include "daemon/engine/arrival_table.h"
 #include "daemon/planner/program_codec.h"
 #include "kernels/host/host_backend.h"
 
@@ -143,6 +142,10 @@ bool EngineNode::Await(int gpu, const std::function<bool(const v1::Message&)>& w
 }
 
 bool EngineNode::AwaitQueued(int gpu, int items) {
+  return AwaitQueue(gpu, [items](const v1::Queue& queue) { return queue.items_size() == items; });
+}
+
+bool EngineNode::AwaitQueue(int gpu, const std::function<bool(const v1::Queue&)>& wanted) {
   auto deadline = Clock::now() + kPatience;
   while (Clock::now() < deadline) {
     v1::Command command;
@@ -150,10 +153,10 @@ bool EngineNode::AwaitQueued(int gpu, int items) {
     if (!Call(gpu, command).ok()) return false;
     auto& kept = engines_[static_cast<size_t>(gpu)]->kept;
     bool reached = std::any_of(kept.begin(), kept.end(), [&](const v1::Message& message) {
-      return message.has_queue() && message.queue().items_size() == items;
+      return message.has_queue() && wanted(message.queue());
     });
-    if (reached) return true;
     std::erase_if(kept, [](const v1::Message& message) { return message.has_queue(); });
+    if (reached) return true;
   }
   return false;
 }
@@ -183,8 +186,10 @@ TestGroup EngineNode::AddGroup(uint64_t id, const std::vector<int>& gpus, uint64
     segments_[segment] = {std::move(fd), std::move(mapping)};
   }
   UniqueFd table = std::move(*CreateArrivalTable(static_cast<int>(gpus.size()), 64));
+  tables_[id] = std::move(*ArrivalTable::Map(table.get(), static_cast<int>(gpus.size())));
   group.registration = next_id_++;
   for (size_t rank = 0; rank < gpus.size(); ++rank) {
+    if (static_cast<int>(rank) == impersonated_) continue;
     v1::Command command;
     v1::AddGroup* add = command.mutable_add_group();
     add->set_group_id(id);
@@ -229,6 +234,7 @@ uint64_t EngineNode::AddPlan(TestGroup* group, const std::vector<plan::RankProgr
                              const std::vector<v1::PlanSlot>& slots, uint64_t next_count, bool latency_class) {
   uint64_t id = next_id_++;
   for (size_t rank = 0; rank < programs.size(); ++rank) {
+    if (static_cast<int>(rank) == impersonated_) continue;
     v1::Command command;
     v1::AddPlan* add = command.mutable_add_plan();
     add->set_plan_id(id);

@@ -16,6 +16,7 @@
 
 #include "common/queue/channel.h"
 #include "common/unique_fd.h"
+#include "daemon/engine/arrival_table.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/order_log.h"
 #include "daemon/engine/stats_area.h"
@@ -65,7 +66,12 @@ class EngineNode {
   bool Await(int gpu, const std::function<bool(const v1::Message&)>& wanted, v1::Message* found = nullptr);
   // Asks for the queue until it has `items`; false after a minute.
   bool AwaitQueued(int gpu, int items);
+  // Asks for the queue until it is `wanted`; false after a minute.
+  bool AwaitQueue(int gpu, const std::function<bool(const v1::Queue&)>& wanted);
 
+  // The engine of `rank` is not told of groups and plans that are added from now on: the test plays it by their arrival tables.
+  void Impersonate(int rank) { impersonated_ = rank; }
+  ArrivalTable& Arrivals(const TestGroup& group) { return tables_.at(group.id); }
   // A group over `gpus` (rank order) with signals, scratch, workspace, and a symmetric registration.
   TestGroup AddGroup(uint64_t id, const std::vector<int>& gpus, uint64_t deadline_ms = 10000,
                      uint64_t generation = 1);
@@ -109,6 +115,8 @@ class EngineNode {
     Mapping mapping;
   };
   std::map<uint64_t, Segment> segments_;  // by id
+  std::map<uint64_t, ArrivalTable> tables_;  // by group
+  int impersonated_ = -1;
   uint64_t next_id_ = 1;
 };
 

@@ -43,6 +43,7 @@ class Recorder : public EngineListener {
   }
   void OnLaunchFailed(int, const engine::v1::LaunchFailed&) override {}
   void OnLate(int, const engine::v1::Late&) override {}
+  void OnPeerSilent(int, const engine::v1::PeerSilent&) override {}
 
   // Waits until something that contains `text` has been noted.
   bool Await(const std::string& text) {
@@ -311,6 +312,31 @@ TEST_F(SupervisorTest, SilentEngineIsReplaced) {
   Start({"silent"});
   ASSERT_TRUE(AwaitState(EngineState::kFused));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing"));
+}
+
+TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {
+  settings_.ping_interval = milliseconds(60000);
+  settings_.silence_limit = milliseconds(60000);
+  settings_.restart.crash_loop_count = 1;
+  Start({"silent"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  supervisor_->DemandAnswer(0, milliseconds(50));
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing for 50 ms"));
+}
+
+TEST_F(SupervisorTest, AnEngineThatAnswersWhenItMustGoesOn) {
+  settings_.ping_interval = milliseconds(60000);
+  Start({"normal"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  const int pid = supervisor_->StatusOf(0).pid;
+  supervisor_->DemandAnswer(0, milliseconds(20000));
+  supervisor_->DemandAnswer(7, milliseconds(1));
+  // The answer to the demand's ping is older than that to this command, which the same process gives.
+  engine::v1::Command launch;
+  launch.mutable_launch();
+  EXPECT_TRUE(supervisor_->Call(0, launch, {}, milliseconds(10000)).ok());
+  EXPECT_EQ(supervisor_->StatusOf(0).pid, pid);
 }
 
 TEST_F(SupervisorTest, KillIsTheLastResort) {
