@@ -32,17 +32,18 @@ Result<ncclDataType_t> NcclType(DType type) {
 }
 
 // The group's options over NCCL's defaults.
-Status Configure(const std::map<std::string, std::string>& options, ncclConfig_t* config) {
+Status Configure(const std::map<std::string, std::string>& options, ncclConfig_t* config, int* blocking) {
   constexpr std::string_view kPrefix = "nccl.";
   const std::map<std::string_view, int*> known = {{"nccl.min_ctas", &config->minCTAs},
                                                   {"nccl.max_ctas", &config->maxCTAs},
-                                                  {"nccl.cga_cluster_size", &config->cgaClusterSize}};
+                                                  {"nccl.cga_cluster_size", &config->cgaClusterSize},
+                                                  {"nccl.blocking", blocking}};
   for (const auto& [key, value] : options) {
     if (key.rfind(kPrefix, 0) != 0) continue;
     auto found = known.find(key);
     if (found == known.end()) {
       return InvalidArgument("there is no group option '" + key +
-                             "'; known are nccl.min_ctas, nccl.max_ctas, nccl.cga_cluster_size");
+                             "'; known are nccl.min_ctas, nccl.max_ctas, nccl.cga_cluster_size, nccl.blocking");
     }
     const char* end = value.data() + value.size();
     if (auto parsed = std::from_chars(value.data(), end, *found->second);
@@ -50,6 +51,7 @@ Status Configure(const std::map<std::string, std::string>& options, ncclConfig_t
       return InvalidArgument("group option '" + key + "' is no number: '" + value + "'");
     }
   }
+  if (*blocking > 1) return InvalidArgument("group option 'nccl.blocking' is 0 or 1");
   return Status::Ok();
 }
 
@@ -69,9 +71,14 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(std::shared_p
   std::memcpy(id.internal, options.unique_id.data(), sizeof(id.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  TANDEM_RETURN_IF_ERROR(Configure(options.config, &config));
+  int blocking = 0;
+  TANDEM_RETURN_IF_ERROR(Configure(options.config, &config, &blocking));
   TANDEM_RETURN_IF_ERROR(device->Enter());
   auto handle = std::make_shared<Handle>();
+  handle->splits = blocking != 0;
+  handle->child_config = config;
+  handle->child_config.blocking = 1;
+  if (handle->splits) config.splitShare = 1;
   handle->device = std::move(device);
   handle->nccl = nccl;
   TANDEM_ASSIGN_OR_RETURN(handle->barrier, VmmAllocation::Create(handle->device, sizeof(int32_t)));
@@ -85,10 +92,16 @@ NcclCommunicator::~NcclCommunicator() { Abort(); }
 void NcclCommunicator::Abort() {
   if (handle_->aborted.exchange(true)) return;
   std::thread([handle = handle_] {
-    std::lock_guard lock(handle->mutex);
     (void)handle->device->Enter();
-    if (handle->communicator != nullptr) (void)handle->nccl->CommAbort(handle->communicator);
-    handle->communicator = nullptr;
+    {
+      std::lock_guard lock(handle->mutex);
+      if (handle->communicator != nullptr) (void)handle->nccl->CommAbort(handle->communicator);
+      handle->communicator = nullptr;
+    }
+    // The parent's abort has ended a call that blocked: it lets go.
+    std::lock_guard lock(handle->calls);
+    if (handle->child != nullptr) (void)handle->nccl->CommAbort(handle->child);
+    handle->child = nullptr;
   }).detach();
 }
 
@@ -96,35 +109,61 @@ Result<bool> NcclCommunicator::Ready() {
   if (handle_->aborted) return Aborted("the communicator was aborted");
   std::unique_lock lock(handle_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return false;
-  if (handle_->communicator == nullptr) return Aborted("the communicator was aborted");
-  return handle_->nccl->CommReady(handle_->communicator);
+  return Advance();
+}
+
+Result<bool> NcclCommunicator::Advance() {
+  Handle& handle = *handle_;
+  if (handle.communicator == nullptr) return Aborted("the communicator was aborted");
+  TANDEM_ASSIGN_OR_RETURN(bool ready, handle.nccl->CommReady(handle.communicator));
+  if (!ready || !handle.splits) return ready;
+  if (!handle.split) {
+    handle.split = true;
+    TANDEM_RETURN_IF_ERROR(handle.nccl->CommSplit(handle.communicator, rank_, handle.child_config, &handle.child));
+    TANDEM_ASSIGN_OR_RETURN(ready, handle.nccl->CommReady(handle.communicator));
+    if (!ready) return false;
+  }
+  if (handle.child == nullptr) return Internal("ncclCommSplit made no communicator");
+  return true;
 }
 
 Status NcclCommunicator::AwaitReady() {
   auto deadline = std::chrono::steady_clock::now() + kMostWait;
   while (true) {
     if (handle_->aborted) return Aborted("the communicator was aborted");
-    TANDEM_ASSIGN_OR_RETURN(bool ready, handle_->nccl->CommReady(handle_->communicator));
-    if (ready) return Status::Ok();
+    {
+      std::lock_guard lock(handle_->mutex);
+      TANDEM_ASSIGN_OR_RETURN(bool ready, Advance());
+      if (ready) return Status::Ok();
+    }
     if (std::chrono::steady_clock::now() > deadline) return DeadlineExceeded("NCCL does not come to an end");
     std::this_thread::yield();
   }
 }
 
 Status NcclCommunicator::Enqueue(const NcclArgs& args, CUstream stream) {
-  std::lock_guard lock(handle_->mutex);
-  if (handle_->communicator == nullptr) return Aborted("the communicator was aborted");
-  TANDEM_RETURN_IF_ERROR(AwaitReady());
-  TANDEM_RETURN_IF_ERROR(Issue(args, stream));
+  std::lock_guard calls(handle_->calls);
+  if (!child_ready_) TANDEM_RETURN_IF_ERROR(AwaitReady());
+  if (handle_->splits) {
+    child_ready_ = true;
+    Status status = handle_->aborted ? Status::Ok() : Issue(args, handle_->child, stream);
+    return handle_->aborted ? Aborted("the communicator was aborted") : status;
+  }
+  {
+    std::lock_guard lock(handle_->mutex);
+    if (handle_->communicator == nullptr) return Aborted("the communicator was aborted");
+    TANDEM_RETURN_IF_ERROR(Issue(args, handle_->communicator, stream));
+  }
   return AwaitReady();
 }
 
-Status NcclCommunicator::Issue(const NcclArgs& args, CUstream stream) {
+Status NcclCommunicator::Issue(const NcclArgs& args, ncclComm_t communicator, CUstream stream) {
+  NcclLibrary& nccl = *handle_->nccl;
   auto kind = static_cast<plan::NcclKind>(args.kind);
   if (kind == plan::NcclKind::kBarrier) {
     // A sum of one word of nobody's interest: no rank has it before all have given theirs.
     void* word = handle_->barrier.data();
-    return handle_->nccl->AllReduce(word, word, 1, ncclInt32, ncclSum, handle_->communicator, stream);
+    return nccl.AllReduce(word, word, 1, ncclInt32, ncclSum, communicator, stream);
   }
   if (!host::IsContiguous(args.in) || !host::IsContiguous(args.out)) {
     return InvalidArgument("NCCL's tensors must be contiguous");
@@ -136,35 +175,37 @@ Status NcclCommunicator::Issue(const NcclArgs& args, CUstream stream) {
   auto in_count = static_cast<size_t>(host::CountOf(args.in)), out_count = static_cast<size_t>(host::CountOf(args.out));
   switch (kind) {
     case plan::NcclKind::kAllReduce:
-      return handle_->nccl->AllReduce(args.in.data, args.out.data, in_count, type, op, handle_->communicator, stream);
+      return nccl.AllReduce(args.in.data, args.out.data, in_count, type, op, communicator, stream);
     case plan::NcclKind::kAllGather:
-      return handle_->nccl->AllGather(args.in.data, args.out.data, in_count, type, handle_->communicator, stream);
+      return nccl.AllGather(args.in.data, args.out.data, in_count, type, communicator, stream);
     case plan::NcclKind::kReduceScatter:
-      return handle_->nccl->ReduceScatter(args.in.data, args.out.data, out_count, type, op, handle_->communicator, stream);
+      return nccl.ReduceScatter(args.in.data, args.out.data, out_count, type, op, communicator, stream);
     case plan::NcclKind::kBroadcast:
-      return handle_->nccl->Broadcast(takes_in ? args.in.data : args.out.data, args.out.data, out_count, type, args.root,
-                              handle_->communicator, stream);
+      return nccl.Broadcast(takes_in ? args.in.data : args.out.data, args.out.data, out_count, type, args.root,
+                            communicator, stream);
     case plan::NcclKind::kReduce:
-      return handle_->nccl->Reduce(args.in.data, rank_ == args.root ? args.out.data : nullptr, in_count, type, op, args.root,
-                           handle_->communicator, stream);
+      return nccl.Reduce(args.in.data, rank_ == args.root ? args.out.data : nullptr, in_count, type, op, args.root,
+                         communicator, stream);
     case plan::NcclKind::kAllToAll:
-      return AllToAll(args, in_count / static_cast<size_t>(world_size_), type, stream);
+      return AllToAll(args, in_count / static_cast<size_t>(world_size_), type, communicator, stream);
     case plan::NcclKind::kBarrier: break;
   }
   return InvalidArgument("no collective " + std::to_string(args.kind));
 }
 
-Status NcclCommunicator::AllToAll(const NcclArgs& args, size_t count, ncclDataType_t type, CUstream stream) {
+Status NcclCommunicator::AllToAll(const NcclArgs& args, size_t count, ncclDataType_t type, ncclComm_t communicator,
+                                  CUstream stream) {
+  NcclLibrary& nccl = *handle_->nccl;
   size_t bytes = count * DTypeBytes(args.in.dtype);
-  TANDEM_RETURN_IF_ERROR(handle_->nccl->GroupStart());
+  TANDEM_RETURN_IF_ERROR(nccl.GroupStart());
   Status status;
   for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
     size_t offset = static_cast<size_t>(peer) * bytes;
-    status = handle_->nccl->Send(args.in.data + offset, count, type, peer, handle_->communicator, stream);
-    if (status.ok()) status = handle_->nccl->Recv(args.out.data + offset, count, type, peer, handle_->communicator, stream);
+    status = nccl.Send(args.in.data + offset, count, type, peer, communicator, stream);
+    if (status.ok()) status = nccl.Recv(args.out.data + offset, count, type, peer, communicator, stream);
   }
   // The group must end even after an error: it is the thread's.
-  Status end = handle_->nccl->GroupEnd();
+  Status end = nccl.GroupEnd();
   return status.ok() ? end : status;
 }
 

@@ -1,8 +1,16 @@
-// NCCL through the backend: bad ids are refused; a collective whose peer never comes holds its lane until it is aborted.
+// NCCL through the backend: bad ids are refused; a call whose peer never comes, and a communicator whose peer never
+// joins, end by an abort; what a grouped call costs the thread that makes it, on the communicator that does not block
+// and on the child that does (nccl.blocking).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <functional>
+#include <future>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "daemon/planner/program.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -10,14 +18,87 @@
 namespace tandem {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kLong(20);
+
 bool DoneWithin(const Event& event, std::chrono::milliseconds limit) {
-  auto deadline = std::chrono::steady_clock::now() + limit;
+  auto deadline = Clock::now() + limit;
   while (!event.Done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
+    if (Clock::now() > deadline) return false;
     std::this_thread::yield();
   }
   return true;
 }
+
+// Two ranks on two GPUs, each with a communicator, a lane, memory and an event.
+class TwoRanks {
+ public:
+  explicit TwoRanks(const char* blocking) {
+    options_.world_size = 2;
+    options_.unique_id = *MakeNcclUniqueId();
+    options_.config["nccl.blocking"] = blocking;
+  }
+  void Join(int rank) {
+    Rank& of = ranks_[rank];
+    of.backend = std::move(*MakeCudaBackend({.device = rank}));
+    options_.rank = rank;
+    auto communicator = of.backend->MakeCommunicator(options_);
+    ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
+    of.communicator = std::move(*communicator);
+    size_t bytes = of.backend->SegmentGranularity();
+    auto fd = of.backend->AllocateSegment(bytes);
+    ASSERT_TRUE(fd.ok()) << fd.status().ToString();
+    of.segment = std::move(*of.backend->MapSegment(fd->get(), bytes));
+    of.lane = std::move(*of.backend->MakeLane(0));
+    of.event = std::move(*of.backend->MakeEvent());
+  }
+  // As engines wait for it: by asking, so that no launch waits for the peer.
+  bool AwaitReady() {
+    auto deadline = Clock::now() + kLong;
+    while (Clock::now() < deadline) {
+      auto first = ranks_[0].communicator->Ready(), second = ranks_[1].communicator->Ready();
+      if (!first.ok() || !second.ok()) return false;
+      if (*first && *second) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+  Status Call(int rank, plan::NcclKind kind) {
+    NcclArgs args;
+    args.kind = static_cast<int>(kind);
+    args.in = args.out = {ranks_[rank].segment->data(), DType::kF32, {1000}, {1}};
+    if (kind == plan::NcclKind::kAllToAll) args.out.data += 8192;
+    args.communicator = ranks_[rank].communicator.get();
+    return ranks_[rank].lane->Nccl(args);
+  }
+  Status Enqueue(int rank, plan::NcclKind kind = plan::NcclKind::kAllReduce) {
+    Status status = Call(rank, kind);
+    return status.ok() ? ranks_[rank].lane->Record(ranks_[rank].event.get()) : status;
+  }
+  // Each rank on a thread of its own, as in engines.
+  void Together(const std::function<Status(int)>& what) {
+    auto peer = std::async(std::launch::async, [&] { return what(1); });
+    Status status = what(0);
+    Status peer_status = peer.get();
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    ASSERT_TRUE(peer_status.ok()) << peer_status.ToString();
+    ASSERT_TRUE(DoneWithin(*ranks_[0].event, kLong));
+    ASSERT_TRUE(DoneWithin(*ranks_[1].event, kLong));
+  }
+  Event& event(int rank) { return *ranks_[rank].event; }
+  Communicator& communicator(int rank) { return *ranks_[rank].communicator; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<Communicator> communicator;
+    std::unique_ptr<Segment> segment;
+    std::unique_ptr<Lane> lane;
+    std::unique_ptr<Event> event;
+  };
+  CommunicatorOptions options_;
+  Rank ranks_[2];
+};
 
 TEST(CudaNcclTest, BadOptionsAreRefused) {
   auto backend = MakeCudaBackend({});
@@ -30,54 +111,97 @@ TEST(CudaNcclTest, BadOptionsAreRefused) {
   EXPECT_EQ((*backend)->MakeCommunicator(options).status().code(), Code::kInvalidArgument);
 }
 
-TEST(CudaNcclTest, AbortEndsACollectiveWhosePeerNeverComes) {
+// The parameter is nccl.blocking.
+class CudaNcclAbortTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs 2 GPUs";
+  }
+};
+
+TEST_P(CudaNcclAbortTest, EndsACollectiveWhosePeerNeverComes) {
+  TwoRanks ranks(GetParam());
+  for (int rank : {0, 1}) ASSERT_NO_FATAL_FAILURE(ranks.Join(rank));
+  // Once together, then rank 0 alone.
+  ASSERT_NO_FATAL_FAILURE(ranks.Together([&](int rank) { return ranks.Enqueue(rank); }));
+  Status status = ranks.Enqueue(0);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_FALSE(DoneWithin(ranks.event(0), std::chrono::milliseconds(200)));
+  auto begun = Clock::now();
+  ranks.communicator(0).Abort();
+  EXPECT_TRUE(DoneWithin(ranks.event(0), kLong));
+  std::printf("MEASURED nccl.blocking %s: abort to the stream's end %.1f ms\n", GetParam(),
+              std::chrono::duration<double, std::milli>(Clock::now() - begun).count());
+  EXPECT_EQ(ranks.Enqueue(0).code(), Code::kAborted);
+}
+
+// The first call of a communicator connects: with a peer that is silent it blocks inside NCCL, or on its thread.
+TEST_P(CudaNcclAbortTest, EndsTheFirstCallWhosePeerNeverMakesIts) {
+  TwoRanks ranks(GetParam());
+  for (int rank : {0, 1}) ASSERT_NO_FATAL_FAILURE(ranks.Join(rank));
+  ASSERT_TRUE(ranks.AwaitReady());
+  auto call = std::async(std::launch::async, [&] { return ranks.Enqueue(0); });
+  call.wait_for(std::chrono::milliseconds(300));  // into NCCL; earlier is right too
+  ranks.communicator(0).Abort();
+  ASSERT_EQ(call.wait_for(kLong), std::future_status::ready) << "the call does not end";
+  // A call that had been enqueued before the abort ends on the stream.
+  if (Status status = call.get(); status.ok()) {
+    EXPECT_TRUE(DoneWithin(ranks.event(0), kLong));
+  } else {
+    EXPECT_EQ(status.code(), Code::kAborted) << status.ToString();
+  }
+  EXPECT_EQ(ranks.Enqueue(0).code(), Code::kAborted);
+}
+
+TEST_P(CudaNcclAbortTest, EndsACommunicatorWhosePeerNeverJoins) {
+  TwoRanks ranks(GetParam());
+  ASSERT_NO_FATAL_FAILURE(ranks.Join(0));
+  auto ready = ranks.communicator(0).Ready();
+  ASSERT_TRUE(ready.ok()) << ready.status().ToString();
+  EXPECT_FALSE(*ready);
+  auto call = std::async(std::launch::async, [&] { return ranks.Enqueue(0); });
+  call.wait_for(std::chrono::milliseconds(300));
+  ranks.communicator(0).Abort();
+  ASSERT_EQ(call.wait_for(kLong), std::future_status::ready) << "the call does not end";
+  EXPECT_EQ(call.get().code(), Code::kAborted);
+  EXPECT_EQ(ranks.communicator(0).Ready().status().code(), Code::kAborted);
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocking, CudaNcclAbortTest, testing::Values("0", "1"),
+                         [](const auto& info) { return info.param[0] == '1' ? "Child" : "Parent"; });
+
+// The median microseconds that rank 0's thread spends in a call, warm; the calls are too few to fill a stream.
+double MicrosecondsOfACall(const char* blocking, plan::NcclKind kind) {
+  constexpr int kWarm = 20, kCalls = 200;
+  TwoRanks ranks(blocking);
+  for (int rank : {0, 1}) ranks.Join(rank);
+  if (testing::Test::HasFatalFailure() || !ranks.AwaitReady()) return 0;
+  std::vector<double> took[2];
+  ranks.Together([&](int rank) {
+    for (int i = 0; i < kWarm + kCalls; ++i) {
+      auto begun = Clock::now();
+      Status status = ranks.Call(rank, kind);
+      if (!status.ok()) return status;
+      if (i >= kWarm) took[rank].push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count());
+    }
+    return ranks.Enqueue(rank, kind);
+  });
+  if (took[0].size() != kCalls) return 0;
+  std::nth_element(took[0].begin(), took[0].begin() + kCalls / 2, took[0].end());
+  return took[0][kCalls / 2];
+}
+
+// What nccl.blocking is there for. Without it NCCL makes a thread for each call.
+TEST(CudaNcclTest, ACallOfTheChildCostsLessThanOneOfTheParent) {
   if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs 2 GPUs";
-  std::vector<std::unique_ptr<Backend>> backends;
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  CommunicatorOptions options;
-  options.world_size = 2;
-  options.unique_id = *MakeNcclUniqueId();
-  for (options.rank = 0; options.rank < 2; ++options.rank) {
-    backends.push_back(std::move(*MakeCudaBackend({.device = options.rank})));
-    auto communicator = backends.back()->MakeCommunicator(options);
-    ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
-    communicators.push_back(std::move(*communicator));
+  for (auto [kind, name] :
+       {std::pair{plan::NcclKind::kAllReduce, "all_reduce"}, {plan::NcclKind::kAllToAll, "all_to_all"}}) {
+    double parent = MicrosecondsOfACall("0", kind), child = MicrosecondsOfACall("1", kind);
+    std::printf("MEASURED %s, us a call: nccl.blocking 0 %.1f, nccl.blocking 1 %.1f\n", name, parent, child);
+    ASSERT_GT(parent, 0);
+    ASSERT_GT(child, 0);
+    EXPECT_LT(child, parent);
   }
-  std::vector<std::unique_ptr<Segment>> segments;
-  std::vector<std::unique_ptr<Lane>> lanes;
-  std::vector<std::unique_ptr<Event>> events;
-  auto enqueue = [&](size_t rank) {
-    NcclArgs args;
-    args.kind = static_cast<int>(plan::NcclKind::kAllReduce);
-    args.in = args.out = {segments[rank]->data(), DType::kF32, {1000}, {1}};
-    args.communicator = communicators[rank].get();
-    Status status = lanes[rank]->Nccl(args);
-    return status.ok() ? lanes[rank]->Record(events[rank].get()) : status;
-  };
-  for (auto& backend : backends) {
-    size_t bytes = backend->SegmentGranularity();
-    auto fd = backend->AllocateSegment(bytes);
-    ASSERT_TRUE(fd.ok());
-    segments.push_back(std::move(*backend->MapSegment(fd->get(), bytes)));
-    lanes.push_back(std::move(*backend->MakeLane(0)));
-    events.push_back(std::move(*backend->MakeEvent()));
-  }
-  // Once together, each rank on a thread of its own as in engines.
-  Status peer_status;
-  std::thread peer([&] { peer_status = enqueue(1); });
-  Status status = enqueue(0);
-  peer.join();
-  ASSERT_TRUE(status.ok()) << status.ToString();
-  ASSERT_TRUE(peer_status.ok()) << peer_status.ToString();
-  ASSERT_TRUE(DoneWithin(*events[0], std::chrono::seconds(20)));
-  ASSERT_TRUE(DoneWithin(*events[1], std::chrono::seconds(20)));
-  // Then rank 0 alone.
-  status = enqueue(0);
-  ASSERT_TRUE(status.ok()) << status.ToString();
-  EXPECT_FALSE(DoneWithin(*events[0], std::chrono::milliseconds(200)));
-  communicators[0]->Abort();
-  EXPECT_TRUE(DoneWithin(*events[0], std::chrono::seconds(20)));
-  EXPECT_EQ(enqueue(0).code(), Code::kAborted);
 }
 
 }  // namespace

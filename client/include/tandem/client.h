@@ -70,7 +70,7 @@ struct JoinOptions {
   int world_size = 1;
   int rank = 0;
   std::string gpu_uuid;           // empty: the GPU with index `rank`
-  std::map<std::string, std::string> options;  // must agree on all ranks
+  std::map<std::string, std::string> options;  // must agree on all ranks; known: docs/algorithms.md, section nccl
   Milliseconds deadline{30000};
   Milliseconds launch_deadline{0};  // from a launch's first arrival; 0: the daemon's default (10 minutes)
   // Where client and engine of some rank share no MPS server; kError refuses the group, and later plans with kernels, with

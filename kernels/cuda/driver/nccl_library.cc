@@ -7,10 +7,10 @@
 namespace tandem::cuda {
 namespace {
 
-#define TANDEM_NCCL_FUNCTIONS(X)                                                                       \
-  X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError)          \
-  X(ncclCommAbort) X(ncclAllReduce) X(ncclAllGather) X(ncclReduceScatter) X(ncclBroadcast) X(ncclReduce) \
-  X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv)
+#define TANDEM_NCCL_FUNCTIONS(X)                                                                  \
+  X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit)             \
+  X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclAllReduce) X(ncclAllGather) X(ncclReduceScatter) \
+  X(ncclBroadcast) X(ncclReduce) X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv)
 
 struct Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;
@@ -40,6 +40,9 @@ class LoadedNccl : public NcclLibrary {
     TANDEM_RETURN_IF_ERROR(Check("ncclCommInitRankConfig",
                                  f_.ncclCommInitRankConfig_(&communicator, world_size, id, rank, &config)));
     return communicator;
+  }
+  Status CommSplit(ncclComm_t parent, int rank, ncclConfig_t config, ncclComm_t* child) override {
+    return Check("ncclCommSplit", f_.ncclCommSplit_(parent, 0, rank, child, &config));
   }
   Result<bool> CommReady(ncclComm_t communicator) override {
     ncclResult_t state = ncclSuccess;

@@ -1,7 +1,7 @@
 // File: nccl_library.h
 //
 // `NcclLibrary`: the one wrapper of NCCL. Each function returns a Status with the call, the code and NCCL's text.
-// Communicators are made without blocking: `ncclInProgress` is no error here but "not yet".
+// `ncclInProgress`, of communicators that do not block, is no error here but "not yet".
 #pragma once
 
 #include <nccl.h>
@@ -25,6 +25,9 @@ class NcclLibrary {
   virtual Result<ncclUniqueId> GetUniqueId() = 0;
   virtual Result<ncclComm_t> CommInitRankConfig(int world_size, const ncclUniqueId& id, int rank,
                                                 ncclConfig_t config) = 0;
+  // A communicator of all of the parent's ranks in their order; all of them must call it. *child is null until it is
+  // complete: with a parent that does not block, until CommReady(parent) says so. It must stay where it is until then.
+  virtual Status CommSplit(ncclComm_t parent, int rank, ncclConfig_t config, ncclComm_t* child) = 0;
   // True when the last call on the communicator has been completed; its error otherwise.
   virtual Result<bool> CommReady(ncclComm_t communicator) = 0;
   virtual Status CommAbort(ncclComm_t communicator) = 0;
