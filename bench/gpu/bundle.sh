@@ -2,8 +2,8 @@
 # Sourced by bench/gpu/run: `build` and `bundle`.
 
 root=$(cd "${here:?}/../.." && pwd)
-programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-train-digits tandem-conformance bench_backend
-  bench_handover bare_handover)
+programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-test-rogue tandem-train-digits tandem-conformance
+  tandem-tune-rank tandem-fault-client bench_backend bench_collective bench_handover bare_handover native_gemm native_fused)
 # What every machine with a GPU has, and must have in its own version.
 own_of_the_machine='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s)\.so'
 
@@ -25,16 +25,19 @@ build() {
 # copy_stripped FILE TO
 copy_stripped() { strip -o "$2.new" "$1" && chmod 755 "$2.new" && mv -f "$2.new" "$2"; }
 
-# bundle BUILD FOLDER
+# bundle [--here] BUILD FOLDER
 bundle() {
-  [ $# = 2 ] || { echo "usage: bench/gpu/run bundle BUILD FOLDER" >&2; return 2; }
+  local here_only=0
+  [ "${1:-}" != --here ] || { here_only=1; shift; }
+  [ $# = 2 ] || { echo "usage: bench/gpu/run bundle [--here] BUILD FOLDER" >&2; return 2; }
   local build=$1 folder=$2 program file test
-  readelf -d "$build/bin/tandemd" | grep -q 'RPATH.*ORIGIN' ||
+  [ $here_only = 1 ] || readelf -d "$build/bin/tandemd" | grep -q 'RPATH.*ORIGIN' ||
     { echo "bundle: $build is not relocatable: use 'bench/gpu/run build BUILD'" >&2; return 1; }
   rm -rf "$folder"
-  mkdir -p "$folder"/{bin,lib,share/tandem,tests/bin,tests/integration,peers}
+  mkdir -p "$folder"/{bin,lib,share/tandem,tests/bin,tests/integration,tests/gpu/recovery,peers,runner}
   for program in "${programs[@]}"; do
-    if [ -x "$build/bin/$program" ]; then copy_stripped "$build/bin/$program" "$folder/bin/$program"; fi
+    if [ -x "$build/bin/$program" ]; then copy_stripped "$build/bin/$program" "$folder/bin/$program"
+    else echo "bundle: $build has no $program: its jobs will fail" >&2; fi
   done
   for test in $(ctest --test-dir "$build" -L '^gpu$' --show-only=json-v1 | python3 -c '
 import json, sys
@@ -53,7 +56,9 @@ for test in json.load(sys.stdin)["tests"]:
   done
   cp "$root/client/examples/data/digits.csv" "$folder/share/tandem/"
   cp "$root"/tests/integration/*.py "$folder/tests/integration/"
+  cp "$root"/tests/gpu/recovery/*.py "$folder/tests/gpu/recovery/"
   cp "$here"/peers/*.py "$folder/peers/"
+  cp "$here"/runner/*.py "$folder/runner/"
   cp "$here"/{run,env,with_mps} "$folder/"
   { git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown; (cd "$folder" && find . -type f | sort); } \
     >"$folder/bundle.txt"

@@ -1,7 +1,7 @@
 """Recovery on GPUs, with and without MPS: engines and clients that are killed or fault, between and inside launches.
 
-What must be right is tested with time to spare; how long it took is held to the goals by the last class, WhatItTook, so that
-a slow return and a wrong one are told apart.
+What must be right is tested with time to spare; how long it took is held to the goals by figures.WhatItTook, the last class,
+so that a slow return and a wrong one are told apart.
 
 Every test has a group "tp" with a rank on GPU 0 (the one that things happen to) and one on GPU 1, a group "solo" of its own
 on GPU 1 that must never notice, and a neighbour on each GPU that is no client of Tandem. A test leaves a healthy node
@@ -13,20 +13,12 @@ import signal
 import time
 import unittest
 
-from gpu_node import NOBODY, GpuDaemon, Mps, Neighbour, NoContext, gpu_count, memory_used, note, wait_until
+from figures import WhatItTook, measured, note  # noqa: F401: WhatItTook is a test of this module too
+from gpu_node import NOBODY, GpuDaemon, Mps, Neighbour, gpu_count, memory_used, wait_until
 from harness import CallFailed, everybody
 
 COUNT = 1 << 16
-# The goal: from the end of the last process that keeps an engine from starting to its being ready.
-BACK_WITHIN_SECONDS = 2.0
-ROUNDS_WITHIN_SECONDS = 150.0
-FIGURES = []  # (what, seconds, goal), filled by the tests
 ALL_REDUCE = {"plan": "ar", "bindings": [["in", 0], ["out", 0]]}
-
-
-def measured(what, seconds, goal=BACK_WITHIN_SECONDS):
-    FIGURES.append((what, seconds, goal))
-    note(f"{what}: {seconds:.2f} s (goal: {goal:g} s)")
 
 
 class Recovery:
@@ -351,111 +343,6 @@ class RecoveryWithMps(Recovery, unittest.TestCase):
 
 class RecoveryWithoutMps(Recovery, unittest.TestCase):
     pass
-
-
-@unittest.skipIf(gpu_count() < 1, "needs a GPU")
-class SpareServer(unittest.TestCase):
-    """With a spare MPS server an engine need not wait for those who fell with it."""
-
-    def test_the_engine_comes_back_beside_the_lingering(self):
-        usual, spare = Mps(), Mps()
-        self.addCleanup(usual.stop)
-        self.addCleanup(spare.stop)
-        daemon = GpuDaemon(usual, extra=("--mps-spare-pipe-directory", spare.pipe))
-        self.addCleanup(daemon.stop)
-        lingering, culprit = Neighbour(daemon, 0), Neighbour(daemon, 0, watch=False)
-        self.addCleanup(lingering.close)
-        self.addCleanup(culprit.close)
-        generation = daemon.engine(0)["generation"]
-        begun = time.monotonic()
-        culprit.ask("fault")
-        daemon.wait_engine(0, generation)
-        note(f"fault to an engine on the spare server: {time.monotonic() - begun:.2f} s")
-        self.assertEqual(daemon.engine(0)["mps"], spare.pipe)
-        self.assertIsNone(lingering.process.poll())
-        # Once they have gone, the engine's next life is under the usual server.
-        lingering.process.kill()
-        culprit.process.kill()
-        lingering.process.wait()
-        culprit.process.wait()
-        time.sleep(1.0)  # the server lets go of them after their ends
-        generation = daemon.engine(0)["generation"]
-        os.kill(daemon.engine(0)["pid"], signal.SIGKILL)
-        daemon.wait_engine(0, generation)
-        self.assertEqual(daemon.engine(0)["mps"], usual.pipe)
-
-
-@unittest.skipIf(gpu_count() < 1, "needs a GPU")
-class Rounds(unittest.TestCase):
-    """Fifty clients that come and are killed in several states: what they had is given back."""
-
-    def test_memory_is_back_after_fifty_rounds(self):
-        mps = Mps()
-        self.addCleanup(mps.stop)
-        daemon = GpuDaemon(mps)
-        self.addCleanup(daemon.stop)
-        engine = daemon.engine(0)
-        before, descriptors = None, 0
-        begun = time.monotonic()
-        for count in range(51):
-            client = daemon.client(f"round{count}")
-            client.connect()
-            waits = count % 5 == 4  # for a second rank that never comes
-            join = client.send("join", rank=0, world=2 if waits else 1, name=f"g{count}", group="g",
-                               job_key="0123456789abcdef", gpu=engine["gpu_uuid"])
-            if not waits:
-                client.reply(join)
-                client.call("allocate", group="g", memory="in", shape=[4 << 20])
-                client.call("cuda_malloc", allocation="mine", bytes=16 << 20)
-                client.call("cuda_register", allocation="mine", memory="mine", bytes=16 << 20)
-            client.close()  # by SIGKILL
-            daemon.clients.remove(client)
-            wait_until(lambda: not daemon.ctl_json("sessions").get("sessions"), 20, "a session is left")
-            if before is None:  # the first round has made what stays: the engine's tables
-                time.sleep(0.5)
-                before, descriptors = memory_used()[0], daemon.descriptors()
-        wait_until(lambda: memory_used()[0] <= before + 16, 20, f"memory does not come back to {before} MiB")
-        measured("fifty rounds", time.monotonic() - begun, ROUNDS_WITHIN_SECONDS)
-        note(f"memory before {before}, after {memory_used()[0]} MiB; descriptors {descriptors}, {daemon.descriptors()}")
-        self.assertLessEqual(daemon.descriptors(), descriptors + 8)
-        self.assertEqual(daemon.engine(0)["generation"], engine["generation"])
-
-
-@unittest.skipIf(gpu_count() < 1, "needs a GPU")
-class Contexts(unittest.TestCase):
-    """How many processes beside an engine one MPS server takes on a GPU, by the hardware queues that each asks for."""
-
-    def count(self, daemon, connections, most):
-        neighbours = []
-        try:
-            while len(neighbours) < most:
-                neighbours.append(Neighbour(daemon, 0, watch=False, env={"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)}))
-        except NoContext as refusal:
-            note(f"{connections} connections each: {refusal}")
-        seconds = [neighbour.start_seconds for neighbour in neighbours]
-        for neighbour in neighbours:
-            neighbour.close()
-        note(f"{connections} connections each: {len(neighbours)} processes beside the engine, a context takes "
-             f"{min(seconds, default=0):.2f} to {max(seconds, default=0):.2f} s")
-        return len(neighbours)
-
-    def test_how_many_processes_share_a_gpu(self):
-        mps = Mps()
-        self.addCleanup(mps.stop)
-        daemon = GpuDaemon(mps)
-        self.addCleanup(daemon.stop)
-        self.assertGreaterEqual(self.count(daemon, 8, 8), 6)  # what these tests need
-        self.assertGreaterEqual(self.count(daemon, 32, 5), 1)  # a training process that asks for all
-
-
-class WhatItTook(unittest.TestCase):
-    """The goals for what the tests above have measured."""
-
-    def test_goals(self):
-        if not FIGURES:
-            self.skipTest("nothing was measured")
-        missed = [f"{what}: {seconds:.2f} s, goal {goal:g} s" for what, seconds, goal in FIGURES if seconds > goal]
-        self.assertEqual(missed, [])
 
 
 if __name__ == "__main__":

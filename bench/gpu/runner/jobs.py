@@ -1,0 +1,188 @@
+"""What a bundle runs: each job with its part, GPUs, time and limit, in the order in which it is most telling.
+
+An entry's `expect` is what it took or should take; it decides what still fits a budget of time and what may run beside
+what. `limit` ends it.
+"""
+
+import os
+import shlex
+from dataclasses import dataclass, field
+
+PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handover", "bench", "native", "peers", "tune")
+
+# Which suites run under an MPS server of their own: those in which nobody is killed or faults. Under MPS a fault is
+# shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
+UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations")
+# Seconds, by suite; DEFAULT_SUITE for another.
+SUITES = {"test_captured": 60, "test_client_faults": 90, "test_engine_faults": 80, "test_kill_every_call": 120,
+          "test_daemon_death": 60, "test_sharing": 50, "test_native": 60, "test_cuda": 40, "test_basic": 40,
+          "test_operations": 60, "test_rounds": 120, "test_process_faults": 90, "test_conformance_faults": 60}
+DEFAULT_SUITE = 45
+# The first ones have never run on GPUs; the others in the order of their names.
+FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "test_kill_every_call", "test_daemon_death",
+                "test_sharing", "test_native", "test_basic", "test_cuda")
+# Where a suite has tests for four GPUs.
+FOUR_GPU_SUITES = ("test_engine_faults",)
+# gpu tests: (GPUs, seconds); others take a pair and half a minute.
+GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
+             "cuda_planned_test": (4, 60), "cuda_collective_test": (4, 70), "cuda_nccl_test": (2, 30),
+             "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
+RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 150),
+            "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 90),
+            "servers": (("test_servers",), 180)}  # fifty rounds among them
+SANITIZED = (("memcheck", "cuda_kernels_test", ""), ("racecheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"),
+             ("synccheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"))
+NATIVE_SHAPES = (("gather", "2048 7168 8192"), ("scatter", "2048 8192 7168"), ("gather", "8192 7168 8192"),
+                 ("scatter", "8192 8192 7168"))
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    part: str
+    command: tuple
+    expect: float          # seconds
+    limit: float           # seconds
+    gpus: int = 0          # that it has for itself
+    kind: str = "plain"    # how its log is read: see verdict.py
+    mps: bool = False      # under an MPS server of its own
+    alone: bool = False    # it measures: nothing runs beside it
+    folder: str = "."      # where it runs, in the bundle
+    stdout: str = ""       # its standard output by itself: a file of the results
+    needs: str = ""        # a file without which it is left out
+    environment: dict = field(default_factory=dict, compare=False)
+
+
+def shell(text):
+    return ("bash", "-c", text)
+
+
+def suite_jobs(bundle, backend, count):
+    names = sorted(name[:-3] for name in os.listdir(os.path.join(bundle, "tests/integration"))
+                   if name.startswith("test_") and name.endswith(".py"))
+    for name in sorted(names, key=lambda n: (FIRST_SUITES.index(n) if n in FIRST_SUITES else len(FIRST_SUITES), n)):
+        expect = SUITES.get(name, DEFAULT_SUITE)
+        yield Job(name, "integration", ("python3", "-B", "-m", "unittest", "-v", name), expect, 2.5 * expect + 30,
+                  gpus=min(count, 4 if name in FOUR_GPU_SUITES else 2), kind="unittest",
+                  mps=backend == "cuda" and name in UNDER_MPS, folder="tests/integration",
+                  environment={"TANDEM_TEST_BACKEND": backend})
+
+
+def gpu_test_jobs(bundle):
+    folder = os.path.join(bundle, "tests/bin")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        gpus, expect = GPU_TESTS.get(name, (2, 30))
+        yield Job(name, "tests", (os.path.join(folder, name),), expect, 2 * expect + 60, gpus=gpus, kind="gtest")
+
+
+def conformance_job(bundle, results, backend, name, world, seconds, *more, mps=True):
+    summary = os.path.join(results, name + ".json")
+    return Job(name, "conformance",
+               (os.path.join(bundle, "bin/tandem-conformance"), "--backend", backend, "--world", str(world), "--json",
+                summary, "--daemon-log", os.path.join(results, name + "-tandemd.log"), *more),
+               seconds + 20, 1.5 * seconds + 60, gpus=world, kind="conformance", mps=mps and backend == "cuda")
+
+
+def conformance_jobs(bundle, results, backend, count):
+    def job(name, world, seconds, *more, **named):
+        return conformance_job(bundle, results, backend, name, world, seconds, *more, **named)
+    if backend != "cuda":  # a trial
+        yield job("conformance_w2", 2, 20, "--quiet", "--no-heavy", "--sample", "60", "--time-limit", "60")
+        yield job("stress_w2", 2, 10, "--stress", "1000")
+        return
+    matrix = ("--quiet", "--max-failures", "40")
+    yield job("conformance_w2", 2, 120, *matrix, "--time-limit", "120")
+    yield job("conformance_w2_without_mps", 2, 40, *matrix, "--sample", "60", "--seed", "2", "--time-limit", "40",
+              mps=False)
+    yield job("stress_w2", 2, 20, "--stress", "100000")
+    if count >= 4:
+        yield job("conformance_w4", 4, 120, *matrix, "--time-limit", "120")
+        yield job("stress_w4", 4, 30, "--stress", "100000")
+
+
+def recovery_jobs():
+    for name, (words, expect) in RECOVERY.items():
+        yield Job(f"recovery_{name}", "recovery", ("python3", "-B", "-m", "unittest", "-v", *words), expect,
+                  1.5 * expect + 30, gpus=2, kind="unittest", folder="tests/gpu/recovery")
+
+
+def sanitizer_jobs(bundle, tool):
+    for what, test, only in SANITIZED:
+        yield Job(f"{what}_{test}", "sanitizer",
+                  (tool or "compute-sanitizer", "--tool", what, "--error-exitcode", "9",
+                   os.path.join(bundle, "tests/bin", test), *([f"--gtest_filter={only}"] if only else [])),
+                  90, 150, gpus=1, kind="gtest", needs=tool or "compute-sanitizer")
+    for what in ("memcheck", "racecheck"):
+        yield Job(f"{what}_native_gemm", "sanitizer",
+                  (tool or "compute-sanitizer", "--tool", what, "--error-exitcode", "9",
+                   os.path.join(bundle, "bin/native_gemm"), "check", "0"),
+                  90, 150, gpus=1, needs=tool or "compute-sanitizer")
+
+
+def handover_jobs(bundle, results):
+    for how in ("with", "without"):
+        yield Job(f"handover-{how}-mps", "handover",
+                  ("python3", "-B", os.path.join(bundle, "peers/handover.py"), "--label", f"{how} MPS"), 35, 120, gpus=2,
+                  mps=how == "with", alone=True, stdout=f"handover-{how}-mps.jsonl")
+
+
+def bench_jobs(bundle):
+    yield Job("backend", "bench", (os.path.join(bundle, "bin/bench_backend"),), 30, 150, gpus=2, alone=True,
+              stdout="backend.jsonl")
+    for world in (2, 4):
+        yield Job(f"collectives_w{world}", "bench",
+                  (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)), 12, 60, gpus=world, alone=True, stdout=f"collectives-w{world}.jsonl")
+
+
+def native_jobs(bundle):
+    program = shlex.quote(os.path.join(bundle, "bin/native_gemm"))
+    yield Job("native_checks", "native",
+              shell(f"bad=0; for i in $({program} list | cut -d' ' -f1); do timeout 60 {program} check $i || "
+                    f"{{ echo \"variant $i: WRONG or ended by ${{?}}\"; bad=1; }}; done; exit $bad"), 60, 240, gpus=1)
+    for world in (2, 4):
+        for mode, shape in NATIVE_SHAPES:
+            rows = shape.split()[0]
+            yield Job(f"native_{mode}_{rows}_w{world}", "native",
+                      (os.path.join(bundle, "bin/native_fused"), mode, str(world), "10", *shape.split()), 12, 60, gpus=world,
+                      alone=True)
+
+
+def peers_jobs(bundle, results, world, count, more):
+    for ranks in [world] if world else [w for w in (4, 2, 8) if w <= count]:
+        out = os.path.join(results, f"peers-w{ranks}.jsonl")
+        seconds = 170
+        yield Job(f"peers_w{ranks}", "peers",
+                  ("python3", "-B", os.path.join(bundle, "peers/run.py"), "--world", str(ranks), "--out", out,
+                   *(more or ("--small", "--seconds", str(seconds)))),
+                  seconds + 10, 570 if more else seconds + 60, gpus=ranks, mps=True, alone=True)
+
+
+def tune_jobs(bundle, results, world, count, more):
+    for ranks in [world] if world else [w for w in (4, 2) if w <= count]:
+        yield Job(f"tune_w{ranks}", "tune",
+                  ("python3", "-B", os.path.join(bundle, "peers/tune.py"), "--world", str(ranks), "--out",
+                   os.path.join(results, f"tuning-w{ranks}.toml"), "--time-limit", "150", *more), 160, 240, gpus=ranks,
+                  mps=True, alone=True, needs=os.path.join(bundle, "peers/tune.py"))
+
+
+def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
+    """Everything that the bundle can run on `count` GPUs, the most telling first. `world`, `more`: of peers and tune.
+
+    First what proves the data plane right where it has never run, in pairs beside each other; then what needs four GPUs;
+    then what measures and must be alone."""
+    conformance = list(conformance_jobs(bundle, results, backend, count))
+    suites = list(suite_jobs(bundle, backend, count))
+    if backend != "cuda":
+        return conformance + suites
+    tests, recovery = list(gpu_test_jobs(bundle)), list(recovery_jobs())
+    pairs = [job for job in suites if job.gpus <= 2]
+    first = [job for job in pairs if job.name in FIRST_SUITES]
+    later = [job for job in pairs if job.name not in FIRST_SUITES]
+    wide = [job for job in suites if job.gpus > 2]
+    peers = list(peers_jobs(bundle, results, world, count, more))
+    native = list(native_jobs(bundle))
+    return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first, *recovery,
+            *(job for job in native if not job.alone), *(job for job in tests if job.gpus > 2),
+            *(job for job in conformance if job.gpus > 2), *wide, *handover_jobs(bundle, results),
+            *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
+            *tune_jobs(bundle, results, world, count, more), *later]

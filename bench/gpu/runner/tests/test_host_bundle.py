@@ -1,0 +1,79 @@
+"""A bundle of a build, made and run as on a GPU machine, with the host backend: TANDEM_BUILD_DIR is the build."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RUN = os.path.join(HERE, "../../run")
+BUILD = os.environ.get("TANDEM_BUILD_DIR", os.path.join(HERE, "../../../../build/check"))
+
+FAILING = '''import unittest
+class Planted(unittest.TestCase):
+    def test_good(self):
+        pass
+    def test_bad(self):
+        self.fail("planted")
+'''
+STUCK = '''import time, unittest
+class Planted(unittest.TestCase):
+    def test_stuck(self):
+        time.sleep(600)
+'''
+
+
+class HostBundle(unittest.TestCase):
+    def call(self, *words, folder=None):
+        return subprocess.run([os.path.join(folder, "run") if folder else RUN, *words], capture_output=True, text=True,
+                              timeout=240, check=False)
+
+    def test_bundle_and_run(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            bundle, results = os.path.join(temporary, "bundle"), os.path.join(temporary, "results")
+            made = self.call("bundle", "--here", BUILD, bundle)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            for name, text in (("test_a_failing", FAILING), ("test_a_stuck", STUCK)):
+                with open(os.path.join(bundle, f"tests/integration/{name}.py"), "w") as file:
+                    file.write(text)
+            with open(os.path.join(bundle, "runner/jobs.py"), "a") as file:
+                file.write("\nSUITES['test_a_stuck'] = -11.2\n")  # a limit of 2 s
+            wanted = ("conformance", "integration", "--backend", "host", "--only", "^(conformance_w2|test_a_.*|test_basic)$",
+                      "-o", results)
+
+            # Too little time: only what fits is run, and what is left is said.
+            first = self.call(*wanted, "-s", "40", folder=bundle)
+            self.assertEqual(first.returncode, 1, first.stdout + first.stderr)
+            self.assertRegex(first.stdout.splitlines()[-1], "^not run, call again: .*test_basic")
+            # The next call runs what is left, and its table has all.
+            second = self.call(*wanted, folder=bundle)
+            self.assertEqual(second.returncode, 1, second.stdout + second.stderr)
+            table = second.stdout.split("\n\n")[-1].splitlines()
+            self.assertEqual(len(table), 1 + 4, second.stdout)
+            rows = {}
+            with open(os.path.join(results, "results.jsonl")) as lines:
+                for line in lines:
+                    row = json.loads(line)
+                    if not row["cut"]:
+                        self.assertNotIn(row["job"], rows, "run twice")
+                        rows[row["job"]] = row
+            shown = second.stdout + second.stderr
+            self.assertEqual(set(rows), {"conformance_w2", "test_a_failing", "test_a_stuck", "test_basic"}, shown)
+            for name, passed in (("conformance_w2", 20), ("test_basic", 5)):
+                self.assertEqual((rows[name]["code"], rows[name]["failed"]), (0, 0), rows[name])
+                self.assertGreaterEqual(rows[name]["passed"], passed)
+            failing, stuck = rows["test_a_failing"], rows["test_a_stuck"]
+            self.assertEqual((failing["passed"], failing["failed"], failing["timed_out"]), (1, 1, False))
+            self.assertEqual(failing["failures"], ["test_a_failing.Planted.test_bad"])
+            self.assertEqual((stuck["timed_out"], stuck["failures"]),
+                             (True, ["test_a_stuck.Planted.test_stuck (did not end)"]))
+            for row in rows.values():
+                self.assertEqual(row["left_behind"], 0, row)
+                self.assertTrue(os.path.getsize(os.path.join(results, row["log"])), row)
+            self.assertNotIn("begin conformance_w2" if "end   conformance_w2: ok" in first.stdout else "no such line",
+                             second.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,240 @@
+"""The runner's own logic, with jobs that are small scripts: no GPU, no daemon."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, ".."))
+import jobs
+import main
+import schedule
+import verdict
+
+REPOSITORY = os.path.join(HERE, "../../../..")
+
+
+def python(text):
+    return (sys.executable, "-c", text)
+
+
+class Log:
+    """A report that keeps what happened."""
+
+    def __init__(self):
+        self.codes, self.times, self.out, self.left, self.gpus, self.visible = {}, {}, {}, {}, {}, {}
+
+    def begun(self, one):
+        self.times[one.job.name] = [time.monotonic(), None]
+        self.gpus[one.job.name] = list(one.gpus)
+
+    def ended(self, one, code, left_behind):
+        self.times[one.job.name][1] = time.monotonic()
+        self.codes[one.job.name] = "time" if one.timed_out else code
+        self.left[one.job.name] = left_behind
+        with open(one.log_path, errors="replace") as log:
+            self.visible[one.job.name] = log.read().strip()
+
+    def left_out(self, job, why, later=False):
+        self.out[job.name] = (why, later)
+
+    def beside(self, one, other):
+        (a, b), (c, d) = self.times[one], self.times[other]
+        return a < d and c < b
+
+
+class ScheduleTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_jobs(self, *chosen, gpus=("g0", "g1", "g2", "g3"), budget=None):
+        log = Log()
+        schedule.Schedule(self.folder, self.folder, gpus, log, budget).run(chosen)
+        return log
+
+    def job(self, name, text="pass", expect=1.0, limit=60.0, **named):
+        return jobs.Job(name, "tests", python(text), expect, limit, **named)
+
+    # Two jobs that each wait until the other is there.
+    def meeting(self, name, other):
+        return (f"import os, time\nopen('{self.folder}/{name}', 'w')\n"
+                f"end = time.monotonic() + 30\n"
+                f"while not os.path.exists('{self.folder}/{other}'):\n"
+                f"    assert time.monotonic() < end\n    time.sleep(0.01)\n")
+
+    def test_a_failing_job_stops_no_other(self):
+        log = self.run_jobs(self.job("bad", "raise SystemExit(3)"), self.job("good"),
+                            jobs.Job("missing", "tests", ("/nonexistent/program",), 1, 1), self.job("last"))
+        self.assertEqual(log.codes, {"bad": 3, "good": 0, "missing": 127, "last": 0})
+
+    def test_pairs_run_beside_each_other_on_gpus_of_their_own(self):
+        show = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        log = self.run_jobs(self.job("a", show + self.meeting("a", "b"), gpus=2),
+                            self.job("b", show + self.meeting("b", "a"), gpus=2))
+        self.assertEqual(log.codes, {"a": 0, "b": 0})
+        self.assertEqual([log.visible["a"], log.visible["b"]], ["g0,g1", "g2,g3"])
+
+    def test_who_measures_is_alone(self):
+        log = self.run_jobs(self.job("a", gpus=1), self.job("alone", "import time; time.sleep(0.3)", gpus=1, alone=True),
+                            self.job("b", gpus=1))
+        self.assertFalse(log.beside("a", "alone") or log.beside("alone", "b"))
+        self.assertEqual(set(log.codes.values()), {0})
+
+    def test_a_wide_job_is_not_starved_and_short_ones_fill_its_wait(self):
+        sleep = "import time; time.sleep(1)"
+        log = self.run_jobs(self.job("pair", self.meeting("pair", "short"), gpus=2, expect=60), self.job("wide", gpus=4),
+                            self.job("long", sleep, gpus=2, expect=1000), self.job("short", self.meeting("short", "pair"), gpus=2))
+        self.assertEqual(set(log.codes.values()), {0}, log.visible)
+        self.assertLess(log.times["wide"][0], log.times["long"][0])
+
+    def test_what_runs_over_its_limit_ends_and_leaves_nothing(self):
+        # It has a child in another session, as a server in the background is, and ignores SIGTERM.
+        text = ("import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+                "print(child.pid, flush=True)\ntime.sleep(600)\n")
+        kept, schedule.GRACE_S = schedule.GRACE_S, 0.5
+        self.addCleanup(setattr, schedule, "GRACE_S", kept)
+        log = self.run_jobs(self.job("stuck", text, limit=2), self.job("next"))
+        self.assertEqual(log.codes, {"stuck": "time", "next": 0})
+        self.assertEqual(log.left["stuck"], 1)
+        with self.assertRaises(ProcessLookupError):
+            self.wait_gone(int(log.visible["stuck"]))
+
+    def wait_gone(self, pid):
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            os.kill(pid, 0)
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rsplit(")", 1)[1].split()[0] == "Z":  # nobody has reaped it: it has ended
+                    raise ProcessLookupError(pid)
+            time.sleep(0.05)
+
+    def test_what_cannot_run_is_said(self):
+        log = self.run_jobs(self.job("wide", gpus=8), self.job("tool", needs="/nonexistent/tool"),
+                            self.job("late", expect=100), self.job("now"), budget=40)
+        self.assertEqual(log.out, {"wide": ("needs 8 GPUs", False), "tool": ("no /nonexistent/tool", False),
+                                   "late": ("no time left", True)})
+        self.assertEqual(log.codes, {"now": 0})
+
+
+class VerdictTest(unittest.TestCase):
+    def read(self, kind, text, code=1, timed_out=False, summary=None):
+        with tempfile.TemporaryDirectory() as folder:
+            log, path = os.path.join(folder, "log"), os.path.join(folder, "summary")
+            with open(log, "w") as file:
+                file.write(text)
+            if summary is not None:
+                with open(path, "w") as file:
+                    json.dump(summary, file)
+            found = verdict.read(kind, log, code, timed_out, path)
+        return (found.passed, found.failed, found.skipped, found.failures)
+
+    def test_gtest(self):
+        lines = ("[ RUN      ] A.b\n[       OK ] A.b (1 ms)\n[ RUN      ] A.c\n[  SKIPPED ] A.c (0 ms)\n[ RUN      ] A/B.d/0\n"
+                 "[  FAILED  ] A/B.d/0, where GetParam() = 3 (12 ms)\n[  FAILED  ] 1 test, listed below:\n")
+        self.assertEqual(self.read("gtest", lines), (1, 1, 1, ["A/B.d/0, where GetParam() = 3"]))
+        self.assertEqual(self.read("gtest", lines + "[ RUN      ] A.e\n", 139)[1:],
+                         (2, 1, ["A/B.d/0, where GetParam() = 3", "A.e (did not end)"]))
+
+    def test_unittest(self):
+        ran = ("test_a (m.C.test_a) ... ok\ntest_b (m.C.test_b)\nWhat it does. ... noise\nFAIL\n"
+               "test_c (m.C.test_c) ... skipped 'no'\n\n===\nFAIL: test_b (m.C.test_b)\n---\nRan 3 tests in 1.0s\n\n"
+               "FAILED (failures=1, skipped=1)\n")
+        self.assertEqual(self.read("unittest", ran), (1, 1, 1, ["m.C.test_b"]))
+        cut = "test_a (m.C.test_a) ... ok\ntest_b (m.C.test_b) ... --- m.C.test_b\nFAIL\ntest_c (m.C.test_c) ... "
+        self.assertEqual(self.read("unittest", "test_a (m.C.test_a) ... ok\ntest_c (m.C.test_c) ... ", 124, True),
+                         (1, 1, 0, ["m.C.test_c (did not end)"]))
+        self.assertEqual(self.read("unittest", cut.replace("... --- ", "...\n--- "), 124, True)[3],
+                         ["m.C.test_b", "m.C.test_c (did not end)"])
+
+    def test_conformance(self):
+        summary = {"run": 10, "refused": 2, "wrong": 1, "failures": [
+            {"world": 2, "case": "all_reduce/sm", "code": "INTERNAL", "first_wrong": "slot 1: [0]"}]}
+        self.assertEqual(self.read("conformance", "", summary=summary),
+                         (7, 1, 2, ["W2 all_reduce/sm: INTERNAL, slot 1: [0]"]))
+        self.assertEqual(self.read("conformance", "ok 1 - x\nnot ok 2 - y\nBail out! W2: gone\n", 137, True),
+                         (1, 2, 0, ["y", "W2: gone"]))
+
+    def test_a_bad_end_is_a_failure_whatever_the_log_says(self):
+        self.assertEqual(self.read("plain", "x\nno device\n", 2), (0, 1, 0, ["exit 2: no device"]))
+        self.assertEqual(self.read("gtest", "[ RUN      ] A.b\n[       OK ] A.b (1 ms)\n", 1)[1], 1)
+        self.assertEqual(self.read("plain", "", -9, True), (0, 1, 0, ["ended by its limit"]))
+        self.assertEqual(self.read("plain", "", 0), (1, 0, 0, []))
+
+
+class PlanTest(unittest.TestCase):
+    """That what the jobs name is there, and that the default order fits what it is for."""
+
+    def plan(self, count, backend="cuda", **named):
+        return jobs.all_jobs(REPOSITORY, "/results", backend, count, tool="/tool", **named)
+
+    def test_every_program_is_in_a_bundle(self):
+        with open(os.path.join(HERE, "../../bundle.sh")) as file:
+            bundled = file.read().split("programs=(")[1].split(")")[0].split()
+        named = {os.path.relpath(word, os.path.join(REPOSITORY, "bin")) for job in self.plan(4) for word in job.command
+                 if word.startswith(os.path.join(REPOSITORY, "bin/")) and " " not in word}
+        self.assertIn("tandem-conformance", named)
+        self.assertLessEqual(named, set(bundled))
+
+    def test_every_gpu_test_of_the_tree_is_known(self):
+        with open(os.path.join(REPOSITORY, "tests/gpu/CMakeLists.txt")) as file:
+            tests = {line.split("(")[1].split()[0] for line in file if line.startswith("tandem_gpu_test(")}
+        self.assertGreaterEqual(tests, set(jobs.GPU_TESTS))
+
+    def test_every_suite_runs_once_wherever_it_can(self):
+        suites = {name[:-3] for name in os.listdir(os.path.join(REPOSITORY, "tests/integration")) if name.startswith("test_")}
+        for count, backend in ((4, "cuda"), (2, "cuda"), (4, "host")):
+            names = [job.name for job in self.plan(count, backend) if job.part == "integration"]
+            self.assertEqual(sorted(names), sorted(suites))
+        names = [job.name for job in self.plan(4)]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertEqual({job.part for job in self.plan(4)} | {"tests"}, set(jobs.PARTS))
+        self.assertLessEqual(set(jobs.FIRST_SUITES) | set(jobs.SUITES) | set(jobs.UNDER_MPS), suites)
+
+    def test_what_tells_most_fits_25_minutes_on_four_gpus(self):
+        tests = [jobs.Job(name, "tests", ("x",), seconds, 2 * seconds, gpus=gpus)
+                 for name, (gpus, seconds) in jobs.GPU_TESTS.items()]  # a bundle has them, the tree does not
+        plan = self.plan(4)
+        wide = next(index for index, job in enumerate(plan) if job.gpus > 2)
+        plan = [job for job in tests if job.gpus <= 2] + plan[:wide] + [job for job in tests if job.gpus > 2] + plan[wide:]
+        begins, _ = schedule.estimate(plan, 4)
+        ends = {job.name: begins[job.name] + job.expect for job in plan}
+        for job in plan:
+            if job.part in ("tests", "conformance", "recovery", "handover", "native") or job.name in jobs.FIRST_SUITES:
+                self.assertLess(ends[job.name], 25 * 60, job.name)
+        self.assertLess(ends["peers_w4"], 25 * 60)
+        self.assertLess(ends["conformance_w2"], 5 * 60)
+
+    def test_faults_are_tested_without_mps_and_a_job_outlives_what_is_expected(self):
+        for job in self.plan(4):
+            self.assertGreater(job.limit, job.expect, job.name)
+            self.assertFalse(job.mps and "fault" in job.name, job.name)
+        self.assertFalse(any(job.gpus > 2 for job in self.plan(2) if job.part == "integration"))
+
+    def test_a_call_goes_on_where_the_last_one_ended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, main.RESULTS), "w") as file:
+                for row in ({"job": "a", "cut": False, "code": 1}, {"job": "b", "cut": True, "code": -15},
+                            {"job": "a", "cut": False, "code": 0}):
+                    file.write(json.dumps(row) + "\n")
+            self.assertEqual({name: row["code"] for name, row in main.rows_of(folder).items()}, {"a": 0})
+        self.assertEqual(main.rows_of("/nonexistent"), {})
+
+    def test_arguments(self):
+        options = main.parse(["tests", "peers", "-o", "r", "-s", "560", "--", "--groups", "fp8"])
+        self.assertEqual((options.parts, options.results, options.seconds, options.more),
+                         (["tests", "peers"], "r", 560, ("--groups", "fp8")))
+        done = subprocess.run([sys.executable, "-B", os.path.join(HERE, "../main.py"), "nonsense", "--backend", "host"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no such part: nonsense", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
