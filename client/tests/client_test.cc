@@ -6,71 +6,23 @@
 
 #include <thread>
 
-#include "client/lib/handles.h"
-#include "client/tests/fake_control.h"
+#include "client/tests/fake_daemon_test.h"
 #include "tandem/host_stream.h"
 
 namespace tandem::client {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr Milliseconds kLong(20000);
-
-class ClientTest : public ::testing::Test {
+class ClientTest : public FakeDaemonTest {
  protected:
   void SetUp() override {
-    daemon_ = std::make_shared<FakeDaemon>();
-    daemon_->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    client_ = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}).value();
-    JoinOptions join;
-    join.job_key = "0123456789abcdef";
-    join.name = "tp";
-    join.world_size = 2;
-    group_ = client_->JoinGroup(join).value();
-    plan_ = group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+    Connect("host");
     stream_ = HostStream::Create().value();
   }
-
   void TearDown() override {
-    // A failed test must not leave a stream waiting on words that nobody writes.
-    if (daemon_->callbacks.on_lost) daemon_->callbacks.on_lost(Unavailable("the test ends"));
+    Lose();
     (void)stream_->Synchronize(kLong);
   }
 
-  // The engine's end of channel `index`, once it is open.
-  ChannelConsumer* Engine(size_t index = 0) {
-    auto deadline = Clock::now() + kLong;
-    while (daemon_->Engine(index) == nullptr && Clock::now() < deadline) std::this_thread::yield();
-    return daemon_->Engine(index);
-  }
-  // Takes the next entry and waits until the stream has reached it.
-  LaunchEntry Arrive(ChannelConsumer* engine) {
-    LaunchEntry entry;
-    auto deadline = Clock::now() + kLong;
-    while (!engine->Poll(&entry)) {
-      if (Clock::now() > deadline) ADD_FAILURE() << "no entry came";
-      if (Clock::now() > deadline) return entry;
-      std::this_thread::yield();
-    }
-    while (entry.kind == EntryKind::kLaunch && engine->Request() < entry.sequence && Clock::now() < deadline) {
-      std::this_thread::yield();
-    }
-    return entry;
-  }
-  void Finish(ChannelConsumer* engine, const LaunchEntry& entry, Code code = Code::kOk, const char* text = "",
-              uint64_t generation = 1) {
-    if (code == Code::kOk) {
-      engine->PublishOk(entry.sequence, generation);
-    } else {
-      engine->PublishStatus(entry.sequence, code, text, generation, 1);
-    }
-    engine->Complete(entry.sequence);
-  }
-
-  std::shared_ptr<FakeDaemon> daemon_;
-  std::shared_ptr<Client> client_;
-  std::shared_ptr<Group> group_;
-  std::shared_ptr<Plan> plan_;
   std::unique_ptr<HostStream> stream_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "daemon/planner/planner.h"
+
 namespace tandem::conformance {
 namespace {
 
@@ -67,23 +69,6 @@ Shape TransposedStrides(const Shape& shape) {
   return strides;
 }
 
-std::vector<Algorithm> AlgorithmsOf(Op op) {
-  using enum Algorithm;
-  switch (op) {
-    case Op::kAllReduce: return {kOneShot, kTwoShot, kHybridCubeMesh, kLowLatency, kNccl};
-    case Op::kAllGather:
-    case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
-    case Op::kAllGatherMatmul:
-    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kUnfused};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kUnfused};
-    case Op::kBroadcast:
-    case Op::kReduce:
-    case Op::kAllToAll: return {kSm, kNccl};
-    case Op::kBarrier: return {kDirect, kNccl};
-    default: return {kDirect};
-  }
-}
-
 void Matrix::Add(const OpRequest& request, const Extras& extras) {
   AddRanks(std::vector<OpRequest>(static_cast<size_t>(world_), request), extras);
 }
@@ -107,7 +92,7 @@ void Matrix::AddRanks(std::vector<OpRequest> requests, const Extras& extras) {
 }
 
 void Matrix::AddEvery(OpRequest request, const Extras& extras) {
-  for (Algorithm algorithm : AlgorithmsOf(request.op)) {
+  for (Algorithm algorithm : plan::AlgorithmsOf(request.op)) {
     if (request.steps != 0 && algorithm != Algorithm::kRing) continue;
     if (request.lanes != 0 && algorithm != Algorithm::kRing && algorithm != Algorithm::kPipeline) continue;
     request.algorithm = algorithm;

@@ -34,7 +34,7 @@ class Matrix {
   void Add(const OpRequest& request, const Extras& extras);
   // One case of requests that differ by rank.
   void AddRanks(std::vector<OpRequest> requests, const Extras& extras);
-  // One case for each algorithm of the operation.
+  // One case for each algorithm that the planner knows for the operation.
   void AddEvery(OpRequest request, const Extras& extras);
 
   std::vector<Case> Take() { return std::move(cases_); }
@@ -48,8 +48,6 @@ class Matrix {
 Operand MakeOperand(Role role, DType dtype, Shape shape, bool symmetric = false, Shape strides = {});
 // Strides of a tensor whose last two dimensions are stored the other way round.
 Shape TransposedStrides(const Shape& shape);
-// All that the operation could be asked to run by, kAuto aside.
-std::vector<Algorithm> AlgorithmsOf(Op op);
 
 void AddReductions(Matrix* matrix);      // all-reduce, reduce
 void AddExchanges(Matrix* matrix);       // all-gather, reduce-scatter, all-to-all, broadcast

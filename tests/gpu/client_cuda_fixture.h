@@ -5,19 +5,14 @@
 #pragma once
 
 #include <cuda_runtime.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "client/lib/handles.h"
-#include "client/tests/fake_control.h"
+#include "client/tests/fake_daemon_test.h"
 #include "kernels/cuda/cuda_device.h"
 
 namespace tandem::client {
-
-using Clock = std::chrono::steady_clock;
-inline constexpr Milliseconds kLong(20000);
 
 #define ASSERT_CUDA(call) ASSERT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaGetLastError())
 #define ASSERT_OK(call)                                  \
@@ -45,23 +40,13 @@ inline bool Drained(cudaStream_t stream, Milliseconds deadline = kLong) {
   return false;
 }
 
-class ClientCudaTest : public ::testing::Test {
+class ClientCudaTest : public FakeDaemonTest {
  protected:
   void SetUp() override {
     ASSERT_CUDA(cudaSetDevice(0));
     ASSERT_CUDA(cudaFree(nullptr));
     driver_ = cuda::LoadCudaDriver().value();
-    daemon_ = std::make_shared<FakeDaemon>();
-    daemon_->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    daemon_->backend = "cuda";
-    daemon_->gpu_uuid = Client::CudaDeviceUuid(0).value();
-    client_ = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}).value();
-    JoinOptions join;
-    join.job_key = "0123456789abcdef";
-    join.name = "tp";
-    join.world_size = 2;
-    group_ = client_->JoinGroup(join).value();
-    plan_ = group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+    Connect("cuda", Client::CudaDeviceUuid(0).value());
     ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   void TearDown() override {
@@ -71,8 +56,7 @@ class ClientCudaTest : public ::testing::Test {
     if (cudaStreamIsCapturing(stream_, &capturing) == cudaSuccess && capturing != cudaStreamCaptureStatusNone) {
       (void)cudaStreamEndCapture(stream_, &graph);
     }
-    // A failed test must not leave a stream waiting on words that nobody writes.
-    if (daemon_->callbacks.on_lost) daemon_->callbacks.on_lost(Unavailable("the test ends"));
+    Lose();
     EXPECT_TRUE(Drained(stream_));
     plan_.reset();
     group_.reset();
@@ -83,38 +67,8 @@ class ClientCudaTest : public ::testing::Test {
   Status Launch(cudaStream_t stream, std::span<const Binding> bindings = {}) {
     return plan_->Launch(StreamRef::Cuda(stream), bindings);
   }
-  ChannelConsumer* Engine(size_t index = 0) {
-    auto deadline = Clock::now() + kLong;
-    while (daemon_->Engine(index) == nullptr && Clock::now() < deadline) std::this_thread::yield();
-    return daemon_->Engine(index);
-  }
-  LaunchEntry Arrive(ChannelConsumer* engine) {
-    LaunchEntry entry;
-    auto deadline = Clock::now() + kLong;
-    while (!engine->Poll(&entry)) {
-      if (Clock::now() > deadline) {
-        ADD_FAILURE() << "no entry came";
-        return entry;
-      }
-    }
-    while (entry.kind == EntryKind::kLaunch && engine->Request() < entry.sequence) {
-      if (Clock::now() > deadline) {
-        ADD_FAILURE() << "the stream did not arrive";
-        break;
-      }
-    }
-    return entry;
-  }
-  void Finish(ChannelConsumer* engine, const LaunchEntry& entry) {
-    engine->PublishOk(entry.sequence, 1);
-    engine->Complete(entry.sequence);
-  }
 
   cuda::CudaDriver* driver_ = nullptr;
-  std::shared_ptr<FakeDaemon> daemon_;
-  std::shared_ptr<Client> client_;
-  std::shared_ptr<Group> group_;
-  std::shared_ptr<Plan> plan_;
   cudaStream_t stream_ = nullptr;
 };
 

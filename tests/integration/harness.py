@@ -267,12 +267,16 @@ class TandemTest(unittest.TestCase):
             "job_key": job_key or self.job_key,
             **({"gpu": gpus[rank]} if gpus else {}), **arguments})
 
-    def all_reduce_plan(self, clients, count=256, key="ar", group="tp", **request):
+    def prepare_all_reduce(self, clients, count=256, key="ar", group="tp", check=True, **request):
         operand = {"dtype": "f32", "shape": [count]}
+        return everybody(clients, "prepare", group=group, key=key, plan=key, check=check, request={
+            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}], **request})
+
+    def all_reduce_plan(self, clients, count=256, key="ar", group="tp", **request):
+        """The same on memory of its own."""
         everybody(clients, "register", group=group, memory=f"{key}.in", bytes=count * 4)
         everybody(clients, "register", group=group, memory=f"{key}.out", bytes=count * 4)
-        return everybody(clients, "prepare", group=group, key=key, plan=key, request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}], **request})
+        return self.prepare_all_reduce(clients, count, key, group, **request)
 
     def check_all_reduce(self, clients, count=256, key="ar"):
         """One launch on all ranks, and the sums that it must give."""
@@ -285,6 +289,17 @@ class TandemTest(unittest.TestCase):
         for client in clients:
             values = client.call("read", memory=f"{key}.out", count=count)["values"]
             self.assertEqual(values, [world * (world + 1) / 2 + world * (i % 64) for i in range(count)])
+
+    def launch_in_opposite_orders(self, clients, times):
+        """Two ranks launch the plans "a" and "b" of two groups on two streams, each in its own order; all must end."""
+        for _ in range(times):
+            for client, order in zip(clients, ("ab", "ba")):
+                for group in order:
+                    client.send("launch", plan=group, stream=f"s{group}",
+                                bindings=[[f"{group}.in", 0], [f"{group}.out", 0]])
+        for group in "ab":
+            everybody(clients, "sync", stream=f"s{group}")
+            everybody(clients, "wait", plan=group)
 
     def hear_restart(self, client, key="ar", earlier=()):
         """After an engine's restart each rank is told ABORTED by one call: by one of `earlier`, or by its next launch or

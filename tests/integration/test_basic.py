@@ -23,19 +23,14 @@ class Basic(TandemTest):
         for algorithm in ("one_shot", "two_shot", "nccl"):
             self.all_reduce_plan(clients, key=algorithm, algorithm=algorithm)
             self.check_all_reduce(clients, key=algorithm)
-        operand = {"dtype": "f32", "shape": [256]}
-        request = {"op": "all_reduce", "algorithm": "hybrid_cube_mesh",
-                   "operands": [{"role": "input", **operand}, {"role": "output", **operand}]}
-        for reply in everybody(clients, "prepare", key="hcm", request=request, check=False):
+        for reply in self.prepare_all_reduce(clients, key="hcm", check=False, algorithm="hybrid_cube_mesh"):
             self.assertEqual(reply["code"], "FAILED_PRECONDITION")
             self.assertIn("hybrid", reply["message"])
 
     def test_prepare_is_idempotent(self):
         clients = self.group(2)
         first = self.all_reduce_plan(clients)
-        operand = {"dtype": "f32", "shape": [256]}
-        request = {"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]}
-        again = clients[0].call("prepare", key="ar", request=request)
+        again = self.prepare_all_reduce(clients[:1])[0]
         self.assertEqual(again["plan"]["plan_id"], first[0]["plan"]["plan_id"])
 
     def test_launches_by_grpc(self):
@@ -78,20 +73,9 @@ class Basic(TandemTest):
     def test_two_groups_over_the_same_gpus_in_opposite_orders(self):
         clients = self.group(2, name="a")
         self.join(clients, name="b")
-        operand = {"dtype": "f32", "shape": [64]}
-        request = {"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]}
         for group in "ab":
-            for memory in ("in", "out"):
-                everybody(clients, "register", group=group, memory=f"{group}.{memory}", bytes=256)
-            everybody(clients, "prepare", group=group, key=group, plan=group, request=request)
-        for _ in range(20):
-            for client, order in zip(clients, ("ab", "ba")):
-                for group in order:
-                    client.send("launch", plan=group, stream=f"s{group}",
-                                bindings=[[f"{group}.in", 0], [f"{group}.out", 0]])
-        for group in "ab":
-            everybody(clients, "sync", stream=f"s{group}")
-            everybody(clients, "wait", plan=group)
+            self.all_reduce_plan(clients, count=64, key=group, group=group)
+        self.launch_in_opposite_orders(clients, 20)
 
 
 if __name__ == "__main__":

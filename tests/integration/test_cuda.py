@@ -13,11 +13,6 @@ class Cuda(TandemTest):
     gpus = 2
     shares = True
 
-    def prepare(self, clients, key, count, group="tp"):
-        operand = {"dtype": "f32", "shape": [count]}
-        everybody(clients, "prepare", group=group, key=key, plan=key, request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
-
     def reduce(self, clients, key, bindings, count, **arguments):
         """One launch on bindings whose input is filled by rank; returns each rank's first and last sum."""
         everybody(clients, "launch", plan=key, bindings=bindings, **arguments)
@@ -36,7 +31,7 @@ class Cuda(TandemTest):
     def test_memory_of_cuda_malloc(self):
         clients = self.group(2)
         count = 300000
-        self.prepare(clients, "ar", count)
+        self.prepare_all_reduce(clients, count)
         everybody(clients, "cuda_malloc", allocation="small", bytes=1000)  # shares its 2 MiB with the next one
         everybody(clients, "cuda_malloc", allocation="in", bytes=5 * MIB + 4096)
         everybody(clients, "cuda_malloc", allocation="out", bytes=count * 4)
@@ -48,7 +43,7 @@ class Cuda(TandemTest):
 
     def test_small_allocations_beside_each_other(self):
         clients = self.group(2)
-        self.prepare(clients, "ar", 64)
+        self.prepare_all_reduce(clients, 64)
         for index in range(4):
             everybody(clients, "cuda_malloc", allocation=f"a{index}", bytes=256)
             everybody(clients, "cuda_register", allocation=f"a{index}", memory=f"a{index}", bytes=256)
@@ -61,7 +56,7 @@ class Cuda(TandemTest):
     def test_freed_and_allocated_again_at_the_same_address(self):
         clients = self.group(2)
         count = MIB
-        self.prepare(clients, "ar", count)
+        self.prepare_all_reduce(clients, count)
         everybody(clients, "register", memory="out", bytes=count * 4)
         last, same = None, 0
         for turn in range(4):
@@ -88,7 +83,7 @@ class Cuda(TandemTest):
     def test_launches_bound_to_addresses(self):
         clients = self.group(2)
         count = 4096
-        self.prepare(clients, "ar", count)
+        self.prepare_all_reduce(clients, count)
         calls = []
         for rank, client in enumerate(clients):
             source = client.call("cuda_malloc", allocation="in", bytes=count * 8)["address"] + count * 4
@@ -103,31 +98,24 @@ class Cuda(TandemTest):
         for client in clients:
             self.assertEqual(client.call("read", memory="out", count=2)["values"], [3.0, 3.0])
 
-    def opposite_orders(self, connections, launches):
-        env = {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)}
-        clients = [self.daemon.client(f"rank{rank}", env=env) for rank in range(2)]
-        everybody(clients, "connect", runtime_dir=self.daemon.runtime_dir)
+    def ranks_with_queues(self, connections):
+        """Two connected clients with so many hardware queues each."""
+        clients = [self.daemon.client(f"rank{rank}", env={"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
+                   for rank in range(2)]
+        for client in clients:
+            client.connect()
+        return clients
+
+    def test_two_groups_in_opposite_orders(self):
+        clients = self.ranks_with_queues(32)
         for group in "ab":
             self.join(clients, name=group)
             self.all_reduce_plan(clients, key=group, group=group)
             self.check_all_reduce(clients, key=group)
-        for _ in range(launches):
-            for client, order in zip(clients, ("ab", "ba")):
-                for group in order:
-                    client.send("launch", plan=group, stream=f"s{group}",
-                                bindings=[[f"{group}.in", 0], [f"{group}.out", 0]])
-        for group in "ab":
-            everybody(clients, "sync", stream=f"s{group}")
-            everybody(clients, "wait", plan=group)
-        return clients
-
-    def test_two_groups_in_opposite_orders(self):
-        self.opposite_orders(32, 100)
+        self.launch_in_opposite_orders(clients, 100)
 
     def test_one_hardware_queue(self):
-        env = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-        clients = [self.daemon.client(f"rank{rank}", env=env) for rank in range(2)]
-        everybody(clients, "connect", runtime_dir=self.daemon.runtime_dir)
+        clients = self.ranks_with_queues(1)
         self.join(clients)
         for key in ("x", "y"):
             self.all_reduce_plan(clients, key=key)

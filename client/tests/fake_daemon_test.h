@@ -1,0 +1,85 @@
+// File: fake_daemon_test.h
+//
+// The fixture of tests of the library without a daemon: a connected client through a fake control half, a group of two, an
+// empty plan, and the engine's part on the channels' other ends, which the test plays.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "client/lib/handles.h"
+#include "client/tests/fake_control.h"
+
+namespace tandem::client {
+
+using Clock = std::chrono::steady_clock;
+inline constexpr Milliseconds kLong(20000);
+
+class FakeDaemonTest : public ::testing::Test {
+ protected:
+  // `gpu_uuid`: of the one GPU that the fake has; empty: its own default.
+  void Connect(const std::string& backend, const std::string& gpu_uuid = "") {
+    daemon_ = std::make_shared<FakeDaemon>();
+    daemon_->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    daemon_->backend = backend;
+    if (!gpu_uuid.empty()) daemon_->gpu_uuid = gpu_uuid;
+    client_ = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}).value();
+    JoinOptions join;
+    join.job_key = "0123456789abcdef";
+    join.name = "tp";
+    join.world_size = 2;
+    group_ = client_->JoinGroup(join).value();
+    plan_ = group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  }
+  // Frees streams that wait: a failed test must not leave one waiting on words that nobody writes.
+  void Lose() {
+    if (daemon_->callbacks.on_lost) daemon_->callbacks.on_lost(Unavailable("the test ends"));
+  }
+
+  // The engine's end of channel `index`, once it is open.
+  ChannelConsumer* Engine(size_t index = 0) {
+    auto deadline = Clock::now() + kLong;
+    while (daemon_->Engine(index) == nullptr && Clock::now() < deadline) std::this_thread::yield();
+    return daemon_->Engine(index);
+  }
+  // Takes the next entry and waits until the stream has reached it.
+  LaunchEntry Arrive(ChannelConsumer* engine) {
+    LaunchEntry entry;
+    auto deadline = Clock::now() + kLong;
+    while (!engine->Poll(&entry)) {
+      if (Clock::now() > deadline) {
+        ADD_FAILURE() << "no entry came";
+        return entry;
+      }
+      std::this_thread::yield();
+    }
+    while (entry.kind == EntryKind::kLaunch && engine->Request() < entry.sequence) {
+      if (Clock::now() > deadline) {
+        ADD_FAILURE() << "the stream did not arrive";
+        return entry;
+      }
+      std::this_thread::yield();
+    }
+    return entry;
+  }
+  void Finish(ChannelConsumer* engine, const LaunchEntry& entry, Code code = Code::kOk, const char* text = "",
+              uint64_t generation = 1) {
+    if (code == Code::kOk) {
+      engine->PublishOk(entry.sequence, generation);
+    } else {
+      engine->PublishStatus(entry.sequence, code, text, generation, 1);
+    }
+    engine->Complete(entry.sequence);
+  }
+
+  std::shared_ptr<FakeDaemon> daemon_;
+  std::shared_ptr<Client> client_;
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<Plan> plan_;
+};
+
+}  // namespace tandem::client
