@@ -161,8 +161,8 @@ def tune_jobs(bundle, results, world, count, more):
     for ranks in [world] if world else [w for w in (4, 2) if w <= count]:
         yield Job(f"tune_w{ranks}", "tune",
                   ("python3", "-B", os.path.join(bundle, "peers/tune.py"), "--world", str(ranks), "--out",
-                   os.path.join(results, f"tuning-w{ranks}.toml"), "--time-limit", "150", *more), 160, 240, gpus=ranks,
-                  mps=True, alone=True, needs=os.path.join(bundle, "peers/tune.py"))
+                   os.path.join(results, f"tuning-w{ranks}.toml"), *(more or ("--time-limit", "150"))),
+                  160, 590 if more else 240, gpus=ranks, mps=True, alone=True, needs=os.path.join(bundle, "peers/tune.py"))
 
 
 def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
