@@ -10,8 +10,7 @@ namespace tandem::bench {
 namespace {
 
 constexpr int kMostLaunches = 32;
-constexpr int kBarrierWord = 4, kGateWord = 5, kWordsOfSource = 6;
-constexpr size_t kWordStep = 16;  // 128 bytes
+constexpr int kBarrierWord = 32, kGateWord = 33, kWordsOfSource = 34;
 constexpr size_t kPage = size_t{2} << 20;
 
 SharedArea ShareAmong(std::vector<std::unique_ptr<Gpu>>& gpus, size_t bytes) {
@@ -56,7 +55,7 @@ World::World(int size) : size_(size) {
 
 Word* World::word(int viewer, int owner, int from, int index) const {
   return reinterpret_cast<Word*>(words_.at(viewer, owner)) +
-         static_cast<size_t>(from * kWordsOfSource + index) * kWordStep;
+         static_cast<size_t>((from * kWordsOfSource + index) * kWordStep);
 }
 
 SharedArea World::Share(size_t bytes) { return ShareAmong(gpus_, bytes); }

@@ -30,7 +30,8 @@ class World {
   int size() const { return size_; }
   Gpu& gpu(int rank) { return *gpus_[static_cast<size_t>(rank)]; }
   Lane& copy_lane(int rank) { return *copy_lanes_[static_cast<size_t>(rank)]; }
-  // Words that a rank waits for, written by `from`: index below 4. As `viewer` sees them.
+  // Words that a rank waits for, written by `from`: index below 32, 128 bytes apart. As `viewer` sees them.
+  static constexpr int kWordStep = 16;
   Word* word(int viewer, int owner, int from, int index) const;
   Communicator* communicator(int rank) { return communicators_[static_cast<size_t>(rank)].get(); }
   SharedArea Share(size_t bytes);

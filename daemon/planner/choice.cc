@@ -246,7 +246,7 @@ std::vector<Algorithm> AlgorithmsOf(Op op) {
     case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
     case Op::kAllGatherMatmul:
     case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kUnfused};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kUnfused};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kUnfused};
     case Op::kBroadcast:
     case Op::kReduce:
     case Op::kAllToAll: return {kSm, kNccl};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "daemon/planner/low_latency.h"
+#include "daemon/planner/native_checks.h"
 
 namespace tandem::plan {
 namespace {
@@ -134,8 +135,13 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
       return whole + CollectiveUs(problem, machine, Algorithm::kNccl) + machine.launch_us + extra(0);
     case Algorithm::kNative: {
       // All is hidden but the first transfer's rest, or the last one; the sum is part of the epilogue.
-      const double wire = copies + TransferUs(sent, machine.link_gbps);
-      return piece + std::max((world - 1) * piece, wire) - (world - 1) * kMatmulStartUs;
+      double wire = copies + TransferUs(sent, machine.link_gbps), last = 0;
+      if (problem.request->op == Op::kMatmulAllReduce) {
+        const int tiles = NativeTilesPerOwner(problem.rows, problem.world_size);
+        wire = 2 * tiles * copies + TransferUs(2 * sent, machine.link_gbps);
+        last = TransferUs(sent / tiles, machine.link_gbps);  // nothing is computed beside the last sums
+      }
+      return piece + std::max((world - 1) * piece, wire) - (world - 1) * kMatmulStartUs + last;
     }
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);

@@ -24,11 +24,13 @@ Status BuildNccl(const Problem& problem, Plan* plan);
 Status BuildSignalExchange(const Problem& problem, Plan* plan);
 Status BuildSendReceive(const Problem& problem, Plan* plan);
 Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan);
-// kUnfused, kPipeline, kRing.
+// kUnfused, kPipeline, kRing, kNative.
 Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Plan* plan);
 Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Plan* plan);
-// kUnfused, kTiledTwoShot.
+// kUnfused, kTiledTwoShot, kNative.
 Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan);
+// kNative; the plan's numbers are set by the former.
+Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan);
 
 // Workspace for one packed piece from each peer: the slot of `source` in the memory of `receiver`. One slot a
 // peer, none for the receiver itself.

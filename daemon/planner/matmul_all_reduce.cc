@@ -202,6 +202,7 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Plan* p
     Unfused(problem, &builder);
     return builder.Finish(plan);
   }
+  if (algorithm == Algorithm::kNative) return BuildNativeMatmulAllReduce(problem, plan);
   Builder builder(world, problem.request->lanes > 0 ? problem.request->lanes : 3);
   TiledTwoShot tiles(problem, &builder);
   if (builder.InBulk()) builder.Enter();

@@ -1,6 +1,7 @@
 #include "daemon/planner/native_checks.h"
 
 #include "daemon/planner/text.h"
+#include "daemon/planner/views.h"
 
 namespace tandem::plan {
 namespace {
@@ -39,6 +40,13 @@ std::string WhyNoRows(const char* name, const View& view) {
   return {};
 }
 
+// Why factors or a bias cannot be read one after another.
+std::string WhyNoRow(const Problem& problem, const char* name, int slot) {
+  if (slot < 0) return {};
+  const View view = problem.Slot(0, slot);
+  return Elements(view) == 1 || IsContiguous(view) ? std::string() : Text(name, " are not contiguous");
+}
+
 std::string WhyNotB(const View& b, bool float8) {
   const bool columns = b.stride[0] == 1, rows = b.stride[1] == 1;
   if (!columns && !rows) return "neither B's rows nor its columns are contiguous";
@@ -50,6 +58,24 @@ std::string WhyNotB(const View& b, bool float8) {
 }
 
 }  // namespace
+
+int NativeTilesPerOwner(int64_t rows, int world_size) {
+  constexpr int kMostTiles = 4;
+  constexpr int64_t kKernelRows = 128, kLeastRows = 512;
+  if (rows % world_size != 0) return 0;
+  const int64_t own = rows / world_size;
+  for (int tiles = kMostTiles; tiles > 1; --tiles) {
+    if (own % (tiles * kKernelRows) == 0 && own / tiles >= kLeastRows) return tiles;
+  }
+  return 1;
+}
+
+View FoldedRows(const View& view) {
+  View folded = view;
+  folded.extent = {view.extent.back() == 0 ? 0 : Elements(view) / view.extent.back(), view.extent.back()};
+  folded.stride = {Pitch(view), view.stride.back()};
+  return folded;
+}
 
 std::string WhyNotNative(const Problem& problem) {
   const OpRequest& request = *problem.request;
@@ -64,6 +90,11 @@ std::string WhyNotNative(const Problem& problem) {
   if (float8 && !request.fast_accumulation) return "its float8 kernel accumulates fast only";
   if (problem.k * ElementBytes(a) % kTmaBytes != 0) return Text("K is no multiple of ", kTmaBytes, " bytes");
   if (std::string why = WhyNoRows("A", a); !why.empty()) return why;
+  if (std::string why = WhyNoRow(problem, "A's scales", problem.slots.scale_a); !why.empty()) return why;
+  const bool reduces = request.op != Op::kAllGatherMatmul;
+  if (request.op == Op::kMatmulAllReduce && NativeTilesPerOwner(problem.rows, problem.world_size) == 0) {
+    return Text("its ", problem.rows, " rows are no multiple of the ", problem.world_size, " ranks");
+  }
   for (size_t i = 0; i < problem.slots.b.size(); ++i) {
     const View b = problem.Slot(0, problem.slots.b[i]), c = problem.Slot(0, problem.slots.c[i]);
     if (b.dtype != a.dtype) return "A and B have different types";
@@ -72,7 +103,13 @@ std::string WhyNotNative(const Problem& problem) {
     }
     if (std::string why = WhyNotB(b, float8); !why.empty()) return why;
     if (std::string why = WhyNoRows("C", c); !why.empty()) return why;
-    if (request.op == Op::kMatmulReduceScatter) {
+    if (!problem.slots.scale_b.empty()) {
+      if (std::string why = WhyNoRow(problem, "B's scales", problem.slots.scale_b[i]); !why.empty()) return why;
+    }
+    if (!problem.slots.bias.empty()) {
+      if (std::string why = WhyNoRow(problem, "the bias's elements", problem.slots.bias[i]); !why.empty()) return why;
+    }
+    if (reduces) {
       if (problem.wire != c.dtype) return "partial sums travel in another type than C's";
       if (problem.mean != 1.0f) return "it does not average";
       if (c.extent.back() * ElementBytes(c) % kTmaBytes != 0)

@@ -13,4 +13,11 @@ namespace tandem::plan {
 // Empty when the native algorithm can run the request, else why not. `problem`'s operation is one that has it.
 std::string WhyNotNative(const Problem& problem);
 
+// The tiles of rows that each rank owns of an all-reduced product of `rows` rows: as many, up to four, as leave each at
+// least 512 rows and whole tiles of the kernel; one where that cannot be. 0: the ranks' parts are not equal.
+int NativeTilesPerOwner(int64_t rows, int world_size);
+
+// `view` with all dimensions but the last as one; they must lie at one pitch, as WhyNotNative makes sure.
+View FoldedRows(const View& view);
+
 }  // namespace tandem::plan

@@ -7,7 +7,7 @@ import unittest
 from harness import CUDA, TandemTest, everybody, host_only, wait_until
 from test_operations import Slot, OperationsTest, add, matmul, ramp
 
-OPS = ("all_gather_matmul", "matmul_reduce_scatter")
+OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
 EMULATED = () if CUDA else ("--debug-emulated-native",)
 
 
@@ -64,6 +64,10 @@ class Native(OperationsTest):
                 Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
                 Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n:(rank + 1) * m * n])],
                 f"s{world}", group=f"w{world}", algorithm="native")
+            self.run_op(clients, "matmul_all_reduce", [
+                Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+                Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: total)],
+                f"r{world}", group=f"w{world}", algorithm="native")
             everybody(clients, "leave", group=f"w{world}")
             everybody(clients, "detach")
 

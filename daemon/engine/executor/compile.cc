@@ -250,8 +250,8 @@ class ProgramCompiler {
     return step.algorithm == Algorithm::kLowLatency ? SetPackets(step, &operation) : SetPhases(step, &operation);
   }
 
-  // The expansion of a fused matmul: for each part its waits, its product, and then either its signal, or waits and the
-  // sum with other ranks' products.
+  // The expansion of a fused matmul: for each part its waits, its product, perhaps waits and the sum with other ranks'
+  // products, perhaps a signal.
   Status SetParts(const plan::CollectiveStep& step, Operation* operation) {
     auto malformed = [](size_t i) { return InvalidArgument("step " + std::to_string(i) + " has no place in a fused matmul"); };
     std::vector<FusedPart>& parts = operation->collective->parts;
@@ -261,22 +261,25 @@ class ProgramCompiler {
     size_t next = 0;
     std::vector<const plan::WaitStep*> waits;
     const plan::MatmulStep* product = nullptr;
+    bool signals = false;  // the last part may still have a signal
     for (size_t i = 0; i < step.expansion.size(); ++i) {
       const auto& work = step.expansion[i].work;
       if (const auto* wait = std::get_if<plan::WaitStep>(&work)) {
         waits.push_back(wait);
       } else if (const auto* matmul = std::get_if<plan::MatmulStep>(&work)) {
         product = matmul;
+        signals = true;
         FusedPart& part = parts[next++];
         TANDEM_RETURN_IF_ERROR(SetWaits(waits, &part.waits, operation));
         waits.clear();
         if (matmul->has_chunk_signals) return malformed(i);
         TANDEM_RETURN_IF_ERROR(SetMatmul(*matmul, &part.matmul, operation));
       } else if (const auto* signal = std::get_if<plan::SignalStep>(&work)) {
-        if (product == nullptr || !waits.empty() || signal->to_rank != program_.rank) return malformed(i);
+        if (!signals || !waits.empty() || signal->to_rank != program_.rank) return malformed(i);
         TANDEM_RETURN_IF_ERROR(CheckSignal(signal->to_rank, signal->index));
         operation->words.push_back({signal->to_rank, OwnWord(signal->index), &parts[next - 1].done});
         product = nullptr;
+        signals = false;
       } else if (const auto* reduce = std::get_if<plan::ReduceStep>(&work)) {
         if (product == nullptr) return malformed(i);
         FusedPart& part = parts[next - 1];

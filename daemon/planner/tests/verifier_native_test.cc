@@ -52,6 +52,14 @@ class Native : public testing::TestWithParam<int> {
     return r;
   }
 
+  OpRequest AllReduce(DType dtype, int64_t rows, int64_t k, int64_t n, bool symmetric) const {
+    OpRequest r;
+    r.op = Op::kMatmulAllReduce;
+    r.operands = {Make(Role::kA, dtype, {rows * GetParam(), k}), Make(Role::kB, dtype, {k, n}),
+                  Make(Role::kC, dtype, {rows * GetParam(), n}, symmetric)};
+    return r;
+  }
+
   GroupContext group_;
   std::string error_;
 };
@@ -103,6 +111,42 @@ TEST_P(Native, Scatters) {
   EXPECT_NE(error_.find("DEADLOCK"), std::string::npos) << error_;
 }
 
+// Own tiles come one group after the peers' parts of them, on two queues or more.
+TEST_P(Native, AllReduces) {
+  for (bool symmetric : {false, true}) {
+    for (int64_t rows : {3, 1024, 2048}) {
+      if (rows * GetParam() > 4096) continue;
+      OpRequest r = AllReduce(DType::kBf16, rows, 8, 8, symmetric);
+      r.operands.push_back(Make(Role::kBias, DType::kF32, {8}));
+      r.operands.push_back(Make(Role::kResultScale, DType::kF32, {1}));
+      Plan plan = Check(r, {0, 2}, &error_);
+      ASSERT_EQ(error_, "") << rows << " " << symmetric;
+      EXPECT_EQ(plan.steps, GetParam() * (rows == 3 ? 1 : rows / 512)) << rows;
+      EXPECT_TRUE(plan.deterministic);
+      EXPECT_EQ(plan.roundings, 2);
+      Check(r, {1}, &error_);
+      EXPECT_NE(error_.find("DEADLOCK"), std::string::npos) << error_;
+    }
+  }
+}
+
+// Leading dimensions are rows like others; fp8 with a scale for each row; all in the bulk area.
+TEST_P(Native, AllReducesFoldedRows) {
+  OpRequest r;
+  r.op = Op::kMatmulAllReduce;
+  r.fast_accumulation = true;
+  const int64_t world = GetParam();
+  r.operands = {Make(Role::kA, DType::kF8E4M3, {2, world, 16}), Make(Role::kB, DType::kF8E4M3, {16, 8}, false, {1, 16}),
+                Make(Role::kC, DType::kBf16, {2, world, 8}), Make(Role::kScaleA, DType::kF32, {2, world, 1}),
+                Make(Role::kScaleB, DType::kF32, {1, 8})};
+  Check(r, {0, 2}, &error_);
+  EXPECT_EQ(error_, "");
+  OpRequest padded = AllReduce(DType::kBf16, 2, 8, 8, false);
+  padded.operands[2].spec.strides = {24, 1};
+  Check(padded, {0, 2}, &error_);
+  EXPECT_EQ(error_, "");
+}
+
 TEST_P(Native, RefusesWithItsReason) {
   struct Refusal {
     OpRequest request;
@@ -116,6 +160,18 @@ TEST_P(Native, RefusesWithItsReason) {
   along_k.operands[2].spec = {DType::kBf16, {4, 8}, {8, 1}};
   OpRequest exact = Scatter(DType::kBf16, 4, 16, 8);
   exact.wire = WireType::kF32;
+  OpRequest uneven = AllReduce(DType::kBf16, 4, 16, 8, false);
+  for (int slot : {0, 2}) {
+    --uneven.operands[slot].spec.shape[0];
+    uneven.operands[slot].spec.strides = {};
+  }
+  OpRequest exact_sum = AllReduce(DType::kBf16, 4, 16, 8, false);
+  exact_sum.wire = WireType::kF32;
+  OpRequest scales = Gather(DType::kF8E4M3, 4, 16, 8);
+  scales.operands[1].spec.strides = {1, 16};
+  scales.operands.push_back(Make(Role::kScaleA, DType::kF32, {4, 1}, false, {2, 1}));
+  scales.operands.push_back(Make(Role::kScaleB, DType::kF32, {1}));
+  scales.fast_accumulation = true;
   OpRequest b_pitch = Gather(DType::kBf16, 4, 16, 9);
   b_pitch.operands[2].spec.strides = {16, 1};
   for (const Refusal& refusal :
@@ -125,6 +181,8 @@ TEST_P(Native, RefusesWithItsReason) {
         Refusal{Gather(DType::kF8E4M3, 4, 16, 8), "float8 needs contiguous columns of B"},
         Refusal{strided, "A's rows are not contiguous"}, Refusal{along_k, "the dimension must be the first"},
         Refusal{exact, "partial sums travel in another type"},
+        Refusal{exact_sum, "partial sums travel in another type"}, Refusal{uneven, "rows are no multiple of the"},
+        Refusal{scales, "A's scales are not contiguous"},
         Refusal{b_pitch, "B's pitch is no multiple of 16 bytes"}}) {
     Check(refusal.request, {0}, &error_);
     EXPECT_NE(error_.find(refusal.reason), std::string::npos) << refusal.reason << ": " << error_;

@@ -139,7 +139,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     if constexpr (T::kSums) {
       if (piece.first_slot >= 0) {
         for (int source = 0; source < params.sources; ++source) {
-          waiter.Wait(params.arrived[source]);
+          waiter.Wait(params.arrived[source] + piece.arrived_offset);
         }
         ptx::ProxyFence();
         for (int sub = 0; sub < T::kSubTiles; ++sub) {

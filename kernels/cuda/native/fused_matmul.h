@@ -30,7 +30,8 @@ struct MatmulPiece {
   // First slice of `slots` with the other ranks' sums; -1: none are added.
   int16_t first_slot;
   int16_t finish;  // 1: bias and result scale are applied (after the sum)
-  int16_t unused[2];
+  int16_t arrived_offset;  // from the words `arrived` to those of this piece's sums
+  int16_t unused;
   const float*
       row_scale;  // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
 };
@@ -46,7 +47,7 @@ struct FusedMatmulParams {
   CUtensorMap a[2], b, out[2], slots;
   MatmulPiece piece[kMostPieces];
   MatmulBand band[kMostBands];
-  const uint64_t* arrived[kMostRanks];  // of each source: its sums are there once >= epoch
+  const uint64_t* arrived[kMostRanks];  // of each source: its sums are there once >= epoch; see arrived_offset
   int16_t slot_of[kMostRanks];          // of each source: its slice of `slots`, from the piece's first
   int32_t bands;
   int32_t units;            // clusters' tiles in all

@@ -88,6 +88,9 @@ struct Slices {
 
 const DeviceView& OutputOf(const FusedPart& part) { return part.sums ? part.sum.dst : part.matmul.c; }
 
+// C's map: 0 for what stays in place, sums and products that nobody asks for; 1 for partial sums on their way.
+int OutMapOf(const FusedPart& part) { return part.sums || part.done == nullptr ? 0 : 1; }
+
 bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
   return a.b.data == b.b.data && a.b.extent == b.b.extent && a.b.stride == b.b.stride && a.alpha == b.alpha &&
          a.has_scale_a == b.has_scale_a && a.has_scale_b == b.has_scale_b && a.has_bias == b.has_bias &&
@@ -114,6 +117,12 @@ bool TakesPart(const FusedPart& part, const FusedPart& first) {
     }
   }
   return part.sum.sources.size() <= kMostRanks;
+}
+
+// Parts that are summed share the order of their sources, bias and scale.
+bool SameSum(const FusedPart& part, const FusedPart& first) {
+  return part.own == first.own && part.sum.sources.size() == first.sum.sources.size() &&
+         part.sum.has_bias == first.sum.has_bias && part.sum.has_result_scale == first.sum.has_result_scale;
 }
 
 // What the bias of a product or of its sum is.
@@ -148,21 +157,58 @@ bool TakesFused(const CollectiveArgs& args) {
   probe.type = matmul.a.dtype;
   probe.out_type = matmul.c.dtype;
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
-  bool sums = false;
+  const FusedPart* sums = nullptr;
   for (const FusedPart& part : args.parts) {
     if (!TakesPart(part, first)) return false;
-    if (sums && part.sums) return false;  // one part is summed
-    sums = sums || part.sums;
+    if (part.sums && sums == nullptr) sums = &part;
+    if (part.sums && !SameSum(part, *sums)) return false;
     if (!TakesBias(part.matmul.has_bias, part.matmul.bias, matmul.c.dtype)) return false;
     if (part.sums && !TakesBias(part.sum.has_bias, part.sum.bias, matmul.c.dtype)) return false;
   }
-  if (sums) {
+  if (sums != nullptr) {
     MatmulPiece piece = {};
     probe.pieces.push_back(piece);
   }
   probe.tiling = DefaultTiling();
   return FindFusedVariant(probe).ok();
 }
+
+namespace {
+
+// Where the sums of `part` lie and which words tell that they are there. The first summed part sets both for all; another
+// one's must lie at one distance from them.
+Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, FusedMatmul* fused) {
+  if (part.sum_waits.size() + 1 != part.sum.sources.size()) {
+    return Unimplemented("a sum that waits for other words than its sources'");
+  }
+  const bool first = fused->slot_of.empty();
+  fused->position = part.own;
+  size_t source = 0;
+  for (size_t s = 0; s < part.sum.sources.size(); ++s) {
+    if (static_cast<int>(s) == part.own) continue;
+    const auto* word = reinterpret_cast<const uint64_t*>(part.sum_waits[source]);
+    const int16_t slot = slots.IndexOf(part.sum.sources[s].data);
+    if (first) {
+      fused->arrived.push_back(word);
+      fused->slot_of.push_back(slot);
+    }
+    // Words lie in one array of a rank's, a writer's side by side.
+    const auto words = static_cast<int16_t>(word - fused->arrived[source]);
+    const auto distance = static_cast<int16_t>(slot - fused->slot_of[source]);
+    if (source == 0) {
+      piece->arrived_offset = words;
+      piece->first_slot = distance;
+    }
+    if (fused->arrived[source] + piece->arrived_offset != word || piece->first_slot != distance) {
+      return Unimplemented("sums whose words or slots do not lie at equal distances");
+    }
+    ++source;
+  }
+  if (piece->first_slot < 0) return Unimplemented("sums whose slots lie before the first one's");
+  return Status::Ok();
+}
+
+}  // namespace
 
 Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   if (!TakesFused(args)) return Unimplemented("no native kernel for these parts");
@@ -182,12 +228,11 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     return Unimplemented("B is not aligned to 16 bytes");
   fused.tiling = DefaultTiling();
 
-  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: map 0 for what stays, map 1 for
-  // what is announced.
+  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: see OutMapOf.
   Slices a[2], out[2], slots;
   for (const FusedPart& part : args.parts) {
     a[part.waits.empty() ? 0 : 1].addresses.push_back(part.matmul.a.data);
-    out[part.done == nullptr ? 0 : 1].addresses.push_back(OutputOf(part).data);
+    out[OutMapOf(part)].addresses.push_back(OutputOf(part).data);
     for (size_t s = 0; part.sums && s < part.sum.sources.size(); ++s) {
       if (static_cast<int>(s) != part.own) slots.addresses.push_back(part.sum.sources[s].data);
     }
@@ -203,7 +248,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     MatmulPiece piece = {};
     const DeviceView& c = OutputOf(part);
     piece.a_map = part.waits.empty() ? 0 : 1;
-    piece.out_map = part.done == nullptr ? 0 : 1;
+    piece.out_map = static_cast<int16_t>(OutMapOf(part));
     for (auto [pitch, own] : {std::pair(&a_pitch[piece.a_map], FoldRows(part.matmul.a)->pitch),
                               std::pair(&out_pitch[piece.out_map], FoldRows(c)->pitch)}) {
       if (*pitch >= 0 && *pitch != own) return Unimplemented("parts of different pitch");
@@ -234,17 +279,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     }
     piece.finish = has_bias || has_scale ? 1 : 0;
     if (in_sum) {
-      piece.first_slot = 0;
-      fused.position = part.own;
-      if (part.sum_waits.size() + 1 != part.sum.sources.size()) {
-        return Unimplemented("a sum that waits for other words than its sources'");
-      }
-      size_t word = 0;
-      for (size_t s = 0; s < part.sum.sources.size(); ++s) {
-        if (static_cast<int>(s) == part.own) continue;
-        fused.arrived.push_back(reinterpret_cast<const uint64_t*>(part.sum_waits[word++]));
-        fused.slot_of.push_back(slots.IndexOf(part.sum.sources[s].data));
-      }
+      TANDEM_RETURN_IF_ERROR(PlaceSum(part, slots, &piece, &fused));
       fused.slots = slots.Matrix(FoldRows(part.sum.sources[part.own == 0 ? 1 : 0])->pitch, out_element);
     }
     fused.pieces.push_back(piece);

@@ -120,6 +120,33 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
       std::to_string(matmul.tiling.cluster_m) + "×" + std::to_string(matmul.tiling.cluster_n));
 }
 
+std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int cluster_m, int64_t units_n) {
+  // A run is cut into bands of equal height, as near to the wanted one as can be: higher where there would be too many.
+  int64_t wanted = std::max(1, matmul.tiling.band_tiles / cluster_m);
+  auto bands_at = [&](int64_t most) {
+    int64_t bands = 0;
+    for (const PieceRun& run : matmul.runs) bands += Blocks(units_m * run.count, most);
+    return bands;
+  };
+  while (wanted < units_m * kMostPieces && bands_at(wanted) > kMostBands) wanted *= 2;
+  std::vector<MatmulBand> cut;
+  int64_t units = 0;
+  for (const PieceRun& run : matmul.runs) {
+    const int64_t height = units_m * run.count, bands = Blocks(height, wanted);
+    for (int64_t i = 0; i < bands; ++i) {
+      const int64_t first = height * i / bands, end = height * (i + 1) / bands;
+      MatmulBand band = {};
+      band.first_unit = static_cast<int32_t>(units);
+      band.first_m = static_cast<int16_t>(units_m * run.first + first);
+      band.m_tiles = static_cast<int16_t>(end - first);
+      band.backwards = static_cast<int32_t>(cut.size() & 1);  // what of B the last band ended with is still in L2
+      units += (end - first) * units_n;
+      cut.push_back(band);
+    }
+  }
+  return cut;
+}
+
 Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant) {
   if (matmul.rows <= 0 || matmul.n <= 0 || matmul.k <= 0) return InvalidArgument("an empty product");
   if (matmul.pieces.empty() || matmul.pieces.size() > kMostPieces) {
@@ -161,22 +188,10 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.tiles_per_piece =
       static_cast<int32_t>(units_m) * params.units_n * variant.cluster_m * variant.cluster_n;
   params.k_blocks = static_cast<int32_t>(Blocks(matmul.k, variant.k_block));
-  // A run is cut into bands of equal height, as near to the wanted one as can be.
-  int64_t wanted = std::max(1, matmul.tiling.band_tiles / variant.cluster_m);
-  for (const PieceRun& run : matmul.runs) {
-    int64_t height = units_m * run.count;
-    int64_t bands = Blocks(height, wanted);
-    for (int64_t i = 0; i < bands; ++i) {
-      if (params.bands == kMostBands) return InvalidArgument("too many bands");
-      int64_t first = height * i / bands, end = height * (i + 1) / bands;
-      MatmulBand& band = params.band[params.bands];
-      band.first_unit = params.units;
-      band.first_m = static_cast<int16_t>(units_m * run.first + first);
-      band.m_tiles = static_cast<int16_t>(end - first);
-      band.backwards = params.bands & 1;  // what of B the last band ended with is still in L2
-      params.units += static_cast<int32_t>(end - first) * params.units_n;
-      ++params.bands;
-    }
+  for (const MatmulBand& band : CutBands(matmul, units_m, variant.cluster_m, params.units_n)) {
+    if (params.bands == kMostBands) return InvalidArgument("too many bands");
+    params.band[params.bands++] = band;
+    params.units += band.m_tiles * params.units_n;
   }
   params.sources = static_cast<int32_t>(matmul.arrived.size());
   params.position = matmul.position;

@@ -75,6 +75,9 @@ std::span<const FusedVariant> FusedVariants();
 // The variant for `matmul`'s types, layout, tiling and sums. UNIMPLEMENTED names what there is none for.
 Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
 
+// The bands of `matmul`'s runs, of pieces of `units_m` clusters' tiles of rows and `units_n` of columns.
+std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int cluster_m, int64_t units_n);
+
 // Makes a launch's parameters. INVALID_ARGUMENT when a matrix is not aligned, or there are too many pieces or
 // bands.
 Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant);

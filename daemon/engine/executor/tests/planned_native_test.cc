@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -79,7 +80,7 @@ Case ScatterCase(const Sizes& sizes) {
     request.op = Op::kMatmulReduceScatter;
     request.algorithm = Algorithm::kNative;
     request.operands = {MakeOperand(Role::kA, {sizes.rows * world_size, kK}), MakeB(sizes),
-                        MakeOperand(Role::kC, {sizes.rows, sizes.n})};
+                        MakeOperand(Role::kC, {sizes.rows, sizes.n}), MakeOperand(Role::kBias, {sizes.n})};
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
@@ -93,16 +94,42 @@ Case ScatterCase(const Sizes& sizes) {
     for (size_t r = 0; r < tensors.size(); ++r) {
       tensors[r][2].assign(sum.begin() + static_cast<std::ptrdiff_t>(r * part),
                            sum.begin() + static_cast<std::ptrdiff_t>((r + 1) * part));
+      for (size_t i = 0; i < part; ++i) tensors[r][2][i] += tensors[r][3][i % static_cast<size_t>(sizes.n)];
     }
   };
   test.output_slots = {2};
   return test;
 }
 
+Case AllReduceCase(const Sizes& sizes, bool symmetric) {
+  Case test;
+  test.name = "matmul_all_reduce native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n);
+  test.native_kernels = true;
+  test.request = [=](int, int world_size) {
+    OpRequest request;
+    request.op = Op::kMatmulAllReduce;
+    request.algorithm = Algorithm::kNative;
+    request.operands = {MakeOperand(Role::kA, {sizes.rows * world_size, kK}), MakeB(sizes),
+                        MakeOperand(Role::kC, {sizes.rows * world_size, sizes.n}, symmetric)};
+    return request;
+  };
+  test.compute = [=](int, Tensors& tensors) {
+    Values sum;
+    for (const auto& rank : tensors) {
+      Values own = Multiply(rank[0], rank[1], sizes.n);
+      if (sum.empty()) sum.resize(own.size());
+      for (size_t i = 0; i < own.size(); ++i) sum[i] += own[i];
+    }
+    for (auto& rank : tensors) rank[2] = sum;
+  };
+  test.output_slots = {2};
+  return test;
+}
+
 // A kernel that waits for its peers' pushes needs a queue beside the one that pushes.
-void RunCase(const Case& test) {
+void RunCase(const Case& test, int most_ranks = 8) {
   for (int world_size : {2, 3, 4, 8}) {
-    if (world_size > MostRanks()) continue;
+    if (world_size > std::min(most_ranks, MostRanks())) continue;
     if (SharedMachine() != nullptr) {
       RunPlanned(test, world_size, 0, 0);
     } else {
@@ -131,6 +158,21 @@ TEST(PlannedNativeTest, AllGatherMatmul) {
 
 TEST(PlannedNativeTest, MatmulReduceScatter) {
   for (const Sizes& sizes : AllSizes()) RunCase(ScatterCase(sizes));
+}
+
+// 1024 rows and more of a rank's are several tiles of its own: long sums for emulated GPUs, so few of them.
+TEST(PlannedNativeTest, MatmulAllReduce) {
+  for (const Sizes& sizes : AllSizes()) {
+    RunCase(AllReduceCase(sizes, false));
+    RunCase(AllReduceCase(sizes, true));
+  }
+  RunCase(AllReduceCase({1024, 8, true}, false), 2);
+  RunCase(AllReduceCase({1024, 8, false}, true), 2);
+  if (SharedMachine() == nullptr) return;
+  for (const Sizes& sizes : {Sizes{1536, 520, false}, Sizes{2048, 264, true}}) {
+    RunCase(AllReduceCase(sizes, false));
+    RunCase(AllReduceCase(sizes, true));
+  }
 }
 
 }  // namespace

@@ -61,8 +61,90 @@ class FusedPlanTest : public testing::Test {
     return args;
   }
 
+  // Three ranks' matmul→all-reduce on rank 1 in two groups of tiles: the own tile of a group after the next group's others.
+  CollectiveArgs AllReduce() {
+    CollectiveArgs args;
+    auto add = [&](int owner, int group) {
+      const int tile = group * 3 + owner;
+      FusedPart part;
+      part.matmul.b = Dense(At(0x9000000), DType::kBf16, {kK, kN});
+      part.matmul.a = Dense(At(0x1000000) + tile * kRows * kK * 2, DType::kBf16, {kRows, kK});
+      part.done = &words_[static_cast<size_t>(tile)];
+      if (owner != 1) {
+        part.matmul.c = Dense(At(0x5000000 + 0x100000 * static_cast<uintptr_t>(4 * group + (owner + 2) % 3)),
+                              DType::kBf16, {kRows, kN});
+      } else {
+        part.matmul.c = Dense(At(0x3000000) + tile * kRows * kN * 2, DType::kBf16, {kRows, kN});
+        part.sums = true;
+        part.own = 1;
+        part.sum.dst = part.matmul.c;
+        const auto inbox = 0x7000000 + 0x400000 * static_cast<uintptr_t>(group);
+        part.sum.sources = {Dense(At(inbox + 0x100000), DType::kBf16, {kRows, kN}), part.matmul.c,
+                            Dense(At(inbox), DType::kBf16, {kRows, kN})};
+        part.sum_waits = {&arrived_[static_cast<size_t>(group)], &arrived_[512 + static_cast<size_t>(group)]};
+      }
+      args.parts.push_back(part);
+    };
+    for (auto [owner, group] : {std::pair(2, 0), {0, 0}, {2, 1}, {0, 1}, {1, 0}, {1, 1}}) add(owner, group);
+    return args;
+  }
+
   std::array<Word, 8> words_{};
+  std::array<Word, 1024> arrived_{};  // of two writers
 };
+
+TEST_F(FusedPlanTest, AllReduceSumsSeveralTilesEachWithWordsAndSlotsOfItsOwn) {
+  CollectiveArgs args = AllReduce();
+  ASSERT_TRUE(TakesFused(args));
+  auto fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  ASSERT_EQ(fused->pieces.size(), 6u);
+  EXPECT_EQ(fused->out[0].slices, 2);  // of C
+  EXPECT_EQ(fused->out[0].slice_pitch, 3 * kRows * kN);
+  EXPECT_EQ(fused->out[1].slices, 6);  // of the staging areas, 0x100000 bytes each
+  EXPECT_EQ(fused->position, 1);
+  EXPECT_EQ(fused->arrived[1], reinterpret_cast<const uint64_t*>(&arrived_[512]));
+  EXPECT_EQ(fused->slot_of, (std::vector<int16_t>{1, 0}));
+  const MatmulPiece &remote = fused->pieces[2], &first = fused->pieces[4], &second = fused->pieces[5];
+  EXPECT_EQ(remote.out_map, 1);
+  EXPECT_EQ(remote.out_slice, 4);
+  EXPECT_EQ(remote.first_slot, -1);
+  EXPECT_EQ(first.out_map, 0);
+  EXPECT_EQ(first.done, reinterpret_cast<uint64_t*>(&words_[1]));
+  EXPECT_EQ(first.first_slot, 0);
+  EXPECT_EQ(first.arrived_offset, 0);
+  EXPECT_EQ(second.out_slice, 1);
+  EXPECT_EQ(second.done, reinterpret_cast<uint64_t*>(&words_[4]));
+  EXPECT_EQ(second.first_slot, 4);
+  EXPECT_EQ(second.arrived_offset, 1);
+
+  args.parts[5].sum_waits[1] = &arrived_[520];  // not as far from the first's as the other source's
+  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  args = AllReduce();
+  args.parts[5].sum.sources[0].data += 0x100000;
+  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  args = AllReduce();
+  args.parts[5].own = 0;
+  EXPECT_FALSE(TakesFused(args));
+}
+
+TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {
+  CollectiveArgs args = Gather();
+  for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = 64 * 128 * 16;
+  auto fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  int most = 0, tiles = 0;
+  const std::vector<MatmulBand> bands = CutBands(*fused, 64 * 16, 1, 2);
+  for (const MatmulBand& band : bands) {
+    EXPECT_EQ(band.first_m, tiles);
+    EXPECT_EQ(band.first_unit, tiles * 2);
+    tiles += band.m_tiles;
+    most = std::max<int>(most, band.m_tiles);
+  }
+  EXPECT_EQ(tiles, 3 * 64 * 16);
+  EXPECT_LE(bands.size(), static_cast<size_t>(kMostBands));
+  EXPECT_LE(most, 128);
+}
 
 TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
   auto fused = MakeFusedMatmul(Gather(), nullptr);

@@ -1,0 +1,132 @@
+// Matmul, then all-reduce of the product by one kernel a rank: two-shot on tiles of rows, whose owners interleave. The
+// kernel computes its partial sums of the peers' tiles first, tells lane 1 when one is complete, and computes a tile of its
+// own one group of tiles after the peers computed theirs for it, so that their sums have come: it adds them in the tile's
+// epilogue. Lane 1 carries partial sums to owners and sums to all.
+#include "daemon/planner/families.h"
+#include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/native_checks.h"
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+namespace {
+
+class NativeTwoShot {
+ public:
+  NativeTwoShot(const Problem& problem, Builder* builder)
+      : problem_(problem), builder_(builder), world_(problem.world_size) {
+    const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
+    groups_ = NativeTilesPerOwner(c.extent[0], world_);
+    rows_ = c.extent[0] / (world_ * groups_);
+    tile_ = Packed(Ref{}, problem.wire, {rows_, c.extent[1]});
+    in_place_ = problem.symmetric(problem.slots.c[0]);
+    for (int g = 0; g < groups_; ++g) {
+      stage_.emplace_back(builder, Bytes(tile_));
+      inbox_.emplace_back(builder, Bytes(tile_));
+    }
+    sent_ = builder->Signals(groups_);
+    summed_ = builder->Signals(groups_);
+    complete_ = builder->Signals(groups_ * world_);
+  }
+
+  int groups() const { return groups_; }
+
+  void Write(int r) {
+    builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce, problem_.Slot(r, problem_.slots.a),
+                              problem_.Slot(r, problem_.slots.c[0]), ReduceOp::kSum);
+    for (int g = 0; g <= groups_; ++g) {
+      for (int j = 1; j < world_ && g < groups_; ++j) MultiplyFor(r, (r + j) % world_, g);
+      if (g > 0) MultiplyAndSum(r, g - 1);
+    }
+    builder_->EndCollective(r);
+    for (int g = 0; g < groups_ + 2; ++g) {
+      for (int j = 1; j < world_ && g < groups_; ++j) Send(r, (r + j) % world_, g);
+      if (g > 0 && g <= groups_) SendSum(r, g - 1);
+      // A group later than the own sum: the peers' have come.
+      for (int j = 1; j < world_ && g > 1; ++j) Take(r, (r + j) % world_, g - 2);
+    }
+  }
+
+ private:
+  Range Rows(int owner, int group) const { return {(group * world_ + owner) * rows_, rows_}; }
+  int Complete(int owner, int group) const { return complete_ + group * world_ + owner; }
+  View Out(int rank, int owner, int group) const {
+    const Range rows = Rows(owner, group);
+    return Slice(FoldedRows(problem_.Slot(rank, problem_.slots.c[0])), 0, rows.begin, rows.length);
+  }
+  // `rank`'s part of the sum on its way to `owner`; afterwards, unless C is symmetric, the sum that the owner sends back.
+  View Staged(int rank, int owner, int group) const { return PackedLike(tile_, stage_[group].At(rank, owner)); }
+  View Landed(int owner, int source, int group) const { return PackedLike(tile_, inbox_[group].At(owner, source)); }
+
+  MatmulStep Product(int r, int owner, int group, const View& target) const {
+    const Range rows = Rows(owner, group);
+    MatmulStep step = PartialMatmul(problem_, r, 0, {0, problem_.Slot(r, problem_.slots.a).extent[0]}, target);
+    step.a = Slice(FoldedRows(step.a), 0, rows.begin, rows.length);
+    if (step.has_scale_a && problem_.scale_mode != ScaleMode::kTensorWise) {
+      step.scale_a = Slice(Flatten(step.scale_a), 0, rows.begin, rows.length);
+    }
+    return step;
+  }
+
+  void MultiplyFor(int r, int owner, int group) {
+    builder_->Add(r, 0, Product(r, owner, group, Staged(r, owner, group)), Text("gemm tile ", group, " of ", owner));
+    builder_->Signal(r, 0, r, Complete(owner, group));
+  }
+  void MultiplyAndSum(int r, int group) {
+    ReduceStep sum;
+    sum.dst = Out(r, r, group);
+    builder_->Add(r, 0, Product(r, r, group, sum.dst), Text("gemm tile ", group, " of ", r));
+    for (int source = 0; source < world_; ++source) {
+      if (source != r) builder_->Wait(r, 0, source, sent_ + group, Text("tile from ", source));
+      sum.sources.push_back(source == r ? sum.dst : Landed(r, source, group));
+    }
+    AddEpilogue(problem_, r, -1, &sum);
+    builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
+    builder_->Signal(r, 0, r, Complete(r, group));
+  }
+
+  void Send(int r, int owner, int group) {
+    builder_->Wait(r, 1, r, Complete(owner, group), Text("tile of ", owner));
+    builder_->Copy(r, 1, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
+    builder_->Signal(r, 1, owner, sent_ + group);
+  }
+  // A peer has sent its part of this tile in this launch: its symmetric output may be written, and what it staged for the
+  // tile is no longer needed.
+  void SendSum(int r, int group) {
+    const View result = Out(r, r, group);
+    builder_->Wait(r, 1, r, Complete(r, group), "the own sum");
+    for (int j = 1; j < world_; ++j) {
+      const int peer = (r + j) % world_;
+      builder_->Copy(r, 1, result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
+                     Text("result to ", peer));
+      builder_->Signal(r, 1, peer, summed_ + group);
+    }
+  }
+  void Take(int r, int owner, int group) {
+    builder_->Wait(r, 1, owner, summed_ + group, Text("result of ", owner));
+    if (!in_place_) builder_->Copy(r, 1, SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
+  }
+  View SumAt(int rank, int owner, int group) const { return Staged(rank, owner, group); }
+
+  const Problem& problem_;
+  Builder* builder_;
+  int world_;
+  int groups_ = 1;
+  int64_t rows_ = 0;  // of a tile
+  View tile_;         // shape of one, packed
+  bool in_place_ = false;  // peers write the output
+  std::vector<PeerSlots> stage_, inbox_;  // by group
+  int sent_ = 0, summed_ = 0, complete_ = 0;
+};
+
+}  // namespace
+
+Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
+  Builder builder(problem.world_size, 2);
+  NativeTwoShot tiles(problem, &builder);
+  if (builder.InBulk()) builder.Enter();
+  for (int r = 0; r < problem.world_size; ++r) tiles.Write(r);
+  plan->steps = problem.world_size * tiles.groups();
+  return builder.Finish(plan);
+}
+
+}  // namespace tandem::plan
