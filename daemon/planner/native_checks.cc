@@ -84,7 +84,7 @@ std::string WhyNotNative(const Problem& problem) {
   if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
   const bool float8 = IsFloat8(a.dtype);
-  if (a.dtype != DType::kBf16 && a.dtype != DType::kF8E4M3) {
+  if (a.dtype != DType::kBf16 && a.dtype != DType::kF16 && a.dtype != DType::kF8E4M3) {
     return Text("no kernel for ", DTypeName(a.dtype));
   }
   if (float8 && !request.fast_accumulation) return "its float8 kernel accumulates fast only";
@@ -98,7 +98,8 @@ std::string WhyNotNative(const Problem& problem) {
   for (size_t i = 0; i < problem.slots.b.size(); ++i) {
     const View b = problem.Slot(0, problem.slots.b[i]), c = problem.Slot(0, problem.slots.c[i]);
     if (b.dtype != a.dtype) return "A and B have different types";
-    if (float8 ? c.dtype != DType::kBf16 : c.dtype != a.dtype) {
+    const bool half = c.dtype == DType::kBf16 || c.dtype == DType::kF16;
+    if (c.dtype != DType::kF32 && (float8 ? !half : c.dtype != a.dtype)) {
       return Text("no kernel for ", DTypeName(a.dtype), " to ", DTypeName(c.dtype));
     }
     if (std::string why = WhyNotB(b, float8); !why.empty()) return why;

@@ -147,6 +147,22 @@ TEST_P(Native, AllReducesFoldedRows) {
   EXPECT_EQ(error_, "");
 }
 
+// Half in and out, and sums that are never rounded but once: C is f32.
+TEST_P(Native, TakesHalfAndFloatSums) {
+  for (DType dtype : {DType::kF16, DType::kBf16}) {
+    for (DType out : {dtype, DType::kF32}) {
+      for (OpRequest r : {Gather(dtype, 3, 8, 16), Scatter(dtype, 3, 8, 16), AllReduce(dtype, 3, 8, 16, false)}) {
+        r.operands[2].spec.dtype = out;
+        Plan plan = Check(r, {0, 2}, &error_);
+        ASSERT_EQ(error_, "") << OpName(r.op) << " " << DTypeName(dtype) << " to " << DTypeName(out);
+        if (r.op == Op::kAllGatherMatmul) continue;
+        EXPECT_EQ(plan.wire_type, DTypeName(out));
+        EXPECT_EQ(plan.roundings, out == DType::kF32 ? 1 : 2);
+      }
+    }
+  }
+}
+
 TEST_P(Native, RefusesWithItsReason) {
   struct Refusal {
     OpRequest request;
@@ -165,6 +181,8 @@ TEST_P(Native, RefusesWithItsReason) {
     --uneven.operands[slot].spec.shape[0];
     uneven.operands[slot].spec.strides = {};
   }
+  OpRequest e5m2 = Gather(DType::kF8E5M2, 4, 16, 8);
+  e5m2.operands[1].spec.strides = {1, 16};
   OpRequest exact_sum = AllReduce(DType::kBf16, 4, 16, 8, false);
   exact_sum.wire = WireType::kF32;
   OpRequest scales = Gather(DType::kF8E4M3, 4, 16, 8);
@@ -177,7 +195,7 @@ TEST_P(Native, RefusesWithItsReason) {
   for (const Refusal& refusal :
        {Refusal{Gather(DType::kBf16, 4, 12, 8), "K is no multiple of 16 bytes"},
         Refusal{Gather(DType::kF32, 4, 16, 8), "no kernel for f32"},
-        Refusal{Gather(DType::kF16, 4, 16, 8), "no kernel for f16"},
+        Refusal{e5m2, "no kernel for f8e5m2"},
         Refusal{Gather(DType::kF8E4M3, 4, 16, 8), "float8 needs contiguous columns of B"},
         Refusal{strided, "A's rows are not contiguous"}, Refusal{along_k, "the dimension must be the first"},
         Refusal{exact, "partial sums travel in another type"},

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/ptx.cuh"
 
 namespace tandem::cuda {
 
@@ -31,6 +32,68 @@ __device__ __forceinline__ float2 Unpack(uint32_t bits) {
     return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&bits));
   }
 }
+
+// One lane's place in a warp's 16 rows of a swizzled box in shared memory, and the sums that lie there: adds them to its
+// values, or stores its values. Two bytes an element: matrices of 8 × 8; four: pairs. Value i: see Epilogue.
+template <class T>
+struct BoxLane {
+  using Out = typename T::Out;
+  static constexpr bool kMatrices = sizeof(Out) == 2;
+  static constexpr int kRowBytes = T::kBoxColumns * static_cast<int>(sizeof(Out)), kValues = T::kBoxColumns / 2;
+  uint32_t row_offset, half, swizzle;
+
+  __device__ __forceinline__ BoxLane(int warp, int lane) {
+    const int row = warp * 16 + (kMatrices ? lane & 15 : lane >> 2);
+    row_offset = static_cast<uint32_t>(row) * kRowBytes;
+    half = static_cast<uint32_t>(kMatrices ? lane >> 4 : lane & 3);
+    swizzle = static_cast<uint32_t>(kRowBytes == 128 ? row & 7 : (row >> 1) & 3);
+  }
+  // Of the 16 × 16 elements `pair`.
+  __device__ __forceinline__ uint32_t Chunk(int pair) const {
+    return row_offset + (((static_cast<uint32_t>(pair * 2) + half) ^ swizzle) << 4);
+  }
+  // Of values i and i + 1, four bytes each; rows 8 apart have one swizzle.
+  __device__ __forceinline__ uint32_t Place(int i) const {
+    const uint32_t chunk = static_cast<uint32_t>(i >> 2) * 2 + (half >> 1);
+    return row_offset + static_cast<uint32_t>(i & 2) * 4 * kRowBytes + ((chunk ^ swizzle) << 4) + (half & 1) * 8;
+  }
+
+  __device__ __forceinline__ void Add(uint32_t box, float (&total)[kValues]) const {
+    if constexpr (kMatrices) {
+#pragma unroll
+      for (int pair = 0; pair < T::kBoxColumns / 16; ++pair) {
+        uint32_t bits[4];
+        ptx::LoadMatrices(box + Chunk(pair), bits);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float2 value = Unpack<Out>(bits[i]);
+          total[pair * 8 + i * 2] += value.x;
+          total[pair * 8 + i * 2 + 1] += value.y;
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kValues; i += 2) {
+        float2 value = ptx::LoadPair(box + Place(i));
+        total[i] += value.x;
+        total[i + 1] += value.y;
+      }
+    }
+  }
+  __device__ __forceinline__ void Store(uint32_t box, const float (&c)[kValues]) const {
+    if constexpr (kMatrices) {
+#pragma unroll
+      for (int pair = 0; pair < T::kBoxColumns / 16; ++pair) {
+        const float* v = &c[pair * 8];
+        ptx::StoreMatrices(box + Chunk(pair), Pack<Out>(v[0], v[1]), Pack<Out>(v[2], v[3]), Pack<Out>(v[4], v[5]),
+                           Pack<Out>(v[6], v[7]));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kValues; i += 2) ptx::StorePair(box + Place(i), c[i], c[i + 1]);
+    }
+  }
+};
 
 // What the epilogue multiplies and adds. One thread's values of a box: value i in row (i & 2) * 4 and column
 // (i >> 2) * 8 + (i & 1) from the thread's first.

@@ -22,15 +22,25 @@
 
 namespace tandem::cuda {
 
+// Where tests pause, and plant faults that they must find (tests/gpu/native_probes.cuh): nowhere in the product's kernels.
+struct NoFusedProbe {
+  static constexpr bool kFlagBeforeData = false;
+  __device__ static bool HasReached(uint64_t word, uint64_t epoch) { return static_cast<int64_t>(word - epoch) >= 0; }
+  __device__ static void AfterWait(uint64_t) {}
+  __device__ static void BeforeFlag(uint64_t) {}
+  __device__ static void AfterEarlyFlag(uint64_t) {}
+};
+
 // The wait of warp 0 for words that other GPUs write. After an abort or a time-out nothing is waited for any
 // more: the kernel runs on to its end, and what it computes counts for nothing.
+template <class Probe>
 struct WordWaiter {
   const FusedMatmulParams& params;
   bool given_up = false;
   __device__ __forceinline__ void Wait(const uint64_t* word) {
-    if (given_up || static_cast<int64_t>(ptx::LoadAcquire(word) - params.epoch) >= 0) return;
+    if (given_up || Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) return;
     uint64_t start = ptx::GlobalTimer(), asked = start;
-    while (static_cast<int64_t>(ptx::LoadAcquire(word) - params.epoch) < 0) {
+    while (!Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) {
       uint64_t now = ptx::GlobalTimer();
       if (now - asked < 64'000) continue;  // the abort word lies in host memory: ask seldom
       asked = now;
@@ -48,12 +58,12 @@ struct WordWaiter {
 };
 
 // Warp 0, one thread.
-template <class T>
+template <class T, class Probe>
 __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                         int cta) {
   constexpr uint16_t kBoth = 3;
   RingPlace<T::kStages> place;
-  WordWaiter waiter{params};
+  WordWaiter<Probe> waiter{params};
   int draws = 0;
 
   auto draw = [&]() -> uint32_t { return cta == 0 ? atomicAdd(params.ticket, 1u) : 0u; };
@@ -98,6 +108,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     int column = tile.n * T::kTileN;
     if (piece.ready != nullptr) {
       waiter.Wait(piece.ready);
+      Probe::AfterWait(params.epoch);
       ptx::ProxyFence();  // TMA must not read from before the word
     }
     const CUtensorMap* a_map = &params.a[piece.a_map];
@@ -141,6 +152,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
         for (int source = 0; source < params.sources; ++source) {
           waiter.Wait(params.arrived[source] + piece.arrived_offset);
         }
+        Probe::AfterWait(params.epoch);
         ptx::ProxyFence();
         for (int sub = 0; sub < T::kSubTiles; ++sub) {
           for (int source = 0; source < params.sources; source += T::kSumsPerStage, place.Next()) {
@@ -164,7 +176,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
 }
 
 // One thread a warpgroup `group` of those that compute.
-template <class T>
+template <class T, class Probe>
 __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                            int group, int cta) {
   for (int box = 0;; ++box) {
@@ -176,21 +188,33 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     int index = tile.m / params.tiles_m;
     const MatmulPiece& piece = params.piece[index];
     int sub = box % T::kSubTiles;
+    const bool last = sub == T::kSubTiles - 1 && piece.done != nullptr;
+    // Who counts a piece's last tile says that it is complete.
+    auto count = [&] {
+      Probe::BeforeFlag(params.epoch);
+      if (atomicAdd(&params.counters[index], 1u) + 1 == static_cast<uint32_t>(params.tiles_per_piece) * 2) {
+        params.counters[index] = 0;
+        ptx::SystemFence();
+        ptx::StoreRelease(piece.done, params.epoch);
+      }
+    };
+    if constexpr (Probe::kFlagBeforeData) {
+      if (last) {
+        count();
+        Probe::AfterEarlyFlag(params.epoch);
+      }
+    }
     ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer),
                tile.n * T::kTileN + sub * T::kBoxColumns, tile.m % params.tiles_m * kTileRows + group * 64,
                piece.out_slice);
     ptx::CommitStores();
     ptx::WaitStoresRead<1>();
     if (box > 0) ptx::Arrive(shared.Drained(group, buffer ^ 1));
-    if (sub == T::kSubTiles - 1 && piece.done != nullptr) {
+    if (!Probe::kFlagBeforeData && last) {
       ptx::WaitStoresComplete();
       ptx::ProxyFence();
       ptx::SystemFence();
-      if (atomicAdd(&params.counters[index], 1u) + 1 == static_cast<uint32_t>(params.tiles_per_piece) * 2) {
-        params.counters[index] = 0;
-        ptx::SystemFence();
-        ptx::StoreRelease(piece.done, params.epoch);
-      }
+      count();
     }
   }
   ptx::WaitStoresComplete();
@@ -210,14 +234,8 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
       if (thread == 0) ptx::Arrive(shared.Empty(stage));
     }
   };
-  // This lane's row and 16-byte column in 16×16 elements of a box, for ldmatrix and stmatrix.
-  int row = warp * 16 + (lane & 15), half = lane >> 4;
-  uint32_t row_offset = static_cast<uint32_t>(row) * (T::kBoxColumns * 2);
-  uint32_t swizzle = T::kBoxColumns == 64 ? row & 7 : (row >> 1) & 3;
-  auto chunk = [&](int pair) {
-    return row_offset + ((static_cast<uint32_t>(pair * 2 + half) ^ swizzle) << 4);
-  };
-  constexpr int kPairs = T::kBoxColumns / 16, kValues = Epilogue<T>::kValues;
+  const BoxLane<T> place_in_box(warp, lane);
+  constexpr int kValues = Epilogue<T>::kValues;
 
   int box = 0;
   float d[T::kTileN / 2];
@@ -269,17 +287,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
             if (in_stage == 0) ptx::Wait(shared.Full(place.stage), place.phase);
             uint32_t from = shared.A(place.stage) + static_cast<uint32_t>(in_stage) * T::kSumBytes +
                             static_cast<uint32_t>(group) * T::kBoxBytes;
-#pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair) {
-              uint32_t bits[4];
-              ptx::LoadMatrices(from + chunk(pair), bits);
-#pragma unroll
-              for (int i = 0; i < 4; ++i) {
-                float2 value = Unpack<typename T::Out>(bits[i]);
-                total[pair * 8 + i * 2] += value.x;
-                total[pair * 8 + i * 2 + 1] += value.y;
-              }
-            }
+            place_in_box.Add(from, total);
             if (source + 1 == params.position) {
 #pragma unroll
               for (int i = 0; i < kValues; ++i) total[i] += c[i];
@@ -297,14 +305,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
       epilogue.Finish(c, sub);
       int buffer = box & 1;
       ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
-      uint32_t to = shared.Staging(group, buffer);
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        const float* v = &c[pair * 8];
-        ptx::StoreMatrices(to + chunk(pair), Pack<typename T::Out>(v[0], v[1]),
-                           Pack<typename T::Out>(v[2], v[3]), Pack<typename T::Out>(v[4], v[5]),
-                           Pack<typename T::Out>(v[6], v[7]));
-      }
+      place_in_box.Store(shared.Staging(group, buffer), c);
       ptx::ProxyFenceShared();
       if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), unit);
       __syncwarp();
@@ -318,7 +319,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
   if (lane == 0) ptx::Arrive(shared.Staged(group, buffer));
 }
 
-template <class T>
+template <class T, class Probe = NoFusedProbe>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
   extern __shared__ uint8_t raw[];
@@ -353,8 +354,8 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     ptx::GiveRegisters<40>();
     int warp = threadIdx.x >> 5;
     if ((threadIdx.x & 31) == 0) {
-      if (warp == 0) Produce<T>(params, shared, cta);
-      if (warp == 1 || warp == 2) StoreTiles<T>(params, shared, warp - 1, cta);
+      if (warp == 0) Produce<T, Probe>(params, shared, cta);
+      if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, shared, warp - 1, cta);
     }
   } else {
     ptx::TakeRegisters<232>();

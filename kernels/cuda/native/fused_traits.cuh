@@ -20,7 +20,7 @@ struct FusedTraits {
   static constexpr int kClusterM = kClusterRows, kClusterN = kClusterColumns,
                        kCluster = kClusterM * kClusterN;
   static_assert(kCluster == 1 || kCluster == 2);
-  static_assert(sizeof(Out) == 2);
+  static_assert(sizeof(Out) == 2 || sizeof(Out) == 4);
   static constexpr int kKBlock = 128 / static_cast<int>(sizeof(Element));  // a stage's rows are 128 bytes
   static constexpr int kBGroups = (kTileN + 63) / 64;                      // of 64 columns, for B along N
   static constexpr uint32_t kBGroupBytes = 64 * 128;
@@ -30,10 +30,10 @@ struct FusedTraits {
   static constexpr int kStages = kTileN >= 192 ? 4 : 6;
   // A warpgroup's tile is stored in boxes of 64 rows and as many columns; their rows are swizzled over their
   // own width.
-  static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
+  static constexpr int kBoxColumns = sizeof(Out) == 2 && kTileN % 64 == 0 ? 64 : 32;
   static constexpr int kSubTiles = kTileN / kBoxColumns;
   static_assert(kSubTiles * kBoxColumns == kTileN);
-  static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * 2, kStagingBytes = 4 * kBoxBytes;
+  static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * sizeof(Out), kStagingBytes = 4 * kBoxBytes;
   static constexpr uint32_t kSumBytes = 2 * kBoxBytes;  // 128 rows of one source
   static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
   static constexpr uint32_t kBarrierBytes = 512;

@@ -9,6 +9,8 @@ namespace tandem::cuda {
 
 #define TANDEM_FUSED_VARIANTS(X)                                                                           \
   X(bf16_k_256_1x1_sums)                                                                                   \
+  X(f16_k_256_1x1_sums) X(f16_n_256_1x1_sums) X(bf16_f32_k_256_1x1_sums) X(bf16_f32_n_256_1x1_sums)         \
+  X(f16_f32_k_256_1x1_sums) X(f16_f32_n_256_1x1_sums) X(e4m3_f16_k_256_1x1_sums) X(e4m3_f32_k_256_1x1_sums) \
   X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) X(bf16_k_224_2x1_sums) X(bf16_n_256_1x1_sums) \
       X(bf16_n_256_2x1_sums) X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1_sums)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
@@ -41,6 +43,7 @@ Result<EncodeTiled> FindEncodeTiled() {
 
 CUtensorMapDataType MapType(DType type) {
   if (type == DType::kBf16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  if (type == DType::kF32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   return type == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }
 
@@ -158,6 +161,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   }
   FusedMatmulParams params = {};
   const DType type = matmul.type, out_type = matmul.out_type;
+  const int box_bytes = variant.box_columns * static_cast<int>(DTypeBytes(out_type));
   for (int i = 0; i < 2; ++i) {
     if (matmul.a[i].data != nullptr) {
       TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], type, matmul.k, matmul.rows,
@@ -165,7 +169,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     }
     if (matmul.out[i].data != nullptr) {
       TANDEM_RETURN_IF_ERROR(MakeMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i],
-                                     variant.box_columns * 2));
+                                     box_bytes));
     }
   }
   if (matmul.b_along_n) {
@@ -176,7 +180,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   }
   if (matmul.slots.data != nullptr) {
     TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows,
-                                   &params.slots, variant.box_columns * 2));
+                                   &params.slots, box_bytes));
   }
   std::copy(matmul.pieces.begin(), matmul.pieces.end(), params.piece);
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);

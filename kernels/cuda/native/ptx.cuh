@@ -185,6 +185,18 @@ __device__ __forceinline__ void LoadMatrices(uint32_t address, uint32_t (&out)[4
                : "memory");
 }
 
+// --- pairs of floats in shared memory, at multiples of 8 bytes ---
+
+__device__ __forceinline__ void StorePair(uint32_t address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ float2 LoadPair(uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(address) : "memory");
+  return pair;
+}
+
 template <int kRegisters>
 __device__ __forceinline__ void GiveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

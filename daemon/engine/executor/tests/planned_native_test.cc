@@ -1,5 +1,5 @@
 // The native kernels' programs, run by W ranks in one process: by the kernels where the machine has them,
-// step by step on emulated GPUs. Values are small integers, exact in bf16 in any order of summation.
+// step by step on emulated GPUs. Values are small integers, exact in 16 bits in any order of summation.
 
 #include <gtest/gtest.h>
 
@@ -18,19 +18,20 @@ constexpr int64_t kK = 24;
 struct Sizes {
   int64_t rows, n;  // of a rank's shard, of C
   bool b_columns;   // B's columns are contiguous
+  DType type = DType::kBf16, out = DType::kBf16;
 };
 
-Operand MakeOperand(Role role, std::vector<int64_t> shape, bool symmetric = false) {
+Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric = false) {
   Operand operand;
   operand.role = role;
-  operand.spec.dtype = DType::kBf16;
+  operand.spec.dtype = dtype;
   operand.spec.shape = std::move(shape);
   operand.symmetric = symmetric;
   return operand;
 }
 
 Operand MakeB(const Sizes& sizes) {
-  Operand b = MakeOperand(Role::kB, {kK, sizes.n});
+  Operand b = MakeOperand(Role::kB, sizes.type, {kK, sizes.n});
   if (sizes.b_columns) b.spec.strides = {1, kK};
   return b;
 }
@@ -46,17 +47,22 @@ Values Multiply(const Values& a, const Values& b, int64_t n) {
   return c;
 }
 
+std::string Name(const char* op, const Sizes& sizes) {
+  return std::string(op) + " native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n) + " " +
+         std::string(DTypeName(sizes.type)) + " to " + std::string(DTypeName(sizes.out));
+}
+
 Case GatherCase(const Sizes& sizes, bool symmetric) {
   Case test;
-  test.name = "all_gather_matmul native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n);
+  test.name = Name("all_gather_matmul", sizes);
   test.native_kernels = true;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kAllGatherMatmul;
     request.algorithm = Algorithm::kNative;
-    request.operands = {MakeOperand(Role::kA, {sizes.rows, kK}, symmetric), MakeB(sizes),
-                        MakeOperand(Role::kC, {sizes.rows * world_size, sizes.n}),
-                        MakeOperand(Role::kGatheredA, {sizes.rows * world_size, kK}, symmetric)};
+    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows, kK}, symmetric), MakeB(sizes),
+                        MakeOperand(Role::kC, sizes.out, {sizes.rows * world_size, sizes.n}),
+                        MakeOperand(Role::kGatheredA, sizes.type, {sizes.rows * world_size, kK}, symmetric)};
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
@@ -73,14 +79,14 @@ Case GatherCase(const Sizes& sizes, bool symmetric) {
 
 Case ScatterCase(const Sizes& sizes) {
   Case test;
-  test.name = "matmul_reduce_scatter native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n);
+  test.name = Name("matmul_reduce_scatter", sizes);
   test.native_kernels = true;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kMatmulReduceScatter;
     request.algorithm = Algorithm::kNative;
-    request.operands = {MakeOperand(Role::kA, {sizes.rows * world_size, kK}), MakeB(sizes),
-                        MakeOperand(Role::kC, {sizes.rows, sizes.n}), MakeOperand(Role::kBias, {sizes.n})};
+    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, kK}), MakeB(sizes),
+                        MakeOperand(Role::kC, sizes.out, {sizes.rows, sizes.n}), MakeOperand(Role::kBias, sizes.out, {sizes.n})};
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
@@ -103,14 +109,14 @@ Case ScatterCase(const Sizes& sizes) {
 
 Case AllReduceCase(const Sizes& sizes, bool symmetric) {
   Case test;
-  test.name = "matmul_all_reduce native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n);
+  test.name = Name("matmul_all_reduce", sizes);
   test.native_kernels = true;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kMatmulAllReduce;
     request.algorithm = Algorithm::kNative;
-    request.operands = {MakeOperand(Role::kA, {sizes.rows * world_size, kK}), MakeB(sizes),
-                        MakeOperand(Role::kC, {sizes.rows * world_size, sizes.n}, symmetric)};
+    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, kK}), MakeB(sizes),
+                        MakeOperand(Role::kC, sizes.out, {sizes.rows * world_size, sizes.n}, symmetric)};
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
@@ -143,7 +149,13 @@ void RunCase(const Case& test, int most_ranks = 8) {
 // Several tiles, pieces that fill them and pieces that do not; an emulated GPU has no tiles.
 std::vector<Sizes> AllSizes() {
   std::vector<Sizes> sizes = {{1, 8, false}, {5, 24, true}};
+  if (SharedMachine() == nullptr) sizes.push_back({3, 8, true, DType::kF16, DType::kF32});
   if (SharedMachine() != nullptr) {
+    const std::pair<DType, DType> types[] = {
+        {DType::kF16, DType::kF16}, {DType::kF16, DType::kF32}, {DType::kBf16, DType::kF32}};
+    for (auto [type, out] : types) {
+      for (bool columns : {false, true}) sizes.push_back({200, 328, columns, type, out});
+    }
     sizes.insert(sizes.end(), {{130, 264, false}, {256, 304, true}, {384, 520, false}, {512, 1800, true}});
   }
   return sizes;
