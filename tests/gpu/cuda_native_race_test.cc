@@ -1,0 +1,296 @@
+// The order of the native kernel's words and data on one GPU, its peers played by lanes: right under random pauses, found
+// wrong with each fault that is planted; progress beside a kernel that holds half of the SMs; an end by abort that leaves
+// nothing behind.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/cuda/native/native_matmul.h"
+#include "tests/gpu/native_probes.h"
+
+namespace tandem::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int64_t kRows = 256, kN = 512, kK = 64;  // of a piece: two tiles by two
+constexpr size_t kABytes = kRows * kK * 2, kBBytes = kK * kN * 2, kCBytes = kRows * kN * 2;
+constexpr int kLaunches = 16;
+constexpr size_t kPage = 4096;
+
+// Three pieces: the rank's own rows, told to a peer; rows that a peer delivers, told to a peer; rows that it owns, to which
+// it adds the sums of two peers, told to all.
+struct Launch {
+  std::vector<float> a, b, sums;
+  std::vector<std::vector<float>> expected;  // by piece
+};
+
+float Small(std::mt19937& random) { return static_cast<float>(random() % 3) - 1; }
+
+Launch Draw(uint32_t seed) {
+  std::mt19937 random(seed);
+  Launch launch;
+  for (int64_t i = 0; i < 3 * kRows * kK; ++i) launch.a.push_back(Small(random));
+  for (int64_t i = 0; i < kK * kN; ++i) launch.b.push_back(Small(random));
+  for (int64_t i = 0; i < 2 * kRows * kN; ++i) launch.sums.push_back(Small(random));
+  for (int piece = 0; piece < 3; ++piece) {
+    std::vector<float> c(kRows * kN);
+    for (int64_t m = 0; m < kRows; ++m) {
+      const float* a = &launch.a[static_cast<size_t>((piece * kRows + m) * kK)];
+      for (int64_t n = 0; n < kN; ++n) {
+        const float* b = &launch.b[static_cast<size_t>(n * kK)];
+        float sum = 0;
+        for (int64_t k = 0; k < kK; ++k) sum += a[k] * b[k];
+        const auto at = static_cast<size_t>(m * kN + n);
+        c[at] = piece < 2 ? sum : sum + launch.sums[at] + launch.sums[static_cast<size_t>(kRows * kN) + at];
+      }
+    }
+    launch.expected.push_back(std::move(c));
+  }
+  return launch;
+}
+
+class NativeRaceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = MakeCudaBackend({});
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    backend_ = std::move(*made);
+    if (!backend_->NativeKernels().ok()) GTEST_SKIP() << backend_->NativeKernels().ToString();
+    driver_ = *LoadCudaDriver();
+    const size_t bytes = backend_->SegmentGranularity() * 8;
+    auto fd = backend_->AllocateSegment(bytes);
+    ASSERT_TRUE(fd.ok()) << fd.status().ToString();
+    auto segment = backend_->MapSegment(fd->get(), bytes);
+    ASSERT_TRUE(segment.ok()) << segment.status().ToString();
+    segment_ = std::move(*segment);
+    next_ = segment_->data();
+    end_ = next_ + bytes;
+    page_ = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page_, MAP_FAILED);
+    ASSERT_TRUE(backend_->RegisterHostMemory(page_, kPage).ok());
+    for (auto* lane : {&main_, &peer_, &reader_, &squatter_}) *lane = std::move(*backend_->MakeLane(0));
+    ended_ = std::move(*backend_->MakeEvent());
+    service_ = *driver_->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0);
+    ASSERT_TRUE(LoadNativeProbes().ok());
+    a_ = Take(3 * kABytes);
+    landing_ = Take(kABytes);
+    b_ = Take(kBBytes);
+    sums_ = Take(2 * kCBytes);
+    slots_ = Take(2 * kCBytes);
+    c_ = Take(3 * kCBytes);
+    seen_ = Take(3 * kCBytes);
+    state_ = Take(kFusedStateBytes);
+    words_ = reinterpret_cast<Word*>(Take(4096));
+    ASSERT_NE(words_, nullptr);
+  }
+  void TearDown() override {
+    if (driver_ == nullptr) return;
+    *HostWord(1) = 1;  // the squatter, if a check failed
+    Sync(squatter_);
+    if (service_ != nullptr) {
+      EXPECT_TRUE(driver_->StreamDestroy(service_).ok());
+    }
+    EXPECT_TRUE(backend_->UnregisterHostMemory(page_).ok());
+    ::munmap(page_, kPage);
+  }
+
+  std::byte* Take(size_t bytes) {
+    std::byte* taken = next_;
+    next_ += (bytes + 1023) / 1024 * 1024;
+    EXPECT_LE(next_, end_);
+    return taken;
+  }
+  Word* word(int index) const { return words_ + 16 * index; }
+  volatile uint32_t* HostWord(int index) const { return static_cast<uint32_t*>(page_) + 32 * index; }
+  CUstream stream(const std::unique_ptr<Lane>& lane) const { return dynamic_cast<CudaLane&>(*lane).stream(); }
+  void Sync(const std::unique_ptr<Lane>& lane) {
+    ASSERT_TRUE(backend_->MakeEvent().ok());  // makes the context current
+    ASSERT_TRUE(driver_->StreamSynchronize(stream(lane)).ok());
+  }
+  bool EndsWithin(std::chrono::milliseconds time) {
+    const auto deadline = Clock::now() + time;
+    while (!ended_->Done()) {
+      if (Clock::now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  void Upload(std::byte* to, const std::vector<float>& values) {
+    std::vector<std::byte> bytes(values.size() * 2);
+    for (size_t i = 0; i < values.size(); ++i) StoreFromFloat(bytes.data(), DType::kBf16, i, values[i]);
+    ASSERT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(bytes.data()),
+                                     bytes.size(), service_).ok());
+    ASSERT_TRUE(driver_->StreamSynchronize(service_).ok());
+  }
+  // The number of pieces at `from` that are not as expected.
+  int Wrong(const std::byte* from, const Launch& launch) {
+    std::vector<std::byte> bytes(3 * kCBytes);
+    EXPECT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(bytes.data()), reinterpret_cast<CUdeviceptr>(from),
+                                     bytes.size(), service_).ok());
+    EXPECT_TRUE(driver_->StreamSynchronize(service_).ok());
+    int wrong = 0;
+    for (size_t piece = 0; piece < 3; ++piece) {
+      bool same = true;
+      for (size_t i = 0; i < launch.expected[piece].size() && same; ++i) {
+        same = LoadAsFloat(bytes.data(), DType::kBf16, piece * kRows * kN + i) == launch.expected[piece][i];
+      }
+      wrong += same ? 0 : 1;
+    }
+    return wrong;
+  }
+
+  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces.
+  void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000) {
+    FusedMatmul matmul;
+    matmul.b_along_n = false;
+    matmul.rows = kRows;
+    matmul.n = kN;
+    matmul.k = kK;
+    matmul.a[0] = {a_, kK, 3, kRows * kK};
+    matmul.a[1] = {landing_, kK, 1, 0};
+    matmul.b = {b_, kK, 1, 0};
+    matmul.out[0] = {c_, kN, 3, kRows * kN};
+    matmul.slots = {slots_, kN, 2, kRows * kN};
+    for (int i = 0; i < 3; ++i) {
+      MatmulPiece piece = {};
+      piece.a_map = i == 1 ? 1 : 0;
+      piece.a_slice = static_cast<int16_t>(i == 1 ? 0 : i);
+      piece.out_slice = static_cast<int16_t>(i);
+      piece.first_slot = static_cast<int16_t>(i == 2 ? 0 : -1);
+      if (i == 1) piece.ready = reinterpret_cast<const uint64_t*>(word(0));
+      piece.done = reinterpret_cast<uint64_t*>(word(3 + i));
+      matmul.pieces.push_back(piece);
+      matmul.runs.push_back({i, 1});
+    }
+    for (int source = 0; source < 2; ++source) {
+      matmul.arrived.push_back(reinterpret_cast<const uint64_t*>(word(1 + source)));
+      matmul.slot_of.push_back(static_cast<int16_t>(source));
+    }
+    matmul.position = 1;
+    matmul.epoch = epoch;
+    matmul.timeout_ns = timeout_ns;
+    matmul.abort_word = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
+    matmul.state = state_;
+    matmul.tiling.cluster_m = 1;
+    ASSERT_TRUE(backend_->MakeEvent().ok());
+    auto params = MakeFusedParams(matmul, variant);
+    ASSERT_TRUE(params.ok()) << params.status().ToString();
+    ASSERT_TRUE(LaunchFused(*params, variant, 0, stream(main_)).ok());
+    ASSERT_TRUE(main_->Record(ended_.get()).ok());
+  }
+  // Each piece as a peer sees it that waits for its word.
+  void EnqueueReader(uint64_t epoch) {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(reader_->WaitWord(word(3 + i), epoch).ok());
+      Copy(*reader_, c_ + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes, kCBytes);
+    }
+  }
+  void EnqueuePeers(uint64_t epoch) {
+    Copy(*peer_, a_ + kABytes, landing_, kABytes);
+    ASSERT_TRUE(peer_->WriteWord(word(0), epoch).ok());
+    for (int source = 0; source < 2; ++source) {
+      const size_t at = static_cast<size_t>(source) * kCBytes;
+      Copy(*peer_, sums_ + at, slots_ + at, kCBytes);
+      ASSERT_TRUE(peer_->WriteWord(word(1 + source), epoch).ok());
+    }
+  }
+  void Copy(Lane& lane, std::byte* from, std::byte* to, size_t bytes) {
+    const auto count = static_cast<int64_t>(bytes / 2);
+    ASSERT_TRUE(lane.Copy({{from, DType::kBf16, {count}, {1}}, {to, DType::kBf16, {count}, {1}}, true}).ok());
+  }
+  void UploadLaunch(const Launch& launch) {
+    Upload(a_, launch.a);
+    Upload(b_, launch.b);
+    Upload(sums_, launch.sums);
+  }
+
+  // Launches with data of their own, whose peers come late: the pieces that went wrong in all.
+  int CountWrong(NativeFault fault) {
+    const FusedVariant variant = ProbedVariant(fault);
+    int wrong = 0;
+    for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
+      const Launch launch = Draw(static_cast<uint32_t>(i) + 1);
+      const uint64_t epoch = ++epoch_;
+      UploadLaunch(launch);
+      EnqueueKernel(variant, epoch);
+      EnqueueReader(epoch);
+      // A kernel that does not wait ends by itself now; one that does must not.
+      const bool early = EndsWithin(std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
+      EXPECT_FALSE(early && fault == NativeFault::kNone) << "launch " << i << " ended before its peers came";
+      EnqueuePeers(epoch);
+      for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
+      wrong += Wrong(c_, launch) + Wrong(seen_, launch);
+    }
+    return wrong;
+  }
+
+  std::unique_ptr<Backend> backend_;
+  CudaDriver* driver_ = nullptr;
+  std::unique_ptr<Segment> segment_;
+  std::byte *next_ = nullptr, *end_ = nullptr;
+  void* page_ = nullptr;
+  std::unique_ptr<Lane> main_, peer_, reader_, squatter_;
+  std::unique_ptr<Event> ended_;
+  CUstream service_ = nullptr;
+  std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr, *c_ = nullptr,
+            *seen_ = nullptr, *state_ = nullptr;
+  Word* words_ = nullptr;
+  uint64_t epoch_ = 0;
+};
+
+TEST_F(NativeRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+
+TEST_F(NativeRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(NativeFault::kFlagBeforeData), 0); }
+
+TEST_F(NativeRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(NativeFault::kMissingWait), 0); }
+
+TEST_F(NativeRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(NativeFault::kStaleEpoch), 0); }
+
+TEST_F(NativeRaceTest, MakesProgressBesideAKernelThatHoldsHalfOfTheSms) {
+  constexpr int kSquatters = 66;
+  auto* holding = const_cast<uint32_t*>(HostWord(0));
+  ASSERT_TRUE(LaunchSquatter(kSquatters, holding, const_cast<uint32_t*>(HostWord(1)), stream(squatter_)).ok());
+  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  while (*HostWord(0) < kSquatters && Clock::now() < deadline) std::this_thread::yield();
+  ASSERT_EQ(*HostWord(0), static_cast<uint32_t>(kSquatters));
+  const Launch launch = Draw(77);
+  UploadLaunch(launch);
+  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EnqueueReader(epoch_);
+  EnqueuePeers(epoch_);
+  EXPECT_TRUE(EndsWithin(std::chrono::seconds(20))) << "no progress";
+  *HostWord(1) = 1;
+  for (auto* lane : {&main_, &peer_, &reader_, &squatter_}) Sync(*lane);
+  EXPECT_EQ(Wrong(c_, launch), 0);
+  EXPECT_EQ(Wrong(seen_, launch), 0);
+}
+
+TEST_F(NativeRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
+  const Launch launch = Draw(99);
+  UploadLaunch(launch);
+  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
+  auto* abort = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(2)));
+  abort->store(1, std::memory_order_release);
+  EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
+  abort->store(0, std::memory_order_release);
+  // Without an abort the wait's own bound ends it.
+  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_, 50'000'000);
+  EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
+  // Tickets and counters are as at the start.
+  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EnqueueReader(epoch_);
+  EnqueuePeers(epoch_);
+  for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
+  EXPECT_EQ(Wrong(c_, launch), 0);
+  EXPECT_EQ(Wrong(seen_, launch), 0);
+}
+
+}  // namespace
+}  // namespace tandem::cuda

@@ -1,0 +1,5 @@
+#include "tests/gpu/native_probes.cuh"
+
+namespace tandem::cuda {
+FusedVariant ProbedFlagFirst() { return MakeProbedVariant<true, false, false>(); }
+}  // namespace tandem::cuda

@@ -1,0 +1,5 @@
+#include "tests/gpu/native_probes.cuh"
+
+namespace tandem::cuda {
+FusedVariant ProbedMissingWait() { return MakeProbedVariant<false, true, false>(); }
+}  // namespace tandem::cuda

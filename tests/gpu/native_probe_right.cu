@@ -1,0 +1,5 @@
+#include "tests/gpu/native_probes.cuh"
+
+namespace tandem::cuda {
+FusedVariant ProbedRight() { return MakeProbedVariant<false, false, false>(); }
+}  // namespace tandem::cuda

@@ -1,0 +1,5 @@
+#include "tests/gpu/native_probes.cuh"
+
+namespace tandem::cuda {
+FusedVariant ProbedStaleEpoch() { return MakeProbedVariant<false, false, true>(); }
+}  // namespace tandem::cuda

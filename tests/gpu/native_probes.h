@@ -1,0 +1,27 @@
+// File: native_probes.h
+//
+// The native matmul kernel with pauses at random places, and with faults planted in its order; a kernel that holds SMs.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/native/fused_matmul.h"
+#include "tandem/status.h"
+
+struct CUstream_st;
+
+namespace tandem::cuda {
+
+enum class NativeFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
+
+// bf16, B by columns, tiles of 128×256, no cluster, with sums: the product's kernel, with pauses before it writes a word
+// and after it has waited for one.
+FusedVariant ProbedVariant(NativeFault fault);
+
+// Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory of the host.
+Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream);
+
+// Loads all of them into the current context.
+Status LoadNativeProbes();
+
+}  // namespace tandem::cuda

@@ -1,0 +1,61 @@
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "tests/gpu/native_probes.h"
+
+namespace tandem::cuda {
+
+FusedVariant ProbedRight();
+FusedVariant ProbedFlagFirst();
+FusedVariant ProbedMissingWait();
+FusedVariant ProbedStaleEpoch();
+
+namespace {
+
+// No CTA of the native kernel fits beside it.
+constexpr int kSquatterBytes = 200 << 10;
+
+__global__ void Squatter(uint32_t* holding, const volatile uint32_t* release) {
+  atomicAdd_system(holding, 1u);
+  while (*release == 0) __nanosleep(1000);
+}
+
+Status RuntimeStatus(const char* call, cudaError_t error) {
+  return error == cudaSuccess ? Status::Ok() : Internal(std::string(call) + ": " + cudaGetErrorString(error));
+}
+
+Status Load(const void* kernel, size_t shared_bytes) {
+  cudaFuncAttributes attributes = {};
+  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel)));
+  return RuntimeStatus("cudaFuncSetAttribute", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                                    static_cast<int>(shared_bytes)));
+}
+
+}  // namespace
+
+FusedVariant ProbedVariant(NativeFault fault) {
+  switch (fault) {
+    case NativeFault::kFlagBeforeData: return ProbedFlagFirst();
+    case NativeFault::kMissingWait: return ProbedMissingWait();
+    case NativeFault::kStaleEpoch: return ProbedStaleEpoch();
+    case NativeFault::kNone: break;
+  }
+  return ProbedRight();
+}
+
+Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream) {
+  Squatter<<<static_cast<unsigned>(blocks), 1, kSquatterBytes, stream>>>(holding, release);
+  return RuntimeStatus("Squatter", cudaGetLastError());
+}
+
+Status LoadNativeProbes() {
+  for (NativeFault fault : {NativeFault::kNone, NativeFault::kFlagBeforeData, NativeFault::kMissingWait,
+                            NativeFault::kStaleEpoch}) {
+    const FusedVariant variant = ProbedVariant(fault);
+    TANDEM_RETURN_IF_ERROR(Load(variant.kernel, variant.shared_bytes));
+  }
+  return Load(reinterpret_cast<const void*>(&Squatter), kSquatterBytes);
+}
+
+}  // namespace tandem::cuda
