@@ -1,13 +1,13 @@
 #include "daemon/main/pair_probe.h"
 
 #include <charconv>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <mutex>
 #include <sstream>
 #include <thread>
 
+#include "common/replace_file.h"
 #include "tandem/engine/v1/engine.pb.h"
 
 namespace tandem::daemon {
@@ -212,23 +212,13 @@ Result<std::vector<PairFailure>> LoadProbe(const std::string& path, const std::s
 Status SaveProbe(const std::string& path, const std::string& boot_id, const Topology& topology,
                  const std::vector<PairFailure>& failures) {
   if (boot_id.empty()) return Status::Ok();
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  const std::string fresh = path + ".new";
-  {
-    std::ofstream file(fresh, std::ios::trunc);
-    file << Identity(boot_id, topology);
-    for (const PairFailure& failure : failures) {
-      std::string reason = failure.reason;
-      for (char& c : reason) c = c == '\n' ? ' ' : c;
-      file << "failed " << failure.from << " " << failure.to << " " << reason << "\n";
-    }
-    file << "end\n";
-    if (!file.flush()) return Unavailable("cannot write " + fresh);
+  std::string text = Identity(boot_id, topology);
+  for (const PairFailure& failure : failures) {
+    std::string reason = failure.reason;
+    for (char& c : reason) c = c == '\n' ? ' ' : c;
+    text += "failed " + failure.from + " " + failure.to + " " + reason + "\n";
   }
-  std::filesystem::rename(fresh, path, error);
-  if (error) return SystemError("rename " + fresh, error.value());
-  return Status::Ok();
+  return ReplaceFile(path, text + "end\n");
 }
 
 void DropFailedPairs(const std::vector<PairFailure>& failures, Topology* topology) {
