@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 extern char** environ;
@@ -69,6 +71,20 @@ int WorkerProcess::Reap() {
   }
   pid_ = -1;
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void QuitWorkers(std::vector<std::unique_ptr<WorkerProcess>>* workers, int grace_ms) {
+  using Clock = std::chrono::steady_clock;
+  for (auto& worker : *workers) (void)worker->Tell({{"quit", true}});  // one that has ended is not waited for below
+  const auto end = Clock::now() + std::chrono::milliseconds(grace_ms);
+  for (auto& worker : *workers) {
+    Status status;
+    while (status.ok()) {  // until it has ended, or the time is up
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+      status = worker->Hear(static_cast<int>(std::max<int64_t>(left, 0))).status();
+    }
+  }
+  workers->clear();
 }
 
 }  // namespace tandem

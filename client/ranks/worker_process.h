@@ -47,4 +47,8 @@ class WorkerProcess {
   LineReader lines_;
 };
 
+// Tells all to quit ({"quit": true}) and waits `grace_ms` for their ends; whoever is left then is killed. A rank that ends by
+// itself leaves its GPU in order; one that is killed in a kernel may take others along (MPS).
+void QuitWorkers(std::vector<std::unique_ptr<WorkerProcess>>* workers, int grace_ms);
+
 }  // namespace tandem

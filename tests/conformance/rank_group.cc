@@ -1,9 +1,9 @@
 #include "tests/conformance/rank_group.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <chrono>
+
+#include "client/ranks/job_key.h"
 
 namespace tandem::conformance {
 namespace {
@@ -13,17 +13,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kStartMs = 120000, kEndMs = 120000;
 constexpr int kGraceMs = 3000;  // for ranks that are told to quit
-
-std::string RandomKey() {
-  unsigned char bytes[16] = {};
-  if (::getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return {};
-  std::string key;
-  for (unsigned char byte : bytes) {
-    key += "0123456789abcdef"[byte >> 4];
-    key += "0123456789abcdef"[byte & 15];
-  }
-  return key;
-}
 
 std::vector<std::string> Arguments(const Options& options, int world, int rank) {
   std::vector<std::string> arguments = {"tandem-conformance",
@@ -58,8 +47,7 @@ Status RankGroup::Start(int world, size_t own_bytes, size_t symmetric_bytes) {
   rank_options_ = options_;
   rank_options_.own_bytes = own_bytes;
   rank_options_.symmetric_bytes = symmetric_bytes;
-  rank_options_.job_key = RandomKey();
-  if (rank_options_.job_key.empty()) return Internal("the system gives no random bytes");
+  TANDEM_ASSIGN_OR_RETURN(rank_options_.job_key, RandomJobKey());
   world_ = world;
   return StartRanks();
 }
@@ -117,17 +105,7 @@ Status RankGroup::End() {
 }
 
 void RankGroup::Stop(bool with_daemon) {
-  // A rank that ends by itself leaves its GPU in order; one that is killed in a kernel may take others along (MPS).
-  for (auto& rank : ranks_) (void)rank->Tell({{"quit", true}});
-  const auto end = Clock::now() + std::chrono::milliseconds(kGraceMs);
-  for (auto& rank : ranks_) {
-    Status status;
-    while (status.ok()) {  // until it has ended, or the time is up
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-      status = rank->Hear(static_cast<int>(std::max<int64_t>(left, 0))).status();
-    }
-  }
-  ranks_.clear();
+  QuitWorkers(&ranks_, kGraceMs);
   if (with_daemon) daemon_.reset();
 }
 

@@ -2,7 +2,6 @@
 // step of the way against the same training in one process.
 
 #include <signal.h>
-#include <sys/random.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -10,6 +9,8 @@
 
 #include "client/examples/train_digits/launcher.h"
 #include "client/examples/train_digits/worker.h"
+#include "client/ranks/job_key.h"
+#include "client/ranks/worker_process.h"
 
 namespace {
 
@@ -19,18 +20,6 @@ std::string FindData() {
   std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   std::filesystem::path installed = program.parent_path().parent_path() / "share/tandem/digits.csv";
   return std::filesystem::exists(installed, error) ? installed.string() : TANDEM_DIGITS_CSV;
-}
-
-std::string RandomKey() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return {};
-  std::string key;
-  for (unsigned char byte : bytes) {
-    char text[3];
-    std::snprintf(text, sizeof(text), "%02x", byte);
-    key += text;
-  }
-  return key;
 }
 
 }  // namespace
@@ -61,17 +50,18 @@ int main(int argc, char** argv) {
   // A hidden layer that every world size divides: the next multiple above 256.
   options.shape.hidden = (options.shape.hidden + options.world_size - 1) / options.world_size * options.world_size;
   if (options.data.empty()) options.data = FindData();
-  if (options.worker) return RunWorker(options, tandem::UniqueFd(3), tandem::UniqueFd(4));
+  if (options.worker) return RunWorker(options, tandem::UniqueFd(tandem::kWorkerIn), tandem::UniqueFd(tandem::kWorkerOut));
   bool kills = options.kill_rank >= 0;
   if (kills && (options.kill_rank >= options.world_size || options.at_epoch < 1 || options.at_epoch > options.epochs ||
                 options.world_size < 2)) {
     std::fprintf(stderr, "tandem-train-digits: --kill-rank must be a rank of at least two, --at-epoch one of the epochs\n");
     return 2;
   }
-  options.job_key = RandomKey();
-  if (options.job_key.empty()) {
-    std::fprintf(stderr, "tandem-train-digits: the system gives no random bytes\n");
+  const auto job_key = tandem::RandomJobKey();
+  if (!job_key.ok()) {
+    std::fprintf(stderr, "tandem-train-digits: %s\n", job_key.status().ToString().c_str());
     return 1;
   }
+  options.job_key = *job_key;
   return RunLauncher(options);
 }

@@ -1,43 +1,33 @@
 // File: rank_process.h
 //
-// One worker as the launcher sees it: a child process and the line to it.
+// One worker as the launcher sees it: a child process, the line to it, and its rank.
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
-#include <string>
 
-#include "client/examples/train_digits/channel.h"
 #include "client/examples/train_digits/options.h"
+#include "client/ranks/worker_process.h"
 #include "tandem/status.h"
 
 namespace tandem::digits {
 
 class RankProcess {
  public:
-  // Starts this program again as the worker of `rank`.
+  // Starts this program again as the worker of `rank`; it ends with this object.
   static Result<std::unique_ptr<RankProcess>> Start(const Options& options, int rank, int resume_epoch);
-  // Ends and reaps the child if it still runs.
-  ~RankProcess();
-  RankProcess(const RankProcess&) = delete;
-  RankProcess& operator=(const RankProcess&) = delete;
 
   int rank() const { return rank_; }
-  LineReader& lines() { return lines_; }
-  bool Tell(const nlohmann::json& object) { return WriteLine(to_worker_.get(), object); }
-  void Kill();
+  LineReader& lines() { return worker_->lines(); }
+  bool Tell(const nlohmann::json& object) { return worker_->Tell(object); }
+  void Kill() { worker_->Kill(); }
   // Waits for the child's end: its exit code, or 128 + the signal.
-  int Reap();
+  int Reap() { return worker_->Reap(); }
 
  private:
-  RankProcess(int rank, pid_t pid, UniqueFd to_worker, UniqueFd from_worker)
-      : rank_(rank), pid_(pid), to_worker_(std::move(to_worker)), lines_(std::move(from_worker)) {}
+  RankProcess(int rank, std::unique_ptr<WorkerProcess> worker) : rank_(rank), worker_(std::move(worker)) {}
 
   int rank_;
-  pid_t pid_;
-  UniqueFd to_worker_;
-  LineReader lines_;
+  std::unique_ptr<WorkerProcess> worker_;
 };
 
 }  // namespace tandem::digits

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "client/examples/train_digits/channel.h"
 #include "client/examples/train_digits/parallel_model.h"
 #include "client/examples/train_digits/sweep.h"
+#include "client/ranks/json_lines.h"
 
 namespace tandem::digits {
 namespace {

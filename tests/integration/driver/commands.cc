@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "client/ranks/request_json.h"
 #include "common/unique_fd.h"
 
 namespace tandem::driver {
@@ -193,7 +194,7 @@ Status Session::RegisterForeign(const json& command) {
 
 Status Session::Prepare(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
-  TANDEM_ASSIGN_OR_RETURN(OpRequest request, ParseRequest(command.value("request", json::object())));
+  TANDEM_ASSIGN_OR_RETURN(OpRequest request, RequestFromJson(command.value("request", json::object())));
   TANDEM_ASSIGN_OR_RETURN(auto plan, group->Prepare(command.value("key", "k"), request, Deadline(command)));
   (*reply)["plan"] = PlanJson(plan->info());
   plans_[command.value("plan", command.value("key", "k"))] = plan;

@@ -84,7 +84,4 @@ class Session {
   std::map<std::string, uint64_t> allocations_;                      // of "cuda_malloc"
 };
 
-// {"op":"all_reduce","operands":[{"role":"input","dtype":"f32","shape":[8]}…], …} to a request.
-Result<OpRequest> ParseRequest(const json& object);
-
 }  // namespace tandem::driver

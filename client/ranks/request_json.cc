@@ -1,7 +1,12 @@
-#include "tests/integration/driver/commands.h"
+#include "client/ranks/request_json.h"
 
-namespace tandem::driver {
+#include <string>
+#include <vector>
+
+namespace tandem {
 namespace {
+
+using nlohmann::json;
 
 Result<Role> ParseRole(const std::string& name) {
   for (int i = 1; i <= 11; ++i) {
@@ -12,7 +17,7 @@ Result<Role> ParseRole(const std::string& name) {
 
 }  // namespace
 
-Result<OpRequest> ParseRequest(const json& object) {
+Result<OpRequest> RequestFromJson(const json& object) {
   OpRequest request;
   TANDEM_ASSIGN_OR_RETURN(request.op, ParseOp(object.value("op", "")));
   TANDEM_ASSIGN_OR_RETURN(request.algorithm, ParseAlgorithm(object.value("algorithm", "auto")));
@@ -34,6 +39,7 @@ Result<OpRequest> ParseRequest(const json& object) {
   request.root = object.value("root", 0);
   request.steps = object.value("steps", 0);
   request.lanes = object.value("lanes", 0);
+  request.fast_accumulation = object.value("fast_accumulation", true);
   request.low_contention = object.value("low_contention", false);
   request.reduce_op = object.value("reduce_op", "sum") == "avg" ? ReduceOp::kAvg : ReduceOp::kSum;
   request.wire = object.value("wire", "output") == "f32" ? WireType::kF32 : WireType::kOutput;
@@ -44,4 +50,25 @@ Result<OpRequest> ParseRequest(const json& object) {
   return request;
 }
 
-}  // namespace tandem::driver
+json RequestToJson(const OpRequest& request) {
+  static constexpr const char* kOnUnfused[] = {"allow", "warn", "error"};
+  json operands = json::array();
+  for (const Operand& operand : request.operands) {
+    operands.push_back({{"role", RoleName(operand.role)}, {"dtype", DTypeName(operand.spec.dtype)},
+                        {"shape", operand.spec.shape}, {"strides", operand.spec.strides},
+                        {"symmetric", operand.symmetric}, {"alias_of", operand.alias_of}});
+  }
+  json transfers = json::array();
+  for (const Transfer& transfer : request.transfers) {
+    transfers.push_back({{"send", transfer.send}, {"peer", transfer.peer}, {"slot", transfer.slot}});
+  }
+  return {{"op", OpName(request.op)}, {"algorithm", AlgorithmName(request.algorithm)}, {"operands", operands},
+          {"transfers", transfers}, {"chunk_pivot", request.chunk_pivot}, {"dim", request.dim}, {"root", request.root},
+          {"steps", request.steps}, {"lanes", request.lanes}, {"fast_accumulation", request.fast_accumulation},
+          {"low_contention", request.low_contention},
+          {"reduce_op", request.reduce_op == ReduceOp::kAvg ? "avg" : "sum"},
+          {"wire", request.wire == WireType::kF32 ? "f32" : "output"},
+          {"on_unfused", kOnUnfused[static_cast<size_t>(request.on_unfused)]}};
+}
+
+}  // namespace tandem
