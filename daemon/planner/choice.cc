@@ -197,8 +197,12 @@ std::string BeyondBound(const Problem& problem, Algorithm algorithm) {
 }
 
 std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const Candidate& chosen,
-                       bool asked) {
+                       bool asked, const Measured* measured) {
   if (!candidate.impossible.empty()) return candidate.impossible;
+  if (measured != nullptr) {
+    std::string why = WhyNotMeasured(*measured, candidate.algorithm);
+    return candidate.only_asked.empty() ? why : Text(why, "; ", candidate.only_asked);
+  }
   if (asked) return Text(AlgorithmName(chosen.algorithm), " was asked for");
   if (!candidate.only_asked.empty()) return candidate.only_asked;
   if (std::string beyond = BeyondBound(problem, candidate.algorithm); !beyond.empty()) return beyond;
@@ -262,7 +266,7 @@ bool IsFusedOp(Op op) {
   return op == Op::kAllGatherMatmul || op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
 }
 
-Result<Choice> Choose(const Problem& problem) {
+Result<Choice> Choose(const Problem& problem, const Measured* measured) {
   const OpRequest& request = *problem.request;
   const bool asked = request.algorithm != Algorithm::kAuto;
   std::vector<Candidate> candidates;
@@ -292,7 +296,13 @@ Result<Choice> Choose(const Problem& problem) {
       return Refuse("unfused was asked for while on_unfused is error", "UNFUSED_REFUSED", candidates);
     }
     choice.reason = "asked for";
-    if (std::string beyond = BeyondBound(problem, chosen->algorithm); !beyond.empty()) {
+    if (measured != nullptr && !chosen->only_asked.empty()) {
+      return Refuse(Text(AlgorithmName(chosen->algorithm), ": ", chosen->only_asked), "ALGORITHM_REFUSED", candidates);
+    }
+    if (measured != nullptr) {
+      choice.reason = WhyMeasured(problem, *measured, chosen->predicted_us);
+      choice.measured_us = measured->chosen->median_us;
+    } else if (std::string beyond = BeyondBound(problem, chosen->algorithm); !beyond.empty()) {
       choice.reason += Text("; ", beyond);
     }
   } else if (IsFusedOp(request.op)) {
@@ -319,8 +329,9 @@ Result<Choice> Choose(const Problem& problem) {
   choice.predicted_us = chosen->predicted_us;
   for (const Candidate& candidate : candidates) {
     if (&candidate == chosen) continue;
-    choice.refused.push_back(
-        {candidate.algorithm, WhyNotThis(problem, candidate, *chosen, asked), candidate.predicted_us});
+    const TuningCandidate* time = measured == nullptr ? nullptr : CandidateOf(*measured->entry, candidate.algorithm);
+    choice.refused.push_back({candidate.algorithm, WhyNotThis(problem, candidate, *chosen, asked, measured),
+                              candidate.predicted_us, time == nullptr ? 0 : time->median_us});
   }
   if (chosen->algorithm == Algorithm::kUnfused && request.on_unfused == OnUnfused::kWarn) {
     std::string warning = Text(OpName(request.op), " runs unfused");

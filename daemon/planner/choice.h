@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/planner/measured.h"
 #include "daemon/planner/problem.h"
 
 namespace tandem::plan {
@@ -23,13 +24,14 @@ struct Choice {
   Algorithm algorithm = Algorithm::kAuto;
   std::string reason;
   double predicted_us = 0;
+  double measured_us = 0;
   std::vector<RefusedAlgorithm> refused;  // all others, in the order of AlgorithmsOf
   std::vector<std::string> warnings;
 };
 
 // Chooses for `problem`. INVALID_ARGUMENT when the asked algorithm does not belong to the operation;
 // FAILED_PRECONDITION with every algorithm's reason when it cannot run, or when a fused one is required and
-// none can.
-Result<Choice> Choose(const Problem& problem);
+// none can. With `measured` the problem asks for that candidate's algorithm, and its time is the reason.
+Result<Choice> Choose(const Problem& problem, const Measured* measured = nullptr);
 
 }  // namespace tandem::plan

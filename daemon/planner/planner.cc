@@ -5,6 +5,7 @@
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_notes.h"
+#include "daemon/planner/measured.h"
 #include "daemon/planner/problem.h"
 #include "daemon/planner/text.h"
 
@@ -63,11 +64,9 @@ Status Build(const Problem& problem, Algorithm algorithm, Plan* plan) {
   return BuildExchange(problem, algorithm, plan);
 }
 
-}  // namespace
-
-Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
-  TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
-  TANDEM_ASSIGN_OR_RETURN(Choice choice, Choose(problem));
+Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
+  const GroupContext& group = *problem.group;
+  TANDEM_ASSIGN_OR_RETURN(Choice choice, Choose(problem, measured));
   Plan plan;
   plan.op = problem.request->op;
   plan.algorithm = choice.algorithm;
@@ -78,11 +77,38 @@ Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& g
     for (std::string& note : MatmulNotes(problem)) plan.warnings.push_back(std::move(note));
   }
   plan.predicted_us = choice.predicted_us;
+  plan.measured_us = choice.measured_us;
   plan.fused = choice.algorithm != Algorithm::kUnfused;
   plan.summary = Summary(problem);
   plan.scale_mode = ScaleModeName(problem.scale_mode);
   TANDEM_RETURN_IF_ERROR(Build(problem, choice.algorithm, &plan));
   return plan;
+}
+
+// The requests with a measured candidate's algorithm and parameters, planned as if they had been asked for.
+Result<Plan> PlanMeasured(std::span<const OpRequest> requests, const GroupContext& group, const Measured& measured) {
+  std::vector<OpRequest> asked(requests.begin(), requests.end());
+  for (OpRequest& request : asked) {
+    request.algorithm = measured.chosen->algorithm;
+    request.steps = measured.chosen->steps;
+    request.lanes = measured.chosen->lanes;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(asked, group));
+  return PlanProblem(problem, &measured);
+}
+
+}  // namespace
+
+Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+  TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
+  if (const TuningEntry* entry = MeasuredFor(problem); entry != nullptr) {
+    for (const TuningCandidate& candidate : entry->candidates) {
+      if (candidate.samples == 0) break;
+      // One that this request or this group does not allow gives way to the next.
+      if (Result<Plan> plan = PlanMeasured(requests, group, {entry, &candidate}); plan.ok()) return plan;
+    }
+  }
+  return PlanProblem(problem, nullptr);
 }
 
 }  // namespace tandem::plan

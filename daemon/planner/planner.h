@@ -18,6 +18,8 @@
 
 namespace tandem::plan {
 
+class TuningTable;
+
 // What the planner may assume of the engines of a group.
 struct GroupContext {
   Topology topology;  // of the group's GPUs in rank order; its size is the world size
@@ -31,12 +33,16 @@ struct GroupContext {
   double memory_gbps = 0;
   double tflops = 0;                 // of the request's dtype
   double step_latency_us = 0;        // of one signal → wait
+  // Measured times, which go before thresholds and predictions; null: none. Must live as long as the planner is called.
+  const TuningTable* tuning = nullptr;
+  std::string gpu_model;             // the table's name for these GPUs; empty: no table holds for them
 };
 
 struct RefusedAlgorithm {
   Algorithm algorithm = Algorithm::kAuto;
   std::string reason;  // "2.5 MiB is above its bound of 256 KiB", "needs a hybrid cube mesh; this group is nvswitch"
   double predicted_us = 0;  // 0 when it cannot run at all
+  double measured_us = 0;   // 0 when the tuning table has no time of it
 };
 
 // The answer to a request: the same on all ranks but for `programs`.
@@ -59,6 +65,7 @@ struct Plan {
   uint64_t bytes_moved = 0;               // over links, sent by one rank
   uint64_t gathered_a_bytes = 0;          // copied out or gathered in workspace, not in place
   double predicted_us = 0;
+  double measured_us = 0;                 // what the tuning table has; 0: not chosen by it
   std::vector<std::string> warnings;      // on_unfused = warn, slow placement, …
   std::vector<RankProgram> programs;      // index is the rank
 };

@@ -1,0 +1,80 @@
+#include "daemon/planner/measured.h"
+
+#include <algorithm>
+
+#include "daemon/planner/text.h"
+
+namespace tandem::plan {
+
+bool IsTunable(Op op) {
+  // send_receive has one algorithm, and every rank its own request; a barrier's choice is not worth a table.
+  return AlgorithmsOf(op).size() > 1 && op != Op::kBarrier;
+}
+
+TuningKey TuningKeyOf(const Problem& problem) {
+  const Slots& slots = problem.slots;
+  const OpRequest& request = *problem.request;
+  TuningKey key;
+  key.gpu = problem.group->gpu_model;
+  key.topology_class = TopologyClassName(problem.topology_class);
+  key.world_size = problem.world_size;
+  key.op = request.op;
+  const auto type = [&](int slot) { return DTypeName(problem.operand(slot).spec.dtype); };
+  const auto trait = [&key](std::string_view word) { key.traits += Text(key.traits.empty() ? "" : " ", word); };
+  if (slots.a >= 0) {
+    key.types = Text(type(slots.a), " x ", type(slots.b[0]), " -> ", type(slots.c[0]));
+    key.scales = ScaleModeName(problem.scale_mode);
+    if (problem.last_dim()) trait("last_dim");
+    if (slots.b.size() > 1) trait(Text("b", slots.b.size()));
+    if (slots.gathered_a >= 0) trait("gathered_a");
+    if (IsFloat8(problem.operand(slots.a).spec.dtype) && !request.fast_accumulation) trait("exact");
+  } else {
+    key.types = Text(type(slots.input), " -> ", type(slots.output));
+    if (problem.operand(slots.output).alias_of >= 0) trait("in_place");
+  }
+  if (request.wire == WireType::kF32) trait("wire_f32");
+  const bool symmetric =
+      std::any_of(request.operands.begin(), request.operands.end(), [](const Operand& o) { return o.symmetric; });
+  if (symmetric) trait("symmetric");
+  return key;
+}
+
+TuningShape TuningShapeOf(const Problem& problem) {
+  if (problem.slots.a >= 0) return {problem.rows, problem.n, problem.k};
+  return {static_cast<int64_t>(problem.message_bytes)};
+}
+
+const TuningEntry* MeasuredFor(const Problem& problem) {
+  const OpRequest& request = *problem.request;
+  const GroupContext& group = *problem.group;
+  if (group.tuning == nullptr || group.gpu_model.empty() || problem.world_size < 2 || !IsTunable(request.op)) return nullptr;
+  // Who sets some of it himself has a reason that no table knows.
+  if (request.algorithm != Algorithm::kAuto || request.steps != 0 || request.lanes != 0) return nullptr;
+  return group.tuning->Find(TuningKeyOf(problem), TuningShapeOf(problem));
+}
+
+const TuningCandidate* CandidateOf(const TuningEntry& entry, Algorithm algorithm) {
+  for (const TuningCandidate& candidate : entry.candidates) {
+    if (candidate.algorithm == algorithm) return &candidate;
+  }
+  return nullptr;
+}
+
+std::string WhyMeasured(const Problem& problem, const Measured& measured, double predicted_us) {
+  const TuningEntry& entry = *measured.entry;
+  std::string text = Text("measured fastest", measured.chosen == &entry.candidates[0] ? "" : " of those that can run", ": ",
+                          MicrosecondsText(measured.chosen->median_us), " (predicted ", MicrosecondsText(predicted_us), ")");
+  if (entry.shape != TuningShapeOf(problem)) text += Text(" at ", TuningShapeText(entry.shape), ", the nearest measured");
+  text += Text("; ", measured.chosen->samples, " rounds of ", entry.measured_at);
+  if (!entry.source.empty()) text += Text(" in ", entry.source);
+  return text;
+}
+
+std::string WhyNotMeasured(const Measured& measured, Algorithm algorithm) {
+  const TuningCandidate* candidate = CandidateOf(*measured.entry, algorithm);
+  if (candidate == nullptr) return "not among what was measured";
+  if (candidate->samples == 0) return Text("not measured: ", candidate->refused);
+  return Text("measured ", MicrosecondsText(candidate->median_us));
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,256 @@
+// The tuning table in memory, and the choices that it makes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemon/planner/measured.h"
+#include "daemon/planner/planner.h"
+#include "daemon/planner/tests/planner_fixtures.h"
+#include "daemon/planner/tuning_table.h"
+
+namespace tandem::plan {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kWorld = 4;
+
+std::vector<OpRequest> GatherMatmul(int64_t rows, int64_t n = 512, int64_t k = 256) {
+  OpRequest request;
+  request.op = Op::kAllGatherMatmul;
+  request.operands = {{Role::kA, {DType::kBf16, {rows / kWorld, k}, {}}, false, -1},
+                      {Role::kB, {DType::kBf16, {k, n}, {}}, false, -1},
+                      {Role::kC, {DType::kBf16, {rows, n}, {}}, false, -1}};
+  return std::vector<OpRequest>(kWorld, request);
+}
+
+std::vector<OpRequest> AllReduce(int64_t elements) {
+  OpRequest request;
+  request.op = Op::kAllReduce;
+  request.operands = {{Role::kInput, {DType::kF32, {elements}, {}}, false, -1},
+                      {Role::kOutput, {DType::kF32, {elements}, {}}, false, -1}};
+  return std::vector<OpRequest>(kWorld, request);
+}
+
+TuningCandidate Measurement(Algorithm algorithm, double us, int steps = 0, int lanes = 0) {
+  return {.algorithm = algorithm, .steps = steps, .lanes = lanes, .samples = 9, .median_us = us, .p10_us = us * 0.9,
+          .p90_us = us * 1.1, .refused = {}};
+}
+
+TuningCandidate Refused(Algorithm algorithm, const std::string& why) {
+  TuningCandidate candidate;
+  candidate.algorithm = algorithm;
+  candidate.refused = why;
+  return candidate;
+}
+
+class Tuning : public testing::Test {
+ protected:
+  Tuning() {
+    group_.topology = EmulatedTopology(kWorld);
+    group_.gpu_model = "model";
+    group_.tuning = &table_;
+  }
+
+  // Puts what was measured for these requests.
+  void Put(const std::vector<OpRequest>& requests, std::vector<TuningCandidate> candidates) {
+    Result<Problem> problem = MakeProblem(requests, group_);
+    ASSERT_TRUE(problem.ok()) << problem.status().ToString();
+    TuningEntry entry{TuningKeyOf(*problem), TuningShapeOf(*problem), "2026-01-31T12:00:00Z", "0.1.0",
+                      std::move(candidates), "tuning.toml"};
+    Status checked = CheckTuningEntry(&entry);
+    ASSERT_TRUE(checked.ok()) << checked.ToString();
+    table_.Put(std::move(entry));
+  }
+
+  Plan Must(const std::vector<OpRequest>& requests) {
+    Result<Plan> plan = MakePlan(requests, group_);
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+    return plan.ok() ? *std::move(plan) : Plan{};
+  }
+
+  TuningTable table_;
+  GroupContext group_;
+};
+
+TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
+  const Plan before = Must(GatherMatmul(4096));
+  ASSERT_NE(before.algorithm, Algorithm::kRing);
+  EXPECT_EQ(before.measured_us, 0);
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 90.5), Measurement(Algorithm::kRing, 70.25, 2 * kWorld, 3),
+                           Refused(Algorithm::kNative, "needs a Hopper")});
+  const Plan plan = Must(GatherMatmul(4096));
+  EXPECT_EQ(plan.algorithm, Algorithm::kRing);
+  EXPECT_EQ(plan.steps, 2 * kWorld);
+  EXPECT_EQ(plan.lanes, 3);
+  EXPECT_EQ(plan.measured_us, 70.25);
+  EXPECT_THAT(plan.reason, HasSubstr("measured fastest: 70.2 us (predicted "));
+  EXPECT_THAT(plan.reason, HasSubstr("9 rounds of 2026-01-31T12:00:00Z in tuning.toml"));
+  for (const RefusedAlgorithm& refused : plan.refused) {
+    if (refused.algorithm == Algorithm::kUnfused) {
+      EXPECT_EQ(refused.reason, "measured 90.5 us");
+      EXPECT_EQ(refused.measured_us, 90.5);
+    }
+    if (refused.algorithm == Algorithm::kPipeline) {
+      EXPECT_EQ(refused.reason, "not among what was measured");
+    }
+    if (refused.algorithm == Algorithm::kNative) {
+      EXPECT_THAT(refused.reason, HasSubstr("Hopper"));
+    }
+  }
+}
+
+TEST_F(Tuning, WhatIsAskedForGoesBeforeTheTable) {
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 70)});
+  auto requests = GatherMatmul(4096);
+  for (OpRequest& request : requests) request.algorithm = Algorithm::kPipeline;
+  const Plan asked = Must(requests);
+  EXPECT_EQ(asked.algorithm, Algorithm::kPipeline);
+  EXPECT_EQ(asked.reason, "asked for");
+  requests = GatherMatmul(4096);
+  for (OpRequest& request : requests) request.lanes = 4;
+  EXPECT_EQ(Must(requests).measured_us, 0);
+}
+
+TEST_F(Tuning, WhatThisRequestDoesNotAllowGivesWayToTheNextFastest) {
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kNative, 15),
+                           Measurement(Algorithm::kRing, 20)});
+  auto requests = GatherMatmul(4096);
+  for (OpRequest& request : requests) request.on_unfused = OnUnfused::kError;
+  const Plan plan = Must(requests);  // no native kernels here
+  EXPECT_EQ(plan.algorithm, Algorithm::kRing);
+  EXPECT_THAT(plan.reason, HasSubstr("measured fastest of those that can run: 20.0 us"));
+  // A measurement is no permission: what runs only when it is asked for is not chosen by its time.
+  group_.native_kernels = true;
+  group_.native_by_choice = false;
+  const Plan still = Must(requests);
+  EXPECT_EQ(still.algorithm, Algorithm::kRing);
+  for (const RefusedAlgorithm& refused : still.refused) {
+    if (refused.algorithm == Algorithm::kNative) {
+      EXPECT_THAT(refused.reason, HasSubstr("measured 15.0 us; runs when"));
+    }
+  }
+  group_.native_by_choice = true;
+  EXPECT_EQ(Must(requests).algorithm, Algorithm::kNative);
+  group_.native_kernels = false;
+  // Nothing that was measured can run: as if there were no table.
+  TuningTable only_native;
+  std::swap(table_, only_native);
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kNative, 15)});
+  EXPECT_EQ(Must(GatherMatmul(4096)).measured_us, 0);
+}
+
+TEST_F(Tuning, AWarningOfUnfusedNamesTheTimes) {
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kRing, 20)});
+  auto requests = GatherMatmul(4096);
+  for (OpRequest& request : requests) request.on_unfused = OnUnfused::kWarn;
+  const Plan plan = Must(requests);
+  EXPECT_EQ(plan.algorithm, Algorithm::kUnfused);
+  ASSERT_FALSE(plan.warnings.empty());
+  EXPECT_THAT(plan.warnings[0], HasSubstr("ring: measured 20.0 us"));
+}
+
+TEST_F(Tuning, ThresholdsOfCollectivesGiveWayToMeasurements) {
+  ASSERT_EQ(Must(AllReduce(1024)).algorithm, Algorithm::kOneShot);
+  Put(AllReduce(1024), {Measurement(Algorithm::kNccl, 5), Measurement(Algorithm::kOneShot, 6)});
+  const Plan plan = Must(AllReduce(1024));
+  EXPECT_EQ(plan.algorithm, Algorithm::kNccl);
+  EXPECT_EQ(Must(AllReduce(1 << 20)).measured_us, 0) << "a thousand times the size";
+}
+
+TEST_F(Tuning, TheExactShapeComesBeforeTheNearestOne) {
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
+  Put(GatherMatmul(5120), {Measurement(Algorithm::kUnfused, 50)});
+  EXPECT_EQ(Must(GatherMatmul(4096)).algorithm, Algorithm::kRing);
+  EXPECT_EQ(Must(GatherMatmul(5120)).algorithm, Algorithm::kUnfused);
+  const Plan low = Must(GatherMatmul(4160)), high = Must(GatherMatmul(5056));
+  EXPECT_EQ(low.algorithm, Algorithm::kRing);
+  EXPECT_EQ(high.algorithm, Algorithm::kUnfused);
+  EXPECT_THAT(high.reason, HasSubstr("at 5120x512x256, the nearest measured"));
+}
+
+TEST_F(Tuning, ABucketEndsAtAFactorOfTheSquareRootOfTwo) {
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
+  EXPECT_GT(Must(GatherMatmul(5792)).measured_us, 0);   // 4096 · √2 = 5792.6
+  EXPECT_EQ(Must(GatherMatmul(5796)).measured_us, 0);
+  EXPECT_GT(Must(GatherMatmul(2900)).measured_us, 0);   // 4096 / √2 = 2896.3
+  EXPECT_EQ(Must(GatherMatmul(2892)).measured_us, 0);
+  EXPECT_EQ(Must(GatherMatmul(4096, 1024)).measured_us, 0) << "every extent counts";
+}
+
+TEST_F(Tuning, NothingOfTheKeyMayDiffer) {
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
+  auto measured = [&](const std::vector<OpRequest>& requests) { return Must(requests).measured_us > 0; };
+  ASSERT_TRUE(measured(GatherMatmul(4096)));
+  auto requests = GatherMatmul(4096);
+  for (OpRequest& request : requests) {
+    for (Operand& operand : request.operands) operand.spec.dtype = DType::kF16;
+  }
+  EXPECT_FALSE(measured(requests));
+  requests = GatherMatmul(4096);
+  for (OpRequest& request : requests) request.operands[0].symmetric = true;
+  EXPECT_FALSE(measured(requests));
+  group_.gpu_model = "another";
+  EXPECT_FALSE(measured(GatherMatmul(4096)));
+  group_.gpu_model.clear();
+  EXPECT_FALSE(measured(GatherMatmul(4096)));
+  group_.gpu_model = "model";
+  group_.tuning = nullptr;
+  EXPECT_FALSE(measured(GatherMatmul(4096)));
+}
+
+TEST(TuningTableTest, MergesRemovesAndFindsById) {
+  auto entry = [](int64_t bytes, double us) {
+    TuningEntry made;
+    made.key = {"gpu", "nvswitch", 4, Op::kAllReduce, "f32 -> f32", "", ""};
+    made.shape = {bytes};
+    made.measured_at = "then";
+    made.version = "0";
+    made.candidates = {Measurement(Algorithm::kOneShot, us)};
+    return made;
+  };
+  TuningTable shipped, own;
+  shipped.Put(entry(1024, 1));
+  shipped.Put(entry(8192, 2));
+  own.Put(entry(8192, 3));
+  own.Put(entry(8192, 4));
+  EXPECT_EQ(own.size(), 1u);
+  shipped.Merge(own);
+  ASSERT_EQ(shipped.size(), 2u);
+  EXPECT_EQ(shipped.Find(entry(0, 0).key, {8192})->candidates[0].median_us, 4);
+  EXPECT_EQ(shipped.Find(entry(0, 0).key, {1024})->candidates[0].median_us, 1);
+  const std::string id = TuningId(entry(1024, 0));
+  EXPECT_EQ(id.size(), 16u);
+  ASSERT_NE(shipped.FindId(id), nullptr);
+  EXPECT_TRUE(shipped.Remove(id));
+  EXPECT_FALSE(shipped.Remove(id));
+  EXPECT_EQ(shipped.FindId(id), nullptr);
+  EXPECT_EQ(shipped.size(), 1u);
+}
+
+TEST(TuningTableTest, AMalformedEntryIsRefused) {
+  const TuningEntry good{{"gpu", "nvswitch", 4, Op::kAllReduce, "f32 -> f32", "", ""}, {1024}, "then", "0",
+                         {Measurement(Algorithm::kOneShot, 5), Refused(Algorithm::kNccl, "no NCCL")}, ""};
+  auto refusal = [&good](auto change) {
+    TuningEntry entry = good;
+    change(entry);
+    Status status = CheckTuningEntry(&entry);
+    EXPECT_EQ(status.code(), status.ok() ? Code::kOk : Code::kInvalidArgument);
+    return status.message();
+  };
+  EXPECT_EQ(refusal([](TuningEntry&) {}), "");
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.key.world_size = 9; }), HasSubstr("world_size"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.key.gpu = "a\nb"; }), HasSubstr("printable"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.key.traits = std::string(300, 'x'); }), HasSubstr("longer"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.shape = {1, 2, 3}; }), HasSubstr("extents"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.shape = {0}; }), HasSubstr("positive"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].algorithm = Algorithm::kRing; }), HasSubstr("no algorithm ring"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].median_us = 100; }), HasSubstr("p10"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].p10_us = -1; }), HasSubstr("p10"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].refused = "both"; }), HasSubstr("both measured and refused"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates.erase(e.candidates.begin()); }), HasSubstr("no candidate"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[1].refused.clear(); }), HasSubstr("neither"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates.resize(65, e.candidates[0]); }), HasSubstr("64"));
+}
+
+}  // namespace
+}  // namespace tandem::plan
