@@ -13,12 +13,13 @@
 #include "tandem/op_request.h"
 
 namespace tandem::daemon {
-namespace {
 
 grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), status.message());
 }
+
+namespace {
 
 const char* StateName(EngineState state) {
   switch (state) {

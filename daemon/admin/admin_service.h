@@ -21,6 +21,8 @@
 
 namespace tandem::daemon {
 
+class TuningStore;
+
 // What the services read. Everything outlives them.
 struct AdminSources {
   Control* control = nullptr;
@@ -31,9 +33,13 @@ struct AdminSources {
   std::string backend;
   std::string version;
   std::span<const StatsArea> stats;     // by GPU
+  TuningStore* tuning = nullptr;
   GpuProcesses* gpu_processes = nullptr;  // none on the host backend
   std::function<void(bool)> on_drain;   // told when draining begins and ends; may be empty
 };
+
+// The canonical code and the message.
+grpc::Status ToGrpc(const Status& status);
 
 // Everything for Prometheus.
 MetricsInput GatherMetrics(const AdminSources& sources);
@@ -62,6 +68,9 @@ class AdminService final : public admin::v1::Admin::Service {
                         admin::v1::GetStatsReply* reply) override;
   grpc::Status GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
                         admin::v1::GetTraceReply* reply) override;
+  // NOT_FOUND if an entry is asked for and there is none. (tuning.cc)
+  grpc::Status ListTuning(grpc::ServerContext*, const admin::v1::ListTuningRequest* request,
+                          admin::v1::ListTuningReply* reply) override;
 
  private:
   const AdminSources& sources_;
@@ -80,6 +89,10 @@ class AdminControlService final : public admin::v1::AdminControl::Service {
   grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
                      admin::v1::EvictReply* reply) override;
   grpc::Status Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request, admin::v1::UnfuseReply*) override;
+  grpc::Status PutTuning(grpc::ServerContext*, const admin::v1::PutTuningRequest* request,
+                         admin::v1::PutTuningReply* reply) override;
+  grpc::Status ForgetTuning(grpc::ServerContext*, const admin::v1::ForgetTuningRequest* request,
+                            admin::v1::ForgetTuningReply* reply) override;
 
  private:
   const AdminSources& sources_;

@@ -2,6 +2,7 @@
 
 #include "daemon/admin/admin_service.h"
 #include "daemon/observe/plan_totals.h"
+#include "daemon/tuning/tuning_store.h"
 #include "tandem/engine/v1/engine.pb.h"
 #include "tandem/op_request.h"
 #include "tandem/v1/types.pb.h"
@@ -37,6 +38,7 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   input.backend = sources.backend;
   input.topology = sources.topology;
   input.failed_links = sources.failed_links;
+  if (sources.tuning != nullptr) input.refused_tuning = sources.tuning->refused();
   input.control = sources.control->Snapshot();
   input.groups = sources.control->SnapshotGroups();
   input.pools = sources.control->SnapshotPools();

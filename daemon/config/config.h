@@ -72,6 +72,7 @@ struct MpsConfig {
 struct Config {
   std::string runtime_dir = "/run/tandem";     // the sockets lease.sock, client.sock, admin.sock; absolute
   std::string state_dir = "/var/lib/tandem";   // tuning table, probe results; absolute
+  std::string tuning_dir;                      // shipped tuning tables; "": ../share/tandem/tuning beside tandemd's own
   std::string socket_group = "tandem";         // group that may use lease.sock and client.sock; "": tandemd's own
   std::string engine_path;                     // the tandem-engine program; "": beside tandemd's own
   Backend backend = Backend::kAuto;

@@ -62,6 +62,8 @@ const std::vector<KeySpec>& Table() {
       Text("runtime_dir", TANDEM_FIELD(runtime_dir),
            "Directory of the sockets lease.sock, client.sock and admin.sock. Absolute."),
       Text("state_dir", TANDEM_FIELD(state_dir), "Directory of what outlives a restart: tuning table, probe results. Absolute."),
+      Text("tuning_dir", TANDEM_FIELD(tuning_dir),
+           "Directory of the tuning tables that come with Tandem. Empty: ../share/tandem/tuning beside tandemd."),
       Text("socket_group", TANDEM_FIELD(socket_group),
            "Group whose members may use Tandem. Empty: the group that tandemd runs as."),
       Text("engine_path", TANDEM_FIELD(engine_path), "The tandem-engine program. Empty: the one beside tandemd."),

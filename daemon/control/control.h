@@ -25,6 +25,7 @@
 #include "daemon/control/engine_mailbox.h"
 #include "daemon/control/snapshot.h"
 #include "daemon/control/waiter.h"
+#include "daemon/planner/tuning_table.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
@@ -138,6 +139,10 @@ class Control final : public EngineListener {
   // 0 means all.
   std::vector<PlanSnapshot> SnapshotPlans(uint64_t group_id, uint64_t plan_id, bool programs);
   std::vector<ChannelSnapshot> SnapshotChannels();
+  // Takes measured times into the tuning table, under the key and shape that `request` has on these GPUs (in rank order); the
+  // entry. INVALID_ARGUMENT for times of what cannot run, UNAVAILABLE if they cannot be kept. (control_tuning.cc)
+  Result<plan::TuningEntry> PutTuning(const v1::OpRequest& request, const std::vector<std::string>& gpu_uuids,
+                                      std::vector<plan::TuningCandidate> candidates);
   const ControlOptions& options() const { return options_; }
   const std::string& instance_id() const { return instance_id_; }
 
@@ -203,6 +208,8 @@ class Control final : public EngineListener {
   void RemovePlanLocked(Group& group, uint64_t plan_id);
 
   void BreakGroupsOfGpuLocked(int gpu, const std::string& text);
+  // What the tuning table calls these GPUs; empty where no table can hold for them.
+  std::string TuningModel(const Topology& topology) const;
   void RestoreGroup(const std::shared_ptr<Group>& group);
   Result<int> FindGpu(const std::string& uuid) const;
 

@@ -6,11 +6,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "daemon/topology/topology.h"
 
 namespace tandem::daemon {
+
+class TuningStore;
 
 // Quotas of one cgroup, in all its uids. 0: as many as of a uid.
 struct CgroupLimits {
@@ -50,6 +53,7 @@ struct ControlOptions {
   bool verify_plans = false;
   bool native_by_choice = false;  // plans take native kernels unasked where they are predicted to be the fastest
   ControlLimits limits;
+  std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
   // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
   std::function<void(LogSeverity, const std::string&)> log;
 };

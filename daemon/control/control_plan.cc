@@ -7,6 +7,7 @@
 #include "daemon/control/validate.h"
 #include "daemon/planner/program_codec.h"
 #include "daemon/planner/verifier.h"
+#include "daemon/tuning/tuning_store.h"
 
 namespace tandem::daemon {
 namespace {
@@ -29,6 +30,7 @@ void FillInfo(const plan::Plan& from, const Group& group, const std::string& key
     refused->set_algorithm(static_cast<uint32_t>(other.algorithm));
     refused->set_reason(other.reason);
     refused->set_predicted_us(other.predicted_us);
+    refused->set_measured_us(other.measured_us);
   }
   info->set_fused(from.fused);
   info->set_steps(from.steps);
@@ -44,6 +46,7 @@ void FillInfo(const plan::Plan& from, const Group& group, const std::string& key
   info->set_bytes_moved(from.bytes_moved);
   info->set_gathered_a_bytes(from.gathered_a_bytes);
   info->set_predicted_us(from.predicted_us);
+  info->set_measured_us(from.measured_us);
   for (const std::string& warning : from.warnings) info->add_warnings(warning);
   info->set_group_workspace_bytes(group.SharedBytes());
   info->set_unshared_workspace_bytes(group.unshared_bytes);
@@ -216,7 +219,11 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   }
   const std::string context = "key '" + key + "' of group '" + group->name + "'";
   if (Status same = plan::CompareRequests(requests); !same.ok()) return same.WithContext(context);
-  Result<plan::Plan> plan = plan::MakePlan(requests, group->context);
+  plan::GroupContext group_context = group->context;
+  const auto tuning = options_.tuning == nullptr ? nullptr : options_.tuning->Snapshot();
+  group_context.tuning = tuning.get();
+  group_context.gpu_model = TuningModel(group_context.topology);
+  Result<plan::Plan> plan = plan::MakePlan(requests, group_context);
   if (!plan.ok()) return plan.status().WithContext(context);
   if (plan->programs.size() != world) return Internal("the planner made a program for some ranks only");
   if (options_.verify_plans) {

@@ -8,6 +8,7 @@
 #include "daemon/main/node_setup.h"
 #include "daemon/main/pair_probe.h"
 #include "daemon/observe/process_info.h"
+#include "daemon/tuning/tuning_store.h"
 
 namespace tandem::daemon {
 namespace {
@@ -30,7 +31,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   for (const std::string& note : node.notes) log::Warning(note);
   TANDEM_RETURN_IF_ERROR(daemon->StartEngines(node));
 
-  daemon->control_ = std::make_unique<Control>(ControlOptionsOf(config, node, version), *daemon->supervisor_);
+  daemon->tuning_ = std::make_shared<TuningStore>(config.state_dir + "/tuning.toml", TuningDirectory(config));
+  for (const std::string& refused : daemon->tuning_->refused()) log::Warning("tuning file refused: " + refused);
+  ControlOptions options = ControlOptionsOf(config, node, version);
+  options.tuning = daemon->tuning_;
+  daemon->control_ = std::make_unique<Control>(std::move(options), *daemon->supervisor_);
   AdminSources& sources = daemon->sources_;
   sources.control = daemon->control_.get();
   sources.engines = daemon->supervisor_.get();
@@ -39,6 +44,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   sources.backend = node.backend;
   sources.version = version;
   sources.stats = daemon->stats_;
+  sources.tuning = daemon->tuning_.get();
   if (node.backend == "cuda") {
     if (auto nvml = OpenNvml(); nvml.ok()) daemon->gpu_processes_ = std::make_unique<GpuProcesses>(std::move(*nvml));
   }

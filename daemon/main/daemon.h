@@ -55,6 +55,7 @@ class Daemon {
   OrderLog order_log_;
   std::vector<StatsArea> stats_;
   AdminSources sources_;
+  std::shared_ptr<TuningStore> tuning_;
   std::unique_ptr<GpuProcesses> gpu_processes_;  // where there is a driver to ask
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Control> control_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "common/log.h"
 #include "common/mps_endpoint.h"
@@ -124,6 +125,13 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
     }
   };
   return settings;
+}
+
+std::string TuningDirectory(const Config& config) {
+  if (!config.tuning_dir.empty()) return config.tuning_dir;
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string() : (self.parent_path().parent_path() / "share" / "tandem" / "tuning").string();
 }
 
 ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, const std::string& version) {

@@ -43,6 +43,9 @@ std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo
 // What the engines have in common; the program is looked for where FindEngineProgram says.
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node);
 
+// Where the shipped tuning tables are: the configured directory, or ../share/tandem/tuning beside tandemd's own. May not exist.
+std::string TuningDirectory(const Config& config);
+
 ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, const std::string& version);
 
 }  // namespace tandem::daemon

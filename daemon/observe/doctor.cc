@@ -151,6 +151,13 @@ void CheckLimits(const DoctorInput& input, Findings& findings) {
   }
 }
 
+void CheckTuning(const DoctorInput& input, Findings& findings) {
+  for (const std::string& refused : input.refused_tuning) {
+    findings.push_back({Severity::kWarning, "tuning", "a tuning file is not used: " + refused,
+                        "plans are chosen without it; mend or remove it, then restart tandemd, or tune again (tandemctl tune)"});
+  }
+}
+
 void CheckWork(const DoctorInput& input, Findings& findings) {
   if (input.control.draining) {
     findings.push_back({Severity::kNote, "draining", "the node drains: no new sessions, groups or plans",
@@ -182,6 +189,7 @@ std::vector<DoctorFinding> Diagnose(const DoctorInput& input) {
   CheckTopology(input, findings);
   CheckEngines(input, findings);
   CheckLimits(input, findings);
+  CheckTuning(input, findings);
   CheckWork(input, findings);
   return findings;
 }

@@ -39,6 +39,7 @@ struct DoctorInput {
   std::string backend;                  // "host" or "cuda"
   Topology topology;
   std::vector<std::string> failed_links;  // found by probing pairs of GPUs with data; one sentence each
+  std::vector<std::string> refused_tuning;  // files of measured times that cannot be used: path and why
   std::vector<EngineStatus> engines;    // by GPU
   ControlSnapshot control;
   std::vector<GroupSnapshot> groups;

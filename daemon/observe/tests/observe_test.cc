@@ -102,6 +102,16 @@ TEST(DoctorTest, HealthyNodeHasNoWarning) {
   EXPECT_EQ(Of(Healthy(), "engine").at(0).severity, Severity::kOk);
 }
 
+TEST(DoctorTest, NamesTuningFilesThatAreNotUsed) {
+  DoctorInput input = Healthy();
+  EXPECT_TRUE(Of(input, "tuning").empty());
+  input.refused_tuning = {"/var/lib/tandem/tuning.toml: format 7"};
+  ASSERT_EQ(Of(input, "tuning").size(), 1u);
+  EXPECT_EQ(Of(input, "tuning")[0].severity, Severity::kWarning);
+  EXPECT_THAT(Of(input, "tuning")[0].message, HasSubstr("/var/lib/tandem/tuning.toml: format 7"));
+  EXPECT_THAT(Of(input, "tuning")[0].advice, HasSubstr("tandemctl tune"));
+}
+
 TEST(DoctorTest, NamesWhatIsWrong) {
   DoctorInput input = Healthy();
   input.engines[1].state = EngineState::kFused;
