@@ -17,7 +17,7 @@ foreach(program tandemd tandem-engine tandemctl)
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT daemon)
   endif()
 endforeach()
-foreach(directory systemd config)
+foreach(directory systemd config tuning)
   if(EXISTS "${CMAKE_SOURCE_DIR}/deploy/${directory}")
     install(DIRECTORY "${CMAKE_SOURCE_DIR}/deploy/${directory}" DESTINATION "${CMAKE_INSTALL_DATADIR}/tandem"
       COMPONENT daemon)
@@ -26,6 +26,9 @@ endforeach()
 # The units name operations.md as their documentation.
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT daemon
   FILES_MATCHING PATTERN "*.md")
+if(TARGET tandem-tune-rank)  # a client of tandemctl's
+  install(TARGETS tandem-tune-rank RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT client)
+endif()
 if(TARGET tandem-train-digits)
   install(TARGETS tandem-train-digits RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT client)
   install(FILES "${CMAKE_SOURCE_DIR}/client/examples/data/digits.csv"

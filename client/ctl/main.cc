@@ -6,10 +6,14 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
 #include "client/ctl/explain.h"
+#include "client/ctl/tune.h"
+#include "client/ctl/tune_options.h"
+#include "common/toml/toml_text.h"
 
 namespace {
 
@@ -21,6 +25,11 @@ struct CommandLine {
   double timeout_seconds = 5;
   CommandOptions options;
   ExplainOptions explain;
+  TuneLine tune_line;
+  std::string tune_file;
+  TuneOptions tune;
+  std::string tuning_id;
+  bool all = false;
   std::string shell;
   std::function<Status()> run;
 };
@@ -99,6 +108,62 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   });
 }
 
+void AddTune(CLI::App& app, CommandLine& line) {
+  const auto connect = [&line] {
+    return Connection(line.runtime_dir, std::chrono::milliseconds(static_cast<int64_t>(line.timeout_seconds * 1000)));
+  };
+  TuneOptions& tune = line.tune;
+  CLI::App* sub = app.add_subcommand("tune", "Measure operations' algorithms at given shapes, and let plans choose by it");
+  AddTuneLine(sub, &line.tune_line);
+  sub->add_option("--from", line.tune_file, "File of cases, each line with the options above; - is standard input")
+      ->excludes(sub->get_option("--op"))
+      ->excludes(sub->get_option("--shape"));
+  sub->add_option("--world", tune.world, "Ranks, 2 to 8");
+  sub->add_option("--gpus", tune.gpus, "Indexes or UUIDs in rank order; default: the first ones")->delimiter(',');
+  sub->add_option("--rounds", tune.rounds, "Rounds in which the candidates take turns")->check(CLI::Range(1, 1000));
+  sub->add_option("--launches", tune.launches, "Launches of a round; default: as many as take 20 ms")
+      ->check(CLI::Range(1, 10000));
+  sub->add_option("--deadline", tune.deadline_seconds, "Seconds for each step of the ranks")
+      ->check(CLI::Range(1.0, 3600.0));
+  sub->add_option("--time-limit", tune.time_limit_seconds, "Seconds after which no further case begins")
+      ->check(CLI::PositiveNumber);
+  sub->add_flag("--force", tune.force, "Also beside other groups on these GPUs");
+  sub->add_flag("--dry-run", tune.dry_run, "Measure and print; the table stays as it is");
+  sub->add_flag("--json", line.options.json, "Print JSON: the fields of admin.proto");
+  sub->callback([&line, connect, sub] {
+    line.run = [&line, connect, sub]() -> Status {
+      std::vector<TuneCase> cases = line.tune_line.Cases();
+      if (!line.tune_file.empty()) {
+        const std::string file = line.tune_file == "-" ? "/dev/stdin" : line.tune_file;
+        TANDEM_ASSIGN_OR_RETURN(const std::string text, tandem::ReadTextFile(file));
+        TANDEM_ASSIGN_OR_RETURN(cases, ParseTuneCases(text, line.tune_file));
+      } else if (cases.empty() || sub->count("--op") == 0) {
+        return tandem::InvalidArgument("--op and --shape say what to measure, or --from FILE");
+      }
+      return Tune(connect(), line.runtime_dir, cases, line.tune, line.options.json);
+    };
+  });
+
+  CLI::App* tuning = app.add_subcommand("tuning", "What has been measured");
+  tuning->require_subcommand(1);
+  const auto add = [&](const char* name, const char* about, std::function<Status(const Connection&)> command) {
+    CLI::App* made = tuning->add_subcommand(name, about);
+    made->add_flag("--json", line.options.json, "Print JSON: the fields of admin.proto");
+    made->callback([&line, connect, command] { line.run = [connect, command] { return command(connect()); }; });
+    return made;
+  };
+  add("list", "The entries, one a line", [&line](const Connection& c) { return ListTuning(c, line.options.json); });
+  add("show", "One entry with every candidate",
+      [&line](const Connection& c) { return ShowTuning(c, line.tuning_id, line.options.json); })
+      ->add_option("id", line.tuning_id, "The entry")->required();
+  CLI::App* forget = add("forget", "Drop an entry that was measured on this node, or all of them",
+                         [&line](const Connection& c) { return ForgetTuning(c, line.tuning_id, line.options.json); });
+  CLI::Option_group* which = forget->add_option_group("which");
+  which->add_option("id", line.tuning_id, "The entry");
+  which->add_flag("--all", line.all, "All that was measured on this node");
+  which->require_option(1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -112,6 +177,7 @@ int main(int argc, char** argv) {
   app.fallthrough();
   AddDaemonCommands(app, line);
   AddExplain(app, line);
+  AddTune(app, line);
   CLI::App* completion = app.add_subcommand("completion", "Print a shell's completion script");
   completion->add_option("shell", line.shell, "bash, zsh or fish")->required();
   completion->callback([&] {

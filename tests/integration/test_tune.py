@@ -1,0 +1,195 @@
+"""tandemctl tune: measured with real engines, kept over a restart, and chosen by."""
+
+import json
+import os
+import shutil
+import subprocess
+import unittest
+
+from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only
+
+M, N, K = 256, 128, 64
+RING, NATIVE = 10, 12  # of tandem/op_request.h
+TUNE = ("--timeout", "30", "tune", "--op", "all_gather_matmul", "--shape", f"{M},{N},{K}", "--dtype", "bf16", "--world", "2")
+
+
+def gather_matmul(**request):
+    return {"op": "all_gather_matmul", "operands": [
+        {"role": "a", "dtype": "bf16", "shape": [M // 2, K]}, {"role": "b", "dtype": "bf16", "shape": [K, N]},
+        {"role": "c", "dtype": "bf16", "shape": [M, N]}], **request}
+
+
+class Tune(TandemTest):
+    gpus = 2
+
+    def tune(self, *more, check=True):
+        return self.daemon.ctl(*TUNE, "--rounds", "3", "--launches", "2", *more, check=check, timeout=240)
+
+    def plan(self, key, **request):
+        """The plan of a new group of two."""
+        clients = self.group(2, name=key)
+        replies = everybody(clients, "prepare", group=key, key=key, plan=key, request=gather_matmul(**request))
+        plans = [reply["plan"] for reply in replies]
+        self.assertEqual(plans[0]["algorithm"], plans[1]["algorithm"])
+        everybody(clients, "leave", group=key)
+        self.daemon.close_clients()
+        return plans[0]
+
+    def restart(self):
+        """A new tandemd over the same directories."""
+        old = self.daemon
+        old.own_dir = False
+        old.stop()
+        self.daemon = Daemon(self.gpus, self.extra, runtime_dir=old.runtime_dir)
+        self.daemon.own_dir = True
+
+    def test_the_measured_algorithm_is_chosen_after_a_restart(self):
+        before = self.plan("before")
+        self.assertNotEqual(before["algorithm"], "ring")
+        result = self.tune("--candidates", "ring:4x2,ring:2x3,native", "--json")
+        entry, = json.loads(result.stdout)["entries"]
+        self.assertEqual(entry["shape"], [M, N, K])
+        self.assertEqual(len(entry["candidates"]), 3)
+        rings = [candidate for candidate in entry["candidates"] if candidate["algorithm"] == RING]
+        self.assertEqual({(ring["steps"], ring["lanes"]) for ring in rings}, {(4, 2), (2, 3)})
+        for ring in rings:
+            self.assertEqual(ring["samples"], 3)
+            self.assertGreater(ring["p10_us"], 0)
+            self.assertLessEqual(ring["p10_us"], ring["median_us"])
+            self.assertLessEqual(ring["median_us"], ring["p90_us"])
+        self.assertLessEqual(rings[0]["median_us"], rings[1]["median_us"], "the fastest comes first")
+        native = next(candidate for candidate in entry["candidates"] if candidate["algorithm"] == NATIVE)
+        if not CUDA:
+            self.assertIn("native", native["refused"])
+            self.assertIn("native: refused: ", result.stderr)
+        self.assertIn("round 3 of 3", result.stderr)
+
+        def check(key):
+            plan = self.plan(key)
+            self.assertEqual((plan["algorithm"], plan["steps"], plan["lanes"]), ("ring", rings[0]["steps"], rings[0]["lanes"]))
+            self.assertIn("measured fastest", plan["reason"])
+            self.assertIn(f"{rings[0]['median_us']:.1f} us (predicted ", plan["reason"])
+            self.assertIn("state/tuning.toml", plan["reason"])
+
+        check("after")  # native, where it is measured, runs only when it is asked for
+        self.restart()
+        check("restarted")
+        self.assertEqual(self.plan("asked", algorithm="pipeline")["reason"], "asked for")
+        self.assertEqual(self.plan("lanes", lanes=3)["algorithm"], before["algorithm"])
+
+    def test_list_show_and_forget(self):
+        self.assertIn("nothing has been measured", self.daemon.ctl("tuning", "list").stdout)
+        table = self.tune("--candidates", "ring")
+        self.assertIn("ring", table.stdout)
+        self.assertEqual(self.plan("tuned")["algorithm"], "ring")
+        entries = self.daemon.ctl_json("tuning", "list")["entries"]
+        self.assertEqual(len(entries), 1)
+        entry = entries[0]["id"]
+        self.assertIn(f"{M}x{N}x{K}", self.daemon.ctl("tuning", "list").stdout)
+        self.assertIn("bf16 x bf16 -> bf16", self.daemon.ctl("tuning", "show", entry).stdout)
+        self.assertEqual(self.daemon.ctl("tuning", "show", "0" * 16, check=False).returncode, 4)
+        self.assertEqual(self.daemon.ctl("tuning", "forget", "0" * 16, check=False).returncode, 4)
+        self.assertEqual(self.daemon.ctl("tuning", "forget", check=False).returncode, 2)
+        self.assertIn("1 forgotten", self.daemon.ctl("tuning", "forget", entry).stdout)
+        self.assertNotEqual(self.plan("forgotten")["algorithm"], "ring")
+        self.assertIn("0 forgotten", self.daemon.ctl("tuning", "forget", "--all").stdout)
+
+    def test_a_file_of_cases_is_measured_by_one_command(self):
+        path = os.path.join(self.daemon.runtime_dir, "cases")
+        with open(path, "w") as file:
+            file.write(f"# the layer\n--op all_gather_matmul --shape {M},{N},{K} {2 * M},{N},{K} --candidates ring\n"
+                       f"--op matmul_reduce_scatter --shape {M},{N},{K} --candidates native\n"
+                       "--op all_reduce --dtype f32 --shape 4096 --candidates one_shot,two_shot --symmetric\n")
+        from_file = ("--timeout", "30", "tune", "--from", path, "--world", "2", "--rounds", "2", "--launches", "2")
+        result = self.daemon.ctl(*from_file, "--json", check=False, timeout=240)
+        kept = json.loads(result.stdout)["entries"]
+        done = [entry["shape"] for entry in kept]
+        if not CUDA:  # the one that nothing can run costs itself
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("1 of 4 cases failed, the first: no candidate can run", result.stderr)
+            self.assertEqual(done, [[M, N, K], [2 * M, N, K], [4096 * 4]])
+        self.assertEqual(kept[-1]["traits"], "symmetric")
+        self.assertEqual({e["id"] for e in self.daemon.ctl_json("tuning", "list")["entries"]}, {e["id"] for e in kept})
+        self.assertEqual(self.plan("tuned")["algorithm"], "ring")
+        self.assertNotIn("tune", self.daemon.ctl("groups").stdout)
+        # No case begins when the time is up.
+        result = self.daemon.ctl(*from_file, "--time-limit", "0.001", check=False, timeout=240)
+        self.assertEqual(result.returncode, 6, result.stderr)
+        self.assertIn("4 cases were left out", result.stderr)
+        # A file that is wrong is refused before anything is measured.
+        with open(path, "a") as file:
+            file.write("--op barrier --shape 1\n")
+        result = self.daemon.ctl(*from_file, check=False)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("barrier", result.stderr)
+        self.assertEqual(self.daemon.ctl("tune", "--world", "2", check=False).returncode, 2)
+
+    def test_a_dry_run_changes_nothing(self):
+        dry = self.tune("--candidates", "unfused", "--dry-run").stdout
+        self.assertIn("not kept", dry)
+        self.assertIn(f"{M}x{N}x{K}", dry)
+        self.assertEqual(self.daemon.ctl_json("tuning", "list")["entries"], [])
+
+    def test_every_default_candidate_of_a_collective(self):
+        result = self.daemon.ctl("--timeout", "30", "tune", "--op", "all_reduce", "--shape", "4096", "--dtype", "f32",
+                                 "--world", "2", "--rounds", "1", "--launches", "1", "--json", timeout=240)
+        entry, = json.loads(result.stdout)["entries"]
+        self.assertEqual(entry["shape"], [4096 * 4])
+        self.assertEqual(len(entry["candidates"]), 5)
+        measured = [c["algorithm"] for c in entry["candidates"] if c["samples"]]
+        self.assertIn(1, measured)  # one_shot
+        refused = [c["refused"] for c in entry["candidates"] if not c["samples"]]
+        self.assertTrue(any("hybrid cube mesh" in why for why in refused), refused)
+
+    def test_not_beside_a_running_job(self):
+        clients = self.group(2, name="job")
+        result = self.tune("--candidates", "unfused", check=False)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("is used by group 'job'", result.stderr)
+        self.assertEqual(self.daemon.ctl_json("tuning", "list")["entries"], [])
+        everybody(clients, "leave", group="job")
+        self.daemon.close_clients()
+
+    def test_nothing_that_can_run_is_an_error(self):
+        result = self.tune("--candidates", "native", check=False) if not CUDA else None
+        if result is not None:
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("no candidate can run", result.stderr)
+        self.assertEqual(self.tune("--candidates", "one_shot", check=False).returncode, 2)
+        self.assertEqual(self.tune("--gpus", "0", check=False).returncode, 2)
+        self.assertEqual(self.tune("--gpus", "0,7", check=False).returncode, 4)
+
+    @host_only("needs another user's process and a daemon of this one's")
+    def test_who_is_no_operator_is_refused_before_anything_runs(self):
+        ctl = os.path.join(self.daemon.runtime_dir, "tandemctl")
+        shutil.copy(os.path.join(BIN, "tandemctl"), ctl)
+        os.chmod(self.daemon.runtime_dir, 0o755)
+        arguments = [ctl, "--runtime-dir", self.daemon.runtime_dir]
+        other = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+        if not other:
+            os.chmod(os.path.join(self.daemon.runtime_dir, "admin.sock"), 0)
+        for command in (TUNE, ("tuning", "forget", "--all")):
+            result = subprocess.run([*arguments, *command], capture_output=True, text=True, timeout=60, **other)
+            self.assertEqual(result.returncode, 5, result.stderr)
+            self.assertIn("admin.sock", result.stderr)
+        self.assertNotIn("tune", self.daemon.ctl("groups").stdout)
+
+    def test_a_corrupt_file_is_refused_and_named(self):
+        os.makedirs(os.path.join(self.daemon.runtime_dir, "state"), exist_ok=True)
+        path = os.path.join(self.daemon.runtime_dir, "state", "tuning.toml")
+        with open(path, "w") as file:
+            file.write("format = 99\n")
+        self.restart()
+        line = [line for line in self.daemon.tail(400).splitlines() if "tuning file refused" in line]
+        self.assertEqual(len(line), 1)
+        self.assertIn("format 99", line[0])
+        findings = [f["message"] for f in self.daemon.ctl_json("doctor")["findings"] if f["check"] == "tuning"]
+        self.assertEqual(len(findings), 1)
+        self.assertIn(path, findings[0])
+        self.tune("--candidates", "ring")
+        self.assertEqual(self.plan("again")["algorithm"], "ring")
+        self.assertTrue(os.path.exists(path + ".refused"))
+
+
+if __name__ == "__main__":
+    unittest.main()
