@@ -9,6 +9,20 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import cases
 import run
 import stats
+import tune
+
+
+class TuneTest(unittest.TestCase):
+    def test_every_case_is_tuned_in_its_own_words(self):
+        by_kind = {case.kind + case.scales: tune.lines(case, 4) for case in cases.cases(4, cases.GROUPS)}
+        self.assertEqual(by_kind.pop("empty"), [])
+        self.assertEqual(by_kind.pop("ring"), [])
+        self.assertEqual(by_kind["rs8row"],
+                         ["--op matmul_reduce_scatter --shape 16384,8192,7168 --dtype f8e4m3 --scales row_wise"])
+        self.assertEqual(by_kind["ag"], ["--op all_gather_matmul --shape 8192,3584,4096 --dtype bf16"])
+        whole = "--op all_gather --shape 131072 --dtype bf16"
+        self.assertEqual(tune.lines(cases.Case("all_gather", size=1 << 20), 4), [whole, whole + " --symmetric"])
+        self.assertNotIn([], by_kind.values())
 
 
 class StatsTest(unittest.TestCase):
