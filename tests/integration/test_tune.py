@@ -3,10 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import unittest
 
-from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only
+from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only, wait_until
 
 M, N, K = 256, 128, 64
 RING, NATIVE = 10, 12  # of tandem/op_request.h
@@ -123,6 +124,42 @@ class Tune(TandemTest):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("barrier", result.stderr)
         self.assertEqual(self.daemon.ctl("tune", "--world", "2", check=False).returncode, 2)
+
+    def start_long(self, *more):
+        """A tandemctl tune of many rounds, once it is in the first case's rounds."""
+        process = subprocess.Popen(
+            [os.path.join(BIN, "tandemctl"), "--runtime-dir", self.daemon.runtime_dir, "--timeout", "30", "tune", "--op", "all_reduce",
+             "--shape", "1024", "2048", "--dtype", "f32", "--world", "2", "--candidates", "one_shot", "--rounds", "400",
+             "--launches", "5", "--deadline", "20", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        def end():
+            process.kill()
+            process.wait(60)
+            process.stdout.close()
+            process.stderr.close()
+        self.addCleanup(end)
+        while not (line := process.stderr.readline()).startswith("round 1 of"):
+            self.assertNotEqual(line, "", "it has ended")
+        return process
+
+    @host_only("kills an engine, which may take others along under MPS")
+    def test_a_case_that_an_engine_dies_in_costs_itself(self):
+        process = self.start_long("--json")
+        os.kill(self.daemon.engine_pids()[1], signal.SIGKILL)
+        out, err = process.communicate(timeout=240)
+        self.assertNotEqual(process.returncode, 0, err)
+        self.assertIn("all_reduce 1024 f32: FAILED: ", err)
+        self.assertIn("1 of 2 cases failed", err)
+        self.assertEqual([entry["shape"] for entry in json.loads(out)["entries"]], [[2048 * 4]])
+        self.assertEqual(len(self.daemon.ctl_json("tuning", "list")["entries"]), 1)
+
+    def test_ranks_end_with_their_tandemctl(self):
+        process = self.start_long()
+        process.kill()
+        process.wait(60)
+        wait_until(lambda: "tune" not in self.daemon.ctl("sessions").stdout, 60, "the ranks go on")
+        self.assertEqual(self.daemon.ctl_json("tuning", "list")["entries"], [])
+        self.assertEqual(self.daemon.ctl_json("groups")["groups"], [])
 
     def test_a_dry_run_changes_nothing(self):
         dry = self.tune("--candidates", "unfused", "--dry-run").stdout
