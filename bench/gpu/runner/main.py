@@ -90,7 +90,9 @@ class Report:
 
 
 def word(row):
-    return "ok" if row["code"] == 0 else "TIME" if row["timed_out"] else "FAILED"
+    if row["code"] != 0:
+        return "TIME" if row["timed_out"] else "FAILED"
+    return "ok" if row["passed"] else "skipped"
 
 
 def rows_of(results):

@@ -47,8 +47,9 @@ def of_conformance(log, summary):
     if summary:
         failures = [f"W{one['world']} {one.get('case', '')}: {one.get('code', one.get('message', ''))}"
                     + (f", {one['first_wrong']}" if one.get("first_wrong") else "") for one in summary["failures"]]
-        return Verdict(summary["run"] - summary["refused"] - summary["wrong"], summary["wrong"], summary["refused"],
-                       failures)
+        # What went wrong outside a case (no daemon, say) is counted as wrong, not as run.
+        passed = max(0, summary["run"] - summary["refused"] - summary["wrong"])
+        return Verdict(passed, summary["wrong"], summary["refused"], failures)
     failures = re.findall(r"^(?:not ok \d+ - |Bail out! )(.+)$", log, re.M)
     return Verdict(len(re.findall(r"^ok \d+", log, re.M)), len(failures), 0, failures)
 

@@ -158,6 +158,8 @@ class VerdictTest(unittest.TestCase):
             {"world": 2, "case": "all_reduce/sm", "code": "INTERNAL", "first_wrong": "slot 1: [0]"}]}
         self.assertEqual(self.read("conformance", "", summary=summary),
                          (7, 1, 2, ["W2 all_reduce/sm: INTERNAL, slot 1: [0]"]))
+        nothing = {"run": 0, "refused": 0, "wrong": 1, "failures": [{"world": 2, "message": "no daemon"}]}
+        self.assertEqual(self.read("conformance", "", summary=nothing), (0, 1, 0, ["W2 : no daemon"]))
         self.assertEqual(self.read("conformance", "ok 1 - x\nnot ok 2 - y\nBail out! W2: gone\n", 137, True),
                          (1, 2, 0, ["y", "W2: gone"]))
 
@@ -225,6 +227,11 @@ class PlanTest(unittest.TestCase):
                     file.write(json.dumps(row) + "\n")
             self.assertEqual({name: row["code"] for name, row in main.rows_of(folder).items()}, {"a": 0})
         self.assertEqual(main.rows_of("/nonexistent"), {})
+
+    def test_words(self):
+        def word(code, passed, timed_out=False):
+            return main.word({"code": code, "passed": passed, "timed_out": timed_out})
+        self.assertEqual([word(0, 3), word(0, 0), word(1, 3), word(-15, 3, True)], ["ok", "skipped", "FAILED", "TIME"])
 
     def test_arguments(self):
         options = main.parse(["tests", "peers", "-o", "r", "-s", "560", "--", "--groups", "fp8"])
