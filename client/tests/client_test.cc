@@ -15,7 +15,8 @@ namespace {
 class ClientTest : public FakeDaemonTest {
  protected:
   void SetUp() override {
-    Connect("host");
+    MakeDaemon("host");
+    Connect();
     stream_ = HostStream::Create().value();
   }
   void TearDown() override {

@@ -1,37 +1,31 @@
 // The library on CUDA without a GPU: a driver that keeps books, a fake control half, and the test as the engine.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "client/lib/channel_graveyard.h"
 #include "client/lib/cuda/cuda_client_device.h"
-#include "client/lib/handles.h"
-#include "client/tests/fake_control.h"
+#include "client/tests/fake_daemon_test.h"
 #include "client/tests/fake_gpus.h"
 #include "tandem/host_stream.h"
 
 namespace tandem::client {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using ::testing::_;
 using ::testing::Return;
-constexpr Milliseconds kLong(20000);
 constexpr uintptr_t kAddress = 0x7f0000000000;
 constexpr size_t kChunk = size_t{2} << 20;
 
 void* At(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-class CudaClientTest : public ::testing::Test {
+class CudaClientTest : public FakeDaemonTest {
  protected:
   void SetUp() override {
     FakeGpus::current = gpus_.ContextOf(0);
-    daemon_ = std::make_shared<FakeDaemon>();
-    daemon_->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    daemon_->backend = "cuda";
+    MakeDaemon("cuda");
     device_ = CudaClientDevice::Create(&gpus_).value();
-    Connect();
+    Connect(device_);
     stream_ = gpus_.MakeStream(0);
   }
   void TearDown() override {
@@ -41,15 +35,6 @@ class CudaClientTest : public ::testing::Test {
     // Pages that are given back only now need the driver, which ends with the test.
     ChannelGraveyard::Get().SetGrace(Milliseconds(0));
     EXPECT_TRUE(Until([] { return ChannelGraveyard::Get().kept() == 0; }));
-  }
-  void Connect() {
-    client_ = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}, device_).value();
-    JoinOptions join;
-    join.job_key = "0123456789abcdef";
-    join.name = "tp";
-    join.world_size = 2;
-    group_ = client_->JoinGroup(join).value();
-    plan_ = group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
   }
   // A plan with two slots of 1 KiB.
   std::shared_ptr<Plan> BoundPlan() {
@@ -79,11 +64,7 @@ class CudaClientTest : public ::testing::Test {
   }
 
   FakeGpus gpus_;
-  std::shared_ptr<FakeDaemon> daemon_;
   std::shared_ptr<ClientDevice> device_;
-  std::shared_ptr<Client> client_;
-  std::shared_ptr<Group> group_;
-  std::shared_ptr<Plan> plan_;
   CUstream stream_ = nullptr;
 };
 

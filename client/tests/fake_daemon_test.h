@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "client/lib/handles.h"
 #include "client/tests/fake_control.h"
@@ -22,12 +23,15 @@ inline constexpr Milliseconds kLong(20000);
 class FakeDaemonTest : public ::testing::Test {
  protected:
   // `gpu_uuid`: of the one GPU that the fake has; empty: its own default.
-  void Connect(const std::string& backend, const std::string& gpu_uuid = "") {
+  void MakeDaemon(const std::string& backend, const std::string& gpu_uuid = "") {
     daemon_ = std::make_shared<FakeDaemon>();
     daemon_->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     daemon_->backend = backend;
     if (!gpu_uuid.empty()) daemon_->gpu_uuid = gpu_uuid;
-    client_ = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}).value();
+  }
+  // `device`: the client's; null: as the library chooses it.
+  void Connect(std::shared_ptr<ClientDevice> device = nullptr) {
+    client_ = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}, std::move(device)).value();
     JoinOptions join;
     join.job_key = "0123456789abcdef";
     join.name = "tp";

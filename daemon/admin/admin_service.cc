@@ -21,16 +21,6 @@ grpc::Status ToGrpc(const Status& status) {
 
 namespace {
 
-const char* StateName(EngineState state) {
-  switch (state) {
-    case EngineState::kStarting: return "starting";
-    case EngineState::kReady: return "ready";
-    case EngineState::kDown: return "down";
-    case EngineState::kFused: return "fused";
-  }
-  return "down";
-}
-
 void Fill(const PlanTotals& totals, admin::v1::PlanStats* stats) {
   stats->set_launches(totals.launches);
   stats->set_failures(totals.failures);
@@ -243,7 +233,7 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
     out->set_pid(status.pid);
     out->set_generation(status.generation);
-    out->set_state(StateName(status.state));
+    out->set_state(EngineStateName(status.state));
     out->set_restarts(status.restarts);
     out->set_last_exit(status.last_exit);
     out->set_own_memory_bytes(status.own_memory_bytes);

@@ -72,16 +72,6 @@ ClientMetric DurationHistogram(const Labels& labels, const LaunchCounters::Value
   return metric;
 }
 
-const char* StateName(EngineState state) {
-  switch (state) {
-    case EngineState::kStarting: return "starting";
-    case EngineState::kReady: return "ready";
-    case EngineState::kDown: return "down";
-    case EngineState::kFused: return "fused";
-  }
-  return "down";
-}
-
 void AddEngines(const MetricsInput& input, Families& families) {
   auto& restart_family = families.Add("tandem_engine_restarts_total", "Restarts of a GPU's engine", MetricType::Counter);
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
@@ -91,7 +81,7 @@ void AddEngines(const MetricsInput& input, Families& families) {
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     for (EngineState candidate :
          {EngineState::kStarting, EngineState::kReady, EngineState::kDown, EngineState::kFused}) {
-      Families::AddGauge(state_family, {{"gpu", input.gpu_uuids[gpu]}, {"state", StateName(candidate)}},
+      Families::AddGauge(state_family, {{"gpu", input.gpu_uuids[gpu]}, {"state", EngineStateName(candidate)}},
                          input.engines[gpu].state == candidate ? 1 : 0);
     }
   }

@@ -27,6 +27,17 @@ namespace tandem::daemon {
 
 enum class EngineState { kStarting, kReady, kDown, kFused };
 
+// As tools and metrics call it.
+inline const char* EngineStateName(EngineState state) {
+  switch (state) {
+    case EngineState::kStarting: return "starting";
+    case EngineState::kReady: return "ready";
+    case EngineState::kDown: return "down";
+    case EngineState::kFused: return "fused";
+  }
+  return "down";
+}
+
 struct EngineStatus {
   EngineState state = EngineState::kDown;
   int pid = 0;

@@ -46,7 +46,8 @@ class ClientCudaTest : public FakeDaemonTest {
     ASSERT_CUDA(cudaSetDevice(0));
     ASSERT_CUDA(cudaFree(nullptr));
     driver_ = cuda::LoadCudaDriver().value();
-    Connect("cuda", Client::CudaDeviceUuid(0).value());
+    MakeDaemon("cuda", Client::CudaDeviceUuid(0).value());
+    Connect();
     ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   void TearDown() override {

@@ -2,12 +2,13 @@
 // new process maps it and finds the contents. This process never uses CUDA itself, as tandemd never does.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <functional>
+#include <utility>
 #include <vector>
 
+#include "common/fd_socket.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/driver/cuda_driver.h"
 
@@ -16,36 +17,6 @@ namespace {
 
 constexpr size_t kBytes = size_t{32} << 20;
 constexpr unsigned char kPattern = 0xA7;
-
-bool SendFd(int socket, int fd) {
-  char byte = 1;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  *reinterpret_cast<int*>(CMSG_DATA(header)) = fd;
-  return ::sendmsg(socket, &message, 0) == 1;
-}
-
-UniqueFd ReceiveFd(int socket) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  if (::recvmsg(socket, &message, 0) != 1 || CMSG_FIRSTHDR(&message) == nullptr) return UniqueFd();
-  return UniqueFd(*reinterpret_cast<int*>(CMSG_DATA(CMSG_FIRSTHDR(&message))));
-}
 
 pid_t Child(const std::function<int()>& body) {
   pid_t pid = ::fork();
@@ -60,8 +31,8 @@ int ExitOf(pid_t pid) {
 }
 
 TEST(CudaPoolTest, ContentsSurviveTheMakersDeath) {
-  int sockets[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  auto sockets = SeqpacketPair();
+  ASSERT_TRUE(sockets.ok()) << sockets.status().ToString();
   pid_t maker = Child([&] {
     auto backend = MakeCudaBackend({});
     if (!backend.ok()) return 2;
@@ -73,15 +44,16 @@ TEST(CudaPoolTest, ContentsSurviveTheMakersDeath) {
     auto address = reinterpret_cast<CUdeviceptr>((*segment)->data());
     if (!driver->MemsetD8Async(address, kPattern, kBytes, nullptr).ok()) return 5;
     if (!driver->StreamSynchronize(nullptr).ok()) return 6;
-    if (!SendFd(sockets[1], fd->get())) return 7;
+    if (!SendMessage(sockets->second.get(), "segment", {fd->get()}).ok()) return 7;
     ::pause();
     return 8;
   });
-  UniqueFd held = ReceiveFd(sockets[0]);
-  if (!held.valid()) {
-    ::kill(maker, SIGKILL);
-    FAIL() << "the maker ended with " << ExitOf(maker);
+  sockets->second.Reset();  // so that the maker's end is heard
+  auto message = ReceiveMessage(sockets->first.get());
+  if (!message.ok() || message->fds.size() != 1) {
+    FAIL() << "the maker ended with " << ExitOf(maker) << "; " << message.status().ToString();
   }
+  const UniqueFd held = std::move(message->fds[0]);
   ::kill(maker, SIGKILL);
   ASSERT_EQ(ExitOf(maker), 1000 + SIGKILL);
   pid_t heir = Child([&] {
@@ -102,8 +74,6 @@ TEST(CudaPoolTest, ContentsSurviveTheMakersDeath) {
     return 0;
   });
   EXPECT_EQ(ExitOf(heir), 0);
-  ::close(sockets[0]);
-  ::close(sockets[1]);
 }
 
 }  // namespace
