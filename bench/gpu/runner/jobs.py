@@ -12,11 +12,12 @@ PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handov
 
 # Which suites run under an MPS server of their own: those in which nobody is killed or faults. Under MPS a fault is
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
-UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations")
+UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
 SUITES = {"test_captured": 60, "test_client_faults": 90, "test_engine_faults": 80, "test_kill_every_call": 120,
           "test_daemon_death": 60, "test_sharing": 50, "test_native": 60, "test_cuda": 40, "test_basic": 40,
-          "test_operations": 60, "test_rounds": 120, "test_process_faults": 90, "test_conformance_faults": 60}
+          "test_operations": 60, "test_rounds": 120, "test_process_faults": 90, "test_conformance_faults": 60,
+          "test_tune": 90}
 DEFAULT_SUITE = 45
 # The first ones have never run on GPUs; the others in the order of their names.
 FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "test_kill_every_call", "test_daemon_death",
@@ -26,14 +27,15 @@ FOUR_GPU_SUITES = ("test_engine_faults",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 60), "cuda_collective_test": (4, 70), "cuda_nccl_test": (2, 30),
-             "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
+             "cuda_native_race_test": (1, 40), "cuda_import_test": (2, 20),
+             "cuda_words_test": (2, 10)}
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 150),
             "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 90),
             "servers": (("test_servers",), 180)}  # fifty rounds among them
 SANITIZED = (("memcheck", "cuda_kernels_test", ""), ("racecheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"),
              ("synccheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"))
-NATIVE_SHAPES = (("gather", "2048 7168 8192"), ("scatter", "2048 8192 7168"), ("gather", "8192 7168 8192"),
-                 ("scatter", "8192 8192 7168"))
+NATIVE_SHAPES = (("gather", "2048 7168 8192"), ("scatter", "2048 8192 7168"), ("reduce", "2048 8192 7168"),
+                 ("gather", "8192 7168 8192"), ("scatter", "8192 8192 7168"), ("reduce", "8192 8192 7168"))
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def bench_jobs(bundle):
               stdout="backend.jsonl")
     for world in (2, 4):
         yield Job(f"collectives_w{world}", "bench",
-                  (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)), 12, 60, gpus=world, alone=True, stdout=f"collectives-w{world}.jsonl")
+                  (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)), 12, 60, gpus=world, alone=True,
+                  stdout=f"collectives-w{world}.jsonl")
 
 
 def native_jobs(bundle):
@@ -142,6 +145,8 @@ def native_jobs(bundle):
     for world in (2, 4):
         for mode, shape in NATIVE_SHAPES:
             rows = shape.split()[0]
+            if world == 2 and rows != "2048":
+                continue
             yield Job(f"native_{mode}_{rows}_w{world}", "native",
                       (os.path.join(bundle, "bin/native_fused"), mode, str(world), "10", *shape.split()), 12, 60, gpus=world,
                       alone=True)

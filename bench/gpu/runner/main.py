@@ -56,8 +56,8 @@ class Report:
         log = os.path.basename(one.log_path)
         found = verdict.read(job.kind, one.log_path, code, one.timed_out, os.path.join(self.results, job.name + ".json"))
         cut = one.asked_to_end is not None and (not one.timed_out or one.limit < job.limit)  # not by its own limit
-        row = {"job": job.name, "part": job.part, "code": code, "timed_out": one.timed_out, "cut": cut, "passed": found.passed,
-               "failed": found.failed, "skipped": found.skipped, "seconds": seconds, "gpus": len(one.gpus), "mps": job.mps,
+        row = {"job": job.name, "part": job.part, "code": code, "timed_out": one.timed_out, "cut": cut,
+               "passed": found.passed, "failed": found.failed, "skipped": found.skipped, "seconds": seconds, "gpus": len(one.gpus), "mps": job.mps,
                "left_behind": left_behind, "log": log, "failures": found.failures,
                "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
         self.rows.append(row)

@@ -58,7 +58,7 @@ READERS = {"gtest": of_gtest, "unittest": of_unittest, "conformance": of_conform
 
 
 def read(kind, log_path, code, timed_out, summary_path=None):
-    """The verdict of a job that ended with `code`. A job that ended badly has at least one failure, whatever its log says."""
+    """The verdict of a job that ended with `code`; one that ended badly has a failure, whatever its log says."""
     try:
         with open(log_path, errors="replace") as file:
             log = file.read()
