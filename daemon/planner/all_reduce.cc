@@ -14,8 +14,8 @@ namespace {
 // longest dimension.
 class Parts {
  public:
-  Parts(const Problem& problem) : world_(problem.world_size) {
-    const View in = problem.Slot(0, problem.slots.input), out = problem.Slot(0, problem.slots.output);
+  explicit Parts(const AllReduceViews& views) : world_(static_cast<int>(views.in.size())) {
+    const View &in = views.in[0], &out = views.out[0];
     flat_ = IsContiguous(in) && IsContiguous(out);
     if (flat_) {
       total_ = Elements(in);
@@ -38,73 +38,6 @@ class Parts {
   int64_t total_ = 0;
   int64_t granule_ = 1;
 };
-
-void OneShot(const Problem& problem, Builder* builder) {
-  const int world = problem.world_size;
-  const PeerSlots slots(builder, Bytes(problem.Slot(0, problem.slots.input)));
-  const int sent = builder->Signals();
-  if (builder->InBulk()) builder->Enter();
-  for (int r = 0; r < world; ++r) {
-    const View in = problem.Slot(r, problem.slots.input), out = problem.Slot(r, problem.slots.output);
-    for (int j = 1; j < world; ++j) {
-      const int peer = (r + j) % world;
-      builder->Copy(r, 0, in, PackedLike(in, slots.At(peer, r)), false, Text("push to ", peer));
-      builder->Signal(r, 0, peer, sent);
-    }
-    ReduceStep sum;
-    sum.dst = out;
-    sum.scale = problem.mean;
-    for (int source = 0; source < world; ++source) {
-      if (source != r) builder->Wait(r, 0, source, sent);
-      sum.sources.push_back(source == r ? in : PackedLike(in, slots.At(r, source)));
-    }
-    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
-  }
-}
-
-void TwoShot(const Problem& problem, Builder* builder) {
-  const int world = problem.world_size;
-  const Parts parts(problem);
-  const uint64_t part_bytes = Bytes(parts.Of(problem.Slot(0, problem.slots.input), 0));
-  const bool in_place = problem.symmetric(problem.slots.output);  // peers write the output directly
-  const PeerSlots partials(builder, part_bytes);
-  const PeerSlots results(builder, in_place ? 0 : part_bytes);
-  const int sent = builder->Signals(), summed = builder->Signals();
-  if (builder->InBulk()) builder->Enter();
-  for (int r = 0; r < world; ++r) {
-    const View in = problem.Slot(r, problem.slots.input), out = problem.Slot(r, problem.slots.output);
-    for (int j = 1; j < world; ++j) {
-      const int peer = (r + j) % world;
-      const View part = parts.Of(in, peer);
-      builder->Copy(r, 0, part, PackedLike(part, partials.At(peer, r)), false, Text("part to owner ", peer));
-      builder->Signal(r, 0, peer, sent);
-    }
-    const View own = parts.Of(out, r);
-    ReduceStep sum;
-    sum.dst = own;
-    sum.scale = problem.mean;
-    for (int source = 0; source < world; ++source) {
-      if (source != r) builder->Wait(r, 0, source, sent);
-      const View part = parts.Of(in, r);
-      sum.sources.push_back(source == r ? part : PackedLike(part, partials.At(r, source)));
-    }
-    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
-    // A peer's part has arrived, so its launch has begun, and it has read the range that is written here
-    // before it signalled: its symmetric output may be written.
-    for (int j = 1; j < world; ++j) {
-      const int peer = (r + j) % world;
-      builder->Copy(r, 0, own, in_place ? OnRank(own, peer) : PackedLike(own, results.At(peer, r)), false,
-                    Text("result to ", peer));
-      builder->Signal(r, 0, peer, summed);
-    }
-    for (int j = 1; j < world; ++j) {
-      const int peer = (r + j) % world;
-      builder->Wait(r, 0, peer, summed);
-      const View part = parts.Of(out, peer);
-      if (!in_place) builder->Copy(r, 0, PackedLike(part, results.At(r, peer)), part, false, "copy out");
-    }
-  }
-}
 
 Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
   TANDEM_ASSIGN_OR_RETURN(const HybridCubeMesh mesh, FindHybridCubeMesh(problem.group->topology));
@@ -162,8 +95,82 @@ Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
 
 }  // namespace
 
+void AddOneShot(const AllReduceViews& views, Builder* builder) {
+  const int world = builder->world_size();
+  const PeerSlots slots(builder, Bytes(views.in[0]));
+  const int sent = builder->Signals();
+  if (builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    const View &in = views.in[static_cast<size_t>(r)], &out = views.out[static_cast<size_t>(r)];
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder->Copy(r, 0, in, PackedLike(in, slots.At(peer, r)), false, Text("push to ", peer));
+      builder->Signal(r, 0, peer, sent);
+    }
+    ReduceStep sum;
+    sum.dst = out;
+    sum.scale = views.mean;
+    for (int source = 0; source < world; ++source) {
+      if (source != r) builder->Wait(r, 0, source, sent);
+      sum.sources.push_back(source == r ? in : PackedLike(in, slots.At(r, source)));
+    }
+    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
+  }
+}
+
+void AddTwoShot(const AllReduceViews& views, Builder* builder) {
+  const int world = builder->world_size();
+  const Parts parts(views);
+  const uint64_t part_bytes = Bytes(parts.Of(views.in[0], 0));
+  const bool in_place = views.in_place;  // peers write the output directly
+  const PeerSlots partials(builder, part_bytes);
+  const PeerSlots results(builder, in_place ? 0 : part_bytes);
+  const int sent = builder->Signals(), summed = builder->Signals();
+  if (builder->InBulk()) builder->Enter();
+  for (int r = 0; r < world; ++r) {
+    const View &in = views.in[static_cast<size_t>(r)], &out = views.out[static_cast<size_t>(r)];
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      const View part = parts.Of(in, peer);
+      builder->Copy(r, 0, part, PackedLike(part, partials.At(peer, r)), false, Text("part to owner ", peer));
+      builder->Signal(r, 0, peer, sent);
+    }
+    const View own = parts.Of(out, r);
+    ReduceStep sum;
+    sum.dst = own;
+    sum.scale = views.mean;
+    for (int source = 0; source < world; ++source) {
+      if (source != r) builder->Wait(r, 0, source, sent);
+      const View part = parts.Of(in, r);
+      sum.sources.push_back(source == r ? part : PackedLike(part, partials.At(r, source)));
+    }
+    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
+    // A peer's part has arrived, so its launch has begun, and it has read the range that is written here
+    // before it signalled: its symmetric output may be written.
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder->Copy(r, 0, own, in_place ? OnRank(own, peer) : PackedLike(own, results.At(peer, r)), false,
+                    Text("result to ", peer));
+      builder->Signal(r, 0, peer, summed);
+    }
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder->Wait(r, 0, peer, summed);
+      const View part = parts.Of(out, peer);
+      if (!in_place) builder->Copy(r, 0, PackedLike(part, results.At(r, peer)), part, false, "copy out");
+    }
+  }
+}
+
 Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
   Builder builder(problem.world_size, 1);
+  AllReduceViews views;
+  views.mean = problem.mean;
+  views.in_place = problem.symmetric(problem.slots.output);
+  for (int r = 0; r < problem.world_size; ++r) {
+    views.in.push_back(problem.Slot(r, problem.slots.input));
+    views.out.push_back(problem.Slot(r, problem.slots.output));
+  }
   const int shots = algorithm == Algorithm::kLowLatency ? LowLatencyShots(problem) : 1;
   for (int r = 0; r < problem.world_size; ++r) {
     builder.BeginCollective(r, 0, algorithm, Op::kAllReduce, problem.Slot(r, problem.slots.input),
@@ -175,9 +182,9 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
   plan->wire_type = DTypeName(problem.Slot(0, problem.slots.input).dtype);
   const bool packets = algorithm == Algorithm::kLowLatency;
   if (algorithm == Algorithm::kOneShot || (packets && shots == 1)) {
-    OneShot(problem, &builder);
+    AddOneShot(views, &builder);
   } else if (algorithm == Algorithm::kTwoShot || packets) {
-    TwoShot(problem, &builder);
+    AddTwoShot(views, &builder);
   } else {
     TANDEM_RETURN_IF_ERROR(HybridCubeMeshShots(problem, &builder));
     plan->reduction_order = "rank order within each quad, then the two quads, fp32";

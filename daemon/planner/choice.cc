@@ -6,6 +6,7 @@
 #include "daemon/planner/bounds.h"
 #include "daemon/planner/cost_model.h"
 #include "daemon/planner/low_latency.h"
+#include "daemon/planner/matmul_small.h"
 #include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
 
@@ -52,7 +53,7 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::kNccl: return nccl ? "" : "NCCL is not available";
     case Algorithm::kLowLatency:
-      if (std::string why = WhyNoPackets(problem); !why.empty()) return why;
+      if (std::string why = IsFusedOp(request.op) ? WhyNotSmall(problem) : WhyNoPackets(problem); !why.empty()) return why;
       break;
     case Algorithm::kNative:
       if (!problem.group->native_kernels) return problem.group->no_native_kernels;
@@ -148,7 +149,7 @@ const Candidate* Fastest(const std::vector<Candidate>& candidates, bool fused_on
   const Candidate* best = nullptr;
   for (const Candidate& candidate : candidates) {
     if (!candidate.impossible.empty() || !candidate.only_asked.empty()) continue;
-    if (fused_only && candidate.algorithm == Algorithm::kUnfused) continue;
+    if (fused_only && !Overlaps(candidate.algorithm)) continue;
     if (best == nullptr || candidate.predicted_us < best->predicted_us) best = &candidate;
   }
   return best;
@@ -206,7 +207,8 @@ std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const
   if (asked) return Text(AlgorithmName(chosen.algorithm), " was asked for");
   if (!candidate.only_asked.empty()) return candidate.only_asked;
   if (std::string beyond = BeyondBound(problem, candidate.algorithm); !beyond.empty()) return beyond;
-  if (candidate.algorithm == Algorithm::kUnfused && problem.request->on_unfused == OnUnfused::kError) {
+  if (!Overlaps(candidate.algorithm) && IsFusedOp(problem.request->op) &&
+      problem.request->on_unfused == OnUnfused::kError) {
     return "unfused, and on_unfused is error";
   }
   return Text(AlgorithmName(chosen.algorithm), " is preferred: predicted ",
@@ -249,8 +251,8 @@ std::vector<Algorithm> AlgorithmsOf(Op op) {
     case Op::kAllGather:
     case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
     case Op::kAllGatherMatmul:
-    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kUnfused};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kUnfused};
+    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kLowLatency, kUnfused};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kLowLatency, kUnfused};
     case Op::kBroadcast:
     case Op::kReduce:
     case Op::kAllToAll: return {kSm, kNccl};
@@ -266,6 +268,8 @@ bool IsFusedOp(Op op) {
   return op == Op::kAllGatherMatmul || op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
 }
 
+bool Overlaps(Algorithm algorithm) { return algorithm != Algorithm::kUnfused && algorithm != Algorithm::kLowLatency; }
+
 Result<Choice> Choose(const Problem& problem, const Measured* measured) {
   const OpRequest& request = *problem.request;
   const bool asked = request.algorithm != Algorithm::kAuto;
@@ -274,6 +278,9 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     Candidate candidate{algorithm, WhyImpossible(problem, algorithm), {}, 0};
     if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
       candidate.only_asked = "runs when it is asked for (native = explicit)";
+    }
+    if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr) {
+      candidate.only_asked = "runs when it is asked for: its bounds are not measured yet";
     }
     if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm);
     candidates.push_back(std::move(candidate));
@@ -292,8 +299,9 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
                          chosen->impossible),
                     "ALGORITHM_REFUSED", candidates);
     }
-    if (fused_required && chosen->algorithm == Algorithm::kUnfused) {
-      return Refuse("unfused was asked for while on_unfused is error", "UNFUSED_REFUSED", candidates);
+    if (fused_required && !Overlaps(chosen->algorithm)) {
+      return Refuse(Text(AlgorithmName(chosen->algorithm), " was asked for while on_unfused is error"), "UNFUSED_REFUSED",
+                    candidates);
     }
     choice.reason = "asked for";
     if (measured != nullptr && !chosen->only_asked.empty()) {
@@ -333,7 +341,7 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     choice.refused.push_back({candidate.algorithm, WhyNotThis(problem, candidate, *chosen, asked, measured),
                               candidate.predicted_us, time == nullptr ? 0 : time->median_us});
   }
-  if (chosen->algorithm == Algorithm::kUnfused && request.on_unfused == OnUnfused::kWarn) {
+  if (IsFusedOp(request.op) && !Overlaps(chosen->algorithm) && request.on_unfused == OnUnfused::kWarn) {
     std::string warning = Text(OpName(request.op), " runs unfused");
     for (const RefusedAlgorithm& refused : choice.refused) {
       warning += Text("; ", AlgorithmName(refused.algorithm), ": ", refused.reason);

@@ -133,6 +133,9 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
   switch (algorithm) {
     case Algorithm::kUnfused:
       return whole + CollectiveUs(problem, machine, Algorithm::kNccl) + machine.launch_us + extra(0);
+    case Algorithm::kLowLatency:
+      return whole + CollectiveUs(problem, machine,
+                                  problem.request->op == Op::kMatmulAllReduce ? Algorithm::kTwoShot : Algorithm::kSm);
     case Algorithm::kNative: {
       // All is hidden but the first transfer's rest, or the last one; the sum is part of the epilogue.
       double wire = copies + TransferUs(sent, machine.link_gbps), last = 0;

@@ -12,6 +12,17 @@ namespace tandem::plan {
 
 // Collectives of a world of one rank: a copy from input to output, or nothing in place.
 Status BuildLocalCollective(const Problem& problem, Plan* plan);
+// An all-reduce of any tensors of equal shape: in[r] of all ranks into out[r] of each, times `mean`. `in_place`: peers may
+// write out[r] once their parts of it have come.
+struct AllReduceViews {
+  std::vector<View> in, out;
+  float mean = 1.0f;
+  bool in_place = false;
+};
+// Their steps on lane 0, usually within a collective that is open on every rank. They end the builder's layout.
+void AddOneShot(const AllReduceViews& views, Builder* builder);
+void AddTwoShot(const AllReduceViews& views, Builder* builder);
+
 // All-reduce by symmetric memory: kOneShot, kTwoShot, kHybridCubeMesh.
 Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan);
 // All-gather, reduce-scatter, all-to-all by kSm or kCopyEngine.

@@ -190,6 +190,12 @@ int BlocksFor(std::span<CollectiveStep* const> steps) {
   return static_cast<int>(std::clamp<uint64_t>(wanted, 1, static_cast<uint64_t>(most)));
 }
 
+// True for steps that neither signal nor wait.
+bool IsOwnWork(const Step& step) {
+  return std::holds_alternative<MatmulStep>(step.work) || std::holds_alternative<ReduceStep>(step.work) ||
+         std::holds_alternative<CopyStep>(step.work) || std::holds_alternative<NopStep>(step.work);
+}
+
 }  // namespace
 
 int KernelWordIndex(const CollectiveStep& step, int index) {
@@ -239,12 +245,15 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
 void PlanKernels(std::vector<RankProgram>* programs) {
   std::vector<std::vector<CollectiveStep*>> by_rank(programs->size());
   for (size_t rank = 0; rank < programs->size(); ++rank) {
-    // The kernel's words are all of the program's: it must be all there is.
-    if ((*programs)[rank].steps.size() != 1) return;
     for (Step& step : (*programs)[rank].steps) {
-      if (auto* collective = std::get_if<CollectiveStep>(&step.work)) by_rank[rank].push_back(collective);
+      if (auto* collective = std::get_if<CollectiveStep>(&step.work)) {
+        by_rank[rank].push_back(collective);
+      } else if (!IsOwnWork(step)) {
+        return;
+      }
     }
-    if (by_rank[rank].size() != by_rank[0].size()) return;
+    // The kernel's words are all of the program's: no other step may have any.
+    if (by_rank[rank].size() != 1) return;
   }
   for (size_t k = 0; k < by_rank[0].size(); ++k) {
     std::vector<CollectiveStep*> steps;

@@ -60,8 +60,8 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
 // The most bytes of a piece that fit.
 uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size);
 
-// Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if it is all they do and a kernel can
-// run it. The choice depends on all ranks' views and so is one for all.
+// Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if nothing else of theirs signals or
+// waits and a kernel can run it. The choice depends on all ranks' views and so is one for all.
 void PlanKernels(std::vector<RankProgram>* programs);
 
 }  // namespace tandem::plan

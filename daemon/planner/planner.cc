@@ -5,6 +5,7 @@
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_notes.h"
+#include "daemon/planner/matmul_small.h"
 #include "daemon/planner/measured.h"
 #include "daemon/planner/problem.h"
 #include "daemon/planner/text.h"
@@ -46,6 +47,7 @@ std::string Summary(const Problem& problem) {
 
 Status Build(const Problem& problem, Algorithm algorithm, Plan* plan) {
   const Op op = problem.request->op;
+  if (IsFusedOp(op) && algorithm == Algorithm::kLowLatency) return BuildSmallMatmul(problem, plan);
   switch (op) {
     case Op::kBarrier:
     case Op::kEmpty:
@@ -78,7 +80,7 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   }
   plan.predicted_us = choice.predicted_us;
   plan.measured_us = choice.measured_us;
-  plan.fused = choice.algorithm != Algorithm::kUnfused;
+  plan.fused = !IsFusedOp(plan.op) || Overlaps(choice.algorithm);
   plan.summary = Summary(problem);
   plan.scale_mode = ScaleModeName(problem.scale_mode);
   TANDEM_RETURN_IF_ERROR(Build(problem, choice.algorithm, &plan));

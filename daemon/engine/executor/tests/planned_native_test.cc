@@ -1,4 +1,4 @@
-// The native kernels' programs, run by W ranks in one process: by the kernels where the machine has them,
+// The native kernels' programs, and products beside one kernel for the whole collective, run by W ranks in one process: by the kernels where the machine has them,
 // step by step on emulated GPUs. Values are small integers, exact in 16 bits in any order of summation.
 
 #include <gtest/gtest.h>
@@ -19,6 +19,7 @@ struct Sizes {
   int64_t rows, n;  // of a rank's shard, of C
   bool b_columns;   // B's columns are contiguous
   DType type = DType::kBf16, out = DType::kBf16;
+  Algorithm algorithm = Algorithm::kNative;
 };
 
 Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric = false) {
@@ -48,7 +49,7 @@ Values Multiply(const Values& a, const Values& b, int64_t n) {
 }
 
 std::string Name(const char* op, const Sizes& sizes) {
-  return std::string(op) + " native " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n) + " " +
+  return std::string(op) + " " + std::string(AlgorithmName(sizes.algorithm)) + " " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n) + " " +
          std::string(DTypeName(sizes.type)) + " to " + std::string(DTypeName(sizes.out));
 }
 
@@ -56,10 +57,11 @@ Case GatherCase(const Sizes& sizes, bool symmetric) {
   Case test;
   test.name = Name("all_gather_matmul", sizes);
   test.native_kernels = true;
+  test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kAllGatherMatmul;
-    request.algorithm = Algorithm::kNative;
+    request.algorithm = sizes.algorithm;
     request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows, kK}, symmetric), MakeB(sizes),
                         MakeOperand(Role::kC, sizes.out, {sizes.rows * world_size, sizes.n}),
                         MakeOperand(Role::kGatheredA, sizes.type, {sizes.rows * world_size, kK}, symmetric)};
@@ -81,10 +83,11 @@ Case ScatterCase(const Sizes& sizes) {
   Case test;
   test.name = Name("matmul_reduce_scatter", sizes);
   test.native_kernels = true;
+  test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kMatmulReduceScatter;
-    request.algorithm = Algorithm::kNative;
+    request.algorithm = sizes.algorithm;
     request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, kK}), MakeB(sizes),
                         MakeOperand(Role::kC, sizes.out, {sizes.rows, sizes.n}), MakeOperand(Role::kBias, sizes.out, {sizes.n})};
     return request;
@@ -111,10 +114,11 @@ Case AllReduceCase(const Sizes& sizes, bool symmetric) {
   Case test;
   test.name = Name("matmul_all_reduce", sizes);
   test.native_kernels = true;
+  test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kMatmulAllReduce;
-    request.algorithm = Algorithm::kNative;
+    request.algorithm = sizes.algorithm;
     request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, kK}), MakeB(sizes),
                         MakeOperand(Role::kC, sizes.out, {sizes.rows * world_size, sizes.n}, symmetric)};
     return request;
@@ -170,6 +174,20 @@ TEST(PlannedNativeTest, AllGatherMatmul) {
 
 TEST(PlannedNativeTest, MatmulReduceScatter) {
   for (const Sizes& sizes : AllSizes()) RunCase(ScatterCase(sizes));
+}
+
+// Few rows: packets, and kernels with flags of their own where emulated GPUs need not multiply so much.
+TEST(PlannedNativeTest, ProductsBesideOneKernelForTheCollective) {
+  std::vector<Sizes> all = {{1, 8, false}, {5, 24, true}};
+  if (SharedMachine() != nullptr) all.insert(all.end(), {{64, 264, false}, {64, 4096, true}});
+  for (Sizes sizes : all) {
+    sizes.algorithm = Algorithm::kLowLatency;
+    RunCase(GatherCase(sizes, false));
+    RunCase(ScatterCase(sizes));
+    RunCase(AllReduceCase(sizes, false));
+    sizes.out = DType::kF32;
+    RunCase(AllReduceCase(sizes, true));
+  }
 }
 
 // 1024 rows and more of a rank's are several tiles of its own: long sums for emulated GPUs, so few of them.

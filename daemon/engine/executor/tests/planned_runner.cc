@@ -40,6 +40,7 @@ class Runner {
     plan::GroupContext context;
     context.topology = test_.cube_mesh ? CubeMesh() : EmulatedTopology(world_size_);
     context.native_kernels = test_.native_kernels;
+    context.packet_kernels = test_.packet_kernels;
     auto plan = plan::MakePlan(requests_, context);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     HarnessOptions options;

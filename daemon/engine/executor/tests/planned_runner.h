@@ -26,6 +26,7 @@ struct Case {
   std::vector<int> world_sizes = {1, 2, 3, 4, 8};
   bool cube_mesh = false;
   bool native_kernels = false;  // the planner may use them; emulated GPUs run their steps
+  bool packet_kernels = false;  // the same
 };
 
 // Plans, launches and compares `test`; failures are GoogleTest's. `queues` and `delay_us` are of emulated GPUs.
