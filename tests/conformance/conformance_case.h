@@ -32,8 +32,10 @@ struct Case {
   bool heavy = false;
   // The choice that kAuto must make on NVSwitch and full meshes; kAuto: no matter.
   Algorithm expected_choice = Algorithm::kAuto;
-  // Why the request must be refused; empty: it must not, if its algorithm is on offer.
+  // Why the request must be refused; empty: it must not, if its algorithm is on offer. Native and low_latency may refuse what
+  // does not fit them, but not where it must run.
   std::string refusal;
+  bool must_run = false;
 };
 
 // Every case of a world size. `seed` draws the attributes that are sampled instead of crossed.

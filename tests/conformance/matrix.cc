@@ -87,6 +87,7 @@ void Matrix::AddRanks(std::vector<OpRequest> requests, const Extras& extras) {
   test.heavy = BytesOf(requests[0]) > kHeavyBytes;
   test.expected_choice = extras.expected_choice;
   test.refusal = extras.refusal;
+  test.must_run = extras.must_run;
   test.requests = std::move(requests);
   cases_.push_back(std::move(test));
 }
@@ -113,6 +114,7 @@ std::vector<Case> MakeMatrix(int world, uint64_t seed) {
   AddTransfers(&matrix);
   AddGatherMatmuls(&matrix);
   AddReducedMatmuls(&matrix);
+  AddNativeMatmuls(&matrix);
   std::vector<Case> cases = matrix.Take();
   // The same case may have been drawn twice.
   std::set<std::string> seen;

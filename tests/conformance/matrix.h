@@ -22,6 +22,7 @@ struct Extras {
   int skew = 0;
   Algorithm expected_choice = Algorithm::kAuto;
   std::string refusal = {};
+  bool must_run = false;  // see Case
 };
 
 class Matrix {
@@ -54,5 +55,6 @@ void AddExchanges(Matrix* matrix);       // all-gather, reduce-scatter, all-to-a
 void AddTransfers(Matrix* matrix);       // send and receive, barrier, empty
 void AddGatherMatmuls(Matrix* matrix);   // all-gather→matmul, async-input matmul
 void AddReducedMatmuls(Matrix* matrix);  // matmul→reduce-scatter, matmul→all-reduce
+void AddNativeMatmuls(Matrix* matrix);   // what the native kernels take
 
 }  // namespace tandem::conformance

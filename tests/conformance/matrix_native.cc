@@ -1,0 +1,68 @@
+// What the native kernels take, none of which they may refuse where they are on offer: every type that they have, B by rows
+// and by columns, pieces that fill their tiles of 128 rows and pieces that do not, several tiles an owner, epilogues.
+#include "tests/conformance/matrix.h"
+
+namespace tandem::conformance {
+namespace {
+
+struct Types {
+  DType in, out;
+};
+const std::vector<Types> kTypes = {{DType::kBf16, DType::kBf16},   {DType::kBf16, DType::kF32},
+                                   {DType::kF16, DType::kF16},     {DType::kF16, DType::kF32},
+                                   {DType::kF8E4M3, DType::kBf16}, {DType::kF8E4M3, DType::kF16},
+                                   {DType::kF8E4M3, DType::kF32}};
+
+struct Extents {
+  int64_t rows, n, k;  // rows of a piece
+  const char* note = "";
+};
+const std::vector<Extents> kExtents = {{1, 8, 16, "one row"},
+                                       {100, 72, 80, "no whole tile"},
+                                       {128, 256, 64, "one tile"},
+                                       {130, 264, 272, "one over whole tiles"},
+                                       {1024, 16, 32, "two tiles an owner"}};
+
+void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents) {
+  Draw& draw = matrix->draw();
+  const int64_t all = extents.rows * matrix->world(), n = extents.n, k = extents.k;
+  const bool fp8 = IsFloat8(types.in), gathers = op == Op::kAllGatherMatmul;
+  OpRequest request;
+  request.op = op;
+  request.algorithm = Algorithm::kNative;
+  const Shape b = {k, n};
+  request.operands = {
+      MakeOperand(Role::kA, types.in, {gathers ? extents.rows : all, k}, draw.OneIn(3)),
+      MakeOperand(Role::kB, types.in, b, false, fp8 || draw.OneIn(2) ? TransposedStrides(b) : Shape()),
+      MakeOperand(Role::kC, types.out, {op == Op::kMatmulReduceScatter ? extents.rows : all, n}, draw.OneIn(2))};
+  if (fp8) {
+    const bool rows = draw.OneIn(2);
+    const int64_t scaled = gathers && draw.OneIn(2) ? extents.rows : all;
+    request.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, rows ? Shape{scaled, 1} : Shape{1}));
+    request.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, rows ? Shape{1, n} : Shape{1}));
+    request.fast_accumulation = true;
+  }
+  if (draw.OneIn(2)) {
+    request.operands.push_back(MakeOperand(Role::kBias, draw.OneIn(2) ? DType::kF32 : types.out, {n}));
+  }
+  if (draw.OneIn(3)) request.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
+  Extras extras;
+  extras.note = std::string("native, ") + extents.note;
+  extras.must_run = true;
+  // Addresses off 16 bytes run step by step.
+  extras.shift = draw.Of(std::vector<int>{0, 0, 16, 1});
+  matrix->Add(request, extras);
+}
+
+}  // namespace
+
+void AddNativeMatmuls(Matrix* matrix) {
+  if (matrix->world() == 1) return;  // nothing to overlap
+  for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
+    for (const Types& types : kTypes) {
+      for (const Extents& extents : kExtents) AddOne(matrix, op, types, extents);
+    }
+  }
+}
+
+}  // namespace tandem::conformance
