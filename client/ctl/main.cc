@@ -118,6 +118,10 @@ void AddTune(CLI::App& app, CommandLine& line) {
   sub->add_option("--from", line.tune_file, "File of cases, each line with the options above; - is standard input")
       ->excludes(sub->get_option("--op"))
       ->excludes(sub->get_option("--shape"));
+  sub->add_flag("--wanted", tune.wanted, "What plans were made for without a time, on their GPUs (tandemctl tuning wanted)")
+      ->excludes(sub->get_option("--op"))
+      ->excludes(sub->get_option("--shape"))
+      ->excludes(sub->get_option("--from"));
   sub->add_option("--world", tune.world, "Ranks, 2 to 8");
   sub->add_option("--gpus", tune.gpus, "Indexes or UUIDs in rank order; default: the first ones")->delimiter(',');
   sub->add_option("--rounds", tune.rounds, "Rounds in which the candidates take turns")->check(CLI::Range(1, 1000));
@@ -137,8 +141,8 @@ void AddTune(CLI::App& app, CommandLine& line) {
         const std::string file = line.tune_file == "-" ? "/dev/stdin" : line.tune_file;
         TANDEM_ASSIGN_OR_RETURN(const std::string text, tandem::ReadTextFile(file));
         TANDEM_ASSIGN_OR_RETURN(cases, ParseTuneCases(text, line.tune_file));
-      } else if (cases.empty() || sub->count("--op") == 0) {
-        return tandem::InvalidArgument("--op and --shape say what to measure, or --from FILE");
+      } else if (!line.tune.wanted && (cases.empty() || sub->count("--op") == 0)) {
+        return tandem::InvalidArgument("--op and --shape say what to measure, or --from FILE, or --wanted");
       }
       return Tune(connect(), line.runtime_dir, cases, line.tune, line.options.json);
     };
@@ -153,6 +157,8 @@ void AddTune(CLI::App& app, CommandLine& line) {
     return made;
   };
   add("list", "The entries, one a line", [&line](const Connection& c) { return ListTuning(c, line.options.json); });
+  add("wanted", "What plans were made for without a time since tandemd started",
+      [&line](const Connection& c) { return ListWantedTuning(c, line.options.json); });
   add("show", "One entry with every candidate",
       [&line](const Connection& c) { return ShowTuning(c, line.tuning_id, line.options.json); })
       ->add_option("id", line.tuning_id, "The entry")->required();

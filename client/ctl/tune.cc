@@ -25,12 +25,13 @@ struct Task {
   std::string name;
   OpRequest request;
   std::vector<TuneCandidate> candidates;
+  std::vector<int> gpus;  // in rank order
 };
 
 Result<std::vector<Task>> TasksOf(const std::vector<TuneCase>& cases, int world) {
   std::vector<Task> tasks;
   for (const TuneCase& one : cases) {
-    Task task{one.Name(), {}, {}};
+    Task task{one.Name(), {}, {}, {}};
     const std::string context = cases.size() > 1 ? task.name : std::string();
     Result<OpRequest> request = TuneRequest(one, world);
     if (!request.ok()) return context.empty() ? request.status() : request.status().WithContext(context);
@@ -96,6 +97,34 @@ Status Print(const google::protobuf::Message& reply, bool json, const std::strin
   return Status::Ok();
 }
 
+Result<admin::v1::ListTuningReply> Entries(const Connection& connection, const std::string& id) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Reader());
+  admin::v1::ListTuningRequest request;
+  request.set_id(id);
+  admin::v1::ListTuningReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &Admin::Stub::ListTuning, request, &reply));
+  return reply;
+}
+
+// What tandemd has made plans for without a time; those on the same GPUs one behind the other.
+Result<std::vector<Task>> WantedTasks(const Connection& connection, const Topology& topology) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reply, Entries(connection, ""));
+  std::vector<Task> tasks;
+  for (const auto& wanted : reply.wanted()) {
+    Task task{WantedName(wanted), {}, {}, {}};
+    for (const std::string& uuid : wanted.gpu_uuids()) {
+      TANDEM_ASSIGN_OR_RETURN(const int gpu, topology.Find(uuid));
+      task.gpus.push_back(gpu);
+    }
+    const int world = static_cast<int>(task.gpus.size());
+    TANDEM_ASSIGN_OR_RETURN(task.request, daemon::ParseOpRequest(wanted.request(), world));
+    task.candidates = DefaultCandidates(task.request.op, world);
+    tasks.push_back(std::move(task));
+  }
+  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.gpus < b.gpus; });
+  return tasks;
+}
+
 class Tuner {
  public:
   Tuner(const Connection& connection, std::string runtime_dir, const TuneOptions& options)
@@ -109,15 +138,20 @@ class Tuner {
     TANDEM_ASSIGN_OR_RETURN(reader_, connection_.Reader());
     admin::v1::GetTopologyReply found;
     TANDEM_RETURN_IF_ERROR(connection_.Call(*reader_, &Admin::Stub::GetTopology, admin::v1::GetTopologyRequest(), &found));
-    TANDEM_ASSIGN_OR_RETURN(const Topology topology, ParseTopology(found.topology_toml(), "topology"));
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, ChooseGpus(topology, options_));
-    topology_ = Subset(topology, gpus);
-    for (const GpuInfo& gpu : topology_.gpus) gpus_.push_back(gpu.uuid);
-    return CheckIdle();
+    TANDEM_ASSIGN_OR_RETURN(node_, ParseTopology(found.topology_toml(), "topology"));
+    return Status::Ok();
   }
+  const Topology& node() const { return node_; }
 
   // Measures one, and hands the times in.
   Result<admin::v1::TuningEntry> Run(const Task& task) {
+    if (task.gpus != indexes_) {
+      ranks_.reset();
+      indexes_ = task.gpus;
+      topology_ = Subset(node_, indexes_);
+      gpus_.clear();
+      for (const GpuInfo& gpu : topology_.gpus) gpus_.push_back(gpu.uuid);
+    }
     Result<admin::v1::TuningEntry> entry = TryRun(task);
     if (!entry.ok()) ranks_.reset();  // whatever state they are in
     return entry;
@@ -169,19 +203,12 @@ class Tuner {
   const TuneOptions& options_;
   std::unique_ptr<AdminControl::Stub> changer_;
   std::unique_ptr<Admin::Stub> reader_;
-  Topology topology_;  // of the chosen GPUs, in rank order
+  Topology node_;
+  std::vector<int> indexes_;  // of the GPUs in use, in rank order
+  Topology topology_;         // of these
   std::vector<std::string> gpus_;
   std::unique_ptr<TuneRanks> ranks_;
 };
-
-Result<admin::v1::ListTuningReply> Entries(const Connection& connection, const std::string& id) {
-  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Reader());
-  admin::v1::ListTuningRequest request;
-  request.set_id(id);
-  admin::v1::ListTuningReply reply;
-  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &Admin::Stub::ListTuning, request, &reply));
-  return reply;
-}
 
 }  // namespace
 
@@ -189,9 +216,16 @@ Status Tune(const Connection& connection, const std::string& runtime_dir, const 
             const TuneOptions& options, bool json) {
   using Clock = std::chrono::steady_clock;
   const auto begun = Clock::now();
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<Task> tasks, TasksOf(cases, options.world));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Task> tasks, TasksOf(cases, options.world));
   Tuner tuner(connection, runtime_dir, options);
   TANDEM_RETURN_IF_ERROR(tuner.Connect());
+  if (options.wanted) {
+    TANDEM_ASSIGN_OR_RETURN(tasks, WantedTasks(connection, tuner.node()));
+    if (tasks.empty()) std::fprintf(stderr, "no plan was made without a time\n");
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, ChooseGpus(tuner.node(), options));
+    for (Task& task : tasks) task.gpus = gpus;
+  }
   admin::v1::ListTuningReply all;
   std::optional<Status> first_failure;
   size_t failed = 0, left_out = 0;
@@ -228,6 +262,11 @@ Status Tune(const Connection& connection, const std::string& runtime_dir, const 
 Status ListTuning(const Connection& connection, bool json) {
   TANDEM_ASSIGN_OR_RETURN(const auto reply, Entries(connection, ""));
   return Print(reply, json, TuningText(reply));
+}
+
+Status ListWantedTuning(const Connection& connection, bool json) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reply, Entries(connection, ""));
+  return Print(reply, json, WantedText(reply));
 }
 
 Status ShowTuning(const Connection& connection, const std::string& id, bool json) {

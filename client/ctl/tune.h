@@ -26,6 +26,8 @@ Status Tune(const Connection& connection, const std::string& runtime_dir, const 
             const TuneOptions& options, bool json);
 
 Status ListTuning(const Connection& connection, bool json);
+// What plans were made for without a time.
+Status ListWantedTuning(const Connection& connection, bool json);
 Status ShowTuning(const Connection& connection, const std::string& id, bool json);
 // All entries measured on this node with an empty id.
 Status ForgetTuning(const Connection& connection, const std::string& id, bool json);

@@ -48,6 +48,18 @@ std::string TuningText(const admin::v1::ListTuningReply& reply) {
   return text;
 }
 
+std::string WantedName(const admin::v1::WantedTuning& wanted) {
+  const auto& entry = wanted.entry();
+  return std::string(OpName(static_cast<Op>(entry.op()))) + " " + Shape(entry) + ", " + What(entry) + ", " +
+         std::to_string(entry.world_size()) + " ranks";
+}
+
+std::string WantedText(const admin::v1::ListTuningReply& reply) {
+  Table table({">plans", "wanted"});
+  for (const auto& wanted : reply.wanted()) table.Add({std::to_string(wanted.plans()), WantedName(wanted)});
+  return table.empty() ? "no plan was made without a time\n" : table.Text();
+}
+
 std::string TuningEntryText(const admin::v1::TuningEntry& entry) {
   std::string text = std::string(OpName(static_cast<Op>(entry.op()))) + " " + Shape(entry) + ", " + What(entry);
   if (!entry.id().empty()) {

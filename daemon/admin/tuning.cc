@@ -50,6 +50,13 @@ grpc::Status AdminService::ListTuning(grpc::ServerContext*, const admin::v1::Lis
   if (!request->id().empty() && reply->entries().empty()) {
     return ToGrpc(NotFound("there is no tuning entry " + log::OneLine(request->id())));
   }
+  for (const WantedTuning& wanted : request->id().empty() ? sources_.tuning->Wanted() : std::vector<WantedTuning>()) {
+    admin::v1::WantedTuning* to = reply->add_wanted();
+    Fill(wanted.entry, to->mutable_entry());
+    to->mutable_request()->ParseFromString(wanted.request);
+    for (const std::string& uuid : wanted.gpu_uuids) to->add_gpu_uuids(uuid);
+    to->set_plans(wanted.plans);
+  }
   for (const std::string& refused : sources_.tuning->refused()) reply->add_refused_files(refused);
   reply->set_state_file(sources_.tuning->state_file());
   return grpc::Status::OK;

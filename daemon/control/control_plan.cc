@@ -5,6 +5,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/validate.h"
+#include "daemon/planner/measured.h"
 #include "daemon/planner/program_codec.h"
 #include "daemon/planner/verifier.h"
 #include "daemon/tuning/tuning_store.h"
@@ -225,6 +226,13 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   group_context.gpu_model = TuningModel(group_context.topology);
   Result<plan::Plan> plan = plan::MakePlan(requests, group_context);
   if (!plan.ok()) return plan.status().WithContext(context);
+  if (tuning != nullptr && plan->measured_us == 0) {
+    if (auto unmeasured = plan::Unmeasured(requests, group_context); unmeasured.has_value()) {
+      WantedTuning wanted{*std::move(unmeasured), meeting.requests[0], {}, 1};
+      for (const GpuInfo& gpu : group_context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
+      options_.tuning->Want(std::move(wanted));
+    }
+  }
   if (plan->programs.size() != world) return Internal("the planner made a program for some ranks only");
   if (options_.verify_plans) {
     TANDEM_ASSIGN_OR_RETURN(plan::VerifyContext sizes, plan::ContextOf(requests));

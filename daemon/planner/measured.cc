@@ -5,6 +5,18 @@
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
+namespace {
+
+// Whether a time would decide.
+bool AsksTheTable(const Problem& problem) {
+  const OpRequest& request = *problem.request;
+  const GroupContext& group = *problem.group;
+  if (group.tuning == nullptr || group.gpu_model.empty() || problem.world_size < 2 || !IsTunable(request.op)) return false;
+  // Who sets some of it himself has a reason that no table knows.
+  return request.algorithm == Algorithm::kAuto && request.steps == 0 && request.lanes == 0;
+}
+
+}  // namespace
 
 bool IsTunable(Op op) {
   // send_receive has one algorithm, and every rank its own request; a barrier's choice is not worth a table.
@@ -45,12 +57,19 @@ TuningShape TuningShapeOf(const Problem& problem) {
 }
 
 const TuningEntry* MeasuredFor(const Problem& problem) {
-  const OpRequest& request = *problem.request;
-  const GroupContext& group = *problem.group;
-  if (group.tuning == nullptr || group.gpu_model.empty() || problem.world_size < 2 || !IsTunable(request.op)) return nullptr;
-  // Who sets some of it himself has a reason that no table knows.
-  if (request.algorithm != Algorithm::kAuto || request.steps != 0 || request.lanes != 0) return nullptr;
-  return group.tuning->Find(TuningKeyOf(problem), TuningShapeOf(problem));
+  return AsksTheTable(problem) ? problem.group->tuning->Find(TuningKeyOf(problem), TuningShapeOf(problem)) : nullptr;
+}
+
+std::optional<TuningEntry> Unmeasured(std::span<const OpRequest> requests, const GroupContext& group) {
+  const Result<Problem> problem = MakeProblem(requests, group);
+  if (!problem.ok() || !AsksTheTable(*problem) || MeasuredFor(*problem) != nullptr) return std::nullopt;
+  TuningEntry wanted;
+  wanted.key = TuningKeyOf(*problem);
+  wanted.shape = TuningShapeOf(*problem);
+  for (int64_t extent : wanted.shape) {
+    if (extent <= 0) return std::nullopt;  // nothing to do takes no time
+  }
+  return wanted;
 }
 
 const TuningCandidate* CandidateOf(const TuningEntry& entry, Algorithm algorithm) {

@@ -4,6 +4,8 @@
 // which a plan says so.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 
 #include "daemon/planner/problem.h"
@@ -20,6 +22,10 @@ TuningShape TuningShapeOf(const Problem& problem);
 // The entry of the group's table that holds for a request which leaves algorithm, steps and lanes to the planner; else
 // null.
 const TuningEntry* MeasuredFor(const Problem& problem);
+
+// Key and shape (the rest is empty) of what the group's table has no entry for, where these requests leave algorithm, steps
+// and lanes to the planner, and a time could be had; else nothing.
+std::optional<TuningEntry> Unmeasured(std::span<const OpRequest> requests, const GroupContext& group);
 
 // A candidate that is tried because of its time.
 struct Measured {

@@ -60,7 +60,29 @@ Status TuningStore::ReplaceLocked(TuningTable own) {
   TuningTable merged = shipped_;
   merged.Merge(own_);
   merged_ = std::make_shared<const TuningTable>(std::move(merged));
+  std::erase_if(wanted_, [this](const WantedTuning& wanted) {
+    return merged_->Find(wanted.entry.key, wanted.entry.shape) != nullptr;
+  });
   return Status::Ok();
+}
+
+void TuningStore::Want(WantedTuning wanted) {
+  std::lock_guard lock(mutex_);
+  for (WantedTuning& known : wanted_) {
+    if (known.entry.key != wanted.entry.key || known.entry.shape != wanted.entry.shape) continue;
+    ++known.plans;
+    return;
+  }
+  // The time may have come in since the plan was made.
+  if (wanted_.size() >= kMaxWantedTuning || merged_->Find(wanted.entry.key, wanted.entry.shape) != nullptr) return;
+  wanted_.push_back(std::move(wanted));
+}
+
+std::vector<WantedTuning> TuningStore::Wanted() const {
+  std::lock_guard lock(mutex_);
+  std::vector<WantedTuning> wanted = wanted_;
+  std::stable_sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) { return a.plans > b.plans; });
+  return wanted;
 }
 
 Status TuningStore::Put(TuningEntry entry) {

@@ -7,6 +7,7 @@
 // ranks of a plan are served by the same table.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,6 +17,16 @@
 #include "tandem/status.h"
 
 namespace tandem::daemon {
+
+// What a plan was made for without a time that decides.
+struct WantedTuning {
+  plan::TuningEntry entry;              // key and shape
+  std::string request;                  // v1.OpRequest, serialized, of rank 0
+  std::vector<std::string> gpu_uuids;   // of the first group that wanted it, in rank order
+  uint64_t plans = 1;                   // so many were made
+};
+// Further ones are not remembered.
+inline constexpr size_t kMaxWantedTuning = 256;
 
 class TuningStore {
  public:
@@ -36,6 +47,11 @@ class TuningStore {
   Result<size_t> Forget(const std::string& id);
   Result<size_t> ForgetAll();
 
+  // Remembers what would have been looked up, while this tandemd runs, until there is an entry that holds for it.
+  void Want(WantedTuning wanted);
+  // Those that most plans were made for come first.
+  std::vector<WantedTuning> Wanted() const;
+
  private:
   Status ReplaceLocked(plan::TuningTable own);
 
@@ -44,6 +60,7 @@ class TuningStore {
   plan::TuningTable shipped_, own_;
   std::shared_ptr<const plan::TuningTable> merged_;
   std::vector<std::string> refused_;
+  std::vector<WantedTuning> wanted_;
   bool own_refused_ = false;  // the state file that is there
 };
 

@@ -125,6 +125,29 @@ class Tune(TandemTest):
         self.assertIn("barrier", result.stderr)
         self.assertEqual(self.daemon.ctl("tune", "--world", "2", check=False).returncode, 2)
 
+    def test_what_plans_wanted_is_measured_as_they_asked_for_it(self):
+        self.assertIn("no plan was made", self.daemon.ctl("tuning", "wanted").stdout)
+        self.plan("asked", algorithm="ring")
+        self.assertEqual(self.daemon.ctl_json("tuning", "list")["wanted"], [])
+        transposed = {"operands": [
+            {"role": "a", "dtype": "bf16", "shape": [M // 2, K]},
+            {"role": "b", "dtype": "bf16", "shape": [K, N], "strides": [1, K]},
+            {"role": "c", "dtype": "bf16", "shape": [M, N], "symmetric": True}]}
+        self.plan("first")
+        self.plan("second")
+        self.plan("third", **transposed)
+        wanted = self.daemon.ctl("tuning", "wanted").stdout.splitlines()
+        self.assertEqual(wanted[1:], [f"    2  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, 2 ranks",
+                                      f"    1  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, symmetric, 2 ranks"])
+        result = self.daemon.ctl("--timeout", "30", "tune", "--wanted", "--rounds", "1", "--launches", "1", "--json", timeout=240)
+        entries = json.loads(result.stdout)["entries"]
+        self.assertEqual([entry["traits"] for entry in entries], ["", "symmetric"])
+        self.assertEqual(self.daemon.ctl_json("tuning", "list")["wanted"], [])
+        self.assertIn("measured fastest", self.plan("after")["reason"])
+        self.assertIn("measured fastest", self.plan("after too", **transposed)["reason"])
+        again = self.daemon.ctl("tune", "--wanted")
+        self.assertIn("no plan was made without a time", again.stderr)
+
     def start_long(self, *more):
         """A tandemctl tune of many rounds, once it is in the first case's rounds."""
         process = subprocess.Popen(

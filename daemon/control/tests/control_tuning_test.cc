@@ -67,6 +67,26 @@ TEST_F(ControlTuningTest, LaterPlansAreChosenByWhatWasMeasured) {
   }
 }
 
+TEST_F(ControlTuningTest, PlansWithoutATimeAreRemembered) {
+  StartTuned(2);
+  TuningStore& store = *control->options().tuning;
+  Plan("first");
+  Plan("second");
+  auto wanted = store.Wanted();
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_EQ(wanted[0].plans, 2u);
+  EXPECT_EQ(wanted[0].gpu_uuids, Gpus(2));
+  // What is remembered is what can be handed in.
+  v1::OpRequest request;
+  ASSERT_TRUE(request.ParseFromString(wanted[0].request));
+  auto entry = control->PutTuning(request, wanted[0].gpu_uuids, {Time(Algorithm::kOneShot, 8)});
+  ASSERT_TRUE(entry.ok()) << entry.status().ToString();
+  EXPECT_EQ(plan::TuningId(*entry), plan::TuningId(wanted[0].entry));
+  EXPECT_TRUE(store.Wanted().empty());
+  Plan("third");
+  EXPECT_TRUE(store.Wanted().empty());
+}
+
 TEST_F(ControlTuningTest, WhatCannotHaveBeenMeasuredIsRefused) {
   StartTuned(3);
   auto refusal = [&](const v1::OpRequest& request, const std::vector<std::string>& gpus,

@@ -198,6 +198,23 @@ TEST_F(Tuning, NothingOfTheKeyMayDiffer) {
   EXPECT_FALSE(measured(GatherMatmul(4096)));
 }
 
+TEST_F(Tuning, WhatNoTimeDecidesIsUnmeasured) {
+  auto wanted = Unmeasured(GatherMatmul(4096), group_);
+  ASSERT_TRUE(wanted.has_value());
+  EXPECT_EQ(wanted->shape, (TuningShape{4096, 512, 256}));
+  EXPECT_EQ(wanted->key.op, Op::kAllGatherMatmul);
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
+  EXPECT_FALSE(Unmeasured(GatherMatmul(4096), group_).has_value());
+  EXPECT_FALSE(Unmeasured(GatherMatmul(4160), group_).has_value()) << "near enough";
+  EXPECT_TRUE(Unmeasured(GatherMatmul(8192), group_).has_value());
+  auto asked = GatherMatmul(8192);
+  for (OpRequest& request : asked) request.algorithm = Algorithm::kRing;
+  EXPECT_FALSE(Unmeasured(asked, group_).has_value());
+  EXPECT_FALSE(Unmeasured(AllReduce(0), group_).has_value());
+  group_.tuning = nullptr;
+  EXPECT_FALSE(Unmeasured(GatherMatmul(8192), group_).has_value());
+}
+
 TEST(TuningTableTest, MergesRemovesAndFindsById) {
   auto entry = [](int64_t bytes, double us) {
     TuningEntry made;

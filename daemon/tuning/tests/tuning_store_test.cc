@@ -105,6 +105,29 @@ TEST_F(TuningStoreTest, WhatCannotBeWrittenChangesNothing) {
   EXPECT_EQ(store->Snapshot()->size(), 0u);
 }
 
+TEST_F(TuningStoreTest, WhatIsWantedIsRememberedUntilItIsThere) {
+  auto store = Open();
+  const auto want = [&store](int64_t bytes) {
+    WantedTuning wanted;
+    wanted.entry.key = MakeEntry(1).key;
+    wanted.entry.shape = {bytes};
+    store->Want(std::move(wanted));
+  };
+  want(1024);
+  want(65536);
+  want(65536);
+  ASSERT_EQ(store->Wanted().size(), 2u);
+  EXPECT_EQ(store->Wanted()[0].entry.shape, plan::TuningShape{65536});
+  EXPECT_EQ(store->Wanted()[0].plans, 2u);
+  ASSERT_TRUE(store->Put(MakeEntry(60000)).ok());  // near enough
+  ASSERT_EQ(store->Wanted().size(), 1u);
+  EXPECT_EQ(store->Wanted()[0].entry.shape, plan::TuningShape{1024});
+  want(65536);  // by a plan that was made before
+  EXPECT_EQ(store->Wanted().size(), 1u);
+  for (int64_t i = 0; i < 300; ++i) want((int64_t{1} << 30) + i);
+  EXPECT_EQ(store->Wanted().size(), kMaxWantedTuning);
+}
+
 TEST_F(TuningStoreTest, ReadersAndWritersMeet) {
   auto store = Open();
   std::thread writer([&] {
