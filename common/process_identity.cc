@@ -53,9 +53,7 @@ ProcessState Look(int pid) {
 
 }  // namespace
 
-ProcessIdentity ProcessIdentity::Own() {
-  return {.pid = ::getpid(), .start_ticks = Look(::getpid()).start_ticks};
-}
+ProcessIdentity ProcessIdentity::Of(int pid) { return {.pid = pid, .start_ticks = Look(pid).start_ticks}; }
 
 bool ProcessIdentity::Gone() const {
   if (pid == 0) return false;

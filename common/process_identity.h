@@ -12,8 +12,8 @@ struct ProcessIdentity {
   int pid = 0;               // 0: nobody
   uint64_t start_ticks = 0;  // when it was started, in clock ticks since boot; 0: not known
 
-  // This process's.
-  static ProcessIdentity Own();
+  // That of the process which has `pid` now; for this one, ::getpid().
+  static ProcessIdentity Of(int pid);
   // True once the process has ended (or has become a zombie, which runs nothing). False when in doubt. Takes a few system
   // calls. Thread-safe.
   bool Gone() const;

@@ -298,7 +298,7 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
       options.scratch.push_back(base);
     }
   }
-  group->arrivals.SetOwner(group->rank, ProcessIdentity::Own());
+  group->arrivals.SetOwner(group->rank, ProcessIdentity::Of(::getpid()));
   return queue_->AddGroup(std::move(group));
 }
 

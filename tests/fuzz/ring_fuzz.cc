@@ -30,6 +30,7 @@ class Listener final : public LaunchListener {
   void OnLaunchFailed(const Plan&, uint64_t, const Status&) override {}
   void OnGroupLost(const Plan&, uint64_t, const Status&) override {}
   void OnLate(const Plan&, const Launch&, const std::vector<int>&, double) override {}
+  void OnPeerSilent(const engine::Group&, int) override {}
 };
 
 // Slot 1 = slot 0.

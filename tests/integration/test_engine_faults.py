@@ -1,6 +1,7 @@
 """Engines that die at bad moments: during control calls, all at once, for groups that are broken, before some rank has
 noticed. Sessions go on, the other GPUs' groups notice nothing, and nothing hangs."""
 
+import contextlib
 import os
 import signal
 import time
@@ -116,7 +117,9 @@ class EngineFaults(TandemTest):
             self.assertIn("rank 1", reply["message"])
             self.check_all_reduce(others)
         finally:
-            os.kill(stopped, signal.SIGCONT)
+            # If rank 0 had a launch on its lanes, the stopped engine has been ended: rank 0 would have waited for it else.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stopped, signal.SIGCONT)
         self.daemon.wait_engines()
         self.check_all_reduce(others)
 

@@ -39,17 +39,11 @@ std::vector<plan::RankProgram> Programs(int signals) {
 class Bystander {
  public:
   Bystander() {
-    int ready[2];
-    EXPECT_EQ(::pipe(ready), 0);
     pid_ = ::fork();
     if (pid_ == 0) {
-      const ProcessIdentity self = ProcessIdentity::Own();
-      if (::write(ready[1], &self, sizeof(self)) != sizeof(self)) ::_exit(1);
       while (true) ::pause();
     }
-    EXPECT_EQ(::read(ready[0], &identity_, sizeof(identity_)), static_cast<ssize_t>(sizeof(identity_)));
-    ::close(ready[0]);
-    ::close(ready[1]);
+    identity_ = ProcessIdentity::Of(pid_);
   }
   ~Bystander() { End(); }
   const ProcessIdentity& identity() const { return identity_; }
@@ -122,7 +116,7 @@ class ImpersonatedPeerTest : public ::testing::Test {
 };
 
 TEST_F(ImpersonatedPeerTest, LanesWaitForALivingPeersMark) {
-  LaunchWith(ProcessIdentity::Own());
+  LaunchWith(ProcessIdentity::Of(::getpid()));
   Break();
   // A second after the break the peer is reported, once: until then, and then, nothing has been let go.
   v1::Message message;
@@ -136,7 +130,7 @@ TEST_F(ImpersonatedPeerTest, LanesWaitForALivingPeersMark) {
 }
 
 TEST_F(ImpersonatedPeerTest, TheLogTellsThePeers) {
-  LaunchWith(ProcessIdentity::Own());
+  LaunchWith(ProcessIdentity::Of(::getpid()));
   Break();
   uint64_t position = 0;
   LogEntry entry;
