@@ -194,6 +194,7 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
     case Message::kLaunchFailed:
     case Message::kLate:
     case Message::kEnded:
+    case Message::kPeerSilent:
       break;
     case Message::MESSAGE_NOT_SET:
       return Unavailable("the engine sent a message of an unknown kind");

@@ -296,7 +296,8 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
 
 std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connection) {
   auto next_ping = Clock::now() + settings_.ping_interval;
-  std::optional<Clock::time_point> demanded_at;
+  bool demanded = false;  // (an optional time would have the compiler see it uninitialised)
+  Clock::time_point demanded_at{};
   milliseconds demanded_limit{};
   demanded_ms_.store(0, std::memory_order_relaxed);  // it was for the engine before
   while (true) {
@@ -307,12 +308,13 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       return state.message() == kEndOfFile ? process.WaitExit(milliseconds(500)).value_or(state.message())
                                            : state.message();
     }
-    if (const int64_t limit = demanded_ms_.exchange(0, std::memory_order_acq_rel); limit != 0 && !demanded_at) {
+    if (const int64_t limit = demanded_ms_.exchange(0, std::memory_order_acq_rel); limit != 0 && !demanded) {
+      demanded = true;
       demanded_at = next_ping = Clock::now();
       demanded_limit = milliseconds(limit);
     }
-    if (demanded_at && connection.last_heard() > *demanded_at) demanded_at.reset();
-    if (demanded_at && Clock::now() - *demanded_at > demanded_limit) {
+    if (connection.last_heard() > demanded_at) demanded = false;
+    if (demanded && Clock::now() - demanded_at > demanded_limit) {
       return "another engine waits for it, and it has answered nothing for " + std::to_string(demanded_limit.count()) + " ms";
     }
     if (Clock::now() >= next_ping) {
@@ -326,7 +328,7 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       if (!sent.ok() && sent.code() != Code::kResourceExhausted) Log(SupervisorLogSeverity::kWarning, sent.message());
       next_ping = Clock::now() + settings_.ping_interval;
     }
-    const auto until = demanded_at ? std::min(next_ping, *demanded_at + demanded_limit + milliseconds(1)) : next_ping;
+    const auto until = demanded ? std::min(next_ping, demanded_at + demanded_limit + milliseconds(1)) : next_ping;
     Pause(process.pidfd(), std::chrono::ceil<milliseconds>(until - Clock::now()));
     if (auto exit = process.WaitExit(milliseconds(0))) return *exit;
   }
