@@ -68,7 +68,9 @@ class NcclCommunicatorTest : public testing::Test {
   ~NcclCommunicatorTest() override {
     const bool made = communicator_ != nullptr;
     communicator_.reset();
-    if (made) EXPECT_TRUE(AwaitAborts(expected_aborts_));
+    if (made) {
+      EXPECT_TRUE(AwaitAborts(expected_aborts_));
+    }
     auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (device_.use_count() > 1 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(device_.use_count(), 1);
