@@ -72,6 +72,19 @@ class Tuning : public testing::Test {
   GroupContext group_;
 };
 
+// A product beside one kernel waits to be asked for only as long as nobody has measured it; fused asked for stays fused.
+TEST_F(Tuning, AProductBesideOneKernelIsTakenWhereItWasMeasured) {
+  group_.packet_kernels = true;
+  std::vector<OpRequest> requests = GatherMatmul(512);
+  EXPECT_NE(Must(requests).algorithm, Algorithm::kLowLatency);
+  Put(requests, {Measurement(Algorithm::kLowLatency, 20), Measurement(Algorithm::kPipeline, 50)});
+  const Plan plan = Must(requests);
+  EXPECT_EQ(plan.algorithm, Algorithm::kLowLatency);
+  EXPECT_FALSE(plan.fused);
+  for (OpRequest& request : requests) request.on_unfused = OnUnfused::kError;
+  EXPECT_EQ(Must(requests).algorithm, Algorithm::kPipeline);
+}
+
 TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
   const Plan before = Must(GatherMatmul(4096));
   ASSERT_NE(before.algorithm, Algorithm::kRing);
