@@ -14,7 +14,6 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint32_t kPlanMask = (1u << 24) - 1;
 constexpr uint64_t kReleaseEveryNs = 200'000;
 // How long a BREAK in the log waits for the command that says why.
 constexpr uint64_t kBreakGraceNs = 200'000'000;
@@ -57,7 +56,7 @@ void LaunchQueue::AppendBreak(Group* group) {
   group->log_told = true;
   log_.Append({.kind = LogKind::kBreak,
                .mask = 0,
-               .plan = static_cast<uint32_t>(group->id) & kPlanMask,
+               .plan = static_cast<uint32_t>(group->id) & kLogIdMask,
                .count = static_cast<uint16_t>(group->generation)});
 }
 

@@ -8,7 +8,6 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint32_t kPlanMask = (1u << 24) - 1;
 // A rank may not be further ahead of the slowest one than this: the log names launches by 16 bits.
 constexpr uint64_t kMaxLead = 16384;
 constexpr uint64_t kLateAfterNs = 1'000'000'000;
@@ -57,7 +56,7 @@ LaunchQueue::~LaunchQueue() = default;
 
 Status LaunchQueue::AddGroup(std::unique_ptr<Group> group) {
   for (const auto& [id, other] : groups_) {
-    if (((id ^ group->id) & kPlanMask) == 0) return AlreadyExists("group " + std::to_string(id) + " exists already");
+    if (((id ^ group->id) & kLogIdMask) == 0) return AlreadyExists("group " + std::to_string(id) + " exists already");
   }
   groups_.emplace(group->id, std::move(group));
   return Status::Ok();
@@ -78,7 +77,7 @@ void LaunchQueue::RemoveGroup(uint64_t id) {
 }
 
 Status LaunchQueue::AddPlan(std::unique_ptr<Plan> plan) {
-  uint32_t key = static_cast<uint32_t>(plan->id) & kPlanMask;
+  uint32_t key = static_cast<uint32_t>(plan->id) & kLogIdMask;
   if (plan->id == 0 || plans_.contains(key)) {
     return AlreadyExists("plan " + std::to_string(plan->id) + " exists already");
   }
@@ -89,7 +88,7 @@ Status LaunchQueue::AddPlan(std::unique_ptr<Plan> plan) {
 }
 
 Plan* LaunchQueue::FindPlan(uint64_t id) {
-  auto found = plans_.find(static_cast<uint32_t>(id) & kPlanMask);
+  auto found = plans_.find(static_cast<uint32_t>(id) & kLogIdMask);
   return found == plans_.end() || found->second->id != id ? nullptr : found->second.get();
 }
 
@@ -114,7 +113,7 @@ bool LaunchQueue::RemovePlan(uint64_t id) {
     }
   }
   stats_.ReleaseRow(plan->stats_row);
-  plans_.erase(static_cast<uint32_t>(id) & kPlanMask);
+  plans_.erase(static_cast<uint32_t>(id) & kLogIdMask);
   return true;
 }
 
@@ -254,7 +253,7 @@ uint64_t LaunchQueue::FullCount(const Plan& plan, uint16_t low) const {
 void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   if (entry.kind == LogKind::kBreak) {
     for (auto& [id, group] : groups_) {
-      if (((id ^ entry.plan) & kPlanMask) != 0 || static_cast<uint16_t>(group->generation) != entry.count) continue;
+      if (((id ^ entry.plan) & kLogIdMask) != 0 || static_cast<uint16_t>(group->generation) != entry.count) continue;
       if (group->log_break_ns == 0) group->log_break_ns = NowNs();
     }
     return;
@@ -287,7 +286,7 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
 void LaunchQueue::AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_t ranks) {
   LogEntry entry{.kind = kind,
                  .mask = ranks,
-                 .plan = static_cast<uint32_t>(plan->id) & kPlanMask,
+                 .plan = static_cast<uint32_t>(plan->id) & kLogIdMask,
                  .count = static_cast<uint16_t>(count)};
   bool for_active = plan->has_active && plan->active.count == count;
   while (fatal_.ok()) {

@@ -10,7 +10,6 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint32_t kPlanMask = (1u << 24) - 1;
 constexpr int kMaxProgramsPerGpu = 2;
 constexpr uint64_t kSampleEvery = 64;
 constexpr size_t kMaxSampledSteps = 256;
@@ -112,7 +111,7 @@ bool LaunchQueue::AppendStarts() {
       if (!ReadyToStart(*plan) || !Admissible(plan->group->gpu_mask)) break;
       LogEntry entry{.kind = LogKind::kStart,
                      .mask = plan->group->gpu_mask,
-                     .plan = static_cast<uint32_t>(plan->id) & kPlanMask,
+                     .plan = static_cast<uint32_t>(plan->id) & kLogIdMask,
                      .count = static_cast<uint16_t>(plan->active.count)};
       bool appended = log_.TryAppend(read_position_, entry);
       any = true;

@@ -7,7 +7,6 @@ namespace {
 
 constexpr uint64_t kMagic = 0x54444d4f4c4f4731;  // "TDMOLOG1"
 constexpr uint64_t kLapMask = (1u << 12) - 1;
-constexpr uint32_t kPlanMask = (1u << 24) - 1;
 
 // count 16 | plan 24 | mask 8 | kind 4 | lap 12
 uint64_t LapOf(uint64_t position) { return (position / kLogSlots + 1) & kLapMask; }
@@ -15,14 +14,14 @@ uint64_t LapOfSlot(uint64_t bits) { return bits >> 52; }
 
 uint64_t Encode(uint64_t position, const LogEntry& entry) {
   return LapOf(position) << 52 | uint64_t{static_cast<uint8_t>(entry.kind)} << 48 | uint64_t{entry.mask} << 40 |
-         uint64_t{entry.plan & kPlanMask} << 16 | entry.count;
+         uint64_t{entry.plan & kLogIdMask} << 16 | entry.count;
 }
 
 LogEntry Decode(uint64_t bits) {
   LogEntry entry;
   entry.kind = static_cast<LogKind>((bits >> 48) & 0xf);
   entry.mask = static_cast<uint8_t>(bits >> 40);
-  entry.plan = static_cast<uint32_t>(bits >> 16) & kPlanMask;
+  entry.plan = static_cast<uint32_t>(bits >> 16) & kLogIdMask;
   entry.count = static_cast<uint16_t>(bits);
   return entry;
 }

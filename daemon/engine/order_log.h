@@ -20,6 +20,8 @@ namespace tandem {
 
 inline constexpr uint64_t kLogSlots = uint64_t{1} << 20;
 inline constexpr int kMaxLogGpus = 8;
+// What an entry keeps of a plan's or group's id.
+inline constexpr uint32_t kLogIdMask = (1u << 24) - 1;
 
 enum class LogKind : uint8_t {
   kStart = 1,         // all ranks have arrived: mask is the group's GPUs
@@ -55,7 +57,7 @@ class OrderLog {
   // Appends at `position`, which the caller has seen empty after reading everything before it. False if somebody else
   // was first: read that entry, decide again. Wakes the sleeping engines that it concerns.
   bool TryAppend(uint64_t position, const LogEntry& entry);
-  // tandemd's append, at the head: for kBreak only, whose meaning does not depend on earlier entries.
+  // An append at the head: for kBreak only, whose meaning does not depend on earlier entries.
   void Append(const LogEntry& entry);
 
   // What engine `gpu` publishes for the others' admission: all entries before `read_position` have been read, and

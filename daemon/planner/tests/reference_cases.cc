@@ -5,14 +5,6 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-Operand Make(Role role, DType dtype, Shape shape, bool symmetric = false, Shape strides = {}) {
-  Operand operand;
-  operand.role = role;
-  operand.spec = {dtype, std::move(shape), std::move(strides)};
-  operand.symmetric = symmetric;
-  return operand;
-}
-
 // Strides of a tensor whose last two dimensions are stored the other way round.
 Shape Transposed(const Shape& shape) {
   Shape swapped = shape;
@@ -60,7 +52,8 @@ class Cases {
       for (bool symmetric : {false, true}) {
         OpRequest r;
         r.op = Op::kAllReduce;
-        r.operands = {Make(Role::kInput, DType::kF32, {count}, symmetric), Make(Role::kOutput, DType::kF32, {count}, symmetric)};
+        r.operands = {MakeOperand(Role::kInput, DType::kF32, {count}, symmetric),
+                      MakeOperand(Role::kOutput, DType::kF32, {count}, symmetric)};
         Add("n" + std::to_string(count) + (symmetric ? " sym" : ""), r);
         r.operands[1].alias_of = 0;
         r.reduce_op = ReduceOp::kAvg;
@@ -73,14 +66,14 @@ class Cases {
         OpRequest r;
         r.op = Op::kAllReduce;
         r.wire = wire;
-        r.operands = {Make(Role::kInput, dtype, {5, 7}), Make(Role::kOutput, dtype, {5, 7})};
+        r.operands = {MakeOperand(Role::kInput, dtype, {5, 7}), MakeOperand(Role::kOutput, dtype, {5, 7})};
         Add(std::string(DTypeName(dtype)) + (wire == WireType::kF32 ? " exact" : ""), r);
       }
     }
     OpRequest strided;
     strided.op = Op::kAllReduce;
-    strided.operands = {Make(Role::kInput, DType::kF32, {5, 3}, false, Transposed({5, 3})),
-                        Make(Role::kOutput, DType::kF32, {5, 3}, false, {4, 1})};
+    strided.operands = {MakeOperand(Role::kInput, DType::kF32, {5, 3}, false, Transposed({5, 3})),
+                        MakeOperand(Role::kOutput, DType::kF32, {5, 3}, false, {4, 1})};
     Add("strided", strided);
   }
 
@@ -95,10 +88,12 @@ class Cases {
           r.dim = dim;
           r.low_contention = low;
           r.op = Op::kAllGather;
-          r.operands = {Make(Role::kInput, DType::kF32, shard, symmetric), Make(Role::kOutput, DType::kF32, whole, symmetric)};
+          r.operands = {MakeOperand(Role::kInput, DType::kF32, shard, symmetric),
+                        MakeOperand(Role::kOutput, DType::kF32, whole, symmetric)};
           Add(name, r);
           r.op = Op::kReduceScatter;
-          r.operands = {Make(Role::kInput, DType::kBf16, whole, symmetric), Make(Role::kOutput, DType::kBf16, shard, symmetric)};
+          r.operands = {MakeOperand(Role::kInput, DType::kBf16, whole, symmetric),
+                        MakeOperand(Role::kOutput, DType::kBf16, shard, symmetric)};
           r.wire = low ? WireType::kF32 : WireType::kOutput;
           r.reduce_op = low ? ReduceOp::kAvg : ReduceOp::kSum;
           Add(name, r);
@@ -107,7 +102,8 @@ class Cases {
           r.low_contention = false;
           if (low) continue;
           r.op = Op::kAllToAll;
-          r.operands = {Make(Role::kInput, DType::kU8, whole, symmetric), Make(Role::kOutput, DType::kU8, whole, symmetric)};
+          r.operands = {MakeOperand(Role::kInput, DType::kU8, whole, symmetric),
+                        MakeOperand(Role::kOutput, DType::kU8, whole, symmetric)};
           Add(name, r);
           r.operands[1].alias_of = 0;
           Add(name + " in place", r);
@@ -122,7 +118,8 @@ class Cases {
         OpRequest r;
         r.root = root;
         r.op = Op::kBroadcast;
-        r.operands = {Make(Role::kInput, DType::kF16, {3, 5}, symmetric), Make(Role::kOutput, DType::kF16, {3, 5}, symmetric)};
+        r.operands = {MakeOperand(Role::kInput, DType::kF16, {3, 5}, symmetric),
+                      MakeOperand(Role::kOutput, DType::kF16, {3, 5}, symmetric)};
         Add("root" + std::to_string(root) + (symmetric ? " sym" : ""), r);
         r.op = Op::kReduce;
         Add("root" + std::to_string(root) + (symmetric ? " sym" : ""), r);
@@ -154,14 +151,14 @@ class Cases {
           r.op = Op::kAllGatherMatmul;
           r.dim = dim;
           const bool symmetric = gathered && dim % 2 == 0;
-          r.operands = {Make(Role::kA, DType::kF32, shard, symmetric)};
+          r.operands = {MakeOperand(Role::kA, DType::kF32, shard, symmetric)};
           for (int64_t n : {7, 2}) {
             c.back() = n;
-            r.operands.push_back(Make(Role::kB, DType::kF32, {whole.back(), n}, false, Transposed({whole.back(), n})));
-            r.operands.push_back(Make(Role::kC, DType::kF32, c));
-            r.operands.push_back(Make(Role::kBias, DType::kF32, {n}));
+            r.operands.push_back(MakeOperand(Role::kB, DType::kF32, {whole.back(), n}, false, Transposed({whole.back(), n})));
+            r.operands.push_back(MakeOperand(Role::kC, DType::kF32, c));
+            r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {n}));
           }
-          if (gathered) r.operands.push_back(Make(Role::kGatheredA, DType::kF32, whole, symmetric));
+          if (gathered) r.operands.push_back(MakeOperand(Role::kGatheredA, DType::kF32, whole, symmetric));
           const std::string name = std::to_string(shard.size()) + "d dim" + std::to_string(dim) +
                                    (gathered ? " gathered" : "") + (symmetric ? " sym" : "");
           dim == 0 ? AddWithSchedules(name, r) : Add(name, r);
@@ -180,11 +177,11 @@ class Cases {
         OpRequest r;
         r.op = Op::kAllGatherMatmul;
         r.dim = dim;
-        r.operands = {Make(Role::kA, DType::kF8E4M3, shard), Make(Role::kB, DType::kF8E5M2, {whole.back(), 6}),
-                      Make(Role::kC, DType::kBf16, c),
-                      Make(Role::kScaleA, DType::kF32, mode == 0 ? Shape{1} : mode == 1 ? own : all),
-                      Make(Role::kScaleB, DType::kF32, mode == 0 ? Shape{1} : Shape{1, 6}),
-                      Make(Role::kResultScale, DType::kF32, {1})};
+        r.operands = {MakeOperand(Role::kA, DType::kF8E4M3, shard), MakeOperand(Role::kB, DType::kF8E5M2, {whole.back(), 6}),
+                      MakeOperand(Role::kC, DType::kBf16, c),
+                      MakeOperand(Role::kScaleA, DType::kF32, mode == 0 ? Shape{1} : mode == 1 ? own : all),
+                      MakeOperand(Role::kScaleB, DType::kF32, mode == 0 ? Shape{1} : Shape{1, 6}),
+                      MakeOperand(Role::kResultScale, DType::kF32, {1})};
         Add("fp8 dim" + std::to_string(dim) + " mode" + std::to_string(mode), r);
       }
     }
@@ -206,12 +203,13 @@ class Cases {
           OpRequest r;
           r.op = Op::kMatmulReduceScatter;
           r.dim = dim;
-          r.operands = {Make(Role::kA, dtype, a), Make(Role::kB, dtype, {4, n}), Make(Role::kC, out, c)};
+          r.operands = {MakeOperand(Role::kA, dtype, a), MakeOperand(Role::kB, dtype, {4, n}),
+                        MakeOperand(Role::kC, out, c)};
           if (IsFloat8(dtype)) {
-            r.operands.push_back(Make(Role::kScaleA, DType::kF32, rows));
-            r.operands.push_back(Make(Role::kScaleB, DType::kF32, {1, n}));
-            r.operands.push_back(Make(Role::kBias, DType::kF32, {n}));
-            r.operands.push_back(Make(Role::kResultScale, DType::kF32, {1}));
+            r.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, rows));
+            r.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {1, n}));
+            r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {n}));
+            r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
           }
           r.wire = dtype == DType::kBf16 ? WireType::kF32 : WireType::kOutput;
           r.reduce_op = dtype == DType::kF32 ? ReduceOp::kAvg : ReduceOp::kSum;
@@ -231,11 +229,12 @@ class Cases {
         r.op = Op::kMatmulAllReduce;
         const DType out = dtype == DType::kF8E5M2 ? DType::kBf16 : dtype;
         for (bool symmetric : {false, true}) {
-          r.operands = {Make(Role::kA, dtype, a), Make(Role::kB, dtype, {4, 5}), Make(Role::kC, out, c, symmetric)};
+          r.operands = {MakeOperand(Role::kA, dtype, a), MakeOperand(Role::kB, dtype, {4, 5}),
+                        MakeOperand(Role::kC, out, c, symmetric)};
           if (IsFloat8(dtype)) {
-            r.operands.push_back(Make(Role::kScaleA, DType::kF32, rows));
-            r.operands.push_back(Make(Role::kScaleB, DType::kF32, {1}));
-            r.operands.push_back(Make(Role::kBias, DType::kF32, {5}));
+            r.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, rows));
+            r.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {1}));
+            r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {5}));
           }
           r.wire = dtype == DType::kBf16 ? WireType::kF32 : WireType::kOutput;
           Add(std::to_string(a.size()) + "d rows" + std::to_string(leading[0]) + " " + std::string(DTypeName(dtype)) +
@@ -253,8 +252,8 @@ class Cases {
     }
     OpRequest async;
     async.op = Op::kAsyncInputMatmul;
-    async.operands = {Make(Role::kA, DType::kF16, {6, 4}), Make(Role::kB, DType::kF16, {4, 3}),
-                      Make(Role::kC, DType::kF32, {6, 3}), Make(Role::kChunkSignals, DType::kI32, {3})};
+    async.operands = {MakeOperand(Role::kA, DType::kF16, {6, 4}), MakeOperand(Role::kB, DType::kF16, {4, 3}),
+                      MakeOperand(Role::kC, DType::kF32, {6, 3}), MakeOperand(Role::kChunkSignals, DType::kI32, {3})};
     async.chunk_pivot = 1;
     Add("", async);
     // Everybody sends to and receives from everybody else; then a ring, in which two slots differ in size.
@@ -267,9 +266,9 @@ class Cases {
         r.algorithm = Algorithm::kDirect;
         for (int shift = 1; shift < (ring ? 2 : world_); ++shift) {
           const int to = (rank + shift) % world_, from = (rank - shift + world_) % world_;
-          r.operands.push_back(Make(Role::kInput, DType::kF32, {3, 5}));
+          r.operands.push_back(MakeOperand(Role::kInput, DType::kF32, {3, 5}));
           r.transfers.push_back({true, to, static_cast<int>(r.operands.size()) - 1});
-          r.operands.push_back(Make(Role::kOutput, DType::kF32, {3, 5}));
+          r.operands.push_back(MakeOperand(Role::kOutput, DType::kF32, {3, 5}));
           r.transfers.push_back({false, from, static_cast<int>(r.operands.size()) - 1});
         }
       }
@@ -283,6 +282,14 @@ class Cases {
 };
 
 }  // namespace
+
+Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric, std::vector<int64_t> strides) {
+  Operand operand;
+  operand.role = role;
+  operand.spec = {dtype, std::move(shape), std::move(strides)};
+  operand.symmetric = symmetric;
+  return operand;
+}
 
 GroupContext ReferenceSwitchGroup(int world) {
   GroupContext group;

@@ -17,6 +17,9 @@ struct Case {
   GroupContext group;
 };
 
+// Contiguous without `strides`.
+Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric = false,
+                             std::vector<int64_t> strides = {});
 // `world` GPUs behind NVSwitches.
 GroupContext ReferenceSwitchGroup(int world);
 // The eight GPUs of a DGX-1.

@@ -13,14 +13,6 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-Operand Make(Role role, DType dtype, Shape shape, bool symmetric = false, Shape stride = {}) {
-  Operand operand;
-  operand.role = role;
-  operand.spec = {dtype, shape, stride.empty() ? ContiguousStrides(shape) : stride};
-  operand.symmetric = symmetric;
-  return operand;
-}
-
 class Native : public testing::TestWithParam<int> {
  protected:
   Native() : group_(ReferenceSwitchGroup(GetParam())) { group_.native_kernels = true; }
@@ -40,23 +32,23 @@ class Native : public testing::TestWithParam<int> {
     OpRequest r;
     r.op = Op::kAllGatherMatmul;
     r.fast_accumulation = true;
-    r.operands = {Make(Role::kA, dtype, {shard, k}), Make(Role::kB, dtype, {k, n}),
-                  Make(Role::kC, IsFloat8(dtype) ? DType::kBf16 : dtype, {shard * GetParam(), n})};
+    r.operands = {MakeOperand(Role::kA, dtype, {shard, k}), MakeOperand(Role::kB, dtype, {k, n}),
+                  MakeOperand(Role::kC, IsFloat8(dtype) ? DType::kBf16 : dtype, {shard * GetParam(), n})};
     return r;
   }
   OpRequest Scatter(DType dtype, int64_t rows, int64_t k, int64_t n) const {
     OpRequest r;
     r.op = Op::kMatmulReduceScatter;
-    r.operands = {Make(Role::kA, dtype, {rows * GetParam(), k}), Make(Role::kB, dtype, {k, n}),
-                  Make(Role::kC, dtype, {rows, n})};
+    r.operands = {MakeOperand(Role::kA, dtype, {rows * GetParam(), k}), MakeOperand(Role::kB, dtype, {k, n}),
+                  MakeOperand(Role::kC, dtype, {rows, n})};
     return r;
   }
 
   OpRequest AllReduce(DType dtype, int64_t rows, int64_t k, int64_t n, bool symmetric) const {
     OpRequest r;
     r.op = Op::kMatmulAllReduce;
-    r.operands = {Make(Role::kA, dtype, {rows * GetParam(), k}), Make(Role::kB, dtype, {k, n}),
-                  Make(Role::kC, dtype, {rows * GetParam(), n}, symmetric)};
+    r.operands = {MakeOperand(Role::kA, dtype, {rows * GetParam(), k}), MakeOperand(Role::kB, dtype, {k, n}),
+                  MakeOperand(Role::kC, dtype, {rows * GetParam(), n}, symmetric)};
     return r;
   }
 
@@ -66,8 +58,8 @@ class Native : public testing::TestWithParam<int> {
 
 TEST_P(Native, GathersForSeveralBs) {
   OpRequest r = Gather(DType::kBf16, 3, 8, 16);
-  r.operands.push_back(Make(Role::kB, DType::kBf16, {8, 24}, false, {1, 8}));
-  r.operands.push_back(Make(Role::kC, DType::kBf16, {3 * GetParam(), 24}));
+  r.operands.push_back(MakeOperand(Role::kB, DType::kBf16, {8, 24}, false, {1, 8}));
+  r.operands.push_back(MakeOperand(Role::kC, DType::kBf16, {3 * GetParam(), 24}));
   Plan plan = Check(r, {0, 1, 2}, &error_);
   ASSERT_EQ(error_, "");
   int kernels = 0;
@@ -79,7 +71,7 @@ TEST_P(Native, GathersForSeveralBs) {
 TEST_P(Native, ReturnsTheGatheredA) {
   for (bool symmetric : {false, true}) {
     OpRequest r = Gather(DType::kBf16, 2, 8, 8);
-    r.operands.push_back(Make(Role::kGatheredA, DType::kBf16, {2 * GetParam(), 8}, symmetric));
+    r.operands.push_back(MakeOperand(Role::kGatheredA, DType::kBf16, {2 * GetParam(), 8}, symmetric));
     Check(r, {0, 1, 2}, &error_);
     EXPECT_EQ(error_, "") << symmetric;
   }
@@ -90,9 +82,9 @@ TEST_P(Native, GathersFloat8WithRowScales) {
   for (bool sharded : {false, true}) {
     OpRequest r = Gather(DType::kF8E4M3, 4, 16, 8);
     r.operands[1].spec.strides = {1, 16};
-    r.operands.push_back(Make(Role::kScaleA, DType::kF32, {sharded ? 4 : rows, 1}));
-    r.operands.push_back(Make(Role::kScaleB, DType::kF32, {1, 8}));
-    r.operands.push_back(Make(Role::kBias, DType::kF32, {8}));
+    r.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, {sharded ? 4 : rows, 1}));
+    r.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {1, 8}));
+    r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {8}));
     Check(r, {0, 1, 2}, &error_);
     EXPECT_EQ(error_, "") << sharded;
   }
@@ -102,8 +94,8 @@ TEST_P(Native, GathersFloat8WithRowScales) {
 // least.
 TEST_P(Native, Scatters) {
   OpRequest r = Scatter(DType::kBf16, 3, 8, 16);
-  r.operands.push_back(Make(Role::kBias, DType::kBf16, {16}));
-  r.operands.push_back(Make(Role::kResultScale, DType::kF32, {1}));
+  r.operands.push_back(MakeOperand(Role::kBias, DType::kBf16, {16}));
+  r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
   Plan plan = Check(r, {0, 2}, &error_);
   ASSERT_EQ(error_, "");
   EXPECT_TRUE(plan.deterministic);
@@ -117,8 +109,8 @@ TEST_P(Native, AllReduces) {
     for (int64_t rows : {3, 1024, 2048}) {
       if (rows * GetParam() > 4096) continue;
       OpRequest r = AllReduce(DType::kBf16, rows, 8, 8, symmetric);
-      r.operands.push_back(Make(Role::kBias, DType::kF32, {8}));
-      r.operands.push_back(Make(Role::kResultScale, DType::kF32, {1}));
+      r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {8}));
+      r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
       Plan plan = Check(r, {0, 2}, &error_);
       ASSERT_EQ(error_, "") << rows << " " << symmetric;
       EXPECT_EQ(plan.steps, GetParam() * (rows == 3 ? 1 : rows / 512)) << rows;
@@ -136,9 +128,10 @@ TEST_P(Native, AllReducesFoldedRows) {
   r.op = Op::kMatmulAllReduce;
   r.fast_accumulation = true;
   const int64_t world = GetParam();
-  r.operands = {Make(Role::kA, DType::kF8E4M3, {2, world, 16}), Make(Role::kB, DType::kF8E4M3, {16, 8}, false, {1, 16}),
-                Make(Role::kC, DType::kBf16, {2, world, 8}), Make(Role::kScaleA, DType::kF32, {2, world, 1}),
-                Make(Role::kScaleB, DType::kF32, {1, 8})};
+  r.operands = {MakeOperand(Role::kA, DType::kF8E4M3, {2, world, 16}),
+                MakeOperand(Role::kB, DType::kF8E4M3, {16, 8}, false, {1, 16}),
+                MakeOperand(Role::kC, DType::kBf16, {2, world, 8}), MakeOperand(Role::kScaleA, DType::kF32, {2, world, 1}),
+                MakeOperand(Role::kScaleB, DType::kF32, {1, 8})};
   Check(r, {0, 2}, &error_);
   EXPECT_EQ(error_, "");
   OpRequest padded = AllReduce(DType::kBf16, 2, 8, 8, false);
@@ -187,8 +180,8 @@ TEST_P(Native, RefusesWithItsReason) {
   exact_sum.wire = WireType::kF32;
   OpRequest scales = Gather(DType::kF8E4M3, 4, 16, 8);
   scales.operands[1].spec.strides = {1, 16};
-  scales.operands.push_back(Make(Role::kScaleA, DType::kF32, {4, 1}, false, {2, 1}));
-  scales.operands.push_back(Make(Role::kScaleB, DType::kF32, {1}));
+  scales.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, {4, 1}, false, {2, 1}));
+  scales.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {1}));
   scales.fast_accumulation = true;
   OpRequest b_pitch = Gather(DType::kBf16, 4, 16, 9);
   b_pitch.operands[2].spec.strides = {16, 1};

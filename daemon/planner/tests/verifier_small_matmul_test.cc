@@ -12,14 +12,6 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-Operand Make(Role role, DType dtype, Shape shape, bool symmetric = false, Shape stride = {}) {
-  Operand operand;
-  operand.role = role;
-  operand.spec = {dtype, shape, stride.empty() ? ContiguousStrides(shape) : stride};
-  operand.symmetric = symmetric;
-  return operand;
-}
-
 class SmallMatmul : public testing::TestWithParam<int> {
  protected:
   SmallMatmul() : group_(ReferenceSwitchGroup(GetParam())) { group_.packet_kernels = true; }
@@ -38,8 +30,9 @@ class SmallMatmul : public testing::TestWithParam<int> {
     const int64_t all = rows * GetParam();
     OpRequest r;
     r.op = op;
-    r.operands = {Make(Role::kA, type, {op == Op::kAllGatherMatmul ? rows : all, k}), Make(Role::kB, type, {k, n}),
-                  Make(Role::kC, out, {op == Op::kMatmulReduceScatter ? rows : all, n})};
+    r.operands = {MakeOperand(Role::kA, type, {op == Op::kAllGatherMatmul ? rows : all, k}),
+                  MakeOperand(Role::kB, type, {k, n}),
+                  MakeOperand(Role::kC, out, {op == Op::kMatmulReduceScatter ? rows : all, n})};
     return r;
   }
   // The collective of rank 0's program.
@@ -61,8 +54,8 @@ TEST_P(SmallMatmul, IsRightInEveryType) {
       for (int64_t rows : {1, 3}) {
         for (bool epilogue : {false, true}) {
           OpRequest r = Request(op, type, out, rows, 8, 16);
-          if (epilogue) r.operands.push_back(Make(Role::kBias, DType::kF32, {16}));
-          if (epilogue) r.operands.push_back(Make(Role::kResultScale, DType::kF32, {1}));
+          if (epilogue) r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {16}));
+          if (epilogue) r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
           const Plan plan = Check(r, &error_);
           ASSERT_EQ(error_, "") << OpName(op) << " " << DTypeName(type) << " rows " << rows;
           EXPECT_FALSE(plan.fused);
@@ -89,9 +82,9 @@ TEST_P(SmallMatmul, AveragesReturnsTheGatheredAAndTakesStrides) {
   EXPECT_EQ(error_, "");
   for (bool symmetric : {false, true}) {
     r = Request(Op::kAllGatherMatmul, DType::kBf16, DType::kBf16, 2, 8, 8);
-    r.operands.push_back(Make(Role::kGatheredA, DType::kBf16, {2 * GetParam(), 8}, symmetric));
-    r.operands.push_back(Make(Role::kB, DType::kBf16, {8, 4}));
-    r.operands.push_back(Make(Role::kC, DType::kBf16, {2 * GetParam(), 4}));
+    r.operands.push_back(MakeOperand(Role::kGatheredA, DType::kBf16, {2 * GetParam(), 8}, symmetric));
+    r.operands.push_back(MakeOperand(Role::kB, DType::kBf16, {8, 4}));
+    r.operands.push_back(MakeOperand(Role::kC, DType::kBf16, {2 * GetParam(), 4}));
     Check(r, &error_);
     EXPECT_EQ(error_, "") << symmetric;
   }
