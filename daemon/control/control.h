@@ -173,6 +173,8 @@ class Control final : public EngineListener {
   Result<std::shared_ptr<Group>> MakeGroupLocked(NameEntry& entry, const std::string& scope, JoinMeeting& meeting);
   Placement PlacementLocked(const Group& group) const;
   void FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply) const;
+  // A launch by gRPC on `gpu` has ended; the first end stands.
+  void EndLaunch(int gpu, uint64_t launch_id, Status status);
   void BreakGroupLocked(Group& group, const Status& why, int lost_rank);
   void FailMeetingsLocked(Group& group, const Status& why);
   void MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bool lost);

@@ -174,14 +174,19 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
 }
 
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
+  EndLaunch(gpu, done.launch_id(),
+            done.code() == 0 ? Status::Ok() : Status(static_cast<Code>(done.code()), done.message()));
+}
+
+void Control::EndLaunch(int gpu, uint64_t launch_id, Status status) {
   Lock lock(registry_->mutex);
-  auto it = registry_->launches.find(done.launch_id());
+  auto it = registry_->launches.find(launch_id);
   const SessionRef session = it == registry_->launches.end() ? nullptr : it->second.lock();
   if (!session) return;
-  auto launch = session->launches.find(done.launch_id());
+  auto launch = session->launches.find(launch_id);
   if (launch == session->launches.end() || launch->second.gpu != gpu || launch->second.done) return;
   launch->second.done = true;
-  if (done.code() != 0) launch->second.status = Status(static_cast<Code>(done.code()), done.message());
+  launch->second.status = std::move(status);
   session->launches_changed.notify_all();
 }
 

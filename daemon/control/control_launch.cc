@@ -111,11 +111,13 @@ Result<v1::LaunchReply> Control::Launch(const SessionRef& session, const v1::Lau
   // Whatever is wrong with the bindings, the engine says so with the launch's outcome: a refused launch arrives too.
   registry_->mailboxes[static_cast<size_t>(gpu)]->Post(std::move(command), {}, [this, gpu, id](const Status& status) {
     if (status.ok()) return;
-    engine::v1::LaunchDone done;
-    done.set_launch_id(id);
-    done.set_code(static_cast<int>(status.code()));
-    done.set_message(status.message());
-    OnLaunchDone(gpu, done);
+    // An engine that is gone has not taken it: the launch ends as all those do that the engine's end meets, whether
+    // its end is known here already or not.
+    const bool gone = status.code() == Code::kUnavailable;
+    EndLaunch(gpu, id,
+              gone ? Status(Code::kAborted, "the engine of GPU " + std::to_string(gpu) + " ended before the launch reached it",
+                            {.reason = "ENGINE_RESTARTED", .who = "gpu " + std::to_string(gpu), .field = {}})
+                   : status);
   });
   v1::LaunchReply reply;
   reply.set_launch_id(id);

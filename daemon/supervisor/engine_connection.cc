@@ -160,6 +160,7 @@ void EngineConnection::Read() {
 Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<UniqueFd> fds) {
   switch (message->message_case()) {
     case Message::kAck: {
+      if (message->ack().id() > last_answered()) last_answered_.store(message->ack().id(), std::memory_order_relaxed);
       {
         std::lock_guard<std::mutex> lock(mutex_);
         auto found = pending_.find(message->ack().id());

@@ -43,7 +43,7 @@ class EngineConnection {
 
   // Sends and waits for the Ack; its status is the answer. Thread-safe; commands go out in the order of the calls.
   Status Call(engine::v1::Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline);
-  // Sends without waiting; the Ack only counts as a sign of life.
+  // Sends without waiting, and sets the command's id; the Ack only counts as a sign of life.
   Status Post(engine::v1::Command& command, const std::vector<int>& fds);
   // AllocateSegment and QueueSnapshot: calls whose answer is a message of its own, sent before the Ack.
   Result<UniqueFd> AllocateSegment(uint64_t segment_id, uint64_t bytes, std::chrono::milliseconds deadline);
@@ -57,6 +57,8 @@ class EngineConnection {
   Status state() const;
   // When the engine last sent anything; of its construction at first.
   Clock::time_point last_heard() const;
+  // The highest id of a command that the engine has answered. It reads them in order: it has read all before that one.
+  uint64_t last_answered() const { return last_answered_.load(std::memory_order_relaxed); }
   // Fails all calls, now and later, with UNAVAILABLE and `reason`; the engine sees end of file.
   void Close(const std::string& reason);
   // Waits until everything the engine sent before its end, or before Close, is in the inbox; false at the deadline. Of use
@@ -90,6 +92,7 @@ class EngineConnection {
   Status state_;
   bool all_read_ = false;
   std::atomic<Clock::rep> last_heard_;
+  std::atomic<uint64_t> last_answered_{0};  // the reader's to write
   std::thread reader_;
 };
 

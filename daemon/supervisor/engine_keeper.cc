@@ -24,6 +24,8 @@ constexpr std::chrono::seconds kLongLife{1};
 constexpr std::chrono::seconds kBlockedLogPeriod{10};
 // The socket of an engine that has ended is read to its end: a few messages, unless this machine is badly overloaded.
 constexpr std::chrono::seconds kLastWordsDeadline{5};
+// A ping that did not fit into the socket is tried again this soon while an answer is demanded.
+constexpr std::chrono::milliseconds kPingAgain{10};
 
 // Reasons of a refusal to start that lie in other processes, or in the MPS server: they pass without us.
 bool IsBlocked(const std::string& reason) {
@@ -187,6 +189,8 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
   if (up.ok()) up = AwaitReady(process, *connection);
   std::string reason;
   if (up.ok()) {
+    // A demand until here was for the engine before; from Ready on it is for this one, watched already or not.
+    demanded_ms_.store(0, std::memory_order_relaxed);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       status_.state = EngineState::kReady;
@@ -299,7 +303,7 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
   bool demanded = false;  // (an optional time would have the compiler see it uninitialised)
   Clock::time_point demanded_at{};
   milliseconds demanded_limit{};
-  demanded_ms_.store(0, std::memory_order_relaxed);  // it was for the engine before
+  uint64_t demanded_ping = 0;  // whose answer ends the demand: a message may have been on its way before; 0: not sent
   while (true) {
     Dispatch(connection);
     if (stopping()) return "";
@@ -312,8 +316,9 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       demanded = true;
       demanded_at = next_ping = Clock::now();
       demanded_limit = milliseconds(limit);
+      demanded_ping = 0;
     }
-    if (connection.last_heard() > demanded_at) demanded = false;
+    if (demanded_ping != 0 && connection.last_answered() >= demanded_ping) demanded = false;
     if (demanded && Clock::now() - demanded_at > demanded_limit) {
       return "another engine waits for it, and it has answered nothing for " + std::to_string(demanded_limit.count()) + " ms";
     }
@@ -326,7 +331,8 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       // A full socket says nothing yet: the silence limit decides.
       Status sent = connection.Post(ping, {});
       if (!sent.ok() && sent.code() != Code::kResourceExhausted) Log(SupervisorLogSeverity::kWarning, sent.message());
-      next_ping = Clock::now() + settings_.ping_interval;
+      if (demanded && demanded_ping == 0 && sent.ok()) demanded_ping = ping.id();
+      next_ping = Clock::now() + (demanded && demanded_ping == 0 ? kPingAgain : settings_.ping_interval);
     }
     const auto until = demanded ? std::min(next_ping, demanded_at + demanded_limit + milliseconds(1)) : next_ping;
     Pause(process.pidfd(), std::chrono::ceil<milliseconds>(until - Clock::now()));

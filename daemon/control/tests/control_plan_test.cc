@@ -204,6 +204,22 @@ TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
   EXPECT_EQ(control->Launch(sessions[0], launch).status().code(), Code::kNotFound);
 }
 
+TEST_F(ControlPlanTest, ALaunchForAnEngineWhoseEndNobodyHasNoticedIsAborted) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  auto prepared = PrepareAll(sessions, [&](int) { return AllReduce(group, "k"); });
+  ASSERT_TRUE(prepared[0].ok());
+  v1::LaunchRequest launch;
+  launch.set_plan_id(prepared[0]->plan().plan_id());
+  engines->Lose(0);
+  auto id = control->Launch(sessions[0], launch);
+  ASSERT_TRUE(id.ok());
+  const Status ended = control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience));
+  EXPECT_EQ(ended.code(), Code::kAborted);
+  EXPECT_EQ(ended.detail().reason, "ENGINE_RESTARTED");
+}
+
 TEST_F(ControlPlanTest, AnEngineThatAnotherOneWaitsForMustAnswer) {
   Start(2);
   engine::v1::PeerSilent silent;

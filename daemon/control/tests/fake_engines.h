@@ -93,18 +93,17 @@ class FakeEngines final : public Engines {
   }
 
   // The engine's process ends, and another one comes up.
-  void Kill(int gpu, bool shared_fate = false) {
-    uint64_t generation;
-    {
-      std::lock_guard lock(mutex_);
-      State& state = state_[static_cast<size_t>(gpu)];
-      generation = state.generation;
-      state = State{};
-      state.up = false;
-      state.generation = generation;
-      state.shared_fate = shared_fate;
-    }
-    listener->OnEngineDown(gpu, generation, "signal 9");
+  void Kill(int gpu, bool shared_fate = false) { listener->OnEngineDown(gpu, Lose(gpu, shared_fate), "signal 9"); }
+  // The same before anybody has noticed: its generation.
+  uint64_t Lose(int gpu, bool shared_fate = false) {
+    std::lock_guard lock(mutex_);
+    State& state = state_[static_cast<size_t>(gpu)];
+    const uint64_t generation = state.generation;
+    state = State{};
+    state.up = false;
+    state.generation = generation;
+    state.shared_fate = shared_fate;
+    return generation;
   }
   void Restart(int gpu) {
     uint64_t generation;

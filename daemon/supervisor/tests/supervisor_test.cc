@@ -30,7 +30,13 @@ class Recorder : public EngineListener {
     return shared_fate_;
   }
 
-  void OnEngineUp(int, uint64_t generation) override { Note("up " + std::to_string(generation)); }
+  // Within OnEngineUp, if > 0: the engine must answer, before anything watches it.
+  milliseconds demand_when_up{0};
+
+  void OnEngineUp(int gpu, uint64_t generation) override {
+    if (demand_when_up.count() > 0) engines->DemandAnswer(gpu, demand_when_up);
+    Note("up " + std::to_string(generation));
+  }
   void OnEngineDown(int gpu, uint64_t generation, const std::string& reason) override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -321,6 +327,16 @@ TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {
   Start({"silent"});
   ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
   supervisor_->DemandAnswer(0, milliseconds(50));
+  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing for 50 ms"));
+}
+
+TEST_F(SupervisorTest, ADemandAsSoonAsAnEngineIsUpIsNotLost) {
+  settings_.ping_interval = milliseconds(60000);
+  settings_.silence_limit = milliseconds(60000);
+  settings_.restart.crash_loop_count = 1;
+  listener_.demand_when_up = milliseconds(50);
+  Start({"silent"});
   ASSERT_TRUE(AwaitState(EngineState::kFused));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing for 50 ms"));
 }
