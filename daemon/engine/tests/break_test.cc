@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <thread>
 
 #include "daemon/engine/tests/engine_node.h"
@@ -59,6 +60,13 @@ class Bystander {
   ProcessIdentity identity_;
 };
 
+// Each of these engines has one launch, and it is on its lanes.
+bool OneHasStarted(EngineNode& node, std::initializer_list<int> gpus) {
+  return std::all_of(gpus.begin(), gpus.end(), [&](int gpu) {
+    return node.AwaitQueue(gpu, [](const v1::Queue& q) { return q.items_size() == 1 && q.items(0).started(); });
+  });
+}
+
 TEST(BreakTest, WhatAFreedLaneSendsNeverEndsAPeersLaunchWithOk) {
   EngineNode node(2);
   TestGroup group = node.AddGroup(100, {0, 1});
@@ -72,9 +80,7 @@ TEST(BreakTest, WhatAFreedLaneSendsNeverEndsAPeersLaunchWithOk) {
   auto channel1 = node.OpenChannel(1);
   channel0->Launch(Entry(plan));
   channel1->Launch(Entry(plan));
-  for (int gpu : {0, 1}) {
-    ASSERT_TRUE(node.AwaitQueue(gpu, [](const v1::Queue& q) { return q.items_size() == 1 && q.items(0).started(); }));
-  }
+  ASSERT_TRUE(OneHasStarted(node, {0, 1}));
   // Rank 1's engine is not told: it learns of the break by the log.
   ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1's client is gone", "rank 1").ok());
   ASSERT_TRUE(channel0->Wait(1));
@@ -170,9 +176,7 @@ TEST(BreakTest, AnEngineThatEndsTellsItsPeersByTheLog) {
   auto channel1 = node.OpenChannel(1);
   channel0->Launch(Entry(plan));
   channel1->Launch(Entry(plan));
-  for (int gpu : {0, 1}) {
-    ASSERT_TRUE(node.AwaitQueue(gpu, [](const v1::Queue& q) { return q.items_size() == 1 && q.items(0).started(); }));
-  }
+  ASSERT_TRUE(OneHasStarted(node, {0, 1}));
   node.EndEngine(0);
   ASSERT_TRUE(channel0->Wait(1));
   ASSERT_TRUE(channel1->Wait(1));

@@ -106,6 +106,11 @@ class SupervisorTest : public testing::Test {
     listener_.engines = supervisor_.get();
     supervisor_->Start(listener_);
   }
+  // Neither silence nor a second life: what ends an engine, and for good, is a demand that it does not answer.
+  void OnlyDemandsEndAnEngine() {
+    settings_.ping_interval = settings_.silence_limit = milliseconds(60000);
+    settings_.restart.crash_loop_count = 1;
+  }
   bool AwaitState(EngineState state) {
     for (int i = 0; i < 30000; ++i) {
       if (supervisor_->StatusOf(0).state == state) return true;
@@ -321,9 +326,7 @@ TEST_F(SupervisorTest, SilentEngineIsReplaced) {
 }
 
 TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {
-  settings_.ping_interval = milliseconds(60000);
-  settings_.silence_limit = milliseconds(60000);
-  settings_.restart.crash_loop_count = 1;
+  OnlyDemandsEndAnEngine();
   Start({"silent"});
   ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
   supervisor_->DemandAnswer(0, milliseconds(50));
@@ -332,9 +335,7 @@ TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {
 }
 
 TEST_F(SupervisorTest, ADemandAsSoonAsAnEngineIsUpIsNotLost) {
-  settings_.ping_interval = milliseconds(60000);
-  settings_.silence_limit = milliseconds(60000);
-  settings_.restart.crash_loop_count = 1;
+  OnlyDemandsEndAnEngine();
   listener_.demand_when_up = milliseconds(50);
   Start({"silent"});
   ASSERT_TRUE(AwaitState(EngineState::kFused));
