@@ -34,8 +34,9 @@ RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatIt
             "servers": (("test_servers",), 180)}  # fifty rounds among them
 SANITIZED = (("memcheck", "cuda_kernels_test", ""), ("racecheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"),
              ("synccheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"))
-NATIVE_SHAPES = (("gather", "2048 7168 8192"), ("scatter", "2048 8192 7168"), ("reduce", "2048 8192 7168"),
-                 ("gather", "8192 7168 8192"), ("scatter", "8192 8192 7168"), ("reduce", "8192 8192 7168"))
+# A 70B model's: hidden size, and the feed-forward width that the ranks share.
+HIDDEN, FEED_FORWARD = 8192, 28672
+NATIVE_ROWS = (2048, 8192)
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ def suite_jobs(bundle, backend, count):
                   environment={"TANDEM_TEST_BACKEND": backend})
 
 
-def gpu_test_jobs(bundle):
+def gpu_test_jobs(bundle, count):
     folder = os.path.join(bundle, "tests/bin")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         gpus, expect = GPU_TESTS.get(name, (2, 30))
-        yield Job(name, "tests", (os.path.join(folder, name),), expect, 2 * expect + 60, gpus=gpus, kind="gtest")
+        yield Job(name, "tests", (os.path.join(folder, name),), expect, 2 * expect + 60, gpus=min(gpus, max(count, 2)),
+                  kind="gtest")
 
 
 def conformance_job(bundle, results, backend, name, world, seconds, *more, mps=True):
@@ -143,13 +145,13 @@ def native_jobs(bundle):
               shell(f"bad=0; for i in $({program} list | cut -d' ' -f1); do timeout 60 {program} check $i || "
                     f"{{ echo \"variant $i: WRONG or ended by ${{?}}\"; bad=1; }}; done; exit $bad"), 60, 240, gpus=1)
     for world in (2, 4):
-        for mode, shape in NATIVE_SHAPES:
-            rows = shape.split()[0]
-            if world == 2 and rows != "2048":
-                continue
-            yield Job(f"native_{mode}_{rows}_w{world}", "native",
-                      (os.path.join(bundle, "bin/native_fused"), mode, str(world), "10", *shape.split()), 12, 60, gpus=world,
-                      alone=True)
+        for rows in NATIVE_ROWS:
+            for mode in ("gather", "scatter", "reduce"):
+                width = FEED_FORWARD // world
+                n, k = (width, HIDDEN) if mode == "gather" else (HIDDEN, width)
+                yield Job(f"native_{mode}_{rows}_w{world}", "native",
+                          (os.path.join(bundle, "bin/native_fused"), mode, str(world), "10", str(rows), str(n), str(k)), 12,
+                          60, gpus=world, alone=True)
 
 
 def peers_jobs(bundle, results, world, count, more):
@@ -179,7 +181,7 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     suites = list(suite_jobs(bundle, backend, count))
     if backend != "cuda":
         return conformance + suites
-    tests, recovery = list(gpu_test_jobs(bundle)), list(recovery_jobs())
+    tests, recovery = list(gpu_test_jobs(bundle, count)), list(recovery_jobs())
     pairs = [job for job in suites if job.gpus <= 2]
     first = [job for job in pairs if job.name in FIRST_SUITES]
     later = [job for job in pairs if job.name not in FIRST_SUITES]
