@@ -1,4 +1,6 @@
-// The cost of a launch itself: empty plans through a running daemon, from a client's stream to the engine and back.
+// The cost of a launch itself: plans through a running daemon, from a client's stream to the engine and back. First the empty
+// plan, which the engine's CPU ends; then, on several ranks, the least that lanes can do: an all-reduce of 1 KiB by the kernel of
+// low_latency (bench_collective has the kernel's own time).
 //   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
 // Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name.
 
@@ -61,6 +63,9 @@ struct Run {
   std::barrier<> together;
 };
 
+enum class Work { kEmpty, kSmallest };
+constexpr int64_t kSmallestCount = 256;  // f32
+
 struct Rank {
   std::shared_ptr<Client> client;
   std::shared_ptr<Group> group;
@@ -68,7 +73,28 @@ struct Rank {
   std::shared_ptr<RankDevice> device;
   std::unique_ptr<RankStream> stream;
   std::unique_ptr<RankEvent> start, end;
+  std::shared_ptr<Memory> memory;
+  std::vector<Binding> bindings;
+
+  Status Launch() { return plan->Launch(stream->ref(), bindings); }
 };
+
+Status PreparePlan(Work work, Rank* rank) {
+  OpRequest request;
+  request.op = Op::kEmpty;
+  if (work == Work::kSmallest) {
+    request.op = Op::kAllReduce;
+    request.algorithm = Algorithm::kLowLatency;
+    for (Role role : {Role::kInput, Role::kOutput}) {
+      request.operands.push_back({.role = role, .spec = {.dtype = DType::kF32, .shape = {kSmallestCount}}});
+    }
+    const uint64_t bytes = kSmallestCount * sizeof(float);
+    TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->client->AllocateRegistered(2 * bytes, rank->group->gpu_uuid()));
+    rank->bindings = {{.memory = rank->memory.get(), .offset = 0}, {.memory = rank->memory.get(), .offset = bytes}};
+  }
+  TANDEM_ASSIGN_OR_RETURN(rank->plan, rank->group->Prepare("handover", request));
+  return Status::Ok();
+}
 
 Status Open(const Run& run, int index, Rank* rank) {
   ConnectOptions connect;
@@ -85,9 +111,6 @@ Status Open(const Run& run, int index, Rank* rank) {
   TANDEM_ASSIGN_OR_RETURN(rank->stream, rank->device->MakeStream());
   TANDEM_ASSIGN_OR_RETURN(rank->start, rank->device->MakeEvent());
   TANDEM_ASSIGN_OR_RETURN(rank->end, rank->device->MakeEvent());
-  OpRequest request;
-  request.op = Op::kEmpty;
-  TANDEM_ASSIGN_OR_RETURN(rank->plan, rank->group->Prepare("empty", request));
   return Status::Ok();
 }
 
@@ -97,7 +120,7 @@ Status InStream(Run& run, Rank& rank, bool leader, Samples* samples) {
     run.together.arrive_and_wait();
     double engines = leader ? CpuUs(run.engines) : 0;
     TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.start));
-    for (int i = 0; i < kStreamLaunches; ++i) TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+    for (int i = 0; i < kStreamLaunches; ++i) TANDEM_RETURN_IF_ERROR(rank.Launch());
     TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.end));
     TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
     TANDEM_ASSIGN_OR_RETURN(double us, rank.end->MicrosecondsSince(*rank.start));
@@ -114,7 +137,7 @@ Status ClientCpu(Run& run, Rank& rank, Samples* samples) {
   for (int burst = 0; burst < kBursts; ++burst) {
     run.together.arrive_and_wait();
     double before = ThreadCpuUs();
-    for (int i = 0; i < kBurst; ++i) TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+    for (int i = 0; i < kBurst; ++i) TANDEM_RETURN_IF_ERROR(rank.Launch());
     double spent = ThreadCpuUs() - before;
     TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
     if (burst > 0) samples->cpu_us.push_back(spent / kBurst);
@@ -127,7 +150,7 @@ Status Alone(Run& run, Rank& rank, Samples* samples) {
   for (int i = 0; i < kBursts; ++i) {
     run.together.arrive_and_wait();
     TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.start));
-    TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+    TANDEM_RETURN_IF_ERROR(rank.Launch());
     TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.end));
     TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
     TANDEM_ASSIGN_OR_RETURN(double us, rank.end->MicrosecondsSince(*rank.start));
@@ -138,7 +161,7 @@ Status Alone(Run& run, Rank& rank, Samples* samples) {
 
 Status InGraph(Run& run, Rank& rank, Samples* samples) {
   TANDEM_RETURN_IF_ERROR(rank.stream->BeginCapture());
-  for (int i = 0; i < kCaptured; ++i) TANDEM_RETURN_IF_ERROR(rank.plan->Launch(rank.stream->ref(), {}));
+  for (int i = 0; i < kCaptured; ++i) TANDEM_RETURN_IF_ERROR(rank.Launch());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RankGraph> graph, rank.stream->EndCapture());
   for (int i = 0; i < kReplays; ++i) {
     run.together.arrive_and_wait();
@@ -152,9 +175,10 @@ Status InGraph(Run& run, Rank& rank, Samples* samples) {
   return rank.plan->Wait(kDeadline);
 }
 
-Status Measure(Run& run, int index, Samples* samples) {
+Status Measure(Run& run, Work work, int index, Samples* samples) {
   Rank rank;
   TANDEM_RETURN_IF_ERROR(Open(run, index, &rank));
+  TANDEM_RETURN_IF_ERROR(PreparePlan(work, &rank));
   TANDEM_RETURN_IF_ERROR(InStream(run, rank, index == 0, samples));
   TANDEM_RETURN_IF_ERROR(ClientCpu(run, rank, samples));
   TANDEM_RETURN_IF_ERROR(Alone(run, rank, samples));
@@ -173,6 +197,27 @@ void Report(const std::string& name, const std::vector<Samples>& all, std::vecto
   if (!slowest.empty()) bench::Report(name, slowest, "us");
 }
 
+void MeasureAll(const std::string& runtime_dir, int world, const std::vector<std::string>& engines, Work work,
+                const std::string& label) {
+  Run run{runtime_dir, world, engines, std::barrier<>(world)};
+  std::vector<Samples> samples(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      Status status = Measure(run, work, r, &samples[static_cast<size_t>(r)]);
+      if (status.ok()) return;
+      std::fprintf(stderr, "bench_handover: rank %d: %s\n", r, status.ToString().c_str());
+      std::_Exit(1);  // the other ranks would wait at the barrier
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Report(label + "stream to stream, back to back", samples, &Samples::stream_us);
+  Report(label + "stream to stream, alone", samples, &Samples::alone_us);
+  Report(label + "in a graph of 20", samples, &Samples::captured_us);
+  Report(label + "client CPU a launch", samples, &Samples::cpu_us);
+  if (!engines.empty()) Report(label + "engine CPU a launch, polling included", samples, &Samples::engine_cpu_us);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -180,24 +225,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID ...]\n");
     return 2;
   }
-  int world = std::atoi(argv[2]);
-  Run run{argv[1], world, std::vector<std::string>(argv + 4, argv + argc), std::barrier<>(world)};
-  std::vector<Samples> samples(static_cast<size_t>(world));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < world; ++r) {
-    threads.emplace_back([&, r] {
-      Status status = Measure(run, r, &samples[static_cast<size_t>(r)]);
-      if (status.ok()) return;
-      std::fprintf(stderr, "bench_handover: rank %d: %s\n", r, status.ToString().c_str());
-      std::_Exit(1);  // the other ranks would wait at the barrier
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::string label = std::string(argv[3]) + ", W=" + std::to_string(world) + ": empty plan, ";
-  Report(label + "stream to stream, back to back", samples, &Samples::stream_us);
-  Report(label + "stream to stream, alone", samples, &Samples::alone_us);
-  Report(label + "in a graph of 20", samples, &Samples::captured_us);
-  Report(label + "client CPU a launch", samples, &Samples::cpu_us);
-  Report(label + "engine CPU a launch, polling included", samples, &Samples::engine_cpu_us);
-  return 0;
+  const int world = std::atoi(argv[2]);
+  const std::vector<std::string> engines(argv + 4, argv + argc);
+  const std::string label = std::string(argv[3]) + ", W=" + std::to_string(world);
+  MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ");
+  if (world > 1) MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ");
 }

@@ -80,7 +80,8 @@ struct Launch {
   Failure failure;           // set when its group breaks in flight
   uint64_t epoch = 0;
   uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
-  std::unique_ptr<Event> start_event, end_event;
+  bool alone = false;        // no program was on the lanes when it was enqueued
+  std::unique_ptr<Event> start_event, end_event;  // of a launch that is timed by events, else none
   std::vector<StepEvents> step_events;  // of a sampled launch, else empty; they are the plan's
   std::vector<SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
@@ -143,6 +144,8 @@ struct Plan {
   int stats_row = -1;
   uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
+  // By the latest launch timed by events: from the enqueueing until the lanes began, from their end until it was seen.
+  uint64_t start_lag_ns = 0, end_lag_ns = 0;
   // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.
   std::vector<std::unique_ptr<Event>> step_events;
   std::vector<uint16_t> step_lanes;

@@ -118,6 +118,27 @@ void LaunchQueue::RecordSteps(const Plan& plan) {
   }
 }
 
+// When the lanes began and ended, into start_ns and *end_ns: by events where there are some; else by this thread's clock, less
+// what that was late by at the latest launch that had events.
+void LaunchQueue::TimeLaunch(Plan* plan, uint64_t* end_ns) {
+  Launch& launch = plan->active;
+  const uint64_t enqueued = launch.start_ns;
+  const int64_t started = launch.start_event ? launch.start_event->TimeNs() : 0;
+  const int64_t ended = launch.end_event ? launch.end_event->TimeNs() : 0;
+  const uint64_t seen = NowNs();
+  if (started > 0 && ended >= started) {
+    launch.start_ns = static_cast<uint64_t>(started);
+    *end_ns = static_cast<uint64_t>(ended);
+    // Behind another program it would be that one's time.
+    if (launch.alone) plan->start_lag_ns = launch.start_ns > enqueued ? launch.start_ns - enqueued : 0;
+    plan->end_lag_ns = seen > *end_ns ? seen - *end_ns : 0;
+    return;
+  }
+  // Lanes begin a program when the one before has ended.
+  launch.start_ns = std::min(std::max(enqueued + plan->start_lag_ns, busy_until_ns_), seen);
+  *end_ns = std::max(seen - std::min(seen, plan->end_lag_ns), launch.start_ns);
+}
+
 bool LaunchQueue::Reap() {
   uint64_t completed = completion_->load(std::memory_order_acquire);
   bool any = false;
@@ -127,13 +148,12 @@ bool LaunchQueue::Reap() {
     any = true;
     Launch& launch = plan->active;
     --plan->group->in_flight;
-    int64_t started = launch.start_event ? launch.start_event->TimeNs() : 0;
-    if (started > 0) launch.start_ns = static_cast<uint64_t>(started);
-    int64_t ended = launch.end_event ? launch.end_event->TimeNs() : 0;
+    uint64_t end_ns = 0;
+    TimeLaunch(plan, &end_ns);
     RecordSteps(*plan);
     Origin origin = launch.origin;
     Failure failure = launch.failure;
-    End(plan, failure, ended > 0 ? static_cast<uint64_t>(ended) : NowNs());
+    End(plan, failure, end_ns);
     // The done word is the lane's to write; only a direct launch has none.
     if (origin.kind == Origin::Kind::kDirect) CompleteByCpu(origin, failure);
     if (origin.kind == Origin::Kind::kChannel) origin.channel->busy = false;

@@ -115,6 +115,7 @@ class LaunchQueue {
   // Events for the steps of a launch that is to be sampled; else none.
   Status PrepareStepEvents(Plan* plan);
   void RecordSteps(const Plan& plan);
+  void TimeLaunch(Plan* plan, uint64_t* end_ns);
   void FailUndecided(Plan* plan, Failure failure);
   void End(Plan* plan, const Failure& failure, uint64_t end_ns);
   // Tells the origin: status record and, if `by_cpu`, the done value.

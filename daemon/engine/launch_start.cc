@@ -11,8 +11,13 @@ namespace tandem::engine {
 namespace {
 
 constexpr int kMaxProgramsPerGpu = 2;
-constexpr uint64_t kSampleEvery = 64;
+// Launches 1, 2, 4, 8 … of a plan, then every so many, are timed by events: their steps, and the launch as a whole. Events
+// cost two calls before done and a few after it, and a short launch is all calls.
+constexpr uint64_t kTimeStepsEvery = 64;
+constexpr uint64_t kTimeEvery = 16;
 constexpr size_t kMaxSampledSteps = 256;
+
+bool IsSampled(uint64_t launch, uint64_t every) { return std::has_single_bit(launch) || launch % every == 0; }
 
 }  // namespace
 
@@ -163,6 +168,7 @@ void LaunchQueue::Start(Plan* plan) {
     return;
   }
   launch.ticket = ++next_ticket_;
+  launch.alone = in_flight_.empty();
   in_flight_.push_back(plan);
   ++group.in_flight;
   Status enqueued = EnqueueOnLanes(plan);
@@ -184,12 +190,10 @@ Status LaunchQueue::TakeEvents(Launch* launch) {
   return Status::Ok();
 }
 
-// The launches with numbers 1, 2, 4, 8 …, then every 64th: events cost the lanes little, but not nothing.
 Status LaunchQueue::PrepareStepEvents(Plan* plan) {
   Launch& launch = plan->active;
   launch.step_events.clear();
-  const uint64_t number = launch.count;
-  if (!stats_.traces() || !(std::has_single_bit(number) || number % kSampleEvery == 0)) return Status::Ok();
+  if (!stats_.traces() || !IsSampled(launch.count, kTimeStepsEvery)) return Status::Ok();
   const size_t steps = plan->program->step_count();
   if (steps > kMaxSampledSteps) return Status::Ok();
   while (plan->step_events.size() < 2 * steps) {
@@ -207,7 +211,8 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   Group& group = *plan->group;
   ProfilerRange range("start", plan->id, launch.count);
   Lane& lane = *lanes_[0];
-  Status status = TakeEvents(&launch);
+  Status status;
+  if (IsSampled(launch.count, kTimeEvery)) status = TakeEvents(&launch);
   LaunchContext context;
   context.epoch = launch.epoch;
   if (plan->workspace) {
@@ -221,7 +226,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   // A launch without its sample is as good.
   if (!PrepareStepEvents(plan).ok()) launch.step_events.clear();
   context.step_events = launch.step_events;
-  if (status.ok()) status = lane.Record(launch.start_event.get());
+  if (status.ok() && launch.start_event) status = lane.Record(launch.start_event.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   if (!status.ok()) {
     // Before the words below: who sees done must not find the OK of the start.

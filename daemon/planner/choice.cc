@@ -228,7 +228,7 @@ Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidat
   } else if (Find(candidates, Algorithm::kSm) != nullptr) {
     preference = PreferMove(problem, has_nccl, Find(candidates, Algorithm::kCopyEngine) != nullptr, has_packets);
   } else if (op == Op::kBarrier) {
-    preference.reason = "a signal exchange is the fastest";
+    preference.reason = "the start of a launch is a meeting of all ranks' streams";
   }
   if (problem.world_size == 1) preference.reason = "one rank: nothing to communicate";
   const Candidate* preferred = Find(candidates, preference.algorithm);

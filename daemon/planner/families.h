@@ -31,8 +31,8 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, Plan* plan);
 Status BuildRooted(const Problem& problem, Algorithm algorithm, Plan* plan);
 // Any collective without a matmul by kNccl.
 Status BuildNccl(const Problem& problem, Plan* plan);
-// Barrier and empty by kDirect: a signal exchange.
-Status BuildSignalExchange(const Problem& problem, Plan* plan);
+// Barrier and empty by kDirect: no steps.
+Status BuildMeeting(const Problem& problem, Plan* plan);
 Status BuildSendReceive(const Problem& problem, Plan* plan);
 Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan);
 // kUnfused, kPipeline, kRing, kNative.

@@ -1,4 +1,4 @@
-// Programs without data between ranks: a world of one, barrier and empty, and the matmul whose input arrives
+// Programs without data between ranks: a world of one, barrier and empty (no steps), and the matmul whose input arrives
 // in chunks.
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
@@ -13,14 +13,8 @@ Status BuildLocalCollective(const Problem& problem, Plan* plan) {
   return builder.Finish(plan);
 }
 
-Status BuildSignalExchange(const Problem& problem, Plan* plan) {
-  Builder builder(problem.world_size, 1);
-  for (int r = 0; r < problem.world_size; ++r) {
-    builder.AnnounceStart(r, 0);
-    builder.AwaitStarts(r, 0);
-  }
-  return builder.Finish(plan);
-}
+// A launch starts once all ranks' streams have reached it, each with a fence behind its earlier work: no step could add to that.
+Status BuildMeeting(const Problem& problem, Plan* plan) { return Builder(problem.world_size, 1).Finish(plan); }
 
 Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan) {
   Builder builder(problem.world_size, 1);

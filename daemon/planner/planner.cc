@@ -51,7 +51,7 @@ Status Build(const Problem& problem, Algorithm algorithm, Plan* plan) {
   switch (op) {
     case Op::kBarrier:
     case Op::kEmpty:
-      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildSignalExchange(problem, plan);
+      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildMeeting(problem, plan);
     case Op::kSendReceive: return BuildSendReceive(problem, plan);
     case Op::kAsyncInputMatmul: return BuildAsyncInputMatmul(problem, plan);
     case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, plan);

@@ -93,6 +93,34 @@ TEST_P(EngineWorldTest, BarriersAndSumsRunOnLanes) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineWorldTest, testing::Values(1, 2, 4));
 
+// Only some launches have events; the others' times must fit between those.
+TEST(EngineTest, LaunchesWithoutEventsAreTimedToo) {
+  constexpr uint64_t kLaunches = 40;
+  EngineNode node(2, 2);
+  TestGroup group = node.AddGroup(100, Gpus(2));
+  uint64_t barrier = node.AddBarrierPlan(&group);
+  auto channel0 = node.OpenChannel(0);
+  auto channel1 = node.OpenChannel(1);
+  for (uint64_t i = 0; i < kLaunches; ++i) {
+    uint64_t first = channel0->Launch(Entry(barrier)), second = channel1->Launch(Entry(barrier));
+    ASSERT_TRUE(channel0->Wait(first) && channel1->Wait(second));
+  }
+  std::vector<TraceRecord> launches;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (launches.size() < kLaunches && std::chrono::steady_clock::now() < deadline) {
+    launches = node.stats(0).ReadTrace();
+    std::erase_if(launches, [](const TraceRecord& record) { return record.step >= 0; });
+  }
+  ASSERT_EQ(launches.size(), kLaunches);
+  uint64_t end = 0;
+  for (const TraceRecord& launch : launches) {
+    EXPECT_GE(launch.start_ns, end) << "launch " << launch.launch << " began before the one before it ended";
+    EXPECT_GT(launch.start_ns, launch.arrive_ns) << launch.launch;
+    EXPECT_GE(launch.end_ns, launch.start_ns) << launch.launch;
+    end = launch.end_ns;
+  }
+}
+
 TEST(EngineTest, StreamsPipelineLaunches) {
   EngineNode node(2);
   TestGroup group = node.AddGroup(100, {0, 1});

@@ -233,7 +233,10 @@ TEST(OneRank, HasNothingToCommunicate) {
   plan = MustPlan(fused, SwitchGroup(1));
   EXPECT_TRUE(plan.fused);
   EXPECT_EQ(plan.programs[0].steps.size(), 1u);
-  EXPECT_TRUE(MustPlan(Request(Op::kEmpty, {}), SwitchGroup(1)).programs[0].steps.empty());
+  for (int world : {1, 4}) {
+    EXPECT_TRUE(MustPlan(Request(Op::kEmpty, {}), SwitchGroup(world)).programs[0].steps.empty());
+    EXPECT_TRUE(MustPlan(Request(Op::kBarrier, {}), SwitchGroup(world)).programs[0].steps.empty());
+  }
 }
 
 TEST(Algorithms, AreKnownForEveryOperation) {
