@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from harness import TandemTest, everybody, needs_gpus, wait_until
+from harness import GPUS, TandemTest, everybody, needs_gpus, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
@@ -33,6 +33,8 @@ class EngineFaults(TandemTest):
         lister = self.daemon.client("lister")
         gpus = lister.connect()["gpus"]
         lister.call("detach")
+        if len(gpus) < 4:
+            self.skipTest("needs 4 GPUs")
         clients = self.group(2, name="others", job_key="another-job-key-1", gpus=gpus[2:4])
         self.all_reduce_plan(clients, group="others")
         self.check_all_reduce(clients)
@@ -93,7 +95,7 @@ class EngineFaults(TandemTest):
         self.fail(f"the engine came back after {times} s")
 
     def test_a_stopped_engine_ends_the_others_launches_by_their_deadline(self):
-        others = self.others()
+        others = self.others() if GPUS >= 4 else []
         clients = self.group(2, launch_deadline_ms=1500)
         self.all_reduce_plan(clients)
         self.check_all_reduce(clients)
@@ -115,13 +117,15 @@ class EngineFaults(TandemTest):
             self.assertLess(time.monotonic() - begin, 20)
             self.assertEqual(reply["code"], "DEADLINE_EXCEEDED", reply)
             self.assertIn("rank 1", reply["message"])
-            self.check_all_reduce(others)
+            if others:
+                self.check_all_reduce(others)
         finally:
             # If rank 0 had a launch on its lanes, the stopped engine has been ended: rank 0 would have waited for it else.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(stopped, signal.SIGCONT)
         self.daemon.wait_engines()
-        self.check_all_reduce(others)
+        if others:
+            self.check_all_reduce(others)
 
     def test_a_rank_that_notices_late_holds_nobody_up_for_ever(self):
         clients = self.group(2)
