@@ -86,7 +86,9 @@ Status PreparePlan(Work work, Rank* rank) {
     request.op = Op::kAllReduce;
     request.algorithm = Algorithm::kLowLatency;
     for (Role role : {Role::kInput, Role::kOutput}) {
-      request.operands.push_back({.role = role, .spec = {.dtype = DType::kF32, .shape = {kSmallestCount}}});
+      Operand& operand = request.operands.emplace_back();
+      operand.role = role;
+      operand.spec.shape = {kSmallestCount};
     }
     const uint64_t bytes = kSmallestCount * sizeof(float);
     TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->client->AllocateRegistered(2 * bytes, rank->group->gpu_uuid()));
