@@ -83,7 +83,7 @@ struct Config {
   int64_t hardware_queues = 8;                 // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
   int64_t launch_deadline_ms = 600000;         // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;           // longest wait for all ranks of a join, rendezvous or prepare
-  NativeUse native = NativeUse::kExplicit;     // native kernels: when asked for, or also by choice
+  NativeUse native = NativeUse::kAuto;         // native kernels: when asked for, or also by choice
   int64_t trace_records = 65536;               // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen = "off";          // "address:port" that serves Prometheus metrics (port 0: any), or "off"

@@ -35,12 +35,15 @@ class Case:
 
 
 def cases(world, groups, small=False):
-    """All cases of the named groups: matmul, fp8, ring, collectives, empty."""
+    """All cases of the named groups: matmul, few (rows), fp8, ring, collectives, empty."""
     n_up, n_small = FEED_FORWARD // world, SMALL_FEED_FORWARD // world
     found = []
     if "empty" in groups:
         found.append(Case("empty"))
     rows = (2048, 8192) if small else (512, 2048, 4096, 8192, 16384)
+    if "few" in groups:
+        for m in (64, 512) if small else (64, 128, 256, 1024):  # 512 is among the others of matmul
+            found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
     if "matmul" in groups:
         for m in rows:
             found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
@@ -58,4 +61,4 @@ def cases(world, groups, small=False):
     return found
 
 
-GROUPS = ("empty", "matmul", "fp8", "ring", "collectives")
+GROUPS = ("empty", "few", "matmul", "fp8", "ring", "collectives")

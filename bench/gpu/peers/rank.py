@@ -5,6 +5,7 @@ import datetime
 import gc
 import json
 import os
+import re
 import sys
 import time
 
@@ -53,6 +54,7 @@ def main():
     parser.add_argument("--skip", default="[]")       # JSON: [case, arm] pairs
     parser.add_argument("--done", default="[]")       # JSON: names of cases
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
     begun = time.monotonic()
@@ -90,6 +92,8 @@ def main():
             tandem = None
     done = set(json.loads(options.done))
     for case in cases.cases(options.world, options.groups.split(","), options.small):
+        if not re.search(options.only, case.name):
+            continue
         if case.name in done or not bench.agree(time.monotonic() - begun < options.seconds):
             continue
         log(f"case {case.name}")

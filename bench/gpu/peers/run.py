@@ -1,6 +1,6 @@
 """Tandem beside what a user would pick instead, on the GPUs of this node.
 
-    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--without-tandem] [--seconds 500]
+    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--without-tandem] [--seconds 500]
 
 Each world size gets its own ranks, one process a GPU, and all arms alternate in them. A rank that ends early or says
 nothing for a while costs the arm at which it stood: the ranks are started again without it."""
@@ -37,7 +37,7 @@ class Ranks:
             command = [sys.executable, "-u", "-B", os.path.join(here, "rank.py"), "--rank", str(rank), "--world",
                        str(world), "--meet", meet, "--out", options.out, "--groups", options.groups, "--rounds",
                        str(options.rounds), "--job_key", key, "--runtime_dir", runtime_dir, "--skip", json.dumps(skip),
-                       "--done", json.dumps(done), "--seconds", str(seconds)] + ["--small"] * options.small
+                       "--done", json.dumps(done), "--seconds", str(seconds)] + ["--small"] * options.small + ["--only", options.only]
             with open(self.logs[-1], "wb") as log:
                 self.processes.append(subprocess.Popen(command, stdout=log, stderr=log,
                                                        preexec_fn=node.die_with_parent))
@@ -133,6 +133,7 @@ def main():
     parser.add_argument("--groups", default=",".join(cases.GROUPS))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--small", action="store_true", help="a few cases of each group")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names it finds")
     parser.add_argument("--without-tandem", action="store_true")
     parser.add_argument("--seconds", type=float, default=500, help="of all world sizes together")
     options = parser.parse_args()

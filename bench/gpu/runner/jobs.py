@@ -14,23 +14,23 @@ PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handov
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
 UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
-SUITES = {"test_captured": 60, "test_client_faults": 90, "test_engine_faults": 80, "test_kill_every_call": 120,
-          "test_daemon_death": 60, "test_sharing": 50, "test_native": 60, "test_cuda": 40, "test_basic": 40,
+SUITES = {"test_captured": 25, "test_client_faults": 75, "test_engine_faults": 60, "test_kill_every_call": 120,
+          "test_daemon_death": 35, "test_sharing": 15, "test_native": 25, "test_cuda": 20, "test_basic": 15,
           "test_operations": 60, "test_rounds": 120, "test_process_faults": 90, "test_conformance_faults": 60,
           "test_tune": 90}
 DEFAULT_SUITE = 45
-# The first ones have never run on GPUs; the others in the order of their names.
+# Those whose paths differ most on GPUs; the others in the order of their names.
 FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "test_kill_every_call", "test_daemon_death",
                 "test_sharing", "test_native", "test_basic", "test_cuda")
 # Where a suite has tests for four GPUs.
 FOUR_GPU_SUITES = ("test_engine_faults",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
-             "cuda_planned_test": (4, 60), "cuda_collective_test": (4, 70), "cuda_nccl_test": (2, 30),
-             "cuda_native_race_test": (1, 40), "cuda_import_test": (2, 20),
+             "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
+             "cuda_native_race_test": (1, 10), "cuda_import_test": (2, 20),
              "cuda_words_test": (2, 10)}
-RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 150),
-            "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 90),
+RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
+            "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
             "servers": (("test_servers",), 180)}  # fifty rounds among them
 SANITIZED = (("memcheck", "cuda_kernels_test", ""), ("racecheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"),
              ("synccheck", "cuda_kernels_test", "-*NothingBlocks*:*DoNotBlock*"))

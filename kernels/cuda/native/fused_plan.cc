@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "kernels/cuda/native/tiling.h"
+
 namespace tandem::cuda {
 namespace {
 
@@ -130,14 +132,6 @@ bool TakesBias(bool has, const DeviceView& bias, DType out) {
   return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
 }
 
-// What has been measured at 0.96 to 1.0 of cuBLASLt's best: no clusters. Pieces with an odd number of tiles, of which a
-// cluster of two would waste one, need it anyway.
-FusedTiling DefaultTiling() {
-  FusedTiling tiling;
-  tiling.cluster_m = 1;
-  return tiling;
-}
-
 }  // namespace
 
 bool TakesFused(const CollectiveArgs& args) {
@@ -169,7 +163,7 @@ bool TakesFused(const CollectiveArgs& args) {
     MatmulPiece piece = {};
     probe.pieces.push_back(piece);
   }
-  probe.tiling = DefaultTiling();
+  probe.tiling.cluster_m = 1;  // what there is for all types
   return FindFusedVariant(probe).ok();
 }
 
@@ -226,7 +220,6 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   fused.b = {matmul.b.data, matmul.b.stride[fused.b_along_n ? 0 : 1], 1, 0};
   if (reinterpret_cast<uintptr_t>(matmul.b.data) % kTmaBytes != 0)
     return Unimplemented("B is not aligned to 16 bytes");
-  fused.tiling = DefaultTiling();
 
   // A: map 0 for parts that are here already, map 1 for parts that arrive. C: see OutMapOf.
   Slices a[2], out[2], slots;
@@ -293,7 +286,8 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     fused.column_scales = *StepOf(matmul.scale_b) == 1;
   }
   fused.alpha = matmul.alpha;
-  for (int i = 0; i < static_cast<int>(fused.pieces.size()); ++i) fused.runs.push_back({i, 1});
+  fused.tiling = ChooseTiling(fused, SmCount());
+  fused.runs = ChooseRuns(fused);
   fused.epoch = args.epoch;
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
   fused.state = state;

@@ -79,19 +79,19 @@ Status MakeMap(const char* what, const MatrixSlices& matrix, DType type, int64_t
 
 int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 
-int SmCount() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 0;
-  return count;
-}
-
 bool NeedsSums(const FusedMatmul& matmul) {
   return std::any_of(matmul.pieces.begin(), matmul.pieces.end(),
                      [](const MatmulPiece& piece) { return piece.first_slot >= 0; });
 }
 
 }  // namespace
+
+int SmCount() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 0;
+  return count;
+}
 
 std::span<const FusedVariant> FusedVariants() {
   static const std::vector<FusedVariant> variants = {

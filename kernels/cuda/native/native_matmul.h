@@ -69,6 +69,9 @@ struct FusedMatmul {
 
 inline constexpr size_t kFusedStateBytes = 4096;
 
+// The SMs of the current context's device; 0 where there is none.
+int SmCount();
+
 // All compiled variants.
 std::span<const FusedVariant> FusedVariants();
 

@@ -1,0 +1,70 @@
+#include "kernels/cuda/native/tiling.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kSms = 132;  // H200
+
+// A product of `world` pieces of `rows` rows; the last one is summed in a reduce-scatter.
+FusedMatmul Product(int world, int64_t rows, int64_t n, bool scatter) {
+  FusedMatmul matmul;
+  matmul.b_along_n = false;
+  matmul.rows = rows;
+  matmul.n = n;
+  matmul.k = 8192;
+  for (int i = 0; i < world; ++i) {
+    MatmulPiece piece = {};
+    piece.first_slot = scatter && i == world - 1 ? 0 : -1;
+    matmul.pieces.push_back(piece);
+  }
+  return matmul;
+}
+
+std::vector<std::pair<int, int>> Runs(const FusedMatmul& matmul) {
+  std::vector<std::pair<int, int>> runs;
+  for (const PieceRun& run : ChooseRuns(matmul)) runs.emplace_back(run.first, run.count);
+  return runs;
+}
+
+TEST(ChooseTiling, TakesNarrowTilesWhereTheyFillTheLastWave) {
+  // 448 tiles of 256 take four waves on 132 SMs, 512 of 224 take four as well: an eighth less.
+  const FusedTiling narrow = ChooseTiling(Product(4, 512, 7168, false), kSms);
+  EXPECT_EQ(narrow.tile_n, 224);
+  EXPECT_EQ(narrow.cluster_m, 2);
+  EXPECT_EQ(narrow.ctas, 128);
+  // Seven waves of 256 and eight of 224 are as long: the wide ones are faster then.
+  const FusedTiling wide = ChooseTiling(Product(2, 1024, 14336, false), kSms);
+  EXPECT_EQ(wide.tile_n, 256);
+  EXPECT_EQ(wide.cluster_m, 1);
+  EXPECT_EQ(wide.ctas, 128);
+}
+
+TEST(ChooseTiling, KeepsWideTilesForSumsOddPiecesAndTypesWithoutOthers) {
+  EXPECT_EQ(ChooseTiling(Product(4, 512, 7168, true), kSms).tile_n, 256);
+  EXPECT_EQ(ChooseTiling(Product(4, 384, 7168, false), kSms).tile_n, 256);
+  FusedMatmul f16 = Product(4, 512, 7168, false);
+  f16.type = f16.out_type = DType::kF16;
+  EXPECT_EQ(ChooseTiling(f16, kSms).tile_n, 256);
+}
+
+TEST(ChooseTiling, TakesAllSmsForManyWaves) {
+  EXPECT_EQ(ChooseTiling(Product(4, 2048, 7168, true), kSms).ctas, 0);
+  EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), kSms).ctas, 128);
+  EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), 0).ctas, 0);  // nobody knows how many there are
+}
+
+TEST(ChooseRuns, MergesWhatAReduceScatterComputesFirst) {
+  using testing::ElementsAre;
+  using testing::Pair;
+  EXPECT_THAT(Runs(Product(4, 512, 8192, true)), ElementsAre(Pair(0, 2), Pair(2, 1), Pair(3, 1)));
+  EXPECT_THAT(Runs(Product(8, 512, 8192, true)), ElementsAre(Pair(0, 6), Pair(6, 1), Pair(7, 1)));
+  EXPECT_THAT(Runs(Product(3, 512, 8192, true)), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 1)));
+  EXPECT_THAT(Runs(Product(4, 512, 7168, false)), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 1), Pair(3, 1)));
+  EXPECT_THAT(Runs(Product(1, 512, 7168, false)), ElementsAre(Pair(0, 1)));
+}
+
+}  // namespace
+}  // namespace tandem::cuda

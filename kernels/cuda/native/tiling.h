@@ -1,0 +1,24 @@
+// File: tiling.h
+//
+// How the native kernel walks a product: tile width, clusters, CTAs, runs.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/native/native_matmul.h"
+
+namespace tandem::cuda {
+
+// What is expected to be fastest for `matmul` (types, layout, rows, n and pieces are set) on a GPU of `sms` SMs:
+//   - tiles of 128×256, no clusters: 0.96 to 1.0 of cuBLASLt's best where they come in nearly whole waves;
+//   - tiles of 128×224 in clusters of two where they leave fewer SMs idle in the last wave, by more than the 3 % that they
+//     lose otherwise; not where pieces are summed, where they were slower in every case;
+//   - in few waves only as many CTAs as those need: pieces then end with a wave, and their transfers begin that much earlier.
+// Measured on 2 and 4 H200s: docs/performance.md.
+FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms);
+
+// `matmul`'s pieces in runs. One each, unless it is a reduce-scatter on four ranks or more: there the pieces that are computed
+// first share their bands, so that B is read less often; the last two, whose transfers and sum nothing hides, stay alone.
+std::vector<PieceRun> ChooseRuns(const FusedMatmul& matmul);
+
+}  // namespace tandem::cuda
