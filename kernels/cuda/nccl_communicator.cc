@@ -71,7 +71,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(std::shared_p
   std::memcpy(id.internal, options.unique_id.data(), sizeof(id.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  int blocking = 0;
+  int blocking = 1;
   TANDEM_RETURN_IF_ERROR(Configure(options.config, &config, &blocking));
   TANDEM_RETURN_IF_ERROR(device->Enter());
   auto handle = std::make_shared<Handle>();

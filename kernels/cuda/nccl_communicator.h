@@ -3,10 +3,11 @@
 // `NcclCommunicator`: a group's NCCL communicator, made without blocking and abortable from any thread. NCCL's own
 // abort may wait for streams and for memory to be freed, hence for other lanes: it runs on a thread of its own.
 //
-// Calls on a communicator that does not block go through a thread that NCCL makes for each (ncclGroupEnd). With the
-// group option nccl.blocking = 1 they do not: once the communicator is there, it is split (ncclCommSplit) into a child
-// that blocks, and the child has the collectives. Parent and child share resources (splitShare), the abort flag among
-// them: aborting the parent ends what the child has in flight, kernels and calls, whoever is in them.
+// Calls on a communicator that does not block go through a thread that NCCL makes for each (ncclGroupEnd): 42 to 48 us a
+// call on two H200s, against 6 to 8 us without (cuda_nccl_test). So once the communicator is there, it is split
+// (ncclCommSplit) into a child that blocks, and the child has the collectives. Parent and child share resources
+// (splitShare), the abort flag among them: aborting the parent ends what the child has in flight, kernels and calls,
+// whoever is in them. The group option nccl.blocking = 0 does without the child.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ namespace tandem::cuda {
 class NcclCommunicator : public Communicator {
  public:
   // Begins to make the communicator and returns: see Ready. `options.config` may hold nccl.min_ctas, nccl.max_ctas,
-  // nccl.cga_cluster_size and nccl.blocking (0 or 1); INVALID_ARGUMENT names another key that begins with "nccl.".
+  // nccl.cga_cluster_size and nccl.blocking (0 or 1; default 1); INVALID_ARGUMENT names another key that begins with "nccl.".
   static Result<std::unique_ptr<NcclCommunicator>> Create(std::shared_ptr<CudaDevice> device, NcclLibrary* nccl,
                                                           const CommunicatorOptions& options);
   ~NcclCommunicator() override;

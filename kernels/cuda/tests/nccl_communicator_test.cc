@@ -76,11 +76,12 @@ class NcclCommunicatorTest : public testing::Test {
     EXPECT_EQ(device_.use_count(), 1);
   }
   void Make(const char* blocking) {
+  // `blocking`: the option; null: without.
     if (blocking != nullptr) options_.config["nccl.blocking"] = blocking;
     auto communicator = NcclCommunicator::Create(device_, &nccl_, options_);
     ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
     communicator_ = std::move(*communicator);
-    expected_aborts_ = blocking != nullptr ? 2 : 1;
+    expected_aborts_ = options_.config["nccl.blocking"] == "0" ? 1 : 2;
   }
   bool AwaitAborts(size_t count) {
     std::unique_lock lock(mutex_);
@@ -110,7 +111,7 @@ class NcclCommunicatorTest : public testing::Test {
   size_t expected_aborts_ = 0;
 };
 
-TEST_F(NcclCommunicatorTest, WithoutTheOptionCallsGoToTheOneThatDoesNotBlock) {
+TEST_F(NcclCommunicatorTest, WithTheOptionAtZeroCallsGoToTheOneThatDoesNotBlock) {
   EXPECT_CALL(nccl_, CommInitRankConfig(2, _, 1, _)).WillOnce([](int, const ncclUniqueId&, int, ncclConfig_t config) {
     EXPECT_EQ(config.blocking, 0);
     EXPECT_EQ(config.splitShare, NCCL_CONFIG_UNDEF_INT);
@@ -118,11 +119,33 @@ TEST_F(NcclCommunicatorTest, WithoutTheOptionCallsGoToTheOneThatDoesNotBlock) {
   });
   EXPECT_CALL(nccl_, CommSplit(_, _, _, _)).Times(0);
   EXPECT_CALL(nccl_, AllReduce(_, _, 1, ncclInt32, ncclSum, kParent, _)).WillOnce(Return(Status::Ok()));
-  Make(nullptr);
+  Make("0");
   ASSERT_TRUE(Barrier().ok());
 }
 
-TEST_F(NcclCommunicatorTest, TheOptionGivesCollectivesToAChildThatBlocks) {
+// A peer without the option and one with 1 must do the same: both split, which is a collective call.
+TEST_F(NcclCommunicatorTest, WithoutTheOptionCollectivesGoToAChildThatBlocks) {
+  for (const char* blocking : {static_cast<const char*>(nullptr), "1"}) {
+    EXPECT_CALL(nccl_, CommInitRankConfig(_, _, _, _)).WillOnce([](int, const ncclUniqueId&, int, ncclConfig_t config) {
+      EXPECT_EQ(config.blocking, 0);
+      EXPECT_EQ(config.splitShare, 1);
+      return Result<ncclComm_t>(kParent);
+    });
+    EXPECT_CALL(nccl_, CommSplit(kParent, 1, _, _)).WillOnce([](ncclComm_t, int, ncclConfig_t config, ncclComm_t* child) {
+      EXPECT_EQ(config.blocking, 1);
+      *child = kChild;
+      return Status::Ok();
+    });
+    EXPECT_CALL(nccl_, AllReduce(_, _, _, _, _, kChild, _)).WillOnce(Return(Status::Ok()));
+    const size_t aborted = aborted_.size();
+    Make(blocking);
+    ASSERT_TRUE(Barrier().ok());
+    communicator_.reset();
+    ASSERT_TRUE(AwaitAborts(aborted + 2));
+  }
+}
+
+TEST_F(NcclCommunicatorTest, TheChildIsMadeOnceTheParentIsThere) {
   EXPECT_CALL(nccl_, CommInitRankConfig(_, _, _, _)).WillOnce([](int, const ncclUniqueId&, int, ncclConfig_t config) {
     EXPECT_EQ(config.blocking, 0) << "an abort must be possible while it is made";
     EXPECT_EQ(config.splitShare, 1);
