@@ -105,6 +105,7 @@ class LoadedCublasLt : public CublasLt {
     TANDEM_RETURN_IF_ERROR(
         f_.Check("cublasLtMatmulPreferenceCreate", f_.cublasLtMatmulPreferenceCreate_(&preference)));
     Status status = Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    if (status.ok()) status = Prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, ReductionSchemes(product));
     for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
       if (status.ok()) status = Prefer(preference, attribute, product.alignment);
@@ -164,6 +165,10 @@ Status CublasStatus(const char* call, cublasStatus_t status, const char* text) {
     case CUBLAS_STATUS_ALLOC_FAILED: return ResourceExhausted(message);
     default: return Internal(message);
   }
+}
+
+uint32_t ReductionSchemes(const LtProduct& product) {
+  return product.d.type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
 Result<CublasLt*> LoadCublasLt() {

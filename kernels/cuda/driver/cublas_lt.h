@@ -59,6 +59,11 @@ class CublasLt {
                      void* workspace, size_t workspace_bytes, CUstream stream) = 0;
 };
 
+// How algorithms that split K may add their parts, as a mask of cublasLtReductionScheme_t: so that every element is rounded
+// once to D's type, as plans promise. In place and in the output's type each part is rounded to D's type before the sum; those
+// are left out unless D is f32, the type of the sum itself.
+uint32_t ReductionSchemes(const LtProduct& product);
+
 // The status of a failed call: "cublasLtMatmul: cuBLAS error 7: …".
 Status CublasStatus(const char* call, cublasStatus_t status, const char* text);
 
