@@ -82,7 +82,7 @@ Status CudaLane::Copy(const CopyArgs& args) {
 Status CudaLane::Matmul(const MatmulArgs& args) {
   TANDEM_RETURN_IF_ERROR(Enter());
   if (workspace_.data() == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulWorkspaceBytes));
+    TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulScratchBytes));
   }
   DenseProduct dense = MakeDense(args);
   if (dense.scratch_bytes == 0) return chooser_->Enqueue(args, workspace_.data(), stream_);

@@ -108,6 +108,13 @@ const MatmulChooser::Entry* MatmulChooser::Find(const LtProduct& product) const 
   return nullptr;
 }
 
+void MatmulChooser::Forget(const LtProduct& product) {
+  std::lock_guard lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.product == product) entry.algorithm.reset();
+  }
+}
+
 Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduct& product, bool trial) {
   {
     std::lock_guard lock(mutex_);
@@ -162,8 +169,10 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
     size_t shift = shift_of(need.type);
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation,
                             VmmAllocation::Create(device_, need.elements * DTypeBytes(need.type) + shift));
-    bool is_scale = need.target == &operands.x_scale || need.target == &operands.y_scale;
-    std::byte* base = allocation.data() + (is_scale ? 0 : shift);
+    // Scales, and what else AlignVectors sees to, are aligned when it comes to it.
+    bool is_vector = need.target == &operands.x_scale || need.target == &operands.y_scale ||
+                     (need.target == &operands.bias && IsFloat8(TypeOf(product.x.type)));
+    std::byte* base = allocation.data() + (is_vector ? 0 : shift);
     *need.target = base;
     TANDEM_RETURN_IF_ERROR(LaunchRandom(base, need.type, static_cast<int64_t>(need.elements),
                                         static_cast<uint32_t>(memory.size() + 1), stream));
@@ -221,7 +230,7 @@ Status MatmulChooser::Prepare(const MatmulArgs& args) {
   return Status::Ok();
 }
 
-Status MatmulChooser::Enqueue(const MatmulArgs& args, void* workspace, CUstream stream) {
+Status MatmulChooser::Enqueue(const MatmulArgs& args, std::byte* scratch, CUstream stream) {
   TANDEM_RETURN_IF_ERROR(host::CheckMatmul(args));
   int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);
   if (rows == 0 || args.c.extent.back() == 0) return Status::Ok();
@@ -234,12 +243,12 @@ Status MatmulChooser::Enqueue(const MatmulArgs& args, void* workspace, CUstream 
       limits.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
       TANDEM_RETURN_IF_ERROR(LaunchAwaitWord32(args.chunk_signals + chunk, limits, stream));
     }
-    if (first < last) TANDEM_RETURN_IF_ERROR(EnqueueRows(args, first, last, workspace, stream));
+    if (first < last) TANDEM_RETURN_IF_ERROR(EnqueueRows(args, first, last, scratch, stream));
   }
   return Status::Ok();
 }
 
-Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, void* workspace,
+Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, std::byte* scratch,
                                   CUstream stream) {
   std::string reason;
   auto mapping = lt_ == nullptr ? std::nullopt : MapToLt(args, last - first, kAligned, &reason);
@@ -270,11 +279,22 @@ Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t
   }
   if (mapping->product.has_bias) operands.bias = args.bias.data;
   auto addresses = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(args.b.data) |
-                   reinterpret_cast<uintptr_t>(c) | reinterpret_cast<uintptr_t>(operands.bias);
+                   reinterpret_cast<uintptr_t>(c);
+  if (IsFloat8(args.a.dtype)) {
+    TANDEM_ASSIGN_OR_RETURN(bool aligned, AlignVectors(mapping->product, scratch + kMatmulWorkspaceBytes,
+                                                       device_->driver(), stream, &operands));
+    if (!aligned) return EnqueuePlain(args, first, last, stream);
+  } else {
+    addresses |= reinterpret_cast<uintptr_t>(operands.bias);
+  }
   if (addresses % kAligned != 0) mapping->product.alignment = ElementAlignment(args);
   TANDEM_ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> algorithm, Choose(mapping->product, false));
   if (!algorithm) return EnqueuePlain(args, first, last, stream);
-  return lt_->Run(mapping->product, operands, *algorithm, workspace, kMatmulWorkspaceBytes, stream);
+  Status status = lt_->Run(mapping->product, operands, *algorithm, scratch, kMatmulWorkspaceBytes, stream);
+  if (status.code() != Code::kUnimplemented) return status;
+  // Refused for what the heuristics cannot know, addresses for one; nothing has been enqueued.
+  Forget(mapping->product);
+  return EnqueuePlain(args, first, last, stream);
 }
 
 }  // namespace tandem::cuda

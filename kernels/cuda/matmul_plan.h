@@ -13,14 +13,16 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/aligned_vectors.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/driver/cublas_lt.h"
 #include "tandem/status.h"
 
 namespace tandem::cuda {
 
-// Scratch memory of one lane's products.
+// Scratch memory of one lane's products: cuBLASLt's workspace, then the copies of vectors.
 inline constexpr size_t kMatmulWorkspaceBytes = size_t{32} << 20;
+inline constexpr size_t kMatmulScratchBytes = kMatmulWorkspaceBytes + kVectorScratchBytes;
 
 // A product in cuBLASLt's words.
 struct LtMapping {
@@ -43,8 +45,9 @@ class MatmulChooser {
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned addresses, and
   // for addresses aligned to their elements only.
   Status Prepare(const MatmulArgs& args);
-  // Enqueues the product. Never times: an unknown shape takes the heuristics' first candidate.
-  Status Enqueue(const MatmulArgs& args, void* workspace, CUstream stream);
+  // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`. Never times: an
+  // unknown shape takes the heuristics' first candidate. What cuBLASLt refuses runs on the plain kernel, from then on too.
+  Status Enqueue(const MatmulArgs& args, std::byte* scratch, CUstream stream);
 
  private:
   struct Entry {
@@ -52,8 +55,9 @@ class MatmulChooser {
     std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: cuBLASLt has nothing
   };
 
-  Status EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, void* workspace, CUstream stream);
+  Status EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, std::byte* scratch, CUstream stream);
   const Entry* Find(const LtProduct& product) const;
+  void Forget(const LtProduct& product);
   Result<std::optional<cublasLtMatmulAlgo_t>> Choose(const LtProduct& product, bool trial);
   Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates);
 

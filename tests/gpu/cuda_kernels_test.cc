@@ -5,12 +5,17 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/driver/cublas_lt.h"
 #include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/cuda/matmul_plan.h"
 #include "kernels/host/copy.h"
 #include "kernels/host/matmul.h"
 #include "kernels/host/reduce.h"
@@ -224,6 +229,105 @@ TEST_F(CudaKernelsTest, Float8ProductsWithTensorAndRowScales) {
           CheckMatmul(args, 4e-3, rowwise ? "row scales" : "tensor scales");
         }
       }
+    }
+  }
+}
+
+// cuBLASLt, and how often it has run or refused a product.
+class CountingLt : public cuda::CublasLt {
+ public:
+  explicit CountingLt(cuda::CublasLt* lt) : lt_(lt) {}
+  tandem::Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const cuda::LtProduct& product, size_t workspace_bytes,
+                                                               int most) override {
+    return lt_->Candidates(product, workspace_bytes, most);
+  }
+  Status Run(const cuda::LtProduct& product, const cuda::LtOperands& operands, const cublasLtMatmulAlgo_t& algorithm,
+             void* workspace, size_t workspace_bytes, CUstream stream) override {
+    Status status = lt_->Run(product, operands, algorithm, workspace, workspace_bytes, stream);
+    ++(status.ok() ? ran : refused);
+    return status;
+  }
+  int ran = 0, refused = 0;
+
+ private:
+  cuda::CublasLt* const lt_;
+};
+
+// Scales and biases between multiples of 16 bytes, as chunks have them: right, and not by way of the plain kernel.
+TEST_F(CudaKernelsTest, Float8VectorsAnywhereGoToCublasLt) {
+  auto device = *cuda::CudaDevice::Create(driver, 0);
+  CountingLt lt(*cuda::LoadCublasLt());
+  auto own = *cuda::CudaLane::Create(device, std::make_shared<cuda::MatmulChooser>(device, &lt, 8), 0);
+  Lane* const usual = std::exchange(lane, static_cast<Lane*>(own.get()));
+  for (int64_t rows : {33, 30, 50, 128}) {
+    for (bool rowwise : {false, true}) {
+      for (int64_t shift : {0, 1, 2, 3}) {
+        used = 0;
+        lt.ran = lt.refused = 0;
+        MatmulArgs args;
+        args.a = Random(DType::kF8E4M3, {rows, 256});
+        args.b = Random(DType::kF8E4M3, {256, 192}, {1, 256});
+        args.c = Random(DType::kBf16, {rows, 192});
+        args.fast_accumulation = false;
+        args.has_scale_a = args.has_scale_b = args.has_bias = true;
+        args.scale_a = rowwise ? Random(DType::kF32, {rows, 1}, {}, shift) : Random(DType::kF32, {1}, {}, shift);
+        args.scale_b = rowwise ? Random(DType::kF32, {1, 192}, {}, 3 - shift) : Random(DType::kF32, {1}, {}, 3 - shift);
+        args.bias = Random(DType::kBf16, {192}, {}, shift);
+        CheckMatmul(args, 4e-3, rowwise ? "row scales" : "tensor scales");
+        EXPECT_EQ(lt.ran, 1) << rows << " rows, shift " << shift << (rowwise ? ", row scales" : "");
+        EXPECT_EQ(lt.refused, 0) << rows << " rows, shift " << shift << (rowwise ? ", row scales" : "");
+      }
+    }
+  }
+  lane = usual;
+}
+
+// Every candidate, also one that splits K, rounds an element once. N = 1030 has those.
+TEST_F(CudaKernelsTest, EveryCandidateRoundsOnce) {
+  auto device = *cuda::CudaDevice::Create(driver, 0);
+  cuda::CublasLt* lt = *cuda::LoadCublasLt();
+  auto workspace = std::move(*cuda::VmmAllocation::Create(device, cuda::kMatmulWorkspaceBytes));
+  for (DType type : {DType::kBf16, DType::kF16}) {
+    for (int64_t rows : {64, 512, 1024}) {
+      used = 0;
+      MatmulArgs args;
+      args.a = Random(type, {rows, 1024});
+      args.b = Random(type, {1024, 1030}, {1, 1024});
+      args.c = Random(type, {rows, 1030});
+      Upload();
+      host::RunMatmul(args, kContext);
+      std::string reason;
+      auto mapping = cuda::MapToLt(args, rows, 16, &reason);
+      ASSERT_TRUE(mapping) << reason;
+      cuda::LtOperands operands;
+      operands.x = OnDevice(mapping->swapped ? args.b : args.a).data;
+      operands.y = OnDevice(mapping->swapped ? args.a : args.b).data;
+      operands.d = OnDevice(args.c).data;
+      auto candidates = lt->Candidates(mapping->product, cuda::kMatmulWorkspaceBytes, 64);
+      ASSERT_TRUE(candidates.ok()) << candidates.status().ToString();
+      ASSERT_FALSE(candidates->empty());
+      const double ulp = type == DType::kBf16 ? 0x1p-7 : 0x1p-10;
+      for (size_t i = 0; i < candidates->size(); ++i) {
+        Status status = lt->Run(mapping->product, operands, (*candidates)[i], workspace.data(),
+                                cuda::kMatmulWorkspaceBytes, nullptr);
+        if (status.code() == Code::kUnimplemented) continue;
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        std::vector<std::byte> result = Result();
+        const std::byte* c = result.data() + (args.c.data - mirror->data());
+        int wrong = 0;
+        double worst = 0;
+        for (size_t at = 0; at < static_cast<size_t>(rows * 1030); ++at) {
+          const double want = LoadAsFloat(args.c.data, type, at), got = LoadAsFloat(c, type, at);
+          // Both were rounded once: one unit in the last place apart, and what sums in another order differ by.
+          const double off = std::fabs(got - want) - (ulp * std::fabs(want) + 1e-4);
+          worst = std::max(worst, off);
+          wrong += off > 0 ? 1 : 0;
+        }
+        EXPECT_EQ(wrong, 0) << DTypeName(type) << ", " << rows << " rows, candidate " << i << " of "
+                            << candidates->size() << ": up to " << worst << " too far";
+      }
+      std::printf("MEASURED %s, %d x 1030 x 1024: %zu candidates\n", std::string(DTypeName(type)).c_str(),
+                  static_cast<int>(rows), candidates->size());
     }
   }
 }
