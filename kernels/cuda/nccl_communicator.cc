@@ -17,6 +17,8 @@ namespace {
 
 constexpr auto kMostWait = std::chrono::minutes(2);
 
+std::atomic<int> aborts_under_way{0};
+
 Result<ncclDataType_t> NcclType(DType type) {
   switch (type) {
     case DType::kF32: return ncclFloat32;
@@ -91,19 +93,26 @@ NcclCommunicator::~NcclCommunicator() { Abort(); }
 
 void NcclCommunicator::Abort() {
   if (handle_->aborted.exchange(true)) return;
-  std::thread([handle = handle_] {
+  aborts_under_way.fetch_add(1);
+  std::thread([handle = handle_]() mutable {
     (void)handle->device->Enter();
     {
       std::lock_guard lock(handle->mutex);
       if (handle->communicator != nullptr) (void)handle->nccl->CommAbort(handle->communicator);
       handle->communicator = nullptr;
     }
-    // The parent's abort has ended a call that blocked: it lets go.
-    std::lock_guard lock(handle->calls);
-    if (handle->child != nullptr) (void)handle->nccl->CommAbort(handle->child);
-    handle->child = nullptr;
+    {
+      // The parent's abort has ended a call that blocked: it lets go.
+      std::lock_guard lock(handle->calls);
+      if (handle->child != nullptr) (void)handle->nccl->CommAbort(handle->child);
+      handle->child = nullptr;
+    }
+    handle.reset();  // maybe the last to hold memory of the device
+    aborts_under_way.fetch_sub(1);
   }).detach();
 }
+
+int NcclCommunicator::AbortsUnderWay() { return aborts_under_way.load(); }
 
 Result<bool> NcclCommunicator::Ready() {
   if (handle_->aborted) return Aborted("the communicator was aborted");

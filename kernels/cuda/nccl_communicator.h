@@ -33,6 +33,9 @@ class NcclCommunicator : public Communicator {
   Status Enqueue(const NcclArgs& args, CUstream stream);
   void Abort() override;
   Result<bool> Ready() override;
+  // Aborts of this process that have not come to their end, those of destroyed communicators too: threads within NCCL,
+  // which must not meet the end of the process by exit().
+  static int AbortsUnderWay();
 
  private:
   // What an abort under way needs, and may outlive the object for.

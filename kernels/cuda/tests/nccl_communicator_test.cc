@@ -72,11 +72,12 @@ class NcclCommunicatorTest : public testing::Test {
       EXPECT_TRUE(AwaitAborts(expected_aborts_));
     }
     auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (device_.use_count() > 1 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    while ((device_.use_count() > 1 || NcclCommunicator::AbortsUnderWay() != 0) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(device_.use_count(), 1);
+    EXPECT_EQ(NcclCommunicator::AbortsUnderWay(), 0);
   }
-  void Make(const char* blocking) {
   // `blocking`: the option; null: without.
+  void Make(const char* blocking) {
     if (blocking != nullptr) options_.config["nccl.blocking"] = blocking;
     auto communicator = NcclCommunicator::Create(device_, &nccl_, options_);
     ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
@@ -192,6 +193,7 @@ TEST_F(NcclCommunicatorTest, AbortEndsACallThatBlocks) {
     inside.set_value();
     // As NCCL: until the flag that parent and child share is set.
     EXPECT_TRUE(AwaitAborts(1));
+    EXPECT_EQ(NcclCommunicator::AbortsUnderWay(), 1) << "the child's is to come";
     return Internal("ncclAllReduce: aborted");
   });
   auto call = std::async(std::launch::async, [&] { return Barrier(); });
