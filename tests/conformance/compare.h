@@ -13,9 +13,15 @@
 
 namespace tandem::conformance {
 
-// Empty if the packed output is right, else what is wrong with its first wrong element, or with the norm. `roundings`:
-// the plan's, of one element.
-std::string CompareOutput(const Case& test, int rank, int slot, int roundings, const Expected& expected,
+// What an output came by, for what may then be off.
+struct Execution {
+  int roundings = 1;                        // the plan's, of one element
+  Algorithm algorithm = Algorithm::kAuto;   // the plan's
+  bool cuda = false;
+};
+
+// Empty if the packed output is right, else what is wrong with its first wrong element, or with the norm.
+std::string CompareOutput(const Case& test, int rank, int slot, const Execution& execution, const Expected& expected,
                           const std::vector<std::byte>& packed);
 
 // Changes with every byte.

@@ -167,7 +167,7 @@ Status Rank::JudgeOutputs(const Case& test, const AllInputs& inputs, const PlanI
     if (!IsOutput(request, slot, options_.rank)) continue;
     const std::vector<std::byte>& output = outputs[static_cast<size_t>(slot)];
     const Expected expected = ComputeExpected(test, inputs, options_.rank, slot);
-    const std::string wrong = CompareOutput(test, options_.rank, slot, info.roundings, expected, output);
+    const std::string wrong = CompareOutput(test, options_.rank, slot, ExecutionOf(info), expected, output);
     if (!wrong.empty()) {
       (*report)["first_wrong"] = "slot " + std::to_string(slot) + ": " + wrong;
       return Internal("slot " + std::to_string(slot) + ": " + wrong);

@@ -11,6 +11,7 @@
 
 #include "client/device/rank_device.h"
 #include "tandem/client.h"
+#include "tests/conformance/compare.h"
 #include "tests/conformance/layout.h"
 
 namespace tandem::conformance {
@@ -46,6 +47,10 @@ class Rank {
   const Arena& own() const { return own_; }
   const Arena& symmetric() const { return symmetric_; }
   const RankOptions& options() const { return options_; }
+  // What a plan's outputs come by.
+  Execution ExecutionOf(const PlanInfo& info) const {
+    return {info.roundings, info.algorithm, client_->backend() == "cuda"};
+  }
 
  private:
   // How a launch is made; ranks of one launch may differ.

@@ -216,7 +216,7 @@ class Stress {
           const TensorSpec& spec = request.operands[static_cast<size_t>(slot)].spec;
           const std::vector<std::byte> have = Gather(spec, arena.mirror->data() + place.offset);
           const std::string wrong =
-              CompareOutput(*plan.test, rank(), slot, plan.plan->info().roundings,
+              CompareOutput(*plan.test, rank(), slot, rank_.ExecutionOf(plan.plan->info()),
                             ComputeExpected(*plan.test, set.inputs, rank(), slot), have);
           if (!wrong.empty()) {
             return Internal(plan.test->name + ": slot " + std::to_string(slot) + " after " + std::to_string(made_) +

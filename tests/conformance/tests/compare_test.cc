@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -39,7 +40,7 @@ std::vector<std::byte> RightOutput(const TensorSpec& spec, const Expected& expec
 }
 
 std::string Judge(const Case& test, const Expected& expected, const std::vector<std::byte>& packed) {
-  return CompareOutput(test, 0, 1, kWorld, expected, packed);
+  return CompareOutput(test, 0, 1, {.roundings = kWorld}, expected, packed);
 }
 
 TEST(CompareTest, ARightSumPassesAndOneWrongElementDoesNot) {
@@ -102,6 +103,124 @@ TEST(CompareTest, ASystematicErrorShowsInTheNorm) {
   std::vector<std::byte> packed = RightOutput(test.requests[0].operands[1].spec, expected);
   for (double& value : expected.values) value *= 1.006;  // within each element's bound
   EXPECT_THAT(Judge(test, expected, packed), HasSubstr("norm"));
+}
+
+// NCCL on GPUs saturates e5m2; nothing else does, nor NCCL with other types or sums that travel in f32.
+TEST(CompareTest, InfinitiesMaySaturateInNcclsSumsOfE5M2Only) {
+  const Execution nccl{.roundings = kWorld, .algorithm = Algorithm::kNccl, .cuda = true};
+  Case test = AllReduceCase(DType::kF8E5M2, Values::kSpecial);
+  const Expected expected = ComputeExpected(test, MakeInputs(test, 5), 0, 1);
+  std::vector<std::byte> packed = RightOutput(test.requests[0].operands[1].spec, expected);
+  EXPECT_EQ(CompareOutput(test, 0, 1, nccl, expected, packed), "") << "infinities are right too";
+  std::set<size_t> infinite, not_numbers;
+  for (size_t i = 0; i < expected.values.size(); ++i) {
+    if (std::isinf(expected.values[i])) infinite.insert(i);
+    if (std::isnan(expected.parts[i])) not_numbers.insert(i);
+  }
+  ASSERT_FALSE(infinite.empty() || not_numbers.empty());
+  for (size_t i : infinite) {
+    StoreFromFloat(packed.data(), DType::kF8E5M2, i, std::copysign(57344.0f, static_cast<float>(expected.values[i])));
+  }
+  EXPECT_EQ(CompareOutput(test, 0, 1, nccl, expected, packed), "");
+  EXPECT_NE(CompareOutput(test, 0, 1, {.roundings = kWorld, .algorithm = Algorithm::kNccl}, expected, packed), "");
+  EXPECT_NE(CompareOutput(test, 0, 1, {.roundings = kWorld, .algorithm = Algorithm::kTwoShot, .cuda = true}, expected, packed),
+            "");
+  const size_t one = *infinite.begin();
+  std::vector<std::byte> planted = packed;
+  StoreFromFloat(planted.data(), DType::kF8E5M2, one, -std::copysign(57344.0f, static_cast<float>(expected.values[one])));
+  EXPECT_NE(CompareOutput(test, 0, 1, nccl, expected, planted), "") << "of the other sign";
+  planted = packed;
+  StoreFromFloat(planted.data(), DType::kF8E5M2, one, std::copysign(49152.0f, static_cast<float>(expected.values[one])));
+  EXPECT_NE(CompareOutput(test, 0, 1, nccl, expected, planted), "") << "not the largest";
+  planted = packed;
+  StoreFromFloat(planted.data(), DType::kF8E5M2, *not_numbers.begin(), 57344.0f);
+  EXPECT_NE(CompareOutput(test, 0, 1, nccl, expected, planted), "") << "a NaN stays one";
+  test.requests[0].wire = WireType::kF32;
+  EXPECT_NE(CompareOutput(test, 0, 1, nccl, expected, packed), "");
+}
+
+// all_gather_matmul of e4m3 into f32 on two ranks; B is [k, 64].
+Case Float8Case(int64_t k, bool fast_accumulation) {
+  Matrix matrix(2, 1);
+  OpRequest request;
+  request.op = Op::kAllGatherMatmul;
+  request.algorithm = Algorithm::kRing;
+  request.fast_accumulation = fast_accumulation;
+  request.operands = {MakeOperand(Role::kA, DType::kF8E4M3, {32, k}), MakeOperand(Role::kB, DType::kF8E4M3, {k, 64}),
+                      MakeOperand(Role::kC, DType::kF32, {64, 64})};
+  matrix.Add(request, {});
+  return matrix.Take()[0];
+}
+
+// How one instruction adds: in full, or as Hopper's, which aligns all terms to the largest and cuts them behind 13 bits.
+double InFull(const std::vector<double>& terms) {
+  double sum = 0;
+  for (double term : terms) sum += term;
+  return static_cast<float>(sum);
+}
+double CutTo14Bits(const std::vector<double>& terms) {
+  double largest = 0, sum = 0;
+  for (double term : terms) largest = std::max(largest, std::fabs(term));
+  const double unit = largest == 0 ? 1 : std::ldexp(1.0, std::ilogb(largest) - 13);
+  for (double term : terms) sum += std::trunc(term / unit) * unit;
+  return static_cast<float>(sum);
+}
+
+// C as instructions of 32 products and the sum so far leave it; without instruction `skip` in every element, and without
+// the product of `skip_k` in element 0.
+std::vector<std::byte> Accumulate(const AllInputs& inputs, int64_t k, double (*add)(const std::vector<double>&),
+                                  int64_t skip = -1, int64_t skip_k = -1) {
+  std::vector<std::byte> packed(64 * 64 * 4);
+  const std::vector<double> b = ToDoubles(inputs[0][1], DType::kF8E4M3);
+  for (int64_t row = 0; row < 64; ++row) {
+    const std::vector<double> a = ToDoubles(inputs[static_cast<size_t>(row / 32)][0], DType::kF8E4M3);
+    for (int64_t column = 0; column < 64; ++column) {
+      double sum = 0;
+      for (int64_t step = 0; step < k / 32; ++step) {
+        std::vector<double> terms = {sum};
+        for (int64_t at = step * 32; at < step * 32 + 32; ++at) {
+          if (at == skip_k && row == 0 && column == 0) continue;
+          terms.push_back(a[static_cast<size_t>(row % 32 * k + at)] * b[static_cast<size_t>(at * 64 + column)]);
+        }
+        if (step != skip) sum = add(terms);
+      }
+      StoreFromFloat(packed.data(), DType::kF32, static_cast<size_t>(row * 64 + column), static_cast<float>(sum));
+    }
+  }
+  return packed;
+}
+
+TEST(CompareTest, AccumulatorsOf14BitsAreRightWithFastAccumulationOnlyAndErrorsAreFound) {
+  const Execution cuda{.roundings = 1, .algorithm = Algorithm::kRing, .cuda = true};
+  for (int64_t k : {256, 1024}) {
+    const Case fast = Float8Case(k, true), slow = Float8Case(k, false);
+    const AllInputs inputs = MakeInputs(fast, 5);  // each rank has a B of its own
+    const Expected expected = ComputeExpected(fast, inputs, 0, 2);
+    ASSERT_TRUE(expected.elements.empty());
+    const std::vector<std::byte> cut = Accumulate(inputs, k, CutTo14Bits);
+    EXPECT_EQ(CompareOutput(fast, 0, 2, cuda, expected, cut), "") << k;
+    const std::vector<std::byte> exact = Accumulate(inputs, k, InFull);
+    EXPECT_EQ(CompareOutput(slow, 0, 2, {.roundings = 1}, expected, exact), "") << k;
+    // What no mode may do: leave out an instruction, or one product of an element, or be 1 % off throughout.
+    EXPECT_NE(CompareOutput(fast, 0, 2, cuda, expected, Accumulate(inputs, k, CutTo14Bits, 3)), "") << k;
+    const std::vector<double> a = ToDoubles(inputs[0][0], DType::kF8E4M3), b = ToDoubles(inputs[0][1], DType::kF8E4M3);
+    int64_t largest = 0;
+    auto product = [&](int64_t at) { return std::fabs(a[static_cast<size_t>(at)] * b[static_cast<size_t>(at * 64)]); };
+    for (int64_t at = 0; at < k; ++at) largest = product(at) > product(largest) ? at : largest;
+    EXPECT_THAT(CompareOutput(fast, 0, 2, cuda, expected, Accumulate(inputs, k, CutTo14Bits, -1, largest)),
+                HasSubstr("[0, 0]"))
+        << k;
+    Expected shifted = expected;
+    for (double& value : shifted.values) value *= 1.01;
+    EXPECT_NE(CompareOutput(fast, 0, 2, cuda, shifted, exact), "") << k;
+    // Without fast accumulation, and on the host, a hundredth of what is allowed above is too much.
+    std::vector<std::byte> planted = exact;
+    const double off = expected.values[0] + 0x1p-11 * expected.terms[0];
+    StoreFromFloat(planted.data(), DType::kF32, 0, static_cast<float>(off));
+    EXPECT_EQ(CompareOutput(fast, 0, 2, cuda, expected, planted), "") << k;
+    EXPECT_NE(CompareOutput(slow, 0, 2, cuda, expected, planted), "") << k;
+    EXPECT_NE(CompareOutput(fast, 0, 2, {.roundings = 1}, expected, planted), "") << k;
+  }
 }
 
 TEST(LayoutTest, TensorsKeepTheirShiftAndGuards) {
