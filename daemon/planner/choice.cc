@@ -110,6 +110,9 @@ Preference PreferAllReduce(const Problem& problem, bool nccl, bool packets) {
               Text(BytesText(bytes), " is above one-shot's bound of ", BytesText(bounds.one_shot),
                    " and within ", BoundText(bounds.two_shot, bounds))};
     }
+    if (nccl && problem.operand(problem.slots.input).spec.dtype == DType::kF8E5M2) {
+      return {Algorithm::kTwoShot, "NCCL's sums of f8e5m2 lose infinities"};
+    }
     if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BoundText(bounds.two_shot, bounds))};
     return {Algorithm::kTwoShot, "NCCL is not available"};
   }

@@ -68,6 +68,19 @@ TEST(AllReduceChoice, TakesNcclOnOtherClasses) {
   EXPECT_EQ(ReasonAgainst(plan, Algorithm::kNccl), "NCCL is not available");
 }
 
+// NCCL's sums of e5m2 saturate; e4m3 has no infinities to lose.
+TEST(AllReduceChoice, KeepsTheInfinitiesOfE5M2) {
+  const int64_t count = (10 << 20) + 1;
+  const Plan plan = MustPlan(AllReduce(count, DType::kF8E5M2), SwitchGroup(4));
+  EXPECT_EQ(plan.algorithm, Algorithm::kTwoShot);
+  EXPECT_THAT(plan.reason, HasSubstr("lose infinities"));
+  EXPECT_EQ(MustPlan(AllReduce(count, DType::kF8E4M3), SwitchGroup(4)).algorithm, Algorithm::kNccl);
+  EXPECT_EQ(MustPlan(AllReduce(count, DType::kF8E5M2), PcieGroup(4)).algorithm, Algorithm::kNccl);
+  OpRequest asked = AllReduce(count, DType::kF8E5M2);
+  asked.algorithm = Algorithm::kNccl;
+  EXPECT_EQ(MustPlan(asked, SwitchGroup(4)).algorithm, Algorithm::kNccl);
+}
+
 TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
   const Plan plan = MustPlan(AllReduce((10 << 20) / 4 + 1), SwitchGroup(4));
   EXPECT_EQ(plan.refused.size(), AlgorithmsOf(Op::kAllReduce).size() - 1);
