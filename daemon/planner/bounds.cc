@@ -9,12 +9,9 @@ constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
 }  // namespace
 
-Bounds BoundsOf(const Problem& problem) {
+Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
   Bounds bounds{.one_shot = kOneShotMaxBytes, .two_shot = kTwoShotMaxBytes, .sm = kSmMaxBytes};
-  const bool cuda = problem.group->packet_kernels;
-  const int world = problem.world_size;
-  if (!cuda || problem.topology_class != TopologyClass::kNvSwitch || (world != 2 && world != 4)) return bounds;
-  const Op op = problem.request->op;
+  if (!packet_kernels || topology != TopologyClass::kNvSwitch || (world != 2 && world != 4)) return bounds;
   if (op != Op::kAllReduce && op != Op::kAllGather && op != Op::kReduceScatter) return bounds;
   bounds.measured = true;
   if (op == Op::kAllReduce) {
@@ -28,6 +25,10 @@ Bounds BoundsOf(const Problem& problem) {
     bounds.sm = world == 2 && op == Op::kReduceScatter ? kSmMaxBytes : 16 * kMiB;
   }
   return bounds;
+}
+
+Bounds BoundsOf(const Problem& problem) {
+  return BoundsOf(problem.request->op, problem.world_size, problem.topology_class, problem.group->packet_kernels);
 }
 
 }  // namespace tandem::plan

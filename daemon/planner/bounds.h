@@ -16,8 +16,10 @@ struct Bounds {
   bool measured = false;     // else the seeds' (choice.h)
 };
 
-// Those measured for the problem's operation, or else the built-in ones. Measured are all-reduce, all-gather and
-// reduce-scatter on CUDA behind NVSwitches, on 2 and 4 GPUs: bench/results/gpu-*-peers.jsonl, gpu-4xH200-collectives.jsonl.
+// Those measured for the operation, or else the built-in ones. `packet_kernels`: of the CUDA backend. Measured are all-reduce,
+// all-gather and reduce-scatter on CUDA behind NVSwitches, on 2 and 4 GPUs: bench/results/gpu-*-peers.jsonl,
+// gpu-4xH200-collectives.jsonl.
+Bounds BoundsOf(Op op, int world_size, TopologyClass topology, bool packet_kernels);
 Bounds BoundsOf(const Problem& problem);
 
 }  // namespace tandem::plan

@@ -30,8 +30,8 @@ struct Case {
   int skew = 0;
   // The tensors come to more than a megabyte a rank: left out of short runs.
   bool heavy = false;
-  // The choice that kAuto must make on NVSwitch and full meshes; kAuto: no matter.
-  Algorithm expected_choice = Algorithm::kAuto;
+  // What kAuto chooses is judged by size (choice_rule.h).
+  bool judge_choice = false;
   // Why the request must be refused; empty: it must not, if its algorithm is on offer. Native and low_latency may refuse what
   // does not fit them, but not where it must run.
   std::string refusal;

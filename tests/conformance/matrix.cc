@@ -85,7 +85,7 @@ void Matrix::AddRanks(std::vector<OpRequest> requests, const Extras& extras) {
   test.skew = extras.skew;
   test.values = extras.values;
   test.heavy = BytesOf(requests[0]) > kHeavyBytes;
-  test.expected_choice = extras.expected_choice;
+  test.judge_choice = extras.judge_choice;
   test.refusal = extras.refusal;
   test.must_run = extras.must_run;
   test.requests = std::move(requests);

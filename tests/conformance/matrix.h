@@ -20,7 +20,7 @@ struct Extras {
   Values values = Values::kRandom;
   int shift = 0;     // of every slot, in elements
   int skew = 0;
-  Algorithm expected_choice = Algorithm::kAuto;
+  bool judge_choice = false;
   std::string refusal = {};
   bool must_run = false;  // see Case
 };

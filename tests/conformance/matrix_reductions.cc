@@ -49,22 +49,16 @@ void AddCounts(Matrix* matrix) {
   }
 }
 
-// The bounds of the choice, and one element to either side: PyTorch test_intra_node_comm_all_reduce uses 4 KiB, 512 KiB
-// and 10 MiB of bf16 and must not use 10 MiB and one element.
+// The bounds of the choice, built-in and measured, and one element to either side: PyTorch test_intra_node_comm_all_reduce
+// uses 4 KiB, 512 KiB and 10 MiB of bf16 and must not use 10 MiB and one element.
 void AddThresholds(Matrix* matrix) {
-  struct Bound {
-    int64_t bytes;
-    Algorithm choice;
-  };
-  for (auto [bytes, choice] : {Bound{4 << 10, Algorithm::kOneShot}, Bound{256 << 10, Algorithm::kOneShot},
-                               Bound{512 << 10, Algorithm::kTwoShot}, Bound{10 << 20, Algorithm::kTwoShot}}) {
+  constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
+  for (int64_t bytes : {4 * kKiB, 64 * kKiB, 256 * kKiB, 512 * kKiB, kMiB, 10 * kMiB, 16 * kMiB}) {
     for (int64_t over : {-1, 0, 1}) {
-      OpRequest request = AllReduceOf(DType::kBf16, {bytes / 2 + over});
       Extras extras;
       extras.note = "choice";
-      // A world of one copies; what the measured table or the low-latency kernels choose is theirs.
-      if (over <= 0 && matrix->world() > 1 && bytes != 4 << 10) extras.expected_choice = choice;
-      matrix->Add(request, extras);
+      extras.judge_choice = true;
+      matrix->Add(AllReduceOf(DType::kBf16, {bytes / 2 + over}), extras);
     }
   }
   for (DType dtype : {DType::kF32, DType::kBf16}) {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "tests/conformance/compare.h"
+#include "tests/conformance/choice_rule.h"
 
 namespace tandem::conformance {
 namespace {
@@ -99,6 +99,23 @@ Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report)
   return refusal.WithContext("on offer, and refused");
 }
 
+Status Rank::JudgeChoice(const OpRequest& request, const PlanInfo& info) const {
+  const std::string& topology = group_->topology_class();
+  const bool by_size = topology == "nvswitch" || topology == "full_mesh";
+  // A world of one copies; what an operator has measured goes before all bounds.
+  if (options_.world == 1 || !by_size || info.reason.starts_with("measured")) return Status::Ok();
+  const bool cuda = client_->backend() == "cuda";
+  const plan::Bounds bounds = plan::BoundsOf(
+      request.op, options_.world,
+      topology == "nvswitch" ? TopologyClass::kNvSwitch : TopologyClass::kFullMesh, cuda);
+  TANDEM_ASSIGN_OR_RETURN(int64_t bytes, SpanBytes(request.operands[0].spec));
+  const Algorithm expected = AllReduceChoice(bounds, static_cast<uint64_t>(bytes),
+                                             [&](Algorithm algorithm) { return OnOffer(request.op, algorithm); });
+  if (info.algorithm == expected) return Status::Ok();
+  return Internal("chose " + std::string(AlgorithmName(info.algorithm)) + ", not " +
+                  std::string(AlgorithmName(expected)) + ": " + info.reason);
+}
+
 Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   const auto rank = static_cast<size_t>(options_.rank);
   const OpRequest& request = test.requests[rank];
@@ -122,10 +139,7 @@ Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   if (request.algorithm != Algorithm::kAuto && info.algorithm != request.algorithm) {
     return Internal("runs by " + std::string(AlgorithmName(info.algorithm)) + ", which nobody asked for");
   }
-  const bool fast = group_->topology_class() == "nvswitch" || group_->topology_class() == "full_mesh";
-  if (test.expected_choice != Algorithm::kAuto && fast && info.algorithm != test.expected_choice) {
-    return Internal("chose " + std::string(AlgorithmName(info.algorithm)) + ": " + info.reason);
-  }
+  if (test.judge_choice) TANDEM_RETURN_IF_ERROR(JudgeChoice(request, info));
 
   TANDEM_ASSIGN_OR_RETURN(Layout layout, MakeLayout(test, options_.rank));
   std::vector<Binding> bindings;

@@ -62,6 +62,8 @@ class Rank {
                       const std::vector<std::vector<std::byte>>& outputs, nlohmann::json* report) const;
   // Whether a refusal is right; OK if it is. Says in `report` that it was judged if it was a refusal at all.
   Status JudgeRefusal(const Case& test, const Status& refusal, nlohmann::json* report) const;
+  // Whether `auto` has chosen what the planner's bounds say.
+  Status JudgeChoice(const OpRequest& request, const PlanInfo& info) const;
   bool OnOffer(Op op, Algorithm algorithm) const;
   Status Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way);
   Status Upload(const Layout& layout);

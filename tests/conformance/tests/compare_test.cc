@@ -9,6 +9,8 @@
 #include <limits>
 #include <set>
 
+#include "daemon/planner/planner.h"
+#include "tests/conformance/choice_rule.h"
 #include "tests/conformance/layout.h"
 #include "tests/conformance/matrix.h"
 
@@ -221,6 +223,43 @@ TEST(CompareTest, AccumulatorsOf14BitsAreRightWithFastAccumulationOnlyAndErrorsA
     EXPECT_NE(CompareOutput(slow, 0, 2, cuda, expected, planted), "") << k;
     EXPECT_NE(CompareOutput(fast, 0, 2, {.roundings = 1}, expected, planted), "") << k;
   }
+}
+
+// The table is the planner's, the rule is told twice: here, and in the planner.
+TEST(ChoiceRuleTest, ThePlannerChoosesByItsTable) {
+  std::set<Algorithm> chosen;
+  for (int world : {2, 4, 8}) {
+    for (bool cuda : {false, true}) {
+      plan::GroupContext group;
+      group.topology = EmulatedTopology(world);
+      group.packet_kernels = cuda;
+      const TopologyClass topology = Classify(group.topology);
+      ASSERT_EQ(topology, TopologyClass::kNvSwitch);
+      const plan::Bounds bounds = plan::BoundsOf(Op::kAllReduce, world, topology, cuda);
+      EXPECT_EQ(bounds.measured, cuda && world != 8);
+      for (uint64_t bound : {bounds.low_latency, bounds.one_shot, bounds.two_shot}) {
+        for (int over : {-2, 0, 2}) {
+          if (bound == 0) continue;
+          const uint64_t bytes = bound + static_cast<uint64_t>(over);
+          OpRequest request;
+          request.op = Op::kAllReduce;
+          const Shape shape = {static_cast<int64_t>(bytes / 2)};
+          request.operands = {MakeOperand(Role::kInput, DType::kBf16, shape), MakeOperand(Role::kOutput, DType::kBf16, shape)};
+          auto plan = plan::MakePlan(std::vector<OpRequest>(static_cast<size_t>(world), request), group);
+          ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+          const Algorithm expected = AllReduceChoice(
+              bounds, bytes, [&](Algorithm algorithm) { return cuda || algorithm != Algorithm::kLowLatency; });
+          EXPECT_EQ(plan->algorithm, expected) << world << " ranks, " << bytes << " B: " << plan->reason;
+          chosen.insert(expected);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(chosen.size(), 4u) << "packets, one shot, two, and NCCL";
+  // 512 KiB on two GPUs, where the built-in bound is half of it.
+  EXPECT_EQ(AllReduceChoice({.low_latency = 1, .one_shot = 1 << 20, .two_shot = 1 << 24}, 1 << 19,
+                            [](Algorithm) { return true; }),
+            Algorithm::kOneShot);
 }
 
 TEST(LayoutTest, TensorsKeepTheirShiftAndGuards) {
