@@ -1,5 +1,6 @@
 #include "tests/conformance/report.h"
 
+#include <cctype>
 #include <cstdio>
 #include <fstream>
 
@@ -23,6 +24,27 @@ std::string EscapedName(const std::string& name) {
     text += c;
   }
   return text + "$";
+}
+
+// "its # rows are no multiple of the # ranks": why, of a refusal that goes on with the reasons of all algorithms.
+std::string ReasonOf(const std::string& refusal) {
+  std::string reason = refusal.substr(0, refusal.find(" ("));
+  const size_t what = reason.find(" cannot run by ");
+  if (const size_t at = reason.find(": ", what); what != std::string::npos && at != std::string::npos) {
+    reason.erase(0, at + 2);
+  }
+  std::string text;
+  for (char c : reason) {
+    const bool digit = c >= '0' && c <= '9';
+    // A type's name keeps its digits.
+    const bool of_name = !text.empty() && (std::isalnum(static_cast<unsigned char>(text.back())) != 0);
+    if (digit && !of_name && (text.empty() || text.back() != '#')) {
+      text += '#';
+    } else if (!digit || of_name) {
+      text += c;
+    }
+  }
+  return text;
 }
 
 json OperandsOf(const OpRequest& request) {
@@ -51,6 +73,7 @@ void Report::Add(int world, const Case& test, const Verdict& verdict, double mil
     const bool refused = !verdict.refusal.empty();
     ++(refused ? row.refused : row.right);
     refused_ += refused ? 1 : 0;
+    if (refused) ++row.refusals[ReasonOf(verdict.refusal)];
     if (!options_.quiet) {
       std::printf("ok %d - %s%s%s [%.0f ms]\n", run_, name.c_str(), refused ? " # SKIP refused: " : "",
                   verdict.refusal.c_str(), milliseconds);
@@ -111,7 +134,7 @@ int Report::Summarise(double seconds) const {
   json rows = json::object();
   for (const auto& [name, row] : table_) {
     std::printf("# %-44s %8d %8d %8d\n", name.c_str(), row.right, row.refused, row.wrong);
-    rows[name] = {{"right", row.right}, {"refused", row.refused}, {"wrong", row.wrong}};
+    rows[name] = {{"right", row.right}, {"refused", row.refused}, {"wrong", row.wrong}, {"refusals", row.refusals}};
   }
   std::printf("# %d run, %d refused with a reason, %d wrong, %d groups anew, seed %llu, %.1f s%s\n", run_, refused_, failed_,
               restarts_, static_cast<unsigned long long>(options_.seed), seconds, cut_ ? " (cut short by the limit)" : "");

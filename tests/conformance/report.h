@@ -43,6 +43,7 @@ class Report {
  private:
   struct Row {
     int right = 0, refused = 0, wrong = 0;
+    std::map<std::string, int> refusals;  // how often for which reason, numbers aside
   };
 
   const Options& options_;

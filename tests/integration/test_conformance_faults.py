@@ -25,7 +25,7 @@ class ConformanceFaults(unittest.TestCase):
             with open(path) as file:
                 summary = json.load(file)
         self.assertEqual((summary["run"], summary["wrong"], summary["restarts"]), (10, 4, 3), run.stdout)
-        self.assertEqual(summary["table"], {"all_reduce/one_shot": {"right": 6, "refused": 0, "wrong": 4}})
+        self.assertEqual(summary["table"], {"all_reduce/one_shot": {"right": 6, "refused": 0, "wrong": 4, "refusals": {}}})
         lines = [line for line in run.stdout.splitlines() if line.startswith(("ok", "not ok"))]
         self.assertEqual([number for number, line in enumerate(lines, 1) if line.startswith("not ok")], sorted(planted))
         wrong, died, silent, died_again = summary["failures"]
@@ -41,6 +41,20 @@ class ConformanceFaults(unittest.TestCase):
             self.assertEqual((failure["operation"], failure["algorithm"]), ("all_reduce", "one_shot"))
             self.assertEqual(failure["operands"][0]["dtype"], "f32")
             self.assertIn("--filter", failure["again"])
+
+    @unittest.skipIf(GPUS < 2, "needs two GPUs")
+    def test_the_summary_counts_why_an_algorithm_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "summary.json")
+            run = subprocess.run(
+                [os.path.join(BIN, "tandem-conformance"), "--backend", BACKEND, "--world", "2", "--no-heavy",
+                 "--filter", "^all_gather/sm .*low_contention", "--sample", "5", "--json", path],
+                capture_output=True, text=True, timeout=240)
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            with open(path) as file:
+                row = json.load(file)["table"]["all_gather/sm"]
+        self.assertEqual(row, {"right": 0, "refused": 5, "wrong": 0,
+                               "refusals": {"low contention was asked for, and it communicates by SMs": 5}})
 
     def test_a_plant_that_nobody_knows_is_refused(self):
         run = subprocess.run([os.path.join(BIN, "tandem-conformance"), "--plant", "0:wrong"], capture_output=True, text=True,
