@@ -1,5 +1,7 @@
 #include "kernels/cuda/copy_plan.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/device/launch.h"
 #include "kernels/host/copy.h"
 
@@ -48,18 +50,7 @@ bool FitEngine(const host::BoxCopy& copy, EngineBox* out) {
 Status EnqueueEngine(const host::BoxCopy& copy, const EngineBox& box, CudaDriver& driver, CUstream stream) {
   CUdeviceptr source = Address(copy.source), destination = Address(copy.destination);
   if (box.rows == 1 && box.planes == 1) {
-    return driver.MemcpyAsync(destination, source, static_cast<size_t>(box.width), stream);
-  }
-  if (box.planes == 1) {
-    CUDA_MEMCPY2D call = {};
-    call.srcMemoryType = call.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
-    call.srcDevice = source;
-    call.dstDevice = destination;
-    call.srcPitch = static_cast<size_t>(box.source_pitch);
-    call.dstPitch = static_cast<size_t>(box.destination_pitch);
-    call.WidthInBytes = static_cast<size_t>(box.width);
-    call.Height = static_cast<size_t>(box.rows);
-    return driver.Memcpy2DAsync(call, stream);
+    return driver.MemcpyBesideKernelsAsync(destination, source, static_cast<size_t>(box.width), stream);
   }
   CUDA_MEMCPY3D call = {};
   call.srcMemoryType = call.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
@@ -67,12 +58,12 @@ Status EnqueueEngine(const host::BoxCopy& copy, const EngineBox& box, CudaDriver
   call.dstDevice = destination;
   call.srcPitch = static_cast<size_t>(box.source_pitch);
   call.dstPitch = static_cast<size_t>(box.destination_pitch);
-  call.srcHeight = static_cast<size_t>(box.source_height);
-  call.dstHeight = static_cast<size_t>(box.destination_height);
+  call.srcHeight = static_cast<size_t>(std::max(box.source_height, box.rows));
+  call.dstHeight = static_cast<size_t>(std::max(box.destination_height, box.rows));
   call.WidthInBytes = static_cast<size_t>(box.width);
   call.Height = static_cast<size_t>(box.rows);
   call.Depth = static_cast<size_t>(box.planes);
-  return driver.Memcpy3DAsync(call, stream);
+  return driver.Memcpy3DBesideKernelsAsync(call, stream);
 }
 
 }  // namespace

@@ -18,23 +18,30 @@ namespace {
   X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamSynchronize)               \
   X(cuStreamWaitEvent) X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuStreamWaitValue32)             \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventElapsedTime)              \
-  X(cuMemcpyAsync) X(cuMemcpy2DAsync) X(cuMemcpy3DAsync) X(cuMemsetD8Async) X(cuIpcOpenMemHandle)        \
+  X(cuMemcpyAsync) X(cuMemcpy3DAsync) X(cuMemsetD8Async) X(cuIpcOpenMemHandle)        \
   X(cuIpcCloseMemHandle) X(cuMemGetAddressRange) X(cuMemGetAllocationPropertiesFromHandle)               \
   X(cuCtxGetDevice) X(cuIpcGetMemHandle) X(cuMemRetainAllocationHandle) X(cuPointerGetAttribute)         \
   X(cuStreamWriteValue32) X(cuStreamBatchMemOp) X(cuStreamGetCtx) X(cuStreamGetId)                       \
   X(cuStreamIsCapturing) X(cuStreamGetCaptureInfo) X(cuThreadExchangeStreamCaptureMode)                  \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuMemsetD32Async) X(cuMemAlloc) X(cuMemFree)
 
+// What older drivers lack; nullptr then.
+#define TANDEM_NEWER_CUDA_FUNCTIONS(X) X(cuMemcpyBatchAsync) X(cuMemcpy3DBatchAsync)
+
 #define TANDEM_SYMBOL_TEXT(symbol) #symbol
 
 struct Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;
   TANDEM_CUDA_FUNCTIONS(TANDEM_MEMBER)
+  TANDEM_NEWER_CUDA_FUNCTIONS(TANDEM_MEMBER)
 #undef TANDEM_MEMBER
 
   Status Load(const DynamicLibrary& library) {
 #define TANDEM_FIND(name) TANDEM_RETURN_IF_ERROR(library.Find(TANDEM_SYMBOL_TEXT(name), &name##_));
     TANDEM_CUDA_FUNCTIONS(TANDEM_FIND)
+#undef TANDEM_FIND
+#define TANDEM_FIND(name) (void)library.Find(TANDEM_SYMBOL_TEXT(name), &name##_);
+    TANDEM_NEWER_CUDA_FUNCTIONS(TANDEM_FIND)
 #undef TANDEM_FIND
     return Status::Ok();
   }
@@ -307,11 +314,35 @@ class LoadedDriver : public CudaDriver {
   Status MemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) override {
     return Check("cuMemcpyAsync", f_.cuMemcpyAsync_(destination, source, bytes, stream));
   }
-  Status Memcpy2DAsync(const CUDA_MEMCPY2D& copy, CUstream stream) override {
-    return Check("cuMemcpy2DAsync", f_.cuMemcpy2DAsync_(&copy, stream));
+  Status MemcpyBesideKernelsAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) override {
+    if (f_.cuMemcpyBatchAsync_ == nullptr) return MemcpyAsync(destination, source, bytes, stream);
+    CUmemcpyAttributes attributes = {};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+    size_t first = 0;
+    const CUresult result = f_.cuMemcpyBatchAsync_(&destination, &source, &bytes, 1, &attributes, &first, 1, stream);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) return MemcpyAsync(destination, source, bytes, stream);
+    return Check("cuMemcpyBatchAsync", result);
   }
-  Status Memcpy3DAsync(const CUDA_MEMCPY3D& copy, CUstream stream) override {
-    return Check("cuMemcpy3DAsync", f_.cuMemcpy3DAsync_(&copy, stream));
+  Status Memcpy3DBesideKernelsAsync(const CUDA_MEMCPY3D& copy, CUstream stream) override {
+    if (f_.cuMemcpy3DBatchAsync_ == nullptr) return Check("cuMemcpy3DAsync", f_.cuMemcpy3DAsync_(&copy, stream));
+    const auto operand = [](CUdeviceptr address, size_t pitch, size_t height) {
+      CUmemcpy3DOperand made = {};
+      made.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+      made.op.ptr.ptr = address;
+      made.op.ptr.rowLength = pitch;
+      made.op.ptr.layerHeight = height;
+      return made;
+    };
+    CUDA_MEMCPY3D_BATCH_OP operation = {};
+    operation.src = operand(copy.srcDevice, copy.srcPitch, copy.srcHeight);
+    operation.dst = operand(copy.dstDevice, copy.dstPitch, copy.dstHeight);
+    operation.extent = {copy.WidthInBytes, copy.Height, copy.Depth};
+    operation.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    operation.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+    const CUresult result = f_.cuMemcpy3DBatchAsync_(1, &operation, 0, stream);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) return Check("cuMemcpy3DAsync", f_.cuMemcpy3DAsync_(&copy, stream));
+    return Check("cuMemcpy3DBatchAsync", result);
   }
   Status MemsetD8Async(CUdeviceptr destination, unsigned char value, size_t bytes, CUstream stream) override {
     return Check("cuMemsetD8Async", f_.cuMemsetD8Async_(destination, value, bytes, stream));

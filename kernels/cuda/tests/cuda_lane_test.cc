@@ -57,7 +57,7 @@ class CudaLaneTest : public testing::Test {
       calls_.push_back("wait for the event");
       return Status::Ok();
     });
-    ON_CALL(driver_, MemcpyAsync(_, _, _, _)).WillByDefault([this](CUdeviceptr, CUdeviceptr, size_t, CUstream) {
+    ON_CALL(driver_, MemcpyBesideKernelsAsync(_, _, _, _)).WillByDefault([this](CUdeviceptr, CUdeviceptr, size_t, CUstream) {
       calls_.push_back("copy");
       return Status::Ok();
     });

@@ -139,17 +139,18 @@ TEST_F(CudaDeviceTest, CopiesTakeTheEngineCallThatFits) {
     CopyArgs args{{source, DType::kF32, extent, std::move(from)}, {destination, DType::kF32, extent, std::move(to)}, true};
     return EnqueueCopy(args, driver, kStream);
   };
-  EXPECT_CALL(driver, MemcpyAsync(_, _, 6 * 4, kStream)).WillOnce(Return(Internal("cuMemcpyAsync")));
+  EXPECT_CALL(driver, MemcpyBesideKernelsAsync(_, _, 6 * 4, kStream)).WillOnce(Return(Internal("cuMemcpyBatchAsync")));
   EXPECT_EQ(copy({2, 3}, {3, 1}, {3, 1}).code(), Code::kInternal);
-  EXPECT_CALL(driver, Memcpy2DAsync(_, kStream)).WillOnce([](const CUDA_MEMCPY2D& call, CUstream) {
+  EXPECT_CALL(driver, Memcpy3DBesideKernelsAsync(_, kStream)).WillOnce([](const CUDA_MEMCPY3D& call, CUstream) {
     EXPECT_EQ(call.srcPitch, 20u);
     EXPECT_EQ(call.dstPitch, 12u);
     EXPECT_EQ(call.WidthInBytes, 12u);
     EXPECT_EQ(call.Height, 2u);
+    EXPECT_EQ(call.Depth, 1u);
     return Status::Ok();
   });
   EXPECT_TRUE(copy({2, 3}, {5, 1}, {3, 1}).ok());
-  EXPECT_CALL(driver, Memcpy3DAsync(_, kStream)).WillOnce([](const CUDA_MEMCPY3D& call, CUstream) {
+  EXPECT_CALL(driver, Memcpy3DBesideKernelsAsync(_, kStream)).WillOnce([](const CUDA_MEMCPY3D& call, CUstream) {
     EXPECT_EQ(call.srcHeight, 4u);
     EXPECT_EQ(call.Depth, 2u);
     return Status::Ok();

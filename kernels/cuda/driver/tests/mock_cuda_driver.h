@@ -84,8 +84,8 @@ class MockCudaDriver : public CudaDriver {
 
   // --- copies ---
   MOCK_METHOD(Status, MemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream), (override));
-  MOCK_METHOD(Status, Memcpy2DAsync, (const CUDA_MEMCPY2D&, CUstream), (override));
-  MOCK_METHOD(Status, Memcpy3DAsync, (const CUDA_MEMCPY3D&, CUstream), (override));
+  MOCK_METHOD(Status, MemcpyBesideKernelsAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream), (override));
+  MOCK_METHOD(Status, Memcpy3DBesideKernelsAsync, (const CUDA_MEMCPY3D&, CUstream), (override));
   MOCK_METHOD(Status, MemsetD32Async, (CUdeviceptr, uint32_t, size_t, CUstream), (override));
   MOCK_METHOD(Status, MemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream), (override));
 };
