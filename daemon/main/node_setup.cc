@@ -97,7 +97,13 @@ std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo
   if (node.backend != "cuda") return {};
   // A kernel's loading waits for every stream, so an engine loads its own ones at its start, cuBLASLt's when a plan is
   // prepared and NCCL's with the communicator. EAGER would load all that the libraries have: over ten seconds.
-  return {"CUDA_VISIBLE_DEVICES=" + gpu.uuid, "CUDA_MODULE_LOADING=LAZY"};
+  // Its own GPU comes first: the only one on which it makes a context. It must see the others all the same, or the driver does
+  // not know a peer's memory for what it is and copies to it by a kernel, which waits while products hold every SM.
+  std::string visible = gpu.uuid;
+  for (const GpuInfo& other : node.topology.gpus) {
+    if (other.uuid != gpu.uuid) visible += "," + other.uuid;
+  }
+  return {"CUDA_VISIBLE_DEVICES=" + visible, "CUDA_MODULE_LOADING=LAZY"};
 }
 
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node) {

@@ -37,7 +37,7 @@ NodeSources ThisMachine();
 // over real GPUs gives them its links by position, and they keep their own names. FAILED_PRECONDITION says what is missing.
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources = ThisMachine());
 
-// The environment of the engine of `gpu`: it sees that GPU only.
+// The environment of the engine of `gpu`: it sees that GPU first, then its peers, whose memory it maps.
 std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo& gpu);
 
 // What the engines have in common; the program is looked for where FindEngineProgram says.

@@ -108,9 +108,9 @@ TEST(ChooseNodeTest, AFileOfMoreGpusThanThereAreIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("8 GPUs; this node has 4"));
 }
 
-TEST(ChooseNodeTest, AnEngineSeesItsGpuOnly) {
+TEST(ChooseNodeTest, AnEngineSeesItsGpuFirst) {
   NodeChoice node = *ChooseNode(With(Backend::kCuda), Machine(2));
-  EXPECT_THAT(EngineEnvironment(node, node.topology.gpus[1]), Contains("CUDA_VISIBLE_DEVICES=GPU-1"));
+  EXPECT_THAT(EngineEnvironment(node, node.topology.gpus[1]), Contains("CUDA_VISIBLE_DEVICES=GPU-1,GPU-0"));
   NodeChoice host = *ChooseNode(With(Backend::kHost), Machine(0));
   EXPECT_THAT(EngineEnvironment(host, host.topology.gpus[0]), IsEmpty());
 }
