@@ -33,6 +33,12 @@ inline constexpr char kContextLost[] = "CONTEXT_LOST";
 using Word = std::atomic<uint64_t>;
 static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
 
+// Work that has a guard does nothing if *word has reached `value` (by cyclic comparison) when its turn comes. Null: none.
+struct Guard {
+  const Word* word = nullptr;
+  uint64_t value = 0;
+};
+
 // A strided box at an address. Like plan::View, resolved: extents and strides in elements, outermost first.
 struct DeviceView {
   std::byte* data = nullptr;
@@ -44,6 +50,7 @@ struct DeviceView {
 struct CopyArgs {
   DeviceView src, dst;
   bool copy_engine = true;
+  Guard guard{};
 };
 
 // See plan::MatmulStep.
@@ -58,6 +65,7 @@ struct MatmulArgs {
   int chunks = 1;
   int chunk_pivot = 0;
   const Word* abort_word = nullptr;         // non-zero ends the wait for a chunk; null: nothing does
+  Guard guard{};
 };
 
 // See plan::ReduceStep.
@@ -67,6 +75,7 @@ struct ReduceArgs {
   float scale = 1.0f;
   bool has_bias = false, has_result_scale = false;
   DeviceView bias, result_scale;
+  Guard guard{};
 };
 
 // See plan::NcclStep. `communicator` is the group's, made by Backend::MakeCommunicator.
@@ -130,6 +139,7 @@ struct CollectiveArgs {
 
   uint64_t epoch = 0;
   const Word* abort_word = nullptr;        // non-zero ends the kernel's waits; null: nothing does
+  Guard guard{};
 };
 
 // A point in a lane's work. Created once, recorded many times; a wait sees the latest record made before it.
@@ -199,6 +209,9 @@ struct CommunicatorOptions {
   const Word* abort_word = nullptr;      // non-zero ends every wait of the stand-in
 };
 
+// What a guard may be on.
+enum class Guarded : uint8_t { kCopy, kCopyEngine, kMatmul, kReduce, kCollective };
+
 // One GPU. Lanes alias onto the hardware queues that the backend was made with, as streams do.
 class Backend {
  public:
@@ -238,6 +251,8 @@ class Backend {
   virtual bool HasCollective(const CollectiveArgs&) const { return false; }
   // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why they are not.
   virtual Status NativeKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
+  // True when lanes look at the guard of such work. Where they do not, it must have none.
+  virtual bool HonoursGuard(Guarded) const { return false; }
   // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages.
   virtual Status RegisterHostMemory(void* /*address*/, size_t /*bytes*/) { return Status::Ok(); }
   // Takes it back. May block behind every lane: only while no lane holds work.

@@ -153,6 +153,8 @@ class HostBackend : public Backend {
     return std::unique_ptr<Event>(std::make_unique<HostLaneEvent>());
   }
 
+  bool HonoursGuard(Guarded) const override { return true; }
+
   Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) override {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<HostCommunicator> communicator, HostCommunicator::Create(options));
     return std::unique_ptr<Communicator>(std::move(communicator));

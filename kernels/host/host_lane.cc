@@ -14,6 +14,15 @@ bool HostLaneEvent::Done() const {
 
 int64_t HostLaneEvent::TimeNs() const { return Done() ? state_->time_ns.load(std::memory_order_relaxed) : 0; }
 
+namespace {
+
+// True if the work has been called off.
+bool CalledOff(const Guard& guard) {
+  return guard.word != nullptr && Reached(guard.word->load(std::memory_order_acquire), guard.value);
+}
+
+}  // namespace
+
 Status HostLane::WriteWord(Word* word, uint64_t value) {
   if (word == nullptr) return InvalidArgument("a write to no word");
   queue_->SubmitWrite(word, value);
@@ -31,7 +40,9 @@ Status HostLane::Copy(const CopyArgs& args) {
   if (copy.box.count == 0) return Status::Ok();
   auto kept = copies_.Take();
   *kept = copy;
-  queue_->Submit([kept = std::move(kept)](const TaskContext& context) { RunCopy(*kept, context); });
+  queue_->Submit([kept = std::move(kept), guard = args.guard](const TaskContext& context) {
+    if (!CalledOff(guard)) RunCopy(*kept, context);
+  });
   return Status::Ok();
 }
 
@@ -39,7 +50,9 @@ Status HostLane::Matmul(const MatmulArgs& args) {
   TANDEM_RETURN_IF_ERROR(CheckMatmul(args));
   auto kept = products_.Take();
   *kept = args;
-  queue_->Submit([kept = std::move(kept)](const TaskContext& context) { RunMatmul(*kept, context); });
+  queue_->Submit([kept = std::move(kept)](const TaskContext& context) {
+    if (!CalledOff(kept->guard)) RunMatmul(*kept, context);
+  });
   return Status::Ok();
 }
 
@@ -48,7 +61,9 @@ Status HostLane::Reduce(const ReduceArgs& args) {
   if (reduce.box.count == 0) return Status::Ok();
   auto kept = reductions_.Take();
   *kept = reduce;
-  queue_->Submit([kept = std::move(kept)](const TaskContext& context) { RunReduce(*kept, context); });
+  queue_->Submit([kept = std::move(kept), guard = args.guard](const TaskContext& context) {
+    if (!CalledOff(guard)) RunReduce(*kept, context);
+  });
   return Status::Ok();
 }
 

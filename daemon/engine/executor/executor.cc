@@ -26,6 +26,22 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
     if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
   }
+  unguarded_ = needs_communicator_ ? "NCCL" : "";
+  for (size_t i = 0; i < operations_.size() && unguarded_.empty(); ++i) {
+    const Operation& operation = operations_[i];
+    if (operation.copy != nullptr) {
+      const bool engine = operation.copy->copy_engine;
+      if (!backend.HonoursGuard(engine ? Guarded::kCopyEngine : Guarded::kCopy)) {
+        unguarded_ = engine ? "a copy by a copy engine" : "a copy";
+      }
+    }
+    if (operation.matmul != nullptr && !backend.HonoursGuard(Guarded::kMatmul)) unguarded_ = "a product";
+    if (operation.reduce != nullptr && !backend.HonoursGuard(Guarded::kReduce)) unguarded_ = "a reduction";
+    if (operation.collective == nullptr || !operation.uses_kernel) continue;
+    // A fused matmul runs by its steps if its kernel does not take the bindings: those count too.
+    if (!backend.HonoursGuard(Guarded::kCollective) || !operation.collective->parts.empty()) unguarded_ = "its kernel";
+    i += operation.expansion;
+  }
   return Status::Ok();
 }
 
@@ -99,6 +115,10 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
       // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
       *patch.target = base == nullptr ? nullptr : base + patch.offset;
     }
+    if (operation.copy != nullptr) operation.copy->guard = context.guard;
+    if (operation.matmul != nullptr) operation.matmul->guard = context.guard;
+    if (operation.reduce != nullptr) operation.reduce->guard = context.guard;
+    if (operation.collective != nullptr) operation.collective->guard = context.guard;
     if (operation.chunk_signals != nullptr) {
       if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
       operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);

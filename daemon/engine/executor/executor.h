@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "daemon/planner/program.h"
@@ -66,6 +67,8 @@ struct LaunchContext {
   Communicator* communicator = nullptr;  // needed by programs with NCCL steps
   // The group's: ends waits inside kernels, for peers and for chunk signals of the user's own.
   const Word* abort_word = nullptr;
+  // On all of the launch's work but signals and waits; only for programs that can be parked.
+  Guard guard{};
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
 };
@@ -88,6 +91,9 @@ class CompiledProgram {
   int lanes() const { return lanes_; }             // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }
+  // What of a launch's work, but signals and waits, does not honour LaunchContext::guard, for people; empty: all does, so
+  // that it can be left out at the last moment. Known once prepared.
+  std::string_view unguarded() const { return unguarded_; }
   // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which `arrived` is false.
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
 
@@ -112,6 +118,7 @@ class CompiledProgram {
   size_t step_count_ = 0;
   size_t slot_count_ = 0;
   bool needs_communicator_ = false;
+  std::string_view unguarded_ = "a program that is not prepared";
   std::array<int, plan::kMaxLanes> events_per_lane_{};
   std::array<bool, plan::kMaxLanes> lane_used_{};
   std::vector<Operation> operations_;

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/shared_memory.h"
 
@@ -103,6 +105,50 @@ TEST(HostBackendTest, LanesCopyAfterTheirWaitAndEventsTellTheTime) {
   EXPECT_EQ(destination, 3);
   EXPECT_TRUE(event->Done());
   EXPECT_GT(event->TimeNs(), 0);
+}
+
+TEST(HostBackendTest, AGuardCallsWorkOffWhenItsTurnComes) {
+  auto backend = Make();
+  auto lane = *backend->MakeLane(1);
+  for (Guarded kind : {Guarded::kCopy, Guarded::kCopyEngine, Guarded::kMatmul, Guarded::kReduce}) {
+    EXPECT_TRUE(backend->HonoursGuard(kind));
+  }
+  float source[4] = {1, 2, 3, 4}, copied[4] = {}, summed[4] = {}, product[4] = {};
+  auto view = [](float* values, std::vector<int64_t> extent, std::vector<int64_t> stride) {
+    return DeviceView{reinterpret_cast<std::byte*>(values), DType::kF32, std::move(extent), std::move(stride)};
+  };
+  Word gate{0}, guard{3}, done{0};
+  // Epochs 4 and 5: the guard has reached 4 by the time that the gate opens, and was below when the work was enqueued.
+  ASSERT_TRUE(lane->WaitWord(&gate, 1).ok());
+  auto enqueue = [&](uint64_t epoch) {
+    const Guard off{.word = &guard, .value = epoch};
+    EXPECT_TRUE(lane->Copy({view(source, {4}, {1}), view(copied, {4}, {1}), true, off}).ok());
+    ReduceArgs reduce;
+    reduce.sources = {view(source, {4}, {1}), view(source, {4}, {1})};
+    reduce.dst = view(summed, {4}, {1});
+    reduce.guard = off;
+    EXPECT_TRUE(lane->Reduce(reduce).ok());
+    MatmulArgs matmul;
+    matmul.a = matmul.b = view(source, {2, 2}, {2, 1});
+    matmul.c = view(product, {2, 2}, {2, 1});
+    matmul.guard = off;
+    EXPECT_TRUE(lane->Matmul(matmul).ok());
+  };
+  enqueue(4);
+  ASSERT_TRUE(lane->WriteWord(&done, 1).ok());
+  guard.store(4);
+  gate.store(1);
+  ASSERT_TRUE(WaitFor([&] { return done.load(std::memory_order_acquire) == 1; }));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(copied[i] + summed[i] + product[i], 0) << i;
+  enqueue(5);
+  ASSERT_TRUE(lane->WriteWord(&done, 2).ok());
+  ASSERT_TRUE(WaitFor([&] { return done.load(std::memory_order_acquire) == 2; }));
+  const float expected[4] = {7, 10, 15, 22};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(copied[i], source[i]);
+    EXPECT_EQ(summed[i], 2 * source[i]);
+    EXPECT_EQ(product[i], expected[i]);
+  }
 }
 
 TEST(HostBackendTest, EndsThoughALaneWaitsForEver) {
