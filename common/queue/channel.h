@@ -130,6 +130,7 @@ class ChannelConsumer {
   bool Poll(LaunchEntry* entry);
   // The last launch that the client's stream has reached.
   uint64_t Request() const { return words_.header()->request.load(std::memory_order_acquire); }
+  Word* request() const { return &words_.header()->request; }
   // Takes a doorbell: true once for each time the stream rang.
   bool TakeDoorbell(int slot);
 

@@ -32,8 +32,8 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
 Status ChannelServer::Close(uint64_t id) {
   auto found = std::find_if(channels_.begin(), channels_.end(), [id](const auto& c) { return c->id == id; });
   if (found == channels_.end()) return NotFound("no channel " + std::to_string(id));
-  waiting_ -= static_cast<int>((*found)->waiting.size());
   captured_ -= (*found)->captured_live;
+  queue_->ChannelEnded(**found);
   // Launches that have arrived hold the channel by shared_ptr until they have ended.
   (*found)->ended = true;
   channels_.erase(found);
@@ -42,8 +42,8 @@ Status ChannelServer::Close(uint64_t id) {
 
 void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
   channel->ended = true;
-  waiting_ -= static_cast<int>(channel->waiting.size());
   captured_ -= channel->captured_live;
+  queue_->ChannelEnded(*channel);
   channel->waiting.clear();
   channel->captured = {};
   channel->captured_live = 0;
@@ -93,34 +93,60 @@ bool ChannelServer::PollRing(Channel* channel) {
     } else {
       channel->last_sequence = entry.sequence;
       channel->waiting.push_back(entry);
-      ++waiting_;
     }
   }
   return any;
 }
 
+LaunchRequest ChannelServer::RequestOf(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry) {
+  LaunchRequest request;
+  request.origin = {.kind = Origin::Kind::kChannel,
+                    .channel = channel,
+                    .id = entry.sequence,
+                    .slot = -1,
+                    .session_id = channel->session_id};
+  request.plan_id = entry.plan_id;
+  request.group_generation = entry.group_generation;
+  request.deadline_ns = entry.deadline_ns;
+  request.tag_digest = entry.tag_digest;
+  request.bindings = std::span(entry.bindings, entry.binding_count);
+  return request;
+}
+
 bool ChannelServer::ArriveNext(const std::shared_ptr<Channel>& channel) {
-  if (channel->busy || channel->waiting.empty()) return false;
+  if (channel->under_way > 0 || channel->waiting.empty()) return false;
   const LaunchEntry& front = channel->waiting.front();
   uint64_t request = channel->consumer.Request();
   if (request < front.sequence || request >= kOrdinaryLimit) return false;
   LaunchEntry entry = front;
   channel->waiting.pop_front();
-  --waiting_;
-  channel->busy = true;
-  LaunchRequest arrival;
-  arrival.origin = {.kind = Origin::Kind::kChannel,
-                    .channel = channel,
-                    .id = entry.sequence,
-                    .slot = -1,
-                    .session_id = channel->session_id};
-  arrival.plan_id = entry.plan_id;
-  arrival.group_generation = entry.group_generation;
-  arrival.deadline_ns = entry.deadline_ns;
-  arrival.tag_digest = entry.tag_digest;
-  arrival.bindings = std::span(entry.bindings, entry.binding_count);
-  queue_->Arrive(arrival);
+  channel->offered = false;
+  ++channel->under_way;
+  channel->latest_started = false;
+  queue_->Arrive(RequestOf(channel, entry));
   return true;
+}
+
+// Only while this is the engine's one channel and no captured launch lives: what the launch's stream waits for might else
+// be behind the parked lanes. A launch that the client pushed before on another channel has been seen by now: the channel
+// was opened before it. Nor while something dead waits for the lanes to stand still.
+bool ChannelServer::OfferNext(const std::shared_ptr<Channel>& channel) {
+  if (!queue_->MayOffer() || channel->offered || channel->waiting.empty()) return false;
+  // Behind a launch that has not entered the log it would be before it on the lanes, and wait for it.
+  if (channel->under_way > 1 || (channel->under_way == 1 && !channel->latest_started)) return false;
+  if (channels_.size() != 1 || captured_ > 0 || !dead_->empty()) return false;
+  channel->offered = queue_->Offer(RequestOf(channel, channel->waiting.front()));
+  return channel->offered;
+}
+
+std::string ChannelServer::WhyNotParked() const {
+  if (channels_.size() > 1) return "there are " + std::to_string(channels_.size()) + " channels on this GPU";
+  if (captured_ > 0) return "a captured launch lives on this GPU";
+  return "";
+}
+
+bool ChannelServer::HasWaiting() const {
+  return std::any_of(channels_.begin(), channels_.end(), [](const auto& channel) { return !channel->waiting.empty(); });
 }
 
 bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {
@@ -154,6 +180,7 @@ bool ChannelServer::Poll() {
     if (channel->ended) continue;
     any |= PollRing(channel.get());
     any |= ArriveNext(channel);
+    any |= OfferNext(channel);
     if (channel->captured_live > 0) any |= PollDoorbells(channel);
   }
   return any;

@@ -36,8 +36,10 @@ class ChannelServer {
   // One look at every channel. True if anything was taken or has arrived.
   bool Poll();
   // Entries that have not arrived, or captured launches that live: the engine must go on looking.
-  bool HasWaiting() const { return waiting_ > 0; }
+  bool HasWaiting() const;
   bool HasCaptured() const { return captured_ > 0; }
+  // Why no launch is parked for now, as far as channels are concerned; else empty.
+  std::string WhyNotParked() const;
   // CLOCK_MONOTONIC nanoseconds of the last doorbell.
   uint64_t last_doorbell_ns() const { return last_doorbell_ns_; }
 
@@ -51,10 +53,13 @@ class ChannelServer {
   void ReleaseAll(Code code, const std::string& text);
 
  private:
+  static LaunchRequest RequestOf(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry);
   bool PollRing(Channel* channel);
   void TakeCapturedEntry(Channel* channel, const LaunchEntry& entry);
   void EndChannel(Channel* channel, const std::string& why);
   bool ArriveNext(const std::shared_ptr<Channel>& channel);
+  // Offers the channel's next launch for parking where that is allowed.
+  bool OfferNext(const std::shared_ptr<Channel>& channel);
   bool PollDoorbells(const std::shared_ptr<Channel>& channel);
 
   LaunchQueue* queue_;
@@ -62,7 +67,6 @@ class ChannelServer {
   std::shared_ptr<DeferredRelease> dead_;
   uint64_t generation_;
   std::vector<std::shared_ptr<Channel>> channels_;
-  int waiting_ = 0;   // entries in all channels' `waiting`
   int captured_ = 0;  // live captured launches
   uint64_t last_doorbell_ns_ = 0;
 };

@@ -38,6 +38,7 @@ Engine::~Engine() {
 bool Engine::Step() {
   bool any = ExecuteCommands();
   if (queue_) {
+    queue_->AllowOffers(pending_acks_.empty() && held_commands_.empty());
     any |= queue_->Reap();
     any |= channels_->Poll();
     any |= queue_->Poll();

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -59,6 +60,8 @@ class Engine : private LaunchListener {
   // Commands (engine_commands.cc).
   bool ExecuteCommands();
   void Execute(ReceivedCommand received);
+  // Drops a plan whose AddPlan is held back, and answers that. False if there is none.
+  bool ForgetHeldPlan(uint64_t plan_id);
   Status Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred);
   Status Start(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
@@ -92,12 +95,14 @@ class Engine : private LaunchListener {
   EngineLink link_;
   BackendFactory factory_;
   int gpu_ = 0;
+  int hardware_queues_ = 1;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<DeferredRelease> dead_ = std::make_shared<DeferredRelease>();
   std::unique_ptr<MemoryTable> memory_;
   std::unique_ptr<LaunchQueue> queue_;
   std::unique_ptr<ChannelServer> channels_;
   std::vector<PendingAck> pending_acks_;
+  std::deque<ReceivedCommand> held_commands_;  // that may block behind a parked launch, until it runs
   bool stopping_ = false;
   Status health_;  // not OK: the device does nothing more for this process
   uint64_t last_health_ns_ = 0;

@@ -37,6 +37,25 @@ bool TakesEpoch(const plan::RankProgram& program) {
   });
 }
 
+// Loading kernels, and work that is waited for, may stand behind every lane: never while one waits for ranks.
+bool MayBlock(v1::Command::CommandCase command) {
+  return command == v1::Command::kAddPlan || command == v1::Command::kProbe || command == v1::Command::kClearMemory;
+}
+
+// Why none of a program's launches can be parked; empty if they can.
+std::string WhyNeverParked(const CompiledProgram& compiled, const plan::RankProgram& program, bool takes_epoch,
+                           int hardware_queues) {
+  if (compiled.step_count() == 0 || !takes_epoch) return "it meets no peer";
+  if (program.bulk_bytes > 0) return "it uses the group's bulk area";
+  if (!compiled.unguarded().empty()) return std::string(compiled.unguarded()) + " cannot be called off";
+  if (program.signal_count > kGuardSignal) return "it uses the signals that parking needs";
+  if (compiled.lanes() > hardware_queues) {
+    return "it has " + std::to_string(compiled.lanes()) + " lanes, the GPU " + std::to_string(hardware_queues) +
+           " hardware queues";
+  }
+  return "";
+}
+
 Status NoGroup(uint64_t id) { return NotFound("no group " + std::to_string(id)); }
 
 uint64_t SaturatingMs(uint64_t ms) {
@@ -51,9 +70,31 @@ bool Engine::ExecuteCommands() {
   ReceivedCommand received;
   while (!stopping_ && link_.Next(&received)) {
     any = true;
+    const bool waits = !held_commands_.empty() || (queue_ && queue_->HoldsParked());
+    if (waits && MayBlock(received.command->command_case())) {
+      held_commands_.push_back(std::move(received));
+      continue;
+    }
     Execute(std::move(received));
   }
+  while (!held_commands_.empty() && !queue_->HoldsParked()) {
+    any = true;
+    ReceivedCommand next = std::move(held_commands_.front());
+    held_commands_.pop_front();
+    Execute(std::move(next));
+  }
   return any;
+}
+
+bool Engine::ForgetHeldPlan(uint64_t plan_id) {
+  auto held = std::find_if(held_commands_.begin(), held_commands_.end(), [plan_id](const ReceivedCommand& received) {
+    return received.command->command_case() == v1::Command::kAddPlan &&
+           received.command->add_plan().plan_id() == plan_id;
+  });
+  if (held == held_commands_.end()) return false;
+  SendAck(held->command->id(), Aborted("plan " + std::to_string(plan_id) + " was removed before it could be added"));
+  held_commands_.erase(held);
+  return true;
 }
 
 void Engine::Execute(ReceivedCommand received) {
@@ -169,6 +210,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
     }
     case Case::kRemovePlan: {
       uint64_t id = command.remove_plan().plan_id();
+      if (ForgetHeldPlan(id)) return Status::Ok();
       if (queue_->FindPlan(id) == nullptr) return NotFound("no plan " + std::to_string(id));
       if (queue_->RemovePlan(id)) return Status::Ok();
       *deferred = true;
@@ -206,6 +248,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.gpu_uuid = start.gpu_uuid();
   request.hardware_queues = start.hardware_queues() == 0 ? kDefaultHardwareQueues
                                                          : static_cast<int>(start.hardware_queues());
+  hardware_queues_ = request.hardware_queues;
   request.memory_bytes = start.memory_bytes();
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
@@ -265,6 +308,9 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
   group->world_size = world;
   group->deadline_ns = from.deadline_ms() == 0 ? kDefaultDeadlineNs : SaturatingMs(from.deadline_ms());
   group->epoch = from.next_epoch() == 0 ? 0 : from.next_epoch() - 1;
+  if (auto parking = from.options().find("parking"); parking != from.options().end()) {
+    group->parking = parking->second == "auto" && world > 1;
+  }
   TANDEM_ASSIGN_OR_RETURN(group->arrivals, ArrivalTable::Map(fds[0].get(), world));
   for (int rank = 0; rank < world; ++rank) {
     if (from.gpus(rank) >= static_cast<uint32_t>(kMaxLogGpus)) return OutOfRange("a GPU's index");
@@ -383,6 +429,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->latency_class = from.latency_class();
   plan->takes_epoch = TakesEpoch(program);
   plan->uses_bulk = program.bulk_bytes > 0;
+  plan->never_parked = WhyNeverParked(*plan->program, program, plan->takes_epoch, hardware_queues_);
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();

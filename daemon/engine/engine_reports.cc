@@ -28,11 +28,14 @@ void Engine::SendQueueSnapshot() {
     item->set_plan_id(plan.id);
     item->set_group_id(plan.group->id);
     item->set_launch(plan.active.count);
-    item->set_started(plan.active.started);
-    uint64_t since = plan.active.started ? plan.active.start_ns : plan.active.arrive_ns;
+    const Parked& parked = plan.active.parked;
+    const bool started = plan.active.started && (!parked.on_lanes || parked.running);
+    item->set_started(started);
+    item->set_parked(parked.on_lanes);
+    uint64_t since = started || plan.active.arrive_ns == 0 ? plan.active.start_ns : plan.active.arrive_ns;
     item->set_since_seconds(static_cast<double>(now - std::min(now, since)) / 1e9);
     item->set_session_id(plan.active.origin.session_id);
-    if (plan.active.started) return;
+    if (started) return;
     for (int rank : queue_->MissingRanks(plan)) item->add_missing_ranks(rank);
   });
   link_.Send(message);

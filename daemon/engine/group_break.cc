@@ -3,8 +3,8 @@
 // A lane that is let go runs on with whatever its buffers hold, and signals its peers as if all were well. So a rank
 //   1. fails what has not started, marks what is on its lanes as failed, and tells the peers by its word in the arrival table;
 //   2. lets its lanes go when every peer has done the same, has never had the group, or is a process that has ended.
-// The order log carries BREAK as well, so that peers hear of it even if tandemd tells them nothing. docs/model/group_break.pml
-// is this protocol's model.
+// Parked launches that have not begun are called off in between (parking.cc). The order log carries BREAK as well, so that
+// peers hear of it even if tandemd tells them nothing. docs/model/group_break.pml is this protocol's model.
 #include <algorithm>
 
 #include "common/process_identity.h"
@@ -28,6 +28,7 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   bool first = !group->broken.has_value();
   group->broken = std::move(failure);
   if (!first) return;
+  WithdrawOffers(group);
   std::vector<Plan*> waiting;
   for (Plan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
@@ -45,7 +46,8 @@ void LaunchQueue::Break(Group* group, Failure failure) {
     if (!marked) PublishOutcome(plan->active.origin, group->generation, *group->broken);
   }
   group->broken_ns = NowNs();
-  group->arrivals.SetBroken(group->rank);
+  group->broken_stage = HoldsParked(*group) ? 1 : 2;
+  group->arrivals.SetBroken(group->rank, group->broken_stage);
   // For peers that nobody else tells: tandemd may be gone, or not know yet.
   if (group->in_flight > 0 && group->world_size > 1) AppendBreak(group);
   ServeLanesOfBroken(group, group->broken_ns);
@@ -68,12 +70,15 @@ void LaunchQueue::LoseGroup(Plan* plan, Failure failure) {
   Break(&group, std::move(failure));
 }
 
-void LaunchQueue::MarkLeft(Group* group, int rank) { group->left_mask |= static_cast<uint8_t>(1u << rank); }
+void LaunchQueue::MarkLeft(Group* group, int rank) {
+  group->left_mask |= static_cast<uint8_t>(1u << rank);
+  if (rank == group->rank) AbandonUnarrived(group, nullptr, LogKind::kFailLeft);
+}
 
-bool LaunchQueue::PeersMarked(Group* group, uint64_t now) {
+bool LaunchQueue::PeersMarked(Group* group, uint64_t now, int stage) {
   uint8_t unmarked = 0;
   for (int rank = 0; rank < group->world_size; ++rank) {
-    if (rank != group->rank && !group->arrivals.Broken(rank)) unmarked |= static_cast<uint8_t>(1u << rank);
+    if (rank != group->rank && !group->arrivals.Broken(rank, stage)) unmarked |= static_cast<uint8_t>(1u << rank);
   }
   unmarked &= static_cast<uint8_t>(~group->gone_mask);
   if (unmarked == 0) return true;
@@ -98,7 +103,7 @@ bool LaunchQueue::PeersMarked(Group* group, uint64_t now) {
 void LaunchQueue::ServeLanesOfBroken(Group* group, uint64_t now) {
   if (group->in_flight == 0 ? group->lanes_released : now - group->last_release_ns <= kReleaseEveryNs) return;
   // Idle lanes wait for nothing that could be let go wrongly; the communicator ends all the same.
-  if (group->in_flight > 0 && !group->lanes_released && !PeersMarked(group, now)) return;
+  if (group->in_flight > 0 && !group->lanes_released && !(LetParkedGo(group, now) && PeersMarked(group, now, 2))) return;
   group->lanes_released = true;
   ReleaseLanes(group, now);
 }

@@ -37,7 +37,9 @@ struct Channel {
   ChannelConsumer consumer;
   std::deque<LaunchEntry> waiting;  // taken from the ring, not yet arrived
   uint64_t last_sequence = 0;       // of the last entry taken
-  bool busy = false;                // the latest arrived launch has not ended: the next one cannot arrive
+  int under_way = 0;                // launches that have arrived, or are parked, and have not ended: the next cannot arrive
+  bool latest_started = false;      // the last of them is on the lanes
+  bool offered = false;             // the first of `waiting` is offered for parking
   bool ended = false;               // its client broke the protocol, or it was closed
   std::array<std::unique_ptr<CapturedLaunch>, kCapturedSlots> captured;
   int captured_live = 0;
@@ -62,21 +64,35 @@ struct LaunchRequest {
   std::span<const LaunchBinding> bindings;
 };
 
+// How far a launch is that was enqueued before its rank's stream had reached it (parking.cc).
+struct Parked {
+  bool on_lanes = false;
+  bool running = false;            // all ranks have arrived
+  std::optional<LogEntry> taken_back;  // the log asks for it to be held; of an offer: it has failed, and says so on arrival
+  bool tried = false;              // to hold it
+  uint64_t taken_back_ns = 0;      // when this engine read that
+  uint64_t withdrawn_ns = 0;       // its permit was withdrawn then; 0: never
+  bool held = false, acknowledged = false, let_go = false;
+};
+
 // How a launch ends badly. OK when it does not.
 struct Failure {
   Status status;
   int who_rank = -1;
 };
 
-// An arrived launch. One a plan.
+// A launch that has arrived, or is offered for parking. One a plan.
 struct Launch {
   Origin origin;
   uint64_t count = 0;        // of the plan on this rank, from 1; equal on all ranks
   uint64_t arrive_ns = 0, deadline_ns = 0, next_late_ns = 0;
   uint64_t start_ns = 0;
+  uint64_t asked_deadline_ns = 0;  // relative; 0: the group's
   uint64_t run_limit_ns = 0;  // how long it may run: the launch's deadline or the group's, the longer one
   uint64_t digest = 0;
   bool started = false;
+  bool arrived = false;      // else it is only offered or parked
+  Parked parked;
   Failure failure;           // set when its group breaks in flight
   uint64_t epoch = 0;
   uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
@@ -128,6 +144,9 @@ struct Group {
   uint64_t last_look_ns = 0;
   bool lanes_released = false;
   uint64_t last_release_ns = 0;
+  bool parking = false;          // its launches may be parked
+  bool direct = false;           // launches by message have been made: work that no channel orders
+  int broken_stage = 0;          // told to the peers: see ArrivalTable::SetBroken
 };
 
 struct Plan {
@@ -140,6 +159,7 @@ struct Plan {
   bool latency_class = false;
   bool takes_epoch = false;  // it meets peers or uses shared memory: it counts among its group's starts
   bool uses_bulk = false;
+  std::string never_parked;  // why none of its launches is parked; empty: they may be
   uint64_t bytes_moved = 0;
   int stats_row = -1;
   uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
@@ -154,6 +174,12 @@ struct Plan {
   // Failures that the log decided for launches that this rank has not made yet.
   std::vector<std::pair<uint64_t, LogEntry>> early;
 };
+
+// Where a launch's digest begins.
+inline constexpr uint64_t kDigestSeed = 0xcbf29ce484222325;
+// Words of a parked launch among those that a writer has on a reader; a program that uses them cannot be parked.
+inline constexpr int kArrivedSignal = plan::kSignalsPerWriter - 1;
+inline constexpr int kGuardSignal = plan::kSignalsPerWriter - 2;  // on the own rank: see LaunchContext::guard
 
 // CLOCK_MONOTONIC in nanoseconds.
 uint64_t NowNs();

@@ -36,7 +36,9 @@ Failure LaunchQueue::FailureOf(const Plan& plan, uint64_t count, const LogEntry&
       return {FailedPrecondition(name + ": " + RankList(entry.mask) +
                                  " launched it before the plan's previous launch was done"),
               who};
+    case LogKind::kFailLeft: return {Unavailable(RankList(entry.mask) + " has left the group"), who};
     case LogKind::kStart:
+    case LogKind::kPark:
     case LogKind::kBreak: break;
   }
   return {Internal(name + ": unknown entry in the order log"), -1};
@@ -64,7 +66,7 @@ void LaunchQueue::PublishOutcome(const Origin& origin, uint64_t generation, cons
 void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
   switch (origin.kind) {
     case Origin::Kind::kChannel:
-      origin.channel->busy = false;
+      --origin.channel->under_way;
       origin.channel->consumer.Complete(origin.id);
       break;
     case Origin::Kind::kCaptured:
@@ -129,13 +131,14 @@ void LaunchQueue::TimeLaunch(Plan* plan, uint64_t* end_ns) {
   if (started > 0 && ended >= started) {
     launch.start_ns = static_cast<uint64_t>(started);
     *end_ns = static_cast<uint64_t>(ended);
-    // Behind another program it would be that one's time.
-    if (launch.alone) plan->start_lag_ns = launch.start_ns > enqueued ? launch.start_ns - enqueued : 0;
+    // Behind another program it would be that one's time, and of a parked launch its ranks'.
+    if (launch.alone && !launch.parked.on_lanes) plan->start_lag_ns = launch.start_ns > enqueued ? launch.start_ns - enqueued : 0;
     plan->end_lag_ns = seen > *end_ns ? seen - *end_ns : 0;
     return;
   }
   // Lanes begin a program when the one before has ended.
-  launch.start_ns = std::min(std::max(enqueued + plan->start_lag_ns, busy_until_ns_), seen);
+  const uint64_t lag = launch.parked.on_lanes ? 0 : plan->start_lag_ns;
+  launch.start_ns = std::min(std::max(enqueued + lag, busy_until_ns_), seen);
   *end_ns = std::max(seen - std::min(seen, plan->end_lag_ns), launch.start_ns);
 }
 
@@ -148,6 +151,7 @@ bool LaunchQueue::Reap() {
     any = true;
     Launch& launch = plan->active;
     --plan->group->in_flight;
+    if (launch.parked.on_lanes) LeaveParking(plan);
     uint64_t end_ns = 0;
     TimeLaunch(plan, &end_ns);
     RecordSteps(*plan);
@@ -156,7 +160,7 @@ bool LaunchQueue::Reap() {
     End(plan, failure, end_ns);
     // The done word is the lane's to write; only a direct launch has none.
     if (origin.kind == Origin::Kind::kDirect) CompleteByCpu(origin, failure);
-    if (origin.kind == Origin::Kind::kChannel) origin.channel->busy = false;
+    if (origin.kind == Origin::Kind::kChannel) --origin.channel->under_way;
     if (origin.kind == Origin::Kind::kCaptured && origin.channel->captured[origin.slot]) {
       origin.channel->captured[origin.slot]->busy = false;
     }

@@ -95,11 +95,17 @@ Plan* LaunchQueue::FindPlan(uint64_t id) {
 bool LaunchQueue::RemovePlan(uint64_t id) {
   Plan* plan = FindPlan(id);
   if (plan == nullptr) return true;
+  const auto own = static_cast<uint8_t>(1u << plan->group->rank);
+  if (plan->has_active && plan->active.parked.on_lanes && !plan->active.parked.running && !plan->group->broken) {
+    TakeBack(plan, LogKind::kFailRefused, own);
+  }
   if (plan->has_active && !plan->active.started) {
     uint64_t count = plan->active.count;
-    AppendFailure(plan, count, LogKind::kFailRefused, static_cast<uint8_t>(1u << plan->group->rank));
-    // The log may have said START first: then it runs.
-    if (plan->has_active && !plan->active.started) {
+    AppendFailure(plan, count, LogKind::kFailRefused, own);
+    // The log may have said START or PARK first: then it runs.
+    if (plan->has_active && !plan->active.started && !plan->active.arrived) {
+      WithdrawOffer(plan);
+    } else if (plan->has_active && !plan->active.started) {
       FailUndecided(plan, {Aborted(LaunchName(*plan, count) + " ended: the plan was released"), plan->group->rank});
     }
   }
@@ -140,6 +146,12 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   }
   if (group.broken.has_value()) {
     RejectArrival(request, group.generation, *group.broken);
+    return;
+  }
+  if (request.origin.kind == Origin::Kind::kDirect) group.direct = true;
+  if (plan->has_active && !plan->active.arrived && !plan->active.started &&
+      request.origin.channel == plan->active.origin.channel && request.origin.id == plan->active.origin.id) {
+    ArriveOffered(plan);
     return;
   }
   uint64_t slowest = plan->arrivals;
@@ -184,7 +196,7 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     return;
   }
   Launch& launch = plan->active;
-  launch.digest = FoldDigest(0xcbf29ce484222325, request.tag_digest);
+  launch.digest = FoldDigest(kDigestSeed, request.tag_digest);
   BindingScope scope{.session_id = request.origin.session_id,
                      .group_id = group.id,
                      .rank = group.rank,
@@ -200,21 +212,36 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     RejectArrival(request, group.generation, std::move(failure));
     return;
   }
-  uint64_t now = NowNs();
+  Activate(plan, request, count);
+  SetArrived(plan, NowNs());
+  group.arrivals.Arrive(plan->index, group.rank, launch.digest, count);
+}
+
+void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t count) {
+  Launch& launch = plan->active;
   launch.origin = request.origin;
   launch.count = count;
-  launch.arrive_ns = now;
-  launch.deadline_ns = Saturating(now, request.deadline_ns != 0 ? request.deadline_ns : group.deadline_ns);
-  launch.run_limit_ns = std::max(request.deadline_ns, group.deadline_ns);
-  launch.next_late_ns = now + kLateAfterNs;
+  launch.asked_deadline_ns = request.deadline_ns;
+  launch.run_limit_ns = std::max(request.deadline_ns, plan->group->deadline_ns);
+  launch.arrive_ns = 0;
   launch.start_ns = 0;
   launch.started = false;
+  launch.arrived = false;
+  launch.parked = {};
   launch.failure = {};
   launch.epoch = 0;
   plan->has_active = true;
-  ++group.arrived;
+  ++plan->group->arrived;
   undecided_.push_back(plan);
-  group.arrivals.Arrive(plan->index, group.rank, launch.digest, count);
+}
+
+void LaunchQueue::SetArrived(Plan* plan, uint64_t now) {
+  Launch& launch = plan->active;
+  launch.arrived = true;
+  launch.arrive_ns = now;
+  launch.deadline_ns =
+      Saturating(now, launch.asked_deadline_ns != 0 ? launch.asked_deadline_ns : plan->group->deadline_ns);
+  launch.next_late_ns = now + kLateAfterNs;
 }
 
 void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure) {
@@ -258,7 +285,8 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
     }
     return;
   }
-  if (entry.kind == LogKind::kStart) {
+  const bool starts = entry.kind == LogKind::kStart || entry.kind == LogKind::kPark;
+  if (starts) {
     recent_starts_.push_back({position, entry.mask});
     if (recent_starts_.size() > 64) recent_starts_.pop_front();
   }
@@ -266,17 +294,26 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   if (found == plans_.end()) return;
   Plan* plan = found->second.get();
   uint64_t count = FullCount(*plan, entry.count);
+  if (plan->has_active && plan->active.count == count && (plan->active.started || !plan->active.arrived) && !starts) {
+    // Parked: it is to be taken back. Offered: it fails when it arrives.
+    Parked& parked = plan->active.parked;
+    if (!parked.taken_back.has_value() && (parked.on_lanes || !plan->active.started)) {
+      parked.taken_back = entry;
+      parked.taken_back_ns = NowNs();
+    }
+    return;
+  }
   if (plan->has_active && !plan->active.started && plan->active.count == count) {
-    if (entry.kind != LogKind::kStart) {
+    if (!starts) {
       Failure failure = FailureOf(*plan, count, entry);
       listener_->OnLaunchFailed(*plan, count, failure.status);
       FailUndecided(plan, std::move(failure));
     } else if (!plan->group->broken.has_value() && plan->group->log_break_ns == 0) {
-      Start(plan);
+      Start(plan, entry.kind == LogKind::kPark);
     }
     return;
   }
-  if (entry.kind == LogKind::kStart || count <= plan->arrivals) return;
+  if (starts || count <= plan->arrivals) return;
   for (const auto& known : plan->early) {
     if (known.first == count) return;  // the first entry for a launch decides
   }
@@ -315,8 +352,16 @@ void LaunchQueue::RemoveFromUndecided(Plan* plan) {
 }
 
 void LaunchQueue::ForEachActive(const std::function<void(const Plan&)>& visit) const {
-  for (const Plan* plan : undecided_) visit(*plan);
+  for (const Plan* plan : undecided_) {
+    if (plan->active.arrived) visit(*plan);
+  }
   for (const Plan* plan : in_flight_) visit(*plan);
+}
+
+bool LaunchQueue::HoldsParked() const {
+  return std::any_of(in_flight_.begin(), in_flight_.end(), [](const Plan* plan) {
+    return plan->active.parked.on_lanes && !plan->active.parked.running;
+  });
 }
 
 std::vector<uint64_t> LaunchQueue::GroupIds() const {

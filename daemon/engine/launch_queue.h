@@ -74,6 +74,20 @@ class LaunchQueue {
   // A rank's stream has reached a launch (or a launch came by message). Whatever is wrong with it, it ends with a status.
   void Arrive(const LaunchRequest& request);
 
+  // Parking (parking.cc). True while launches may be offered at all: one group, which wants it.
+  bool MayOffer() const;
+  // Offers a channel's next launch, not arrived yet, for parking: it will be on the lanes when all ranks have offered it.
+  // False if it cannot be parked, and nothing has changed. It arrives by Arrive or, once parked, without a call.
+  bool Offer(const LaunchRequest& request);
+  // Whether launches are offered: not while commands wait for launches to end.
+  void AllowOffers(bool allow) { may_offer_ = allow; }
+  // True while a parked launch waits on the lanes for ranks: nothing may block behind it.
+  bool HoldsParked() const;
+  // A channel ends: launches of its that are offered or parked, and have not arrived, never will.
+  void ChannelEnded(const Channel& channel) { AbandonUnarrived(nullptr, &channel, LogKind::kFailRefused); }
+  // Why launches of this plan are not parked for now; empty where they may be.
+  std::string WhyNotParked(const Plan& plan) const;
+
   // Notes programs that have ended. True if there were any.
   bool Reap();
   // Reads the log, decides and starts what can be, releases broken lanes. True if anything happened.
@@ -109,7 +123,7 @@ class LaunchQueue {
   uint8_t MismatchedRanks(const Plan& plan) const;
 
   // Starting and ending.
-  void Start(Plan* plan);
+  void Start(Plan* plan, bool parked);
   Status EnqueueOnLanes(Plan* plan);
   Status TakeEvents(Launch* launch);
   // Events for the steps of a launch that is to be sampled; else none.
@@ -121,14 +135,18 @@ class LaunchQueue {
   // Tells the origin: status record and, if `by_cpu`, the done value.
   void PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure);
   void CompleteByCpu(const Origin& origin, const Failure& failure);
+  // Makes the plan's active launch from `request`, not arrived; its slots, pins and digest are there already.
+  void Activate(Plan* plan, const LaunchRequest& request, uint64_t count);
+  void SetArrived(Plan* plan, uint64_t now);
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
   Failure FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const;
 
   // Broken groups.
   void AppendBreak(Group* group);
-  // True once no peer can end a launch with OK any more: each has marked its launches failed, or its process has ended.
-  bool PeersMarked(Group* group, uint64_t now);
+  // True once no peer can end a launch with OK any more: each has marked its launches failed (and has come to `stage`,
+  // see ArrivalTable::SetBroken), or its process has ended.
+  bool PeersMarked(Group* group, uint64_t now, int stage);
   void ServeLanesOfBroken(Group* group, uint64_t now);
   void ReleaseLanes(Group* group, uint64_t now);
   bool ServeBroken(uint64_t now);
@@ -137,6 +155,35 @@ class LaunchQueue {
   std::string AwaitedText(const Plan& plan, int* who_rank) const;
   // Breaks the group of a launch on lanes, here and by the log and tandemd everywhere.
   void LoseGroup(Plan* plan, Failure failure);
+
+  // Parking.
+  Word* PassedWord(uint64_t ticket) const;
+  Word* PermitWord(uint64_t ticket) const;
+  static Word* GuardWord(const Group& group);
+  void ArriveOffered(Plan* plan);
+  void WithdrawOffer(Plan* plan);
+  void WithdrawOffers(Group* group);
+  // Ends an offer for all ranks. `comes`: its rank may still arrive, and hears of it then.
+  void RefuseOffer(Plan* plan, LogKind kind, bool comes);
+  // Ends what is offered or parked, of a group or of a channel, and has not arrived.
+  void AbandonUnarrived(const Group* group, const Channel* channel, LogKind kind);
+  bool ReadyToPark(const Plan& plan) const;
+  void TakeForParking(Plan* plan);
+  Status EnqueueParkingWaits(const Plan& plan);
+  void LeaveParking(Plan* plan);
+  bool ServeParked(uint64_t now);
+  // Asks by the log that a parked launch is held where its rank has not arrived, and ends by this failure.
+  void TakeBack(Plan* plan, LogKind kind, uint8_t ranks);
+  bool ServeTakenBack(Plan* plan, uint64_t now);
+  void EndForTheNext(Plan* plan, const Plan& next, uint64_t now);
+  // Work of launches up to `epoch` that has not begun does nothing from now on. False if the device refuses.
+  bool RaiseGuard(const Group& group, uint64_t epoch);
+  // Lets a parked launch's lane pass as if its rank had arrived.
+  void LetGo(const Launch& launch);
+  // True while a parked launch of the group waits on the lanes for ranks.
+  bool HoldsParked(const Group& group) const;
+  // True once no parked launch of a broken group holds the lanes.
+  bool LetParkedGo(Group* group, uint64_t now);
   void PublishProgress();
 
   LaunchQueueOptions options_;
@@ -162,10 +209,12 @@ class LaunchQueue {
   std::deque<RecentStart> recent_starts_;
   std::vector<Plan*> undecided_;
   std::deque<Plan*> in_flight_;
+  int parked_ = 0;                 // of them, those that were parked
+  bool may_offer_ = true;
   uint64_t front_since_ns_ = 0;    // when the first of them became that; 0: it started as such
   std::vector<Plan*> candidates_;  // scratch
   WordPage words_;
-  Word* completion_ = nullptr;     // written by lane 0 after each program
+  Word* completion_ = nullptr;     // written by lane 0 after each program; parking.cc uses more of the page
   uint64_t next_ticket_ = 0;
   std::vector<std::pair<std::unique_ptr<Event>, std::unique_ptr<Event>>> free_events_;
   uint64_t busy_ns_ = 0, busy_until_ns_ = 0;

@@ -73,6 +73,10 @@ void LaunchQueue::ReportLate(Plan* plan, uint64_t now) {
 // Ends or defers one undecided launch; puts it among the candidates if it may start. True if it has ended.
 bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
   Group& group = *plan->group;
+  if (!plan->active.arrived) {
+    if (ReadyToPark(*plan)) candidates_.push_back(plan);
+    return false;
+  }
   uint8_t missing = 0;
   for (int rank = 0; rank < group.world_size; ++rank) {
     if (group.arrivals.Count(plan->index, rank) < plan->active.count) missing |= static_cast<uint8_t>(1u << rank);
@@ -96,6 +100,7 @@ bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
     return true;
   }
   ReportLate(plan, now);
+  if (group.parking && ReadyToPark(*plan)) candidates_.push_back(plan);
   return false;
 }
 
@@ -113,8 +118,9 @@ bool LaunchQueue::AppendStarts() {
     while (fatal_.ok()) {
       // Everything before read_position_ has been read: if the launch is still undecided, this is its first entry.
       if (!plan->has_active || plan->active.started || plan->group->broken || plan->group->log_break_ns != 0) break;
-      if (!ReadyToStart(*plan) || !Admissible(plan->group->gpu_mask)) break;
-      LogEntry entry{.kind = LogKind::kStart,
+      const bool starts = plan->active.arrived && ReadyToStart(*plan);
+      if (!(starts || ReadyToPark(*plan)) || !Admissible(plan->group->gpu_mask)) break;
+      LogEntry entry{.kind = starts ? LogKind::kStart : LogKind::kPark,
                      .mask = plan->group->gpu_mask,
                      .plan = static_cast<uint32_t>(plan->id) & kLogIdMask,
                      .count = static_cast<uint16_t>(plan->active.count)};
@@ -145,17 +151,20 @@ bool LaunchQueue::Poll() {
     }
     any |= AppendStarts();
   }
+  if (parked_ > 0) any |= ServeParked(NowNs());
   PublishProgress();
   any |= EndOverdue();
   return ServeBroken(0) || any;
 }
 
-void LaunchQueue::Start(Plan* plan) {
+void LaunchQueue::Start(Plan* plan, bool parked) {
   RemoveFromUndecided(plan);
   Launch& launch = plan->active;
   Group& group = *plan->group;
   launch.started = true;
   launch.start_ns = NowNs();
+  if (parked) TakeForParking(plan);
+  if (launch.origin.channel) launch.origin.channel->latest_started = true;
   PublishOutcome(launch.origin, group.generation, {});
   if (plan->takes_epoch) {
     launch.epoch = ++group.epoch;
@@ -226,6 +235,10 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   // A launch without its sample is as good.
   if (!PrepareStepEvents(plan).ok()) launch.step_events.clear();
   context.step_events = launch.step_events;
+  if (launch.parked.on_lanes) {
+    context.guard = {GuardWord(group), launch.epoch};
+    if (status.ok()) status = EnqueueParkingWaits(*plan);
+  }
   if (status.ok() && launch.start_event) status = lane.Record(launch.start_event.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   if (!status.ok()) {
@@ -273,6 +286,7 @@ bool LaunchQueue::EndOverdue() {
   Plan* plan = in_flight_.front();
   const Launch& launch = plan->active;
   if (plan->group->broken.has_value()) return false;  // its lanes are being released
+  if (launch.parked.on_lanes && !launch.parked.running) return false;  // it has not begun
   const uint64_t now = NowNs(), since = std::max(launch.start_ns, front_since_ns_);
   if (now < since || now - since < launch.run_limit_ns) return false;
   int who_rank = -1;

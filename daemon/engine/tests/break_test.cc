@@ -131,7 +131,7 @@ TEST_F(ImpersonatedPeerTest, LanesWaitForALivingPeersMark) {
   EXPECT_EQ(message.peer_silent().group_id(), group_.id);
   EXPECT_EQ(channel_->producer.Done(), 0u);
   EXPECT_EQ(node_.SignalWord(group_, 0, 1, 0)->load(), 0u);
-  node_.Arrivals(group_).SetBroken(1);
+  node_.Arrivals(group_).SetBroken(1, 2);
   ExpectEnd();
 }
 
@@ -145,7 +145,7 @@ TEST_F(ImpersonatedPeerTest, TheLogTellsThePeers) {
   } while (entry.kind != LogKind::kBreak);
   EXPECT_EQ(entry.plan, group_.id);
   EXPECT_EQ(entry.count, group_.generation);
-  node_.Arrivals(group_).SetBroken(1);
+  node_.Arrivals(group_).SetBroken(1, 2);
   ExpectEnd();
 }
 

@@ -40,10 +40,12 @@ LaunchEntry Entry(uint64_t plan, const std::vector<LaunchBinding>& bindings, uin
   return entry;
 }
 
+uint64_t TestChannel::Push(LaunchEntry entry) { return producer.TryPush(&entry).ok() ? entry.sequence : 0; }
+
 uint64_t TestChannel::Launch(LaunchEntry entry) {
-  if (!producer.TryPush(&entry).ok()) return 0;
-  producer.request()->store(entry.sequence, std::memory_order_release);
-  return entry.sequence;
+  uint64_t sequence = Push(entry);
+  if (sequence != 0) Reach(sequence);
+  return sequence;
 }
 
 bool TestChannel::Wait(uint64_t sequence) const {
@@ -105,20 +107,26 @@ bool EngineNode::Receive(int gpu, Clock::time_point deadline, v1::Message* messa
   return true;
 }
 
+Result<uint64_t> EngineNode::Send(int gpu, v1::Command command, const std::vector<int>& fds) {
+  const uint64_t id = next_id_++;
+  command.set_id(id);
+  TANDEM_RETURN_IF_ERROR(
+      SendMessage(engines_[static_cast<size_t>(gpu)]->socket.get(), command.SerializeAsString(), fds));
+  return id;
+}
+
 Status EngineNode::Call(int gpu, v1::Command command, const std::vector<int>& fds) {
   EngineThread& engine = *engines_[static_cast<size_t>(gpu)];
-  uint64_t id = next_id_++;
-  command.set_id(id);
-  TANDEM_RETURN_IF_ERROR(SendMessage(engine.socket.get(), command.SerializeAsString(), fds));
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t id, Send(gpu, std::move(command), fds));
   auto deadline = Clock::now() + kPatience;
   while (true) {
     v1::Message message;
     std::vector<UniqueFd> received;
     if (!Receive(gpu, deadline, &message, &received)) return DeadlineExceeded("no Ack");
     if (message.has_allocated()) engine.allocated = std::move(received);
-    if (!message.has_ack()) {
+    if (!message.has_ack() || message.ack().id() != id) {
       engine.kept.push_back(std::move(message));
-    } else if (message.ack().id() == id) {
+    } else {
       if (message.ack().code() == 0) return Status::Ok();
       return Status(static_cast<Code>(message.ack().code()), message.ack().message());
     }
@@ -198,6 +206,7 @@ TestGroup EngineNode::AddGroup(uint64_t id, const std::vector<int>& gpus, uint64
     add->set_deadline_ms(deadline_ms);
     add->set_generation(generation);
     add->set_scratch_bytes(kScratchBytes);
+    if (parking_) (*add->mutable_options())["parking"] = "auto";
     add->set_abort_segment(group.segments[rank]);
     add->set_abort_offset(kAbortOffset);
     v1::Command workspace;

@@ -32,6 +32,9 @@ struct TestChannel {
   ChannelProducer producer;
   // Pushes and reaches the launch: what Launch and a running stream do. The sequence, 0 if the push failed.
   uint64_t Launch(LaunchEntry entry);
+  // Launch in its two halves: the client's push, and its stream that comes to it.
+  uint64_t Push(LaunchEntry entry);
+  void Reach(uint64_t sequence) { producer.request()->store(sequence, std::memory_order_release); }
   // Waits for done >= sequence; false after a minute.
   bool Wait(uint64_t sequence) const;
   LaunchOutcome LaunchAndWait(const LaunchEntry& entry);
@@ -62,6 +65,8 @@ class EngineNode {
   int gpus() const { return static_cast<int>(engines_.size()); }
   // Sends a command and reads messages until its Ack; others are kept in messages(gpu).
   Status Call(int gpu, v1::Command command, const std::vector<int>& fds = {});
+  // The same without its Ack, whose id is the result: Await finds it.
+  Result<uint64_t> Send(int gpu, v1::Command command, const std::vector<int>& fds = {});
   // Reads until a message satisfies `wanted` (looking at kept ones first); false after a minute.
   bool Await(int gpu, const std::function<bool(const v1::Message&)>& wanted, v1::Message* found = nullptr);
   // Asks for the queue until it has `items`; false after a minute.
@@ -72,6 +77,8 @@ class EngineNode {
   // The engine of `rank` is not told of groups and plans that are added from now on: the test plays it by their arrival tables.
   void Impersonate(int rank) { impersonated_ = rank; }
   ArrivalTable& Arrivals(const TestGroup& group) { return tables_.at(group.id); }
+  // Groups that are added from now on may park their launches.
+  void EnableParking() { parking_ = true; }
   // A group over `gpus` (rank order) with signals, scratch, workspace, and a symmetric registration.
   TestGroup AddGroup(uint64_t id, const std::vector<int>& gpus, uint64_t deadline_ms = 10000,
                      uint64_t generation = 1);
@@ -118,6 +125,7 @@ class EngineNode {
   std::map<uint64_t, ArrivalTable> tables_;  // by group
   int impersonated_ = -1;
   uint64_t next_id_ = 1;
+  bool parking_ = false;
 };
 
 // An entry for `plan` with `bindings` at `generation`.
