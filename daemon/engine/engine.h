@@ -55,6 +55,7 @@ class Engine : private LaunchListener {
   struct PendingAck {
     uint64_t command_id;
     Finished finished;
+    std::string payload;
   };
 
   // Commands (engine_commands.cc).
@@ -72,8 +73,11 @@ class Engine : private LaunchListener {
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
   void SendQueueSnapshot();
+  std::string WhyNotParked(const Plan& plan) const;
   void SendAck(uint64_t id, const Status& status, const std::string& payload = {});
-  void Defer(uint64_t id, Finished finished) { pending_acks_.push_back({id, std::move(finished)}); }
+  void Defer(uint64_t id, Finished finished, std::string payload = "") {
+    pending_acks_.push_back({id, std::move(finished), std::move(payload)});
+  }
   bool FinishPendingAcks();
 
   // LaunchListener.

@@ -37,25 +37,6 @@ bool TakesEpoch(const plan::RankProgram& program) {
   });
 }
 
-// Loading kernels, and work that is waited for, may stand behind every lane: never while one waits for ranks.
-bool MayBlock(v1::Command::CommandCase command) {
-  return command == v1::Command::kAddPlan || command == v1::Command::kProbe || command == v1::Command::kClearMemory;
-}
-
-// Why none of a program's launches can be parked; empty if they can.
-std::string WhyNeverParked(const CompiledProgram& compiled, const plan::RankProgram& program, bool takes_epoch,
-                           int hardware_queues) {
-  if (compiled.step_count() == 0 || !takes_epoch) return "it meets no peer";
-  if (program.bulk_bytes > 0) return "it uses the group's bulk area";
-  if (!compiled.unguarded().empty()) return std::string(compiled.unguarded()) + " cannot be called off";
-  if (program.signal_count > kGuardSignal) return "it uses the signals that parking needs";
-  if (compiled.lanes() > hardware_queues) {
-    return "it has " + std::to_string(compiled.lanes()) + " lanes, the GPU " + std::to_string(hardware_queues) +
-           " hardware queues";
-  }
-  return "";
-}
-
 Status NoGroup(uint64_t id) { return NotFound("no group " + std::to_string(id)); }
 
 uint64_t SaturatingMs(uint64_t ms) {
@@ -64,38 +45,6 @@ uint64_t SaturatingMs(uint64_t ms) {
 }
 
 }  // namespace
-
-bool Engine::ExecuteCommands() {
-  bool any = false;
-  ReceivedCommand received;
-  while (!stopping_ && link_.Next(&received)) {
-    any = true;
-    const bool waits = !held_commands_.empty() || (queue_ && queue_->HoldsParked());
-    if (waits && MayBlock(received.command->command_case())) {
-      held_commands_.push_back(std::move(received));
-      continue;
-    }
-    Execute(std::move(received));
-  }
-  while (!held_commands_.empty() && !queue_->HoldsParked()) {
-    any = true;
-    ReceivedCommand next = std::move(held_commands_.front());
-    held_commands_.pop_front();
-    Execute(std::move(next));
-  }
-  return any;
-}
-
-bool Engine::ForgetHeldPlan(uint64_t plan_id) {
-  auto held = std::find_if(held_commands_.begin(), held_commands_.end(), [plan_id](const ReceivedCommand& received) {
-    return received.command->command_case() == v1::Command::kAddPlan &&
-           received.command->add_plan().plan_id() == plan_id;
-  });
-  if (held == held_commands_.end()) return false;
-  SendAck(held->command->id(), Aborted("plan " + std::to_string(plan_id) + " was removed before it could be added"));
-  held_commands_.erase(held);
-  return true;
-}
 
 void Engine::Execute(ReceivedCommand received) {
   uint64_t id = received.command->id();
@@ -125,7 +74,7 @@ bool Engine::FinishPendingAcks() {
       ++i;
       continue;
     }
-    SendAck(pending_acks_[i].command_id, finished.status());
+    SendAck(pending_acks_[i].command_id, finished.status(), pending_acks_[i].payload);
     pending_acks_.erase(pending_acks_.begin() + static_cast<ptrdiff_t>(i));
     any = true;
   }
@@ -429,22 +378,27 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->latency_class = from.latency_class();
   plan->takes_epoch = TakesEpoch(program);
   plan->uses_bulk = program.bulk_bytes > 0;
-  plan->never_parked = WhyNeverParked(*plan->program, program, plan->takes_epoch, hardware_queues_);
+  plan->never_parked = WhyNeverParked(*plan, program, hardware_queues_);
+  const std::string never_parked = plan->never_parked;
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
   for (const plan::Step& step : program.steps) plan->step_lanes.push_back(step.lane);
   TANDEM_RETURN_IF_ERROR(queue_->AddPlan(std::move(plan)));
-  if (!communicates) return Status::Ok();
-  // The peers make theirs meanwhile: no launch may be the one that waits for them.
   *deferred = true;
-  Defer(command.id(), [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
+  if (!communicates) {
+    SendAck(command.id(), Status::Ok(), never_parked);
+    return Status::Ok();
+  }
+  // The peers make theirs meanwhile: no launch may be the one that waits for them.
+  const auto met = [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
     Group* of = queue_->FindGroup(group_id);
     if (of == nullptr || of->communicator == nullptr) return Aborted("the group ended meanwhile");
     Result<bool> ready = of->communicator->Ready();
     if (!ready.ok()) queue_->RemovePlan(plan_id);
     return ready;
-  });
+  };
+  Defer(command.id(), met, never_parked);
   return Status::Ok();
 }
 

@@ -73,6 +73,9 @@ struct Parked {
   uint64_t taken_back_ns = 0;      // when this engine read that
   uint64_t withdrawn_ns = 0;       // its permit was withdrawn then; 0: never
   bool held = false, acknowledged = false, let_go = false;
+
+  // On the lanes, where it waits for ranks.
+  bool Waits() const { return on_lanes && !running; }
 };
 
 // How a launch ends badly. OK when it does not.
@@ -180,6 +183,9 @@ inline constexpr uint64_t kDigestSeed = 0xcbf29ce484222325;
 // Words of a parked launch among those that a writer has on a reader; a program that uses them cannot be parked.
 inline constexpr int kArrivedSignal = plan::kSignalsPerWriter - 1;
 inline constexpr int kGuardSignal = plan::kSignalsPerWriter - 2;  // on the own rank: see LaunchContext::guard
+
+// Why none of a plan's launches can be parked on a GPU with so many hardware queues; empty if they can.
+std::string WhyNeverParked(const Plan& plan, const plan::RankProgram& program, int hardware_queues);
 
 // CLOCK_MONOTONIC in nanoseconds.
 uint64_t NowNs();

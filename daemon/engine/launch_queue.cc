@@ -96,7 +96,7 @@ bool LaunchQueue::RemovePlan(uint64_t id) {
   Plan* plan = FindPlan(id);
   if (plan == nullptr) return true;
   const auto own = static_cast<uint8_t>(1u << plan->group->rank);
-  if (plan->has_active && plan->active.parked.on_lanes && !plan->active.parked.running && !plan->group->broken) {
+  if (plan->has_active && plan->active.parked.Waits() && !plan->group->broken) {
     TakeBack(plan, LogKind::kFailRefused, own);
   }
   if (plan->has_active && !plan->active.started) {
@@ -360,7 +360,7 @@ void LaunchQueue::ForEachActive(const std::function<void(const Plan&)>& visit) c
 
 bool LaunchQueue::HoldsParked() const {
   return std::any_of(in_flight_.begin(), in_flight_.end(), [](const Plan* plan) {
-    return plan->active.parked.on_lanes && !plan->active.parked.running;
+    return plan->active.parked.Waits();
   });
 }
 

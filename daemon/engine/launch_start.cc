@@ -286,7 +286,7 @@ bool LaunchQueue::EndOverdue() {
   Plan* plan = in_flight_.front();
   const Launch& launch = plan->active;
   if (plan->group->broken.has_value()) return false;  // its lanes are being released
-  if (launch.parked.on_lanes && !launch.parked.running) return false;  // it has not begun
+  if (launch.parked.Waits()) return false;  // it has not begun
   const uint64_t now = NowNs(), since = std::max(launch.start_ns, front_since_ns_);
   if (now < since || now - since < launch.run_limit_ns) return false;
   int who_rank = -1;

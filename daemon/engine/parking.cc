@@ -7,7 +7,6 @@
 // signals are exchanged, the guard leaves out all else, so that words and epochs stay alike on all ranks.
 #include <algorithm>
 #include <bit>
-#include <iterator>
 
 #include "common/queue/channel_layout.h"
 #include "daemon/engine/launch_queue.h"
@@ -25,8 +24,6 @@ constexpr size_t kParkingSlots = 8;  // more than programs on the lanes
 
 bool Reached(uint64_t value, uint64_t wanted) { return static_cast<int64_t>(value - wanted) >= 0; }
 
-bool WaitsForRanks(const Launch& launch) { return launch.parked.on_lanes && !launch.parked.running; }
-
 }  // namespace
 
 Word* LaunchQueue::PassedWord(uint64_t ticket) const {
@@ -37,124 +34,6 @@ Word* LaunchQueue::PermitWord(uint64_t ticket) const { return PassedWord(ticket)
 
 Word* LaunchQueue::GuardWord(const Group& group) {
   return group.signals[static_cast<size_t>(group.rank)] + group.rank * plan::kSignalsPerWriter + kGuardSignal;
-}
-
-bool LaunchQueue::MayOffer() const {
-  return may_offer_ && groups_.size() == 1 && groups_.begin()->second->parking;
-}
-
-std::string LaunchQueue::WhyNotParked(const Plan& plan) const {
-  const Group& group = *plan.group;
-  if (!group.parking) return group.world_size == 1 ? "the group has one rank" : "parking is off";
-  if (!plan.never_parked.empty()) return plan.never_parked;
-  if (groups_.size() > 1) return "there are " + std::to_string(groups_.size()) + " groups on this GPU";
-  if (group.direct) return "the group has launches by gRPC";
-  return "";
-}
-
-bool LaunchQueue::Offer(const LaunchRequest& request) {
-  Plan* plan = FindPlan(request.plan_id);
-  if (plan == nullptr || !plan->never_parked.empty() || plan->has_active) return false;
-  Group& group = *plan->group;
-  if (group.broken.has_value() || group.log_break_ns != 0 || group.left_mask != 0 || group.direct) return false;
-  if (request.group_generation != group.generation) return false;
-  if (group.session_id != 0 && request.origin.session_id != group.session_id) return false;
-  const uint64_t count = plan->arrivals + 1;
-  for (const auto& [launch, entry] : plan->early) {
-    if (launch == count) return false;
-  }
-  for (int rank = 0; rank < group.world_size; ++rank) {
-    if (std::max(group.arrivals.Count(plan->index, rank), plan->first_count) < plan->arrivals) return false;
-  }
-  Launch& launch = plan->active;
-  launch.digest = FoldDigest(kDigestSeed, request.tag_digest);
-  BindingScope scope{.session_id = request.origin.session_id,
-                     .group_id = group.id,
-                     .rank = group.rank,
-                     .world_size = group.world_size};
-  // What is wrong with it is told when it arrives.
-  if (!memory_->Resolve(request.bindings, plan->slots, scope, &launch.slots, &launch.pins, &launch.digest).ok()) {
-    launch.pins.clear();
-    return false;
-  }
-  plan->arrivals = count;
-  Activate(plan, request, count);
-  group.arrivals.Offer(plan->index, group.rank, launch.digest, count);
-  return true;
-}
-
-void LaunchQueue::ArriveOffered(Plan* plan) {
-  Launch& launch = plan->active;
-  Group& group = *plan->group;
-  SetArrived(plan, NowNs());
-  if (!launch.parked.taken_back.has_value()) {
-    group.arrivals.Arrive(plan->index, group.rank, launch.digest, launch.count);
-    return;
-  }
-  Failure failure = FailureOf(*plan, launch.count, *launch.parked.taken_back);
-  group.arrivals.Arrive(plan->index, group.rank, 0, launch.count);
-  listener_->OnLaunchFailed(*plan, launch.count, failure.status);
-  FailUndecided(plan, std::move(failure));
-}
-
-void LaunchQueue::WithdrawOffer(Plan* plan) {
-  RemoveFromUndecided(plan);
-  Launch& launch = plan->active;
-  launch.origin.channel->offered = false;
-  launch.origin.channel.reset();
-  launch.pins.clear();
-  plan->has_active = false;
-  --plan->arrivals;
-  --plan->group->arrived;
-}
-
-void LaunchQueue::WithdrawOffers(Group* group) {
-  std::vector<Plan*> offered;
-  for (Plan* plan : undecided_) {
-    if (plan->group == group && !plan->active.arrived) offered.push_back(plan);
-  }
-  for (Plan* plan : offered) WithdrawOffer(plan);
-}
-
-void LaunchQueue::RefuseOffer(Plan* plan, LogKind kind, bool comes) {
-  Group& group = *plan->group;
-  const uint64_t count = plan->active.count;
-  const auto own = static_cast<uint8_t>(1u << group.rank);
-  AppendFailure(plan, count, kind, own);
-  if (!plan->has_active || plan->active.count != count) return;
-  if (plan->active.started) return TakeBack(plan, kind, own);  // the log says PARK first
-  const LogEntry entry = *plan->active.parked.taken_back;
-  WithdrawOffer(plan);
-  if (comes) {
-    plan->early.emplace_back(count, entry);
-    return;
-  }
-  plan->arrivals = count;
-  group.arrivals.Arrive(plan->index, group.rank, 0, count);
-  listener_->OnLaunchFailed(*plan, count, FailureOf(*plan, count, entry).status);
-}
-
-void LaunchQueue::AbandonUnarrived(const Group* group, const Channel* channel, LogKind kind) {
-  const auto concerned = [&](const Plan* plan) {
-    return !plan->active.arrived && !plan->group->broken.has_value() && (group == nullptr || plan->group == group) &&
-           (channel == nullptr || plan->active.origin.channel.get() == channel);
-  };
-  std::vector<Plan*> offered, parked;
-  std::copy_if(undecided_.begin(), undecided_.end(), std::back_inserter(offered), concerned);
-  std::copy_if(in_flight_.begin(), in_flight_.end(), std::back_inserter(parked),
-               [&](const Plan* plan) { return WaitsForRanks(plan->active) && concerned(plan); });
-  for (Plan* plan : parked) TakeBack(plan, kind, static_cast<uint8_t>(1u << plan->group->rank));
-  for (Plan* plan : offered) {
-    if (plan->has_active && !plan->active.started) RefuseOffer(plan, kind, channel == nullptr);
-  }
-}
-
-bool LaunchQueue::ReadyToPark(const Plan& plan) const {
-  if (!plan.never_parked.empty() || plan.active.parked.taken_back.has_value()) return false;
-  for (int rank = 0; rank < plan.group->world_size; ++rank) {
-    if (plan.group->arrivals.Offered(plan.index, rank) != plan.active.count) return false;
-  }
-  return MismatchedRanks(plan) == 0;
 }
 
 void LaunchQueue::TakeForParking(Plan* plan) {
@@ -207,7 +86,7 @@ bool LaunchQueue::ServeParked(uint64_t now) {
     Launch& launch = plan->active;
     Parked& parked = launch.parked;
     Group& group = *plan->group;
-    if (!WaitsForRanks(launch) || group.broken.has_value()) continue;
+    if (!parked.Waits() || group.broken.has_value()) continue;
     const bool holding = parked.held || (parked.withdrawn_ns != 0 && !parked.tried);
     if (!launch.arrived && !holding && Reached(launch.origin.channel->consumer.Request(), launch.origin.id)) {
       SetArrived(plan, now);
@@ -248,7 +127,7 @@ bool LaunchQueue::ServeParked(uint64_t now) {
 // it may run itself.
 void LaunchQueue::EndForTheNext(Plan* plan, const Plan& next, uint64_t now) {
   const Launch& behind = next.active;
-  if (WaitsForRanks(behind) || now < behind.start_ns || now - behind.start_ns < behind.run_limit_ns) return;
+  if (behind.parked.Waits() || now < behind.start_ns || now - behind.start_ns < behind.run_limit_ns) return;
   uint8_t missing = 0;
   for (int rank : MissingRanks(*plan)) missing |= static_cast<uint8_t>(1u << rank);
   TakeBack(plan, LogKind::kFailDeadline, missing);
@@ -339,7 +218,7 @@ void LaunchQueue::LetGo(const Launch& launch) {
 
 bool LaunchQueue::HoldsParked(const Group& group) const {
   return std::any_of(in_flight_.begin(), in_flight_.end(), [&](const Plan* plan) {
-    return plan->group == &group && WaitsForRanks(plan->active);
+    return plan->group == &group && plan->active.parked.Waits();
   });
 }
 
@@ -348,7 +227,7 @@ bool LaunchQueue::HoldsParked(const Group& group) const {
 bool LaunchQueue::LetParkedGo(Group* group, uint64_t now) {
   std::vector<const Launch*> waiting;
   for (const Plan* plan : in_flight_) {
-    if (plan->group == group && WaitsForRanks(plan->active)) waiting.push_back(&plan->active);
+    if (plan->group == group && plan->active.parked.Waits()) waiting.push_back(&plan->active);
   }
   if (group->broken_stage == 1) {
     // None is left if they have come through by themselves.

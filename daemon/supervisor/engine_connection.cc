@@ -80,9 +80,7 @@ Result<UniqueFd> EngineConnection::AllocateSegment(uint64_t segment_id, uint64_t
   return std::move(pending.segment);
 }
 
-Result<std::string> EngineConnection::MakeUniqueId(std::chrono::milliseconds deadline) {
-  Command command;
-  command.mutable_make_unique_id();
+Result<std::string> EngineConnection::Ask(Command& command, std::chrono::milliseconds deadline) {
   Pending pending;
   TANDEM_RETURN_IF_ERROR(Exchange(command, {}, deadline, pending));
   return std::move(pending.payload);

@@ -48,8 +48,8 @@ class EngineConnection {
   // AllocateSegment and QueueSnapshot: calls whose answer is a message of its own, sent before the Ack.
   Result<UniqueFd> AllocateSegment(uint64_t segment_id, uint64_t bytes, std::chrono::milliseconds deadline);
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(std::chrono::milliseconds deadline);
-  // The payload of the Ack.
-  Result<std::string> MakeUniqueId(std::chrono::milliseconds deadline);
+  // A call for the payload of the Ack.
+  Result<std::string> Ask(engine::v1::Command& command, std::chrono::milliseconds deadline);
 
   // What came and is neither Ack, Allocated nor Queue, oldest first.
   std::deque<std::unique_ptr<engine::v1::Message>> TakeInbox();

@@ -81,6 +81,8 @@ class Engines {
   // meanwhile, DEADLINE_EXCEEDED if it does not answer.
   virtual Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds = {},
                       std::chrono::milliseconds deadline = std::chrono::milliseconds(10000)) = 0;
+  // The same without descriptors, for the payload of the Ack.
+  virtual Result<std::string> Ask(int gpu, engine::v1::Command command, std::chrono::milliseconds deadline) = 0;
   // AllocateSegment: the descriptor of a new segment on `gpu`.
   virtual Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) = 0;
   // What the ranks of a new communicator share, made by `gpu`'s engine.

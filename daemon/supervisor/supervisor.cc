@@ -134,6 +134,11 @@ Status Supervisor::Call(int gpu, engine::v1::Command command, const std::vector<
   return connection->Call(command, fds, deadline);
 }
 
+Result<std::string> Supervisor::Ask(int gpu, engine::v1::Command command, milliseconds deadline) {
+  TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
+  return connection->Ask(command, deadline);
+}
+
 Result<UniqueFd> Supervisor::AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) {
   TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
   return connection->AllocateSegment(segment_id, bytes, milliseconds(10000));
@@ -141,7 +146,9 @@ Result<UniqueFd> Supervisor::AllocateSegment(int gpu, uint64_t segment_id, uint6
 
 Result<std::string> Supervisor::MakeUniqueId(int gpu) {
   TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
-  return connection->MakeUniqueId(milliseconds(30000));
+  engine::v1::Command command;
+  command.mutable_make_unique_id();
+  return connection->Ask(command, milliseconds(30000));
 }
 
 Result<std::unique_ptr<engine::v1::Queue>> Supervisor::QueueSnapshot(int gpu) {

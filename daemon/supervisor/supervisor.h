@@ -43,6 +43,7 @@ class Supervisor final : public Engines {
   EngineStatus StatusOf(int gpu) const override;
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds,
               std::chrono::milliseconds deadline) override;
+  Result<std::string> Ask(int gpu, engine::v1::Command command, std::chrono::milliseconds deadline) override;
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override;
   Result<std::string> MakeUniqueId(int gpu) override;
   Status Unfuse(int gpu) override;

@@ -34,6 +34,9 @@ class FakeEngines : public Engines {
     mapped.insert({id, gpu});
     return CreateSealedMemfd("segment", bytes);
   }
+  Result<std::string> Ask(int, engine::v1::Command, std::chrono::milliseconds) override {
+    return Unimplemented("nothing is asked");
+  }
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
     std::lock_guard lock(mutex_);
     if (command.has_add_segment()) {
