@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kNativeUses = {"explicit", "auto"};
+constexpr std::array<std::string_view, 2> kParkings = {"off", "auto"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
 }  // namespace
@@ -87,6 +88,9 @@ const std::vector<KeySpec>& Table() {
       Choice("native", TANDEM_FIELD(native), kNativeUses,
              "explicit: the native fused kernels run plans that ask for them; auto: also those that they are predicted to run "
              "the fastest."),
+      Choice("parking", TANDEM_FIELD(parking), kParkings,
+             "auto: a launch that all ranks have pushed waits on the lanes for their streams, where that is allowed; it starts "
+             "sooner after the last one, and holds up what comes later on its GPUs. off: only in groups that ask for it."),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Choice("log_level", TANDEM_FIELD(log_level), kLogLevels, "Least severity that is logged to stderr."),

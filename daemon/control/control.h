@@ -176,6 +176,7 @@ class Control final : public EngineListener {
   // A launch by gRPC on `gpu` has ended; the first end stands.
   void EndLaunch(int gpu, uint64_t launch_id, Status status);
   void BreakGroupLocked(Group& group, const Status& why, int lost_rank);
+  void BreakByLogLocked(const Group& group);
   void FailMeetingsLocked(Group& group, const Status& why);
   void MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bool lost);
   void DestroyGroupLocked(const std::shared_ptr<Group>& group);

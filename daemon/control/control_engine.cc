@@ -98,6 +98,7 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
       for (const Member& member : group->members) {
         if (member.gpu != gpu) registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
       }
+      BreakByLogLocked(*group);
     }
     if (group->state == GroupState::kReady) {
       group->suspended = true;

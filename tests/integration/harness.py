@@ -4,7 +4,7 @@ Every test gets a daemon of its own in a temporary folder. A `Client` is a tande
 commands (see driver/commands.cc). `client.call` waits for the reply, `client.send` does not: `client.reply` takes it up.
 
 TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means are skipped, and
-those that need more GPUs than there are. There classes that say `shares` use one daemon for all their tests, since engines
+those that need more GPUs than there are. TANDEM_TEST_FLAGS are flags of every tandemd ("--parking auto"). There classes that say `shares` use one daemon for all their tests, since engines
 take seconds to start. CUDA_VISIBLE_DEVICES limits daemon and clients alike, so that runs beside each other share no GPU.
 """
 
@@ -21,6 +21,7 @@ import unittest
 
 BACKEND = os.environ.get("TANDEM_TEST_BACKEND", "host")
 CUDA = BACKEND == "cuda"
+EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split()
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
 
 
@@ -137,7 +138,7 @@ class Daemon:
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
             [os.path.join(BIN, "tandemd"), "--backend", BACKEND, *([] if CUDA else ["--emulated-gpus", str(gpus)]),
-             "--runtime-dir", self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), *extra],
+             "--runtime-dir", self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), *EXTRA, *extra],
             stdout=self.log, stderr=self.log)
         if wait:
             self.wait_ready()

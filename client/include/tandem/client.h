@@ -70,7 +70,7 @@ struct JoinOptions {
   int world_size = 1;
   int rank = 0;
   std::string gpu_uuid;           // empty: the GPU with index `rank`
-  std::map<std::string, std::string> options;  // must agree on all ranks; known: docs/algorithms.md, section nccl
+  std::map<std::string, std::string> options;  // must agree on all ranks; known: docs/operations.md, group options
   Milliseconds deadline{30000};
   Milliseconds launch_deadline{0};  // from a launch's first arrival; 0: the daemon's default (10 minutes)
   // Where client and engine of some rank share no MPS server; kError refuses the group, and later plans with kernels, with
@@ -95,6 +95,7 @@ struct PlanInfo {
   int steps = 0;
   int lanes = 1;
   std::string summary, scale_mode, wire_type, reduction_order, placement;
+  std::string parking;                    // whether launches wait on the lanes: "off", "where it is allowed", "never: why"
   int roundings = 0;
   bool deterministic = true;
   uint64_t workspace_bytes = 0, bulk_bytes = 0, bytes_moved = 0, gathered_a_bytes = 0;

@@ -24,7 +24,7 @@ json PlanJson(const PlanInfo& info) {
           {"refused", refused}, {"fused", info.fused}, {"steps", info.steps}, {"lanes", info.lanes},
           {"workspace_bytes", info.workspace_bytes}, {"group_workspace_bytes", info.group_workspace_bytes},
           {"unshared_workspace_bytes", info.unshared_workspace_bytes}, {"predicted_us", info.predicted_us},
-          {"deterministic", info.deterministic}, {"warnings", info.warnings}};
+          {"deterministic", info.deterministic}, {"parking", info.parking}, {"warnings", info.warnings}};
 }
 
 // What the library's reader thread told; shared with the callback, which may outlive the session.
@@ -277,6 +277,12 @@ Status Session::Execute(const json& command, json* reply) {
   if (name == "capture") return Capture(command);
   if (name == "replay") return Replay(command);
   if (name == "launch_threads") return LaunchThreads(command);
+  if (name == "pause") return Pause(command);
+  if (name == "resume") {
+    Resume();
+    return Status::Ok();
+  }
+  if (name == "launch_checked") return LaunchChecked(command, reply);
   if (name == "fork") return Fork(reply);
   if (name == "launch_direct") return LaunchDirect(command, reply);
   if (name == "signal") return Signal(command);

@@ -20,6 +20,8 @@ using nlohmann::json;
 
 class Session {
  public:
+  Session();
+  ~Session();  // resumes streams that stand still
   // Executes `command["cmd"]`; the reply's fields beside "ok" go to `reply`.
   Status Execute(const json& command, json* reply);
 
@@ -41,6 +43,9 @@ class Session {
   Status Capture(const json& command);
   Status Replay(const json& command);
   Status LaunchThreads(const json& command);
+  Status Pause(const json& command);
+  void Resume();
+  Status LaunchChecked(const json& command, json* reply);
   Status Fork(json* reply);
   Status CudaTrouble(const std::string& name, const json& command);
   Status CudaMemory(const std::string& name, const json& command, json* reply);
@@ -81,6 +86,8 @@ class Session {
   std::map<std::string, std::shared_ptr<RankDevice>> devices_;       // by GPU
   std::map<std::string, std::unique_ptr<RankStream>> streams_;
   std::map<std::string, std::unique_ptr<RankGraph>> graphs_;
+  struct Gate;
+  std::vector<std::shared_ptr<Gate>> gates_;                         // closed
   std::map<std::string, uint64_t> allocations_;                      // of "cuda_malloc"
 };
 
