@@ -376,7 +376,8 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->index = from.plan_index();
   plan->workspace = group->workspace;
   plan->latency_class = from.latency_class();
-  plan->takes_epoch = TakesEpoch(program);
+  // A parked launch meets its peers by words of its own.
+  plan->takes_epoch = TakesEpoch(program) || group->parking;
   plan->uses_bulk = program.bulk_bytes > 0;
   plan->never_parked = WhyNeverParked(*plan, program, hardware_queues_);
   const std::string never_parked = plan->never_parked;

@@ -170,7 +170,7 @@ void LaunchQueue::Start(Plan* plan, bool parked) {
     launch.epoch = ++group.epoch;
     if (plan->uses_bulk) group.last_bulk_epoch = launch.epoch;
   }
-  if (plan->program->step_count() == 0) {
+  if (plan->program->step_count() == 0 && !parked) {
     Origin origin = launch.origin;
     End(plan, {}, launch.start_ns);
     CompleteByCpu(origin, {});

@@ -11,7 +11,6 @@ namespace tandem::engine {
 
 std::string WhyNeverParked(const Plan& plan, const plan::RankProgram& program, int hardware_queues) {
   const CompiledProgram& compiled = *plan.program;
-  if (compiled.step_count() == 0 || !plan.takes_epoch) return "it meets no peer";
   if (plan.uses_bulk) return "it uses the group's bulk area";
   if (!compiled.unguarded().empty()) return std::string(compiled.unguarded()) + " cannot be called off";
   if (program.signal_count > kGuardSignal) return "it uses the signals that parking needs";

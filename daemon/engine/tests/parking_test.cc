@@ -47,6 +47,21 @@ TEST_P(ParkingWorldTest, RunsWhenTheLastStreamHasComeAndNotBefore) {
 INSTANTIATE_TEST_SUITE_P(Worlds, ParkingWorldTest,
                          ::testing::Values(std::pair(2, 8), std::pair(2, 1), std::pair(4, 8), std::pair(8, 2)));
 
+TEST_F(ParkingTest, AnEmptyPlanIsParkedLikeOthers) {
+  Open();
+  const uint64_t plan = node_.AddEmptyPlan(&group_);
+  for (int round = 0; round < 3; ++round) {
+    const uint64_t sequence = PushEverywhere(Entry(plan));
+    channels_[0]->Reach(sequence);
+    EXPECT_LT(channels_[0]->producer.Done(), sequence);
+    channels_[1]->Reach(sequence);
+    for (auto& channel : channels_) {
+      ASSERT_TRUE(channel->Wait(sequence));
+      EXPECT_TRUE(channel->producer.Outcome(sequence).status.ok());
+    }
+  }
+}
+
 TEST_F(ParkingTest, TheNextLaunchOfAChannelIsParkedBehindTheFirst) {
   Open();
   const uint64_t first = AddGatherPlan(), second = AddGatherPlan(), third = node_.AddBarrierPlan(&group_);
