@@ -2,12 +2,15 @@
 // plan, which the engine's CPU ends; then, on several ranks, the least that lanes can do: an all-reduce of 1 KiB by the kernel of
 // low_latency (bench_collective has the kernel's own time).
 //   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
-// Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name.
+// Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name. With several ranks launches
+// that were pushed long before their streams come are measured by doorbell and parked, beside each other.
 
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -31,6 +34,8 @@ constexpr int kBurst = 32;          // fits into a ring: no launch waits for roo
 constexpr int kBursts = 50;
 constexpr int kCaptured = 20;
 constexpr int kReplays = 50;
+constexpr int kAhead = 200;
+constexpr std::chrono::microseconds kPushedBefore{300};  // time enough for the engines to park a launch
 
 double ThreadCpuUs() {
   timespec now{};
@@ -53,7 +58,7 @@ double CpuUs(const std::vector<std::string>& pids) {
 
 // What one rank has measured, a sample a round.
 struct Samples {
-  std::vector<double> stream_us, cpu_us, engine_cpu_us, alone_us, captured_us;
+  std::vector<double> stream_us, cpu_us, engine_cpu_us, alone_us, captured_us, ahead_us;
 };
 
 struct Run {
@@ -61,6 +66,9 @@ struct Run {
   int world;
   std::vector<std::string> engines;
   std::barrier<> together;
+  bool parked = false;           // else by doorbell
+  std::atomic<int> streams = 0;  // that have come to where all go on together
+  std::string parking = {};      // what the plan says of it
 };
 
 enum class Work { kEmpty, kSmallest };
@@ -106,6 +114,7 @@ Status Open(const Run& run, int index, Rank* rank) {
   JoinOptions join;
   join.job_key = "benchmark-job-key";
   join.name = "handover";
+  join.options["parking"] = run.parked ? "auto" : "off";
   join.world_size = run.world;
   join.rank = index;
   TANDEM_ASSIGN_OR_RETURN(rank->group, rank->client->JoinGroup(join));
@@ -161,6 +170,28 @@ Status Alone(Run& run, Rank& rank, Samples* samples) {
   return rank.plan->Wait(kDeadline);
 }
 
+// Launches that were pushed before their streams come, which all go on at the same time: from there to the stream's next work.
+Status Ahead(Run& run, Rank& rank, Samples* samples) {
+  for (int i = 0; i < kAhead; ++i) {
+    run.together.arrive_and_wait();
+    const int all = (run.streams.load() / run.world + 1) * run.world;
+    run.together.arrive_and_wait();
+    TANDEM_RETURN_IF_ERROR(rank.stream->Enqueue([&run, all] {
+      std::this_thread::sleep_for(kPushedBefore);
+      run.streams.fetch_add(1);
+      while (run.streams.load() < all) {
+      }
+    }));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.start));
+    TANDEM_RETURN_IF_ERROR(rank.Launch());
+    TANDEM_RETURN_IF_ERROR(rank.stream->Record(*rank.end));
+    TANDEM_RETURN_IF_ERROR(rank.stream->Synchronize(kDeadline));
+    TANDEM_ASSIGN_OR_RETURN(double us, rank.end->MicrosecondsSince(*rank.start));
+    if (i >= kAhead / 10) samples->ahead_us.push_back(us);
+  }
+  return rank.plan->Wait(kDeadline);
+}
+
 Status InGraph(Run& run, Rank& rank, Samples* samples) {
   TANDEM_RETURN_IF_ERROR(rank.stream->BeginCapture());
   for (int i = 0; i < kCaptured; ++i) TANDEM_RETURN_IF_ERROR(rank.Launch());
@@ -181,6 +212,9 @@ Status Measure(Run& run, Work work, int index, Samples* samples) {
   Rank rank;
   TANDEM_RETURN_IF_ERROR(Open(run, index, &rank));
   TANDEM_RETURN_IF_ERROR(PreparePlan(work, &rank));
+  if (index == 0) run.parking = rank.plan->info().parking;
+  if (run.world > 1) TANDEM_RETURN_IF_ERROR(Ahead(run, rank, samples));
+  if (run.parked) return rank.client->Detach();
   TANDEM_RETURN_IF_ERROR(InStream(run, rank, index == 0, samples));
   TANDEM_RETURN_IF_ERROR(ClientCpu(run, rank, samples));
   TANDEM_RETURN_IF_ERROR(Alone(run, rank, samples));
@@ -200,8 +234,8 @@ void Report(const std::string& name, const std::vector<Samples>& all, std::vecto
 }
 
 void MeasureAll(const std::string& runtime_dir, int world, const std::vector<std::string>& engines, Work work,
-                const std::string& label) {
-  Run run{runtime_dir, world, engines, std::barrier<>(world)};
+                const std::string& label, bool parked) {
+  Run run{runtime_dir, world, engines, std::barrier<>(world), parked};
   std::vector<Samples> samples(static_cast<size_t>(world));
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
@@ -213,6 +247,9 @@ void MeasureAll(const std::string& runtime_dir, int world, const std::vector<std
     });
   }
   for (std::thread& thread : threads) thread.join();
+  const std::string how = !parked ? "by doorbell" : run.parking == "where it is allowed" ? "parked" : "parked " + run.parking;
+  Report(label + "pushed ahead, " + how, samples, &Samples::ahead_us);
+  if (parked) return;
   Report(label + "stream to stream, back to back", samples, &Samples::stream_us);
   Report(label + "stream to stream, alone", samples, &Samples::alone_us);
   Report(label + "in a graph of 20", samples, &Samples::captured_us);
@@ -230,6 +267,9 @@ int main(int argc, char** argv) {
   const int world = std::atoi(argv[2]);
   const std::vector<std::string> engines(argv + 4, argv + argc);
   const std::string label = std::string(argv[3]) + ", W=" + std::to_string(world);
-  MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ");
-  if (world > 1) MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ");
+  for (bool parked : {false, true}) {
+    if (parked && world == 1) break;
+    MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ", parked);
+    if (world > 1) MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ", parked);
+  }
 }

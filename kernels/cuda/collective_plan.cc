@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/guarded.h"
 #include "kernels/runs.h"
 
 namespace tandem::cuda {
@@ -22,6 +23,7 @@ class PhasesWriter {
   explicit PhasesWriter(const CollectiveArgs& args) : args_(args) {
     launch_.epoch = args.epoch;
     launch_.limits = LimitsOf(args);
+    launch_.guard = DeviceGuardOf(args.guard);
     launch_.blocks = args.blocks;
     launch_.word_stride = args.word_stride;
     launch_.type = static_cast<uint8_t>(args.dtype);
@@ -118,6 +120,7 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   PacketsLaunch launch = {};
   launch.epoch = args.epoch;
   launch.limits = LimitsOf(args);
+  launch.guard = DeviceGuardOf(args.guard);
   launch.blocks = args.blocks;
   launch.rank = args.rank;
   launch.world = args.world_size;

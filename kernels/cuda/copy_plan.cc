@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/guarded.h"
 #include "kernels/host/copy.h"
 
 namespace tandem::cuda {
@@ -72,13 +73,17 @@ Status EnqueueCopy(const CopyArgs& args, CudaDriver& driver, CUstream stream) {
   TANDEM_ASSIGN_OR_RETURN(host::BoxCopy copy, host::PrepareCopy(args));
   if (copy.box.count == 0) return Status::Ok();
   EngineBox engine;
-  if (args.copy_engine && FitEngine(copy, &engine)) return EnqueueEngine(copy, engine, driver, stream);
+  if (args.copy_engine && FitEngine(copy, &engine)) {
+    TANDEM_RETURN_IF_ERROR(CheckUnguarded(args.guard, "a copy by a copy engine"));
+    return EnqueueEngine(copy, engine, driver, stream);
+  }
   CopyLaunch launch = {};
   launch.source = copy.source;
   launch.destination = copy.destination;
   launch.element_bytes = static_cast<int>(copy.element_bytes);
   launch.dims = copy.box.dims;
   launch.count = copy.box.count;
+  launch.guard = DeviceGuardOf(args.guard);
   for (int d = 0; d < copy.box.dims; ++d) {
     auto dim = static_cast<size_t>(d);
     launch.extent[d] = copy.box.extent[dim];

@@ -10,6 +10,7 @@
 #include "kernels/cuda/driver/cublas_lt.h"
 #include "kernels/cuda/driver/nccl_library.h"
 #include "kernels/cuda/foreign_memory.h"
+#include "kernels/cuda/guarded.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/native/fused_plan.h"
 #include "kernels/cuda/nccl_communicator.h"
@@ -98,6 +99,7 @@ class CudaBackend : public Backend {
   bool HasCollective(const CollectiveArgs& args) const override {
     return args.parts.empty() ? TakesCollective(args) : native_kernels_.ok() && TakesFused(args);
   }
+  bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
   Status NativeKernels() const override { return native_kernels_; }
   void SetNativeKernels(Status loaded) { native_kernels_ = std::move(loaded); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/copy_plan.h"
 #include "kernels/cuda/dense_operands.h"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/guarded.h"
 #include "kernels/cuda/native/fused_plan.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/host/reduce.h"
@@ -80,6 +81,7 @@ Status CudaLane::Copy(const CopyArgs& args) {
 }
 
 Status CudaLane::Matmul(const MatmulArgs& args) {
+  TANDEM_RETURN_IF_ERROR(CheckUnguarded(args.guard, "a product"));
   TANDEM_RETURN_IF_ERROR(Enter());
   if (workspace_.data() == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulScratchBytes));
@@ -129,6 +131,7 @@ Status CudaLane::Reduce(const ReduceArgs& args) {
   launch.result_scale = reinterpret_cast<const float*>(box.result_scale);
   launch.scale = box.scale;
   launch.contiguous = dense;
+  launch.guard = DeviceGuardOf(args.guard);
   return LaunchReduce(launch, stream_);
 }
 
@@ -142,6 +145,7 @@ Status CudaLane::Nccl(const NcclArgs& args) {
 Status CudaLane::Collective(const CollectiveArgs& args) {
   TANDEM_RETURN_IF_ERROR(Enter());
   if (args.parts.empty()) return EnqueueCollective(args, stream_);
+  TANDEM_RETURN_IF_ERROR(CheckUnguarded(args.guard, "a fused matmul"));
   if (fused_state_.data() == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStateBytes));
     TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(fused_state_.data()), 0,

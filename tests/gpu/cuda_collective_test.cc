@@ -421,5 +421,45 @@ TEST(CudaCollectiveTest, AbortEndsKernelsWithinASecond) {
   }
 }
 
+// As parking calls a launch off: on all ranks, before any of their kernels begins.
+TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
+  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
+    Case test{.algorithm = algorithm, .piece = {4000}};
+    SCOPED_TRACE(AlgorithmName(algorithm));
+    KernelGroup group(&Machine(), Requests(test, 2), {.max_blocks = MostBlocks(2), .launches = 3}, Context(2));
+    ASSERT_TRUE(group.status().ok()) << group.status().ToString();
+    Word* guard = group.machine().AllocateWord();
+    guard->store(2, std::memory_order_release);
+    std::mt19937 random(11);
+    std::vector<Buffers> expected;
+    Buffers before;
+    for (int launch = 0; launch < 3; ++launch) {
+      Buffers in;
+      for (int rank = 0; rank < 2; ++rank) {
+        in.push_back(RandomElements(test.dtype, group.Bytes(rank, 0), &random, false));
+        group.Set(rank, 0, launch, in.back());
+      }
+      expected.push_back(Expected(test, std::move(in), group));
+    }
+    for (int rank = 0; rank < 2; ++rank) before.push_back(group.Get(rank, 1, 1));
+    // The guard has reached epoch 2, and not epoch 3.
+    for (int launch : {1, 2}) {
+      for (int rank = 0; rank < 2; ++rank) {
+        CollectiveArgs args = group.Args(rank, static_cast<uint64_t>(launch) + 1, launch);
+        args.guard = {.word = guard, .value = static_cast<uint64_t>(launch) + 1};
+        Status status = group.lane(rank).Collective(args);
+        ASSERT_TRUE(status.ok()) << status.ToString();
+      }
+      ASSERT_TRUE(group.Finish()) << "blocked";
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      EXPECT_EQ(group.Get(rank, 1, 1), before[r]) << "called off, and has written on rank " << rank;
+      EXPECT_TRUE(Same(group.Get(rank, 1, 2), expected[2][r], test.dtype)) << "rank " << rank;
+    }
+    EXPECT_TRUE(group.GuardsIntact());
+  }
+}
+
 }  // namespace
 }  // namespace tandem::engine

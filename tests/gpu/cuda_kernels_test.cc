@@ -150,6 +150,54 @@ TEST_F(CudaKernelsTest, SumsEqualTheHostBackendsBitByBit) {
   }
 }
 
+// As parking calls work off: by a word that the service stream writes, in the memory of the same GPU.
+TEST_F(CudaKernelsTest, AGuardThatIsRaisedLeavesCopiesAndSumsOut) {
+  DeviceView guard_word = Random(DType::kI64, {1});
+  CopyArgs copy;
+  copy.copy_engine = false;
+  copy.src = Random(DType::kU8, {100003});
+  copy.dst = Random(DType::kU8, {100003});
+  CopyArgs strided;
+  strided.copy_engine = false;
+  strided.src = Random(DType::kF32, {7, 33}, {50, 1});
+  strided.dst = Random(DType::kF32, {7, 33}, {33, 1});
+  std::vector<ReduceArgs> sums;
+  for (DType type : {DType::kBf16, DType::kI32}) {
+    for (int64_t shift : {0, 1}) {
+      ReduceArgs sum;
+      for (int s = 0; s < 3; ++s) sum.sources.push_back(Random(type, {5000}, {}, shift));
+      sum.dst = Random(type, {5000});
+      sums.push_back(std::move(sum));
+    }
+  }
+  Upload();
+  Word* word = reinterpret_cast<Word*>(OnDevice(guard_word).data);
+  ASSERT_TRUE(backend->StoreWord(word, 7).ok());
+  ASSERT_EQ(*backend->LoadWord(word), 7u);
+  for (uint64_t epoch : {7, 8}) {
+    const Guard guard{.word = word, .value = epoch};
+    for (const CopyArgs& args : {copy, strided}) {
+      Status status = lane->Copy({OnDevice(args.src), OnDevice(args.dst), false, guard});
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    for (const ReduceArgs& args : sums) {
+      ReduceArgs device = args;
+      for (DeviceView& view : device.sources) view = OnDevice(view);
+      device.dst = OnDevice(args.dst);
+      device.guard = guard;
+      ASSERT_TRUE(lane->Reduce(device).ok());
+    }
+    std::vector<std::byte> result = Result();
+    if (epoch == 8) {
+      for (const CopyArgs& args : {copy, strided}) host::RunCopy(*host::PrepareCopy(args), kContext);
+      for (const ReduceArgs& args : sums) host::RunReduce(*host::PrepareReduce(args), kContext);
+    }
+    const auto at = static_cast<size_t>(guard_word.data - mirror->data());
+    std::memcpy(mirror->data() + at, result.data() + at, sizeof(Word));
+    EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0) << "epoch " << epoch;
+  }
+}
+
 TEST_F(CudaKernelsTest, CopiesOfEveryShape) {
   struct Shape {
     std::vector<int64_t> extent, source, destination;

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/device/launch.h"
 #include "tandem/dtype.h"
 #include "tandem/status.h"
 
@@ -58,6 +59,7 @@ struct Phase {
 struct PhasesLaunch {
   uint64_t epoch;
   WaitLimits limits;
+  DeviceGuard guard;
   int blocks;
   int word_stride;  // words from block to block
   int phases;
@@ -88,6 +90,7 @@ enum class PacketShape : uint8_t {
 struct PacketsLaunch {
   uint64_t epoch;
   WaitLimits limits;
+  DeviceGuard guard;
   int blocks;
   int rank, world;
   uint8_t type;  // DType

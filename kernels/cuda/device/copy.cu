@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/sync.cuh"
 
 namespace tandem::cuda {
 
@@ -20,7 +21,8 @@ constexpr int kThreads = 512;
 
 // Four independent 16-byte loads in flight a thread; a grid of a few blocks an SM leaves room for others.
 __global__ void __launch_bounds__(kThreads) CopyWords(const uint4* __restrict__ source, uint4* __restrict__ destination,
-                                                      int64_t words) {
+                                                      int64_t words, DeviceGuard guard) {
+  if (CalledOff(guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (; i + 3 * step < words; i += 4 * step) {
@@ -35,6 +37,7 @@ __global__ void __launch_bounds__(kThreads) CopyWords(const uint4* __restrict__ 
 
 template <typename Element>
 __global__ void __launch_bounds__(kThreads) CopyStrided(CopyLaunch copy) {
+  if (CalledOff(copy.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   const Strides* const strides[2] = {&copy.source_stride, &copy.destination_stride};
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < copy.count; i += step) {
@@ -87,7 +90,7 @@ Status LaunchCopy(const CopyLaunch& copy, CUstream_st* stream) {
     int64_t words = bytes / 16;
     if (words > 0) {
       CopyWords<<<Blocks(words / 2), kThreads, 0, stream>>>(static_cast<const uint4*>(copy.source),
-                                                            static_cast<uint4*>(copy.destination), words);
+                                                            static_cast<uint4*>(copy.destination), words, copy.guard);
     }
     if (bytes % 16 == 0) return LaunchStatus("CopyWords");
     CopyLaunch tail = copy;

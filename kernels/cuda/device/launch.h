@@ -18,6 +18,12 @@ namespace tandem::cuda {
 inline constexpr int kMaxDims = 8;
 inline constexpr int kMaxSources = 18;
 
+// The kernel does nothing if *word has reached `value` (by cyclic comparison) when it begins. Null: it runs.
+struct DeviceGuard {
+  const uint64_t* word;
+  uint64_t value;
+};
+
 // Element offsets of one operand along the dimensions of a box, outermost first.
 struct Strides {
   int64_t of[kMaxDims];
@@ -32,6 +38,7 @@ struct CopyLaunch {
   int64_t count;
   int64_t extent[kMaxDims];
   Strides source_stride, destination_stride;
+  DeviceGuard guard;
 };
 Status LaunchCopy(const CopyLaunch& copy, CUstream_st* stream);
 
@@ -53,6 +60,7 @@ struct ReduceLaunch {
   const float* result_scale;  // null: none
   float scale;
   bool contiguous;
+  DeviceGuard guard;
 };
 Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream);
 

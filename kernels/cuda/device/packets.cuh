@@ -111,6 +111,7 @@ struct PacketRunner {
 // Threads work alone: each sends its packets, then waits for those with the same index.
 template <typename Element, int kMost, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPackets(const __grid_constant__ PacketsLaunch launch) {
+  if (CalledOff(launch.guard)) return;
   const PacketRunner<Element, kMost> runner{launch};
   const int rank = launch.rank, world = launch.world;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;

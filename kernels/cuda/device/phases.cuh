@@ -184,6 +184,8 @@ template <typename Element, int kMost, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int64_t shift = int64_t{block} * launch.word_stride;
+  // All threads of a block alike, should the guard be raised just now.
+  if (launch.guard.word != nullptr && __syncthreads_or(CalledOff(launch.guard))) return;
   for (int p = 0; p < launch.phases; ++p) {
     const Phase& phase = launch.phase[p];
     if (phase.waits > 0) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/sync.cuh"
 
 namespace tandem::cuda {
 
@@ -53,6 +54,7 @@ __device__ inline void SumVector(const ReduceLaunch& reduce, int64_t index) {
 // All views dense, of one type, 16-byte aligned: all loads of a word's sources are in flight together, and two words.
 template <typename Element, int kSources>
 __global__ void __launch_bounds__(kThreads) SumVectors(const __grid_constant__ ReduceLaunch reduce, int64_t words) {
+  if (CalledOff(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step) {
     SumVector<Element, kSources>(reduce, i);
@@ -60,6 +62,7 @@ __global__ void __launch_bounds__(kThreads) SumVectors(const __grid_constant__ R
 }
 
 __global__ void __launch_bounds__(kThreads) SumStrided(const __grid_constant__ ReduceLaunch reduce, int64_t first) {
+  if (CalledOff(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = first + int64_t{blockIdx.x} * kThreads + threadIdx.x; i < reduce.count; i += step) {
     const Strides* const outer[2] = {&reduce.destination_stride, &reduce.bias_stride};
@@ -81,6 +84,7 @@ __global__ void __launch_bounds__(kThreads) SumStrided(const __grid_constant__ R
 // Integers wrap, as in NCCL.
 template <typename Integer>
 __global__ void __launch_bounds__(kThreads) SumIntegers(const __grid_constant__ ReduceLaunch reduce) {
+  if (CalledOff(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < reduce.count; i += step) {
     const Strides* const outer[1] = {&reduce.destination_stride};

@@ -48,6 +48,11 @@ __device__ inline void StoreRelaxed(uint64_t* word, uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
+// True if the launch has been called off: it must do nothing, nor signal anybody.
+__device__ inline bool CalledOff(const DeviceGuard& guard) {
+  return guard.word != nullptr && static_cast<int64_t>(LoadRelaxed(guard.word) - guard.value) >= 0;
+}
+
 // A packet in one 128-bit access, which the memory model keeps whole.
 __device__ inline void StorePacket(Packet* to, uint64_t data, uint64_t epoch) {
   asm volatile("{ .reg .b128 whole; mov.b128 whole, {%1, %2}; st.relaxed.sys.global.b128 [%0], whole; }" ::"l"(to),

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/collective_plan.h"
 #include "kernels/cuda/driver/tests/mock_cuda_driver.h"
+#include "kernels/cuda/guarded.h"
 
 namespace tandem::cuda {
 namespace {
@@ -103,6 +105,55 @@ TEST_F(CudaLaneTest, HeldWordsGoOutTogetherInOrder) {
   ASSERT_TRUE(lane_->FlushWords().ok());
   ASSERT_TRUE(lane_->FlushWords().ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("write 4"));
+}
+
+// What cannot be called off refuses to be guarded, and nothing of it is enqueued.
+TEST_F(CudaLaneTest, WorkThatWouldRunAllTheSameTakesNoGuard) {
+  const Guard guard{.word = kWord, .value = 3};
+  CopyArgs copy{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true, guard};
+  EXPECT_EQ(lane_->Copy(copy).code(), Code::kFailedPrecondition);
+  MatmulArgs matmul;
+  matmul.guard = guard;
+  EXPECT_EQ(lane_->Matmul(matmul).code(), Code::kFailedPrecondition);
+  CollectiveArgs fused;
+  fused.parts.resize(1);
+  fused.guard = guard;
+  EXPECT_EQ(lane_->Collective(fused).code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(TakeCalls().empty());
+  for (Guarded kind : {Guarded::kCopyEngine, Guarded::kMatmul}) EXPECT_FALSE(HonoursGuard(kind));
+  for (Guarded kind : {Guarded::kCopy, Guarded::kReduce, Guarded::kCollective}) EXPECT_TRUE(HonoursGuard(kind));
+}
+
+TEST(CollectivePlanTest, TheGuardReachesTheKernels) {
+  float in[4] = {}, out[4] = {};
+  Word packets[2][64] = {};
+  auto view = [](float* values) { return DeviceView{reinterpret_cast<std::byte*>(values), DType::kF32, {4}, {1}}; };
+  CollectiveArgs args;
+  args.dtype = DType::kF32;
+  args.world_size = 2;
+  args.blocks = 1;
+  args.epoch = 9;
+  args.guard = {.word = kWord, .value = 9};
+  args.phases.resize(1);
+  args.phases[0].items.resize(1);
+  args.phases[0].items[0].sources = {view(in)};
+  args.phases[0].items[0].destinations = {view(out)};
+  auto phases = MakePhasesLaunch(args);
+  ASSERT_TRUE(phases.ok()) << phases.status().ToString();
+  EXPECT_EQ(phases->guard.word, reinterpret_cast<const uint64_t*>(kWord));
+  EXPECT_EQ(phases->guard.value, 9u);
+  args.exchange = PacketExchange::kGather;
+  args.pieces = {4, 4};
+  args.source = {view(in), view(in)};
+  args.destination = {view(out), view(out)};
+  args.packets = {reinterpret_cast<std::byte*>(packets[0]), reinterpret_cast<std::byte*>(packets[1])};
+  args.packet_bytes = sizeof(packets[0]);
+  auto packet = MakePacketsLaunch(args);
+  ASSERT_TRUE(packet.ok()) << packet.status().ToString();
+  EXPECT_EQ(packet->guard.word, reinterpret_cast<const uint64_t*>(kWord));
+  EXPECT_EQ(packet->guard.value, 9u);
+  args.guard = {};
+  EXPECT_EQ(MakePacketsLaunch(args)->guard.word, nullptr);
 }
 
 TEST_F(CudaLaneTest, NoOtherWorkOvertakesHeldWords) {
