@@ -268,8 +268,9 @@ int main(int argc, char** argv) {
   const std::vector<std::string> engines(argv + 4, argv + argc);
   const std::string label = std::string(argv[3]) + ", W=" + std::to_string(world);
   for (bool parked : {false, true}) {
-    if (parked && world == 1) break;
-    MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ", parked);
+    if (!parked || world > 1) MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ", parked);
+  }
+  for (bool parked : {false, true}) {
     if (world > 1) MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ", parked);
   }
 }
