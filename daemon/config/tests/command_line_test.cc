@@ -111,7 +111,9 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
       case config::KeyType::kInteger: value = std::to_string(key.min + 1); break;
       case config::KeyType::kBytes: value = "128 MiB"; break;
       case config::KeyType::kBool: value = "true"; break;
-      case config::KeyType::kChoice: value = key.choices.back(); break;
+      case config::KeyType::kChoice:
+        value = config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\"" ? key.choices[1] : key.choices[0];
+        break;
     }
     // The two orders between keys that single changes would break.
     std::string flag = config::FlagName(key) + "=" + value;

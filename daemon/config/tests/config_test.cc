@@ -31,7 +31,10 @@ Config EverythingChanged() {
       case KeyType::kInteger:
       case KeyType::kBytes: value = key.max - 1; break;
       case KeyType::kBool: value = true; break;
-      case KeyType::kChoice: value = std::string(key.choices.back()); break;
+      case KeyType::kChoice:
+        value = std::string(config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\"" ? key.choices[1]
+                                                                                                         : key.choices[0]);
+        break;
     }
     Status status = config::SetKey(key, value, changed);
     EXPECT_TRUE(status.ok()) << status.ToString();
