@@ -7,8 +7,8 @@ namespace tandem::daemon {
 namespace {
 
 // Measured on H200s under one server, an empty plan alone (docs/performance.md): no other model or world is promised it.
-constexpr char kFastCostOfOne[] = "the hand-over of an empty launch took 7.5 us where it was measured (H200, one rank)";
-constexpr char kFastCost[] = "the hand-over of an empty launch took 29 us where it was measured (H200, two ranks)";
+constexpr char kFastCostOfOne[] = "the hand-over of an empty launch took 8 us where it was measured (H200, one rank)";
+constexpr char kFastCost[] = "the hand-over of an empty launch took 12 us where it was measured (H200, two ranks)";
 constexpr char kSlowCost[] =
     "where client and engine both run kernels a launch costs about 290 us more, where one side only copies 11 to 16 us";
 

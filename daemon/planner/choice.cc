@@ -282,9 +282,6 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
       candidate.only_asked = "runs when it is asked for (native = explicit)";
     }
-    if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr) {
-      candidate.only_asked = "runs when it is asked for: its bounds are not measured yet";
-    }
     if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm);
     candidates.push_back(std::move(candidate));
   }

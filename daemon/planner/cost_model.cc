@@ -1,6 +1,7 @@
 #include "daemon/planner/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "daemon/planner/low_latency.h"
 #include "daemon/planner/native_checks.h"
@@ -88,26 +89,33 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   }
 }
 
-// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*-peers.jsonl): transfers that products did not
-// hide, products of few rows, and NCCL, whose calls go through a thread: 300 us where no product hides them. `product` is
-// the time of all pieces, `hidden` that of a transfer beside them.
-double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double product, double hidden) {
-  const int world = problem.world_size;
+// What plans took beyond the model on 2 H200s (bench/results/gpu-2xH200-peers.jsonl): a lane's driver calls, products that
+// run slower beside copies, and what no product hides. `hidden` is the time of a transfer beside products.
+double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
   const bool gather = problem.request->op == Op::kAllGatherMatmul;
-  const bool fp8 = IsFloat8(problem.operand(problem.slots.a).spec.dtype);
-  // In long products the GPUs' clocks differ: the faster ones waited for signals behind a whole product of the slower.
-  constexpr double kLongProductUs = 1000;
   switch (algorithm) {
-    case Algorithm::kPipeline:
-      if (gather) return hidden + (product > kLongProductUs ? 0.5 * product / world : 0);
-      return (fp8 ? 1.0 : 0.35) * hidden;
-    case Algorithm::kRing: return (gather || fp8 ? 1.0 : 0.4) * hidden;
-    case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * world * 20.0;
-    case Algorithm::kUnfused:
-      if (gather) return problem.scale_mode == ScaleMode::kRowWiseSharded ? 600 : 300;
-      return 80;
+    case Algorithm::kPipeline: return 40;
+    case Algorithm::kRing: return 40 + (gather ? 1.0 : 0.4) * hidden;
+    case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * problem.world_size * 20.0;
+    case Algorithm::kUnfused: return problem.scale_mode == ScaleMode::kRowWiseSharded ? 80 : 40;
+    case Algorithm::kLowLatency: return 35;
     default: return 0;
   }
+}
+
+// The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU.
+double NativeUs(const Problem& problem, const MachineModel& machine, double wire) {
+  constexpr double kCtas = 128, kTileRows = 128, kTileColumns = 256, kOutsideUs = 30;
+  const double world = problem.world_size;
+  const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
+  const double pieces = reduce ? world * NativeTilesPerOwner(problem.rows, problem.world_size) : world;
+  const double rows = static_cast<double>(problem.rows) / pieces;
+  const double tiles = pieces * std::ceil(rows / kTileRows) * std::ceil(static_cast<double>(problem.n) / kTileColumns);
+  const double waves = std::max(1.0, std::ceil(tiles / kCtas));
+  const double tile_us = 2 * kTileRows * kTileColumns * static_cast<double>(problem.k) * kCtas / (machine.tflops * 1e6);
+  // Beside one wave nothing is hidden; later only the last piece's partial sums, and in an all-reduce their results, are not.
+  const double last = gather ? 0 : (reduce ? 2 : 1) * wire / pieces;
+  return kOutsideUs + std::max(waves * tile_us, wire) + (waves == 1 ? wire : last) + (gather ? 0 : 15);
 }
 
 double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm) {
@@ -128,23 +136,18 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
       gather ? 0 : TransferUs(static_cast<double>(problem.message_bytes), machine.memory_gbps) + 5;
   const bool measured = problem.group->packet_kernels && problem.topology_class == TopologyClass::kNvSwitch;
   const auto extra = [&](double wire) {
-    return measured ? MeasuredExtraUs(problem, algorithm, world * piece, std::min((world - 1) * piece, wire)) : 0;
+    return measured ? MeasuredExtraUs(problem, algorithm, std::min((world - 1) * piece, wire)) : 0;
   };
   switch (algorithm) {
     case Algorithm::kUnfused:
       return whole + CollectiveUs(problem, machine, Algorithm::kNccl) + machine.launch_us + extra(0);
     case Algorithm::kLowLatency:
       return whole + CollectiveUs(problem, machine,
-                                  problem.request->op == Op::kMatmulAllReduce ? Algorithm::kTwoShot : Algorithm::kSm);
+                                  problem.request->op == Op::kMatmulAllReduce ? Algorithm::kTwoShot : Algorithm::kSm) +
+             extra(0);
     case Algorithm::kNative: {
-      // All is hidden but the first transfer's rest, or the last one; the sum is part of the epilogue.
-      double wire = copies + TransferUs(sent, machine.link_gbps), last = 0;
-      if (problem.request->op == Op::kMatmulAllReduce) {
-        const int tiles = NativeTilesPerOwner(problem.rows, problem.world_size);
-        wire = 2 * tiles * copies + TransferUs(2 * sent, machine.link_gbps);
-        last = TransferUs(sent / tiles, machine.link_gbps);  // nothing is computed beside the last sums
-      }
-      return piece + std::max((world - 1) * piece, wire) - (world - 1) * kMatmulStartUs + last;
+      const double twice = problem.request->op == Op::kMatmulAllReduce ? 2 : 1;
+      return NativeUs(problem, machine, twice * (copies + TransferUs(sent, machine.link_gbps)));
     }
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);

@@ -5,11 +5,10 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int64_t kTileRows = 128;
-constexpr int kNarrowTile = 224;
+constexpr int kWideTile = 256, kNarrowTile = 224;
 constexpr double kNarrowLoss = 1.03;
-// With more waves a CTA less costs more than the last wave's gaps.
-constexpr int64_t kFewWaves = 8;
+// For what must go on beside the kernel: it may be what its last pieces wait for.
+constexpr int kReservedSms = 4;
 
 int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 
@@ -24,35 +23,37 @@ double Cost(const FusedMatmul& matmul, int tile_n, int sms) {
   return static_cast<double>(Blocks(Tiles(matmul, tile_n), sms) * tile_n);
 }
 
-FusedTiling Narrow() {
+FusedTiling Tiling(int tile_n, int cluster_m) {
   FusedTiling tiling;
-  tiling.tile_n = kNarrowTile;
-  tiling.cluster_m = 2;
+  tiling.tile_n = tile_n;
+  tiling.cluster_m = cluster_m;
   return tiling;
+}
+
+bool Exists(const FusedMatmul& matmul, const FusedTiling& tiling) {
+  FusedMatmul tiled = matmul;
+  tiled.tiling = tiling;
+  return FindFusedVariant(tiled).ok();
 }
 
 bool PrefersNarrow(const FusedMatmul& matmul, int sms) {
   if (std::any_of(matmul.pieces.begin(), matmul.pieces.end(), Sums)) return false;
-  if (Blocks(matmul.rows, kTileRows) % 2 != 0) return false;  // a cluster of two would waste a tile of every piece
-  if (Cost(matmul, kNarrowTile, sms) * kNarrowLoss >= Cost(matmul, FusedTiling().tile_n, sms)) return false;
-  FusedMatmul narrow = matmul;
-  narrow.tiling = Narrow();
-  return FindFusedVariant(narrow).ok();
+  return Cost(matmul, kNarrowTile, sms) * kNarrowLoss < Cost(matmul, kWideTile, sms) && Exists(matmul, Tiling(kNarrowTile, 2));
 }
 
 }  // namespace
 
 FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
-  FusedTiling tiling;
-  tiling.cluster_m = 1;
-  if (sms <= 0 || matmul.pieces.empty()) return tiling;
-  if (PrefersNarrow(matmul, sms)) tiling = Narrow();
-  const int64_t tiles = Tiles(matmul, tiling.tile_n), waves = Blocks(tiles, sms);
+  FusedTiling tiling = Tiling(kWideTile, 1);
+  // A cluster of two would waste a tile of every piece with an odd number of them.
+  const bool pairs = Blocks(matmul.rows, kTileRows) % 2 == 0;
+  if (pairs && Exists(matmul, Tiling(kWideTile, 2))) tiling.cluster_m = 2;
+  if (sms <= kReservedSms || matmul.pieces.empty()) return tiling;
+  const int usable = sms - kReservedSms;
+  if (pairs && PrefersNarrow(matmul, usable)) tiling = Tiling(kNarrowTile, 2);
+  const int64_t tiles = Tiles(matmul, tiling.tile_n), waves = std::max<int64_t>(1, Blocks(tiles, usable));
   const int64_t cluster = tiling.cluster_m * tiling.cluster_n;
-  if (waves >= 1 && waves <= kFewWaves) {
-    const int64_t needed = Blocks(Blocks(tiles, waves), cluster) * cluster;
-    tiling.ctas = static_cast<int>(std::min<int64_t>(needed, sms / cluster * cluster));
-  }
+  tiling.ctas = static_cast<int>(std::min(Blocks(Blocks(tiles, waves), cluster), usable / cluster) * cluster);
   return tiling;
 }
 

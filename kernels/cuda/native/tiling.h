@@ -10,10 +10,12 @@
 namespace tandem::cuda {
 
 // What is expected to be fastest for `matmul` (types, layout, rows, n and pieces are set) on a GPU of `sms` SMs:
-//   - tiles of 128×256, no clusters: 0.96 to 1.0 of cuBLASLt's best where they come in nearly whole waves;
+//   - tiles of 128×256, in clusters of two along M where pieces have an even number of them and there is such a kernel: 0.96
+//     to 1.0 of cuBLASLt's best where they come in nearly whole waves;
 //   - tiles of 128×224 in clusters of two where they leave fewer SMs idle in the last wave, by more than the 3 % that they
 //     lose otherwise; not where pieces are summed, where they were slower in every case;
-//   - in few waves only as many CTAs as those need: pieces then end with a wave, and their transfers begin that much earlier.
+//   - only as many CTAs as the waves need, so that pieces end with a wave and their transfers begin that much earlier, and never
+//     the last four SMs: copies that the driver makes by a kernel must get on while pieces wait for what they bring.
 // Measured on 2 and 4 H200s: docs/performance.md.
 FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms);
 

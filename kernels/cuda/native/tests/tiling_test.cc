@@ -38,22 +38,27 @@ TEST(ChooseTiling, TakesNarrowTilesWhereTheyFillTheLastWave) {
   // Seven waves of 256 and eight of 224 are as long: the wide ones are faster then.
   const FusedTiling wide = ChooseTiling(Product(2, 1024, 14336, false), kSms);
   EXPECT_EQ(wide.tile_n, 256);
-  EXPECT_EQ(wide.cluster_m, 1);
+  EXPECT_EQ(wide.cluster_m, 2);
   EXPECT_EQ(wide.ctas, 128);
 }
 
 TEST(ChooseTiling, KeepsWideTilesForSumsOddPiecesAndTypesWithoutOthers) {
   EXPECT_EQ(ChooseTiling(Product(4, 512, 7168, true), kSms).tile_n, 256);
-  EXPECT_EQ(ChooseTiling(Product(4, 384, 7168, false), kSms).tile_n, 256);
+  const FusedTiling odd = ChooseTiling(Product(4, 384, 7168, false), kSms);
+  EXPECT_EQ(odd.tile_n, 256);
+  EXPECT_EQ(odd.cluster_m, 1);
   FusedMatmul f16 = Product(4, 512, 7168, false);
   f16.type = f16.out_type = DType::kF16;
   EXPECT_EQ(ChooseTiling(f16, kSms).tile_n, 256);
+  EXPECT_EQ(ChooseTiling(f16, kSms).cluster_m, 1);
 }
 
-TEST(ChooseTiling, TakesAllSmsForManyWaves) {
-  EXPECT_EQ(ChooseTiling(Product(4, 2048, 7168, true), kSms).ctas, 0);
+TEST(ChooseTiling, LeavesSmsToOthers) {
+  EXPECT_EQ(ChooseTiling(Product(4, 2048, 7168, true), kSms).ctas, 128);
   EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), kSms).ctas, 128);
-  EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), 0).ctas, 0);  // nobody knows how many there are
+  EXPECT_EQ(ChooseTiling(Product(3, 128, 256, false), kSms).ctas, 3);       // a tile each
+  EXPECT_EQ(ChooseTiling(Product(2, 1152, 3840, false), kSms).ctas, 90);    // 270 tiles: 90 in each of three waves
+  EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), 0).ctas, 0);          // nobody knows how many there are
 }
 
 TEST(ChooseRuns, MergesWhatAReduceScatterComputesFirst) {
