@@ -282,6 +282,10 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
       candidate.only_asked = "runs when it is asked for (native = explicit)";
     }
+    if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr &&
+        problem.topology_class != TopologyClass::kNvSwitch) {
+      candidate.only_asked = "runs when it is asked for: it was measured behind NVSwitches only";
+    }
     if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm);
     candidates.push_back(std::move(candidate));
   }

@@ -21,7 +21,7 @@ TEST(PlacementTest, OneServerForAllIsFast) {
   EXPECT_THAT(placement.text, HasSubstr("share an MPS server"));
   EXPECT_THAT(placement.text, HasSubstr("12 us where it was measured (H200, two ranks)"));
   const Placement alone = DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)}});
-  EXPECT_THAT(alone.text, HasSubstr("7.5 us where it was measured (H200, one rank)"));
+  EXPECT_THAT(alone.text, HasSubstr("8 us where it was measured (H200, one rank)"));
   EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kError).ok());
 }
 
