@@ -10,8 +10,14 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint64_t kYieldForNs = 60'000;
-constexpr uint64_t kLongestNapNs = 50'000;
+constexpr uint64_t kYieldForNs = 10'000'000, kYieldForCrowdedNs = 60'000;
+// On a CPU of its own a yield is one system call.
+constexpr uint64_t kLongYieldNs = 20'000;
+// So many waits later it is tried again whether the CPU is still wanted by others.
+constexpr unsigned kForgetAfter = 16;
+constexpr uint64_t kShortestNapNs = 5'000, kLongestNapNs = 50'000;
+
+void Yield() { ::sched_yield(); }
 
 void Nap(uint64_t ns) {
   timespec duration{0, static_cast<long>(ns)};
@@ -20,11 +26,14 @@ void Nap(uint64_t ns) {
 
 }  // namespace
 
+PollingPause::PollingPause() : PollingPause({NowNs, Yield, Nap}) {}
+
 void PollingPause::Pause(bool patient) {
-  if (patient) return Nap(kLongestNapNs);
+  if (patient) return calls_.nap(kLongestNapNs);
   if (spins_ == 0) {
     most_spins_ = budget_.Begin();
-    start_ns_ = NowNs();
+    start_ns_ = calls_.now_ns();
+    if (++waits_ % kForgetAfter == 0) crowded_ = false;
   }
   if (spins_ < most_spins_) {
     ++spins_;
@@ -34,12 +43,13 @@ void PollingPause::Pause(bool patient) {
     return;
   }
   spins_ = most_spins_ + 1;
-  uint64_t waited = NowNs() - start_ns_;
-  if (waited < kYieldForNs) {
-    ::sched_yield();
+  const uint64_t now = calls_.now_ns(), waited = now - start_ns_;
+  if (waited < (crowded_ ? kYieldForCrowdedNs : kYieldForNs)) {
+    calls_.yield();
+    if (calls_.now_ns() - now > kLongYieldNs) crowded_ = true;
     return;
   }
-  Nap(std::clamp<uint64_t>(waited / 8, 5'000, kLongestNapNs));
+  calls_.nap(std::clamp(waited / 8, kShortestNapNs, kLongestNapNs));
 }
 
 }  // namespace tandem::engine
