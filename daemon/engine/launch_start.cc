@@ -235,6 +235,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   // A launch without its sample is as good.
   if (!PrepareStepEvents(plan).ok()) launch.step_events.clear();
   context.step_events = launch.step_events;
+  context.lanes_idle = launch.alone && !launch.parked.on_lanes;
   if (launch.parked.on_lanes) {
     context.guard = {GuardWord(group), launch.epoch};
     if (status.ok()) status = EnqueueParkingWaits(*plan);

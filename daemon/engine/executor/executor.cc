@@ -135,7 +135,7 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
 
   bool forks = false;
   for (int lane = 1; lane < program.lanes_; ++lane) forks = forks || program.lane_used_[lane];
-  if (forks) {
+  if (forks && !context.lanes_idle) {
     TANDEM_ASSIGN_OR_RETURN(Event * fork, LaneEvent(0, 0));
     TANDEM_RETURN_IF_ERROR(lanes_[0]->Record(fork));
     for (int lane = 1; lane < program.lanes_; ++lane) {

@@ -71,6 +71,9 @@ struct LaunchContext {
   Guard guard{};
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
+  // Nothing is on any lane that the program must follow, but what this thread has put onto lane 0 to time it: the other lanes need
+  // not wait for lane 0 before they begin.
+  bool lanes_idle = false;
 };
 
 // A program ready for launches: checked, collectives and transfer groups expanded, everything resolved that does not

@@ -99,7 +99,7 @@ OpRequest GatherMatmul(Algorithm algorithm, int64_t rows) {
 
 // Calls for one launch of rank 0's program as the engine makes one that it times: the program between two events, then the words
 // of its completion.
-int CallsOf(OpRequest request, int world, bool hold) {
+int CallsOf(OpRequest request, int world, bool hold, bool idle = false) {
   for (Operand& operand : request.operands) {
     if (operand.spec.shape[0] < 0) operand.spec.shape[0] = request.operands[0].spec.shape[0] * world;
   }
@@ -145,6 +145,7 @@ int CallsOf(OpRequest request, int world, bool hold) {
   Executor executor(&backend, lanes);
   LaunchContext context;
   context.epoch = 1;
+  context.lanes_idle = idle;
   auto* memory = reinterpret_cast<std::byte*>(kArea);  // addresses are only passed on
   context.workspace.fill(memory);
   context.bulk.fill(memory);
@@ -192,6 +193,14 @@ TEST(DriverCallsTest, OfEachPipeline) {
                         {{Role::kA, {256, 64}}, {Role::kB, {64, 64}}, {Role::kC, {256, 64}}});
   EXPECT_EQ(CountsOf(reduce, 2), (Counts{35, 33}));
   EXPECT_EQ(CountsOf(reduce, 4), (Counts{67, 61}));
+}
+
+// A record on lane 0 and a wait on lane 1 are saved.
+TEST(DriverCallsTest, LanesThatAreIdleAreNotForked) {
+  const OpRequest gather = GatherMatmul(Algorithm::kPipeline, 64);
+  EXPECT_EQ(CallsOf(gather, 2, true, true), CallsOf(gather, 2, true, false) - 2);
+  const OpRequest one_lane = Request(Op::kAllGather, Algorithm::kCopyEngine, {{Role::kInput, {64}}, {Role::kOutput, {128}}});
+  EXPECT_EQ(CallsOf(one_lane, 2, true, true), CallsOf(one_lane, 2, true, false));
 }
 
 }  // namespace
