@@ -169,6 +169,7 @@ struct Plan {
   uint64_t first_count = 0;  // its value when the plan was added
   // By the latest launch timed by events: from the enqueueing until the lanes began, from their end until it was seen.
   uint64_t start_lag_ns = 0, end_lag_ns = 0;
+  uint64_t timed_ns = 0;  // from the one to the other
   // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.
   std::vector<std::unique_ptr<Event>> step_events;
   std::vector<uint16_t> step_lanes;

@@ -134,12 +134,15 @@ void LaunchQueue::TimeLaunch(Plan* plan, uint64_t* end_ns) {
     // Behind another program it would be that one's time, and of a parked launch its ranks'.
     if (launch.alone && !launch.parked.on_lanes) plan->start_lag_ns = launch.start_ns > enqueued ? launch.start_ns - enqueued : 0;
     plan->end_lag_ns = seen > *end_ns ? seen - *end_ns : 0;
+    plan->timed_ns = *end_ns - launch.start_ns;
     return;
   }
-  // Lanes begin a program when the one before has ended.
+  // Lanes begin a program when the one before has ended. What this thread was late for then it may have seen in time now: it took
+  // no less than then.
   const uint64_t lag = launch.parked.on_lanes ? 0 : plan->start_lag_ns;
-  launch.start_ns = std::min(std::max(enqueued + lag, busy_until_ns_), seen);
-  *end_ns = std::max(seen - std::min(seen, plan->end_lag_ns), launch.start_ns);
+  launch.start_ns = std::min(std::max(enqueued + lag, busy_until_ns_), seen - 1);
+  const uint64_t least = std::clamp<uint64_t>(plan->timed_ns, 1, seen - launch.start_ns);
+  *end_ns = std::max(seen - std::min(seen, plan->end_lag_ns), launch.start_ns + least);
 }
 
 bool LaunchQueue::Reap() {

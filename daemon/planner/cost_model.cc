@@ -99,13 +99,14 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
     case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * problem.world_size * 20.0;
     case Algorithm::kUnfused: return problem.scale_mode == ScaleMode::kRowWiseSharded ? 80 : 40;
     case Algorithm::kLowLatency: return 35;
+    case Algorithm::kNative: return gather ? 30 : 45;
     default: return 0;
   }
 }
 
 // The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU.
 double NativeUs(const Problem& problem, const MachineModel& machine, double wire) {
-  constexpr double kCtas = 128, kTileRows = 128, kTileColumns = 256, kOutsideUs = 30;
+  constexpr double kCtas = 128, kTileRows = 128, kTileColumns = 256;
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
   const double pieces = reduce ? world * NativeTilesPerOwner(problem.rows, problem.world_size) : world;
@@ -115,7 +116,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   const double tile_us = 2 * kTileRows * kTileColumns * static_cast<double>(problem.k) * kCtas / (machine.tflops * 1e6);
   // Beside one wave nothing is hidden; later only the last piece's partial sums, and in an all-reduce their results, are not.
   const double last = gather ? 0 : (reduce ? 2 : 1) * wire / pieces;
-  return kOutsideUs + std::max(waves * tile_us, wire) + (waves == 1 ? wire : last) + (gather ? 0 : 15);
+  return std::max(waves * tile_us, wire) + (waves == 1 ? wire : last);
 }
 
 double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm) {
@@ -147,7 +148,7 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
              extra(0);
     case Algorithm::kNative: {
       const double twice = problem.request->op == Op::kMatmulAllReduce ? 2 : 1;
-      return NativeUs(problem, machine, twice * (copies + TransferUs(sent, machine.link_gbps)));
+      return NativeUs(problem, machine, twice * (copies + TransferUs(sent, machine.link_gbps))) + extra(0);
     }
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);

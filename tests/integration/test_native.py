@@ -23,7 +23,7 @@ def gather_request(m, n, k, world, algorithm="native", dtype="bf16"):
 
 class Native(OperationsTest):
     shares = True
-    extra = EMULATED + ("--debug-verify-plans",)
+    extra = EMULATED + ("--debug-verify-plans", "--native", "explicit")
 
     def test_on_offer_and_planned_when_asked_for(self):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
@@ -33,7 +33,7 @@ class Native(OperationsTest):
         self.assertEqual(set(offers), set(OPS))
         for offer in offers.values():
             self.assertTrue(offer["available"], offer)
-        # By choice it is not taken, however large the product, until the operator says so.
+        # By choice it is not taken, however large the product, where the operator has said so.
         plan = everybody(clients, "prepare", key="auto", request=gather_request(4096, 8192, 8192, 2, "auto"))[0]["plan"]
         self.assertNotEqual(plan["algorithm"], "native")
         self.assertIn("native = explicit", dict(plan["refused"])["native"])

@@ -134,7 +134,8 @@ TEST_P(SmallMatmul, RefusesWithItsReason) {
 }
 
 // What has not been measured is not chosen.
-TEST_P(SmallMatmul, IsOnlyRunWhenAskedFor) {
+TEST_P(SmallMatmul, IsOnlyRunWhenAskedForOffNvSwitches) {
+  for (GpuInfo& gpu : group_.topology.gpus) gpu.switch_links = 0;
   const OpRequest r = Request(Op::kMatmulAllReduce, DType::kBf16, DType::kBf16, 4, 16, 8);
   auto plan = MakePlan(std::vector<OpRequest>(static_cast<size_t>(GetParam()), r), group_);
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();

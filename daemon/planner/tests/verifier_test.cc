@@ -140,8 +140,14 @@ TEST(Verifier, ChecksBoundsAndOwners) {
 
 TEST(Verifier, EveryProgramCloses) {
   auto programs = Exchange();
-  for (RankProgram& p : programs) p.steps.clear();
+  for (RankProgram& p : programs) p.steps.resize(1);
+  for (int r = 0; r < 2; ++r) std::get<CopyStep>(programs[r].steps[0].work).dst.ref.rank = static_cast<uint8_t>(r);
   EXPECT_EQ(ReasonOf(programs), "NOT_CLOSED");
+  // Without any step the start is all there is, and that is a meeting.
+  for (RankProgram& p : programs) p.steps.clear();
+  EXPECT_EQ(ReasonOf(programs), "");
+  EXPECT_TRUE(VerifyPair(programs, Context(), Exchange(), Context()).ok());
+  EXPECT_TRUE(VerifyPair(Exchange(), Context(), programs, Context()).ok());
   // A peer still reads an operand when its owner is done.
   programs = Exchange();
   VerifyContext context = Context();
