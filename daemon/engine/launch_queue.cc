@@ -196,15 +196,8 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     return;
   }
   Launch& launch = plan->active;
-  launch.digest = FoldDigest(kDigestSeed, request.tag_digest);
-  BindingScope scope{.session_id = request.origin.session_id,
-                     .group_id = group.id,
-                     .rank = group.rank,
-                     .world_size = group.world_size};
-  Status resolved = memory_->Resolve(request.bindings, plan->slots, scope, &launch.slots, &launch.pins,
-                                     &launch.digest);
+  Status resolved = ResolveBindings(plan, request);
   if (!resolved.ok()) {
-    launch.pins.clear();
     AppendFailure(plan, count, LogKind::kFailRefused, static_cast<uint8_t>(1u << group.rank));
     group.arrivals.Arrive(plan->index, group.rank, 0, count);
     Failure failure{resolved.WithContext(LaunchName(*plan, count)), group.rank};
@@ -242,6 +235,20 @@ void LaunchQueue::SetArrived(Plan* plan, uint64_t now) {
   launch.deadline_ns =
       Saturating(now, launch.asked_deadline_ns != 0 ? launch.asked_deadline_ns : plan->group->deadline_ns);
   launch.next_late_ns = now + kLateAfterNs;
+}
+
+Status LaunchQueue::ResolveBindings(Plan* plan, const LaunchRequest& request) {
+  Launch& launch = plan->active;
+  const Group& group = *plan->group;
+  launch.digest = FoldDigest(kDigestSeed, request.tag_digest);
+  BindingScope scope{.session_id = request.origin.session_id,
+                     .group_id = group.id,
+                     .rank = group.rank,
+                     .world_size = group.world_size};
+  Status resolved = memory_->Resolve(request.bindings, plan->slots, scope, &launch.slots, &launch.pins,
+                                     &launch.digest);
+  if (!resolved.ok()) launch.pins.clear();
+  return resolved;
 }
 
 void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure) {

@@ -138,6 +138,8 @@ class LaunchQueue {
   // Makes the plan's active launch from `request`, not arrived; its slots, pins and digest are there already.
   void Activate(Plan* plan, const LaunchRequest& request, uint64_t count);
   void SetArrived(Plan* plan, uint64_t now);
+  // Fills the launch's slots, pins and digest; nothing stays pinned on an error.
+  Status ResolveBindings(Plan* plan, const LaunchRequest& request);
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
   Failure FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const;

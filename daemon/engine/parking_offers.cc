@@ -48,20 +48,11 @@ bool LaunchQueue::Offer(const LaunchRequest& request) {
   for (int rank = 0; rank < group.world_size; ++rank) {
     if (std::max(group.arrivals.Count(plan->index, rank), plan->first_count) < plan->arrivals) return false;
   }
-  Launch& launch = plan->active;
-  launch.digest = FoldDigest(kDigestSeed, request.tag_digest);
-  BindingScope scope{.session_id = request.origin.session_id,
-                     .group_id = group.id,
-                     .rank = group.rank,
-                     .world_size = group.world_size};
   // What is wrong with it is told when it arrives.
-  if (!memory_->Resolve(request.bindings, plan->slots, scope, &launch.slots, &launch.pins, &launch.digest).ok()) {
-    launch.pins.clear();
-    return false;
-  }
+  if (!ResolveBindings(plan, request).ok()) return false;
   plan->arrivals = count;
   Activate(plan, request, count);
-  group.arrivals.Offer(plan->index, group.rank, launch.digest, count);
+  group.arrivals.Offer(plan->index, group.rank, plan->active.digest, count);
   return true;
 }
 

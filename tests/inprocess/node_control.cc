@@ -27,6 +27,7 @@ std::string Uuid(int gpu) { return "GPU-" + std::to_string(gpu); }
 class NodeControl final : public client::Control {
  public:
   NodeControl(Node* node, int rank) : node_(node), rank_(rank) {}
+  ~NodeControl() override { node_->OnControlGone(); }
 
   Result<client::AttachInfo> Attach(const ConnectOptions&, const std::string&,
                                     client::ControlCallbacks callbacks) override {
@@ -81,7 +82,22 @@ Node::Node(int world_size, int hardware_queues)
       engines_(world_size, hardware_queues),
       group_(engines_.AddGroup(kGroupId, AllGpus(world_size), kLaunchDeadlineMs, kGeneration)) {}
 
-std::unique_ptr<client::Control> Node::MakeControl(int rank) { return std::make_unique<NodeControl>(this, rank); }
+Node::~Node() {
+  std::unique_lock lock(callbacks_mutex_);
+  control_gone_.wait(lock, [this] { return controls_ == 0; });
+}
+
+std::unique_ptr<client::Control> Node::MakeControl(int rank) {
+  std::lock_guard lock(callbacks_mutex_);
+  ++controls_;
+  return std::make_unique<NodeControl>(this, rank);
+}
+
+void Node::OnControlGone() {
+  std::lock_guard lock(callbacks_mutex_);
+  --controls_;
+  control_gone_.notify_all();  // under the lock: the node may be gone right behind it
+}
 
 void Node::SetCallbacks(int rank, client::ControlCallbacks callbacks) {
   std::lock_guard lock(callbacks_mutex_);

@@ -18,10 +18,12 @@
 
 namespace tandem::inprocess {
 
-// A node with one group over all its GPUs, rank i on GPU i. Thread-safe. Outlives its clients.
+// A node with one group over all its GPUs, rank i on GPU i. Thread-safe. Outlives its clients: its end waits for their control
+// halves, of which a thread of the client library's may be the last owner.
 class Node {
  public:
   explicit Node(int world_size, int hardware_queues);
+  ~Node();
 
   int world_size() const { return world_size_; }
   // The control half for a client that is to be rank `rank`.
@@ -51,6 +53,7 @@ class Node {
   Result<client::ChannelInfo> OpenChannel(int gpu, uint32_t entries);
   Status CloseChannel(int gpu, uint64_t id);
   void SetCallbacks(int rank, client::ControlCallbacks callbacks);
+  void OnControlGone();
 
   const int world_size_;
   std::mutex mutex_;  // of the engines' commands and of what follows
@@ -62,6 +65,8 @@ class Node {
 
   std::mutex callbacks_mutex_;
   std::map<int, client::ControlCallbacks> callbacks_;  // by rank
+  int controls_ = 0;
+  std::condition_variable control_gone_;
 };
 
 }  // namespace tandem::inprocess
