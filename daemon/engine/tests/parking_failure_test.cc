@@ -190,7 +190,8 @@ TEST_F(ParkingTest, TheEndOfAChannelTakesBackWhatNeverArrives) {
     const LaunchOutcome outcome = channels_[0]->producer.Outcome(sequence);
     EXPECT_EQ(outcome.status.code(), Code::kFailedPrecondition) << outcome.status.ToString();
     EXPECT_EQ(outcome.who_rank, 1);
-    // The launch on the channel that ended counts: the next ones meet.
+    // The launch on the channel that ended counts: the next ones meet. Nobody hears of its end on rank 1.
+    ASSERT_TRUE(node_.AwaitQueued(1, 0));
     channels_[1] = node_.OpenChannel(1);
     ASSERT_NO_FATAL_FAILURE(LaunchWell(plan));
   }
