@@ -102,20 +102,24 @@ std::span<const FusedVariant> FusedVariants() {
   return variants;
 }
 
-Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
+const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling) {
   const FusedVariant* found = nullptr;
   for (const FusedVariant& variant : FusedVariants()) {
     if (variant.type != static_cast<uint8_t>(matmul.type) ||
         variant.out_type != static_cast<uint8_t>(matmul.out_type) || variant.b_along_n != matmul.b_along_n ||
-        variant.tile_n != matmul.tiling.tile_n || variant.cluster_m != matmul.tiling.cluster_m ||
-        variant.cluster_n != matmul.tiling.cluster_n) {
+        variant.tile_n != tiling.tile_n || variant.cluster_m != tiling.cluster_m ||
+        variant.cluster_n != tiling.cluster_n) {
       continue;
     }
     bool sums = NeedsSums(matmul);
     if (sums && !variant.sums) continue;
     if (found == nullptr || variant.sums == sums) found = &variant;
   }
-  if (found != nullptr) return found;
+  return found;
+}
+
+Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
+  if (const FusedVariant* found = FusedVariantFor(matmul, matmul.tiling); found != nullptr) return found;
   return Unimplemented(
       "no fused kernel for " + std::string(DTypeName(matmul.type)) + " to " +
       std::string(DTypeName(matmul.out_type)) + (matmul.b_along_n ? ", B's rows" : ", B's columns") +

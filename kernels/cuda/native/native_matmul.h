@@ -75,6 +75,9 @@ int SmCount();
 // All compiled variants.
 std::span<const FusedVariant> FusedVariants();
 
+// The variant for `matmul`'s types, layout and sums with `tiling` in place of its own; null if there is none.
+const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling);
+
 // The variant for `matmul`'s types, layout, tiling and sums. UNIMPLEMENTED names what there is none for.
 Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
 

@@ -30,15 +30,9 @@ FusedTiling Tiling(int tile_n, int cluster_m) {
   return tiling;
 }
 
-bool Exists(const FusedMatmul& matmul, const FusedTiling& tiling) {
-  FusedMatmul tiled = matmul;
-  tiled.tiling = tiling;
-  return FindFusedVariant(tiled).ok();
-}
-
 bool PrefersNarrow(const FusedMatmul& matmul, int sms) {
   if (std::any_of(matmul.pieces.begin(), matmul.pieces.end(), Sums)) return false;
-  return Cost(matmul, kNarrowTile, sms) * kNarrowLoss < Cost(matmul, kWideTile, sms) && Exists(matmul, Tiling(kNarrowTile, 2));
+  return Cost(matmul, kNarrowTile, sms) * kNarrowLoss < Cost(matmul, kWideTile, sms) && FusedVariantFor(matmul, Tiling(kNarrowTile, 2)) != nullptr;
 }
 
 }  // namespace
@@ -47,7 +41,7 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
   FusedTiling tiling = Tiling(kWideTile, 1);
   // A cluster of two would waste a tile of every piece with an odd number of them.
   const bool pairs = Blocks(matmul.rows, kTileRows) % 2 == 0;
-  if (pairs && Exists(matmul, Tiling(kWideTile, 2))) tiling.cluster_m = 2;
+  if (pairs && FusedVariantFor(matmul, Tiling(kWideTile, 2)) != nullptr) tiling.cluster_m = 2;
   if (sms <= kReservedSms || matmul.pieces.empty()) return tiling;
   const int usable = sms - kReservedSms;
   if (pairs && PrefersNarrow(matmul, usable)) tiling = Tiling(kNarrowTile, 2);
