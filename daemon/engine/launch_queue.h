@@ -120,6 +120,7 @@ class LaunchQueue {
   bool Admissible(uint8_t gpu_mask) const;
   bool AppendStarts();
   void ReportLate(Plan* plan, uint64_t now);
+  uint8_t MissingMask(const Plan& plan) const;  // the ranks of MissingRanks
   uint8_t MismatchedRanks(const Plan& plan) const;
 
   // Starting and ending.

@@ -29,6 +29,14 @@ std::vector<int> LaunchQueue::MissingRanks(const Plan& plan) const {
   return missing;
 }
 
+uint8_t LaunchQueue::MissingMask(const Plan& plan) const {
+  uint8_t missing = 0;
+  for (int rank = 0; rank < plan.group->world_size; ++rank) {
+    if (plan.group->arrivals.Count(plan.index, rank) < plan.active.count) missing |= static_cast<uint8_t>(1u << rank);
+  }
+  return missing;
+}
+
 uint8_t LaunchQueue::MismatchedRanks(const Plan& plan) const {
   const ArrivalTable& arrivals = plan.group->arrivals;
   uint8_t mask = 0;
@@ -77,10 +85,7 @@ bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
     if (ReadyToPark(*plan)) candidates_.push_back(plan);
     return false;
   }
-  uint8_t missing = 0;
-  for (int rank = 0; rank < group.world_size; ++rank) {
-    if (group.arrivals.Count(plan->index, rank) < plan->active.count) missing |= static_cast<uint8_t>(1u << rank);
-  }
+  const uint8_t missing = MissingMask(*plan);
   if (missing == 0) {
     if (!ReadyToStart(*plan)) return false;
     if (uint8_t differing = MismatchedRanks(*plan); differing != 0) {

@@ -94,8 +94,7 @@ bool LaunchQueue::ServeParked(uint64_t now) {
       any = true;
     }
     if (launch.arrived) {
-      uint8_t missing = 0;
-      for (int rank : MissingRanks(*plan)) missing |= static_cast<uint8_t>(1u << rank);
+      const uint8_t missing = MissingMask(*plan);
       if (missing == 0) {
         parked.running = true;
         launch.start_ns = now;
@@ -128,9 +127,7 @@ bool LaunchQueue::ServeParked(uint64_t now) {
 void LaunchQueue::EndForTheNext(Plan* plan, const Plan& next, uint64_t now) {
   const Launch& behind = next.active;
   if (behind.parked.Waits() || now < behind.start_ns || now - behind.start_ns < behind.run_limit_ns) return;
-  uint8_t missing = 0;
-  for (int rank : MissingRanks(*plan)) missing |= static_cast<uint8_t>(1u << rank);
-  TakeBack(plan, LogKind::kFailDeadline, missing);
+  TakeBack(plan, LogKind::kFailDeadline, MissingMask(*plan));
 }
 
 void LaunchQueue::TakeBack(Plan* plan, LogKind kind, uint8_t ranks) {
