@@ -17,7 +17,7 @@ struct Bounds {
 };
 
 // Those measured for the operation, or else the built-in ones. `packet_kernels`: of the CUDA backend. Measured are all-reduce,
-// all-gather and reduce-scatter on CUDA behind NVSwitches, on 2 and 4 GPUs: bench/results/gpu-*-peers.jsonl,
+// all-gather and reduce-scatter on CUDA behind NVSwitches, on 2 and 4 GPUs: bench/results/gpu-*-peers-collectives.jsonl,
 // gpu-4xH200-collectives.jsonl.
 Bounds BoundsOf(Op op, int world_size, TopologyClass topology, bool packet_kernels);
 Bounds BoundsOf(const Problem& problem);
