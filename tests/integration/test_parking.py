@@ -29,6 +29,13 @@ class Parking(TandemTest):
     def parked_group(self, world=2, options=None, **arguments):
         return self.group(world, options=PARKED if options is None else options, **arguments)
 
+    def parked_all_reduce(self, world=2, name="tp", **arguments):
+        """A group whose all-reduce waits on the lanes of all ranks."""
+        clients = self.parked_group(world, name=name, **arguments)
+        self.all_reduce_plan(clients, group=name)
+        self.park(clients)
+        return clients
+
     def queue(self):
         return self.daemon.ctl_json("queue")["entries"]
 
@@ -129,9 +136,7 @@ class Parking(TandemTest):
     def test_a_client_is_killed(self):
         for arrived in (0, 1):
             with self.subTest(arrived=arrived):
-                clients = self.parked_group(name=f"killed{arrived}")
-                self.all_reduce_plan(clients, group=f"killed{arrived}")
-                self.park(clients)
+                clients = self.parked_all_reduce(name=f"killed{arrived}")
                 if arrived:
                     clients[0].call("resume")
                 clients[1].kill()
@@ -146,9 +151,7 @@ class Parking(TandemTest):
     def test_an_engine_is_killed_and_the_group_goes_on(self):
         for gpu in (0, 1):
             with self.subTest(gpu=gpu):
-                clients = self.parked_group(name=f"engine{gpu}")
-                self.all_reduce_plan(clients, group=f"engine{gpu}")
-                self.park(clients)
+                clients = self.parked_all_reduce(name=f"engine{gpu}")
                 clients[0].call("resume")
                 self.daemon.kill_engine(gpu)
                 everybody(clients, "resume")
@@ -164,9 +167,7 @@ class Parking(TandemTest):
                 wait_until(lambda: self.daemon.ctl_json("stats")["groups"] == 0)
 
     def test_tandemd_is_killed(self):
-        clients = self.parked_group()
-        self.all_reduce_plan(clients)
-        self.park(clients)
+        clients = self.parked_all_reduce()
         clients[0].call("resume")
         engines = self.daemon.engine_pids()
         self.daemon.process.kill()
@@ -177,9 +178,7 @@ class Parking(TandemTest):
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 30, "engines stay")
 
     def test_a_stopped_engine_ends_the_launch_by_its_deadline(self):
-        clients = self.parked_group(launch_deadline_ms=1000)
-        self.all_reduce_plan(clients)
-        self.park(clients)
+        clients = self.parked_all_reduce(launch_deadline_ms=1000)
         stopped = self.daemon.engine_pids()[1]
         os.kill(stopped, signal.SIGSTOP)
         try:
@@ -191,9 +190,7 @@ class Parking(TandemTest):
         self.daemon.wait_engines()
 
     def test_a_rank_does_not_leave_before_its_launches_have_ended(self):
-        clients = self.parked_group()
-        self.all_reduce_plan(clients)
-        self.park(clients)
+        clients = self.parked_all_reduce()
         self.assertFails("DEADLINE_EXCEEDED", clients[1].call, "leave", deadline_ms=300)
         everybody(clients, "resume")
         for client in clients:
@@ -205,9 +202,7 @@ class Parking(TandemTest):
         self.assertIn("rank 1 has left", reply["message"])
 
     def test_a_second_group_waits_for_the_parked_launch_and_ends_parking(self):
-        clients = self.parked_group(4)
-        self.all_reduce_plan(clients)
-        self.park(clients)
+        clients = self.parked_all_reduce(4)
         others = [self.daemon.client(f"other{rank}") for rank in range(2)]
         for other in others:
             other.connect()
@@ -242,9 +237,7 @@ class Parking(TandemTest):
 
     def test_a_rank_dies_while_a_plan_waits_for_the_parked_launch(self):
         # The engine answers commands one after another: the break must not wait behind the plan.
-        clients = self.parked_group()
-        self.all_reduce_plan(clients)
-        self.park(clients)
+        clients = self.parked_all_reduce()
         others = [self.daemon.client(f"other{rank}") for rank in range(2)]
         for other in others:
             other.connect()

@@ -16,6 +16,15 @@ class ControlPlanTest : public ControlTest {
       return control->Prepare(sessions[static_cast<size_t>(rank)], request(rank), Waiter::For(kPatience));
     });
   }
+  // A launch of an all-reduce that the sessions have joined a group and prepared for.
+  v1::LaunchRequest PreparedLaunch(const std::vector<SessionRef>& sessions) {
+    const uint64_t group = Join(sessions);
+    auto prepared = PrepareAll(sessions, [&](int) { return AllReduce(group, "k"); });
+    EXPECT_TRUE(prepared[0].ok()) << prepared[0].status().ToString();
+    v1::LaunchRequest launch;
+    if (prepared[0].ok()) launch.set_plan_id(prepared[0]->plan().plan_id());
+    return launch;
+  }
 };
 
 TEST_F(ControlPlanTest, RanksMeetByKeyAndARetryGetsTheSamePlan) {
@@ -177,11 +186,7 @@ TEST_F(ControlPlanTest, AnEnginesRestartBringsEverythingBackUnderANewGeneration)
 TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
   Start(2);
   const auto sessions = AttachAll(2);
-  const uint64_t group = Join(sessions);
-  auto prepared = PrepareAll(sessions, [&](int) { return AllReduce(group, "k"); });
-  ASSERT_TRUE(prepared[0].ok());
-  v1::LaunchRequest launch;
-  launch.set_plan_id(prepared[0]->plan().plan_id());
+  v1::LaunchRequest launch = PreparedLaunch(sessions);
   launch.set_tag("step 1");
   auto id = control->Launch(sessions[0], launch);
   ASSERT_TRUE(id.ok());
@@ -207,11 +212,7 @@ TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
 TEST_F(ControlPlanTest, ALaunchForAnEngineWhoseEndNobodyHasNoticedIsAborted) {
   Start(2);
   const auto sessions = AttachAll(2);
-  const uint64_t group = Join(sessions);
-  auto prepared = PrepareAll(sessions, [&](int) { return AllReduce(group, "k"); });
-  ASSERT_TRUE(prepared[0].ok());
-  v1::LaunchRequest launch;
-  launch.set_plan_id(prepared[0]->plan().plan_id());
+  v1::LaunchRequest launch = PreparedLaunch(sessions);
   engines->Lose(0);
   auto id = control->Launch(sessions[0], launch);
   ASSERT_TRUE(id.ok());
