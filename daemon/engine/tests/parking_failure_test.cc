@@ -159,7 +159,7 @@ TEST_F(ParkingTest, AnOfferEndsWhenItsRankLeaves) {
   Open();
   const uint64_t plan = AddGatherPlan();
   ASSERT_EQ(channels_[1]->Push(Gather(plan)), 1u);
-  ASSERT_TRUE(node_.AwaitQueued(1, 0));
+  ASSERT_TRUE(AwaitOffered(1, 1));
   for (int gpu : {1, 0}) ASSERT_TRUE(node_.Call(gpu, Leave(group_, 1)).ok());
   ASSERT_EQ(channels_[0]->Launch(Gather(plan)), 1u);
   channels_[1]->Reach(1);  // it comes after all
@@ -180,7 +180,7 @@ TEST_F(ParkingTest, TheEndOfAChannelTakesBackWhatNeverArrives) {
       channels_[0]->Reach(sequence);
     } else {
       ASSERT_NE(channels_[1]->Push(Gather(plan)), 0u);
-      ASSERT_TRUE(node_.AwaitQueued(1, 0));
+      ASSERT_TRUE(AwaitOffered(1, 3));
     }
     v1::Command close;
     close.mutable_close_channel()->set_channel_id(channels_[1]->id);

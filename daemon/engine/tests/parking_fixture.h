@@ -3,6 +3,8 @@
 // `ParkingTest`: engines whose one group parks its launches, a channel a rank, and a plan that shows what was copied and when.
 #pragma once
 
+#include <chrono>
+#include <thread>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,6 +78,15 @@ class ParkingTest : public ::testing::Test {
       return launches == std::count_if(queue.items().begin(), queue.items().end(),
                                        [](const v1::QueueItem& item) { return item.parked() && !item.started(); });
     });
+  }
+
+  // Until `rank` has offered launch `count` of the group's first plan.
+  bool AwaitOffered(int rank, uint64_t count) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (node_.Arrivals(group_).Offered(0, rank) != count && std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+    return node_.Arrivals(group_).Offered(0, rank) == count;
   }
 
   // All ranks push `entry`; true once it is parked everywhere. Sequences are alike on all channels.
