@@ -105,6 +105,13 @@ struct CollectivePhase {
 // How small data travels with its flag beside it; see PacketShape of the CUDA kernels.
 enum class PacketExchange : uint8_t { kNone = 0, kSum = 1, kGather = 2, kTwoShot = 3 };
 
+// Where a peer gets what a part of a fused matmul has made.
+struct FusedDelivery {
+  int rank = 0;          // whose memory
+  DeviceView to;
+  Word* done = nullptr;  // gets the epoch when `to` is written
+};
+
 // A product within a fused matmul, and what surrounds it.
 struct FusedPart {
   std::vector<Word*> waits;      // A's rows may be read once these have reached the epoch
@@ -116,6 +123,13 @@ struct FusedPart {
   int own = -1;
   std::vector<Word*> sum_waits;  // one for each other source, in order
   ReduceArgs sum;
+  // A sum is written to peers as well; a product without a sum to its one delivery only: C's memory is left alone.
+  std::vector<FusedDelivery> deliveries;
+};
+
+// What a backend keeps of a piece of work from launch to launch, while its addresses are the same.
+struct PreparedWork {
+  virtual ~PreparedWork() = default;
 };
 
 // A whole collective as one kernel of each rank: see plan::CollectiveStep. Either phases, or a packet exchange: piece p
@@ -136,6 +150,8 @@ struct CollectiveArgs {
   size_t packet_bytes = 0;                 // of the half
 
   std::vector<FusedPart> parts;            // a fused matmul: products in this order, instead of all the above
+  // Not null: where the backend may keep what it makes of `parts`. Empty whenever an address in them has changed.
+  std::unique_ptr<PreparedWork>* prepared = nullptr;
 
   uint64_t epoch = 0;
   const Word* abort_word = nullptr;        // non-zero ends the kernel's waits; null: nothing does

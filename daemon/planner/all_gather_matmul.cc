@@ -191,14 +191,14 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
   }
 }
 
-// Lane 1 pushes as in the pipeline; on lane 0 one kernel for each B multiplies all shards, waiting for each itself.
+// On lane 0 one kernel for each B multiplies all shards, waiting for each itself; lane 1 pushes as in the pipeline. The first
+// kernel goes onto its lane before the pushes: nobody needs those before it has multiplied its own shard, and each costs the
+// engine's thread microseconds. It ends only when the peers' pushes have come: lanes 0 and 1 need a hardware queue each.
 void Native(const Problem& problem, Gather* gather, Builder* builder) {
   const int world = problem.world_size;
   const int sent = builder->Signals();
   if (gather->direct() || builder->InBulk()) builder->EnterOn(1);
   for (int r = 0; r < world; ++r) {
-    for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
-    gather->Return(r, 1, r, 0);
     for (size_t c = 0; c < problem.slots.c.size(); ++c) {
       builder->BeginCollective(r, 0, Algorithm::kNative, Op::kAllGatherMatmul, problem.Slot(r, problem.slots.a),
                                problem.Slot(r, problem.slots.c[c]), ReduceOp::kSum);
@@ -208,6 +208,9 @@ void Native(const Problem& problem, Gather* gather, Builder* builder) {
         builder->Add(r, 0, gather->ShardMatmul(r, c, source), Text("gemm chunk ", source));
       }
       builder->EndCollective(r);
+      if (c > 0) continue;
+      for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
+      gather->Return(r, 1, r, 0);
     }
     for (int j = 1; j < world && problem.slots.gathered_a >= 0; ++j) {
       const int source = (r + j) % world;

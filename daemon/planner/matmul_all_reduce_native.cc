@@ -1,7 +1,8 @@
 // Matmul, then all-reduce of the product by one kernel a rank: two-shot on tiles of rows, whose owners interleave. The
-// kernel computes its partial sums of the peers' tiles first, tells lane 1 when one is complete, and computes a tile of its
-// own one group of tiles after the peers computed theirs for it, so that their sums have come: it adds them in the tile's
-// epilogue. Lane 1 carries partial sums to owners and sums to all.
+// kernel stores its partial sums of the peers' tiles in their owners' memory, and computes a tile of its own one group of
+// tiles after the peers computed theirs for it, so that their sums have come: it adds them in the tile's epilogue and stores
+// the sum on all ranks. Behind it the lane waits for the peers' sums. Where they cannot write C itself, lane 1 brings them there;
+// lane 0 does where there is one group only, whose sums come last anyway.
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
@@ -25,10 +26,13 @@ class NativeTwoShot {
     }
     sent_ = builder->Signals(groups_);
     summed_ = builder->Signals(groups_);
-    complete_ = builder->Signals(groups_ * world_);
   }
 
   int groups() const { return groups_; }
+  static int Lanes(const Problem& problem) {
+    const bool one_group = NativeTilesPerOwner(problem.rows, problem.world_size) == 1;
+    return one_group || problem.symmetric(problem.slots.c[0]) ? 1 : 2;
+  }
 
   void Write(int r) {
     builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce, problem_.Slot(r, problem_.slots.a),
@@ -38,17 +42,13 @@ class NativeTwoShot {
       if (g > 0) MultiplyAndSum(r, g - 1);
     }
     builder_->EndCollective(r);
-    for (int g = 0; g < groups_ + 2; ++g) {
-      for (int j = 1; j < world_ && g < groups_; ++j) Send(r, (r + j) % world_, g);
-      if (g > 0 && g <= groups_) SendSum(r, g - 1);
-      // A group later than the own sum: the peers' have come.
-      for (int j = 1; j < world_ && g > 1; ++j) Take(r, (r + j) % world_, g - 2);
+    for (int g = 0; g < groups_; ++g) {
+      for (int j = 1; j < world_; ++j) Take(r, (r + j) % world_, g);
     }
   }
 
  private:
   Range Rows(int owner, int group) const { return {(group * world_ + owner) * rows_, rows_}; }
-  int Complete(int owner, int group) const { return complete_ + group * world_ + owner; }
   View Out(int rank, int owner, int group) const {
     const Range rows = Rows(owner, group);
     return Slice(FoldedRows(problem_.Slot(rank, problem_.slots.c[0])), 0, rows.begin, rows.length);
@@ -69,8 +69,11 @@ class NativeTwoShot {
 
   void MultiplyFor(int r, int owner, int group) {
     builder_->Add(r, 0, Product(r, owner, group, Staged(r, owner, group)), Text("gemm tile ", group, " of ", owner));
-    builder_->Signal(r, 0, r, Complete(owner, group));
+    builder_->Copy(r, 0, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
+    builder_->Signal(r, 0, owner, sent_ + group);
   }
+  // All peers have sent their parts of this tile in this launch: their symmetric output may be written, and what they staged
+  // for it is no longer needed.
   void MultiplyAndSum(int r, int group) {
     ReduceStep sum;
     sum.dst = Out(r, r, group);
@@ -80,30 +83,20 @@ class NativeTwoShot {
       sum.sources.push_back(source == r ? sum.dst : Landed(r, source, group));
     }
     AddEpilogue(problem_, r, -1, &sum);
+    const View result = sum.dst;
     builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
-    builder_->Signal(r, 0, r, Complete(r, group));
-  }
-
-  void Send(int r, int owner, int group) {
-    builder_->Wait(r, 1, r, Complete(owner, group), Text("tile of ", owner));
-    builder_->Copy(r, 1, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
-    builder_->Signal(r, 1, owner, sent_ + group);
-  }
-  // A peer has sent its part of this tile in this launch: its symmetric output may be written, and what it staged for the
-  // tile is no longer needed.
-  void SendSum(int r, int group) {
-    const View result = Out(r, r, group);
-    builder_->Wait(r, 1, r, Complete(r, group), "the own sum");
     for (int j = 1; j < world_; ++j) {
       const int peer = (r + j) % world_;
-      builder_->Copy(r, 1, result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
+      builder_->Copy(r, 0, result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
                      Text("result to ", peer));
-      builder_->Signal(r, 1, peer, summed_ + group);
+      builder_->Signal(r, 0, peer, summed_ + group);
     }
   }
+
   void Take(int r, int owner, int group) {
-    builder_->Wait(r, 1, owner, summed_ + group, Text("result of ", owner));
-    if (!in_place_) builder_->Copy(r, 1, SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
+    const int lane = builder_->lanes() - 1;
+    builder_->Wait(r, lane, owner, summed_ + group, Text("result of ", owner));
+    if (!in_place_) builder_->Copy(r, lane, SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
   }
   View SumAt(int rank, int owner, int group) const { return Staged(rank, owner, group); }
 
@@ -115,13 +108,13 @@ class NativeTwoShot {
   View tile_;         // shape of one, packed
   bool in_place_ = false;  // peers write the output
   std::vector<PeerSlots> stage_, inbox_;  // by group
-  int sent_ = 0, summed_ = 0, complete_ = 0;
+  int sent_ = 0, summed_ = 0;
 };
 
 }  // namespace
 
 Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
-  Builder builder(problem.world_size, 2);
+  Builder builder(problem.world_size, NativeTwoShot::Lanes(problem));
   NativeTwoShot tiles(problem, &builder);
   if (builder.InBulk()) builder.Enter();
   for (int r = 0; r < problem.world_size; ++r) tiles.Write(r);

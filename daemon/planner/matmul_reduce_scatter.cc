@@ -113,15 +113,15 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
   }
 }
 
-// On lane 0 one kernel multiplies the slices in the pipeline's order, tells this rank's own lane 1 when one is complete,
-// and sums its own slice with what its peers have sent as it multiplies it. Lane 1 pushes. The kernel ends only when
-// the peers' pushes have come: lanes 0 and 1 need a hardware queue each.
+// One kernel multiplies the slices in the pipeline's order, stores each in its owner's memory as it computes it, tells the
+// owner when it is complete, and sums its own slice with what its peers have stored. Step by step, a slice lies in this rank's
+// memory first and is copied.
 void Native(const Problem& problem, Builder* builder) {
   const int world = problem.world_size;
   const View c = problem.Slot(0, problem.slots.c[0]);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
-  const int sent = builder->Signals(), complete = builder->Signals(world);
+  const int sent = builder->Signals();
   if (builder->InBulk()) builder->Enter();
   for (int r = 0; r < world; ++r) {
     builder->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulReduceScatter, problem.Slot(r, problem.slots.a),
@@ -131,7 +131,9 @@ void Native(const Problem& problem, Builder* builder) {
       const Range rows{owner * c.extent[0], c.extent[0]};
       const View target = owner == r ? problem.Slot(r, problem.slots.c[0]) : PackedLike(slice, stage.At(r, owner));
       builder->Add(r, 0, PartialMatmul(problem, r, 0, rows, target), Text("gemm slice ", owner));
-      if (owner != r) builder->Signal(r, 0, r, complete + owner, Text("slice ", owner));
+      if (owner == r) continue;
+      builder->Copy(r, 0, target, PackedLike(slice, inbox.At(owner, r)), true, Text("slice to ", owner));
+      builder->Signal(r, 0, owner, sent);
     }
     ReduceStep sum;
     sum.dst = problem.Slot(r, problem.slots.c[0]);
@@ -142,13 +144,6 @@ void Native(const Problem& problem, Builder* builder) {
     AddEpilogue(problem, r, 0, &sum);
     builder->Reduce(r, 0, std::move(sum), "sum in rank order");
     builder->EndCollective(r);
-    for (int j = 1; j < world; ++j) {
-      const int owner = (r + j) % world;
-      builder->Wait(r, 1, r, complete + owner, Text("slice ", owner));
-      builder->Copy(r, 1, PackedLike(slice, stage.At(r, owner)), PackedLike(slice, inbox.At(owner, r)), true,
-                    Text("slice to ", owner));
-      builder->Signal(r, 1, owner, sent);
-    }
   }
 }
 
@@ -248,7 +243,7 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Pla
   const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
   const bool native = algorithm == Algorithm::kNative;
-  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 && !native ? request.lanes : 2;
+  const int lanes = world == 1 || unfused || native ? 1 : request.lanes > 0 ? request.lanes : 2;
   Builder builder(world, lanes);
   const bool by_nccl = unfused && problem.group->nccl;
   plan->wire_type = DTypeName(problem.wire);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/engine/executor/executor.h"
+#include "daemon/engine/executor/fused_steps.h"
 #include "daemon/engine/executor/operation.h"
 #include "daemon/planner/kernel_phases.h"
 
@@ -250,52 +251,37 @@ class ProgramCompiler {
     return step.algorithm == Algorithm::kLowLatency ? SetPackets(step, &operation) : SetPhases(step, &operation);
   }
 
-  // The expansion of a fused matmul: for each part its waits, its product, perhaps waits and the sum with other ranks'
-  // products, perhaps a signal.
   Status SetParts(const plan::CollectiveStep& step, Operation* operation) {
-    auto malformed = [](size_t i) { return InvalidArgument("step " + std::to_string(i) + " has no place in a fused matmul"); };
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<FusedSteps> cut, CutFusedSteps(step, program_.rank));
     std::vector<FusedPart>& parts = operation->collective->parts;
-    size_t products = 0;
-    for (const Step& part : step.expansion) products += std::holds_alternative<plan::MatmulStep>(part.work) ? 1 : 0;
-    parts.resize(products);  // addresses of words and views inside must stay
-    size_t next = 0;
-    std::vector<const plan::WaitStep*> waits;
-    const plan::MatmulStep* product = nullptr;
-    bool signals = false;  // the last part may still have a signal
-    for (size_t i = 0; i < step.expansion.size(); ++i) {
-      const auto& work = step.expansion[i].work;
-      if (const auto* wait = std::get_if<plan::WaitStep>(&work)) {
-        waits.push_back(wait);
-      } else if (const auto* matmul = std::get_if<plan::MatmulStep>(&work)) {
-        product = matmul;
-        signals = true;
-        FusedPart& part = parts[next++];
-        TANDEM_RETURN_IF_ERROR(SetWaits(waits, &part.waits, operation));
-        waits.clear();
-        if (matmul->has_chunk_signals) return malformed(i);
-        TANDEM_RETURN_IF_ERROR(SetMatmul(*matmul, &part.matmul, operation));
-      } else if (const auto* signal = std::get_if<plan::SignalStep>(&work)) {
-        if (!signals || !waits.empty() || signal->to_rank != program_.rank) return malformed(i);
-        TANDEM_RETURN_IF_ERROR(CheckSignal(signal->to_rank, signal->index));
-        operation->words.push_back({signal->to_rank, OwnWord(signal->index), &parts[next - 1].done});
-        product = nullptr;
-        signals = false;
-      } else if (const auto* reduce = std::get_if<plan::ReduceStep>(&work)) {
-        if (product == nullptr) return malformed(i);
-        FusedPart& part = parts[next - 1];
-        part.sums = true;
-        for (size_t s = 0; s < reduce->sources.size(); ++s) {
-          if (reduce->sources[s] == product->c) part.own = static_cast<int>(s);
-        }
-        TANDEM_RETURN_IF_ERROR(SetWaits(waits, &part.sum_waits, operation));
-        waits.clear();
-        TANDEM_RETURN_IF_ERROR(SetReduce(*reduce, &part.sum, operation));
-        product = nullptr;
-      } else {
-        return malformed(i);
-      }
+    parts.resize(cut.size());  // addresses of words and views inside must stay
+    for (size_t i = 0; i < cut.size(); ++i) TANDEM_RETURN_IF_ERROR(SetPart(cut[i], &parts[i], operation));
+    return Status::Ok();
+  }
+
+  Status SetPart(const FusedSteps& steps, FusedPart* part, Operation* operation) {
+    TANDEM_RETURN_IF_ERROR(SetWaits(steps.waits, &part->waits, operation));
+    TANDEM_RETURN_IF_ERROR(SetMatmul(*steps.matmul, &part->matmul, operation));
+    if (steps.sum != nullptr) {
+      part->sums = true;
+      part->own = steps.own;
+      TANDEM_RETURN_IF_ERROR(SetWaits(steps.sum_waits, &part->sum_waits, operation));
+      TANDEM_RETURN_IF_ERROR(SetReduce(*steps.sum, &part->sum, operation));
     }
-    if (!waits.empty()) return malformed(step.expansion.size() - 1);
+    if (steps.done != nullptr) TANDEM_RETURN_IF_ERROR(SetDone(*steps.done, &part->done, operation));
+    part->deliveries.resize(steps.deliveries.size());
+    for (size_t i = 0; i < steps.deliveries.size(); ++i) {
+      FusedDelivery& delivery = part->deliveries[i];
+      delivery.rank = steps.deliveries[i].copy->dst.ref.rank;
+      TANDEM_RETURN_IF_ERROR(Resolve(steps.deliveries[i].copy->dst, "a delivery", &delivery.to, operation));
+      TANDEM_RETURN_IF_ERROR(SetDone(*steps.deliveries[i].signal, &delivery.done, operation));
+    }
+    return Status::Ok();
+  }
+
+  Status SetDone(const plan::SignalStep& signal, Word** word, Operation* operation) {
+    TANDEM_RETURN_IF_ERROR(CheckSignal(signal.to_rank, signal.index));
+    operation->words.push_back({signal.to_rank, OwnWord(signal.index), word});
     return Status::Ok();
   }
 

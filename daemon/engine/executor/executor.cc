@@ -73,7 +73,24 @@ Status Executor::SetCollective(CompiledProgram::Operation& operation, int rank, 
   args.rank = rank;
   args.epoch = context.epoch;
   args.abort_word = context.abort_word;
+  if (!args.parts.empty()) KeepPrepared(operation, context.epoch);
   return Status::Ok();
+}
+
+void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoch) {
+  std::vector<const void*>& bound = operation.bound[epoch & 1];
+  std::unique_ptr<PreparedWork>& prepared = operation.prepared[epoch & 1];
+  const size_t patches = operation.patches.size(), words = operation.words.size();
+  bool same = bound.size() == patches + words;
+  bound.resize(patches + words);
+  auto keep = [&](size_t i, const void* address) {
+    same = same && bound[i] == address;
+    bound[i] = address;
+  };
+  for (size_t i = 0; i < patches; ++i) keep(i, *operation.patches[i].target);
+  for (size_t i = 0; i < words; ++i) keep(patches + i, *operation.words[i].target);
+  if (!same) prepared.reset();
+  operation.collective->prepared = &prepared;
 }
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {

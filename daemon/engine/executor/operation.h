@@ -3,6 +3,7 @@
 // `CompiledProgram::Operation`: one call on a lane, as Compile writes it and Enqueue runs it. Internal to the executor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -47,6 +48,9 @@ struct CompiledProgram::Operation {
     Word** target;  // inside `collective`
   };
   std::vector<WordPatch> words;
+  // Of a fused matmul, by the epoch's parity: its addresses at the last launch, and what the backend keeps while they stay.
+  std::array<std::vector<const void*>, 2> bound;
+  std::array<std::unique_ptr<PreparedWork>, 2> prepared;
   size_t expansion = 0;
   bool uses_kernel = false;  // else the expansion runs
   std::unique_ptr<std::byte*> chunk_signals;  // patched, then handed to `matmul`

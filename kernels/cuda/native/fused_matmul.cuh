@@ -188,14 +188,15 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     int index = tile.m / params.tiles_m;
     const MatmulPiece& piece = params.piece[index];
     int sub = box % T::kSubTiles;
-    const bool last = sub == T::kSubTiles - 1 && piece.done != nullptr;
+    const bool last = sub == T::kSubTiles - 1 && (piece.done != nullptr || piece.copies > 0);
     // Who counts a piece's last tile says that it is complete.
     auto count = [&] {
       Probe::BeforeFlag(params.epoch);
       if (atomicAdd(&params.counters[index], 1u) + 1 == static_cast<uint32_t>(params.tiles_per_piece) * 2) {
         params.counters[index] = 0;
         ptx::SystemFence();
-        ptx::StoreRelease(piece.done, params.epoch);
+        if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
+        for (int i = 0; i < piece.copies; ++i) ptx::StoreRelease(params.copy[piece.first_copy + i].done, params.epoch);
       }
     };
     if constexpr (Probe::kFlagBeforeData) {
@@ -204,9 +205,13 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
         Probe::AfterEarlyFlag(params.epoch);
       }
     }
-    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer),
-               tile.n * T::kTileN + sub * T::kBoxColumns, tile.m % params.tiles_m * kTileRows + group * 64,
-               piece.out_slice);
+    const int column = tile.n * T::kTileN + sub * T::kBoxColumns;
+    const int row = tile.m % params.tiles_m * kTileRows + group * 64;
+    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer), column, row, piece.out_slice);
+    for (int i = 0; i < piece.copies; ++i) {
+      const MatmulCopy& copy = params.copy[piece.first_copy + i];
+      ptx::Store(&params.out[copy.map], shared.Staging(group, buffer), column, row, copy.slice);
+    }
     ptx::CommitStores();
     ptx::WaitStoresRead<1>();
     if (box > 0) ptx::Arrive(shared.Drained(group, buffer ^ 1));

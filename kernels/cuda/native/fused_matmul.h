@@ -2,7 +2,8 @@
 //
 // What the fused matmul kernel is given at a launch, and the table of its variants. The kernel computes C =
 // alpha·A·B by tiles of 128 rows in an order that the host chooses, waits for rows of A that other GPUs
-// deliver, tells when rows of C are complete, and adds other GPUs' partial sums to rows that it owns.
+// deliver, stores rows of C in its own or in other GPUs' memory, tells there when they are complete, and adds
+// other GPUs' partial sums to rows that it owns.
 //
 // The rows of C are cut into *pieces* of equal height, the unit of waiting and telling; a piece's rows are
 // one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. M-tiles are
@@ -20,7 +21,15 @@ namespace tandem::cuda {
 inline constexpr int kMostPieces = 32;
 inline constexpr int kMostBands = 32;
 inline constexpr int kMostRanks = 8;
+inline constexpr int kMostOutMaps = 16;  // in place, staged, and two for each peer
+inline constexpr int kMostCopies = kMostPieces;
 inline constexpr int kTileRows = 128;
+
+// One more place that a piece of C is stored in: slice `slice` of map `map`.
+struct MatmulCopy {
+  uint64_t* done;  // as a piece's
+  int16_t map, slice;
+};
 
 struct MatmulPiece {
   const uint64_t* ready;  // A's rows may be read once *ready >= epoch (cyclic); null: at once
@@ -31,7 +40,7 @@ struct MatmulPiece {
   int16_t first_slot;
   int16_t finish;  // 1: bias and result scale are applied (after the sum)
   int16_t arrived_offset;  // from the words `arrived` to those of this piece's sums
-  int16_t unused;
+  int16_t first_copy, copies;  // of FusedMatmulParams::copy: where C is stored as well
   const float*
       row_scale;  // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
 };
@@ -44,8 +53,9 @@ struct MatmulBand {
 };
 
 struct FusedMatmulParams {
-  CUtensorMap a[2], b, out[2], slots;
+  CUtensorMap a[2], b, out[kMostOutMaps], slots;
   MatmulPiece piece[kMostPieces];
+  MatmulCopy copy[kMostCopies];
   MatmulBand band[kMostBands];
   const uint64_t* arrived[kMostRanks];  // of each source: its sums are there once >= epoch; see arrived_offset
   int16_t slot_of[kMostRanks];          // of each source: its slice of `slots`, from the piece's first

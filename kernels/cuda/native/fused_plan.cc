@@ -1,8 +1,11 @@
 #include "kernels/cuda/native/fused_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "kernels/cuda/native/tiling.h"
 
@@ -88,10 +91,30 @@ struct Slices {
   }
 };
 
-const DeviceView& OutputOf(const FusedPart& part) { return part.sums ? part.sum.dst : part.matmul.c; }
+// A place that a part's product or sum is stored in. Those of one kind share a tensor map.
+struct Output {
+  // Of C's maps: what stays in place, sums and products that nobody asks for; partial sums that wait here to be copied; then for
+  // each rank partial sums and sums that are stored in its memory.
+  enum Kind { kInPlace, kStaged, kFirstDelivered };
+  const DeviceView* view = nullptr;
+  Word* done = nullptr;
+  int kind = kInPlace;
+};
+constexpr int kOutputKinds = Output::kFirstDelivered + 2 * kMostRanks;
 
-// C's map: 0 for what stays in place, sums and products that nobody asks for; 1 for partial sums on their way.
-int OutMapOf(const FusedPart& part) { return part.sums || part.done == nullptr ? 0 : 1; }
+// The first is the piece's own, the others are copies.
+std::vector<Output> OutputsOf(const FusedPart& part) {
+  std::vector<Output> outputs;
+  if (part.sums) {
+    outputs.push_back({&part.sum.dst, part.done, Output::kInPlace});
+  } else if (part.deliveries.empty()) {
+    outputs.push_back({&part.matmul.c, part.done, part.done == nullptr ? Output::kInPlace : Output::kStaged});
+  }
+  for (const FusedDelivery& delivery : part.deliveries) {
+    outputs.push_back({&delivery.to, delivery.done, Output::kFirstDelivered + 2 * delivery.rank + (part.sums ? 1 : 0)});
+  }
+  return outputs;
+}
 
 bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
   return a.b.data == b.b.data && a.b.extent == b.b.extent && a.b.stride == b.b.stride && a.alpha == b.alpha &&
@@ -106,6 +129,14 @@ bool TakesPart(const FusedPart& part, const FusedPart& first) {
        c0 = FoldRows(first.matmul.c);
   if (!a || !c || !a0 || !c0 || a->count != a0->count || a->count != c->count || a->count == 0) return false;
   if (matmul.has_scale_a && (!StepOf(matmul.scale_a) || matmul.scale_a.dtype != DType::kF32)) return false;
+  if (!part.sums && part.deliveries.size() > 1) return false;
+  for (const FusedDelivery& delivery : part.deliveries) {
+    auto to = FoldRows(delivery.to);
+    if (!to || to->count != c->count || to->columns != c->columns || delivery.to.dtype != matmul.c.dtype ||
+        delivery.rank < 0 || delivery.rank >= kMostRanks) {
+      return false;
+    }
+  }
   if (!part.sums) return true;
   if (part.sum.scale != 1.0f || part.own < 0 || matmul.has_bias || matmul.has_result_scale) return false;
   auto out = FoldRows(part.sum.dst);
@@ -169,6 +200,47 @@ bool TakesFused(const CollectiveArgs& args) {
 
 namespace {
 
+// The tensor maps of C: 0 and 1 for what is in this rank's memory, the others for kinds of deliveries in the order of their
+// first appearance.
+class OutputMaps {
+ public:
+  void Add(const FusedPart& part) {
+    for (const Output& output : OutputsOf(part)) {
+      kinds_[output.kind].slices.addresses.push_back(output.view->data);
+      const int64_t pitch = FoldRows(*output.view)->pitch;
+      OfKind& kind = kinds_[output.kind];
+      kind.one_pitch = kind.one_pitch && (kind.pitch < 0 || kind.pitch == pitch);
+      kind.pitch = pitch;
+      if (kind.map < 0) kind.map = output.kind < Output::kFirstDelivered ? output.kind : next_++;
+    }
+  }
+  Status Arrange(size_t element, MatrixSlices* maps) {
+    if (next_ > kMostOutMaps) return Unimplemented("results for too many ranks");
+    for (OfKind& kind : kinds_) {
+      if (kind.map < 0) continue;
+      if (!kind.one_pitch) return Unimplemented("parts of different pitch");
+      TANDEM_RETURN_IF_ERROR(kind.slices.Arrange("C"));
+      if (kind.slices.base != nullptr) maps[kind.map] = kind.slices.Matrix(kind.pitch, element);
+    }
+    return Status::Ok();
+  }
+  // Map and slice.
+  std::pair<int16_t, int16_t> Place(const Output& output) const {
+    const OfKind& kind = kinds_[output.kind];
+    return {static_cast<int16_t>(kind.map), kind.slices.IndexOf(output.view->data)};
+  }
+
+ private:
+  struct OfKind {
+    Slices slices;
+    int64_t pitch = -1;
+    bool one_pitch = true;
+    int map = -1;
+  };
+  std::array<OfKind, kOutputKinds> kinds_;
+  int next_ = Output::kFirstDelivered;
+};
+
 // Where the sums of `part` lie and which words tell that they are there. The first summed part sets both for all; another
 // one's must lie at one distance from them.
 Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, FusedMatmul* fused) {
@@ -221,37 +293,44 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   if (reinterpret_cast<uintptr_t>(matmul.b.data) % kTmaBytes != 0)
     return Unimplemented("B is not aligned to 16 bytes");
 
-  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: see OutMapOf.
-  Slices a[2], out[2], slots;
+  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: see Output.
+  Slices a[2], slots;
+  OutputMaps out;
   for (const FusedPart& part : args.parts) {
     a[part.waits.empty() ? 0 : 1].addresses.push_back(part.matmul.a.data);
-    out[OutMapOf(part)].addresses.push_back(OutputOf(part).data);
+    out.Add(part);
     for (size_t s = 0; part.sums && s < part.sum.sources.size(); ++s) {
       if (static_cast<int>(s) != part.own) slots.addresses.push_back(part.sum.sources[s].data);
     }
   }
-  for (int i = 0; i < 2; ++i) {
-    TANDEM_RETURN_IF_ERROR(a[i].Arrange("A"));
-    TANDEM_RETURN_IF_ERROR(out[i].Arrange("C"));
-  }
+  for (Slices& slices : a) TANDEM_RETURN_IF_ERROR(slices.Arrange("A"));
+  TANDEM_RETURN_IF_ERROR(out.Arrange(out_element, fused.out));
   TANDEM_RETURN_IF_ERROR(slots.Arrange("the partial sums"));
 
-  int64_t a_pitch[2] = {-1, -1}, out_pitch[2] = {-1, -1};
+  int64_t a_pitch[2] = {-1, -1};
   for (const FusedPart& part : args.parts) {
     MatmulPiece piece = {};
-    const DeviceView& c = OutputOf(part);
     piece.a_map = part.waits.empty() ? 0 : 1;
-    piece.out_map = static_cast<int16_t>(OutMapOf(part));
-    for (auto [pitch, own] : {std::pair(&a_pitch[piece.a_map], FoldRows(part.matmul.a)->pitch),
-                              std::pair(&out_pitch[piece.out_map], FoldRows(c)->pitch)}) {
-      if (*pitch >= 0 && *pitch != own) return Unimplemented("parts of different pitch");
-      *pitch = own;
-    }
+    const int64_t pitch = FoldRows(part.matmul.a)->pitch;
+    if (a_pitch[piece.a_map] >= 0 && a_pitch[piece.a_map] != pitch) return Unimplemented("parts of different pitch");
+    a_pitch[piece.a_map] = pitch;
     piece.a_slice = a[piece.a_map].IndexOf(part.matmul.a.data);
-    piece.out_slice = out[piece.out_map].IndexOf(c.data);
+    piece.first_copy = static_cast<int16_t>(fused.copies.size());
+    const std::vector<Output> outputs = OutputsOf(part);
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      const auto [map, slice] = out.Place(outputs[o]);
+      auto* done = reinterpret_cast<uint64_t*>(outputs[o].done);
+      if (o > 0) {
+        fused.copies.push_back({done, map, slice});
+        continue;
+      }
+      piece.out_map = map;
+      piece.out_slice = slice;
+      piece.done = done;
+    }
+    piece.copies = static_cast<int16_t>(fused.copies.size() - static_cast<size_t>(piece.first_copy));
     if (part.waits.size() > 1) return Unimplemented("a part that waits for several words");
     if (!part.waits.empty()) piece.ready = reinterpret_cast<const uint64_t*>(part.waits[0]);
-    piece.done = reinterpret_cast<uint64_t*>(part.done);
     piece.first_slot = -1;
     if (part.matmul.has_scale_a) {
       piece.row_scale = reinterpret_cast<const float*>(part.matmul.scale_a.data);
@@ -279,7 +358,6 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   }
   for (int i = 0; i < 2; ++i) {
     if (a[i].base != nullptr) fused.a[i] = a[i].Matrix(a_pitch[i], element);
-    if (out[i].base != nullptr) fused.out[i] = out[i].Matrix(out_pitch[i], out_element);
   }
   if (matmul.has_scale_b) {
     fused.column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
@@ -294,11 +372,36 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   return fused;
 }
 
+namespace {
+
+// A launch's parameters, but for what changes with every launch. Making them anew takes longer than the launch.
+struct PreparedFused : PreparedWork {
+  FusedMatmulParams params;
+  const FusedVariant* variant = nullptr;
+  int ctas = 0;
+};
+
+Result<std::unique_ptr<PreparedFused>> Prepare(const CollectiveArgs& args, void* state) {
+  auto prepared = std::make_unique<PreparedFused>();
+  TANDEM_ASSIGN_OR_RETURN(const FusedMatmul fused, MakeFusedMatmul(args, state));
+  TANDEM_ASSIGN_OR_RETURN(prepared->variant, FindFusedVariant(fused));
+  TANDEM_ASSIGN_OR_RETURN(prepared->params, MakeFusedParams(fused, *prepared->variant));
+  prepared->ctas = fused.tiling.ctas;
+  return prepared;
+}
+
+}  // namespace
+
 Status EnqueueFused(const CollectiveArgs& args, void* state, CUstream_st* stream) {
-  TANDEM_ASSIGN_OR_RETURN(FusedMatmul fused, MakeFusedMatmul(args, state));
-  TANDEM_ASSIGN_OR_RETURN(const FusedVariant* variant, FindFusedVariant(fused));
-  TANDEM_ASSIGN_OR_RETURN(FusedMatmulParams params, MakeFusedParams(fused, *variant));
-  return LaunchFused(params, *variant, fused.tiling.ctas, stream);
+  std::unique_ptr<PreparedWork> unkept;
+  std::unique_ptr<PreparedWork>& kept = args.prepared != nullptr ? *args.prepared : unkept;
+  if (kept == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(kept, Prepare(args, state));
+  }
+  auto& prepared = static_cast<PreparedFused&>(*kept);
+  prepared.params.epoch = args.epoch;
+  prepared.params.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+  return LaunchFused(prepared.params, *prepared.variant, prepared.ctas, stream);
 }
 
 }  // namespace tandem::cuda

@@ -171,6 +171,8 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
       TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], type, matmul.k, matmul.rows,
                                      kTileRows / variant.cluster_n, &params.a[i]));
     }
+  }
+  for (int i = 0; i < kMostOutMaps; ++i) {
     if (matmul.out[i].data != nullptr) {
       TANDEM_RETURN_IF_ERROR(MakeMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i],
                                      box_bytes));
@@ -186,7 +188,9 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows,
                                    &params.slots, box_bytes));
   }
+  if (matmul.copies.size() > kMostCopies) return InvalidArgument(std::to_string(matmul.copies.size()) + " copies of pieces");
   std::copy(matmul.pieces.begin(), matmul.pieces.end(), params.piece);
+  std::copy(matmul.copies.begin(), matmul.copies.end(), params.copy);
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
   std::copy(matmul.slot_of.begin(), matmul.slot_of.end(), params.slot_of);
 

@@ -46,8 +46,9 @@ struct FusedMatmul {
       true;  // B is [K, N] with contiguous rows; else with contiguous columns (pitch: between columns)
   int64_t rows = 0;  // of a piece
   int64_t n = 0, k = 0;
-  MatrixSlices a[2], b, out[2], slots;
+  MatrixSlices a[2], b, out[kMostOutMaps], slots;
   std::vector<MatmulPiece> pieces;       // in the order in which they are run
+  std::vector<MatmulCopy> copies;        // see MatmulPiece::first_copy
   std::vector<PieceRun> runs;            // all pieces, in order
   std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
   std::vector<int16_t> slot_of;          // by source: its slice of `slots`

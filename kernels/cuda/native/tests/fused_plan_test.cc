@@ -128,6 +128,55 @@ TEST_F(FusedPlanTest, AllReduceSumsSeveralTilesEachWithWordsAndSlotsOfItsOwn) {
   EXPECT_FALSE(TakesFused(args));
 }
 
+// What peers own is stored in their memory only, a map for each peer; what is owned here in C and in theirs.
+TEST_F(FusedPlanTest, DeliversToPeers) {
+  CollectiveArgs args = AllReduce();
+  std::array<Word, 16> told{};
+  for (size_t i = 0; i < args.parts.size(); ++i) {
+    FusedPart& part = args.parts[i];
+    const auto group = static_cast<uintptr_t>(i == 0 || i == 1 || i == 4 ? 0 : 1);
+    part.done = nullptr;
+    for (int rank : {2, 0}) {
+      if (!part.sums && rank != (i % 2 == 0 ? 2 : 0)) continue;
+      const auto area = 0x10000000 * static_cast<uintptr_t>(rank + 1) + (part.sums ? 0x4000000 : 0);
+      part.deliveries.push_back({rank, Dense(At(area + 0x200000 * group), DType::kBf16, {kRows, kN}), &told[2 * i + (rank == 0)]});
+    }
+  }
+  ASSERT_TRUE(TakesFused(args));
+  auto fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_EQ(fused->out[0].data, At(0x3000000) + kRows * kN * 2);
+  EXPECT_EQ(fused->out[1].data, nullptr);  // nothing is staged
+  EXPECT_EQ(fused->out[2].data, At(0x30000000));
+  EXPECT_EQ(fused->out[2].slices, 2);
+  EXPECT_EQ(fused->out[3].data, At(0x10000000));
+  EXPECT_EQ(fused->out[4].data, At(0x34000000));
+  EXPECT_EQ(fused->out[5].data, At(0x14000000));
+  EXPECT_EQ(fused->out[6].data, nullptr);
+  const MatmulPiece &remote = fused->pieces[3], &own = fused->pieces[5];
+  EXPECT_EQ(remote.out_map, 3);
+  EXPECT_EQ(remote.out_slice, 1);
+  EXPECT_EQ(remote.done, reinterpret_cast<uint64_t*>(&told[7]));
+  EXPECT_EQ(remote.copies, 0);
+  EXPECT_EQ(own.out_map, 0);
+  EXPECT_EQ(own.done, nullptr);
+  ASSERT_EQ(own.copies, 2);
+  const MatmulCopy& copy = fused->copies[static_cast<size_t>(own.first_copy) + 1];
+  EXPECT_EQ(copy.map, 5);
+  EXPECT_EQ(copy.slice, 1);
+  EXPECT_EQ(copy.done, reinterpret_cast<uint64_t*>(&told[11]));
+
+  CollectiveArgs twice = args;  // a product goes to one place
+  twice.parts[0].deliveries.push_back(twice.parts[0].deliveries[0]);
+  EXPECT_FALSE(TakesFused(twice));
+  CollectiveArgs cut = args;
+  cut.parts[0].deliveries[0].to.extent[0] = kRows - 8;
+  EXPECT_FALSE(TakesFused(cut));
+  CollectiveArgs pitch = args;
+  pitch.parts[2].deliveries[0].to.stride[0] = 2 * kN;
+  EXPECT_EQ(MakeFusedMatmul(pitch, nullptr).status().code(), Code::kUnimplemented);
+}
+
 TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {
   CollectiveArgs args = Gather();
   for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = 64 * 128 * 16;

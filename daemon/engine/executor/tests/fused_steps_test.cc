@@ -1,0 +1,127 @@
+// What of a collective's expansion one kernel can do, and what has no place in it.
+#include "daemon/engine/executor/fused_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+namespace tandem::engine {
+namespace {
+
+plan::View At(int rank, uint64_t offset) {
+  plan::View view;
+  view.ref.space = plan::Space::kWorkspace;
+  view.ref.rank = static_cast<uint8_t>(rank);
+  view.ref.offset = offset;
+  view.dtype = DType::kBf16;
+  view.extent = {8, 8};
+  view.stride = {8, 1};
+  return view;
+}
+
+class FusedStepsTest : public testing::Test {
+ protected:
+  template <class Work>
+  void Add(Work work) {
+    step_.expansion.emplace_back().work = std::move(work);
+  }
+  void Matmul(uint64_t to) {
+    plan::MatmulStep step;
+    step.c = At(0, to);
+    Add(step);
+  }
+  void Wait(int from) { Add(plan::WaitStep{static_cast<uint8_t>(from), 3}); }
+  void Signal(int to) { Add(plan::SignalStep{static_cast<uint8_t>(to), 4}); }
+  void Copy(uint64_t from, int to) { Add(plan::CopyStep{At(0, from), At(to, 1 << 16), true}); }
+  void Sum(uint64_t own, uint64_t to) {
+    plan::ReduceStep step;
+    step.sources = {At(0, 4096), At(0, own)};
+    step.dst = At(0, to);
+    Add(step);
+  }
+  Result<std::vector<FusedSteps>> Cut() const { return CutFusedSteps(step_, 0); }
+  void ExpectMalformedAt(int i) const {
+    auto cut = Cut();
+    ASSERT_FALSE(cut.ok());
+    EXPECT_EQ(cut.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(cut.status().message().find("step " + std::to_string(i) + " "), std::string::npos) << cut.status().ToString();
+  }
+
+  plan::CollectiveStep step_;
+};
+
+TEST_F(FusedStepsTest, CutsWaitsSumsSignalsAndDeliveries) {
+  Wait(1);
+  Matmul(0);
+  Signal(0);
+  Matmul(128);
+  Copy(128, 2);
+  Signal(2);
+  Matmul(256);
+  Wait(1);
+  Wait(2);
+  Sum(256, 512);
+  Copy(512, 1);
+  Signal(1);
+  Copy(512, 2);
+  Signal(2);
+  auto cut = Cut();
+  ASSERT_TRUE(cut.ok()) << cut.status().ToString();
+  ASSERT_EQ(cut->size(), 3u);
+  const FusedSteps &first = (*cut)[0], &sent = (*cut)[1], &summed = (*cut)[2];
+  EXPECT_EQ(first.waits.size(), 1u);
+  EXPECT_NE(first.done, nullptr);
+  EXPECT_TRUE(first.deliveries.empty());
+  EXPECT_TRUE(sent.waits.empty());
+  EXPECT_EQ(sent.done, nullptr);
+  ASSERT_EQ(sent.deliveries.size(), 1u);
+  EXPECT_EQ(sent.deliveries[0].signal->to_rank, 2);
+  ASSERT_NE(summed.sum, nullptr);
+  EXPECT_EQ(summed.own, 1);
+  EXPECT_EQ(summed.sum_waits.size(), 2u);
+  ASSERT_EQ(summed.deliveries.size(), 2u);
+  EXPECT_EQ(summed.deliveries[1].copy->dst.ref.rank, 2);
+}
+
+TEST_F(FusedStepsTest, ProductIsStoredOnce) {
+  Matmul(0);
+  Copy(0, 1);
+  Signal(1);
+  Copy(0, 2);
+  ExpectMalformedAt(3);
+}
+
+TEST_F(FusedStepsTest, DeliveryNeedsItsOwnSignal) {
+  Matmul(0);
+  Copy(0, 1);
+  Signal(2);
+  ExpectMalformedAt(2);
+}
+
+TEST_F(FusedStepsTest, DeliveryIsOfWhatWasMadeLast) {
+  Matmul(0);
+  Copy(128, 1);
+  ExpectMalformedAt(1);
+}
+
+TEST_F(FusedStepsTest, EndsWithNothingOpen) {
+  Matmul(0);
+  Copy(0, 1);
+  ExpectMalformedAt(2);
+}
+
+TEST_F(FusedStepsTest, SumsAProductOnce) {
+  Matmul(0);
+  Sum(0, 512);
+  Sum(0, 512);
+  ExpectMalformedAt(2);
+}
+
+TEST_F(FusedStepsTest, HasNoPlaceForOthers) {
+  Matmul(0);
+  Add(plan::NopStep{});
+  ExpectMalformedAt(1);
+}
+
+}  // namespace
+}  // namespace tandem::engine
