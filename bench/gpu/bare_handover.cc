@@ -5,15 +5,18 @@
 //   doorbell   its CPU polls the word, then launches a kernel and writes done behind it
 //   empty      the same without a kernel, which is all that an empty plan needs
 //   answer     its CPU writes done
+// Then the same with answers that come late, by a CPU and by a stream: what a wait costs beyond its time, by its length.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,12 @@ using namespace tandem;
 constexpr uint64_t kTrips = 2000;
 constexpr int kRounds = 6;  // the first warms up
 enum Variant { kParked, kDoorbell, kEmpty, kAnswer, kVariants };
+// Answers so many microseconds after the request; each length twice, by CPU and by stream.
+constexpr int kDelaysUs[] = {20, 100, 650, 2700};
+constexpr int kDelays = 2 * static_cast<int>(std::size(kDelaysUs));
+constexpr uint64_t kLateTrips = 100;
+constexpr int kLateRounds = 4;
+constexpr int kFirstLateTurn = kVariants * kRounds + 1;
 constexpr const char* kNames[] = {"parked, kernel", "doorbell, kernel", "doorbell, no kernel", "doorbell, answered by the CPU"};
 
 struct Shared {
@@ -88,6 +97,19 @@ void AwaitTurn(Shared* shared, int turn) {
   }
 }
 
+void AnswerLate(Side& side, uint64_t value, int delay_us, bool by_cpu) {
+  while (side.words->request.load(std::memory_order_acquire) < value) {
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(delay_us);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+  if (by_cpu) {
+    side.words->done.store(value, std::memory_order_release);
+  } else {
+    side.Write(&side.words->done, value);
+  }
+}
+
 [[noreturn]] void Engine(Shared* shared) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   Side side(shared, true);
@@ -111,6 +133,12 @@ void AwaitTurn(Shared* shared, int turn) {
       if (variant != kEmpty) side.Kernel();
       side.Write(&shared->done, value);
     }
+    Must(side.driver->StreamSynchronize(side.stream));
+  }
+  for (int turn = 0; turn < kDelays * kLateRounds; ++turn) {
+    const int delay = turn % kDelays;
+    AwaitTurn(shared, kFirstLateTurn + turn);
+    for (uint64_t i = 0; i < kLateTrips; ++i) AnswerLate(side, ++value, kDelaysUs[delay / 2], delay % 2 == 0);
     Must(side.driver->StreamSynchronize(side.stream));
   }
   std::_Exit(0);
@@ -145,11 +173,30 @@ int main(int argc, char** argv) {
     double us = 1e3 * static_cast<double>(Must(driver->EventElapsedTime(start, end))) / static_cast<double>(kTrips);
     if (turn > kVariants) times[(turn - 1) % kVariants].push_back(us);
   }
-  for (int variant = 0; variant < kVariants; ++variant) {
+  std::vector<double> late[kDelays];
+  for (int turn = 0; turn < kDelays * kLateRounds; ++turn) {
+    shared->turn.store(kFirstLateTurn + turn);
+    Must(driver->EventRecord(start, side.stream));
+    for (uint64_t i = 0; i < kLateTrips; ++i) {
+      ++value;
+      side.Write(&shared->request, value);
+      side.Wait(&shared->done, value);
+    }
+    Must(driver->EventRecord(end, side.stream));
+    Must(driver->StreamSynchronize(side.stream));
+    double us = 1e3 * static_cast<double>(Must(driver->EventElapsedTime(start, end))) / static_cast<double>(kLateTrips);
+    if (turn >= kDelays) late[turn % kDelays].push_back(us - kDelaysUs[turn % kDelays / 2]);
+  }
+  auto print = [&](const std::string& what, const std::vector<double>& samples) {
     double sum = 0;
-    for (double us : times[variant]) sum += us;
+    for (double us : samples) sum += us;
     std::printf("{\"name\":\"%s, bare hand-over: %s\",\"value\":%.3f,\"unit\":\"us\",\"samples\":%zu}\n", label.c_str(),
-                kNames[variant], sum / static_cast<double>(times[variant].size()), times[variant].size());
+                what.c_str(), sum / static_cast<double>(samples.size()), samples.size());
+  };
+  for (int variant = 0; variant < kVariants; ++variant) print(kNames[variant], times[variant]);
+  for (int delay = 0; delay < kDelays; ++delay) {
+    print("beyond an answer " + std::to_string(kDelaysUs[delay / 2]) + " us late by " + (delay % 2 == 0 ? "the CPU" : "a stream"),
+          late[delay]);
   }
   std::fflush(stdout);
   ::waitpid(engine, nullptr, 0);

@@ -8,6 +8,7 @@
 
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -191,14 +192,22 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
   }
 }
 
-// On lane 0 one kernel for each B multiplies all shards, waiting for each itself; lane 1 pushes as in the pipeline. The first
-// kernel goes onto its lane before the pushes: nobody needs those before it has multiplied its own shard, and each costs the
-// engine's thread microseconds. It ends only when the peers' pushes have come: lanes 0 and 1 need a hardware queue each.
+// On lane 0 one kernel for each B multiplies all shards, waiting for each itself; lane 1 pushes as in the pipeline. Where the own
+// shard keeps all SMs busy for a while, the first kernel goes onto its lane before the pushes, each of which costs the engine's
+// thread microseconds (W = 2, 2048 rows: 11 us); where it does not, the kernel would wait for them (256 rows: 33 us). A kernel that
+// goes first ends only when the peers' pushes have come: lanes 0 and 1 need a hardware queue each.
 void Native(const Problem& problem, Gather* gather, Builder* builder) {
   const int world = problem.world_size;
   const int sent = builder->Signals();
   if (gather->direct() || builder->InBulk()) builder->EnterOn(1);
+  const View own = FoldedRows(problem.Slot(0, problem.slots.a));
+  const bool kernel_first = !IsOneNativeWave(1, own.extent[0], problem.n);
+  const auto push = [&](int r) {
+    for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
+    gather->Return(r, 1, r, 0);
+  };
   for (int r = 0; r < world; ++r) {
+    if (!kernel_first) push(r);
     for (size_t c = 0; c < problem.slots.c.size(); ++c) {
       builder->BeginCollective(r, 0, Algorithm::kNative, Op::kAllGatherMatmul, problem.Slot(r, problem.slots.a),
                                problem.Slot(r, problem.slots.c[c]), ReduceOp::kSum);
@@ -208,9 +217,7 @@ void Native(const Problem& problem, Gather* gather, Builder* builder) {
         builder->Add(r, 0, gather->ShardMatmul(r, c, source), Text("gemm chunk ", source));
       }
       builder->EndCollective(r);
-      if (c > 0) continue;
-      for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
-      gather->Return(r, 1, r, 0);
+      if (c == 0 && kernel_first) push(r);
     }
     for (int j = 1; j < world && problem.slots.gathered_a >= 0; ++j) {
       const int source = (r + j) % world;

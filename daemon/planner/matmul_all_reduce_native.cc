@@ -1,8 +1,9 @@
 // Matmul, then all-reduce of the product by one kernel a rank: two-shot on tiles of rows, whose owners interleave. The
-// kernel stores its partial sums of the peers' tiles in their owners' memory, and computes a tile of its own one group of
-// tiles after the peers computed theirs for it, so that their sums have come: it adds them in the tile's epilogue and stores
-// the sum on all ranks. Behind it the lane waits for the peers' sums. Where they cannot write C itself, lane 1 brings them there;
-// lane 0 does where there is one group only, whose sums come last anyway.
+// kernel computes its partial sums of the peers' tiles first, and a tile of its own one group of tiles after the peers computed
+// theirs for it, so that their sums have come: it adds them in the tile's epilogue. Partial sums travel to owners, and sums to all,
+//   direct   stored by the kernel itself, where it is one wave of tiles; behind it the lane waits for the peers' sums;
+//   pushed   by lane 1, which the kernel tells when a tile is complete, beside the next tiles' products.
+// See the native matmul→reduce-scatter for the reason.
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
@@ -24,14 +25,17 @@ class NativeTwoShot {
       stage_.emplace_back(builder, Bytes(tile_));
       inbox_.emplace_back(builder, Bytes(tile_));
     }
+    direct_ = IsDirect(problem);
     sent_ = builder->Signals(groups_);
     summed_ = builder->Signals(groups_);
+    complete_ = direct_ ? 0 : builder->Signals(groups_ * world_);
   }
 
   int groups() const { return groups_; }
-  static int Lanes(const Problem& problem) {
-    const bool one_group = NativeTilesPerOwner(problem.rows, problem.world_size) == 1;
-    return one_group || problem.symmetric(problem.slots.c[0]) ? 1 : 2;
+  static bool IsDirect(const Problem& problem) {
+    const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
+    const int pieces = problem.world_size * NativeTilesPerOwner(c.extent[0], problem.world_size);
+    return IsOneNativeWave(pieces, c.extent[0] / pieces, c.extent[1]);
   }
 
   void Write(int r) {
@@ -42,12 +46,16 @@ class NativeTwoShot {
       if (g > 0) MultiplyAndSum(r, g - 1);
     }
     builder_->EndCollective(r);
-    for (int g = 0; g < groups_; ++g) {
-      for (int j = 1; j < world_; ++j) Take(r, (r + j) % world_, g);
+    for (int g = 0; g < groups_ + 2; ++g) {
+      for (int j = 1; j < world_ && g < groups_ && !direct_; ++j) Send(r, (r + j) % world_, g);
+      if (g > 0 && g <= groups_ && !direct_) SendSum(r, g - 1);
+      // A group later than the own sum: the peers' have come.
+      for (int j = 1; j < world_ && g > 1; ++j) Take(r, (r + j) % world_, g - 2);
     }
   }
 
  private:
+  int Complete(int owner, int group) const { return complete_ + group * world_ + owner; }
   Range Rows(int owner, int group) const { return {(group * world_ + owner) * rows_, rows_}; }
   View Out(int rank, int owner, int group) const {
     const Range rows = Rows(owner, group);
@@ -69,11 +77,12 @@ class NativeTwoShot {
 
   void MultiplyFor(int r, int owner, int group) {
     builder_->Add(r, 0, Product(r, owner, group, Staged(r, owner, group)), Text("gemm tile ", group, " of ", owner));
-    builder_->Copy(r, 0, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
-    builder_->Signal(r, 0, owner, sent_ + group);
+    if (direct_) {
+      Deliver(r, 0, owner, group);
+    } else {
+      builder_->Signal(r, 0, r, Complete(owner, group));
+    }
   }
-  // All peers have sent their parts of this tile in this launch: their symmetric output may be written, and what they staged
-  // for it is no longer needed.
   void MultiplyAndSum(int r, int group) {
     ReduceStep sum;
     sum.dst = Out(r, r, group);
@@ -83,18 +92,39 @@ class NativeTwoShot {
       sum.sources.push_back(source == r ? sum.dst : Landed(r, source, group));
     }
     AddEpilogue(problem_, r, -1, &sum);
-    const View result = sum.dst;
     builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
-    for (int j = 1; j < world_; ++j) {
-      const int peer = (r + j) % world_;
-      builder_->Copy(r, 0, result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
-                     Text("result to ", peer));
-      builder_->Signal(r, 0, peer, summed_ + group);
+    if (direct_) {
+      DeliverSum(r, 0, group);
+    } else {
+      builder_->Signal(r, 0, r, Complete(r, group));
     }
   }
 
+  void Send(int r, int owner, int group) {
+    builder_->Wait(r, 1, r, Complete(owner, group), Text("tile of ", owner));
+    Deliver(r, 1, owner, group);
+  }
+  void Deliver(int r, int lane, int owner, int group) {
+    builder_->Copy(r, lane, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
+    builder_->Signal(r, lane, owner, sent_ + group);
+  }
+  void SendSum(int r, int group) {
+    builder_->Wait(r, 1, r, Complete(r, group), "the own sum");
+    DeliverSum(r, 1, group);
+  }
+  // The peers have sent their parts of this tile in this launch: their symmetric output may be written, and what they staged for
+  // the tile is no longer needed.
+  void DeliverSum(int r, int lane, int group) {
+    const View result = Out(r, r, group);
+    for (int j = 1; j < world_; ++j) {
+      const int peer = (r + j) % world_;
+      builder_->Copy(r, lane, result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
+                     Text("result to ", peer));
+      builder_->Signal(r, lane, peer, summed_ + group);
+    }
+  }
   void Take(int r, int owner, int group) {
-    const int lane = builder_->lanes() - 1;
+    const int lane = direct_ ? 0 : 1;
     builder_->Wait(r, lane, owner, summed_ + group, Text("result of ", owner));
     if (!in_place_) builder_->Copy(r, lane, SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
   }
@@ -108,13 +138,14 @@ class NativeTwoShot {
   View tile_;         // shape of one, packed
   bool in_place_ = false;  // peers write the output
   std::vector<PeerSlots> stage_, inbox_;  // by group
-  int sent_ = 0, summed_ = 0;
+  bool direct_ = false;
+  int sent_ = 0, summed_ = 0, complete_ = 0;
 };
 
 }  // namespace
 
 Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
-  Builder builder(problem.world_size, NativeTwoShot::Lanes(problem));
+  Builder builder(problem.world_size, NativeTwoShot::IsDirect(problem) ? 1 : 2);
   NativeTwoShot tiles(problem, &builder);
   if (builder.InBulk()) builder.Enter();
   for (int r = 0; r < problem.world_size; ++r) tiles.Write(r);

@@ -59,6 +59,12 @@ std::string WhyNotB(const View& b, bool float8) {
 
 }  // namespace
 
+bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n) {
+  constexpr int64_t kTileRows = 128, kTileColumns = 256, kSms = 132;  // of an H100 or H200
+  const auto tiles = [](int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; };
+  return pieces * tiles(rows, kTileRows) * tiles(n, kTileColumns) <= kSms;
+}
+
 int NativeTilesPerOwner(int64_t rows, int world_size) {
   constexpr int kMostTiles = 4;
   constexpr int64_t kKernelRows = 128, kLeastRows = 512;

@@ -13,7 +13,10 @@ namespace tandem::cuda {
 namespace {
 
 constexpr uint32_t kAligned = 16;
-constexpr int kTrials = 5;
+// A candidate's time is the best of some rounds, so that what disturbed one of them is left out; a round takes the mean of some runs
+// behind one that warms up. Candidates that are far behind after a round run no more.
+constexpr int kTrialRounds = 4, kTrials = 3;
+constexpr float kFarBehind = 1.4f;
 
 uint32_t ElementAlignment(const MatmulArgs& args) {
   return static_cast<uint32_t>(
@@ -182,15 +185,22 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
   TANDEM_ASSIGN_OR_RETURN(VmmAllocation workspace, VmmAllocation::Create(device_, kMatmulWorkspaceBytes));
   TANDEM_ASSIGN_OR_RETURN(CUevent start, driver.EventCreate(CU_EVENT_DEFAULT));
   auto end = driver.EventCreate(CU_EVENT_DEFAULT);
-  size_t best = candidates.size();
-  float best_time = std::numeric_limits<float>::infinity();
+  constexpr float kNever = std::numeric_limits<float>::infinity();
+  std::vector<float> times(candidates.size(), kNever);
+  std::vector<bool> out(candidates.size());
+  float best_time = kNever;
   Status status = end.status();
-  for (size_t i = 0; i < candidates.size() && status.ok(); ++i) {
+  for (size_t n = 0; n < kTrialRounds * candidates.size() && status.ok(); ++n) {
+    const size_t i = n % candidates.size();
+    if (out[i] || (n >= candidates.size() && times[i] > kFarBehind * best_time)) continue;
     auto run = [&] {
       return lt_->Run(product, operands, candidates[i], workspace.data(), kMatmulWorkspaceBytes, stream);
     };
     // A candidate that is refused is left out; the others may serve.
-    if (!run().ok()) continue;
+    if (!run().ok()) {
+      out[i] = true;
+      continue;
+    }
     status = driver.EventRecord(start, stream);
     for (int trial = 0; trial < kTrials && status.ok(); ++trial) status = run();
     if (status.ok()) status = driver.EventRecord(*end, stream);
@@ -198,11 +208,11 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
     if (!status.ok()) break;
     auto time = driver.EventElapsedTime(start, *end);
     status = time.status();
-    if (time.ok() && *time < best_time) {
-      best_time = *time;
-      best = i;
-    }
+    if (time.ok()) times[i] = std::min(times[i], *time);
+    best_time = std::min(best_time, times[i]);
   }
+  const size_t fastest = static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
+  const size_t best = best_time == kNever ? candidates.size() : fastest;
   // The trial's memory is unmapped next: nothing may still run on it.
   Status drained = driver.StreamSynchronize(stream);
   (void)driver.EventDestroy(start);

@@ -60,7 +60,7 @@ TEST_P(Native, GathersForSeveralBs) {
   OpRequest r = Gather(DType::kBf16, 3, 8, 16);
   r.operands.push_back(MakeOperand(Role::kB, DType::kBf16, {8, 24}, false, {1, 8}));
   r.operands.push_back(MakeOperand(Role::kC, DType::kBf16, {3 * GetParam(), 24}));
-  Plan plan = Check(r, {0, 2}, &error_);
+  Plan plan = Check(r, {0, 1, 2}, &error_);
   ASSERT_EQ(error_, "");
   int kernels = 0;
   for (const Step& step : plan.programs[0].steps)
@@ -68,21 +68,25 @@ TEST_P(Native, GathersForSeveralBs) {
   EXPECT_EQ(kernels, 2);  // one a B
 }
 
-// The kernel goes first and waits for pushes that its peers' other lanes make meanwhile: two queues at least.
-TEST_P(Native, GathersBehindItsKernel) {
-  const OpRequest r = Gather(DType::kBf16, 3, 8, 16);
-  Plan plan = Check(r, {0, 2}, &error_);
-  ASSERT_EQ(error_, "");
-  EXPECT_TRUE(std::holds_alternative<CollectiveStep>(plan.programs[0].steps[0].work));
-  Check(r, {1}, &error_);
-  EXPECT_NE(error_.find("DEADLOCK"), std::string::npos) << error_;
+// A kernel that goes first waits for pushes that its peers' other lanes make meanwhile: two queues at least.
+TEST_P(Native, GathersBehindItsKernelWhereTheOwnShardIsMoreThanAWave) {
+  if (GetParam() > 2) GTEST_SKIP() << "the same for any number, and long";
+  for (bool large : {false, true}) {
+    const OpRequest r = Gather(DType::kBf16, 1, 8, (large ? 133 : 132) * 256);
+    Plan plan = Check(r, large ? std::vector<int>{0, 2} : std::vector<int>{0, 1, 2}, &error_);
+    ASSERT_EQ(error_, "") << large;
+    EXPECT_EQ(std::holds_alternative<CollectiveStep>(plan.programs[0].steps[0].work), large);
+    if (!large) continue;
+    Check(r, {1}, &error_);
+    EXPECT_NE(error_.find("DEADLOCK"), std::string::npos) << error_;
+  }
 }
 
 TEST_P(Native, ReturnsTheGatheredA) {
   for (bool symmetric : {false, true}) {
     OpRequest r = Gather(DType::kBf16, 2, 8, 8);
     r.operands.push_back(MakeOperand(Role::kGatheredA, DType::kBf16, {2 * GetParam(), 8}, symmetric));
-    Check(r, {0, 2}, &error_);
+    Check(r, {0, 1, 2}, &error_);
     EXPECT_EQ(error_, "") << symmetric;
   }
 }
@@ -95,12 +99,13 @@ TEST_P(Native, GathersFloat8WithRowScales) {
     r.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, {sharded ? 4 : rows, 1}));
     r.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {1, 8}));
     r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {8}));
-    Check(r, {0, 2}, &error_);
+    Check(r, {0, 1, 2}, &error_);
     EXPECT_EQ(error_, "") << sharded;
   }
 }
 
-// One kernel on one lane: what it waits for, its peers' kernels store.
+// One kernel on one lane where all is one wave of its tiles: what it waits for, its peers' kernels store. Else its peers' lanes push
+// while their kernels run: two queues at least.
 TEST_P(Native, Scatters) {
   OpRequest r = Scatter(DType::kBf16, 3, 8, 16);
   r.operands.push_back(MakeOperand(Role::kBias, DType::kBf16, {16}));
@@ -110,9 +115,20 @@ TEST_P(Native, Scatters) {
   EXPECT_TRUE(plan.deterministic);
   EXPECT_EQ(plan.lanes, 1);
   EXPECT_EQ(plan.programs[0].steps.size(), 1u);
+
+  const int64_t columns = (132 / GetParam() + 1) * 256;
+  r.operands[1].spec.shape = {8, columns};
+  r.operands[0].spec.shape = {GetParam(), 8};
+  r.operands[2].spec.shape = {1, columns};
+  r.operands.resize(3);
+  plan = Check(r, {0, 2}, &error_);
+  ASSERT_EQ(error_, "");
+  EXPECT_EQ(plan.lanes, 2);
+  Check(r, {1}, &error_);
+  EXPECT_NE(error_.find("DEADLOCK"), std::string::npos) << error_;
 }
 
-// Own tiles come one group after the peers' parts of them.
+// Own tiles come one group after the peers' parts of them, on one lane or, beyond a wave, on two queues or more.
 TEST_P(Native, AllReduces) {
   for (bool symmetric : {false, true}) {
     for (int64_t rows : {3, 1024, 2048}) {
@@ -122,11 +138,22 @@ TEST_P(Native, AllReduces) {
       r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
       Plan plan = Check(r, {0, 1, 2}, &error_);
       ASSERT_EQ(error_, "") << rows << " " << symmetric;
-      EXPECT_EQ(plan.lanes, symmetric || rows == 3 ? 1 : 2);
+      EXPECT_EQ(plan.lanes, 1);
       EXPECT_EQ(plan.steps, GetParam() * (rows == 3 ? 1 : rows / 512)) << rows;
       EXPECT_TRUE(plan.deterministic);
       EXPECT_EQ(plan.roundings, 2);
     }
+  }
+}
+
+TEST_P(Native, AllReducesMoreThanAWave) {
+  for (bool symmetric : {false, true}) {
+    const OpRequest r = AllReduce(DType::kBf16, 1, 8, (132 / GetParam() + 1) * 256, symmetric);
+    Plan plan = Check(r, {0, 2}, &error_);
+    ASSERT_EQ(error_, "") << symmetric;
+    EXPECT_EQ(plan.lanes, 2);
+    Check(r, {1}, &error_);
+    EXPECT_NE(error_.find("DEADLOCK"), std::string::npos) << error_;
   }
 }
 
