@@ -1,7 +1,7 @@
 // File: polling_pause.h
 //
 // How the engine waits between two looks while something is under way: hot at first (SpinBudget says for how long), then yielding the
-// CPU, then asleep for ever longer up to 50 µs. A GPU's write wakes nobody, so there is nothing better to wait for.
+// CPU every 5 µs, then asleep for ever longer up to 50 µs. A GPU's write wakes nobody, so there is nothing better to wait for.
 //
 // A nap that a program's end or a doorbell falls into delays the next launch on all ranks by the longest such nap, so an engine
 // yields for ten milliseconds before it naps: longer than most programs run. Where others want the CPU, which shows by
@@ -38,7 +38,7 @@ class PollingPause {
   SpinBudget budget_;
   int spins_ = 0;       // pauses since the last reset; past most_spins_ they yield or nap
   int most_spins_ = 0;
-  uint64_t start_ns_ = 0;
+  uint64_t start_ns_ = 0, yielded_ns_ = 0;
   bool crowded_ = false;  // a yield took long, some waits ago at most
   unsigned waits_ = 0;
 };

@@ -41,7 +41,16 @@ class PollingPauseTest : public testing::Test {
 
 TEST_F(PollingPauseTest, YieldsForAsLongAsMostProgramsRun) {
   for (uint64_t us : {5, 60, 300, 3000, 9000}) EXPECT_LT(WaitFor(us * 1000), 1000u) << us;
+  EXPECT_GT(yields, 1000);  // others may have the CPU
   EXPECT_EQ(naps, 0);
+}
+
+// A look takes a hundredth of what it is between two yields, so a wait ends within one: not behind a system call.
+TEST_F(PollingPauseTest, LooksManyTimesBetweenTwoYields) {
+  yield_takes_ns = 3'000;
+  WaitFor(1'000'000);
+  EXPECT_GT(yields, 50);
+  EXPECT_LT(yields, 150);
 }
 
 TEST_F(PollingPauseTest, NapsOnceItHasWaitedForLong) {
