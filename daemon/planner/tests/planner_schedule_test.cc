@@ -202,7 +202,7 @@ TEST(Listing, NamesStepsLanesAndPlaces) {
   ASSERT_TRUE(plan.ok());
   const std::string listing = ListProgram(plan->programs[1]);
   EXPECT_NE(listing.find("rank 1 of 2"), std::string::npos) << listing;
-  EXPECT_NE(listing.find("0 lane 1  copy  op0@1+0 f32[8, 4] -> ws@0+0  128 B (ce)  # chunk 1 to 0"),
+  EXPECT_NE(listing.find("1 lane 1  copy  op0@1+0 f32[8, 4] -> ws@0+0  128 B (ce)  # chunk 1 to 0"),
             std::string::npos)
       << listing;
   EXPECT_NE(listing.find("wait  word 0 from rank 0"), std::string::npos) << listing;
