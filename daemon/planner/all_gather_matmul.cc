@@ -6,6 +6,7 @@
 // all of C: the sum is kept in fp32 and rounded once.
 #include <algorithm>
 
+#include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
@@ -257,32 +258,32 @@ void Ring(const Problem& problem, int pieces, Gather* gather, Builder* builder) 
   }
 }
 
-// Gathers `own` of all ranks, rank-major, into `whole[rank]`: by NCCL, or by pushes into workspace.
-void GatherWhole(const Problem& problem, const std::vector<View>& own, const std::vector<View>& whole,
-                 uint64_t pack, Builder* builder) {
-  const int world = problem.world_size;
-  if (problem.group->nccl) {
-    for (int r = 0; r < world; ++r) {
-      NcclStep nccl;
-      nccl.kind = NcclKind::kAllGather;
-      nccl.in = IsContiguous(own[r]) ? own[r] : PackedLike(own[r], builder->Workspace(r, pack));
-      nccl.out = whole[r];
-      if (!IsContiguous(own[r])) builder->Copy(r, 0, own[r], nccl.in, false, "pack");
-      builder->Add(r, 0, nccl, "all-gather");
+// Gathers `own` of all ranks, rank-major, into `whole[rank]` by NCCL.
+void GatherByNccl(const std::vector<View>& own, const std::vector<View>& whole, uint64_t pack, Builder* builder) {
+  for (int r = 0; r < builder->world_size(); ++r) {
+    NcclStep nccl;
+    nccl.kind = NcclKind::kAllGather;
+    nccl.in = IsContiguous(own[r]) ? own[r] : PackedLike(own[r], builder->Workspace(r, pack));
+    nccl.out = whole[r];
+    if (!IsContiguous(own[r])) builder->Copy(r, 0, own[r], nccl.in, false, "pack");
+    builder->Add(r, 0, nccl, "all-gather");
+  }
+}
+
+// `own` and `whole` of a tensor as an exchange has them, `as_bytes` if they are contiguous.
+ExchangeViews GatherViews(const std::vector<View>& own, const std::vector<View>& whole, bool as_bytes) {
+  const auto as = [as_bytes](const View& view) {
+    return as_bytes ? Packed(view.ref, DType::kU8, {static_cast<int64_t>(Bytes(view))}) : view;
+  };
+  ExchangeViews views;
+  for (size_t r = 0; r < own.size(); ++r) {
+    views.sent.emplace_back(own.size(), as(own[r]));
+    views.placed.emplace_back();
+    for (int64_t source = 0; source < static_cast<int64_t>(own.size()); ++source) {
+      views.placed[r].push_back(as(DropDim(Slice(whole[r], 0, source, 1), 0)));
     }
-    return;
   }
-  const int sent = builder->Signals();
-  for (int r = 0; r < world; ++r) {
-    for (int j = 0; j < world; ++j) {
-      const int peer = (r + j) % world;
-      builder->Copy(r, 0, own[r], DropDim(Slice(whole[peer], 0, r, 1), 0), false, Text("push to ", peer));
-      if (peer != r) builder->Signal(r, 0, peer, sent);
-    }
-  }
-  for (int r = 0; r < world; ++r) {
-    for (int j = 1; j < world; ++j) builder->Wait(r, 0, (r + j) % world, sent);
-  }
+  return views;
 }
 
 // `own`'s shape with one dimension for the ranks in front.
@@ -292,25 +293,29 @@ View WholeShape(const View& own, int world, const Ref& ref) {
   return Packed(ref, own.dtype, std::move(shape));
 }
 
-void Unfused(const Problem& problem, Gather* gather, Builder* builder) {
+// `collective` first, then the product. By copy engines on two lanes: lane 1 has what is only for this rank. Returns whether the
+// gathered A is in its slot from the start.
+bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Builder* builder) {
   const int world = problem.world_size, dim = problem.dim;
+  const bool by_nccl = collective == Algorithm::kNccl, copy_engine = collective == Algorithm::kCopyEngine;
+  const int own_lane = builder->lanes() - 1;
   const bool scales_travel = problem.scale_mode == ScaleMode::kRowWiseSharded;
   const View a = problem.Slot(0, problem.slots.a);
   const uint64_t slice_bytes = Bytes(a);
-  View gathered;
-  bool returns = problem.slots.gathered_a >= 0;
-  // NCCL writes the gathered A itself where its layout is rank-major.
-  bool in_slot = returns && problem.group->nccl &&
-                 IsContiguous(RankMajor(problem.Slot(0, problem.slots.gathered_a), dim, world));
-  const uint64_t pack = builder->Reserve(IsContiguous(a) ? 0 : slice_bytes);
+  const bool returns = problem.slots.gathered_a >= 0;
+  // The gathered A itself is written where its layout is rank-major: by NCCL, or by peers if it is symmetric.
+  const bool in_slot = returns && (by_nccl || problem.symmetric(problem.slots.gathered_a)) &&
+                       IsContiguous(RankMajor(problem.Slot(0, problem.slots.gathered_a), dim, world));
+  const uint64_t pack = builder->Reserve(by_nccl && !IsContiguous(a) ? slice_bytes : 0);
   const uint64_t whole = builder->Reserve(in_slot ? 0 : slice_bytes * static_cast<uint64_t>(world));
   uint64_t scale_pack = 0, scale_whole = 0;
+  std::vector<View> pieces = {a};
   if (scales_travel) {
-    const View scale = ScaleAView(problem, 0);
-    scale_pack = builder->Reserve(Bytes(scale));
-    scale_whole = builder->Reserve(Bytes(scale) * static_cast<uint64_t>(world));
+    pieces.push_back(ScaleAView(problem, 0));
+    scale_pack = builder->Reserve(by_nccl ? Bytes(pieces[1]) : 0);
+    scale_whole = builder->Reserve(Bytes(pieces[1]) * static_cast<uint64_t>(world));
   }
-  if (!problem.group->nccl && builder->InBulk()) builder->Enter();
+  Exchange exchange(pieces, true, builder);
   std::vector<View> own, all, own_scale, all_scale;
   for (int r = 0; r < world; ++r) {
     own.push_back(problem.Slot(r, problem.slots.a));
@@ -320,10 +325,33 @@ void Unfused(const Problem& problem, Gather* gather, Builder* builder) {
     own_scale.push_back(ScaleAView(problem, r));
     all_scale.push_back(WholeShape(own_scale[r], world, builder->Workspace(r, scale_whole)));
   }
-  if (scales_travel) GatherWhole(problem, own_scale, all_scale, scale_pack, builder);
-  GatherWhole(problem, own, all, pack, builder);
+  if (by_nccl) {
+    if (scales_travel) GatherByNccl(own_scale, all_scale, scale_pack, builder);
+    GatherByNccl(own, all, pack, builder);
+  } else {
+    // As bytes one kernel moves A and its scales.
+    const bool as_bytes = scales_travel && std::all_of(own.begin(), own.end(), IsContiguous) &&
+                          std::all_of(own_scale.begin(), own_scale.end(), IsContiguous);
+    std::vector<ExchangeViews> tensors = {GatherViews(own, all, as_bytes)};
+    if (scales_travel) tensors.push_back(GatherViews(own_scale, all_scale, as_bytes));
+    for (int r = 0; r < world && !copy_engine; ++r) {
+      builder->BeginCollective(r, 0, collective, Op::kAllGather, tensors[0].sent[static_cast<size_t>(r)][0], all[r],
+                               ReduceOp::kSum);
+    }
+    exchange.Write(tensors, {.copy_engine = copy_engine, .enters = in_slot, .own_lane = own_lane});
+    for (int r = 0; r < world && !copy_engine; ++r) builder->EndCollective(r);
+  }
   const int64_t shard = a.extent[dim];
+  const auto give_back = [&](int r) {
+    if (!returns || in_slot) return;
+    builder->Copy(r, own_lane, MoveDim(all[r], 0, dim), SplitDim(problem.Slot(r, problem.slots.gathered_a), dim, world),
+                  copy_engine, "return gathered A", {builder->Last(r, 0)});
+  };
   for (int r = 0; r < world; ++r) {
+    if (own_lane != 0) {
+      builder->Add(r, 0, NopStep{}, "own shard is there", {builder->Last(r, own_lane)});
+      give_back(r);  // beside the product
+    }
     if (problem.last_dim()) {
       for (int source = 0; source < world; ++source) {
         View scale;
@@ -343,29 +371,28 @@ void Unfused(const Problem& problem, Gather* gather, Builder* builder) {
         if (Elements(step.c) > 0) builder->Add(r, 0, std::move(step), "gemm");
       }
     }
-    if (returns && !in_slot) {
-      builder->Copy(r, 0, MoveDim(all[r], 0, dim),
-                    SplitDim(problem.Slot(r, problem.slots.gathered_a), dim, world), false,
-                    "return gathered A");
-    }
+    if (own_lane == 0) give_back(r);
   }
+  return in_slot;
 }
 
 }  // namespace
 
-Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Plan* plan) {
+Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan) {
   const OpRequest& request = *problem.request;
   const int world = problem.world_size;
   const bool ring = algorithm == Algorithm::kRing && world > 1;
-  const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
+  const bool unfused = !Overlaps(algorithm) && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
   const bool native = algorithm == Algorithm::kNative;
-  const int lanes = world == 1 || unfused ? 1 : request.lanes > 0 && !native ? request.lanes : 2;
+  const int planned = unfused && collective != Algorithm::kCopyEngine ? 1 : 2;
+  const int lanes = world == 1 ? 1 : request.lanes > 0 && !native && !unfused ? request.lanes : planned;
   Builder builder(world, lanes);
   Gather gather(problem, pieces, !unfused, &builder);
   plan->steps = unfused ? 0 : world * pieces;
+  bool in_slot = gather.direct();
   if (unfused) {
-    Unfused(problem, &gather, &builder);
+    in_slot = Unfused(problem, collective, &gather, &builder);
   } else if (ring) {
     Ring(problem, pieces, &gather, &builder);
   } else if (native) {
@@ -374,7 +401,7 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Plan* p
     Pipeline(problem, &gather, &builder);
   }
   const bool wants_a = problem.slots.gathered_a >= 0;
-  if (!gather.direct() && (world > 1 || wants_a)) plan->gathered_a_bytes = problem.message_bytes;
+  if (!in_slot && (world > 1 || wants_a)) plan->gathered_a_bytes = problem.message_bytes;
   plan->roundings = 1;
   if (gather.accumulates()) {
     plan->reduction_order = unfused ? "over K in rank order, fp32" : "over K in the order of arrival: own shard first, fp32";

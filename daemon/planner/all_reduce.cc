@@ -14,8 +14,7 @@ namespace {
 // longest dimension.
 class Parts {
  public:
-  explicit Parts(const AllReduceViews& views) : world_(static_cast<int>(views.in.size())) {
-    const View &in = views.in[0], &out = views.out[0];
+  Parts(const View& in, const View& out, int world) : world_(world) {
     flat_ = IsContiguous(in) && IsContiguous(out);
     if (flat_) {
       total_ = Elements(in);
@@ -95,69 +94,76 @@ Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
 
 }  // namespace
 
-void AddOneShot(const AllReduceViews& views, Builder* builder) {
-  const int world = builder->world_size();
-  const PeerSlots slots(builder, Bytes(views.in[0]));
-  const int sent = builder->Signals();
-  if (builder->InBulk()) builder->Enter();
+AllReduceSteps::AllReduceSteps(const View& in, const View& out, int shots, bool in_place, Builder* builder)
+    : builder_(builder), shots_(shots) {
+  const uint64_t bytes = shots == 1 ? Bytes(in) : Bytes(Parts(in, out, builder->world_size()).Of(in, 0));
+  inbox_.emplace_back(builder, bytes);
+  if (shots == 2) inbox_.emplace_back(builder, in_place ? 0 : bytes);
+}
+
+void AllReduceSteps::Write(const AllReduceViews& views) { shots_ == 1 ? WriteOneShot(views) : WriteTwoShot(views); }
+
+void AllReduceSteps::WriteOneShot(const AllReduceViews& views) {
+  const int world = builder_->world_size();
+  const PeerSlots& slots = inbox_[0];
+  const int sent = builder_->Signals();
+  if (builder_->InBulk()) builder_->Enter();
   for (int r = 0; r < world; ++r) {
     const View &in = views.in[static_cast<size_t>(r)], &out = views.out[static_cast<size_t>(r)];
     for (int j = 1; j < world; ++j) {
       const int peer = (r + j) % world;
-      builder->Copy(r, 0, in, PackedLike(in, slots.At(peer, r)), false, Text("push to ", peer));
-      builder->Signal(r, 0, peer, sent);
+      builder_->Copy(r, 0, in, PackedLike(in, slots.At(peer, r)), views.copy_engine, Text("push to ", peer));
+      builder_->Signal(r, 0, peer, sent);
     }
     ReduceStep sum;
     sum.dst = out;
     sum.scale = views.mean;
     for (int source = 0; source < world; ++source) {
-      if (source != r) builder->Wait(r, 0, source, sent);
+      if (source != r) builder_->Wait(r, 0, source, sent);
       sum.sources.push_back(source == r ? in : PackedLike(in, slots.At(r, source)));
     }
-    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
+    builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
   }
 }
 
-void AddTwoShot(const AllReduceViews& views, Builder* builder) {
-  const int world = builder->world_size();
-  const Parts parts(views);
-  const uint64_t part_bytes = Bytes(parts.Of(views.in[0], 0));
+void AllReduceSteps::WriteTwoShot(const AllReduceViews& views) {
+  const int world = builder_->world_size();
+  const Parts parts(views.in[0], views.out[0], world);
   const bool in_place = views.in_place;  // peers write the output directly
-  const PeerSlots partials(builder, part_bytes);
-  const PeerSlots results(builder, in_place ? 0 : part_bytes);
-  const int sent = builder->Signals(), summed = builder->Signals();
-  if (builder->InBulk()) builder->Enter();
+  const PeerSlots &partials = inbox_[0], &results = inbox_[1];
+  const int sent = builder_->Signals(), summed = builder_->Signals();
+  if (builder_->InBulk()) builder_->Enter();
   for (int r = 0; r < world; ++r) {
     const View &in = views.in[static_cast<size_t>(r)], &out = views.out[static_cast<size_t>(r)];
     for (int j = 1; j < world; ++j) {
       const int peer = (r + j) % world;
       const View part = parts.Of(in, peer);
-      builder->Copy(r, 0, part, PackedLike(part, partials.At(peer, r)), false, Text("part to owner ", peer));
-      builder->Signal(r, 0, peer, sent);
+      builder_->Copy(r, 0, part, PackedLike(part, partials.At(peer, r)), views.copy_engine, Text("part to owner ", peer));
+      builder_->Signal(r, 0, peer, sent);
     }
     const View own = parts.Of(out, r);
     ReduceStep sum;
     sum.dst = own;
     sum.scale = views.mean;
     for (int source = 0; source < world; ++source) {
-      if (source != r) builder->Wait(r, 0, source, sent);
+      if (source != r) builder_->Wait(r, 0, source, sent);
       const View part = parts.Of(in, r);
       sum.sources.push_back(source == r ? part : PackedLike(part, partials.At(r, source)));
     }
-    builder->Reduce(r, 0, std::move(sum), "sum in rank order");
+    builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
     // A peer's part has arrived, so its launch has begun, and it has read the range that is written here
     // before it signalled: its symmetric output may be written.
     for (int j = 1; j < world; ++j) {
       const int peer = (r + j) % world;
-      builder->Copy(r, 0, own, in_place ? OnRank(own, peer) : PackedLike(own, results.At(peer, r)), false,
-                    Text("result to ", peer));
-      builder->Signal(r, 0, peer, summed);
+      builder_->Copy(r, 0, own, in_place ? OnRank(own, peer) : PackedLike(own, results.At(peer, r)),
+                     views.copy_engine, Text("result to ", peer));
+      builder_->Signal(r, 0, peer, summed);
     }
     for (int j = 1; j < world; ++j) {
       const int peer = (r + j) % world;
-      builder->Wait(r, 0, peer, summed);
+      builder_->Wait(r, 0, peer, summed);
       const View part = parts.Of(out, peer);
-      if (!in_place) builder->Copy(r, 0, PackedLike(part, results.At(r, peer)), part, false, "copy out");
+      if (!in_place) builder_->Copy(r, 0, PackedLike(part, results.At(r, peer)), part, views.copy_engine, "copy out");
     }
   }
 }
@@ -172,7 +178,9 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
     views.out.push_back(problem.Slot(r, problem.slots.output));
   }
   const int shots = algorithm == Algorithm::kLowLatency ? LowLatencyShots(problem) : 1;
-  for (int r = 0; r < problem.world_size; ++r) {
+  const bool two_shots = algorithm == Algorithm::kTwoShot || algorithm == Algorithm::kCopyEngine || shots == 2;
+  views.copy_engine = algorithm == Algorithm::kCopyEngine;
+  for (int r = 0; r < problem.world_size && !views.copy_engine; ++r) {
     builder.BeginCollective(r, 0, algorithm, Op::kAllReduce, problem.Slot(r, problem.slots.input),
                             problem.Slot(r, problem.slots.output), problem.request->reduce_op, shots);
   }
@@ -180,18 +188,15 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
   plan->roundings = 1;
   // What travels is the inputs themselves, and sums that are final: fp32 on the wire would change nothing.
   plan->wire_type = DTypeName(problem.Slot(0, problem.slots.input).dtype);
-  const bool packets = algorithm == Algorithm::kLowLatency;
-  if (algorithm == Algorithm::kOneShot || (packets && shots == 1)) {
-    AddOneShot(views, &builder);
-  } else if (algorithm == Algorithm::kTwoShot || packets) {
-    AddTwoShot(views, &builder);
+  if (algorithm != Algorithm::kHybridCubeMesh) {
+    AllReduceSteps(views.in[0], views.out[0], two_shots ? 2 : 1, views.in_place, &builder).Write(views);
   } else {
     TANDEM_RETURN_IF_ERROR(HybridCubeMeshShots(problem, &builder));
     plan->reduction_order = "rank order within each quad, then the two quads, fp32";
     plan->wire_type = DTypeName(problem.wire);
     plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
   }
-  for (int r = 0; r < problem.world_size; ++r) builder.EndCollective(r);
+  for (int r = 0; r < problem.world_size && !views.copy_engine; ++r) builder.EndCollective(r);
   return builder.Finish(plan);
 }
 

@@ -6,7 +6,7 @@
 #include "daemon/planner/bounds.h"
 #include "daemon/planner/cost_model.h"
 #include "daemon/planner/low_latency.h"
-#include "daemon/planner/matmul_small.h"
+#include "daemon/planner/matmul_collective.h"
 #include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
 
@@ -18,6 +18,7 @@ struct Candidate {
   std::string impossible;  // why it cannot run; empty: it can
   std::string only_asked;  // why it runs only when it is asked for; empty: it may be chosen
   double predicted_us = 0;
+  MatmulCollective collective;
 };
 
 bool IsFast(TopologyClass topology_class) {
@@ -64,9 +65,7 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
         return Text("needs a hybrid cube mesh; this group is ", TopologyClassName(problem.topology_class));
       }
       break;
-    case Algorithm::kUnfused:
-      if (nccl) return {};
-      break;
+    case Algorithm::kUnfused: return {};  // its collective says whether it can
     case Algorithm::kDirect:
       if (request.op != Op::kSendReceive) return {};
       break;
@@ -250,12 +249,12 @@ Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidat
 std::vector<Algorithm> AlgorithmsOf(Op op) {
   using enum Algorithm;
   switch (op) {
-    case Op::kAllReduce: return {kOneShot, kTwoShot, kHybridCubeMesh, kLowLatency, kNccl};
+    case Op::kAllReduce: return {kOneShot, kTwoShot, kHybridCubeMesh, kCopyEngine, kLowLatency, kNccl};
     case Op::kAllGather:
     case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
     case Op::kAllGatherMatmul:
-    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kLowLatency, kUnfused};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kLowLatency, kUnfused};
+    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kLowLatency, kUnfused, kNccl};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kLowLatency, kUnfused, kNccl};
     case Op::kBroadcast:
     case Op::kReduce:
     case Op::kAllToAll: return {kSm, kNccl};
@@ -271,14 +270,21 @@ bool IsFusedOp(Op op) {
   return op == Op::kAllGatherMatmul || op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
 }
 
-bool Overlaps(Algorithm algorithm) { return algorithm != Algorithm::kUnfused && algorithm != Algorithm::kLowLatency; }
+bool Overlaps(Algorithm algorithm) {
+  return algorithm != Algorithm::kUnfused && algorithm != Algorithm::kLowLatency && algorithm != Algorithm::kNccl;
+}
 
 Result<Choice> Choose(const Problem& problem, const Measured* measured) {
   const OpRequest& request = *problem.request;
   const bool asked = request.algorithm != Algorithm::kAuto;
   std::vector<Candidate> candidates;
   for (Algorithm algorithm : AlgorithmsOf(request.op)) {
-    Candidate candidate{algorithm, WhyImpossible(problem, algorithm), {}, 0};
+    Candidate candidate{algorithm, WhyImpossible(problem, algorithm), {}, 0, {}};
+    if (candidate.impossible.empty()) candidate.collective = CollectiveBeside(problem, algorithm);
+    if (algorithm == Algorithm::kUnfused && problem.world_size > 1 && candidate.collective.algorithm == Algorithm::kAuto &&
+        candidate.impossible.empty()) {
+      candidate.impossible = candidate.collective.reason;
+    }
     if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
       candidate.only_asked = "runs when it is asked for (native = explicit)";
     }
@@ -286,7 +292,13 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
         problem.topology_class != TopologyClass::kNvSwitch) {
       candidate.only_asked = "runs when it is asked for: it was measured behind NVSwitches only";
     }
-    if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm);
+    if (algorithm == Algorithm::kCopyEngine && request.op == Op::kAllReduce && measured == nullptr) {
+      candidate.only_asked = "runs when it is asked for, and beside products: it has not been measured";
+    }
+    if (algorithm == Algorithm::kNccl && IsFusedOp(request.op) && measured == nullptr) {
+      candidate.only_asked = "runs when it is asked for: unfused takes NCCL where a collective would";
+    }
+    if (candidate.impossible.empty()) candidate.predicted_us = PredictUs(problem, algorithm, candidate.collective.algorithm);
     candidates.push_back(std::move(candidate));
   }
   const bool fused_required = IsFusedOp(request.op) && request.on_unfused == OnUnfused::kError;
@@ -338,6 +350,10 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     choice.reason = std::move(preference.reason);
   }
   choice.algorithm = chosen->algorithm;
+  choice.collective = chosen->collective.algorithm;
+  if (chosen->algorithm == Algorithm::kUnfused && problem.world_size > 1) {
+    choice.reason += Text("; ", UnfusedText(problem, chosen->collective));
+  }
   choice.predicted_us = chosen->predicted_us;
   for (const Candidate& candidate : candidates) {
     if (&candidate == chosen) continue;

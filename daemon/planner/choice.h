@@ -22,6 +22,7 @@ inline constexpr uint64_t kSmMaxBytes = 8 << 20;
 
 struct Choice {
   Algorithm algorithm = Algorithm::kAuto;
+  Algorithm collective = Algorithm::kAuto;  // beside a product that it does not overlap with
   std::string reason;
   double predicted_us = 0;
   double measured_us = 0;

@@ -79,6 +79,10 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
     case Algorithm::kSm:
       return machine.launch_us + machine.step_latency_us + TransferUs(sent, 0.9 * machine.link_gbps) + local;
     case Algorithm::kCopyEngine:
+      if (all_reduce) {
+        return 2 * others * kCopyEngineStartUs + 2.5 * machine.step_latency_us +
+               TransferUs(2 * sent, 1.1 * machine.link_gbps) + local;
+      }
       return others * kCopyEngineStartUs + machine.step_latency_us +
              TransferUs(sent, 1.1 * machine.link_gbps) + local;
     case Algorithm::kNccl: {
@@ -97,8 +101,6 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
     case Algorithm::kPipeline: return 40;
     case Algorithm::kRing: return 40 + (gather ? 1.0 : 0.4) * hidden;
     case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * problem.world_size * 20.0;
-    case Algorithm::kUnfused: return problem.scale_mode == ScaleMode::kRowWiseSharded ? 80 : 40;
-    case Algorithm::kLowLatency: return 35;
     case Algorithm::kNative: return gather ? 30 : 45;
     default: return 0;
   }
@@ -119,7 +121,24 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   return std::max(waves * tile_us, wire) + (waves == 1 ? wire : last);
 }
 
-double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm) {
+// A product and then `collective`, or before it; `extra` beyond the model.
+double BesideUs(const Problem& problem, const MachineModel& machine, double whole, Algorithm collective, bool measured) {
+  const double us = whole + CollectiveUs(problem, machine, collective);
+  if (collective == Algorithm::kNccl) {
+    const double extra = problem.scale_mode == ScaleMode::kRowWiseSharded ? 80 : 40;  // two calls where scales travel
+    return us + machine.launch_us + (measured ? extra : 0);
+  }
+  if (collective == Algorithm::kCopyEngine) {
+    // A gather's pieces land where the product reads them, and the own one is copied meanwhile.
+    const double copies = problem.request->op == Op::kAllGatherMatmul
+                              ? TransferUs(2 * static_cast<double>(problem.message_bytes), machine.memory_gbps)
+                              : 0;
+    return us - copies + machine.launch_us + (measured ? 40 : 0);
+  }
+  return us + (measured ? 35 : 0);
+}
+
+double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm, Algorithm collective) {
   const double world = problem.world_size;
   const double rows = static_cast<double>(problem.rows), n = static_cast<double>(problem.n);
   const double k = static_cast<double>(problem.k);
@@ -141,11 +160,8 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
   };
   switch (algorithm) {
     case Algorithm::kUnfused:
-      return whole + CollectiveUs(problem, machine, Algorithm::kNccl) + machine.launch_us + extra(0);
     case Algorithm::kLowLatency:
-      return whole + CollectiveUs(problem, machine,
-                                  problem.request->op == Op::kMatmulAllReduce ? Algorithm::kTwoShot : Algorithm::kSm) +
-             extra(0);
+    case Algorithm::kNccl: return BesideUs(problem, machine, whole, collective, measured);
     case Algorithm::kNative: {
       const double twice = problem.request->op == Op::kMatmulAllReduce ? 2 : 1;
       return NativeUs(problem, machine, twice * (copies + TransferUs(sent, machine.link_gbps))) + extra(0);
@@ -189,9 +205,9 @@ MachineModel ModelOf(const Problem& problem) {
   return machine;
 }
 
-double PredictUs(const Problem& problem, Algorithm algorithm) {
+double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collective) {
   const MachineModel machine = ModelOf(problem);
-  if (IsFusedOp(problem.request->op)) return FusedUs(problem, machine, algorithm);
+  if (IsFusedOp(problem.request->op)) return FusedUs(problem, machine, algorithm, collective);
   if (problem.request->op == Op::kAsyncInputMatmul) {
     return MatmulUs(problem, machine, static_cast<double>(problem.rows), static_cast<double>(problem.n),
                     static_cast<double>(problem.k));

@@ -22,7 +22,8 @@ struct MachineModel {
 
 MachineModel ModelOf(const Problem& problem);
 
-// Predicted microseconds of `algorithm` for `problem`, for one that can run.
-double PredictUs(const Problem& problem, Algorithm algorithm);
+// Predicted microseconds of `algorithm` for `problem`, for one that can run. `collective`: beside a product that it does not
+// overlap with (matmul_collective.h).
+double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collective = Algorithm::kAuto);
 
 }  // namespace tandem::plan

@@ -2,8 +2,11 @@
 // and sends the sum to all, while the next tiles are multiplied. Tiles are cut by rows and need not be equal,
 // so any M works.
 #include <algorithm>
+#include <optional>
 
+#include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
+#include "daemon/planner/low_latency.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/text.h"
 
@@ -13,46 +16,51 @@ namespace {
 // Tiles that each rank owns: two, so that the first one's sum overlaps the second one's matmuls.
 constexpr int kTilesPerOwner = 2;
 
-void Unfused(const Problem& problem, Builder* builder) {
+// The product, then `collective`. Returns whether sums are rounded before bias and result scale.
+bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
   const int world = problem.world_size;
-  const bool nccl = problem.group->nccl;
+  const bool by_nccl = collective == Algorithm::kNccl, kernel = !by_nccl && collective != Algorithm::kCopyEngine;
   const View c = problem.Slot(0, problem.slots.c[0]);
+  // The product and the sum lie in C if C can have them.
   const bool into_output = c.dtype == problem.wire && IsContiguous(c);
   const View product = Packed(Ref{}, problem.wire, c.extent);
   const uint64_t staged = builder->Reserve(into_output ? 0 : Bytes(product));
-  const PeerSlots inbox(builder, nccl ? 0 : Bytes(product));
-  const int sent = nccl ? 0 : builder->Signals();
-  if (!nccl && builder->InBulk()) builder->Enter();
+  const bool packets_twice = collective == Algorithm::kLowLatency && LowLatencyShots(problem) == 2;
+  const int shots = collective == Algorithm::kTwoShot || collective == Algorithm::kCopyEngine || packets_twice ? 2 : 1;
+  AllReduceViews views;
+  views.mean = problem.mean;
+  views.in_place = into_output && shots == 2 && problem.symmetric(problem.slots.c[0]);
+  views.copy_engine = !kernel;
+  std::optional<AllReduceSteps> steps;
+  if (!by_nccl) steps.emplace(product, product, shots, views.in_place, builder);
   for (int r = 0; r < world; ++r) {
-    ReduceStep sum;
-    sum.dst = problem.Slot(r, problem.slots.c[0]);
-    const View own = into_output ? sum.dst : PackedLike(product, builder->Workspace(r, staged));
+    const View own = into_output ? problem.Slot(r, problem.slots.c[0]) : PackedLike(product, builder->Workspace(r, staged));
+    views.in.push_back(own);
+    views.out.push_back(own);
     if (Elements(own) > 0) {
       builder->Add(r, 0, PartialMatmul(problem, r, 0, {0, own.extent[0]}, own), "gemm");
     }
-    if (nccl) {
+    if (by_nccl) {
       NcclStep step;
       step.kind = NcclKind::kAllReduce;
       step.reduce_op = problem.request->reduce_op;
       step.in = step.out = own;
       builder->Add(r, 0, std::move(step), "all-reduce");
-      if (into_output && !HasEpilogue(problem)) continue;
-      sum.sources = {own};
-    } else {
-      sum.scale = problem.mean;
-      for (int j = 1; j < world; ++j) {
-        const int peer = (r + j) % world;
-        builder->Copy(r, 0, own, PackedLike(product, inbox.At(peer, r)), false, Text("push to ", peer));
-        builder->Signal(r, 0, peer, sent);
-      }
-      for (int source = 0; source < world; ++source) {
-        if (source != r) builder->Wait(r, 0, source, sent);
-        sum.sources.push_back(source == r ? own : PackedLike(product, inbox.At(r, source)));
-      }
+    } else if (kernel) {
+      builder->BeginCollective(r, 0, collective, Op::kAllReduce, own, own, problem.request->reduce_op, packets_twice ? 2 : 1);
     }
-    AddEpilogue(problem, r, -1, &sum);
-    builder->Reduce(r, 0, std::move(sum), nccl ? "bias and scale" : "sum in rank order");
   }
+  if (steps) steps->Write(views);
+  for (int r = 0; r < world; ++r) {
+    if (kernel) builder->EndCollective(r);
+    if (into_output && !HasEpilogue(problem)) continue;
+    ReduceStep finish;
+    finish.sources = {views.out[static_cast<size_t>(r)]};
+    finish.dst = problem.Slot(r, problem.slots.c[0]);
+    AddEpilogue(problem, r, -1, &finish);
+    builder->Reduce(r, 0, std::move(finish), "bias and scale");
+  }
+  return !into_output || HasEpilogue(problem);
 }
 
 // Two-shot on tiles. Lanes but the last multiply and send; the last one sums and sends the sums.
@@ -175,14 +183,11 @@ class TiledTwoShot {
 
 }  // namespace
 
-Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
+Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan) {
   const int world = problem.world_size;
-  const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
-  const bool by_nccl = unfused && problem.group->nccl;
   plan->wire_type = DTypeName(problem.wire);
-  plan->reduction_order = by_nccl ? "NCCL's" : "rank order, fp32";
-  plan->deterministic = !by_nccl;
-  plan->roundings = problem.wire == DType::kF32 ? 1 : by_nccl ? world + (HasEpilogue(problem) ? 1 : 0) : 2;
+  plan->reduction_order = "rank order, fp32";
+  plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
   if (world == 1) {
     Builder builder(1, 1);
     const View c = problem.Slot(0, problem.slots.c[0]);
@@ -197,9 +202,10 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Plan* p
     if (!into_output || HasEpilogue(problem)) builder.Reduce(0, 0, std::move(sum), "bias and scale");
     return builder.Finish(plan);
   }
-  if (unfused) {
+  if (!Overlaps(algorithm)) {
     Builder builder(world, 1);
-    Unfused(problem, &builder);
+    const bool again = Unfused(problem, collective, &builder);
+    SetUnfusedNumbers(problem, collective, again, plan);
     return builder.Finish(plan);
   }
   if (algorithm == Algorithm::kNative) return BuildNativeMatmulAllReduce(problem, plan);

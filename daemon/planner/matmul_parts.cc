@@ -81,4 +81,14 @@ void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum) {
   }
 }
 
+void SetUnfusedNumbers(const Problem& problem, Algorithm collective, bool rounds_again, Plan* plan) {
+  const bool by_nccl = collective == Algorithm::kNccl;
+  plan->wire_type = DTypeName(problem.wire);
+  plan->reduction_order = by_nccl ? "NCCL's" : "rank order, fp32";
+  plan->deterministic = !by_nccl;
+  // A partial sum is rounded to the wire type, the sum once more (NCCL's at each hop), and again where bias or scale follow.
+  const int sums = by_nccl ? problem.world_size : 2;
+  plan->roundings = problem.wire == DType::kF32 ? 1 : sums + (rounds_again ? 1 : 0);
+}
+
 }  // namespace tandem::plan

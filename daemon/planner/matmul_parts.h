@@ -24,4 +24,8 @@ MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range,
 void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum);
 bool HasEpilogue(const Problem& problem);
 
+// What a plan says of a product and then a reduction by `collective`; `rounds_again`: bias, result scale or C's own type come
+// after the sum.
+void SetUnfusedNumbers(const Problem& problem, Algorithm collective, bool rounds_again, Plan* plan);
+
 }  // namespace tandem::plan

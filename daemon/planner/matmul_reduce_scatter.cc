@@ -4,6 +4,7 @@
 // Rank r multiplies the slice of rank r + 1 first and its own last, so that at any time all ranks send to
 // different owners and the own slice needs no travel. An owner sums in rank order with fp32 accumulators;
 // bias and result scale come once, after the sum.
+#include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
@@ -200,87 +201,98 @@ void Ring(const Problem& problem, int pieces, Scatter* scatter, Builder* builder
   }
 }
 
-void Unfused(const Problem& problem, Builder* builder) {
+// The whole product into `whole`, whose first dimension is the owner's rank.
+void MultiplyWhole(const Problem& problem, int r, const View& whole, Builder* builder) {
   const int world = problem.world_size, dim = problem.dim;
-  const bool nccl = problem.group->nccl;
+  const int64_t length = problem.Slot(0, problem.slots.c[0]).extent[dim];
+  if (Elements(whole) == 0) return;
+  if (problem.last_dim()) {
+    for (int owner = 0; owner < world; ++owner) {  // columns of one slice lie packed: one matmul each
+      const View part = DropDim(Slice(whole, 0, owner, 1), 0);
+      builder->Add(r, 0, PartialMatmul(problem, r, dim, {owner * length, length}, part), Text("gemm slice ", owner));
+    }
+    return;
+  }
+  MatmulStep step = PartialMatmul(problem, r, dim, {0, length * world}, MoveDim(whole, 0, dim));
+  step.a = SplitDim(step.a, dim, world);
+  if (step.has_scale_a && problem.scale_mode == ScaleMode::kRowWise) step.scale_a = SplitDim(step.scale_a, dim, world);
+  builder->Add(r, 0, std::move(step), "gemm");
+}
+
+// The product, then `collective`. Returns whether sums are rounded before bias and result scale.
+bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
+  const int world = problem.world_size;
+  const bool by_nccl = collective == Algorithm::kNccl, copy_engine = collective == Algorithm::kCopyEngine;
   const View c = problem.Slot(0, problem.slots.c[0]);
   std::vector<int64_t> shape = c.extent;
   shape.insert(shape.begin(), world);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
-  const bool into_output = nccl && c.dtype == problem.wire && IsContiguous(c) && !HasEpilogue(problem);
+  // A sum that is a step of its own writes any output; NCCL and kernels know no bias and one type.
+  const bool into_output = copy_engine || (c.dtype == problem.wire && IsContiguous(c) && !HasEpilogue(problem));
   const uint64_t product = builder->Reserve(Bytes(slice) * static_cast<uint64_t>(world));
-  const uint64_t scattered = builder->Reserve(nccl && !into_output ? Bytes(slice) : 0);
-  const PeerSlots inbox(builder, nccl ? 0 : Bytes(slice));
-  const int sent = nccl ? 0 : builder->Signals();
-  if (!nccl && builder->InBulk()) builder->Enter();
+  const uint64_t scattered = builder->Reserve(into_output ? 0 : Bytes(slice));
+  Exchange exchange({&slice, 1}, by_nccl, builder);  // NCCL has its own inbox
+  ExchangeViews views;
+  std::vector<View> sums;
   for (int r = 0; r < world; ++r) {
     const View whole = Packed(builder->Workspace(r, product), problem.wire, shape);
-    const auto part = [&whole](int owner) { return DropDim(Slice(whole, 0, owner, 1), 0); };
-    if (Elements(whole) > 0 && problem.last_dim()) {
-      for (int owner = 0; owner < world; ++owner) {  // columns of one slice lie packed: one matmul each
-        const Range range{owner * c.extent[dim], c.extent[dim]};
-        builder->Add(r, 0, PartialMatmul(problem, r, dim, range, part(owner)), Text("gemm slice ", owner));
-      }
-    } else if (Elements(whole) > 0) {
-      const Range all{0, c.extent[dim] * world};
-      MatmulStep step = PartialMatmul(problem, r, dim, all, MoveDim(whole, 0, dim));
-      step.a = SplitDim(step.a, dim, world);
-      if (step.has_scale_a && problem.scale_mode == ScaleMode::kRowWise) {
-        step.scale_a = SplitDim(step.scale_a, dim, world);
-      }
-      builder->Add(r, 0, std::move(step), "gemm");
-    }
-    ReduceStep sum;
-    sum.dst = problem.Slot(r, problem.slots.c[0]);
-    if (nccl) {
+    MultiplyWhole(problem, r, whole, builder);
+    const View out = problem.Slot(r, problem.slots.c[0]);
+    sums.push_back(into_output ? out : PackedLike(slice, builder->Workspace(r, scattered)));
+    if (by_nccl) {
       NcclStep step;
       step.kind = NcclKind::kReduceScatter;
       step.reduce_op = problem.request->reduce_op;
       step.in = whole;
-      step.out = into_output ? sum.dst : PackedLike(slice, builder->Workspace(r, scattered));
-      sum.sources = {step.out};
+      step.out = sums.back();
       builder->Add(r, 0, std::move(step), "reduce-scatter");
-      if (into_output) continue;
-    } else {
-      sum.scale = problem.mean;
-      for (int j = 1; j < world; ++j) {
-        const int owner = (r + j) % world;
-        builder->Copy(r, 0, part(owner), PackedLike(slice, inbox.At(owner, r)), false,
-                      Text("slice to ", owner));
-        builder->Signal(r, 0, owner, sent);
-      }
-      for (int source = 0; source < world; ++source) {
-        if (source != r) builder->Wait(r, 0, source, sent);
-        sum.sources.push_back(source == r ? part(r) : PackedLike(slice, inbox.At(r, source)));
-      }
+      continue;
     }
-    AddEpilogue(problem, r, dim, &sum);
-    builder->Reduce(r, 0, std::move(sum), nccl ? "bias and scale" : "sum in rank order");
+    views.sent.emplace_back();
+    for (int owner = 0; owner < world; ++owner) views.sent.back().push_back(DropDim(Slice(whole, 0, owner, 1), 0));
+    ReduceStep sum;
+    sum.dst = sums.back();
+    sum.scale = problem.mean;
+    if (copy_engine) AddEpilogue(problem, r, problem.dim, &sum);
+    views.sums.push_back(std::move(sum));
+    if (!copy_engine) {
+      builder->BeginCollective(r, 0, collective, Op::kReduceScatter, whole, sums.back(), problem.request->reduce_op);
+    }
   }
+  if (!by_nccl) exchange.Write({&views, 1}, {.copy_engine = copy_engine});
+  for (int r = 0; r < world && !into_output; ++r) {
+    if (!by_nccl) builder->EndCollective(r);
+    ReduceStep finish;
+    finish.sources = {sums[static_cast<size_t>(r)]};
+    finish.dst = problem.Slot(r, problem.slots.c[0]);
+    AddEpilogue(problem, r, problem.dim, &finish);
+    builder->Reduce(r, 0, std::move(finish), "bias and scale");
+  }
+  for (int r = 0; r < world && into_output && !by_nccl && !copy_engine; ++r) builder->EndCollective(r);
+  return !into_output;
 }
 
 }  // namespace
 
-Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Plan* plan) {
+Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan) {
   const OpRequest& request = *problem.request;
   const int world = problem.world_size;
   const bool ring = algorithm == Algorithm::kRing && world > 1;
-  const bool unfused = algorithm == Algorithm::kUnfused && world > 1;
+  const bool unfused = !Overlaps(algorithm) && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
   const bool native = algorithm == Algorithm::kNative;
   const bool one_lane = world == 1 || unfused || (native && NativeIsDirect(problem));
   const int lanes = one_lane ? 1 : request.lanes > 0 && !native ? request.lanes : 2;
   Builder builder(world, lanes);
-  const bool by_nccl = unfused && problem.group->nccl;
-  plan->wire_type = DTypeName(problem.wire);
-  plan->reduction_order = by_nccl ? "NCCL's" : "rank order, fp32";
-  plan->deterministic = !by_nccl;
-  // A partial sum is rounded to the wire type, the sum once more; fp32 on the wire leaves the one at the end.
-  plan->roundings = problem.wire == DType::kF32 ? 1 : by_nccl ? world + (HasEpilogue(problem) ? 1 : 0) : 2;
   if (unfused) {
-    Unfused(problem, &builder);
+    const bool again = Unfused(problem, collective, &builder);
+    SetUnfusedNumbers(problem, collective, again, plan);
     return builder.Finish(plan);
   }
+  // A partial sum is rounded to the wire type, the sum once more; fp32 on the wire leaves the one at the end.
+  plan->wire_type = DTypeName(problem.wire);
+  plan->reduction_order = "rank order, fp32";
+  plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
   if (native) {
     plan->steps = world;
     Native(problem, &builder);

@@ -5,7 +5,6 @@
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
 #include "daemon/planner/matmul_notes.h"
-#include "daemon/planner/matmul_small.h"
 #include "daemon/planner/measured.h"
 #include "daemon/planner/problem.h"
 #include "daemon/planner/text.h"
@@ -45,18 +44,18 @@ std::string Summary(const Problem& problem) {
   return Text(text, ", ", problem.world_size, problem.world_size == 1 ? " rank" : " ranks");
 }
 
-Status Build(const Problem& problem, Algorithm algorithm, Plan* plan) {
+Status Build(const Problem& problem, const Choice& choice, Plan* plan) {
   const Op op = problem.request->op;
-  if (IsFusedOp(op) && algorithm == Algorithm::kLowLatency) return BuildSmallMatmul(problem, plan);
+  const Algorithm algorithm = choice.algorithm;
   switch (op) {
     case Op::kBarrier:
     case Op::kEmpty:
       return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildMeeting(problem, plan);
     case Op::kSendReceive: return BuildSendReceive(problem, plan);
     case Op::kAsyncInputMatmul: return BuildAsyncInputMatmul(problem, plan);
-    case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, plan);
-    case Op::kMatmulReduceScatter: return BuildMatmulReduceScatter(problem, algorithm, plan);
-    case Op::kMatmulAllReduce: return BuildMatmulAllReduce(problem, algorithm, plan);
+    case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, choice.collective, plan);
+    case Op::kMatmulReduceScatter: return BuildMatmulReduceScatter(problem, algorithm, choice.collective, plan);
+    case Op::kMatmulAllReduce: return BuildMatmulAllReduce(problem, algorithm, choice.collective, plan);
     default: break;
   }
   if (problem.world_size == 1) return BuildLocalCollective(problem, plan);
@@ -83,7 +82,7 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   plan.fused = !IsFusedOp(plan.op) || Overlaps(choice.algorithm);
   plan.summary = Summary(problem);
   plan.scale_mode = ScaleModeName(problem.scale_mode);
-  TANDEM_RETURN_IF_ERROR(Build(problem, choice.algorithm, &plan));
+  TANDEM_RETURN_IF_ERROR(Build(problem, choice, &plan));
   return plan;
 }
 

@@ -89,9 +89,11 @@ TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kTwoShot), HasSubstr("above its bound of 10 MiB"));
   EXPECT_EQ(ReasonAgainst(plan, Algorithm::kHybridCubeMesh),
             "needs a hybrid cube mesh; this group is nvswitch");
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kCopyEngine), HasSubstr("when it is asked for"));
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kLowLatency), HasSubstr("CUDA backend's kernels"));
   for (const RefusedAlgorithm& refused : plan.refused) {
-    const bool can_run = refused.algorithm == Algorithm::kOneShot || refused.algorithm == Algorithm::kTwoShot;
+    const bool can_run = refused.algorithm == Algorithm::kOneShot || refused.algorithm == Algorithm::kTwoShot ||
+                         refused.algorithm == Algorithm::kCopyEngine;
     EXPECT_EQ(refused.predicted_us > 0, can_run) << AlgorithmName(refused.algorithm);
   }
   EXPECT_GT(plan.predicted_us, 0);

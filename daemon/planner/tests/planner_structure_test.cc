@@ -61,16 +61,16 @@ TEST_P(EveryWorld, AllReduceRunsAtAnyCount) {
       OpRequest request = AllReduce(count, DType::kBf16);
       for (ReduceOp reduce_op : {ReduceOp::kSum, ReduceOp::kAvg}) {
         request.reduce_op = reduce_op;
-        EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
-        EXPECT_EQ(RunAll(Symmetric(request), group), nccl ? 3 : 2);
+        EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
+        EXPECT_EQ(RunAll(Symmetric(request), group), nccl ? 4 : 3);
         request.wire = WireType::kF32;
-        EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+        EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
         request.wire = WireType::kOutput;
       }
       request.operands[1].alias_of = 0;
-      EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+      EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
       request.operands[0].symmetric = request.operands[1].symmetric = true;
-      EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+      EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
     }
     // Strided operands, and bulk.
     EXPECT_GT(RunAll(Request(Op::kAllReduce, {Tensor(Role::kInput, DType::kF32, {5, 7}, {1, 5}),
@@ -159,14 +159,14 @@ TEST_P(EveryWorld, AllGatherMatmulRuns) {
                Tensor(Role::kC, dtype, {whole[0], whole[1], 1}), Tensor(Role::kGatheredA, dtype, whole),
                Tensor(Role::kBias, dtype, {6}), Tensor(Role::kBias, DType::kF32, {1})});
           request.dim = dim;
-          EXPECT_EQ(RunAll(request, group), 3);
-          EXPECT_EQ(RunAll(Symmetric(request), group), 3);
+          EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
+          EXPECT_EQ(RunAll(Symmetric(request), group), nccl ? 4 : 3);
           request.operands.erase(request.operands.begin() + 5);
-          EXPECT_EQ(RunAll(request, group), 3);
+          EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
           for (int lanes : {1, 2, 3, 8}) {
             request.lanes = lanes;
             request.algorithm = Algorithm::kPipeline;
-            EXPECT_EQ(RunAll(request, group), 3);
+            EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
           }
         }
       }
@@ -196,7 +196,7 @@ TEST_P(EveryWorld, ScalesTravelOrStayByTheirShape) {
                    Tensor(Role::kScaleA, DType::kF32, scale.shape),
                    Tensor(Role::kScaleB, DType::kF32, {1, 6}), Tensor(Role::kResultScale, DType::kF32, {1})});
       request.dim = dim;
-      EXPECT_EQ(RunAll(request, group), 3);
+      EXPECT_EQ(RunAll(request, group), 4);
       auto plan = PlanOf(request, group);
       ASSERT_TRUE(plan.ok()) << plan.status().ToString();
       EXPECT_EQ(plan->scale_mode, scale.mode);
@@ -228,9 +228,9 @@ TEST_P(EveryWorld, MatmulReduceScatterRuns) {
                        Tensor(Role::kBias, DType::kF32, {product[2]})});
           request.dim = dim;
           request.wire = wire;
-          EXPECT_EQ(RunAll(request, group), 3);
+          EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
           request.operands.resize(3);
-          EXPECT_EQ(RunAll(request, group), 3);
+          EXPECT_EQ(RunAll(request, group), nccl ? 4 : 3);
           for (int lanes : {1, 2, 5}) {
             for (int pieces : {1, 2, 4}) {
               request.algorithm = Algorithm::kRing;
@@ -258,12 +258,12 @@ TEST_P(EveryWorld, MatmulAllReduceRunsAtAnyRowCount) {
       for (WireType wire : {WireType::kOutput, WireType::kF32}) {
         OpRequest request = MatmulAllReduce(m, 6, 5, DType::kBf16);
         request.wire = wire;
-        EXPECT_EQ(RunAll(request, group), 2);
-        EXPECT_EQ(RunAll(Symmetric(request), group), 2);
+        EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
+        EXPECT_EQ(RunAll(Symmetric(request), group), nccl ? 3 : 2);
         request.operands.push_back(Tensor(Role::kBias, DType::kBf16, {6}));
         for (int lanes : {1, 2, 4}) {
           request.lanes = lanes;
-          EXPECT_EQ(RunAll(request, group), 2);
+          EXPECT_EQ(RunAll(request, group), nccl ? 3 : 2);
         }
       }
     }

@@ -40,7 +40,10 @@ struct CheckOptions {
 std::string CompareWithReference(std::span<const RankProgram> programs, std::span<const OpRequest> requests,
                                  const CheckOptions& options, bool alternate_parity = true);
 
-// Plans, verifies, interprets, compares: empty if right. `plan` receives the plan if not null.
+// Verifies, interprets (unless there are no seeds) and compares: empty if right.
+std::string CheckPlan(const Plan& plan, std::span<const OpRequest> requests, const CheckOptions& options = {});
+
+// The same of what `requests` are planned as. `plan` receives the plan if not null.
 std::string CheckRequests(std::span<const OpRequest> requests, const GroupContext& group,
                           const CheckOptions& options = {}, Plan* plan = nullptr);
 
