@@ -114,8 +114,8 @@ Case ReduceScatterCase(Algorithm algorithm) {
   return test;
 }
 
-Case AllGatherMatmulCase(Algorithm algorithm, int steps_per_rank, int lanes, bool symmetric) {
-  constexpr int64_t kM = 6, kN = 5, kK = 8;
+Case AllGatherMatmulCase(Algorithm algorithm, int steps_per_rank, int lanes, bool symmetric, int64_t rows = 6) {
+  constexpr int64_t kN = 5, kK = 8;
   Case test;
   test.name = "all_gather_matmul " + std::string(AlgorithmName(algorithm)) + " S/W=" +
               std::to_string(steps_per_rank) + " lanes=" + std::to_string(lanes) + (symmetric ? " symmetric" : "");
@@ -125,9 +125,9 @@ Case AllGatherMatmulCase(Algorithm algorithm, int steps_per_rank, int lanes, boo
     request.algorithm = algorithm;
     request.steps = steps_per_rank * world_size;
     request.lanes = lanes;
-    request.operands = {MakeOperand(Role::kA, {kM, kK}, symmetric), MakeOperand(Role::kB, {kK, kN}),
-                        MakeOperand(Role::kC, {kM * world_size, kN}),
-                        MakeOperand(Role::kGatheredA, {kM * world_size, kK}, symmetric)};
+    request.operands = {MakeOperand(Role::kA, {rows, kK}, symmetric), MakeOperand(Role::kB, {kK, kN}),
+                        MakeOperand(Role::kC, {rows * world_size, kN}),
+                        MakeOperand(Role::kGatheredA, {rows * world_size, kK}, symmetric)};
     return request;
   };
   test.compute = [](int, Tensors& tensors) {
@@ -141,8 +141,8 @@ Case AllGatherMatmulCase(Algorithm algorithm, int steps_per_rank, int lanes, boo
   return test;
 }
 
-Case MatmulReduceScatterCase(Algorithm algorithm, int steps_per_rank, int lanes) {
-  constexpr int64_t kM = 6, kN = 5, kK = 8;
+Case MatmulReduceScatterCase(Algorithm algorithm, int steps_per_rank, int lanes, int64_t rows = 6, int64_t columns = 5) {
+  constexpr int64_t kK = 8;
   Case test;
   test.name = "matmul_reduce_scatter " + std::string(AlgorithmName(algorithm)) + " S/W=" +
               std::to_string(steps_per_rank) + " lanes=" + std::to_string(lanes);
@@ -152,12 +152,12 @@ Case MatmulReduceScatterCase(Algorithm algorithm, int steps_per_rank, int lanes)
     request.algorithm = algorithm;
     request.steps = steps_per_rank * world_size;
     request.lanes = lanes;
-    request.operands = {MakeOperand(Role::kA, {kM * world_size, kK}), MakeOperand(Role::kB, {kK, kN}),
-                        MakeOperand(Role::kC, {kM, kN})};
+    request.operands = {MakeOperand(Role::kA, {rows * world_size, kK}), MakeOperand(Role::kB, {kK, columns}),
+                        MakeOperand(Role::kC, {rows, columns})};
     return request;
   };
-  test.compute = [](int world_size, Tensors& tensors) {
-    for (auto& rank : tensors) rank[2] = Multiply(rank[0], rank[1], kK, kN);
+  test.compute = [=](int world_size, Tensors& tensors) {
+    for (auto& rank : tensors) rank[2] = Multiply(rank[0], rank[1], kK, columns);
     Values sum = SumOverRanks(tensors, 2);
     for (size_t r = 0; r < tensors.size(); ++r) tensors[r][2] = Part(sum, r, static_cast<size_t>(world_size));
   };
@@ -165,20 +165,20 @@ Case MatmulReduceScatterCase(Algorithm algorithm, int steps_per_rank, int lanes)
   return test;
 }
 
-Case MatmulAllReduceCase(Algorithm algorithm) {
-  constexpr int64_t kM = 13, kN = 5, kK = 8;
+Case MatmulAllReduceCase(Algorithm algorithm, int64_t rows = 13, int64_t columns = 5) {
+  constexpr int64_t kK = 8;
   Case test;
   test.name = "matmul_all_reduce " + std::string(AlgorithmName(algorithm));
   test.request = [=](int, int) {
     OpRequest request;
     request.op = Op::kMatmulAllReduce;
     request.algorithm = algorithm;
-    request.operands = {MakeOperand(Role::kA, {kM, kK}), MakeOperand(Role::kB, {kK, kN}),
-                        MakeOperand(Role::kC, {kM, kN})};
+    request.operands = {MakeOperand(Role::kA, {rows, kK}), MakeOperand(Role::kB, {kK, columns}),
+                        MakeOperand(Role::kC, {rows, columns})};
     return request;
   };
-  test.compute = [](int, Tensors& tensors) {
-    for (auto& rank : tensors) rank[2] = Multiply(rank[0], rank[1], kK, kN);
+  test.compute = [=](int, Tensors& tensors) {
+    for (auto& rank : tensors) rank[2] = Multiply(rank[0], rank[1], kK, columns);
     Values sum = SumOverRanks(tensors, 2);
     for (auto& rank : tensors) rank[2] = sum;
   };
@@ -298,7 +298,7 @@ void RunCase(const Case& test) {
 }
 
 TEST(PlannedTest, AllReduce) {
-  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kNccl}) {
+  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kCopyEngine, Algorithm::kNccl}) {
     for (int64_t count : {0, 1, 1003}) RunCase(AllReduceCase(algorithm, count, false, false));
     RunCase(AllReduceCase(algorithm, 77, true, false));
     RunCase(AllReduceCase(algorithm, 77, false, true));
@@ -323,8 +323,9 @@ TEST(PlannedTest, AllGatherAndReduceScatter) {
 }
 
 TEST(PlannedTest, AllGatherMatmul) {
-  RunCase(AllGatherMatmulCase(Algorithm::kUnfused, 0, 0, false));
+  RunCase(AllGatherMatmulCase(Algorithm::kNccl, 0, 0, false));
   for (bool symmetric : {false, true}) {
+    RunCase(AllGatherMatmulCase(Algorithm::kUnfused, 0, 0, symmetric));
     RunCase(AllGatherMatmulCase(Algorithm::kPipeline, 0, 0, symmetric));
     RunCase(AllGatherMatmulCase(Algorithm::kRing, 2, 3, symmetric));
   }
@@ -332,6 +333,7 @@ TEST(PlannedTest, AllGatherMatmul) {
 
 TEST(PlannedTest, MatmulReduceScatter) {
   RunCase(MatmulReduceScatterCase(Algorithm::kUnfused, 0, 0));
+  RunCase(MatmulReduceScatterCase(Algorithm::kNccl, 0, 0));
   RunCase(MatmulReduceScatterCase(Algorithm::kPipeline, 0, 0));
   RunCase(MatmulReduceScatterCase(Algorithm::kRing, 1, 2));
   RunCase(MatmulReduceScatterCase(Algorithm::kRing, 3, 3));
@@ -339,8 +341,28 @@ TEST(PlannedTest, MatmulReduceScatter) {
 
 TEST(PlannedTest, MatmulAllReduce) {
   RunCase(MatmulAllReduceCase(Algorithm::kUnfused));
+  RunCase(MatmulAllReduceCase(Algorithm::kNccl));
   RunCase(MatmulAllReduceCase(Algorithm::kTiledTwoShot));
 }
+
+#ifndef TANDEM_SANITIZED  // much data, and no step that the small ones have not
+// Sizes at which unfused takes copy engines: above 8 MiB on the host backend, above 16 MiB on GPUs, where all-reduce does too.
+TEST(PlannedTest, LargeUnfused) {
+  const bool gpus = SharedMachine() != nullptr;
+  const int64_t times = gpus ? 2 : 1;
+  std::vector<Case> cases = {MatmulReduceScatterCase(Algorithm::kUnfused, 0, 0, 2304 * times, 512)};
+  for (bool symmetric : {false, true}) {
+    cases.push_back(AllGatherMatmulCase(Algorithm::kUnfused, 0, 0, symmetric, 147456 * times));
+    if (!gpus) break;
+  }
+  if (gpus) cases.push_back(MatmulAllReduceCase(Algorithm::kUnfused, 9216, 512));
+  for (Case& test : cases) {
+    test.name += " large";
+    test.packet_kernels = gpus;
+    if (MostRanks() >= 2) RunPlanned(test, 2, gpus ? 0 : 2, 0);
+  }
+}
+#endif
 
 TEST(PlannedTest, Others) {
   RunCase(RootedCase(Op::kBroadcast));
