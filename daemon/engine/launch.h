@@ -16,6 +16,7 @@
 #include "common/queue/channel.h"
 #include "daemon/engine/arrival_table.h"
 #include "daemon/engine/executor/executor.h"
+#include "daemon/engine/launch_times.h"
 #include "daemon/engine/memory_table.h"
 #include "daemon/engine/order_log.h"
 #include "kernels/backend.h"
@@ -167,9 +168,7 @@ struct Plan {
   int stats_row = -1;
   uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
-  // By the latest launch timed by events: from the enqueueing until the lanes began, from their end until it was seen.
-  uint64_t start_lag_ns = 0, end_lag_ns = 0;
-  uint64_t timed_ns = 0;  // from the one to the other
+  LaunchLags lags;
   // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.
   std::vector<std::unique_ptr<Event>> step_events;
   std::vector<uint16_t> step_lanes;

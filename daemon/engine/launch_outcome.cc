@@ -105,44 +105,35 @@ void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns) {
   --group.arrived;
 }
 
-void LaunchQueue::RecordSteps(const Plan& plan) {
-  const Launch& launch = plan.active;
-  for (size_t i = 0; i < launch.step_events.size(); ++i) {
-    const int64_t begin = launch.step_events[i].start->TimeNs(), end = launch.step_events[i].end->TimeNs();
-    if (begin <= 0 || end < begin) continue;
-    stats_.RecordStep({.plan_id = plan.id,
-                       .group_id = plan.group->id,
-                       .launch = launch.count,
-                       .start_ns = static_cast<uint64_t>(begin),
-                       .end_ns = static_cast<uint64_t>(end),
-                       .step = static_cast<int>(i),
-                       .lane = i < plan.step_lanes.size() ? plan.step_lanes[i] : 0});
-  }
-}
-
-// When the lanes began and ended, into start_ns and *end_ns: by events where there are some; else by this thread's clock, less
-// what that was late by at the latest launch that had events.
 void LaunchQueue::TimeLaunch(Plan* plan, uint64_t* end_ns) {
   Launch& launch = plan->active;
-  const uint64_t enqueued = launch.start_ns;
-  const int64_t started = launch.start_event ? launch.start_event->TimeNs() : 0;
-  const int64_t ended = launch.end_event ? launch.end_event->TimeNs() : 0;
-  const uint64_t seen = NowNs();
-  if (started > 0 && ended >= started) {
-    launch.start_ns = static_cast<uint64_t>(started);
-    *end_ns = static_cast<uint64_t>(ended);
-    // Behind another program it would be that one's time, and of a parked launch its ranks'.
-    if (launch.alone && !launch.parked.on_lanes) plan->start_lag_ns = launch.start_ns > enqueued ? launch.start_ns - enqueued : 0;
-    plan->end_lag_ns = seen > *end_ns ? seen - *end_ns : 0;
-    plan->timed_ns = *end_ns - launch.start_ns;
-    return;
+  const auto time_of = [](const Event* event) {
+    const int64_t at = event == nullptr ? 0 : event->TimeNs();
+    return at > 0 ? static_cast<uint64_t>(at) : 0;
+  };
+  LaunchObserved observed{.enqueued_ns = launch.start_ns,
+                          .busy_until_ns = busy_until_ns_,
+                          .started_ns = time_of(launch.start_event.get()),
+                          .ended_ns = time_of(launch.end_event.get()),
+                          .alone = launch.alone,
+                          .parked = launch.parked.on_lanes};
+  for (size_t i = 0; i < launch.step_events.size(); ++i) {
+    const uint64_t begin = time_of(launch.step_events[i].start), end = time_of(launch.step_events[i].end);
+    if (begin == 0 || end < begin) continue;
+    if (observed.first_step_ns == 0 || begin < observed.first_step_ns) observed.first_step_ns = begin;
+    observed.last_step_ns = std::max(observed.last_step_ns, end);
+    stats_.RecordStep({.plan_id = plan->id,
+                       .group_id = plan->group->id,
+                       .launch = launch.count,
+                       .start_ns = begin,
+                       .end_ns = end,
+                       .step = static_cast<int>(i),
+                       .lane = i < plan->step_lanes.size() ? plan->step_lanes[i] : 0});
   }
-  // Lanes begin a program when the one before has ended. What this thread was late for then it may have seen in time now: it took
-  // no less than then.
-  const uint64_t lag = launch.parked.on_lanes ? 0 : plan->start_lag_ns;
-  launch.start_ns = std::min(std::max(enqueued + lag, busy_until_ns_), seen - 1);
-  const uint64_t least = std::clamp<uint64_t>(plan->timed_ns, 1, seen - launch.start_ns);
-  *end_ns = std::max(seen - std::min(seen, plan->end_lag_ns), launch.start_ns + least);
+  observed.seen_ns = NowNs();
+  const LaunchTimes times = TimesOf(observed, &plan->lags);
+  launch.start_ns = times.start_ns;
+  *end_ns = times.end_ns;
 }
 
 bool LaunchQueue::Reap() {
@@ -157,7 +148,6 @@ bool LaunchQueue::Reap() {
     if (launch.parked.on_lanes) LeaveParking(plan);
     uint64_t end_ns = 0;
     TimeLaunch(plan, &end_ns);
-    RecordSteps(*plan);
     Origin origin = launch.origin;
     Failure failure = launch.failure;
     End(plan, failure, end_ns);

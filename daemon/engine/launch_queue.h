@@ -129,7 +129,7 @@ class LaunchQueue {
   Status TakeEvents(Launch* launch);
   // Events for the steps of a launch that is to be sampled; else none.
   Status PrepareStepEvents(Plan* plan);
-  void RecordSteps(const Plan& plan);
+  // When the lanes began and ended, into start_ns and *end_ns; records the steps of a sampled launch.
   void TimeLaunch(Plan* plan, uint64_t* end_ns);
   void FailUndecided(Plan* plan, Failure failure);
   void End(Plan* plan, const Failure& failure, uint64_t end_ns);
