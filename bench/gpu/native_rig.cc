@@ -120,10 +120,11 @@ double MedianRatio(const Arm& arm, const Arm& base) {
   return Median(ratios);
 }
 
-double RelativeError(const std::vector<uint16_t>& got, const std::vector<uint16_t>& want, DType type) {
+double RelativeError(std::span<const std::byte> got, std::span<const std::byte> want, DType type) {
   double difference = 0, norm = 0;
-  const size_t step = want.size() > (size_t{1} << 24) ? 13 : 1;  // a sample of large ones
-  for (size_t i = 0; i < want.size(); i += step) {
+  const size_t count = want.size() / DTypeBytes(type);
+  const size_t step = count > (size_t{1} << 24) ? 13 : 1;  // a sample of large ones
+  for (size_t i = 0; i < count; i += step) {
     double w = LoadAsFloat(want.data(), type, i), g = LoadAsFloat(got.data(), type, i);
     difference += (g - w) * (g - w);
     norm += w * w;

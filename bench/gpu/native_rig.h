@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ class Gpu {
   // Microseconds from Start to what is on the stream now; waits for it.
   double Stop();
   void Download(void* to, const void* from, size_t bytes);
+  void Upload(void* to, const void* from, size_t bytes) { Download(to, from, bytes); }
 
  private:
   std::byte* Allocate(size_t bytes, UniqueFd* fd);
@@ -75,7 +77,10 @@ void Alternate(std::vector<Arm>& arms, int rounds);
 // The median over rounds of arm's time over base's.
 double MedianRatio(const Arm& arm, const Arm& base);
 
-// Relative norm of the difference of two vectors of 16-bit elements.
-double RelativeError(const std::vector<uint16_t>& got, const std::vector<uint16_t>& want, DType type);
+// Relative norm of the difference of two vectors of elements of `type`, given as bytes or as they are.
+double RelativeError(std::span<const std::byte> got, std::span<const std::byte> want, DType type);
+inline double RelativeError(const std::vector<uint16_t>& got, const std::vector<uint16_t>& want, DType type) {
+  return RelativeError(std::as_bytes(std::span(got)), std::as_bytes(std::span(want)), type);
+}
 
 }  // namespace tandem::bench

@@ -47,6 +47,16 @@ std::string WhyNoRow(const Problem& problem, const char* name, int slot) {
   return Elements(view) == 1 || IsContiguous(view) ? std::string() : Text(name, " are not contiguous");
 }
 
+// The types that there are kernels for (B is of A's, or both are float8): see kernels/cuda/native/CMakeLists.txt.
+std::string WhyNotTypes(DType a, DType c) {
+  if (a != DType::kBf16 && a != DType::kF16 && !IsFloat8(a)) return Text("no kernel for ", DTypeName(a));
+  const bool half = c == DType::kBf16 || c == DType::kF16;
+  if (c != DType::kF32 && (IsFloat8(a) ? !half : c != a)) {
+    return Text("no kernel for ", DTypeName(a), " to ", DTypeName(c));
+  }
+  return {};
+}
+
 std::string WhyNotB(const View& b, bool float8) {
   const bool columns = b.stride[0] == 1, rows = b.stride[1] == 1;
   if (!columns && !rows) return "neither B's rows nor its columns are contiguous";
@@ -90,10 +100,6 @@ std::string WhyNotNative(const Problem& problem) {
   if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
   const bool float8 = IsFloat8(a.dtype);
-  if (a.dtype != DType::kBf16 && a.dtype != DType::kF16 && a.dtype != DType::kF8E4M3) {
-    return Text("no kernel for ", DTypeName(a.dtype));
-  }
-  if (float8 && !request.fast_accumulation) return "its float8 kernel accumulates fast only";
   if (problem.k * ElementBytes(a) % kTmaBytes != 0) return Text("K is no multiple of ", kTmaBytes, " bytes");
   if (std::string why = WhyNoRows("A", a); !why.empty()) return why;
   if (std::string why = WhyNoRow(problem, "A's scales", problem.slots.scale_a); !why.empty()) return why;
@@ -103,11 +109,7 @@ std::string WhyNotNative(const Problem& problem) {
   }
   for (size_t i = 0; i < problem.slots.b.size(); ++i) {
     const View b = problem.Slot(0, problem.slots.b[i]), c = problem.Slot(0, problem.slots.c[i]);
-    if (b.dtype != a.dtype) return "A and B have different types";
-    const bool half = c.dtype == DType::kBf16 || c.dtype == DType::kF16;
-    if (c.dtype != DType::kF32 && (float8 ? !half : c.dtype != a.dtype)) {
-      return Text("no kernel for ", DTypeName(a.dtype), " to ", DTypeName(c.dtype));
-    }
+    if (std::string why = WhyNotTypes(a.dtype, c.dtype); !why.empty()) return why;
     if (std::string why = WhyNotB(b, float8); !why.empty()) return why;
     if (std::string why = WhyNoRows("C", c); !why.empty()) return why;
     if (!problem.slots.scale_b.empty()) {

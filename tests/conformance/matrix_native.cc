@@ -6,12 +6,28 @@ namespace tandem::conformance {
 namespace {
 
 struct Types {
-  DType in, out;
+  DType a, b, out;
+  bool fast = true;
 };
-const std::vector<Types> kTypes = {{DType::kBf16, DType::kBf16},   {DType::kBf16, DType::kF32},
-                                   {DType::kF16, DType::kF16},     {DType::kF16, DType::kF32},
-                                   {DType::kF8E4M3, DType::kBf16}, {DType::kF8E4M3, DType::kF16},
-                                   {DType::kF8E4M3, DType::kF32}};
+using enum DType;
+const std::vector<Types> kTypes = {{kBf16, kBf16, kBf16},
+                                   {kBf16, kBf16, kF32},
+                                   {kF16, kF16, kF16},
+                                   {kF16, kF16, kF32},
+                                   {kF8E4M3, kF8E4M3, kBf16},
+                                   {kF8E4M3, kF8E4M3, kF16},
+                                   {kF8E4M3, kF8E4M3, kF32},
+                                   {kF8E4M3, kF8E4M3, kBf16, false},
+                                   {kF8E4M3, kF8E4M3, kF16, false},
+                                   {kF8E4M3, kF8E4M3, kF32, false},
+                                   {kF8E4M3, kF8E5M2, kBf16},
+                                   {kF8E5M2, kF8E4M3, kBf16},
+                                   {kF8E4M3, kF8E5M2, kBf16, false},
+                                   {kF8E5M2, kF8E4M3, kBf16, false},
+                                   {kF8E4M3, kF8E5M2, kF32, false},
+                                   {kF8E5M2, kF8E4M3, kF16, false},
+                                   {kF8E5M2, kF8E5M2, kBf16, false},
+                                   {kF8E5M2, kF8E5M2, kF32}};
 
 struct Extents {
   int64_t rows, n, k;  // rows of a piece
@@ -22,25 +38,28 @@ const std::vector<Extents> kExtents = {{1, 8, 16, "one row"},
                                        {128, 256, 64, "one tile"},
                                        {130, 264, 272, "one over whole tiles"},
                                        {1024, 16, 32, "two tiles an owner"}};
+// Many stages of sums of fp8, the last one not whole.
+const Extents kLong = {70, 40, 2064, "long sums"};
 
 void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents) {
   Draw& draw = matrix->draw();
   const int64_t all = extents.rows * matrix->world(), n = extents.n, k = extents.k;
-  const bool fp8 = IsFloat8(types.in), gathers = op == Op::kAllGatherMatmul;
+  const bool fp8 = IsFloat8(types.a), gathers = op == Op::kAllGatherMatmul;
   OpRequest request;
   request.op = op;
   request.algorithm = Algorithm::kNative;
   const Shape b = {k, n};
   request.operands = {
-      MakeOperand(Role::kA, types.in, {gathers ? extents.rows : all, k}, draw.OneIn(3)),
-      MakeOperand(Role::kB, types.in, b, false, fp8 || draw.OneIn(2) ? TransposedStrides(b) : Shape()),
-      MakeOperand(Role::kC, types.out, {op == Op::kMatmulReduceScatter ? extents.rows : all, n}, draw.OneIn(2))};
+      MakeOperand(Role::kA, types.a, {gathers ? extents.rows : all, k}, draw.OneIn(3)),
+      MakeOperand(Role::kB, types.b, b, false, fp8 || draw.OneIn(2) ? TransposedStrides(b) : Shape()),
+      MakeOperand(Role::kC, types.out, {op == Op::kMatmulReduceScatter ? extents.rows : all, n},
+                  draw.OneIn(2))};
   if (fp8) {
     const bool rows = draw.OneIn(2);
     const int64_t scaled = gathers && draw.OneIn(2) ? extents.rows : all;
     request.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, rows ? Shape{scaled, 1} : Shape{1}));
     request.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, rows ? Shape{1, n} : Shape{1}));
-    request.fast_accumulation = true;
+    request.fast_accumulation = types.fast;
   }
   if (draw.OneIn(2)) {
     request.operands.push_back(MakeOperand(Role::kBias, draw.OneIn(2) ? DType::kF32 : types.out, {n}));
@@ -61,6 +80,7 @@ void AddNativeMatmuls(Matrix* matrix) {
   for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
     for (const Types& types : kTypes) {
       for (const Extents& extents : kExtents) AddOne(matrix, op, types, extents);
+      if (IsFloat8(types.a)) AddOne(matrix, op, types, kLong);
     }
   }
 }

@@ -33,11 +33,8 @@ struct FusedDelayProbe {
 
 template <bool kFlagFirst, bool kNoWait, bool kStale>
 FusedVariant MakeProbedVariant() {
-  using Traits = FusedTraits<__nv_bfloat16, __nv_bfloat16, false, 256, 1, 1, true>;
-  using Probe = FusedDelayProbe<kFlagFirst, kNoWait, kStale>;
-  return {static_cast<uint8_t>(DType::kBf16), static_cast<uint8_t>(DType::kBf16), false, 256, 1, 1, true,
-          Traits::kKBlock, Traits::kBoxColumns, Traits::kSharedBytes,
-          reinterpret_cast<const void*>(&FusedMatmul<Traits, Probe>)};
+  using Traits = FusedTraits<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false, 256, 1, 1, true>;
+  return MakeFusedVariant<Traits, FusedDelayProbe<kFlagFirst, kNoWait, kStale>>();
 }
 
 }  // namespace tandem::cuda

@@ -5,7 +5,6 @@ what. `limit` ends it.
 """
 
 import os
-import shlex
 from dataclasses import dataclass, field
 
 PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handover", "bench", "native", "peers", "tune")
@@ -140,10 +139,9 @@ def bench_jobs(bundle):
 
 
 def native_jobs(bundle):
-    program = shlex.quote(os.path.join(bundle, "bin/native_gemm"))
-    yield Job("native_checks", "native",
-              shell(f"bad=0; for i in $({program} list | cut -d' ' -f1); do timeout 60 {program} check $i || "
-                    f"{{ echo \"variant $i: WRONG or ended by ${{?}}\"; bad=1; }}; done; exit $bad"), 60, 240, gpus=1)
+    program = os.path.join(bundle, "bin/native_gemm")
+    yield Job("native_checks", "native", (program, "check", "all"), 90, 240, gpus=1)
+    yield Job("native_exact", "native", (program, "time", "15", "exact"), 30, 90, gpus=1, alone=True)
     for world in (2, 4):
         for rows in NATIVE_ROWS:
             for mode in ("gather", "scatter", "reduce"):

@@ -126,6 +126,26 @@ TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
   }
 }
 
+// No plan of fp8 by native kernels has been measured: what they are predicted to take decides, with either accumulation.
+TEST(MeasuredChoice, Float8TakesNativeKernelsByTheirPrediction) {
+  for (const Case& test : kCases) {
+    if (test.dtype != DType::kF8E4M3 || test.rows < 2048 || test.op != Op::kAllGatherMatmul) continue;
+    for (bool fast : {false, true}) {
+      GroupContext group = H200s(test.world);
+      group.native_kernels = group.native_by_choice = true;
+      OpRequest request = RequestOf(test);
+      request.operands[1].spec.strides = {1, test.k};
+      request.fast_accumulation = fast;
+      const Plan plan = MustPlan(request, group);
+      SCOPED_TRACE(plan.summary + ": " + plan.reason);
+      EXPECT_EQ(plan.algorithm, Algorithm::kNative);
+      EXPECT_LT(plan.predicted_us, test.pipeline);
+      // Not below the product alone, at 1300 TFLOPS.
+      EXPECT_GT(plan.predicted_us, 2e-6 / 1300 * static_cast<double>(test.rows * test.n) * static_cast<double>(test.k));
+    }
+  }
+}
+
 TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   const auto chosen = [](int64_t bytes, int world) {
     const Plan plan = MustPlan(AllReduce(bytes / 4), H200s(world));

@@ -104,6 +104,23 @@ TEST_P(Native, GathersFloat8WithRowScales) {
   }
 }
 
+TEST_P(Native, TakesFloat8OfEitherTypeAndEitherAccumulation) {
+  using enum DType;
+  for (auto [a, b] : {std::pair(kF8E4M3, kF8E4M3), {kF8E4M3, kF8E5M2}, {kF8E5M2, kF8E4M3}, {kF8E5M2, kF8E5M2}}) {
+    for (bool fast : {false, true}) {
+      OpRequest gather = Gather(a, 4, 16, 8), scatter = Scatter(a, 4, 16, 8);
+      for (OpRequest* r : {&gather, &scatter}) {
+        r->operands[1].spec.dtype = b;
+        r->operands[1].spec.strides = {1, 16};
+        r->operands[2].spec.dtype = kBf16;
+        r->fast_accumulation = fast;
+        Check(*r, {0}, &error_);
+        EXPECT_EQ(error_, "") << OpName(r->op) << " " << DTypeName(a) << " " << DTypeName(b) << " " << fast;
+      }
+    }
+  }
+}
+
 // One kernel on one lane where all is one wave of its tiles: what it waits for, its peers' kernels store. Else its peers' lanes push
 // while their kernels run: two queues at least.
 TEST_P(Native, Scatters) {
@@ -209,8 +226,8 @@ TEST_P(Native, RefusesWithItsReason) {
     --uneven.operands[slot].spec.shape[0];
     uneven.operands[slot].spec.strides = {};
   }
-  OpRequest e5m2 = Gather(DType::kF8E5M2, 4, 16, 8);
-  e5m2.operands[1].spec.strides = {1, 16};
+  OpRequest to_float8 = Gather(DType::kF8E5M2, 4, 16, 8);
+  to_float8.operands[2].spec.dtype = DType::kF8E5M2;
   OpRequest exact_sum = AllReduce(DType::kBf16, 4, 16, 8, false);
   exact_sum.wire = WireType::kF32;
   OpRequest scales = Gather(DType::kF8E4M3, 4, 16, 8);
@@ -223,7 +240,7 @@ TEST_P(Native, RefusesWithItsReason) {
   for (const Refusal& refusal :
        {Refusal{Gather(DType::kBf16, 4, 12, 8), "K is no multiple of 16 bytes"},
         Refusal{Gather(DType::kF32, 4, 16, 8), "no kernel for f32"},
-        Refusal{e5m2, "no kernel for f8e5m2"},
+        Refusal{to_float8, "no kernel for f8e5m2 to f8e5m2"},
         Refusal{Gather(DType::kF8E4M3, 4, 16, 8), "float8 needs contiguous columns of B"},
         Refusal{strided, "A's rows are not contiguous"}, Refusal{along_k, "the dimension must be the first"},
         Refusal{exact, "partial sums travel in another type"},

@@ -1,2 +1,2 @@
 #include "kernels/cuda/native/variant.cuh"
-TANDEM_FUSED_VARIANT(e4m3_f16_k_256_1x1_sums, __nv_fp8_e4m3, kF8E4M3, __half, kF16, false, 256, 1, 1, true)
+TANDEM_FUSED_VARIANT(e4m3_f16_k_256_1x1_sums, __nv_fp8_e4m3, __nv_fp8_e4m3, __half, false, 256, 1, 1, true)

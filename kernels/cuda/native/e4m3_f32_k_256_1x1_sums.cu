@@ -1,2 +1,2 @@
 #include "kernels/cuda/native/variant.cuh"
-TANDEM_FUSED_VARIANT(e4m3_f32_k_256_1x1_sums, __nv_fp8_e4m3, kF8E4M3, float, kF32, false, 256, 1, 1, true)
+TANDEM_FUSED_VARIANT(e4m3_f32_k_256_1x1_sums, __nv_fp8_e4m3, __nv_fp8_e4m3, float, false, 256, 1, 1, true)

@@ -15,10 +15,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/native/fused_epilogue.cuh"
+#include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/ptx.cuh"
-#include "kernels/cuda/native/wgmma.cuh"
 
 namespace tandem::cuda {
 
@@ -248,27 +248,11 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
     ptx::Wait(shared.Full(place.stage), place.phase);
     int unit = LoadShared(shared.Unit(place.stage));
     if (unit < 0) break;
-    int last = 0;
-    for (int block = 0; block < params.k_blocks; ++block) {
-      int stage = place.stage;
-      ptx::Wait(shared.Full(stage), place.phase);
-      uint64_t a = ptx::DescriptorAlongK(shared.A(stage) + static_cast<uint32_t>(group) * (T::kABytes / 2));
-      uint64_t b = T::kAlongN ? ptx::DescriptorAlongN(shared.B(stage), T::kBGroupBytes)
-                              : ptx::DescriptorAlongK(shared.B(stage));
-      ptx::WgmmaFence();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {  // 32 bytes of K each
-        ptx::Wgmma<T::kAlongN>(typename T::Element(), d, a + 2 * k, b + (T::kAlongN ? 128 : 2) * k,
-                               block + k);
-      }
-      ptx::WgmmaCommit();
-      ptx::WgmmaWait<1>();
-      if (block > 0) release(last);
-      last = stage;
-      place.Next();
+    if constexpr (T::kExact) {
+      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release);
+    } else {
+      FastMainloop<T>(shared, group, params.k_blocks, place, d, release);
     }
-    ptx::WgmmaWait<0>();
-    release(last);
 
     TilePlace<T> tile(unit, cta);
     const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];

@@ -86,7 +86,8 @@ struct FusedMatmulParams {
 
 // One compiled kernel.
 struct FusedVariant {
-  uint8_t type, out_type;  // DType of A and B, of C and partial sums
+  uint8_t type, b_type, out_type;  // DType of A, of B, of C and partial sums
+  bool exact;  // sums in fp32 however wide the operands; else fp8 as the tensor cores do (fast accumulation)
   bool b_along_n;          // B's rows of N elements are contiguous, else its columns of K
   int tile_n, cluster_m, cluster_n;
   bool sums;        // adds partial sums

@@ -119,7 +119,8 @@ std::vector<Output> OutputsOf(const FusedPart& part) {
 bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
   return a.b.data == b.b.data && a.b.extent == b.b.extent && a.b.stride == b.b.stride && a.alpha == b.alpha &&
          a.has_scale_a == b.has_scale_a && a.has_scale_b == b.has_scale_b && a.has_bias == b.has_bias &&
-         a.has_result_scale == b.has_result_scale && a.a.dtype == b.a.dtype && a.c.dtype == b.c.dtype;
+         a.has_result_scale == b.has_result_scale && a.a.dtype == b.a.dtype && a.b.dtype == b.b.dtype && a.c.dtype == b.c.dtype &&
+         a.fast_accumulation == b.fast_accumulation;
 }
 
 bool TakesPart(const FusedPart& part, const FusedPart& first) {
@@ -163,6 +164,13 @@ bool TakesBias(bool has, const DeviceView& bias, DType out) {
   return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
 }
 
+void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
+  fused->type = matmul.a.dtype;
+  fused->b_type = matmul.b.dtype;
+  fused->out_type = matmul.c.dtype;
+  fused->exact = IsFloat8(matmul.a.dtype) && !matmul.fast_accumulation;
+}
+
 }  // namespace
 
 bool TakesFused(const CollectiveArgs& args) {
@@ -171,16 +179,14 @@ bool TakesFused(const CollectiveArgs& args) {
   const MatmulArgs& matmul = first.matmul;
   if (matmul.b.extent.size() != 2 || matmul.a.extent.empty()) return false;
   const bool float8 = IsFloat8(matmul.a.dtype);
-  if (float8 && !matmul.fast_accumulation) return false;
-  if (matmul.b.dtype != matmul.a.dtype || matmul.b.extent[0] == 0 || matmul.b.extent[1] == 0) return false;
+  if (matmul.b.extent[0] == 0 || matmul.b.extent[1] == 0) return false;
   const bool rows = matmul.b.stride[1] == 1;
   if (!rows && matmul.b.stride[0] != 1) return false;
   if (matmul.b.stride[rows ? 0 : 1] * static_cast<int64_t>(DTypeBytes(matmul.b.dtype)) % kTmaBytes != 0)
     return false;
   if (matmul.has_scale_b && (!StepOf(matmul.scale_b) || matmul.scale_b.dtype != DType::kF32)) return false;
   FusedMatmul probe;
-  probe.type = matmul.a.dtype;
-  probe.out_type = matmul.c.dtype;
+  SetTypes(matmul, &probe);
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
   const FusedPart* sums = nullptr;
   for (const FusedPart& part : args.parts) {
@@ -282,8 +288,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   const MatmulArgs& matmul = first.matmul;
   const size_t element = DTypeBytes(matmul.a.dtype), out_element = DTypeBytes(matmul.c.dtype);
   FusedMatmul fused;
-  fused.type = matmul.a.dtype;
-  fused.out_type = matmul.c.dtype;
+  SetTypes(matmul, &fused);
   fused.rows = FoldRows(matmul.a)->count;
   fused.k = matmul.b.extent[0];
   fused.n = matmul.b.extent[1];

@@ -10,24 +10,34 @@
 
 namespace tandem::cuda {
 
-template <class ElementType, class OutType, bool kBAlongN, int kColumns, int kClusterRows,
-          int kClusterColumns, bool kSum>
+// Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types.
+template <class ElementA, class ElementB, class OutType, bool kBAlongN, int kColumns, int kClusterRows,
+          int kClusterColumns, bool kSum, bool kExactSums = false>
 struct FusedTraits {
-  using Element = ElementType;
+  using A = ElementA;
+  using B = ElementB;
   using Out = OutType;
+  static_assert(sizeof(A) == sizeof(B));
+  static constexpr bool kExact = kExactSums;
+  static_assert(!kExact || sizeof(A) == 1, "wider types are summed in fp32 anyhow");
   static constexpr bool kAlongN = kBAlongN, kSums = kSum;
   static constexpr int kTileN = kColumns;
   static constexpr int kClusterM = kClusterRows, kClusterN = kClusterColumns,
                        kCluster = kClusterM * kClusterN;
   static_assert(kCluster == 1 || kCluster == 2);
   static_assert(sizeof(Out) == 2 || sizeof(Out) == 4);
-  static constexpr int kKBlock = 128 / static_cast<int>(sizeof(Element));  // a stage's rows are 128 bytes
-  static constexpr int kBGroups = (kTileN + 63) / 64;                      // of 64 columns, for B along N
+  static constexpr int kKBlock = 128 / static_cast<int>(sizeof(A));  // a stage's rows are 128 bytes
+  static constexpr int kBGroups = (kTileN + 63) / 64;                // of 64 columns, for B along N
   static constexpr uint32_t kBGroupBytes = 64 * 128;
   static constexpr uint32_t kABytes = kTileRows * 128,
                             kBBytes = kAlongN ? kBGroups * kBGroupBytes : kTileN * 128;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr int kStages = kTileN >= 192 ? 4 : 6;
+  // Columns of a warpgroup's tile whose products it sums at a time. Exact sums need registers of their own for them, beside
+  // the tile's: of 192 columns all, of more the half.
+  static constexpr int kPartColumns = kExact && kTileN > 192 ? kTileN / 2 : kTileN, kParts = kTileN / kPartColumns;
+  static_assert(kPartColumns % 8 == 0 && kParts * kPartColumns == kTileN);
+  static constexpr uint32_t kBPartBytes = kPartColumns * 128;  // for B along K
   // A warpgroup's tile is stored in boxes of 64 rows and as many columns; their rows are swizzled over their
   // own width.
   static constexpr int kBoxColumns = sizeof(Out) == 2 && kTileN % 64 == 0 ? 64 : 32;

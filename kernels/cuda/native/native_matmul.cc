@@ -7,12 +7,19 @@
 
 namespace tandem::cuda {
 
-#define TANDEM_FUSED_VARIANTS(X)                                                                           \
-  X(bf16_k_256_1x1_sums)                                                                                   \
-  X(f16_k_256_1x1_sums) X(f16_n_256_1x1_sums) X(bf16_f32_k_256_1x1_sums) X(bf16_f32_n_256_1x1_sums)         \
-  X(f16_f32_k_256_1x1_sums) X(f16_f32_n_256_1x1_sums) X(e4m3_f16_k_256_1x1_sums) X(e4m3_f32_k_256_1x1_sums) \
-  X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) X(bf16_k_224_2x1_sums) X(bf16_n_256_1x1_sums) \
-      X(bf16_n_256_2x1_sums) X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1_sums)
+#define TANDEM_FUSED_VARIANTS(X)                                                                              \
+  X(bf16_k_256_1x1_sums) X(f16_k_256_1x1_sums) X(f16_n_256_1x1_sums) X(bf16_f32_k_256_1x1_sums)               \
+  X(bf16_f32_n_256_1x1_sums) X(f16_f32_k_256_1x1_sums) X(f16_f32_n_256_1x1_sums) X(e4m3_f16_k_256_1x1_sums)   \
+  X(e4m3_f32_k_256_1x1_sums) X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums)                       \
+  X(bf16_k_224_2x1_sums) X(bf16_n_256_1x1_sums) X(bf16_n_256_2x1_sums) X(e4m3_k_256_1x1_sums)                 \
+  X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1_sums) X(e4m3_exact_k_256_1x1_sums) X(e4m3_exact_k_256_2x1_sums)     \
+  X(e4m3_exact_k_224_2x1_sums) X(e4m3_exact_k_192_2x1_sums) X(e4m3_f16_exact_k_256_1x1_sums)                  \
+  X(e4m3_f32_exact_k_256_1x1_sums) X(e4m3_e5m2_exact_k_256_1x1_sums) X(e4m3_e5m2_exact_k_256_2x1_sums)        \
+  X(e4m3_e5m2_k_256_1x1_sums) X(e4m3_e5m2_k_256_2x1_sums) X(e4m3_e5m2_f16_exact_k_256_1x1_sums)               \
+  X(e4m3_e5m2_f32_exact_k_256_1x1_sums) X(e5m2_e4m3_exact_k_256_1x1_sums) X(e5m2_e4m3_exact_k_256_2x1_sums)   \
+  X(e5m2_e4m3_k_256_1x1_sums) X(e5m2_e4m3_k_256_2x1_sums) X(e5m2_e4m3_f16_exact_k_256_1x1_sums)               \
+  X(e5m2_e4m3_f32_exact_k_256_1x1_sums) X(e5m2_exact_k_256_1x1_sums) X(e5m2_f16_exact_k_256_1x1_sums)         \
+  X(e5m2_f32_exact_k_256_1x1_sums)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE
@@ -103,17 +110,21 @@ std::span<const FusedVariant> FusedVariants() {
 }
 
 const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling) {
+  const bool sums = NeedsSums(matmul);
+  // Of those that can: one that sums as is asked before one that is more exact, then one that adds partial sums only if it must.
+  auto rank = [&](const FusedVariant& variant) {
+    return (variant.exact == matmul.exact ? 2 : 0) + (variant.sums == sums ? 1 : 0);
+  };
   const FusedVariant* found = nullptr;
   for (const FusedVariant& variant : FusedVariants()) {
-    if (variant.type != static_cast<uint8_t>(matmul.type) ||
+    if (variant.type != static_cast<uint8_t>(matmul.type) || variant.b_type != static_cast<uint8_t>(matmul.b_type) ||
         variant.out_type != static_cast<uint8_t>(matmul.out_type) || variant.b_along_n != matmul.b_along_n ||
         variant.tile_n != tiling.tile_n || variant.cluster_m != tiling.cluster_m ||
         variant.cluster_n != tiling.cluster_n) {
       continue;
     }
-    bool sums = NeedsSums(matmul);
-    if (sums && !variant.sums) continue;
-    if (found == nullptr || variant.sums == sums) found = &variant;
+    if ((matmul.exact && !variant.exact) || (sums && !variant.sums)) continue;
+    if (found == nullptr || rank(variant) > rank(*found)) found = &variant;
   }
   return found;
 }
@@ -121,10 +132,11 @@ const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling
 Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
   if (const FusedVariant* found = FusedVariantFor(matmul, matmul.tiling); found != nullptr) return found;
   return Unimplemented(
-      "no fused kernel for " + std::string(DTypeName(matmul.type)) + " to " +
-      std::string(DTypeName(matmul.out_type)) + (matmul.b_along_n ? ", B's rows" : ", B's columns") +
-      " contiguous, tiles of 128×" + std::to_string(matmul.tiling.tile_n) + ", clusters of " +
-      std::to_string(matmul.tiling.cluster_m) + "×" + std::to_string(matmul.tiling.cluster_n));
+      "no fused kernel for " + std::string(DTypeName(matmul.type)) + " and " + std::string(DTypeName(matmul.b_type)) +
+      " to " + std::string(DTypeName(matmul.out_type)) + (matmul.exact ? ", exact" : "") +
+      (matmul.b_along_n ? ", B's rows" : ", B's columns") + " contiguous, tiles of 128×" +
+      std::to_string(matmul.tiling.tile_n) + ", clusters of " + std::to_string(matmul.tiling.cluster_m) + "×" +
+      std::to_string(matmul.tiling.cluster_n));
 }
 
 std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int cluster_m, int64_t units_n) {
@@ -164,11 +176,11 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
                            std::to_string(matmul.slot_of.size()) + " slots");
   }
   FusedMatmulParams params = {};
-  const DType type = matmul.type, out_type = matmul.out_type;
+  const DType out_type = matmul.out_type;
   const int box_bytes = variant.box_columns * static_cast<int>(DTypeBytes(out_type));
   for (int i = 0; i < 2; ++i) {
     if (matmul.a[i].data != nullptr) {
-      TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], type, matmul.k, matmul.rows,
+      TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], matmul.type, matmul.k, matmul.rows,
                                      kTileRows / variant.cluster_n, &params.a[i]));
     }
   }
@@ -179,10 +191,10 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     }
   }
   if (matmul.b_along_n) {
-    TANDEM_RETURN_IF_ERROR(MakeMap("B", matmul.b, type, matmul.n, matmul.k, 64, &params.b));
+    TANDEM_RETURN_IF_ERROR(MakeMap("B", matmul.b, matmul.b_type, matmul.n, matmul.k, 64, &params.b));
   } else {
     TANDEM_RETURN_IF_ERROR(
-        MakeMap("B", matmul.b, type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
+        MakeMap("B", matmul.b, matmul.b_type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
   }
   if (matmul.slots.data != nullptr) {
     TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows,

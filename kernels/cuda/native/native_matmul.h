@@ -41,7 +41,8 @@ struct PieceRun {
 };
 
 struct FusedMatmul {
-  DType type = DType::kBf16, out_type = DType::kBf16;
+  DType type = DType::kBf16, b_type = DType::kBf16, out_type = DType::kBf16;  // of A, B and C; A's and B's of one width
+  bool exact = false;  // float8: sums in fp32, not as the tensor cores keep them (fast accumulation). Else always so
   bool b_along_n =
       true;  // B is [K, N] with contiguous rows; else with contiguous columns (pitch: between columns)
   int64_t rows = 0;  // of a piece
@@ -76,7 +77,8 @@ int SmCount();
 // All compiled variants.
 std::span<const FusedVariant> FusedVariants();
 
-// The variant for `matmul`'s types, layout and sums with `tiling` in place of its own; null if there is none.
+// The variant for `matmul`'s types, layout and sums with `tiling` in place of its own; null if there is none. An exact one does
+// for a matmul that need not be.
 const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling);
 
 // The variant for `matmul`'s types, layout, tiling and sums. UNIMPLEMENTED names what there is none for.

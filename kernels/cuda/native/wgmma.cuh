@@ -1,6 +1,7 @@
 // File: wgmma.cuh
 //
-// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, N = 128, 192, 224 or 256, fp32 sums.
+// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 128, 192, 224 or 256,
+// of fp8 also 112. fp8 operands may be of two types. Of sums of fp8 the hardware keeps about 14 bits while it adds: see Mainloop.
 // `a` and `b` are the operands' matrix descriptors (Descriptor*). The warpgroup's 64×N sums lie in registers d[N / 2]:
 // thread t of warp w holds rows 16w + t/4 (d[4j], d[4j+1]) and 8 more (d[4j+2], d[4j+3]), columns 8j + 2(t%4), +1.
 #pragma once
@@ -18,6 +19,13 @@ __device__ __forceinline__ void WgmmaCommit() { asm volatile("wgmma.commit_group
 template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps what reads or writes `d` on this side of the statement: the compiler does not know that wgmma is asynchronous.
+template <int kCount>
+__device__ __forceinline__ void WgmmaSettled(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // Rows of 128 bytes along K, as a TMA box with 128-byte swizzle leaves them: groups of 8 rows are 1024 bytes apart.
@@ -41,39 +49,47 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
 #define TANDEM_R5 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define TANDEM_R6 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define TANDEM_R7 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TANDEM_REGISTERS_56 TANDEM_R0 ", " TANDEM_R1 ", " TANDEM_R2 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define TANDEM_REGISTERS_64 TANDEM_R0 ", " TANDEM_R1 ", " TANDEM_R2 ", " TANDEM_R3
 #define TANDEM_REGISTERS_96 TANDEM_REGISTERS_64 ", " TANDEM_R4 ", " TANDEM_R5
 #define TANDEM_REGISTERS_112 TANDEM_REGISTERS_96 ", " TANDEM_R6
 #define TANDEM_REGISTERS_128 TANDEM_REGISTERS_112 ", " TANDEM_R7
 #define TANDEM_D4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define TANDEM_D16(d, i) TANDEM_D4(d, i), TANDEM_D4(d, (i) + 4), TANDEM_D4(d, (i) + 8), TANDEM_D4(d, (i) + 12)
+#define TANDEM_OPERANDS_56(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16), TANDEM_D16(d, 32), TANDEM_D4(d, 48), TANDEM_D4(d, 52)
 #define TANDEM_OPERANDS_64(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16), TANDEM_D16(d, 32), TANDEM_D16(d, 48)
 #define TANDEM_OPERANDS_96(d) TANDEM_OPERANDS_64(d), TANDEM_D16(d, 64), TANDEM_D16(d, 80)
 #define TANDEM_OPERANDS_112(d) TANDEM_OPERANDS_96(d), TANDEM_D16(d, 96)
 #define TANDEM_OPERANDS_128(d) TANDEM_OPERANDS_112(d), TANDEM_D16(d, 112)
 
 // One overload a number of columns: the instruction's name holds it.
-#define TANDEM_WGMMA_16(TYPE, N, COUNT, A, B, P, T)                                                            \
-  template <bool kAlongN>                                                                                      \
-  __device__ __forceinline__ void Wgmma(TYPE, float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) {     \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                                \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TANDEM_NAME_##TYPE " {"                     \
-                 TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1, 0, " T ";\n}\n"                           \
-                 : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "r"(accumulate), "n"(kAlongN ? 1 : 0));        \
+#define TANDEM_WGMMA_16(TYPE, N, COUNT, A, B, P, T)                                                              \
+  template <bool kAlongN>                                                                                        \
+  __device__ __forceinline__ void Wgmma(TYPE, TYPE, float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TANDEM_NAME_##TYPE "." TANDEM_NAME_##TYPE     \
+                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1, 0, " T ";\n}\n"                        \
+                 : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "r"(accumulate), "n"(kAlongN ? 1 : 0));          \
   }
-#define TANDEM_WGMMA_8(TYPE, N, COUNT, A, B, P)                                                                \
-  template <bool kAlongN>                                                                                      \
-  __device__ __forceinline__ void Wgmma(TYPE, float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) {     \
-    static_assert(!kAlongN, "8-bit operands lie along K");                                                     \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                                \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TANDEM_NAME_##TYPE " {"                     \
-                 TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1;\n}\n"                                     \
-                 : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "r"(accumulate));                              \
+#define TANDEM_WGMMA_8(TYPE_A, TYPE_B, N, COUNT, A, B, P)                                                            \
+  template <bool kAlongN>                                                                                            \
+  __device__ __forceinline__ void Wgmma(TYPE_A, TYPE_B, float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) { \
+    static_assert(!kAlongN, "8-bit operands lie along K");                                                           \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TANDEM_NAME_##TYPE_A "." TANDEM_NAME_##TYPE_B     \
+                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1;\n}\n"                                      \
+                 : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "r"(accumulate));                                    \
   }
-#define TANDEM_NAME___nv_bfloat16 "bf16.bf16"
-#define TANDEM_NAME___half "f16.f16"
-#define TANDEM_NAME___nv_fp8_e4m3 "e4m3.e4m3"
-#define TANDEM_NAME___nv_fp8_e5m2 "e5m2.e5m2"
+#define TANDEM_NAME___nv_bfloat16 "bf16"
+#define TANDEM_NAME___half "f16"
+#define TANDEM_NAME___nv_fp8_e4m3 "e4m3"
+#define TANDEM_NAME___nv_fp8_e5m2 "e5m2"
+#define TANDEM_WGMMA_FLOAT8(TYPE_A, TYPE_B)                            \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 112, 56, "%56", "%57", "%58")         \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 128, 64, "%64", "%65", "%66")         \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 192, 96, "%96", "%97", "%98")         \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 224, 112, "%112", "%113", "%114")     \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 256, 128, "%128", "%129", "%130")
 
 TANDEM_WGMMA_16(__nv_bfloat16, 128, 64, "%64", "%65", "%66", "%67")
 TANDEM_WGMMA_16(__nv_bfloat16, 192, 96, "%96", "%97", "%98", "%99")
@@ -83,13 +99,9 @@ TANDEM_WGMMA_16(__half, 128, 64, "%64", "%65", "%66", "%67")
 TANDEM_WGMMA_16(__half, 192, 96, "%96", "%97", "%98", "%99")
 TANDEM_WGMMA_16(__half, 224, 112, "%112", "%113", "%114", "%115")
 TANDEM_WGMMA_16(__half, 256, 128, "%128", "%129", "%130", "%131")
-TANDEM_WGMMA_8(__nv_fp8_e4m3, 128, 64, "%64", "%65", "%66")
-TANDEM_WGMMA_8(__nv_fp8_e4m3, 192, 96, "%96", "%97", "%98")
-TANDEM_WGMMA_8(__nv_fp8_e4m3, 224, 112, "%112", "%113", "%114")
-TANDEM_WGMMA_8(__nv_fp8_e4m3, 256, 128, "%128", "%129", "%130")
-TANDEM_WGMMA_8(__nv_fp8_e5m2, 128, 64, "%64", "%65", "%66")
-TANDEM_WGMMA_8(__nv_fp8_e5m2, 192, 96, "%96", "%97", "%98")
-TANDEM_WGMMA_8(__nv_fp8_e5m2, 224, 112, "%112", "%113", "%114")
-TANDEM_WGMMA_8(__nv_fp8_e5m2, 256, 128, "%128", "%129", "%130")
+TANDEM_WGMMA_FLOAT8(__nv_fp8_e4m3, __nv_fp8_e4m3)
+TANDEM_WGMMA_FLOAT8(__nv_fp8_e4m3, __nv_fp8_e5m2)
+TANDEM_WGMMA_FLOAT8(__nv_fp8_e5m2, __nv_fp8_e4m3)
+TANDEM_WGMMA_FLOAT8(__nv_fp8_e5m2, __nv_fp8_e5m2)
 
 }  // namespace tandem::cuda::ptx

@@ -255,6 +255,36 @@ TEST_F(FusedPlanTest, ScalesAndBiasGoWhereTheyBelong) {
   EXPECT_EQ(fused->pieces[2].finish, 1);
 }
 
+TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
+  CollectiveArgs args = Gather();
+  for (FusedPart& part : args.parts) {
+    part.matmul.a.dtype = DType::kF8E5M2;
+    part.matmul.b.dtype = DType::kF8E4M3;
+    part.matmul.b.stride = {1, kK};
+    part.matmul.fast_accumulation = false;
+  }
+  ASSERT_TRUE(TakesFused(args));
+  auto fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_EQ(fused->type, DType::kF8E5M2);
+  EXPECT_EQ(fused->b_type, DType::kF8E4M3);
+  EXPECT_TRUE(fused->exact);
+  EXPECT_FALSE(fused->b_along_n);
+  args.parts[1].matmul.fast_accumulation = true;
+  EXPECT_FALSE(TakesFused(args)) << "parts that add differently";
+  for (FusedPart& part : args.parts) part.matmul.fast_accumulation = true;
+  fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_FALSE(fused->exact);
+  for (FusedPart& part : args.parts) part.matmul.b.dtype = DType::kF16;
+  EXPECT_FALSE(TakesFused(args));
+  args = Gather();
+  for (FusedPart& part : args.parts) part.matmul.fast_accumulation = false;  // of bf16 it says nothing
+  fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_FALSE(fused->exact);
+}
+
 TEST_F(FusedPlanTest, WhatAddressesForbidRunsStepByStep) {
   CollectiveArgs args = Gather();
   args.parts[0].matmul.a.data += 2;

@@ -48,9 +48,57 @@ TEST(ChooseTiling, KeepsWideTilesForSumsOddPiecesAndTypesWithoutOthers) {
   EXPECT_EQ(odd.tile_n, 256);
   EXPECT_EQ(odd.cluster_m, 1);
   FusedMatmul f16 = Product(4, 512, 7168, false);
-  f16.type = f16.out_type = DType::kF16;
+  f16.type = f16.b_type = f16.out_type = DType::kF16;
   EXPECT_EQ(ChooseTiling(f16, kSms).tile_n, 256);
   EXPECT_EQ(ChooseTiling(f16, kSms).cluster_m, 1);
+}
+
+TEST(ChooseTiling, GivesExactFloat8TheTilesOfFastFloat8) {
+  for (bool exact : {false, true}) {
+    FusedMatmul fp8 = Product(4, 512, 7168, false);
+    fp8.type = fp8.b_type = DType::kF8E4M3;
+    fp8.exact = exact;
+    EXPECT_EQ(ChooseTiling(fp8, kSms).tile_n, 224) << exact;
+    fp8.n = 8192;
+    EXPECT_EQ(ChooseTiling(fp8, kSms).tile_n, 256) << exact;
+    EXPECT_EQ(ChooseTiling(fp8, kSms).cluster_m, 2) << exact;
+    fp8.b_type = DType::kF8E5M2;  // no narrow tiles
+    fp8.n = 7168;
+    EXPECT_EQ(ChooseTiling(fp8, kSms).tile_n, 256) << exact;
+    EXPECT_EQ(ChooseTiling(fp8, kSms).cluster_m, 2) << exact;
+    fp8.out_type = DType::kF32;
+    EXPECT_EQ(ChooseTiling(fp8, kSms).cluster_m, 1) << exact;
+  }
+}
+
+TEST(FindFusedVariant, SumsAsIsAskedAndMoreExactlyWhereThereIsNothingElse) {
+  using enum DType;
+  for (auto [a, b] : {std::pair(kF8E4M3, kF8E4M3), {kF8E4M3, kF8E5M2}, {kF8E5M2, kF8E4M3}, {kF8E5M2, kF8E5M2}}) {
+    for (DType out : {kBf16, kF16, kF32}) {
+      for (bool exact : {false, true}) {
+        for (bool sums : {false, true}) {
+          FusedMatmul matmul = Product(2, 128, 256, sums);
+          matmul.type = a;
+          matmul.b_type = b;
+          matmul.out_type = out;
+          matmul.exact = exact;
+          matmul.tiling = ChooseTiling(matmul, 0);
+          auto variant = FindFusedVariant(matmul);
+          ASSERT_TRUE(variant.ok()) << variant.status().ToString();
+          EXPECT_EQ((*variant)->type, static_cast<uint8_t>(a));
+          EXPECT_EQ((*variant)->b_type, static_cast<uint8_t>(b));
+          EXPECT_EQ((*variant)->out_type, static_cast<uint8_t>(out));
+          EXPECT_EQ((*variant)->k_block, 128);
+          EXPECT_EQ((*variant)->exact, exact || (a != b && out != kBf16) || (a == kF8E5M2 && b == kF8E5M2));
+        }
+      }
+    }
+  }
+  FusedMatmul none = Product(2, 128, 256, false);
+  none.type = none.b_type = kF8E5M2;
+  none.out_type = kF8E5M2;
+  none.exact = true;
+  EXPECT_THAT(FindFusedVariant(none).status().message(), testing::HasSubstr("f8e5m2 and f8e5m2 to f8e5m2, exact"));
 }
 
 TEST(ChooseTiling, LeavesSmsToOthers) {

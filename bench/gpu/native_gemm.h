@@ -1,0 +1,53 @@
+// File: native_gemm.h
+//
+// A product by one variant of the native kernel, and the same by cuBLASLt.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bench/gpu/native_rig.h"
+#include "kernels/cuda/native/native_matmul.h"
+
+namespace tandem::bench {
+
+struct Shape {
+  int64_t m, n, k;
+};
+
+struct Operands {
+  std::byte *a, *b, *c, *reference;
+};
+
+// The types of a variant's operands.
+struct GemmTypes {
+  DType a = DType::kBf16, b = DType::kBf16, c = DType::kBf16;
+  bool fast = true;     // of fp8: cuBLASLt's fast accumulation
+  bool along_n = true;  // B's rows are contiguous, else its columns
+
+  explicit GemmTypes(const cuda::FusedVariant& variant)
+      : a(static_cast<DType>(variant.type)),
+        b(static_cast<DType>(variant.b_type)),
+        c(static_cast<DType>(variant.out_type)),
+        fast(!variant.exact),
+        along_n(variant.b_along_n) {}
+  bool operator==(const GemmTypes&) const = default;
+
+  size_t BytesOfA(const Shape& s) const { return static_cast<size_t>(s.m * s.k) * DTypeBytes(a); }
+  size_t BytesOfB(const Shape& s) const { return static_cast<size_t>(s.n * s.k) * DTypeBytes(b); }
+  size_t BytesOfC(const Shape& s) const { return static_cast<size_t>(s.m * s.n) * DTypeBytes(c); }
+};
+
+// cuBLASLt's, into `reference`.
+MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);
+
+// The native kernel's, into `c`: in `pieces` pieces, which divide s.m. `state`: see FusedMatmul.
+cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
+                             void* state);
+
+// Runs `variant` beside cuBLASLt on awkward shapes; and, of fp8, over a long K beside exact sums on the CPU:
+// an exact variant must give their very bits, and the fast one of its types, if there is one, must not.
+// Prints what it finds; false: something is wrong.
+bool CheckVariant(Gpu& gpu, void* state, const cuda::FusedVariant& variant);
+
+}  // namespace tandem::bench

@@ -1,0 +1,193 @@
+// The native GEMM's results: on awkward shapes beside cuBLASLt's, and over a long K beside exact sums.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "bench/gpu/native_gemm.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr double kMostError = 4e-3;  // of the norm: roundings to 16 bits
+
+void Launch(Gpu& gpu, const cuda::FusedMatmul& matmul, const cuda::FusedVariant& variant) {
+  auto params = Must(cuda::MakeFusedParams(matmul, variant), "parameters");
+  Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
+}
+
+bool CheckBesideLt(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
+  bool right = true;
+  const GemmTypes types(variant);
+  for (const Shape& s : {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024},
+                         Shape{100, 264, 72}, Shape{1000, 1000, 1000}, Shape{100, 264, 80},
+                         Shape{4096, 3592, 528}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
+    if (static_cast<size_t>(s.k) * DTypeBytes(types.a) % 16 != 0) continue;
+    Operands o;
+    const size_t out_bytes = types.BytesOfC(s);
+    o.a = gpu.Random(types.BytesOfA(s), types.a);
+    o.b = gpu.Random(types.BytesOfB(s), types.b);
+    o.reference = gpu.Zero(out_bytes);
+    MatmulArgs lt = LtArgs(types, s, o);
+    Must(gpu.backend().PrepareMatmul(lt), "prepare");
+    Must(gpu.lane().Matmul(lt), "matmul");
+    std::vector<std::byte> want(out_bytes), got(out_bytes);
+    gpu.Download(want.data(), o.reference, out_bytes);
+    for (int pieces : {1, 4}) {
+      if (s.m % pieces != 0) continue;
+      o.c = gpu.Zero(out_bytes);
+      double worst = 0;
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        Launch(gpu, NativeArgs(types, s, o, pieces, state), variant);
+        gpu.Download(got.data(), o.c, out_bytes);
+        worst = std::max(worst, RelativeError(got, want, types.c));
+      }
+      right = right && worst < kMostError;
+      std::printf("check %s %ldx%ldx%ld pieces %d cluster %dx%d tile_n %d sums %d exact %d: error %.2e %s\n",
+                  types.along_n ? "n" : "k", s.m, s.n, s.k, pieces, variant.cluster_m, variant.cluster_n,
+                  variant.tile_n, variant.sums, variant.exact, worst, worst < kMostError ? "ok" : "WRONG");
+    }
+    gpu.Clear();
+  }
+  return right;
+}
+
+// Halves and ones. Their products are multiples of a quarter, so sums of 128 of them need ten bits: tensor
+// cores keep those. Over all of K a sum needs so many that they lose most of what they add.
+std::vector<uint8_t> HalvesAndOnes(size_t count, DType type, uint32_t seed) {
+  std::mt19937 random(seed);
+  const uint8_t half = type == DType::kF8E4M3 ? FloatToE4M3(0.5f) : FloatToE5M2(0.5f);
+  const uint8_t one = type == DType::kF8E4M3 ? FloatToE4M3(1.0f) : FloatToE5M2(1.0f);
+  std::vector<uint8_t> values(count);
+  for (uint8_t& value : values) value = (random() >> 16 & 1) != 0 ? one : half;
+  return values;
+}
+
+// Exact sums, in quarters, and what they are in `type`.
+struct LongSums {
+  static constexpr Shape kShape{160, 328, 16384};
+  std::vector<uint8_t> a, b;
+  std::vector<double> sum;
+
+  explicit LongSums(const GemmTypes& types)
+      : a(HalvesAndOnes(types.BytesOfA(kShape), types.a, 1)),
+        b(HalvesAndOnes(types.BytesOfB(kShape), types.b, 2)) {
+    const auto k = static_cast<size_t>(kShape.k);
+    const std::vector<int> x = Doubled(a, types.a), y = Doubled(b, types.b);
+    for (size_t row = 0; row < static_cast<size_t>(kShape.m); ++row) {
+      for (size_t column = 0; column < static_cast<size_t>(kShape.n); ++column) {
+        int quarters = 0;
+        for (size_t i = 0; i < k; ++i) quarters += x[row * k + i] * y[column * k + i];
+        sum.push_back(quarters / 4.0);
+      }
+    }
+  }
+  static std::vector<int> Doubled(const std::vector<uint8_t>& values, DType type) {
+    std::vector<int> doubled;
+    for (size_t i = 0; i < values.size(); ++i) {
+      doubled.push_back(static_cast<int>(2 * LoadAsFloat(values.data(), type, i)));
+    }
+    return doubled;
+  }
+  static float Rounded(double value, DType type) {
+    const auto single = static_cast<float>(value);  // exact: 18 bits
+    if (type == DType::kF32) return single;
+    const uint16_t bits = type == DType::kF16 ? FloatToF16(single) : FloatToBf16(single);
+    return LoadAsFloat(&bits, type, 0);
+  }
+};
+
+struct LongResult {
+  size_t wrong = 0;  // elements that are not the exact sum, rounded
+  double worst = 0;  // relative error
+};
+
+LongResult RunLong(Gpu& gpu, void* state, const cuda::FusedVariant& variant, const LongSums& sums) {
+  const GemmTypes types(variant);
+  const Shape& s = LongSums::kShape;
+  Operands o = {};
+  o.a = gpu.Zero(sums.a.size());
+  o.b = gpu.Zero(sums.b.size());
+  o.c = gpu.Zero(types.BytesOfC(s));
+  gpu.Upload(o.a, sums.a.data(), sums.a.size());
+  gpu.Upload(o.b, sums.b.data(), sums.b.size());
+  Launch(gpu, NativeArgs(types, s, o, 1, state), variant);
+  std::vector<std::byte> got(types.BytesOfC(s));
+  gpu.Download(got.data(), o.c, got.size());
+  gpu.Clear();
+  LongResult result;
+  for (size_t i = 0; i < sums.sum.size(); ++i) {
+    const double value = LoadAsFloat(got.data(), types.c, i), want = LongSums::Rounded(sums.sum[i], types.c);
+    result.wrong += value != want ? 1 : 0;
+    result.worst = std::max(result.worst, std::abs(value - sums.sum[i]) / sums.sum[i]);
+  }
+  return result;
+}
+
+bool CheckLongSums(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
+  const LongSums sums{GemmTypes(variant)};
+  const LongResult own = RunLong(gpu, state, variant, sums);
+  std::printf("check sums over K %ld: %zu of %zu elements differ, relative error %.2e %s\n",
+              LongSums::kShape.k, own.wrong, sums.sum.size(), own.worst, own.wrong == 0 ? "ok" : "WRONG");
+  bool told = true;
+  for (const cuda::FusedVariant& other : cuda::FusedVariants()) {
+    if (other.exact || other.type != variant.type || other.b_type != variant.b_type ||
+        other.out_type != variant.out_type || other.b_along_n != variant.b_along_n) {
+      continue;
+    }
+    const LongResult fast = RunLong(gpu, state, other, sums);
+    told = fast.worst > 0.01;
+    std::printf("check of the check, fast accumulation: %zu elements differ, relative error %.2e %s\n",
+                fast.wrong, fast.worst, told ? "ok" : "WRONG: the check cannot tell them apart");
+    break;
+  }
+  return own.wrong == 0 && told;
+}
+
+}  // namespace
+
+MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o) {
+  MatmulArgs args;
+  args.a = Dense(o.a, types.a, {s.m, s.k});
+  args.b = Dense(o.b, types.b, {s.k, s.n});
+  if (!types.along_n) args.b.stride = {1, s.k};
+  args.c = Dense(o.reference, types.c, {s.m, s.n});
+  args.fast_accumulation = types.fast;
+  return args;
+}
+
+cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
+                             void* state) {
+  cuda::FusedMatmul matmul;
+  matmul.type = types.a;
+  matmul.b_type = types.b;
+  matmul.out_type = types.c;
+  matmul.exact = !types.fast;
+  matmul.b_along_n = types.along_n;
+  matmul.rows = s.m / pieces;
+  matmul.n = s.n;
+  matmul.k = s.k;
+  matmul.a[0] = {o.a, s.k, pieces, matmul.rows * s.k};
+  matmul.out[0] = {o.c, s.n, pieces, matmul.rows * s.n};
+  matmul.b = {o.b, types.along_n ? s.n : s.k, 1, 0};
+  for (int i = 0; i < pieces; ++i) {
+    cuda::MatmulPiece piece = {};
+    piece.a_slice = piece.out_slice = static_cast<int16_t>(i);
+    piece.first_slot = -1;
+    matmul.pieces.push_back(piece);
+  }
+  matmul.runs = {{0, pieces}};
+  matmul.state = state;
+  return matmul;
+}
+
+bool CheckVariant(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
+  const bool right = CheckBesideLt(gpu, state, variant);
+  if (!variant.exact) return right;
+  return CheckLongSums(gpu, state, variant) && right;
+}
+
+}  // namespace tandem::bench
