@@ -23,6 +23,7 @@ __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int g
                                              RingPlace<T::kStages>& place, float (&d)[T::kTileN / 2],
                                              const Release& release) {
   int last = 0;
+#pragma unroll 1
   for (int block = 0; block < k_blocks; ++block) {
     int stage = place.stage;
     ptx::Wait(shared.Full(stage), place.phase);
@@ -54,6 +55,7 @@ __device__ __forceinline__ void ExactMainloop(const FusedShared<T>& shared, int 
   constexpr int kValues = T::kPartColumns / 2;
 #pragma unroll
   for (int i = 0; i < T::kTileN / 2; ++i) d[i] = 0.0f;
+#pragma unroll 1
   for (int block = 0; block < k_blocks; ++block) {
     const int stage = place.stage;
     ptx::Wait(shared.Full(stage), place.phase);
