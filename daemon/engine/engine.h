@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/unique_fd.h"
@@ -35,6 +36,8 @@ struct BackendRequest {
   int visibility_delay_us = 0;
   uint64_t seed = 0;
   bool emulated_native = false;
+  // Told when a phase of the backend's start has ended, by the factory's thread; never empty.
+  std::function<void(std::string_view phase)> ended_phase = [](std::string_view) {};
 };
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendRequest&)>;
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -202,6 +203,16 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
   request.emulated_native = start.emulated_native();
+  v1::Message message;
+  auto since = std::chrono::steady_clock::now();
+  const auto ended_phase = [&](std::string_view name) {
+    const auto now = std::chrono::steady_clock::now();
+    v1::StartPhase* phase = message.mutable_ready()->add_start_phases();
+    phase->set_name(std::string(name));
+    phase->set_microseconds(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now - since).count()));
+    since = now;
+  };
+  request.ended_phase = ended_phase;
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, factory_(request));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < plan::kMaxLanes; ++i) {
@@ -217,7 +228,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   queue_ = std::make_unique<LaunchQueue>(options, backend_.get(), memory_.get(), std::move(log), std::move(stats),
                                          std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
   channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());
-  v1::Message message;
+  ended_phase("lanes and queue");
   message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
   message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
   message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());

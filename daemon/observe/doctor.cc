@@ -10,6 +10,9 @@ using Findings = std::vector<DoctorFinding>;
 // What an idle engine should not need more than.
 constexpr uint64_t kMuchOwnMemory = uint64_t{700} << 20;
 
+// An engine should be ready sooner, also after a restart.
+constexpr double kSlowStartSeconds = 5;
+
 std::string Gib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -82,6 +85,11 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
           findings.push_back({Severity::kNote, "engine_memory",
                               name + " takes " + Gib(engine.own_memory_bytes) + " of the GPU's memory for itself",
                               "contexts and loaded kernels; it is there whether or not anybody uses the daemon"});
+        }
+        if (engine.start_seconds > kSlowStartSeconds) {
+          findings.push_back({Severity::kNote, "engine_start", name + " was ready after " + engine.start,
+                              "the driver's part grows with the GPUs of the machine, and is longest where nothing keeps them awake "
+                              "(nvidia-persistenced)"});
         }
         if (engine.restarts > 0) {
           findings.push_back({Severity::kNote, "engine_restarts",

@@ -96,7 +96,8 @@ class EngineKeeper {
   // After a life: the pause before the next one, which it logs; nothing if the fuse has blown.
   std::optional<std::chrono::milliseconds> PauseAfter(const Life& life, RestartPolicy& policy);
   Status StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection);
-  Status AwaitReady(EngineProcess& process, EngineConnection& connection);
+  // `began`: when the process was started.
+  Status AwaitReady(EngineProcess& process, EngineConnection& connection, Clock::time_point began);
   std::string Watch(EngineProcess& process, EngineConnection& connection);
   // Hands the inbox to the listener; keeps an engine's last words.
   void Dispatch(EngineConnection& connection);

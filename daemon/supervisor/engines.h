@@ -45,6 +45,9 @@ struct EngineStatus {
   uint64_t restarts = 0;
   std::string last_exit;     // "signal 9", "exit 3"; empty if none
   uint64_t own_memory_bytes = 0;  // device memory that it takes without its segments; 0: not known
+  // What its latest start took: "1.82 s: process 0.05, driver 1.20, …"; empty if it has not been ready yet.
+  std::string start = {};
+  double start_seconds = 0;
   // Why it has none of the native algorithm's kernels, for people; empty: they are loaded.
   std::string no_native_kernels = "it has not started yet";
   // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for the last

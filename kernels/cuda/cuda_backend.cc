@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <future>
+#include <string_view>
 #include <utility>
 
 #include "kernels/cuda/collective_plan.h"
@@ -130,13 +132,28 @@ class CudaBackend : public Backend {
 }  // namespace cuda
 
 Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& options) {
-  const uint64_t before = options.memory_used ? options.memory_used() : 0;
+  const auto ended = [&options](std::string_view phase) {
+    if (options.ended_phase) options.ended_phase(phase);
+  };
+  // The driver's start takes longer with each GPU that the process sees. Beside it goes what needs no context: the question for
+  // memory in use, which must be answered before there is one, and loading a library of several hundred megabytes.
+  std::future<uint64_t> asked =
+      std::async(std::launch::async, [&options] { return options.memory_used ? options.memory_used() : 0; });
+  const std::future<void> preloaded = std::async(std::launch::async, [] { cuda::PreloadCublasLt(); });
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
+  TANDEM_RETURN_IF_ERROR(driver->Init());
+  ended("driver");
+  const uint64_t before = asked.get();
+  ended("NVML");
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<cuda::CudaDevice> device, cuda::CudaDevice::Create(driver, options.device));
+  ended("context");
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
+  ended("kernels");
   Status native_kernels = cuda::LoadFusedKernels();
   if (!native_kernels.ok() && native_kernels.code() != Code::kUnimplemented) return native_kernels;
+  ended("native kernels");
   TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());
+  ended("cuBLASLt");
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, lt, options.matmul_candidates);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::WordWriter> words, cuda::WordWriter::Create(device));
   auto backend = std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words));
@@ -146,6 +163,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data(), scratch.bytes()));
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data() + 1, 3));
   const uint64_t after = options.memory_used ? options.memory_used() : 0;
+  ended("memory");
   backend->SetOwnMemoryBytes(before == 0 || after < before ? 0 : after - before);
   return std::unique_ptr<Backend>(std::move(backend));
 }

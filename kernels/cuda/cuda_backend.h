@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "kernels/backend.h"
 #include "tandem/status.h"
@@ -23,7 +24,10 @@ struct CudaBackendOptions {
   int matmul_candidates = 8;
   // Bytes of the device's memory in use, by whomever; asked before the context is made and after all has been loaded, for
   // Backend::OwnMemoryBytes. CUDA itself cannot tell: asking it makes the context. Empty: not known.
+  // Called by another thread the first time, beside the driver's start.
   std::function<uint64_t()> memory_used = {};
+  // Told when a phase of the start has ended, by the calling thread. Empty: nobody asks.
+  std::function<void(std::string_view phase)> ended_phase = {};
 };
 
 // Retains the device's primary context and loads every kernel. UNAVAILABLE without a driver or a device. The context

@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <optional>
 
 #include "daemon/engine/backends/backends.h"
 #include "daemon/topology/nvml.h"
@@ -32,10 +33,14 @@ void SetCudaEnvironment() {
 }
 
 Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& request) {
-  Result<std::unique_ptr<NvmlApi>> nvml = OpenNvml();
+  std::optional<Result<std::unique_ptr<NvmlApi>>> nvml;  // opened by who asks first
   CudaBackendOptions options;
   options.device = 0;
-  options.memory_used = [&] { return nvml.ok() ? MemoryUsed(**nvml, request.gpu_uuid) : 0; };
+  options.memory_used = [&]() -> uint64_t {
+    if (!nvml) nvml.emplace(OpenNvml());
+    return nvml->ok() ? MemoryUsed(***nvml, request.gpu_uuid) : 0;
+  };
+  options.ended_phase = request.ended_phase;
   return MakeCudaBackend(options);
 }
 

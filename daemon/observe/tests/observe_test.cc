@@ -169,6 +169,17 @@ TEST(DoctorTest, ASharedMpsServerIsHealthy) {
   EXPECT_THAT(Of(HealthyGpus(), "mps").at(0).advice, HasSubstr("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
 }
 
+TEST(DoctorTest, SaysWhatASlowStartTook) {
+  DoctorInput input = HealthyGpus();
+  input.engines[1].start = "8.70 s: process 0.10 s, driver 8.00 s";
+  input.engines[1].start_seconds = 4.9;
+  EXPECT_TRUE(Of(input, "engine_start").empty());
+  input.engines[1].start_seconds = 8.7;
+  ASSERT_EQ(Of(input, "engine_start").size(), 1u);
+  EXPECT_EQ(Of(input, "engine_start")[0].severity, Severity::kNote);
+  EXPECT_THAT(Of(input, "engine_start")[0].message, HasSubstr("was ready after 8.70 s: process 0.10 s, driver 8.00 s"));
+}
+
 TEST(DoctorTest, SaysWhoPaysForNotSharingMps) {
   DoctorInput input = HealthyGpus();
   input.engines[1].mps.answers = false;

@@ -80,6 +80,9 @@ int main(int argc, char** argv) {
         }
         Message ready;
         ready.mutable_ready()->set_pid(::getpid());
+        auto* phase = ready.mutable_ready()->add_start_phases();
+        phase->set_name("driver");
+        phase->set_microseconds(2500);
         Send(socket, ready);
         Acknowledge(socket, command.id());
         break;

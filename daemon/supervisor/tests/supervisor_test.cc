@@ -138,6 +138,11 @@ TEST_F(SupervisorTest, StartsCallsAndStopsInOrder) {
     EXPECT_TRUE(supervisor_->Call(gpu, Ping(), {}, milliseconds(10000)).ok());
     EXPECT_EQ(supervisor_->StatusOf(gpu).generation, 1u);
     EXPECT_GT(supervisor_->StatusOf(gpu).pid, 0);
+    // The fake engine counts a driver of 2.5 ms; the rest is the process.
+    EXPECT_GT(supervisor_->StatusOf(gpu).start_seconds, 0);
+    const std::string start = supervisor_->StatusOf(gpu).start;
+    EXPECT_NE(start.find(" s: process "), std::string::npos) << start;
+    EXPECT_NE(start.find(", driver 0.00 s"), std::string::npos) << start;
   }
   auto segment = supervisor_->AllocateSegment(1, 7, 8192);
   ASSERT_TRUE(segment.ok()) << segment.status().ToString();

@@ -171,13 +171,25 @@ uint32_t ReductionSchemes(const LtProduct& product) {
   return product.d.type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-Result<CublasLt*> LoadCublasLt() {
+namespace {
+
+// Loaded once, by whichever thread comes first; the others wait for it.
+const Result<const Functions*>& LoadFunctions() {
   static const Result<const Functions*> functions = []() -> Result<const Functions*> {
     TANDEM_ASSIGN_OR_RETURN(DynamicLibrary library, DynamicLibrary::Open({"libcublasLt.so.13", "libcublasLt.so"}));
     auto* loaded = new Functions();
     TANDEM_RETURN_IF_ERROR(loaded->Load(library));
     return static_cast<const Functions*>(loaded);
   }();
+  return functions;
+}
+
+}  // namespace
+
+void PreloadCublasLt() { LoadFunctions(); }
+
+Result<CublasLt*> LoadCublasLt() {
+  const Result<const Functions*>& functions = LoadFunctions();
   if (!functions.ok()) return functions.status();
   const Functions& f = **functions;
   cublasLtHandle_t handle = nullptr;

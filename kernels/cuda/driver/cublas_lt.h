@@ -71,4 +71,7 @@ Status CublasStatus(const char* call, cublasStatus_t status, const char* text);
 // Thread-safe once made. Never unloaded.
 Result<CublasLt*> LoadCublasLt();
 
+// Loads the library alone, ahead of the above: it needs no context, and any thread may do it. What goes wrong is said there.
+void PreloadCublasLt();
+
 }  // namespace tandem::cuda
