@@ -195,7 +195,7 @@ class Tune(TandemTest):
                                  "--world", "2", "--rounds", "1", "--launches", "1", "--json", timeout=240)
         entry, = json.loads(result.stdout)["entries"]
         self.assertEqual(entry["shape"], [4096 * 4])
-        self.assertEqual(len(entry["candidates"]), 5)
+        self.assertEqual(len(entry["candidates"]), 6)
         measured = [c["algorithm"] for c in entry["candidates"] if c["samples"]]
         self.assertIn(1, measured)  # one_shot
         refused = [c["refused"] for c in entry["candidates"] if not c["samples"]]

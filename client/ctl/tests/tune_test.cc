@@ -71,11 +71,11 @@ TEST(TuneSetup, CandidatesAreReadAndNamed) {
 
 TEST(TuneSetup, ByDefaultEveryAlgorithmIsTried) {
   const auto names = Names(DefaultCandidates(Op::kMatmulReduceScatter, 4));
-  for (const char* name : {"pipeline", "pipeline x3", "ring", "ring 16x2", "native", "unfused"}) {
+  for (const char* name : {"pipeline", "pipeline x3", "ring", "ring 16x2", "native", "unfused", "nccl"}) {
     EXPECT_THAT(names, testing::Contains(name));
   }
   EXPECT_THAT(Names(DefaultCandidates(Op::kAllReduce, 4)),
-              ElementsAre("one_shot", "two_shot", "hybrid_cube_mesh", "low_latency", "nccl"));
+              ElementsAre("one_shot", "two_shot", "hybrid_cube_mesh", "copy_engine", "low_latency", "nccl"));
 }
 
 TEST(TuneOptions, AFileHasACaseForEachShapeOfEachLine) {
