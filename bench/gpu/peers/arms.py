@@ -131,7 +131,7 @@ def all_gather_matmul(context, case):
     if context.windows:
         arms.append(("windows+cublas", windows))
     arms += tandem_arms(context, case.name, "all_gather_matmul", {"a": a, "b": b, "c": own}, own,
-                        plain("unfused", "pipeline", "ring", "native", "low_latency"))
+                        plain("unfused", "nccl", "pipeline", "ring", "native", "low_latency"))
     return arms, reference, TOLERANCE
 
 
@@ -179,7 +179,7 @@ def matmul_reduce(context, case):
         algorithms = [(f"ring S={steps} lanes={lanes}", "ring", {"steps": steps, "lanes": lanes})
                       for steps in (world, 2 * world, 4 * world) for lanes in (1, 2, 3)] + plain("pipeline")
     else:
-        algorithms = plain("unfused", *(("pipeline", "ring") if scatter else ("tiled_two_shot",)), "native", "low_latency")
+        algorithms = plain("unfused", "nccl", *(("pipeline", "ring") if scatter else ("tiled_two_shot",)), "native", "low_latency")
     arms += tandem_arms(context, case.name, "matmul_reduce_scatter" if scatter else "matmul_all_reduce",
                         {"a": a, "b": b, "c": own}, own, algorithms, stream=case.kind != "ring")
     return arms, reference, TOLERANCE
