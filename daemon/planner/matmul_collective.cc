@@ -99,12 +99,6 @@ MatmulCollective Best(const Problem& problem) {
     case Algorithm::kLowLatency:
       if (problem.scale_mode != ScaleMode::kRowWiseSharded) break;
       return instead(Algorithm::kSm, "A's scales travel too, and packets carry one tensor");
-    case Algorithm::kNccl:
-      // Two GPUs' pushes ran at 389 GB/s; NCCL's all-reduce of 16 MiB, the largest that has been timed, at 219 (four GPUs: 257).
-      if (plain->request->op != Op::kAllReduce || !BoundsOf(*plain).measured) break;
-      other = instead(Algorithm::kCopyEngine, choice->reason + ", where pushes by copy engines are faster than NCCL");
-      if (other.algorithm != Algorithm::kAuto) return other;
-      break;
     default: break;
   }
   return {choice->algorithm, choice->reason, choice->predicted_us};

@@ -136,7 +136,7 @@ std::unique_ptr<TestMachine> MakeCudaMachine(int ranks, size_t arena_bytes) {
 
 TestMachine* SharedMachine() {
   // Never destroyed: the driver may be gone when static objects end.
-  static TestMachine* machine = MakeCudaMachine(MostRanks(), size_t{64} << 20).release();
+  static TestMachine* machine = MakeCudaMachine(MostRanks(), size_t{512} << 20).release();
   return machine;
 }
 

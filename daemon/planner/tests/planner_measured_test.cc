@@ -33,62 +33,61 @@ double Predicted(const Plan& plan, Algorithm algorithm) {
 }
 
 // Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2of4xH200-peers.jsonl; 0: not measured. `pipeline` of
-// an all-reduce is tiled_two_shot. `nccl` was measured as unfused, which was NCCL's collective and the product then; what unfused
-// takes now has not been measured.
+// an all-reduce is tiled_two_shot. On four ranks `nccl` was measured as unfused, which was NCCL's collective and the product then.
 struct Case {
   Op op;
   DType dtype;
   int world;
   int64_t rows, n, k;  // of the whole product, k of one rank
-  double pipeline, ring, nccl, native, low_latency;
+  double pipeline, ring, nccl, native, low_latency, unfused;
 };
 constexpr Case kCases[] = {
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 215, 183, 87, 209, 76},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 64, 8192, 7168, 171, 177, 80, 201, 78},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 64, 8192, 7168, 371, 0, 92, 262, 89},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 256, 7168, 8192, 216, 184, 126, 178, 96},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 256, 8192, 7168, 186, 193, 125, 195, 107},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 256, 8192, 7168, 388, 0, 132, 256, 118},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 512, 7168, 8192, 208, 189, 168, 158, 141},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 512, 8192, 7168, 184, 188, 165, 178, 157},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 512, 8192, 7168, 416, 0, 181, 256, 171},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 2048, 7168, 8192, 419, 447, 485, 407, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 2048, 8192, 7168, 420, 419, 507, 401, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 2048, 8192, 7168, 618, 0, 560, 533, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 1384, 1503, 1688, 1391, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 8192, 7168, 1413, 1409, 1691, 1437, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 8192, 8192, 7168, 1712, 0, 1912, 1735, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 3584, 4096, 444, 489, 570, 398, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 4096, 3584, 419, 425, 584, 431, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 512, 7168, 8192, 151, 0, 118, 0, 89},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 512, 8192, 7168, 142, 0, 131, 0, 123},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 2048, 7168, 8192, 268, 0, 303, 0, 0},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 2048, 8192, 7168, 267, 0, 335, 0, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 8192, 7168, 8192, 887, 0, 1009, 0, 0},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 8192, 8192, 7168, 871, 0, 1160, 0, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 2, 64, 14336, 8192, 159, 154, 102, 173, 95},
-    {Op::kMatmulReduceScatter, DType::kBf16, 2, 64, 8192, 14336, 156, 155, 101, 225, 99},
-    {Op::kMatmulAllReduce, DType::kBf16, 2, 64, 8192, 14336, 305, 0, 105, 254, 107},
-    {Op::kAllGatherMatmul, DType::kBf16, 2, 256, 14336, 8192, 169, 167, 150, 142, 136},
-    {Op::kMatmulReduceScatter, DType::kBf16, 2, 256, 8192, 14336, 165, 166, 147, 209, 138},
-    {Op::kMatmulAllReduce, DType::kBf16, 2, 256, 8192, 14336, 328, 0, 156, 245, 142},
-    {Op::kAllGatherMatmul, DType::kBf16, 2, 512, 14336, 8192, 227, 235, 250, 215, 221},
-    {Op::kMatmulReduceScatter, DType::kBf16, 2, 512, 8192, 14336, 228, 228, 242, 242, 236},
-    {Op::kMatmulAllReduce, DType::kBf16, 2, 512, 8192, 14336, 353, 0, 245, 278, 239},
-    {Op::kAllGatherMatmul, DType::kBf16, 2, 2048, 14336, 8192, 721, 752, 796, 736, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 2, 2048, 8192, 14336, 735, 754, 822, 732, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 2, 2048, 8192, 14336, 835, 0, 858, 780, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 2, 8192, 14336, 8192, 2796, 2963, 3101, 2862, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 2, 8192, 8192, 14336, 2846, 2839, 3133, 2842, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 2, 8192, 8192, 14336, 3024, 0, 3225, 2834, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 2, 8192, 7168, 4096, 720, 791, 879, 761, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 2, 8192, 4096, 7168, 742, 751, 884, 745, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 512, 14336, 8192, 140, 0, 156, 140, 131},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 2, 512, 8192, 14336, 141, 0, 161, 154, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 2048, 14336, 8192, 436, 0, 463, 432, 0},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 2, 2048, 8192, 14336, 434, 0, 512, 420, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 8192, 14336, 8192, 1596, 0, 1706, 1749, 0},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 2, 8192, 8192, 14336, 1631, 0, 1843, 1806, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 215, 183, 87, 209, 76, 0},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 64, 8192, 7168, 171, 177, 80, 201, 78, 0},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 64, 8192, 7168, 371, 0, 92, 262, 89, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 256, 7168, 8192, 216, 184, 126, 178, 96, 0},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 256, 8192, 7168, 186, 193, 125, 195, 107, 0},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 256, 8192, 7168, 388, 0, 132, 256, 118, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 512, 7168, 8192, 208, 189, 168, 158, 141, 0},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 512, 8192, 7168, 184, 188, 165, 178, 157, 0},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 512, 8192, 7168, 416, 0, 181, 256, 171, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 2048, 7168, 8192, 419, 447, 485, 407, 0, 0},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 2048, 8192, 7168, 420, 419, 507, 401, 0, 0},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 2048, 8192, 7168, 618, 0, 560, 533, 0, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 1384, 1503, 1688, 1391, 0, 0},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 8192, 7168, 1413, 1409, 1691, 1437, 0, 0},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 8192, 8192, 7168, 1712, 0, 1912, 1735, 0, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 3584, 4096, 444, 489, 570, 398, 0, 0},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 4096, 3584, 419, 425, 584, 431, 0, 0},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 512, 7168, 8192, 151, 0, 118, 0, 89, 0},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 512, 8192, 7168, 142, 0, 131, 0, 123, 0},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 2048, 7168, 8192, 268, 0, 303, 0, 0, 0},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 2048, 8192, 7168, 267, 0, 335, 0, 0, 0},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 8192, 7168, 8192, 887, 0, 1009, 0, 0, 0},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 8192, 8192, 7168, 871, 0, 1160, 0, 0, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 2, 64, 14336, 8192, 150, 150, 101, 163, 93, 92},
+    {Op::kMatmulReduceScatter, DType::kBf16, 2, 64, 8192, 14336, 149, 148, 98, 203, 97, 97},
+    {Op::kMatmulAllReduce, DType::kBf16, 2, 64, 8192, 14336, 292, 0, 104, 221, 100, 100},
+    {Op::kAllGatherMatmul, DType::kBf16, 2, 256, 14336, 8192, 159, 162, 156, 140, 135, 135},
+    {Op::kMatmulReduceScatter, DType::kBf16, 2, 256, 8192, 14336, 160, 161, 148, 190, 139, 139},
+    {Op::kMatmulAllReduce, DType::kBf16, 2, 256, 8192, 14336, 314, 0, 157, 202, 143, 144},
+    {Op::kAllGatherMatmul, DType::kBf16, 2, 512, 14336, 8192, 223, 241, 248, 223, 223, 224},
+    {Op::kMatmulReduceScatter, DType::kBf16, 2, 512, 8192, 14336, 230, 228, 239, 221, 230, 230},
+    {Op::kMatmulAllReduce, DType::kBf16, 2, 512, 8192, 14336, 345, 0, 242, 239, 231, 231},
+    {Op::kAllGatherMatmul, DType::kBf16, 2, 2048, 14336, 8192, 711, 767, 806, 719, 0, 776},
+    {Op::kMatmulReduceScatter, DType::kBf16, 2, 2048, 8192, 14336, 738, 736, 799, 713, 0, 799},
+    {Op::kMatmulAllReduce, DType::kBf16, 2, 2048, 8192, 14336, 819, 0, 829, 760, 0, 858},
+    {Op::kAllGatherMatmul, DType::kBf16, 2, 8192, 14336, 8192, 2820, 2949, 3188, 2901, 0, 3036},
+    {Op::kMatmulReduceScatter, DType::kBf16, 2, 8192, 8192, 14336, 2859, 2817, 3226, 2880, 0, 3103},
+    {Op::kMatmulAllReduce, DType::kBf16, 2, 8192, 8192, 14336, 3106, 0, 3216, 2891, 0, 3247},
+    {Op::kAllGatherMatmul, DType::kBf16, 2, 8192, 7168, 4096, 713, 793, 881, 738, 0, 806},
+    {Op::kMatmulReduceScatter, DType::kBf16, 2, 8192, 4096, 7168, 736, 743, 876, 739, 0, 852},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 512, 14336, 8192, 141, 0, 0, 153, 0, 145},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 2, 512, 8192, 14336, 140, 0, 0, 148, 0, 151},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 2048, 14336, 8192, 416, 0, 0, 426, 0, 433},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 2, 2048, 8192, 14336, 432, 0, 0, 422, 0, 489},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 8192, 14336, 8192, 1601, 0, 0, 1740, 0, 1675},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 2, 8192, 8192, 14336, 1620, 0, 0, 1824, 0, 1804},
 };
 
 OpRequest RequestOf(const Case& test) {
@@ -118,7 +117,8 @@ TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
                                                      {Algorithm::kRing, test.ring},
                                                      {Algorithm::kNccl, test.nccl},
                                                      {Algorithm::kNative, test.native},
-                                                     {Algorithm::kLowLatency, test.low_latency}};
+                                                     {Algorithm::kLowLatency, test.low_latency},
+                                                     {Algorithm::kUnfused, test.unfused}};
     double best = 1e9, taken = 0;
     for (const auto& [algorithm, us] : measured) {
       if (us == 0) continue;
@@ -128,12 +128,14 @@ TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
     ASSERT_NE(taken, 0) << AlgorithmName(plan.algorithm) << " was not measured";
     EXPECT_LE(taken, 1.06 * best) << AlgorithmName(plan.algorithm);
     EXPECT_NEAR(plan.predicted_us / taken, 1.0, 0.2) << AlgorithmName(plan.algorithm);
-    EXPECT_NEAR(Predicted(plan, Algorithm::kNccl) / test.nccl, 1.0, 0.25);
+    if (test.nccl != 0) EXPECT_NEAR(Predicted(plan, Algorithm::kNccl) / test.nccl, 1.0, 0.25);
+    if (test.unfused != 0) EXPECT_NEAR(Predicted(plan, Algorithm::kUnfused) / test.unfused, 1.0, 0.25);
   }
 }
 
-// Those that sum fast have not been measured: what they are predicted to take decides.
-TEST(MeasuredChoice, Float8SummedFastTakesNativeKernelsByTheirPrediction) {
+// Native kernels of fp8 that sum fast have not been measured: what they are predicted to take lies between the product alone, at
+// 1300 TFLOPS, and the pipelines that sum exactly.
+TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelines) {
   for (const Case& test : kCases) {
     if (test.dtype != DType::kF8E4M3 || test.rows < 2048 || test.op != Op::kAllGatherMatmul) continue;
     GroupContext group = H200s(test.world);
@@ -142,10 +144,8 @@ TEST(MeasuredChoice, Float8SummedFastTakesNativeKernelsByTheirPrediction) {
     request.fast_accumulation = true;
     const Plan plan = MustPlan(request, group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
-    EXPECT_EQ(plan.algorithm, Algorithm::kNative);
-    EXPECT_LT(plan.predicted_us, test.pipeline);
-    // Not below the product alone, at 1300 TFLOPS.
-    EXPECT_GT(plan.predicted_us, 2e-6 / 1300 * static_cast<double>(test.rows * test.n) * static_cast<double>(test.k));
+    EXPECT_LT(Predicted(plan, Algorithm::kNative), test.pipeline);
+    EXPECT_GT(Predicted(plan, Algorithm::kNative), 2e-6 / 1300 * static_cast<double>(test.rows * test.n) * static_cast<double>(test.k));
   }
 }
 

@@ -172,7 +172,7 @@ TEST(UnfusedChoice, TakesTheCollectiveOfItsSize) {
     EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 32 * kMiB, group), HasSubstr(" us alone), then the product"));
     EXPECT_THAT(reason(Op::kMatmulReduceScatter, world, 32 * kMiB, group), HasSubstr("then reduce-scatter by copy_engine ("));
     EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 16 * kMiB, group), HasSubstr("then all-reduce by two_shot ("));
-    EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 32 * kMiB, group), HasSubstr("then all-reduce by copy_engine ("));
+    EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 32 * kMiB, group), HasSubstr("then all-reduce by nccl ("));
   }
   // Elsewhere as collectives go there.
   EXPECT_THAT(reason(Op::kMatmulAllReduce, 4, 32 * kMiB, SwitchGroup(4)), HasSubstr("all-reduce by nccl (32 MiB is above 10 MiB; predicted "));
