@@ -47,6 +47,8 @@ Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpR
   DType out = IsFloat8(dtype) ? DType::kBf16 : dtype;
   request.operands.push_back(MakeOperand(Role::kA, dtype, a, options.symmetric));
   request.operands.push_back(MakeOperand(Role::kB, dtype, b, false));
+  // As fp8 products are called: from contiguous rows B would have to be transposed at each launch.
+  if (IsFloat8(dtype)) request.operands.back().spec.strides = {1, b[0]};
   request.operands.push_back(MakeOperand(Role::kC, out, c, options.symmetric));
   if (IsFloat8(dtype)) {  // tensor-wise scales
     request.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, {1}, false));
@@ -72,6 +74,7 @@ Result<OpRequest> MakeRequest(const ExplainOptions& options, int rank) {
   request.steps = options.steps;
   request.lanes = options.lanes;
   request.wire = options.exact ? WireType::kF32 : WireType::kOutput;
+  request.fast_accumulation = !options.slow_accumulation;
   auto add = [&](Role role, const Shape& of) {
     request.operands.push_back(MakeOperand(role, dtype, of, options.symmetric));
   };

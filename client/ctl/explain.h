@@ -27,6 +27,7 @@ struct ExplainOptions {
   int lanes = 0;
   bool symmetric = false;           // the operands are symmetric tensors
   bool exact = false;               // partial sums travel as fp32
+  bool slow_accumulation = false;   // fp8 products are summed in fp32 throughout
   int program = -1;                 // the rank whose program is listed; -1: none, -2: all
 };
 

@@ -94,6 +94,7 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--lanes", explain.lanes, "Lanes of ring and pipeline");
   sub->add_flag("--symmetric", explain.symmetric, "The operands are symmetric tensors");
   sub->add_flag("--exact", explain.exact, "Partial sums travel as fp32");
+  sub->add_flag("--slow-accumulation", explain.slow_accumulation, "fp8 products are summed in fp32 throughout");
   sub->add_option("--program", explain.program, "List the program of this rank; -2 lists all");
   sub->add_flag("--json", line.options.json, "Print JSON");
   sub->callback([&line] {

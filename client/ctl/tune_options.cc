@@ -23,6 +23,7 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   app->add_option("--dim", one.what.dim, "Gather, scatter or all-to-all dimension");
   app->add_flag("--symmetric", one.what.symmetric, "The operands are symmetric tensors");
   app->add_flag("--exact", one.what.exact, "Partial sums travel as fp32");
+  app->add_flag("--slow-accumulation", one.what.slow_accumulation, "fp8 products are summed in fp32 throughout");
   app->add_option("--candidates", one.candidates, "As in ring:8x2,pipeline:x3,unfused (S x lanes); default: all");
 }
 

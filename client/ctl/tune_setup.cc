@@ -55,6 +55,7 @@ std::string TuneCase::Name() const {
   if (!scales.empty()) text += " " + scales;
   if (what.symmetric) text += " symmetric";
   if (what.exact) text += " exact";
+  if (what.slow_accumulation) text += " slow_accumulation";
   return text;
 }
 

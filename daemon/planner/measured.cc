@@ -39,7 +39,11 @@ TuningKey TuningKeyOf(const Problem& problem) {
     if (problem.last_dim()) trait("last_dim");
     if (slots.b.size() > 1) trait(Text("b", slots.b.size()));
     if (slots.gathered_a >= 0) trait("gathered_a");
-    if (IsFloat8(problem.operand(slots.a).spec.dtype) && !request.fast_accumulation) trait("exact");
+    if (IsFloat8(problem.operand(slots.a).spec.dtype)) {
+      if (!request.fast_accumulation) trait("exact");
+      // Such a B is transposed at each launch, and native kernels do not take it.
+      if (problem.Slot(0, slots.b[0]).stride[0] != 1) trait("b_rows");
+    }
   } else {
     key.types = Text(type(slots.input), " -> ", type(slots.output));
     if (problem.operand(slots.output).alias_of >= 0) trait("in_place");

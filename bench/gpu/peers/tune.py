@@ -25,7 +25,7 @@ def lines(case, world):
     tensors, which they may run on by other algorithms."""
     if case.kind in OPS:
         dtype = "f8e4m3" if case.scales else "bf16"
-        scales = f" --scales {'row' if case.scales == 'row' else 'tensor'}_wise" if case.scales else ""
+        scales = f" --scales {'row' if case.scales == 'row' else 'tensor'}_wise --slow-accumulation" if case.scales else ""
         return [f"--op {OPS[case.kind]} --shape {case.m},{case.n},{case.k} --dtype {dtype}{scales}"]
     if case.size:
         elements = case.size // 2 // (world if case.kind == "all_gather" else 1)  # --shape is one rank's input

@@ -80,15 +80,31 @@ TEST(TuneSetup, ByDefaultEveryAlgorithmIsTried) {
 
 TEST(TuneOptions, AFileHasACaseForEachShapeOfEachLine) {
   auto cases = ParseTuneCases("# the layers\n\n--op all_gather_matmul --shape 64,32,16 128x32x16  # two\n"
-                              "  --op=matmul_reduce_scatter --dtype f8e4m3 --scales row_wise --shape 64,32,16 --candidates ring,unfused\n"
+                              "  --op=matmul_reduce_scatter --dtype f8e4m3 --scales row_wise --slow-accumulation --shape 64,32,16 --candidates ring,unfused\n"
                               "--op all_reduce --dtype f32 --symmetric --shape 1000", "f");
   ASSERT_TRUE(cases.ok()) << cases.status().ToString();
   std::vector<std::string> names;
   for (const TuneCase& one : *cases) names.push_back(one.Name());
   EXPECT_THAT(names, ElementsAre("all_gather_matmul 64x32x16 bf16", "all_gather_matmul 128x32x16 bf16",
-                                 "matmul_reduce_scatter 64x32x16 f8e4m3 row_wise", "all_reduce 1000 f32 symmetric"));
+                                 "matmul_reduce_scatter 64x32x16 f8e4m3 row_wise slow_accumulation", "all_reduce 1000 f32 symmetric"));
   EXPECT_EQ((*cases)[2].candidates, "ring,unfused");
   EXPECT_EQ((*cases)[3].candidates, "") << "a line says nothing of the next";
+}
+
+// As jobs call them: B's columns are contiguous, and the sum is what was asked for.
+TEST(TuneSetup, Float8LiesAsProductsTakeIt) {
+  for (bool slow : {false, true}) {
+    TuneCase one;
+    one.what.op = "all_gather_matmul";
+    one.what.dtype = "f8e4m3";
+    one.what.slow_accumulation = slow;
+    one.shape = "64x32x16";
+    auto request = TuneRequest(one, 4);
+    ASSERT_TRUE(request.ok()) << request.status().ToString();
+    EXPECT_EQ(request->fast_accumulation, !slow);
+    EXPECT_THAT(request->operands[1].spec.shape, ElementsAre(16, 32));
+    EXPECT_THAT(request->operands[1].spec.strides, ElementsAre(1, 16));
+  }
 }
 
 TEST(TuneOptions, ALineThatIsNoneIsNamedByItsNumber) {

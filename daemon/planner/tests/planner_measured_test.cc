@@ -128,8 +128,12 @@ TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
     ASSERT_NE(taken, 0) << AlgorithmName(plan.algorithm) << " was not measured";
     EXPECT_LE(taken, 1.06 * best) << AlgorithmName(plan.algorithm);
     EXPECT_NEAR(plan.predicted_us / taken, 1.0, 0.2) << AlgorithmName(plan.algorithm);
-    if (test.nccl != 0) EXPECT_NEAR(Predicted(plan, Algorithm::kNccl) / test.nccl, 1.0, 0.25);
-    if (test.unfused != 0) EXPECT_NEAR(Predicted(plan, Algorithm::kUnfused) / test.unfused, 1.0, 0.25);
+    if (test.nccl != 0) {
+      EXPECT_NEAR(Predicted(plan, Algorithm::kNccl) / test.nccl, 1.0, 0.25);
+    }
+    if (test.unfused != 0) {
+      EXPECT_NEAR(Predicted(plan, Algorithm::kUnfused) / test.unfused, 1.0, 0.25);
+    }
   }
 }
 
@@ -203,10 +207,10 @@ TEST(MeasuredChoice, NothingElseMoves) {
     EXPECT_THAT(large.reason, Not(HasSubstr("measured")));
   }
   EXPECT_EQ(MustPlan(AllReduce(1024), pcie).algorithm, Algorithm::kNccl);
-  const Case few{Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 0, 0, 0, 0, 0};
+  const Case few{Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(MustPlan(RequestOf(few), H200s(4)).algorithm, Algorithm::kLowLatency);
   EXPECT_NE(MustPlan(RequestOf(few), pcie).algorithm, Algorithm::kLowLatency);
-  const Plan host = MustPlan(RequestOf({Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0}), SwitchGroup(4));
+  const Plan host = MustPlan(RequestOf({Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0}), SwitchGroup(4));
   EXPECT_EQ(host.algorithm, Algorithm::kPipeline);
   EXPECT_EQ(Predicted(host, Algorithm::kPipeline), Predicted(host, Algorithm::kRing));
 }

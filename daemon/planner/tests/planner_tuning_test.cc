@@ -258,6 +258,23 @@ TEST(TuningTableTest, MergesRemovesAndFindsById) {
   EXPECT_EQ(shipped.size(), 1u);
 }
 
+TEST(TuningKeyTest, KnowsHowFloat8LiesAndIsSummed) {
+  const auto traits = [](bool fast, std::vector<int64_t> strides) {
+    OpRequest request = Request(Op::kAllGatherMatmul, {Tensor(Role::kA, DType::kF8E4M3, {16, 32}),
+                                                       Tensor(Role::kB, DType::kF8E4M3, {32, 64}),
+                                                       Tensor(Role::kC, DType::kBf16, {32, 64})});
+    request.fast_accumulation = fast;
+    request.operands[1].spec.strides = std::move(strides);
+    const std::vector<OpRequest> requests(2, request);
+    const GroupContext group = SwitchGroup(2);
+    return TuningKeyOf(*MakeProblem(requests, group)).traits;
+  };
+  EXPECT_EQ(traits(true, {1, 32}), "");
+  EXPECT_EQ(traits(false, {1, 32}), "exact");
+  EXPECT_EQ(traits(true, {}), "b_rows");
+  EXPECT_EQ(traits(false, {}), "exact b_rows");
+}
+
 TEST(TuningTableTest, AMalformedEntryIsRefused) {
   const TuningEntry good{{"gpu", "nvswitch", 4, Op::kAllReduce, "f32 -> f32", "", ""}, {1024}, "then", "0",
                          {Measurement(Algorithm::kOneShot, 5), Refused(Algorithm::kNccl, "no NCCL")}, ""};

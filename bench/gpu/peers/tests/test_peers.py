@@ -18,7 +18,7 @@ class TuneTest(unittest.TestCase):
         self.assertEqual(by_kind.pop("empty"), [])
         self.assertEqual(by_kind.pop("ring"), [])
         self.assertEqual(by_kind["rs8row"],
-                         ["--op matmul_reduce_scatter --shape 16384,8192,7168 --dtype f8e4m3 --scales row_wise"])
+                         ["--op matmul_reduce_scatter --shape 16384,8192,7168 --dtype f8e4m3 --scales row_wise --slow-accumulation"])
         self.assertEqual(by_kind["ag"], ["--op all_gather_matmul --shape 8192,3584,4096 --dtype bf16"])
         whole = "--op all_gather --shape 131072 --dtype bf16"
         self.assertEqual(tune.lines(cases.Case("all_gather", size=1 << 20), 4), [whole, whole + " --symmetric"])
