@@ -93,7 +93,7 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   }
 }
 
-// What plans took beyond the model on 2 H200s (bench/results/gpu-2of4xH200-peers.jsonl): a lane's driver calls, products that
+// What plans took beyond the model on 2 H200s (bench/results/gpu-2xH200-peers.jsonl): a lane's driver calls, products that
 // run slower beside copies, and what no product hides. `hidden` is the time of a transfer beside products.
 double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
   const bool gather = problem.request->op == Op::kAllGatherMatmul;

@@ -32,7 +32,7 @@ double Predicted(const Plan& plan, Algorithm algorithm) {
   return 0;
 }
 
-// Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2of4xH200-peers.jsonl; 0: not measured. `pipeline` of
+// Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2xH200-peers.jsonl; 0: not measured. `pipeline` of
 // an all-reduce is tiled_two_shot. On four ranks `nccl` was measured as unfused, which was NCCL's collective and the product then.
 struct Case {
   Op op;
