@@ -158,33 +158,27 @@ int main(int argc, char** argv) {
   while (shared->ready.load() < 1) {
     if (::waitpid(engine, nullptr, WNOHANG) == engine) return 1;
   }
-  std::vector<double> times[kVariants];
   uint64_t value = 0;
-  for (int turn = 1; turn <= kVariants * kRounds; ++turn) {
+  // Lets the engine begin its turn; microseconds of a trip.
+  const auto run_turn = [&](int turn, uint64_t trips) {
     shared->turn.store(turn);
     Must(driver->EventRecord(start, side.stream));
-    for (uint64_t i = 0; i < kTrips; ++i) {
+    for (uint64_t i = 0; i < trips; ++i) {
       ++value;
       side.Write(&shared->request, value);
       side.Wait(&shared->done, value);
     }
     Must(driver->EventRecord(end, side.stream));
     Must(driver->StreamSynchronize(side.stream));
-    double us = 1e3 * static_cast<double>(Must(driver->EventElapsedTime(start, end))) / static_cast<double>(kTrips);
+    return 1e3 * static_cast<double>(Must(driver->EventElapsedTime(start, end))) / static_cast<double>(trips);
+  };
+  std::vector<double> times[kVariants], late[kDelays];
+  for (int turn = 1; turn <= kVariants * kRounds; ++turn) {
+    const double us = run_turn(turn, kTrips);
     if (turn > kVariants) times[(turn - 1) % kVariants].push_back(us);
   }
-  std::vector<double> late[kDelays];
   for (int turn = 0; turn < kDelays * kLateRounds; ++turn) {
-    shared->turn.store(kFirstLateTurn + turn);
-    Must(driver->EventRecord(start, side.stream));
-    for (uint64_t i = 0; i < kLateTrips; ++i) {
-      ++value;
-      side.Write(&shared->request, value);
-      side.Wait(&shared->done, value);
-    }
-    Must(driver->EventRecord(end, side.stream));
-    Must(driver->StreamSynchronize(side.stream));
-    double us = 1e3 * static_cast<double>(Must(driver->EventElapsedTime(start, end))) / static_cast<double>(kLateTrips);
+    const double us = run_turn(kFirstLateTurn + turn, kLateTrips);
     if (turn >= kDelays) late[turn % kDelays].push_back(us - kDelaysUs[turn % kDelays / 2]);
   }
   auto print = [&](const std::string& what, const std::vector<double>& samples) {
