@@ -46,6 +46,15 @@ DType TypeOf(cudaDataType_t type) {
   return DType::kF32;
 }
 
+// "a product of 72x80 bf16 and 80x100 bf16 into f32, aligned to 2 bytes".
+std::string TextOf(const LtProduct& product) {
+  const uint64_t k = product.x.transposed ? product.x.rows : product.x.columns;
+  return "a product of " + std::to_string(product.d.rows) + "x" + std::to_string(k) + " " +
+         std::string(DTypeName(TypeOf(product.x.type))) + " and " + std::to_string(k) + "x" + std::to_string(product.d.columns) +
+         " " + std::string(DTypeName(TypeOf(product.y.type))) + " into " + std::string(DTypeName(TypeOf(product.d.type))) +
+         ", aligned to " + std::to_string(product.alignment) + " bytes";
+}
+
 Factors MakeFactors(bool has, const DeviceView& view) {
   if (!has) return {nullptr, 0, 0};
   // One dimension at most varies: the others have one element.
@@ -144,6 +153,18 @@ Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduc
 // The fastest candidate's index; candidates.size() when none of them runs.
 Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates) {
   std::lock_guard trial(trial_mutex_);
+  // What a fault shows in: which work was the last on the stream.
+  std::string last = "filling its operands";
+  Result<size_t> fastest = TryAll(product, candidates, &last);
+  // However the trial went: nothing may run on its memory from here on.
+  Status ended = trial_memory_.Release(device_->service_stream());
+  if (fastest.ok() && !ended.ok()) fastest = ended;
+  if (fastest.ok()) return fastest;
+  return fastest.status().WithContext("the trial of " + TextOf(product) + ", " + last);
+}
+
+Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
+                                     std::string* last) {
   CudaDriver& driver = device_->driver();
   CUstream stream = device_->service_stream();
   // An unaligned operand still lies at a multiple of its own element.
@@ -152,7 +173,6 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
   };
   size_t scale_count = product.vector_scales ? std::max(product.d.rows, product.d.columns) : 1;
   LtOperands operands;
-  std::vector<VmmAllocation> memory;
   struct Need {
     size_t elements;
     DType type;
@@ -168,21 +188,22 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
     needs.push_back({scale_count, DType::kF32, &operands.y_scale});
   }
   if (product.has_bias) needs.push_back({product.d.rows, TypeOf(product.bias_type), &operands.bias});
-  for (const Need& need : needs) {
-    size_t shift = shift_of(need.type);
-    TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation,
-                            VmmAllocation::Create(device_, need.elements * DTypeBytes(need.type) + shift));
+  std::vector<size_t> sizes;
+  for (const Need& need : needs) sizes.push_back(need.elements * DTypeBytes(need.type) + shift_of(need.type));
+  sizes.push_back(kMatmulWorkspaceBytes);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::byte*> parts, trial_memory_.Take(sizes));
+  for (size_t i = 0; i < needs.size(); ++i) {
+    const Need& need = needs[i];
     // Scales, and what else AlignVectors sees to, are aligned when it comes to it.
     bool is_vector = need.target == &operands.x_scale || need.target == &operands.y_scale ||
                      (need.target == &operands.bias && IsFloat8(TypeOf(product.x.type)));
-    std::byte* base = allocation.data() + (is_vector ? 0 : shift);
+    std::byte* base = parts[i] + (is_vector ? 0 : shift_of(need.type));
     *need.target = base;
-    TANDEM_RETURN_IF_ERROR(LaunchRandom(base, need.type, static_cast<int64_t>(need.elements),
-                                        static_cast<uint32_t>(memory.size() + 1), stream));
-    memory.push_back(std::move(allocation));
+    TANDEM_RETURN_IF_ERROR(
+        LaunchRandom(base, need.type, static_cast<int64_t>(need.elements), static_cast<uint32_t>(i + 1), stream));
   }
+  TANDEM_RETURN_IF_ERROR(driver.StreamSynchronize(stream));
   operands.d = const_cast<void*>(d);
-  TANDEM_ASSIGN_OR_RETURN(VmmAllocation workspace, VmmAllocation::Create(device_, kMatmulWorkspaceBytes));
   TANDEM_ASSIGN_OR_RETURN(CUevent start, driver.EventCreate(CU_EVENT_DEFAULT));
   auto end = driver.EventCreate(CU_EVENT_DEFAULT);
   constexpr float kNever = std::numeric_limits<float>::infinity();
@@ -194,11 +215,14 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
     const size_t i = n % candidates.size();
     if (out[i] || (n >= candidates.size() && times[i] > kFarBehind * best_time)) continue;
     auto run = [&] {
-      return lt_->Run(product, operands, candidates[i], workspace.data(), kMatmulWorkspaceBytes, stream);
+      return lt_->Run(product, operands, candidates[i], parts.back(), kMatmulWorkspaceBytes, stream);
     };
+    *last = "candidate " + std::to_string(i + 1) + " of " + std::to_string(candidates.size());
     // A candidate that is refused is left out; the others may serve.
     if (!run().ok()) {
       out[i] = true;
+      // Unless it is the context that is lost: the call says the same of both.
+      status = driver.StreamSynchronize(stream);
       continue;
     }
     status = driver.EventRecord(start, stream);
@@ -211,15 +235,11 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
     if (time.ok()) times[i] = std::min(times[i], *time);
     best_time = std::min(best_time, times[i]);
   }
-  const size_t fastest = static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
-  const size_t best = best_time == kNever ? candidates.size() : fastest;
-  // The trial's memory is unmapped next: nothing may still run on it.
-  Status drained = driver.StreamSynchronize(stream);
   (void)driver.EventDestroy(start);
   if (end.ok()) (void)driver.EventDestroy(*end);
   TANDEM_RETURN_IF_ERROR(status);
-  TANDEM_RETURN_IF_ERROR(drained);
-  return best;
+  const size_t fastest = static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
+  return best_time == kNever ? candidates.size() : fastest;
 }
 
 Status MatmulChooser::Prepare(const MatmulArgs& args) {

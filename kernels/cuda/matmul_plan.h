@@ -16,6 +16,7 @@
 #include "kernels/cuda/aligned_vectors.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/driver/cublas_lt.h"
+#include "kernels/cuda/trial_memory.h"
 #include "tandem/status.h"
 
 namespace tandem::cuda {
@@ -40,7 +41,7 @@ class MatmulChooser {
  public:
   // `lt` may be null: then nothing is chosen and every product runs on the plain kernel.
   MatmulChooser(std::shared_ptr<CudaDevice> device, CublasLt* lt, int candidates)
-      : device_(std::move(device)), lt_(lt), most_candidates_(candidates) {}
+      : device_(std::move(device)), lt_(lt), most_candidates_(candidates), trial_memory_(device_) {}
 
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned addresses, and
   // for addresses aligned to their elements only.
@@ -60,12 +61,15 @@ class MatmulChooser {
   void Forget(const LtProduct& product);
   Result<std::optional<cublasLtMatmulAlgo_t>> Choose(const LtProduct& product, bool trial);
   Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates);
+  // Fastest's work on the stream, which it leaves behind; `last` says what came last.
+  Result<size_t> TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates, std::string* last);
 
   std::shared_ptr<CudaDevice> device_;
   CublasLt* const lt_;
   const int most_candidates_;
   mutable std::mutex mutex_;
-  std::mutex trial_mutex_;  // one trial at a time: they share the service stream
+  std::mutex trial_mutex_;  // one trial at a time: they share the service stream and the memory
+  TrialMemory trial_memory_;
   std::vector<Entry> entries_;
 };
 
