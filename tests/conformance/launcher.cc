@@ -128,6 +128,8 @@ class Launcher {
     for (size_t i = selected.size(); i > 1; --i) {
       std::swap(selected[i - 1], selected[draw.Next() % i]);
     }
+    const size_t skipped = std::min(selected.size(), static_cast<size_t>(options_.skip));
+    selected.erase(selected.begin(), selected.begin() + static_cast<ptrdiff_t>(skipped));
     if (options_.sample > 0 && selected.size() > static_cast<size_t>(options_.sample)) {
       selected.resize(static_cast<size_t>(options_.sample));
     }
@@ -168,13 +170,14 @@ class Launcher {
   Status RunCases(const std::vector<Case>& matrix, const std::vector<size_t>& selected, int world,
                   Clock::time_point start) {
     const int failed_before = report_.failed();
-    for (size_t index : selected) {
+    for (size_t at = 0; at < selected.size(); ++at) {
+      const size_t index = selected[at];
       if (OutOfTime(start)) {
         report_.AddCut(world);
         break;
       }
       if (report_.NeverRuns(matrix[index])) continue;
-      if (RunCase(matrix[index], index, world).broken) {
+      if (RunCase(matrix[index], index, world, static_cast<size_t>(options_.skip) + at).broken) {
         report_.AddRestart();
         TANDEM_RETURN_IF_ERROR(group_.Restart().WithContext("the group's next incarnation after " + matrix[index].name));
       }
@@ -183,13 +186,14 @@ class Launcher {
     return Status::Ok();
   }
 
-  Verdict RunCase(const Case& test, size_t index, int world) {
+  // `place`: of the case in the seed's order.
+  Verdict RunCase(const Case& test, size_t index, int world, size_t place) {
     const auto start = Clock::now();
     const auto plant = plants_.find(report_.run() + 1);
     const std::vector<Result<json>> replies = group_.Ask({{"case", index}}, kStepsPerCase * options_.deadline * 1000,
                                                          plant == plants_.end() ? std::string() : plant->second);
     Verdict verdict = Judge(test, replies);
-    report_.Add(world, test, verdict, 1e3 * SecondsSince(start));
+    report_.Add(world, test, verdict, 1e3 * SecondsSince(start), place);
     return verdict;
   }
 

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 8));
   app.add_option("--filter", options.filter, "Run the cases whose names match this regular expression");
   app.add_option("--seed", options.seed, "Draws attributes, values and order");
+  app.add_option("--skip", options.skip, "Leave out the first so many cases of the seed's order")->check(CLI::NonNegativeNumber);
   app.add_option("--sample", options.sample, "Run so many cases of each world, drawn by the seed (0: all)");
   app.add_flag("!--no-heavy", options.heavy, "Leave out tensors of more than a megabyte");
   app.add_option("--time-limit", options.time_limit, "Seconds for cases, the start not counted; what is left then is not run");

@@ -13,6 +13,7 @@ struct Options {
   std::vector<int> worlds = {2};
   std::string filter;           // regular expression over names; empty: all
   uint64_t seed = 1;
+  int skip = 0;                 // cases of the seed's order that are left out at its beginning
   int sample = 0;               // run so many cases, drawn by the seed; 0: all
   bool heavy = true;            // cases of over a megabyte too
   double time_limit = 0;        // seconds in which cases are run, of all worlds together; 0: none

@@ -10,6 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRefusals = 12;  // of an algorithm that has never run: then it is asked for no more
+constexpr size_t kBefore = 16;  // cases told of before one that broke the group
 constexpr size_t kListed = 40;  // failing cases in the summary; the JSON has all
 
 std::string RowOf(const Case& test) {
@@ -65,10 +66,28 @@ bool Report::NeverRuns(const Case& test) const {
   return row != table_.end() && row->second.right == 0 && row->second.wrong == 0 && row->second.refused >= kRefusals;
 }
 
-void Report::Add(int world, const Case& test, const Verdict& verdict, double milliseconds) {
+json Report::TellBefore(int world, size_t place) const {
+  json told = json::array();
+  const size_t first = before_.empty() ? place : before_.front().place;
+  for (const Before& before : before_) {
+    std::printf("#   before it, %zu: %s\n", before.place, before.name.c_str());
+    told.push_back({{"place", before.place}, {"case", before.name}});
+  }
+  const std::string filter = options_.filter.empty() ? "" : " --filter '" + options_.filter + "'";
+  const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) + filter +
+                            (options_.heavy ? "" : " --no-heavy") + (options_.captures ? "" : " --no-captures") + " --skip " +
+                            std::to_string(first) + " --sample " + std::to_string(place - first + 1);
+  std::printf("#   again with these: %s\n", again.c_str());
+  return {{"cases", std::move(told)}, {"again", again}};
+}
+
+void Report::Add(int world, const Case& test, const Verdict& verdict, double milliseconds, size_t place) {
   ++run_;
   Row& row = table_[RowOf(test)];
   const std::string name = "W" + std::to_string(world) + " " + test.name;
+  if (!before_.empty() && before_.back().world != world) before_.clear();
+  before_.push_back({world, place, test.name});
+  if (before_.size() > kBefore + 1) before_.pop_front();
   if (verdict.wrong.empty()) {
     const bool refused = !verdict.refusal.empty();
     ++(refused ? row.refused : row.right);
@@ -85,6 +104,12 @@ void Report::Add(int world, const Case& test, const Verdict& verdict, double mil
   const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) +
                             " --filter '" + EscapedName(test.name) + "'";
   std::printf("not ok %d - %s\n#   %s\n#   again: %s\n", run_, name.c_str(), verdict.wrong.c_str(), again.c_str());
+  json before;
+  if (verdict.broken) {
+    before_.pop_back();  // itself
+    before = TellBefore(world, place);
+    before_.clear();
+  }
   std::fflush(stdout);
   const OpRequest& request = test.requests[0];
   failures_.push_back({{"world", world},
@@ -96,7 +121,8 @@ void Report::Add(int world, const Case& test, const Verdict& verdict, double mil
                        {"first_wrong", verdict.first_wrong},
                        {"broke_the_group", verdict.broken},
                        {"message", verdict.wrong},
-                       {"again", again}});
+                       {"again", again},
+                       {"before", before}});
 }
 
 void Report::Fail(int world, const std::string& what) {

@@ -3,6 +3,8 @@
 // What a run has found: a line a case while it runs (TAP), a table and the failing cases last, all of it as JSON.
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -26,7 +28,8 @@ class Report {
  public:
   explicit Report(const Options& options) : options_(options) {}
 
-  void Add(int world, const Case& test, const Verdict& verdict, double milliseconds);
+  // `place`: of the case in the seed's order of its world.
+  void Add(int world, const Case& test, const Verdict& verdict, double milliseconds, size_t place);
   // Something that is no case's: a world that was given up, a stress that failed.
   void Fail(int world, const std::string& what);
   void AddStress(int world, const nlohmann::json& first);
@@ -45,9 +48,18 @@ class Report {
     int right = 0, refused = 0, wrong = 0;
     std::map<std::string, int> refusals;  // how often for which reason, numbers aside
   };
+  struct Before {
+    int world;
+    size_t place;
+    std::string name;
+  };
+
+  // Prints and returns what ran before a case that broke the group: what failed may have been begun there.
+  nlohmann::json TellBefore(int world, size_t place) const;
 
   const Options& options_;
   std::map<std::string, Row> table_;  // by operation and algorithm
+  std::deque<Before> before_;  // the last cases of this incarnation of the group
   nlohmann::json failures_ = nlohmann::json::array();
   int run_ = 0, refused_ = 0, failed_ = 0, restarts_ = 0, cut_ = 0;
 };

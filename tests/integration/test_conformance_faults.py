@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import tempfile
 import unittest
@@ -41,6 +42,16 @@ class ConformanceFaults(unittest.TestCase):
             self.assertEqual((failure["operation"], failure["algorithm"]), ("all_reduce", "one_shot"))
             self.assertEqual(failure["operands"][0]["dtype"], "f32")
             self.assertIn("--filter", failure["again"])
+        # What ran before a case that broke the group is told since the group's last restart, and can be run again with it.
+        self.assertIsNone(wrong["before"])
+        self.assertEqual([[case["place"] for case in failure["before"]["cases"]] for failure in (died, silent, died_again)],
+                         [[0, 1, 2], [4], []])
+        for failure in (died, silent, died_again):
+            again = subprocess.run([os.path.join(BIN, "tandem-conformance"), "--list", *shlex.split(failure["before"]["again"])],
+                                   capture_output=True, text=True, timeout=60)
+            self.assertEqual(again.stdout.splitlines(),
+                             ["W2 " + case["case"] for case in failure["before"]["cases"]] + ["W2 " + failure["case"]])
+        self.assertIn(f"#   before it, 2: {died['before']['cases'][2]['case']}", run.stdout)
 
     @unittest.skipIf(GPUS < 2, "needs two GPUs")
     def test_the_summary_counts_why_an_algorithm_refused(self):
