@@ -293,7 +293,7 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
       candidate.only_asked = "runs when it is asked for: it was measured behind NVSwitches only";
     }
     if (algorithm == Algorithm::kCopyEngine && request.op == Op::kAllReduce && measured == nullptr) {
-      candidate.only_asked = "runs when it is asked for, and beside products: it has not been measured";
+      candidate.only_asked = "runs when it is asked for: beside a product NCCL's was faster";
     }
     if (algorithm == Algorithm::kNccl && IsFusedOp(request.op) && measured == nullptr) {
       candidate.only_asked = "runs when it is asked for: unfused takes NCCL where a collective would";

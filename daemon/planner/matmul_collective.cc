@@ -83,23 +83,20 @@ MatmulCollective Best(const Problem& problem) {
   if (!plain.ok()) return {Algorithm::kAuto, plain.status().message(), 0};
   const Result<Choice> choice = Choose(*plain);
   if (!choice.ok()) return {Algorithm::kAuto, choice.status().message(), 0};
-  // `algorithm` in the choice's place; nothing if it cannot run.
-  const auto instead = [&choice](Algorithm algorithm, std::string reason) -> MatmulCollective {
+  // `algorithm` in the choice's place, or why nothing can be.
+  const auto instead = [&choice](Algorithm algorithm, const char* reason, const char* otherwise) -> MatmulCollective {
     for (const RefusedAlgorithm& refused : choice->refused) {
-      if (refused.algorithm == algorithm && refused.predicted_us > 0) return {algorithm, std::move(reason), refused.predicted_us};
+      if (refused.algorithm == algorithm && refused.predicted_us > 0) return {algorithm, reason, refused.predicted_us};
     }
-    return {};
+    return {Algorithm::kAuto, otherwise, 0};
   };
-  MatmulCollective other;
-  switch (choice->algorithm) {
-    case Algorithm::kHybridCubeMesh:
-      other = instead(Algorithm::kNccl, "the hybrid cube mesh's kernel runs without a product beside it only");
-      if (other.algorithm != Algorithm::kAuto) return other;
-      return {Algorithm::kAuto, "NCCL is not available, and a hybrid cube mesh has no other all-reduce beside a product", 0};
-    case Algorithm::kLowLatency:
-      if (problem.scale_mode != ScaleMode::kRowWiseSharded) break;
-      return instead(Algorithm::kSm, "A's scales travel too, and packets carry one tensor");
-    default: break;
+  if (choice->algorithm == Algorithm::kHybridCubeMesh) {
+    return instead(Algorithm::kNccl, "the hybrid cube mesh's kernel runs without a product beside it only",
+                   "NCCL is not available, and a hybrid cube mesh has no other all-reduce beside a product");
+  }
+  if (choice->algorithm == Algorithm::kLowLatency && problem.scale_mode == ScaleMode::kRowWiseSharded) {
+    return instead(Algorithm::kSm, "A's scales travel too, and packets carry one tensor",
+                   "A's scales travel too, packets carry one tensor, and no other kernel gathers here");
   }
   return {choice->algorithm, choice->reason, choice->predicted_us};
 }

@@ -379,7 +379,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
 
 namespace {
 
-// A launch's parameters, but for what changes with every launch. Making them anew takes longer than the launch.
+// A launch's parameters, but for what changes with every launch: they are kept while the addresses in them stay.
 struct PreparedFused : PreparedWork {
   FusedMatmulParams params;
   const FusedVariant* variant = nullptr;

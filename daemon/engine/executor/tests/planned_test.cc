@@ -346,7 +346,8 @@ TEST(PlannedTest, MatmulAllReduce) {
 }
 
 #ifndef TANDEM_SANITIZED  // much data, and no step that the small ones have not
-// Sizes at which unfused takes copy engines: above 8 MiB on the host backend, above 16 MiB on GPUs, where all-reduce does too.
+// Sizes at which unfused takes copy engines: above 8 MiB on the host backend, above 16 MiB on GPUs, where an
+// all-reduce goes by NCCL.
 TEST(PlannedTest, LargeUnfused) {
   const bool gpus = SharedMachine() != nullptr;
   const int64_t times = gpus ? 2 : 1;
