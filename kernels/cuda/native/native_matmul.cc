@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/native/tensor_map.h"
+
 namespace tandem::cuda {
 
 #define TANDEM_FUSED_VARIANTS(X)                                                                              \
@@ -29,59 +31,6 @@ namespace {
 Status RuntimeStatus(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return Status::Ok();
   return Internal(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
-}
-
-using EncodeTiled = decltype(&::cuTensorMapEncodeTiled);
-
-// The runtime that launches the kernels also finds the driver's function.
-Result<EncodeTiled> FindEncodeTiled() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                         cudaEnableDefault, &result);
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<EncodeTiled>(function)
-               : nullptr;
-  }();
-  if (found == nullptr) return Unavailable("the driver has no cuTensorMapEncodeTiled");
-  return found;
-}
-
-CUtensorMapDataType MapType(DType type) {
-  if (type == DType::kBf16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  if (type == DType::kF32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-  return type == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
-}
-
-// A map of `slices` of rows × columns, in boxes of box_rows × box_bytes that are swizzled over their width.
-Status MakeMap(const char* what, const MatrixSlices& matrix, DType type, int64_t columns, int64_t rows,
-               int box_rows, CUtensorMap* map, int box_bytes = 128) {
-  TANDEM_ASSIGN_OR_RETURN(EncodeTiled encode, FindEncodeTiled());
-  auto element = static_cast<uint64_t>(DTypeBytes(type));
-  auto bytes = [&](int64_t elements) { return static_cast<cuuint64_t>(elements) * element; };
-  int64_t slice_pitch = matrix.slices > 1 ? matrix.slice_pitch : matrix.pitch * rows;
-  if (reinterpret_cast<uintptr_t>(matrix.data) % 16 != 0 || bytes(matrix.pitch) % 16 != 0 ||
-      bytes(slice_pitch) % 16 != 0) {
-    return InvalidArgument(std::string(what) + " is not aligned to 16 bytes in address and pitch");
-  }
-  cuuint64_t extent[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
-                          static_cast<cuuint64_t>(matrix.slices)};
-  cuuint64_t pitch[2] = {bytes(matrix.pitch), bytes(slice_pitch)};
-  cuuint32_t box[3] = {static_cast<cuuint32_t>(static_cast<uint64_t>(box_bytes) / element),
-                       static_cast<cuuint32_t>(box_rows), 1};
-  cuuint32_t step[3] = {1, 1, 1};
-  CUresult result = encode(map, MapType(type), 3, const_cast<void*>(matrix.data), extent, pitch, box, step,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE,
-                           box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    return InvalidArgument(std::string("cuTensorMapEncodeTiled refuses ") + what + ": error " +
-                           std::to_string(static_cast<int>(result)) + ", " + std::to_string(columns) +
-                           " columns, " + std::to_string(rows) + " rows, pitch " + std::to_string(pitch[0]) +
-                           " bytes");
-  }
-  return Status::Ok();
 }
 
 int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
@@ -180,24 +129,24 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   const int box_bytes = variant.box_columns * static_cast<int>(DTypeBytes(out_type));
   for (int i = 0; i < 2; ++i) {
     if (matmul.a[i].data != nullptr) {
-      TANDEM_RETURN_IF_ERROR(MakeMap("A", matmul.a[i], matmul.type, matmul.k, matmul.rows,
+      TANDEM_RETURN_IF_ERROR(MakeTensorMap("A", matmul.a[i], matmul.type, matmul.k, matmul.rows,
                                      kTileRows / variant.cluster_n, &params.a[i]));
     }
   }
   for (int i = 0; i < kMostOutMaps; ++i) {
     if (matmul.out[i].data != nullptr) {
-      TANDEM_RETURN_IF_ERROR(MakeMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i],
+      TANDEM_RETURN_IF_ERROR(MakeTensorMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i],
                                      box_bytes));
     }
   }
   if (matmul.b_along_n) {
-    TANDEM_RETURN_IF_ERROR(MakeMap("B", matmul.b, matmul.b_type, matmul.n, matmul.k, 64, &params.b));
+    TANDEM_RETURN_IF_ERROR(MakeTensorMap("B", matmul.b, matmul.b_type, matmul.n, matmul.k, 64, &params.b));
   } else {
     TANDEM_RETURN_IF_ERROR(
-        MakeMap("B", matmul.b, matmul.b_type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
+        MakeTensorMap("B", matmul.b, matmul.b_type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
   }
   if (matmul.slots.data != nullptr) {
-    TANDEM_RETURN_IF_ERROR(MakeMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows,
+    TANDEM_RETURN_IF_ERROR(MakeTensorMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows,
                                    &params.slots, box_bytes));
   }
   if (matmul.copies.size() > kMostCopies) return InvalidArgument(std::to_string(matmul.copies.size()) + " copies of pieces");

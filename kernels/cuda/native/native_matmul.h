@@ -11,21 +11,13 @@
 #include <vector>
 
 #include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/tensor_map.h"
 #include "tandem/dtype.h"
 #include "tandem/status.h"
 
 struct CUstream_st;
 
 namespace tandem::cuda {
-
-// Slices of a matrix whose rows are contiguous: element (slice, row, column) lies at data + slice *
-// slice_pitch + row * pitch + column, in elements. Addresses and pitches must be multiples of 16 bytes.
-struct MatrixSlices {
-  const void* data = nullptr;
-  int64_t pitch = 0;
-  int64_t slices = 1;
-  int64_t slice_pitch = 0;
-};
 
 // Which compiled kernel, and how its tiles are walked.
 struct FusedTiling {

@@ -1,0 +1,40 @@
+// File: few_rows_traits.cuh
+//
+// The few-rows kernel's shapes. Stages, their barriers and the main loops are the fused kernel's (fused_traits.cuh,
+// fused_mainloop.cuh); a tile's results leave through the stages' memory, which is free by then.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/native/fused_traits.cuh"
+
+namespace tandem::cuda {
+
+template <class ElementA, class ElementB, class OutType, bool kBAlongN, int kColumns, int kClusterRows, int kClusterColumns,
+          bool kExactSums = false>
+struct FewRowsTraits {
+  using A = ElementA;
+  using B = ElementB;
+  using Out = OutType;
+  static_assert(sizeof(A) == sizeof(B));
+  static constexpr bool kExact = kExactSums, kAlongN = kBAlongN;
+  static_assert(!kExact || sizeof(A) == 1, "wider types are summed in fp32 anyhow");
+  static constexpr int kTileN = kColumns, kClusterM = kClusterRows, kClusterN = kClusterColumns, kCluster = kClusterM * kClusterN;
+  static constexpr int kKBlock = 128 / static_cast<int>(sizeof(A));
+  static constexpr int kBGroups = kTileN / 64;
+  static constexpr uint32_t kBGroupBytes = 64 * 128;
+  static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kTileN * 128, kStageBytes = kABytes + kBBytes;
+  static constexpr int kStages = kTileN == 256 ? 4 : kTileN == 128 ? 6 : 8;
+  static constexpr int kPartColumns = kExact && kTileN > 192 ? kTileN / 2 : kTileN, kParts = kTileN / kPartColumns;
+  static constexpr uint32_t kBPartBytes = kPartColumns * 128;
+  static constexpr uint32_t kBoxBytes = 0, kStagingBytes = 0;  // of FusedShared: none
+  static constexpr uint32_t kBarrierBytes = 512;
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + kBarrierBytes + 1024;  // 1024 more to align the first stage
+  static_assert(kSharedBytes <= 227 * 1024, "more than a block of sm_90 may have");
+  // A warp's 16 rows of results, each shifted against the next by a bank group.
+  static constexpr uint32_t kResultPitch = kTileN * sizeof(Out) + 16, kResultBytes = 16 * kResultPitch;
+  static_assert(8 * kResultBytes <= kStages * kStageBytes);
+};
+
+}  // namespace tandem::cuda

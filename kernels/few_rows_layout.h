@@ -1,0 +1,104 @@
+// File: few_rows_layout.h
+//
+// How the kernel for few rows (kernels/cuda/native/few_rows.h) cuts a product, and where its ranks exchange what they send each
+// other. Planner, engine and kernel must agree on it, so it is a function of the request alone.
+//
+// A tile holds the same rows of every rank's part: `segment` rows of rank 0's, then of rank 1's, … So every CTA has as much to send
+// as to keep, whoever it computes for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace tandem {
+
+enum class FewRowsKind : uint8_t { kGather, kScatter, kAllReduce };
+
+struct FewRowsLayout {
+  FewRowsKind kind = FewRowsKind::kGather;
+  int world = 1;
+  int64_t rows = 0;       // of each rank's part
+  int64_t n = 0, k = 0;   // k in elements
+  int element_bytes = 2;  // of A and B
+  int out_bytes = 2;      // of an element of C, and of a partial sum that travels
+  int segment = 16;       // rows of a rank in a tile
+  int tile_n = 128;
+  int cluster_m = 1, cluster_n = 1;  // CTAs that share loads of B, and of A
+  int tiles_m = 1, tiles_n = 1;      // multiples of the cluster's
+
+  int ctas() const { return tiles_m * tiles_n; }
+  // Gather: units of columns in which a shard is pushed, and the stages (of 128 bytes of K) in each but the last.
+  int k_blocks() const { return static_cast<int>((k * element_bytes + 127) / 128); }
+  int blocks_per_unit() const { return (k_blocks() + ctas() - 1) / ctas(); }
+  int units() const { return (k_blocks() + blocks_per_unit() - 1) / blocks_per_unit(); }
+  // Sums: bytes of a tile's segment in fragments (see few_rows.cuh).
+  int64_t fragment_bytes() const { return int64_t{segment} * tile_n * out_bytes; }
+  // Bytes of a slot of the exchange area, one for each rank that sends: a shard, or a rank's partial sums; for an all-reduce as
+  // many again, for what owners have summed. Multiple of 256.
+  int64_t slot_bytes() const {
+    const int64_t bytes = kind == FewRowsKind::kGather ? rows * k * element_bytes : int64_t{ctas()} * fragment_bytes();
+    return (bytes + 255) / 256 * 256;
+  }
+  // Behind the slots: of an all-reduce the second half; of a gather the factors of all ranks' rows, if they travel, as float32.
+  int64_t behind_slots() const { return world * slot_bytes(); }
+  int64_t area_bytes() const {
+    switch (kind) {
+      case FewRowsKind::kGather: return behind_slots() + world * rows * 4;
+      case FewRowsKind::kScatter: return behind_slots();
+      case FewRowsKind::kAllReduce: return 2 * behind_slots();
+    }
+    return 0;
+  }
+  // Words of each writer at each reader: one for each unit, or for each tile (all-reduce: then one for each tile's sum).
+  int words() const {
+    return kind == FewRowsKind::kGather ? units() : ctas() * (kind == FewRowsKind::kAllReduce ? 2 : 1);
+  }
+
+  // Rows of a tile that are loaded at a time: each CTA of those that share A loads some of them.
+  int box_rows() const {
+    int rows_of_box = segment;
+    while (world * segment / rows_of_box < cluster_n && rows_of_box > 8) rows_of_box /= 2;
+    return rows_of_box;
+  }
+};
+
+// SMs that the kernel may take: all of an H100 or H200 but some for what must go on beside it.
+inline constexpr int kFewRowsCtas = 128;
+inline constexpr int kFewRowsTileRows = 128;
+
+// The layout for `rows` rows of each of `world` ranks, if all tiles are computed at once.
+inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int world, int64_t rows, int64_t n, int64_t k,
+                                                      int element_bytes, int out_bytes) {
+  if (world < 2 || world > 8 || rows <= 0 || n <= 0 || k <= 0) return std::nullopt;
+  FewRowsLayout layout;
+  layout.kind = kind;
+  layout.world = world;
+  layout.rows = rows;
+  layout.n = n;
+  layout.k = k;
+  layout.element_bytes = element_bytes;
+  layout.out_bytes = out_bytes;
+  int most = 64;  // rows of a warpgroup
+  while (most * world > kFewRowsTileRows) most /= 2;
+  while (layout.segment < most && layout.segment < rows) layout.segment *= 2;
+  const int64_t tiles_m = (rows + layout.segment - 1) / layout.segment;
+  if (tiles_m > kFewRowsCtas) return std::nullopt;
+  layout.tiles_m = static_cast<int>(tiles_m);
+  // The narrowest tiles of one wave: the more SMs load B, the faster it comes. Clusters of two: not as many of four run at once.
+  struct Shape {
+    int tile_n, cluster_m, cluster_n;
+  };
+  for (const Shape shape : {Shape{64, 1, 2}, Shape{128, 2, 1}, Shape{128, 1, 2}, Shape{256, 2, 1}, Shape{256, 1, 2}}) {
+    if (tiles_m % shape.cluster_m != 0) continue;
+    const int64_t columns = int64_t{shape.tile_n} * shape.cluster_n, tiles_n = (n + columns - 1) / columns * shape.cluster_n;
+    if (tiles_n * tiles_m > kFewRowsCtas) continue;
+    layout.tile_n = shape.tile_n;
+    layout.cluster_m = shape.cluster_m;
+    layout.cluster_n = shape.cluster_n;
+    layout.tiles_n = static_cast<int>(tiles_n);
+    return layout;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tandem
