@@ -127,7 +127,7 @@ struct FusedPart {
   std::vector<FusedDelivery> deliveries;
 };
 
-// What a backend keeps of a piece of work from launch to launch, while its addresses are the same.
+// What a backend keeps of a piece of work from launch to launch with the same addresses.
 struct PreparedWork {
   virtual ~PreparedWork() = default;
 };
@@ -150,7 +150,7 @@ struct CollectiveArgs {
   size_t packet_bytes = 0;                 // of the half
 
   std::vector<FusedPart> parts;            // a fused matmul: products in this order, instead of all the above
-  // Not null: where the backend may keep what it makes of `parts`. Empty whenever an address in them has changed.
+  // Not null: where the backend may keep what it makes of `parts` with these addresses. Empty the first time.
   std::unique_ptr<PreparedWork>* prepared = nullptr;
 
   uint64_t epoch = 0;

@@ -4,6 +4,7 @@
 //   native_gemm list                     the variants, one a line
 //   native_gemm check VARIANT…           of exact ones also sums over a long K
 //   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of accumulation
+// "kept" arms have their tables in device memory.
 // A variant is its number in the list; `exact` are all that sum fp8 exactly, `all` are all.
 #include <algorithm>
 #include <cstdio>
@@ -68,6 +69,23 @@ void Time(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, int rou
                return gpu.Stop() / (2 * kSets);
              },
              {}});
+        if (ctas != 132) continue;
+        std::vector<cuda::FusedKept> kept;
+        for (const cuda::FusedMatmulParams& each : params) {
+          auto* tables = reinterpret_cast<cuda::FusedTables*>(gpu.Zero(sizeof(cuda::FusedTables)));
+          Must(cuda::KeepFusedTables(each, tables, gpu.stream()), "copy of the tables");
+          kept.push_back({each, tables});
+        }
+        arms.push_back(
+            {name + " kept",
+             [&gpu, &variant, kept, ctas] {
+               gpu.Start();
+               for (int i = 0; i < 2 * kSets; ++i) {
+                 Must(cuda::LaunchFusedKept(kept[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
+               }
+               return gpu.Stop() / (2 * kSets);
+             },
+             {}});
       }
     }
   }
@@ -117,7 +135,7 @@ int main(int argc, char** argv) {
   }
   if (chosen.empty() || (mode != "check" && mode != "time")) return 2;
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
-  void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
+  void* state = keeper.Zero(tandem::cuda::kFusedStateBytes + sizeof(tandem::cuda::FusedTables));
   if (mode == "check") {
     bool right = true;
     for (size_t number : chosen) {

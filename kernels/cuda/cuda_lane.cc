@@ -12,6 +12,11 @@
 #include "kernels/host/reduce.h"
 
 namespace tandem::cuda {
+namespace {
+
+constexpr size_t kFusedTablesBytes = size_t{1} << 20;  // some 200 sets of addresses
+
+}  // namespace
 
 Result<std::unique_ptr<CudaEvent>> CudaEvent::Create(std::shared_ptr<CudaDevice> device) {
   TANDEM_RETURN_IF_ERROR(device->Enter());
@@ -147,11 +152,13 @@ Status CudaLane::Collective(const CollectiveArgs& args) {
   if (args.parts.empty()) return EnqueueCollective(args, stream_);
   TANDEM_RETURN_IF_ERROR(CheckUnguarded(args.guard, "a fused matmul"));
   if (fused_state_.data() == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStateBytes));
+    // An allocation is 2 MiB at least.
+    TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStateBytes + kFusedTablesBytes));
+    fused_tables_ = std::make_shared<KeptTables>(fused_state_.data() + kFusedStateBytes, kFusedTablesBytes);
     TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(fused_state_.data()), 0,
                                                            kFusedStateBytes, stream_));
   }
-  return EnqueueFused(args, fused_state_.data(), stream_);
+  return EnqueueFused(args, fused_state_.data(), fused_tables_, stream_);
 }
 
 Status CudaLane::Record(Event* event) {

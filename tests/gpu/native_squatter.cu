@@ -54,6 +54,7 @@ Status LoadNativeProbes() {
                             NativeFault::kStaleEpoch}) {
     const FusedVariant variant = ProbedVariant(fault);
     TANDEM_RETURN_IF_ERROR(Load(variant.kernel, variant.shared_bytes));
+    TANDEM_RETURN_IF_ERROR(Load(variant.kept_kernel, variant.shared_bytes));
   }
   return Load(reinterpret_cast<const void*>(&Squatter), kSquatterBytes);
 }

@@ -1,11 +1,18 @@
 #include "daemon/engine/executor/executor.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "daemon/engine/executor/operation.h"
 
 namespace tandem::engine {
+namespace {
+
+// Sets of addresses of a fused matmul, a parity of epochs, that something is kept for: some kilobytes each.
+constexpr size_t kMostKeptSets = 64;
+
+}  // namespace
 
 uint8_t CompiledProgram::AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const {
   uint8_t mask = 0;
@@ -78,19 +85,23 @@ Status Executor::SetCollective(CompiledProgram::Operation& operation, int rank, 
 }
 
 void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoch) {
-  std::vector<const void*>& bound = operation.bound[epoch & 1];
-  std::unique_ptr<PreparedWork>& prepared = operation.prepared[epoch & 1];
-  const size_t patches = operation.patches.size(), words = operation.words.size();
-  bool same = bound.size() == patches + words;
-  bound.resize(patches + words);
-  auto keep = [&](size_t i, const void* address) {
-    same = same && bound[i] == address;
-    bound[i] = address;
-  };
-  for (size_t i = 0; i < patches; ++i) keep(i, *operation.patches[i].target);
-  for (size_t i = 0; i < words; ++i) keep(patches + i, *operation.words[i].target);
-  if (!same) prepared.reset();
-  operation.collective->prepared = &prepared;
+  std::vector<const void*>& bound = operation.bound;
+  bound.clear();
+  for (const auto& patch : operation.patches) bound.push_back(*patch.target);
+  for (const auto& word : operation.words) bound.push_back(*word.target);
+  auto& sets = operation.kept[epoch & 1];
+  auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& each) { return each.bound == bound; });
+  if (set == sets.end()) {
+    if (sets.size() < kMostKeptSets) {
+      set = sets.emplace(sets.end());
+    } else {
+      set = std::min_element(sets.begin(), sets.end(), [](const auto& a, const auto& b) { return a.used < b.used; });
+      set->prepared.reset();
+    }
+    set->bound = bound;
+  }
+  set->used = epoch;
+  operation.collective->prepared = &set->prepared;
 }
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {

@@ -143,7 +143,7 @@ class Executor {
   Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);
   // Sets a kernel's words and packets for one launch.
   static Status SetCollective(CompiledProgram::Operation& operation, int rank, const LaunchContext& context);
-  // Gives a fused matmul what the backend has kept of the last launch with these addresses.
+  // Gives a fused matmul what the backend has kept of earlier launches with these addresses.
   static void KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoch);
   // The `index`-th event that is only ever recorded on `lane`.
   Result<Event*> LaneEvent(int lane, int index);

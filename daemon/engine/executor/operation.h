@@ -48,9 +48,15 @@ struct CompiledProgram::Operation {
     Word** target;  // inside `collective`
   };
   std::vector<WordPatch> words;
-  // Of a fused matmul, by the epoch's parity: its addresses at the last launch, and what the backend keeps while they stay.
-  std::array<std::vector<const void*>, 2> bound;
-  std::array<std::unique_ptr<PreparedWork>, 2> prepared;
+  // Of a fused matmul, by the epoch's parity: sets of addresses that it was launched with lately, and what the backend keeps of each.
+  // A model's layers may share one plan, each with operands of its own.
+  struct KeptSet {
+    std::vector<const void*> bound;
+    std::unique_ptr<PreparedWork> prepared;
+    uint64_t used = 0;  // the epoch of the last launch with them
+  };
+  std::array<std::vector<KeptSet>, 2> kept;
+  std::vector<const void*> bound;  // of the launch that is being enqueued
   size_t expansion = 0;
   bool uses_kernel = false;  // else the expansion runs
   std::unique_ptr<std::byte*> chunk_signals;  // patched, then handed to `matmul`

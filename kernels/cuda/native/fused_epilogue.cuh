@@ -100,15 +100,15 @@ struct BoxLane {
 template <class T>
 struct Epilogue {
   static constexpr int kValues = T::kBoxColumns / 2;
-  const FusedMatmulParams& params;
-  const MatmulPiece& piece;
+  const FusedScalars& params;
   int column;       // the thread's first in C
+  bool finish;      // see MatmulPiece
   float factor[2];  // of its two rows
 
   // `row`: the thread's first within the piece.
-  __device__ __forceinline__ Epilogue(const FusedMatmulParams& all, const MatmulPiece& own, int row,
+  __device__ __forceinline__ Epilogue(const FusedScalars& all, const MatmulPiece& piece, int row,
                                       int first_column)
-      : params(all), piece(own), column(first_column) {
+      : params(all), column(first_column), finish(piece.finish != 0) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       factor[i] = params.alpha;
@@ -134,7 +134,7 @@ struct Epilogue {
     }
   }
   __device__ __forceinline__ void Finish(float (&c)[kValues], int sub) const {
-    if (piece.finish == 0) return;
+    if (!finish) return;
     if (params.bias != nullptr) {
 #pragma unroll
       for (int i = 0; i < kValues; i += 4) {

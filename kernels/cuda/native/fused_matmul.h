@@ -40,7 +40,7 @@ struct MatmulPiece {
   int16_t first_slot;
   int16_t finish;  // 1: bias and result scale are applied (after the sum)
   int16_t arrived_offset;  // from the words `arrived` to those of this piece's sums
-  int16_t first_copy, copies;  // of FusedMatmulParams::copy: where C is stored as well
+  int16_t first_copy, copies;  // of FusedTables::copy: where C is stored as well
   const float*
       row_scale;  // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
 };
@@ -52,13 +52,18 @@ struct MatmulBand {
   int32_t backwards;  // walks N from its end
 };
 
-struct FusedMatmulParams {
+// What a launch is told of memory that other GPUs fill and of where its tiles lie. Large: see FusedKept.
+struct FusedTables {
   CUtensorMap a[2], b, out[kMostOutMaps], slots;
   MatmulPiece piece[kMostPieces];
   MatmulCopy copy[kMostCopies];
   MatmulBand band[kMostBands];
   const uint64_t* arrived[kMostRanks];  // of each source: its sums are there once >= epoch; see arrived_offset
   int16_t slot_of[kMostRanks];          // of each source: its slice of `slots`, from the piece's first
+};
+
+struct FusedScalars {
+  int32_t pieces;
   int32_t bands;
   int32_t units;            // clusters' tiles in all
   int32_t units_n;          // clusters' tiles along N
@@ -77,11 +82,24 @@ struct FusedMatmulParams {
   int32_t rows, n;  // of a piece, of C
   uint64_t epoch;
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
+  // Once *guard_word has reached guard_value (cyclic) the launch computes nothing and waits for nothing: it only writes its done
+  // words, for who waits for them. Null: no guard. The same for all CTAs: it is never raised while the kernel may run.
+  const uint64_t* guard_word;
+  uint64_t guard_value;
   uint64_t timeout_ns;         // the longest wait
   uint32_t* failure;           // set to 1 when a wait timed out
   // Device memory, zero before the first launch, which every launch leaves zero: one, and one a piece.
   uint32_t* ticket;
   uint32_t* counters;
+};
+
+struct FusedMatmulParams : FusedTables, FusedScalars {};
+
+// The same with the tables in device memory: a launch's parameters are then a few hundred bytes instead of thousands, which cost
+// the launching thread and the GPU about a microsecond each time.
+struct FusedKept {
+  FusedScalars scalars;
+  const FusedTables* tables;  // written by an earlier kernel of the stream (KeepFusedTables) or before the launch
 };
 
 // One compiled kernel.
@@ -94,7 +112,8 @@ struct FusedVariant {
   int k_block;      // elements
   int box_columns;  // of C, as they are stored
   size_t shared_bytes;
-  const void* kernel;  // for cudaLaunchKernel
+  const void* kernel;       // for cudaLaunchKernel; takes FusedMatmulParams
+  const void* kept_kernel;  // the same, takes FusedKept
 };
 
 }  // namespace tandem::cuda

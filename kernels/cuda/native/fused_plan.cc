@@ -379,34 +379,26 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
 
 namespace {
 
-// A launch's parameters, but for what changes with every launch: they are kept while the addresses in them stay.
-struct PreparedFused : PreparedWork {
-  FusedMatmulParams params;
-  const FusedVariant* variant = nullptr;
-  int ctas = 0;
-};
-
-Result<std::unique_ptr<PreparedFused>> Prepare(const CollectiveArgs& args, void* state) {
-  auto prepared = std::make_unique<PreparedFused>();
+Result<std::unique_ptr<PreparedWork>> Prepare(const CollectiveArgs& args, void* state) {
   TANDEM_ASSIGN_OR_RETURN(const FusedMatmul fused, MakeFusedMatmul(args, state));
-  TANDEM_ASSIGN_OR_RETURN(prepared->variant, FindFusedVariant(fused));
-  TANDEM_ASSIGN_OR_RETURN(prepared->params, MakeFusedParams(fused, *prepared->variant));
-  prepared->ctas = fused.tiling.ctas;
-  return prepared;
+  TANDEM_ASSIGN_OR_RETURN(const FusedVariant* variant, FindFusedVariant(fused));
+  TANDEM_ASSIGN_OR_RETURN(const FusedMatmulParams params, MakeFusedParams(fused, *variant));
+  return std::unique_ptr<PreparedWork>(std::make_unique<PreparedFused>(params, variant, fused.tiling.ctas));
 }
 
 }  // namespace
 
-Status EnqueueFused(const CollectiveArgs& args, void* state, CUstream_st* stream) {
+Status EnqueueFused(const CollectiveArgs& args, void* state, const std::shared_ptr<KeptTables>& kept, CUstream_st* stream) {
   std::unique_ptr<PreparedWork> unkept;
-  std::unique_ptr<PreparedWork>& kept = args.prepared != nullptr ? *args.prepared : unkept;
-  if (kept == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(kept, Prepare(args, state));
+  std::unique_ptr<PreparedWork>& prepared = args.prepared != nullptr ? *args.prepared : unkept;
+  if (prepared == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(prepared, Prepare(args, state));
   }
-  auto& prepared = static_cast<PreparedFused&>(*kept);
-  prepared.params.epoch = args.epoch;
-  prepared.params.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
-  return LaunchFused(prepared.params, *prepared.variant, prepared.ctas, stream);
+  const FusedTurn turn{.epoch = args.epoch,
+                       .abort_word = reinterpret_cast<const uint64_t*>(args.abort_word),
+                       .guard_word = reinterpret_cast<const uint64_t*>(args.guard.word),
+                       .guard_value = args.guard.value};
+  return static_cast<PreparedFused&>(*prepared).Enqueue(turn, kept, stream);
 }
 
 }  // namespace tandem::cuda

@@ -55,6 +55,8 @@ struct FusedMatmul {
   bool bias_is_float = false;
   uint64_t epoch = 0;
   const uint64_t* abort_word = nullptr;
+  const uint64_t* guard_word = nullptr;  // see FusedScalars
+  uint64_t guard_value = 0;
   uint64_t timeout_ns = 60'000'000'000;
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
   void* state = nullptr;
@@ -62,6 +64,7 @@ struct FusedMatmul {
 };
 
 inline constexpr size_t kFusedStateBytes = 4096;
+static_assert(kFusedStateBytes % alignof(FusedTables) == 0);
 
 // The SMs of the current context's device; 0 where there is none.
 int SmCount();
@@ -86,6 +89,12 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
 // Enqueues the kernel on `ctas` CTAs (0: one an SM).
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
                    CUstream_st* stream);
+
+// Enqueues a copy of `tables` to `to` in device memory.
+Status KeepFusedTables(const FusedTables& tables, FusedTables* to, CUstream_st* stream);
+
+// As LaunchFused, with tables that lie in device memory.
+Status LaunchFusedKept(const FusedKept& kept, const FusedVariant& variant, int ctas, CUstream_st* stream);
 
 // Loads every variant into the current context: see LoadKernels (device/launch.h). UNIMPLEMENTED on a device
 // that cannot run them, one that is no Hopper.

@@ -1,5 +1,5 @@
-// What a backend keeps of a fused matmul: there at the next launch with the same addresses, gone when one has changed, and apart for
-// the two halves of workspace.
+// What a backend keeps of a fused matmul: there at the next launch with the same addresses, apart for the two halves of workspace, and
+// for as many sets of addresses as are kept.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -56,7 +56,7 @@ class KernelBackend : public Backend {
   size_t MemoryBytes() const override { return 0; }
 };
 
-TEST(PreparedTest, IsKeptForAHalfWhileAddressesStay) {
+TEST(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
   OpRequest request;
   request.op = Op::kMatmulReduceScatter;
   request.algorithm = Algorithm::kNative;
@@ -109,6 +109,24 @@ TEST(PreparedTest, IsKeptForAHalfWhileAddressesStay) {
   context.signals.fill(reinterpret_cast<Word*>(at(7 * kArea)));  // words of a new generation
   launch();
   EXPECT_EQ(lane.found.back(), 5);
+  launch();
+  EXPECT_EQ(lane.found.back(), 6);
+
+  // Layers that share a plan find theirs again, while there are not too many.
+  const auto all_layers = [&](int layers) {
+    const size_t before = lane.found.size();
+    for (int layer = 0; layer < layers; ++layer) {
+      slots[1].own = at((10 + static_cast<uintptr_t>(layer)) * kArea);
+      launch();
+      launch();
+    }
+    return std::vector<int>(lane.found.begin() + static_cast<std::ptrdiff_t>(before), lane.found.end());
+  };
+  const std::vector<int> first = all_layers(40);
+  EXPECT_EQ(first.back(), 86);
+  EXPECT_EQ(all_layers(40), first);
+  (void)all_layers(70);
+  EXPECT_NE(all_layers(1), std::vector<int>(first.begin(), first.begin() + 2));
 }
 
 }  // namespace
