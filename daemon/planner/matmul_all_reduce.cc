@@ -63,7 +63,7 @@ bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
   return !into_output || HasEpilogue(problem);
 }
 
-// Two-shot on tiles. Lanes but the last multiply and send; the last one sums and sends the sums.
+// Two-shot on tiles. Lane 0 sums, sends the sums and ends the program; the others (alone: lane 0 too) multiply and send.
 class TiledTwoShot {
  public:
   TiledTwoShot(const Problem& problem, Builder* builder)
@@ -80,8 +80,8 @@ class TiledTwoShot {
     largest.dtype = problem.wire;
     const uint64_t partial_bytes = Bytes(largest);
     multipliers_ = std::max(1, builder->lanes() - 1);
-    sum_lane_ = builder->lanes() - 1;
-    for (int lane = 0; lane < multipliers_; ++lane) stage_.push_back(builder->Reserve(partial_bytes));
+    first_multiplier_ = builder->lanes() > 1 ? 1 : 0;
+    for (int i = 0; i < multipliers_; ++i) stage_.push_back(builder->Reserve(partial_bytes));
     for (int i = 0; i < kTilesPerOwner; ++i) {
       own_.push_back(builder->Reserve(in_output_ ? 0 : partial_bytes));
       partials_.emplace_back(builder, partial_bytes);
@@ -95,8 +95,8 @@ class TiledTwoShot {
     for (int i = 0; i < kTilesPerOwner; ++i) {
       uint32_t own = Builder::kNone;
       for (int j = 0; j < world_; ++j) {
-        const int owner = (r + j + 1) % world_, lane = (i + j) % multipliers_;
-        const uint32_t step = MultiplyAndSend(r, lane, owner, i);
+        const int owner = (r + j + 1) % world_;
+        const uint32_t step = MultiplyAndSend(r, (i + j) % multipliers_, owner, i);
         if (owner == r) own = step;
       }
       SumAndSend(r, i, own);
@@ -104,10 +104,10 @@ class TiledTwoShot {
     for (int i = 0; i < kTilesPerOwner; ++i) {
       for (int j = 1; j < world_; ++j) {
         const int owner = (r + j) % world_;
-        builder_->Wait(r, sum_lane_, owner, summed_ + i, Text("result of ", owner));
+        builder_->Wait(r, kSumLane, owner, summed_ + i, Text("result of ", owner));
         const View tile = Out(r, owner, i);
         if (!in_place_) {
-          builder_->Copy(r, sum_lane_, PackedLike(tile, results_[i].At(r, owner)), tile, true, "copy out");
+          builder_->Copy(r, kSumLane, PackedLike(tile, results_[i].At(r, owner)), tile, true, "copy out");
         }
       }
     }
@@ -130,9 +130,10 @@ class TiledTwoShot {
     return in_output_ ? Out(rank, rank, i) : Partial(rank, i, builder_->Workspace(rank, own_[i]));
   }
 
-  uint32_t MultiplyAndSend(int r, int lane, int owner, int i) {
+  uint32_t MultiplyAndSend(int r, int multiplier, int owner, int i) {
+    const int lane = first_multiplier_ + multiplier;
     const View product =
-        owner == r ? OwnPartial(r, i) : Partial(owner, i, builder_->Workspace(r, stage_[lane]));
+        owner == r ? OwnPartial(r, i) : Partial(owner, i, builder_->Workspace(r, stage_[multiplier]));
     uint32_t step = Builder::kNone;
     if (Elements(product) > 0) {
       step = builder_->Add(r, lane, PartialMatmul(problem_, r, dim_, Tile(owner, i), product),
@@ -151,19 +152,19 @@ class TiledTwoShot {
     sum.dst = Out(r, r, i);
     sum.scale = problem_.mean;
     for (int source = 0; source < world_; ++source) {
-      if (source != r) builder_->Wait(r, sum_lane_, source, sent_ + i, Text("tile from ", source));
+      if (source != r) builder_->Wait(r, kSumLane, source, sent_ + i, Text("tile from ", source));
       sum.sources.push_back(source == r ? OwnPartial(r, i) : Partial(r, i, partials_[i].At(r, source)));
     }
     AddEpilogue(problem_, r, -1, &sum);
     const View result = sum.dst;
-    builder_->Reduce(r, sum_lane_, std::move(sum), "sum in rank order", {own_matmul});
+    builder_->Reduce(r, kSumLane, std::move(sum), "sum in rank order", {own_matmul});
     // Every peer has sent a tile in this launch, so its symmetric output may be written.
     for (int j = 1; j < world_; ++j) {
       const int peer = (r + j) % world_;
-      builder_->Copy(r, sum_lane_, result,
+      builder_->Copy(r, kSumLane, result,
                      in_place_ ? OnRank(result, peer) : PackedLike(result, results_[i].At(peer, r)), true,
                      Text("result to ", peer));
-      builder_->Signal(r, sum_lane_, peer, summed_ + i);
+      builder_->Signal(r, kSumLane, peer, summed_ + i);
     }
   }
 
@@ -174,9 +175,10 @@ class TiledTwoShot {
   int dim_ = 0;
   bool in_output_ = false;  // own partial sums lie in the output
   bool in_place_ = false;   // peers write the output
+  static constexpr int kSumLane = 0;
   int multipliers_ = 1;
-  int sum_lane_ = 0;
-  std::vector<uint64_t> stage_, own_;          // by lane, by tile
+  int first_multiplier_ = 0;                   // its lane; the others' follow
+  std::vector<uint64_t> stage_, own_;          // by multiplier, by tile
   std::vector<PeerSlots> partials_, results_;  // by tile
   int sent_ = 0, summed_ = 0;
 };

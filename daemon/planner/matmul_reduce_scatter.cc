@@ -26,6 +26,7 @@ class Scatter {
     // The last slice is the rank's own: it lies in the output if that has the wire type.
     own_in_output_ = problem.wire == problem.Slot(0, problem.slots.c[0]).dtype;
     own_ = builder->Reserve(own_in_output_ ? 0 : Bytes(slice_));
+    own_steps_.assign(static_cast<size_t>(world_), Builder::kNone);
     const Range largest = Piece(0);
     for (int lane = 0; lane < builder->lanes() && world_ > 1; ++lane) {
       stage_.push_back(builder->Reserve(Bytes(Slice(slice_, dim_, 0, largest.length))));
@@ -45,8 +46,9 @@ class Scatter {
     }
     const Range range{owner * slice_.extent[dim_] + part.begin, part.length};
     if (Elements(target) > 0) {
-      builder_->Add(rank, lane, PartialMatmul(problem_, rank, dim_, range, target),
-                    Text("gemm slice ", owner));
+      const uint32_t step = builder_->Add(rank, lane, PartialMatmul(problem_, rank, dim_, range, target),
+                                          Text("gemm slice ", owner));
+      if (owner == rank) own_steps_[rank] = step;
     }
     return target;
   }
@@ -57,8 +59,11 @@ class Scatter {
     return Slice(PackedLike(slice_, inbox_.At(owner, source)), dim_, part.begin, part.length);
   }
 
-  // The sum over ranks on lane 0, after all lanes.
-  void Sum(int rank) {
+  // The step of the last product for the own slice, or kNone.
+  uint32_t OwnStep(int rank) const { return own_steps_[rank]; }
+
+  // The sum over ranks on lane 0, after `deps` as well.
+  void Sum(int rank, std::vector<uint32_t> deps) {
     ReduceStep sum;
     sum.dst = problem_.Slot(rank, problem_.slots.c[0]);
     sum.scale = problem_.mean;
@@ -68,7 +73,7 @@ class Scatter {
     AddEpilogue(problem_, rank, dim_, &sum);
     // Alone, without anything to add: the matmul has written the output.
     if (world_ == 1 && own_in_output_ && !HasEpilogue(problem_)) return;
-    builder_->Reduce(rank, 0, std::move(sum), "sum in rank order", builder_->LastOfOthers(rank, 0));
+    builder_->Reduce(rank, 0, std::move(sum), "sum in rank order", std::move(deps));
   }
 
  private:
@@ -91,17 +96,19 @@ class Scatter {
   bool own_in_output_ = false;
   uint64_t own_ = 0;
   std::vector<uint64_t> stage_;  // by lane: a piece on its way to its owner
+  std::vector<uint32_t> own_steps_;  // by rank
 };
 
 // Each lane in turn multiplies a slice and pushes it to its owner; copies of one lane overlap the other's
-// matmul.
+// matmul. The last slice, the own one, is lane 0's: the sum follows it there, and so does the program's end. From one lane to another
+// it would be microseconds.
 void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
   const int world = problem.world_size;
   const int sent = builder->Signals();
   if (builder->InBulk()) builder->Enter();
   for (int r = 0; r < world; ++r) {
     for (int j = 0; j < world; ++j) {
-      const int owner = (r + j + 1) % world, lane = j % builder->lanes();
+      const int owner = (r + j + 1) % world, lane = (world - 1 - j) % builder->lanes();
       const View product = scatter->Multiply(r, lane, owner, 0);
       if (owner == r) continue;
       builder->Copy(r, lane, product, scatter->Landing(owner, r, 0), true, Text("slice to ", owner));
@@ -111,7 +118,7 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
       const int source = (r - j + world) % world;  // the order of arrival
       builder->Wait(r, 0, source, sent, Text("slice from ", source));
     }
-    scatter->Sum(r);
+    scatter->Sum(r, {scatter->OwnStep(r)});
   }
 }
 
@@ -197,7 +204,7 @@ void Ring(const Problem& problem, int pieces, Scatter* scatter, Builder* builder
         builder->Add(r, lane, std::move(group), Text("piece ", i, " to ", owner, ", from ", source));
       }
     }
-    scatter->Sum(r);
+    scatter->Sum(r, builder->LastOfOthers(r, 0));  // they wait for the peers' pieces
   }
 }
 

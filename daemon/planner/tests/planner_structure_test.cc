@@ -309,5 +309,27 @@ TEST(SendReceive, WritesSymmetricSlotsInPlace) {
   EXPECT_EQ(plan->bytes_moved, 36u);
 }
 
+// What ends a pipeline follows the last product, or the last sums, on lane 0: no event of another lane stands between them and done.
+TEST_P(EveryWorld, PipelinesEndOnLaneZero) {
+  const int world = GetParam();
+  if (world == 1) return;
+  OpRequest scatter = MatmulScatter(world, 64 * world, 32, 16), reduce = MatmulAllReduce(64 * world, 32, 16);
+  scatter.algorithm = Algorithm::kPipeline;
+  reduce.algorithm = Algorithm::kTiledTwoShot;
+  for (const OpRequest& request : {scatter, reduce}) {
+    auto plan = PlanOf(request, SwitchGroup(world));
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    for (const RankProgram& program : plan->programs) {
+      EXPECT_GT(program.lanes, 1);
+      EXPECT_EQ(program.steps.back().lane, 0) << ListProgram(program);
+      for (const Step& step : program.steps) {
+        const bool sums = std::holds_alternative<ReduceStep>(step.work);
+        if (sums) EXPECT_EQ(step.lane, 0) << ListProgram(program);
+        if (sums && request.op == Op::kMatmulReduceScatter) EXPECT_TRUE(step.deps.empty()) << ListProgram(program);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::plan
