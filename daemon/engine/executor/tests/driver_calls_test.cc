@@ -186,8 +186,8 @@ TEST(DriverCallsTest, OfEachPipeline) {
     return Request(Op::kMatmulReduceScatter, algorithm,
                    {{Role::kA, {64 * world, 64}}, {Role::kB, {64, 64}}, {Role::kC, {64, 64}}});
   };
-  EXPECT_EQ(CountsOf(scatter(Algorithm::kPipeline, 2), 2), (Counts{16, 15}));
-  EXPECT_EQ(CountsOf(scatter(Algorithm::kPipeline, 4), 4), (Counts{24, 21}));
+  EXPECT_EQ(CountsOf(scatter(Algorithm::kPipeline, 2), 2), (Counts{14, 13}));
+  EXPECT_EQ(CountsOf(scatter(Algorithm::kPipeline, 4), 4), (Counts{22, 19}));
   EXPECT_EQ(CountsOf(scatter(Algorithm::kRing, 4), 4), (Counts{24, 20}));
   auto reduce = Request(Op::kMatmulAllReduce, Algorithm::kTiledTwoShot,
                         {{Role::kA, {256, 64}}, {Role::kB, {64, 64}}, {Role::kC, {256, 64}}});
