@@ -5,7 +5,8 @@
 //   native_gemm check VARIANT…           of exact ones also sums over a long K
 //   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of accumulation
 // "kept" arms have their tables in device memory.
-// A variant is its number in the list; `exact` are all that sum fp8 exactly, `all` are all.
+// A variant is its number in the list; `exact` are all that sum fp8 exactly, `all` are all. Beside an arm's speed stand the SMs' clock and
+// the part of what their tensor cores could do at that clock.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 
 #include "bench/gpu/native_gemm.h"
 #include "bench/gpu/native_rig.h"
+#include "bench/gpu/sm_clock.h"
 #include "kernels/cuda/native/native_matmul.h"
 
 namespace tandem::bench {
@@ -23,7 +25,35 @@ constexpr int kSets = 4;
 
 std::string Name(DType type) { return std::string(DTypeName(type)); }
 
-void Time(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, int rounds, const std::vector<size_t>& chosen) {
+// An arm's launches between two stamps of the clock.
+class Clocked {
+ public:
+  // `stamps`: device memory for two.
+  Clocked(Gpu& gpu, ClockStamp* stamps) : gpu_(gpu), stamps_(stamps) {}
+  // Runs `launches` between Start and Stop; microseconds. `clock` takes the clock.
+  template <class Launches>
+  double Run(std::vector<double>& clock, const Launches& launches) {
+    gpu_.Enter();
+    Must(StampClock(stamps_, gpu_.stream()), "stamp");
+    gpu_.Start();
+    launches();
+    const double us = gpu_.Stop();
+    Must(StampClock(stamps_ + 1, gpu_.stream()), "stamp");
+    ClockStamp stamp[2];
+    gpu_.Download(stamp, stamps_, sizeof(stamp));
+    if (const double mhz = Megahertz(stamp[0], stamp[1]); mhz > 0) clock.push_back(mhz);
+    return us;
+  }
+
+ private:
+  Gpu& gpu_;
+  ClockStamp* stamps_;
+};
+
+void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmTypes& types, int rounds,
+          const std::vector<size_t>& chosen) {
+  Clocked clocked(gpu, stamps);
+  std::vector<std::vector<double>> clocks(1 + 8 * chosen.size());  // by arm
   std::vector<Operands> sets(kSets);
   for (Operands& o : sets) {
     o.a = gpu.Random(types.BytesOfA(s), types.a);
@@ -35,11 +65,11 @@ void Time(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, int rou
   std::vector<Arm> arms;
   arms.push_back({"cublasLt",
                   [&] {
-                    gpu.Start();
-                    for (int i = 0; i < 2 * kSets; ++i) {
-                      Must(gpu.lane().Matmul(LtArgs(types, s, sets[static_cast<size_t>(i % kSets)])), "matmul");
-                    }
-                    return gpu.Stop() / (2 * kSets);
+                    return clocked.Run(clocks[0], [&] {
+                      for (int i = 0; i < 2 * kSets; ++i) {
+                        Must(gpu.lane().Matmul(LtArgs(types, s, sets[static_cast<size_t>(i % kSets)])), "matmul");
+                      }
+                    }) / (2 * kSets);
                   },
                   {}});
   for (size_t number : chosen) {
@@ -60,13 +90,13 @@ void Time(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, int rou
                            std::to_string(ctas) + " band" + std::to_string(band);
         arms.push_back(
             {name,
-             [&gpu, &variant, params, ctas] {
-               gpu.Start();
-               for (int i = 0; i < 2 * kSets; ++i) {
-                 Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()),
-                      "launch");
-               }
-               return gpu.Stop() / (2 * kSets);
+             [&gpu, &clocked, &clock = clocks[arms.size()], &variant, params, ctas] {
+               return clocked.Run(clock, [&] {
+                 for (int i = 0; i < 2 * kSets; ++i) {
+                   Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()),
+                        "launch");
+                 }
+               }) / (2 * kSets);
              },
              {}});
         if (ctas != 132) continue;
@@ -78,26 +108,44 @@ void Time(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, int rou
         }
         arms.push_back(
             {name + " kept",
-             [&gpu, &variant, kept, ctas] {
-               gpu.Start();
-               for (int i = 0; i < 2 * kSets; ++i) {
-                 Must(cuda::LaunchFusedKept(kept[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
-               }
-               return gpu.Stop() / (2 * kSets);
+             [&gpu, &clocked, &clock = clocks[arms.size()], &variant, kept, ctas] {
+               return clocked.Run(clock, [&] {
+                 for (int i = 0; i < 2 * kSets; ++i) {
+                   Must(cuda::LaunchFusedKept(kept[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
+                 }
+               }) / (2 * kSets);
              },
              {}});
       }
     }
   }
   Alternate(arms, rounds);
-  double lt = Median(arms[0].times);
-  std::printf("time %s %s %s%s%s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s)\n", Name(types.a).c_str(),
-              Name(types.b).c_str(), Name(types.c).c_str(), types.fast ? "" : " exact", types.along_n ? " n" : " k", s.m, s.n, s.k, lt,
-              2e-6 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / lt);
+  const double lt = Median(arms[0].times);
+  const double gigaflop = 2e-9 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  // A Hopper SM's tensor cores multiply and add 4096 pairs of 8 bits or 2048 of 16 a cycle.
+  const double flop_a_cycle = 2.0 * 4096 / DTypeBytes(types.a) * cuda::SmCount();
+  auto clock = [&](size_t arm) {
+    char text[64] = "";
+    if (!clocks[arm].empty()) {
+      const double mhz = Median(clocks[arm]);
+      std::snprintf(text, sizeof(text), "%4.0f MHz, %4.1f %% of them", mhz,
+                    1e11 * gigaflop / (Median(arms[arm].times) * mhz * flop_a_cycle));
+    }
+    return std::string(text);
+  };
+  std::printf("time %s %s %s%s%s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s) %s\n", Name(types.a).c_str(), Name(types.b).c_str(),
+              Name(types.c).c_str(), types.fast ? "" : " exact", types.along_n ? " n" : " k", s.m, s.n, s.k, lt, 1e3 * gigaflop / lt,
+              clock(0).c_str());
   std::vector<std::pair<double, std::string>> table;
-  for (size_t i = 1; i < arms.size(); ++i) table.push_back({1 / MedianRatio(arms[i], arms[0]), arms[i].name});
+  for (size_t i = 1; i < arms.size(); ++i) {
+    std::string name = arms[i].name;
+    name.resize(std::max<size_t>(name.size(), 28), ' ');
+    char speed[16];
+    std::snprintf(speed, sizeof(speed), "%.3f", 1 / MedianRatio(arms[i], arms[0]));
+    table.push_back({1 / MedianRatio(arms[i], arms[0]), name + " " + speed + " of cublasLt  " + clock(i)});
+  }
   std::sort(table.rbegin(), table.rend());
-  for (const auto& [speed, name] : table) std::printf("   %-28s %.3f of cublasLt\n", name.c_str(), speed);
+  for (const auto& [speed, line] : table) std::printf("   %s\n", line.c_str());
   std::fflush(stdout);
   gpu.Clear();
 }
@@ -146,6 +194,7 @@ int main(int argc, char** argv) {
     }
     return right ? 0 : 1;
   }
+  auto* stamps = reinterpret_cast<ClockStamp*>(keeper.Zero(2 * sizeof(ClockStamp)));
   int rounds = std::max(2, std::atoi(argv[2]));
   GemmTypes types(variants[chosen[0]]);
   for (bool along_n : {false, true}) {
@@ -153,7 +202,7 @@ int main(int argc, char** argv) {
     for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{4096, 7168, 8192}, Shape{8192, 7168, 8192},
                            Shape{2048, 8192, 7168}, Shape{8192, 8192, 7168}, Shape{8192, 3584, 4096}}) {
       if (along_n && (s.m == 4096 || tandem::IsFloat8(types.a))) continue;
-      Time(gpu, state, s, types, rounds, chosen);
+      Time(gpu, state, stamps, s, types, rounds, chosen);
     }
   }
   return 0;

@@ -153,6 +153,19 @@ TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelin
   }
 }
 
+// e4m3 summed exactly has kernels with tiles of 192 columns, mixed types have none: predicted apart only where those end sooner.
+TEST(MeasuredChoice, ExactFloat8IsPredictedByTheFasterWidthOfTiles) {
+  const auto predicted = [](int64_t n, DType b) {
+    GroupContext group = H200s(4);
+    group.native_kernels = group.native_by_choice = true;
+    OpRequest request = RequestOf({Op::kAllGatherMatmul, DType::kF8E4M3, 4, 2048, n, 8192, 0, 0, 0, 0, 0, 0});
+    request.operands[1].spec.dtype = b;
+    return Predicted(MustPlan(request, group), Algorithm::kNative);
+  };
+  EXPECT_LT(predicted(7168, DType::kF8E4M3), 0.93 * predicted(7168, DType::kF8E5M2));   // 5 waves of 192 columns, 4 of 256
+  EXPECT_EQ(predicted(8192, DType::kF8E4M3), predicted(8192, DType::kF8E5M2));          // 6 and 4
+}
+
 TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   const auto chosen = [](int64_t bytes, int world) {
     const Plan plan = MustPlan(AllReduce(bytes / 4), H200s(world));

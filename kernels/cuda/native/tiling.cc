@@ -1,12 +1,21 @@
 #include "kernels/cuda/native/tiling.h"
 
 #include <algorithm>
+#include <span>
 
 namespace tandem::cuda {
 namespace {
 
 constexpr int kWideTile = 256, kNarrowTile = 224;
-constexpr double kNarrowLoss = 1.03;
+// A width of tiles, and its time a column and wave beside the fastest width's.
+struct Width {
+  int tile_n;
+  double loss;
+};
+constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.03}};
+// Exact sums of fp8 take 192 columns at a time, of wider tiles the half, for which the tensor cores read A twice. Over six shapes
+// tiles of 256 lost 1.034 to 1.056, of 224 1.108 to 1.145 (H200, bench/results/gpu-1xH200-native-exact.txt).
+constexpr Width kExactWidths[] = {{kWideTile, 1.045}, {192, 1.0}, {kNarrowTile, 1.12}};
 // For what must go on beside the kernel: it may be what its last pieces wait for.
 constexpr int kReservedSms = 4;
 
@@ -18,11 +27,6 @@ int64_t Tiles(const FusedMatmul& matmul, int tile_n) {
   return static_cast<int64_t>(matmul.pieces.size()) * Blocks(matmul.rows, kTileRows) * Blocks(matmul.n, tile_n);
 }
 
-// The time of a tile row in columns: waves times their width.
-double Cost(const FusedMatmul& matmul, int tile_n, int sms) {
-  return static_cast<double>(Blocks(Tiles(matmul, tile_n), sms) * tile_n);
-}
-
 FusedTiling Tiling(int tile_n, int cluster_m) {
   FusedTiling tiling;
   tiling.tile_n = tile_n;
@@ -30,22 +34,39 @@ FusedTiling Tiling(int tile_n, int cluster_m) {
   return tiling;
 }
 
-bool PrefersNarrow(const FusedMatmul& matmul, int sms) {
-  if (std::any_of(matmul.pieces.begin(), matmul.pieces.end(), Sums)) return false;
-  return Cost(matmul, kNarrowTile, sms) * kNarrowLoss < Cost(matmul, kWideTile, sms) && FusedVariantFor(matmul, Tiling(kNarrowTile, 2)) != nullptr;
+// CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel. (There is none of two for exact sums in wide
+// tiles: single CTAs were as fast or faster by up to 2 %.)
+int ClusterOf(const FusedMatmul& matmul, int tile_n) {
+  // Two would waste a tile of every piece with an odd number of them.
+  const bool pairs = Blocks(matmul.rows, kTileRows) % 2 == 0;
+  if (pairs && FusedVariantFor(matmul, Tiling(tile_n, 2)) != nullptr) return 2;
+  return FusedVariantFor(matmul, Tiling(tile_n, 1)) != nullptr ? 1 : 0;
+}
+
+// The width whose waves are over first on `sms` SMs.
+FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
+  const std::span<const Width> widths = matmul.exact ? std::span<const Width>(kExactWidths) : kWidths;
+  const bool sums = std::any_of(matmul.pieces.begin(), matmul.pieces.end(), Sums);
+  FusedTiling fastest = Tiling(kWideTile, std::max(1, ClusterOf(matmul, kWideTile)));
+  if (sms <= 0) return fastest;
+  double least = 0;
+  for (const Width& width : widths) {
+    const int cluster = ClusterOf(matmul, width.tile_n);
+    if (cluster == 0 || (sums && width.tile_n == kNarrowTile)) continue;
+    const double time = static_cast<double>(Blocks(Tiles(matmul, width.tile_n), sms) * width.tile_n) * width.loss;
+    if (least != 0 && time >= least) continue;
+    least = time;
+    fastest = Tiling(width.tile_n, cluster);
+  }
+  return fastest;
 }
 
 }  // namespace
 
 FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
-  FusedTiling tiling = Tiling(kWideTile, 1);
-  // A cluster of two would waste a tile of every piece with an odd number of them. Single CTAs that sum
-  // fp8 exactly were up to 2 % faster than clusters of two (H200).
-  const bool pairs = Blocks(matmul.rows, kTileRows) % 2 == 0;
-  if (pairs && !matmul.exact && FusedVariantFor(matmul, Tiling(kWideTile, 2)) != nullptr) tiling.cluster_m = 2;
-  if (sms <= kReservedSms || matmul.pieces.empty()) return tiling;
-  const int usable = sms - kReservedSms;
-  if (pairs && PrefersNarrow(matmul, usable)) tiling = Tiling(kNarrowTile, 2);
+  const int usable = matmul.pieces.empty() ? 0 : sms - kReservedSms;
+  FusedTiling tiling = FastestWidth(matmul, usable);
+  if (usable <= 0) return tiling;
   const int64_t tiles = Tiles(matmul, tiling.tile_n), waves = std::max<int64_t>(1, Blocks(tiles, usable));
   const int64_t cluster = tiling.cluster_m * tiling.cluster_n;
   tiling.ctas = static_cast<int>(std::min(Blocks(Blocks(tiles, waves), cluster), usable / cluster) * cluster);

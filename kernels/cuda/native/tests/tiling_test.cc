@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace tandem::cuda {
 namespace {
 
@@ -53,21 +55,57 @@ TEST(ChooseTiling, KeepsWideTilesForSumsOddPiecesAndTypesWithoutOthers) {
   EXPECT_EQ(ChooseTiling(f16, kSms).cluster_m, 1);
 }
 
-TEST(ChooseTiling, GivesExactFloat8TheTilesOfFastFloat8OneByOne) {
-  for (bool exact : {false, true}) {
-    FusedMatmul fp8 = Product(4, 512, 7168, false);
-    fp8.type = fp8.b_type = DType::kF8E4M3;
-    fp8.exact = exact;
-    EXPECT_EQ(ChooseTiling(fp8, kSms).tile_n, 224) << exact;
-    fp8.n = 8192;
-    EXPECT_EQ(ChooseTiling(fp8, kSms).tile_n, 256) << exact;
-    EXPECT_EQ(ChooseTiling(fp8, kSms).cluster_m, exact ? 1 : 2) << exact;
-    fp8.b_type = DType::kF8E5M2;  // no narrow tiles
-    fp8.n = 7168;
-    EXPECT_EQ(ChooseTiling(fp8, kSms).tile_n, 256) << exact;
-    EXPECT_EQ(ChooseTiling(fp8, kSms).cluster_m, exact ? 1 : 2) << exact;
-    fp8.out_type = DType::kF32;
-    EXPECT_EQ(ChooseTiling(fp8, kSms).cluster_m, 1) << exact;
+FusedMatmul Float8(int world, int64_t rows, int64_t n, bool scatter, bool exact) {
+  FusedMatmul fp8 = Product(world, rows, n, scatter);
+  fp8.type = fp8.b_type = DType::kF8E4M3;
+  fp8.exact = exact;
+  return fp8;
+}
+
+TEST(ChooseTiling, GivesFastFloat8TheTilesOfBf16) {
+  EXPECT_EQ(ChooseTiling(Float8(4, 512, 7168, false, false), kSms).tile_n, 224);
+  EXPECT_EQ(ChooseTiling(Float8(4, 512, 8192, false, false), kSms).tile_n, 256);
+  EXPECT_EQ(ChooseTiling(Float8(4, 512, 8192, false, false), kSms).cluster_m, 2);
+  EXPECT_EQ(ChooseTiling(Float8(4, 512, 7168, true, false), kSms).tile_n, 256);
+}
+
+// What was the fastest width on an H200, in pieces of several ranks or whole, summed or not.
+TEST(ChooseTiling, TakesTheMeasuredWidthsForExactFloat8) {
+  struct Case {
+    int64_t m, n;
+    int tile_n, cluster_m;
+  };
+  for (const Case& c : {Case{2048, 7168, 192, 2}, {4096, 7168, 256, 1}, {8192, 7168, 192, 2}, {2048, 8192, 256, 1},
+                        {8192, 8192, 192, 2}, {8192, 3584, 256, 1}}) {
+    for (int world : {1, 2, 4}) {
+      for (bool scatter : {false, true}) {
+        SCOPED_TRACE(std::to_string(c.m) + "×" + std::to_string(c.n) + " in " + std::to_string(world));
+        const FusedTiling tiling = ChooseTiling(Float8(world, c.m / world, c.n, scatter, true), kSms);
+        EXPECT_EQ(tiling.tile_n, c.tile_n);
+        EXPECT_EQ(tiling.cluster_m, c.cluster_m);
+      }
+    }
+  }
+}
+
+TEST(ChooseTiling, ExactFloat8OfOddPiecesAndOtherTypes) {
+  // 18 rows of tiles: 504 of 256 columns in four waves of 128, 684 of 192 in six; of 6720 columns 486 in four, 630 in five.
+  EXPECT_EQ(ChooseTiling(Float8(2, 1152, 7168, false, true), kSms).tile_n, 256);
+  const FusedTiling odd = ChooseTiling(Float8(2, 1152, 6720, false, true), kSms);
+  EXPECT_EQ(odd.tile_n, 192);
+  EXPECT_EQ(odd.cluster_m, 1);
+  // Two waves of 256 tiles of 224 columns are shorter than three of 304 of 192; summed they are not taken.
+  EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, false, true), kSms).tile_n, 224);
+  EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, true, true), kSms).tile_n, 256);
+  for (DType b : {DType::kF8E4M3, DType::kF8E5M2}) {
+    for (DType out : {DType::kBf16, DType::kF32}) {
+      FusedMatmul other = Float8(4, 512, 7168, false, true);
+      other.b_type = b;
+      other.out_type = out;
+      if (b == DType::kF8E4M3 && out == DType::kBf16) continue;
+      EXPECT_EQ(ChooseTiling(other, kSms).tile_n, 256);  // no others
+      EXPECT_EQ(ChooseTiling(other, kSms).cluster_m, 1);
+    }
   }
 }
 
