@@ -29,8 +29,9 @@ struct FewRowsLayout {
   int ctas() const { return tiles_m * tiles_n; }
   // Gather: units of columns in which a shard is pushed, and the stages (of 128 bytes of K) in each but the last.
   int k_blocks() const { return static_cast<int>((k * element_bytes + 127) / 128); }
-  int blocks_per_unit() const { return (k_blocks() + ctas() - 1) / ctas(); }
+  int blocks_per_unit() const { return (k_blocks() + kMostUnits - 1) / kMostUnits; }
   int units() const { return (k_blocks() + blocks_per_unit() - 1) / blocks_per_unit(); }
+  static constexpr int kMostUnits = 256;
   // Sums: bytes of a tile's segment in fragments (see few_rows.cuh).
   int64_t fragment_bytes() const { return int64_t{segment} * tile_n * out_bytes; }
   // Bytes of a slot of the exchange area, one for each rank that sends: a shard, or a rank's partial sums; for an all-reduce as
@@ -54,12 +55,8 @@ struct FewRowsLayout {
     return kind == FewRowsKind::kGather ? units() : ctas() * (kind == FewRowsKind::kAllReduce ? 2 : 1);
   }
 
-  // Rows of a tile that are loaded at a time: each CTA of those that share A loads some of them.
-  int box_rows() const {
-    int rows_of_box = segment;
-    while (world * segment / rows_of_box < cluster_n && rows_of_box > 8) rows_of_box /= 2;
-    return rows_of_box;
-  }
+  // Rows of a tile that are loaded at a time. With two ranks at least, CTAs that share A have a box each.
+  int box_rows() const { return segment; }
 };
 
 // SMs that the kernel may take: all of an H100 or H200 but some for what must go on beside it.

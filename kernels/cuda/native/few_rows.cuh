@@ -1,13 +1,13 @@
 // File: few_rows.cuh
 //
-// The few-rows kernel: one tile a CTA, three warpgroups. Warp 0 feeds the ring of stages; the second and third warpgroup push this
-// rank's shard (gather), compute 64 rows of the tile each, and exchange sums. See few_rows.h.
+// The few-rows kernel: one tile a CTA, three warpgroups. Warp 0 feeds the ring of stages with B, warp 1 with A; the second and third
+// warpgroup push this rank's shard (gather), compute 64 rows of the tile each, and exchange sums. See few_rows.h.
 //
 // What travels of a tile are *fragments*: the 16 × 16 values that a warp holds after its products, 8 a thread, as the threads hold
 // them. Whoever reads a fragment has the same place in its own tile, so neither side sorts anything, and each store is 512 bytes.
 //
-// Blocks start in the order of their indexes, and a tile sends before it waits for the same tile of the peers; shards are pushed by
-// whatever blocks run, before any waits. So progress needs no more than one cluster on each GPU.
+// Blocks start in the order of their indexes, and a tile sends before it waits for the same tile of the peers; what blocks that do not
+// run should push, others push after a while. So progress needs no more than one cluster on each GPU.
 #pragma once
 
 #include <cstdint>
@@ -79,223 +79,237 @@ __device__ __forceinline__ void LoadPlain(uint32_t to, int rows, const std::byte
   }
 }
 
-// Warp 0: feeds the ring of stages.
-template <class T, class Probe>
-struct FewRowsFeeder {
-  const FewRowsParams& params;
-  const FusedShared<T>& shared;
-  const FewRowsTile<T>& tile;
-  const bool gathers, first_lane;
-  FewRowsWaiter<Probe> waiter;
-
-  __device__ __forceinline__ FewRowsFeeder(const FewRowsParams& all, const FusedShared<T>& own, const FewRowsTile<T>& place)
-      : params(all), shared(own), tile(place), gathers(all.kind == static_cast<int>(FewRowsKind::kGather)),
-        first_lane((threadIdx.x & 31) == 0), waiter{all} {}
-
-  // All lanes, until the peers' columns of stage `block`, and some more, have come; returns the first stage that may not have.
-  __device__ __forceinline__ int Await(int block) {
-    __syncwarp();
-    const int first = block / params.blocks_per_unit, count = min((params.units + 3) / 4, params.units - first);
-    const int words = count * (params.world - 1);
-    for (int i = static_cast<int>(threadIdx.x) & 31; i < words; i += 32) {
-      const int peer = i / count, source = peer + (peer >= params.rank ? 1 : 0);
-      waiter.Wait(params.arrived[source] + first + i % count);
-    }
-    waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
-    Probe::AfterWait(params.epoch);
-    ptx::ProxyFence();  // TMA must not read from before the words
-    __syncwarp();
-    return min((first + count) * params.blocks_per_unit, params.k_blocks);
+// Until the peers' columns of stage `block`, and some more, have come; all lanes of a warp. Returns the first stage that may not have.
+template <class Probe>
+__device__ __forceinline__ int AwaitShards(const FewRowsParams& params, FewRowsWaiter<Probe>& waiter, int block) {
+  const int first = block / params.blocks_per_unit, count = min((params.units + 3) / 4, params.units - first);
+  const int words = count * (params.world - 1);
+  for (int i = static_cast<int>(threadIdx.x) & 31; i < words; i += 32) {
+    const int peer = i / count, source = peer + (peer >= params.rank ? 1 : 0);
+    waiter.Wait(params.arrived[source] + first + i % count);
   }
+  waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
+  Probe::AfterWait(params.epoch);
+  ptx::ProxyFence();  // TMA must not read from before the words
+  __syncwarp();
+  return min((first + count) * params.blocks_per_unit, params.k_blocks);
+}
 
-  // By TMA, one lane. CTAs of a column share B, those of a row A: each loads its part for all.
-  __device__ __forceinline__ void LoadB(int stage, int block) {
-    const int column = tile.n * T::kTileN, k = block * T::kKBlock;
-    const uint32_t full = shared.Full(stage);
-    if constexpr (T::kClusterM == 2) {
-      const auto mask = static_cast<uint16_t>(3 << T::kClusterM * tile.in_n);
-      if constexpr (T::kAlongN) {
+// A stage's part of B that this CTA loads for those of its column, one lane.
+template <class T>
+__device__ __forceinline__ void LoadB(const CUtensorMap* map, const FewRowsTile<T>& tile, uint32_t to, uint32_t full, int k) {
+  const int column = tile.n * T::kTileN;
+  if constexpr (T::kClusterM == 2) {
+    const auto mask = static_cast<uint16_t>(3 << T::kClusterM * tile.in_n);
+    if constexpr (T::kAlongN) {
 #pragma unroll
-        for (int i = 0; i < T::kBGroups / 2; ++i) {
-          const int group = tile.in_m * (T::kBGroups / 2) + i;
-          ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes, full, column + group * 64, k, 0,
-                             mask);
-        }
-      } else {
-        ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(tile.in_m) * (T::kBBytes / 2), full, k,
-                           column + tile.in_m * (T::kTileN / 2), 0, mask);
-      }
-    } else if constexpr (T::kAlongN) {
-#pragma unroll
-      for (int group = 0; group < T::kBGroups; ++group) {
-        ptx::Load(&params.b, shared.B(stage) + group * T::kBGroupBytes, full, column + group * 64, k, 0);
+      for (int i = 0; i < T::kBGroups / 2; ++i) {
+        const int group = tile.in_m * (T::kBGroups / 2) + i;
+        ptx::LoadMulticast(map, to + static_cast<uint32_t>(group) * T::kBGroupBytes, full, column + group * 64, k, 0, mask);
       }
     } else {
-      ptx::Load(&params.b, shared.B(stage), full, k, column, 0);
+      ptx::LoadMulticast(map, to + static_cast<uint32_t>(tile.in_m) * (T::kBBytes / 2), full, k, column + tile.in_m * (T::kTileN / 2), 0,
+                         mask);
     }
+  } else if constexpr (T::kAlongN) {
+#pragma unroll
+    for (int group = 0; group < T::kBGroups; ++group) {
+      ptx::Load(map, to + static_cast<uint32_t>(group) * T::kBGroupBytes, full, column + group * 64, k, 0);
+    }
+  } else {
+    ptx::Load(map, to, full, k, column, 0);
   }
-  __device__ __forceinline__ void LoadA(int stage, int block, int source, int box, uint32_t to, int row) {
-    if (box % T::kClusterN != tile.in_n) return;
+}
+
+// One box of A's rows in a tile: lane `box` of the warp that feeds A has it.
+template <class T>
+struct FewRowsBox {
+  const CUtensorMap* map;
+  uint32_t offset;  // in a stage
+  int row, slice, source;
+  bool mine;        // this CTA loads it, for those of its row
+
+  __device__ __forceinline__ FewRowsBox(const FewRowsParams& params, const FewRowsTile<T>& tile, int box) {
+    const bool gathers = params.kind == static_cast<int>(FewRowsKind::kGather);
+    const int row_of_tile = box * params.box_rows;
+    source = row_of_tile / params.segment;
+    offset = static_cast<uint32_t>(row_of_tile) * 128;
+    row = tile.m * params.segment + row_of_tile % params.segment;
     const bool own = !gathers || source == params.rank;
-    const CUtensorMap* map = own ? &params.own : &params.others;
-    const int k = block * T::kKBlock, slice = own && gathers ? 0 : source;
-    if constexpr (T::kClusterN > 1) {
-      uint16_t row_mates = 0;
-#pragma unroll
-      for (int i = 0; i < T::kClusterN; ++i) row_mates |= static_cast<uint16_t>(1 << T::kClusterM * i);
-      ptx::LoadMulticast(map, to, shared.Full(stage), k, row, slice, static_cast<uint16_t>(row_mates << tile.in_m));
+    map = own ? &params.own : &params.others;
+    slice = own && gathers ? 0 : source;
+    mine = source < params.world && box % T::kClusterN == tile.in_n;
+  }
+  __device__ __forceinline__ void Load(const FewRowsTile<T>& tile, uint32_t stage, uint32_t full, int k) const {
+    if constexpr (T::kClusterN == 2) {
+      ptx::LoadMulticast(map, stage + offset, full, k, row, slice, static_cast<uint16_t>((1 | 1 << T::kClusterM) << tile.in_m));
     } else {
-      ptx::Load(map, to, shared.Full(stage), k, row, slice);
-    }
-  }
-  __device__ __forceinline__ void LoadA(int stage, int block) {
-    uint32_t to = shared.A(stage);
-    const int first = tile.m * params.segment;
-    int box = 0;
-    for (int source = 0; source < params.world; ++source) {
-      for (int row = first; row < first + params.segment; row += params.box_rows, ++box, to += static_cast<uint32_t>(params.box_rows) * 128) {
-        LoadA(stage, block, source, box, to, row);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void Run() {
-    const uint32_t bytes = static_cast<uint32_t>(params.world * params.segment) * 128 + T::kBBytes;
-    RingPlace<T::kStages> place;
-    // B waits for nobody: as much of it as there is room for comes while the shards are on their way.
-    const int ahead = gathers ? min(T::kStages, params.k_blocks) : 0;
-    for (int block = 0; block < ahead && first_lane; ++block) {
-      ptx::ArriveExpect(shared.Full(block), bytes);
-      LoadB(block, block);
-    }
-    for (int block = 0; block < params.k_blocks;) {
-      const int end = gathers ? Await(block) : params.k_blocks;
-      for (; block < end && first_lane; ++block, place.Next()) {
-        if (block >= ahead) {
-          ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
-          ptx::ArriveExpect(shared.Full(place.stage), bytes);
-          LoadB(place.stage, block);
-        }
-        LoadA(place.stage, block);
-      }
-      block = end;
+      ptx::Load(map, stage + offset, full, k, row, slice);
     }
   }
 };
 
-// Warp 0 where TMA cannot load the own rows of A, or B: all its lanes copy them into the stages, which TMA completes.
+// Warp 0: B, which waits for nobody: as much of it as there is room for comes while the shards are on their way. It announces what
+// a stage gets from both warps.
+template <class T>
+__device__ __forceinline__ void FeedB(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile) {
+  const uint32_t bytes = static_cast<uint32_t>(params.world * params.segment) * 128 + T::kBBytes;
+  const int k_blocks = params.k_blocks;
+  const CUtensorMap* map = &params.b;
+  RingPlace<T::kStages> place;
+  for (int block = 0; block < k_blocks; ++block, place.Next()) {
+    const uint32_t full = shared.Full(place.stage);
+    ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
+    ptx::ArriveExpect(full, bytes);
+    LoadB(map, tile, shared.B(place.stage), full, block * T::kKBlock);
+  }
+}
+
+// Warp 1, all lanes: A, a box a lane.
+template <class T, class Probe>
+__device__ __forceinline__ void FeedA(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile) {
+  const FewRowsBox<T> box(params, tile, static_cast<int>(threadIdx.x) & 31);
+  const bool gathers = params.kind == static_cast<int>(FewRowsKind::kGather);
+  const int k_blocks = params.k_blocks;
+  FewRowsWaiter<Probe> waiter{params};
+  RingPlace<T::kStages> place;
+  int arrived = gathers ? 0 : k_blocks;
+  for (int block = 0; block < k_blocks; ++block, place.Next()) {
+    if (block >= arrived) arrived = AwaitShards(params, waiter, block);
+    ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
+    if (box.mine) box.Load(tile, shared.A(place.stage), shared.Full(place.stage), block * T::kKBlock);
+    __syncwarp();  // a lane that waited for the next stage already would hold up those that still feed this
+  }
+}
+
+// Warp 0 where TMA cannot load the own rows of A, or B: all its lanes copy them into the stages, which TMA completes. Nobody feeds
+// beside it.
 template <class T, class Probe>
 __device__ __forceinline__ void FeedPlain(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile) {
   using A = typename T::A;
   using B = typename T::B;
-  FewRowsFeeder<T, Probe> feeder(params, shared, tile);
-  const bool gathers = feeder.gathers;
+  const bool gathers = params.kind == static_cast<int>(FewRowsKind::kGather), first_lane = (threadIdx.x & 31) == 0;
   const int loaded_segments = params.plain_a == 0 ? params.world : gathers ? params.world - 1 : 0;
   const uint32_t bytes = static_cast<uint32_t>(loaded_segments * params.segment) * 128 + (params.plain_b == 0 ? T::kBBytes : 0);
-  const int column = tile.n * T::kTileN;
+  const int column = tile.n * T::kTileN, boxes = params.world * params.segment / params.box_rows;
+  FewRowsWaiter<Probe> waiter{params};
   RingPlace<T::kStages> place;
   int arrived = gathers ? 0 : params.k_blocks;
   for (int block = 0; block < params.k_blocks; ++block, place.Next()) {
-    if (block >= arrived) arrived = feeder.Await(block);
+    if (block >= arrived) arrived = AwaitShards(params, waiter, block);
     const int stage = place.stage, k = block * T::kKBlock;
-    if (feeder.first_lane) ptx::Wait(shared.Empty(stage), place.phase ^ 1);
-    __syncwarp();
+    ptx::Wait(shared.Empty(stage), place.phase ^ 1);
     if (params.plain_b == 0) {
-      if (feeder.first_lane) feeder.LoadB(stage, block);
+      if (first_lane) LoadB(&params.b, tile, shared.B(stage), shared.Full(stage), k);
     } else if constexpr (T::kAlongN) {
       for (int group = 0; group < T::kBGroups; ++group) {
         const int64_t at = column + group * 64;
-        LoadPlain<B>(shared.B(stage) + group * T::kBGroupBytes, 64, params.b_data + k * params.b_pitch + at * static_cast<int64_t>(sizeof(B)),
-                     params.b_pitch, params.k_bytes / static_cast<int>(sizeof(B)) - k, (params.n - at) * static_cast<int64_t>(sizeof(B)));
+        LoadPlain<B>(shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes, 64,
+                     params.b_data + k * params.b_pitch + at * static_cast<int64_t>(sizeof(B)), params.b_pitch,
+                     params.k_bytes / static_cast<int>(sizeof(B)) - k, (params.n - at) * static_cast<int64_t>(sizeof(B)));
       }
     } else {
       LoadPlain<B>(shared.B(stage), T::kTileN, params.b_data + column * params.b_pitch + int64_t{block} * 128, params.b_pitch,
                    params.n - column, params.k_bytes - block * 128);
     }
-    uint32_t to = shared.A(stage);
-    const int first = tile.m * params.segment;
-    int box = 0;
-    for (int source = 0; source < params.world; ++source) {
-      const bool plain = params.plain_a != 0 && (!gathers || source == params.rank);
-      for (int row = first; row < first + params.segment; row += params.box_rows, ++box, to += static_cast<uint32_t>(params.box_rows) * 128) {
-        if (plain) {
-          const int64_t from = (gathers ? 0 : int64_t{source} * params.rows) + row;
-          LoadPlain<A>(to, params.box_rows, params.a + from * params.a_pitch + int64_t{block} * 128, params.a_pitch, params.rows - row,
-                       params.k_bytes - block * 128);
-        } else if (feeder.first_lane) {
-          feeder.LoadA(stage, block, source, box, to, row);
-        }
+    for (int i = 0; i < boxes; ++i) {
+      const FewRowsBox<T> box(params, tile, i);
+      if (params.plain_a != 0 && (!gathers || box.source == params.rank)) {
+        const int64_t from = int64_t{box.slice} * params.rows + box.row;
+        LoadPlain<A>(shared.A(stage) + box.offset, params.box_rows, params.a + from * params.a_pitch + int64_t{block} * 128,
+                     params.a_pitch, params.rows - box.row, params.k_bytes - block * 128);
+      } else if (first_lane && box.mine) {
+        box.Load(tile, shared.A(stage), shared.Full(stage), k);
       }
     }
     ptx::ProxyFenceShared();
     __syncwarp();
-    if (feeder.first_lane) ptx::ArriveExpect(shared.Full(stage), bytes);
+    if (first_lane) ptx::ArriveExpect(shared.Full(stage), bytes);
   }
 }
 
-// The computing warpgroups, `thread` of `threads`: this rank's shard to all peers, by units of columns that they take in turn.
+// Unit `unit` of this rank's shard to all peers, by all computing threads, `thread` of `threads`. Pushing it again does no harm.
+template <class Probe>
+__device__ __forceinline__ void PushUnit(const FewRowsParams& params, int unit, int thread, int threads) {
+  const int unit_bytes = params.blocks_per_unit * 128, begin = unit * unit_bytes, bytes = min(unit_bytes, params.k_bytes - begin);
+  const int per_row = bytes / 16, count = params.rows * per_row;
+  auto tell = [&] {
+    Probe::BeforeFlag(params.epoch);
+    if (thread < params.world && thread != params.rank) ptx::StoreRelease(params.words[thread] + unit, params.epoch);
+    if (thread == params.rank) params.pushed[unit] = static_cast<uint32_t>(params.epoch);
+  };
+  if constexpr (Probe::kFlagBeforeData) {
+    tell();
+    Probe::AfterEarlyFlag(params.epoch);
+  }
+  const int64_t slot = params.rank * params.slot_bytes;
+  constexpr int kAtOnce = 4;
+  for (int first = thread; first < count; first += threads * kAtOnce) {
+    uint4 values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * threads, row = at / per_row;
+      if (at >= count) continue;
+      const std::byte* from = params.a + row * params.a_pitch + begin + (at - row * per_row) * 16;
+      if (params.plain_a == 0) {
+        values[i] = __ldg(reinterpret_cast<const uint4*>(from));
+      } else {
+        uint32_t words[4] = {};
+        for (int byte = 0; byte < 16; ++byte) words[byte / 4] |= static_cast<uint32_t>(from[byte]) << byte % 4 * 8;
+        values[i] = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * threads, row = at / per_row;
+      if (at >= count) continue;
+      const int64_t to = slot + int64_t{row} * params.k_bytes + begin + (at - row * per_row) * 16;
+      for (int step = 1; step < params.world; ++step) {
+        const int peer = (params.rank + step) % params.world;
+        *reinterpret_cast<uint4*>(params.area[peer] + to) = values[i];
+      }
+    }
+  }
+  if (unit == 0 && params.row_scales_travel != 0) {
+    for (int i = thread; i < params.rows; i += threads) {
+      for (int step = 1; step < params.world; ++step) {
+        std::byte* area = params.area[(params.rank + step) % params.world];
+        reinterpret_cast<float*>(area + params.behind_slots)[params.rank * params.rows + i] = params.row_scale[i];
+      }
+    }
+  }
+  BarrierOf(kComputingBarrier, threads);
+  if constexpr (!Probe::kFlagBeforeData) tell();
+}
+
+// The computing warpgroups' part of a gather before their products: the CTA's units; and if A does not come for a while, which is when
+// other blocks of this kernel may not run either, those that nobody has pushed.
 template <class T, class Probe>
-__device__ __forceinline__ void PushShard(const FewRowsParams& params, uint32_t claimed, int thread, int threads) {
-  while (true) {
-    if (thread == 0) StoreSharedOwn(claimed, static_cast<int>(atomicAdd(params.claims, 1u)));
-    BarrierOf(kComputingBarrier, threads);
-    const int unit = LoadShared(claimed);
-    if (unit >= params.units) {
-      // The last one to find nothing leaves the count as it was.
-      if (thread == 0 && unit == params.units + static_cast<int>(gridDim.x) - 1) *params.claims = 0;
-      return;
+__device__ __forceinline__ void PushShard(const FewRowsParams& params, const FusedShared<T>& shared, int thread, int threads) {
+  for (int unit = static_cast<int>(blockIdx.x); unit < params.units; unit += static_cast<int>(gridDim.x)) {
+    PushUnit<Probe>(params, unit, thread, threads);
+  }
+  constexpr uint64_t kPatienceNs = 20'000;
+  const uint32_t told = shared.DrawnUnit(0);
+  if (thread == 0) {
+    const uint64_t start = ptx::GlobalTimer();
+    bool here;
+    while (!(here = ptx::Test(shared.Full(0), 0)) && ptx::GlobalTimer() - start < kPatienceNs) {
     }
-    const int unit_bytes = params.blocks_per_unit * 128, begin = unit * unit_bytes, bytes = min(unit_bytes, params.k_bytes - begin);
-    const int per_row = bytes / 16, count = params.rows * per_row;
-    auto tell = [&] {
-      Probe::BeforeFlag(params.epoch);
-      if (thread < params.world && thread != params.rank) {
-        ptx::SystemFence();
-        ptx::StoreRelease(params.words[thread] + unit, params.epoch);
-      }
-    };
-    if constexpr (Probe::kFlagBeforeData) {
-      tell();
-      Probe::AfterEarlyFlag(params.epoch);
-    }
-    const int64_t slot = params.rank * params.slot_bytes;
-    constexpr int kAtOnce = 4;
-    for (int first = thread; first < count; first += threads * kAtOnce) {
-      uint4 values[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * threads, row = at / per_row;
-        if (at >= count) continue;
-        const std::byte* from = params.a + row * params.a_pitch + begin + (at - row * per_row) * 16;
-        if (params.plain_a == 0) {
-          values[i] = __ldg(reinterpret_cast<const uint4*>(from));
-        } else {
-          uint32_t words[4] = {};
-          for (int byte = 0; byte < 16; ++byte) words[byte / 4] |= static_cast<uint32_t>(from[byte]) << byte % 4 * 8;
-          values[i] = make_uint4(words[0], words[1], words[2], words[3]);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * threads, row = at / per_row;
-        if (at >= count) continue;
-        const int64_t to = slot + int64_t{row} * params.k_bytes + begin + (at - row * per_row) * 16;
-        for (int step = 1; step < params.world; ++step) {
-          const int peer = (params.rank + step) % params.world;
-          *reinterpret_cast<uint4*>(params.area[peer] + to) = values[i];
-        }
-      }
-    }
-    if (unit == 0 && params.row_scales_travel != 0) {
-      for (int i = thread; i < params.rows; i += threads) {
-        for (int step = 1; step < params.world; ++step) {
-          std::byte* area = params.area[(params.rank + step) % params.world];
-          reinterpret_cast<float*>(area + params.behind_slots)[params.rank * params.rows + i] = params.row_scale[i];
-        }
-      }
+    StoreSharedOwn(told, here ? -1 : 0);
+  }
+  BarrierOf(kComputingBarrier, threads);
+  if (LoadShared(told) < 0) return;
+  for (int unit = 0;;) {
+    BarrierOf(kComputingBarrier, threads);  // all have read what was told
+    if (thread == 0) {
+      while (unit < params.units && *static_cast<volatile uint32_t*>(params.pushed + unit) == static_cast<uint32_t>(params.epoch)) ++unit;
+      StoreSharedOwn(told, unit);
     }
     BarrierOf(kComputingBarrier, threads);
-    if constexpr (!Probe::kFlagBeforeData) tell();
+    unit = LoadShared(told);
+    if (unit >= params.units) return;
+    PushUnit<Probe>(params, unit++, thread, threads);
   }
 }
 
@@ -457,7 +471,6 @@ struct FewRowsEpilogue {
   __device__ __forceinline__ void Tell(int to, int word) const {
     Probe::BeforeFlag(params.epoch);
     if (threadIdx.x % static_cast<uint32_t>(params.segment * 2) != 0) return;
-    ptx::SystemFence();
     ptx::StoreRelease(params.words[to] + word, params.epoch);
   }
   __device__ __forceinline__ void MeetSegment() const { BarrierOf(kFirstSegmentBarrier + source, params.segment * 2); }
@@ -567,7 +580,7 @@ __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, cons
                                                int group, int groups) {
   const int thread = threadIdx.x & 127, warp = thread >> 5;
   if (params.kind == static_cast<int>(FewRowsKind::kGather)) {
-    PushShard<T, Probe>(params, shared.DrawnUnit(0), group * 128 + thread, groups * 128);
+    PushShard<T, Probe>(params, shared, group * 128 + thread, groups * 128);
   }
   // A stage is free when all CTAs that get a part of it from here have read theirs. The warp goes on together: lanes that already
   // waited for the next stage would suspend those that have yet to free this one.
@@ -647,12 +660,12 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
   if (warpgroup == 0) {
     ptx::GiveRegisters<56>();  // 128 · 56 + 256 · 224 = 384 · 168: no more than the launch has taken
-    if (threadIdx.x < 32) {
-      if (params.plain_a == 0 && params.plain_b == 0) {
-        FewRowsFeeder<T, Probe>(params, shared, tile).Run();
-      } else {
-        FeedPlain<T, Probe>(params, shared, tile);
-      }
+    const int warp = static_cast<int>(threadIdx.x) >> 5;
+    if (params.plain_a != 0 || params.plain_b != 0) {
+      if (warp == 0) FeedPlain<T, Probe>(params, shared, tile);
+    } else {
+      if (threadIdx.x == 0) FeedB<T>(params, shared, tile);
+      if (warp == 1) FeedA<T, Probe>(params, shared, tile);
     }
   } else {
     ptx::TakeRegisters<224>();

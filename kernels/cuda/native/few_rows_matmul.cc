@@ -103,8 +103,8 @@ Result<FewRowsParams> MakeFewRowsParams(const FewRowsMatmul& matmul) {
   params.result_scale = matmul.result_scale;
   params.abort_word = matmul.abort_word;
   auto* state = static_cast<uint32_t*>(matmul.state);
-  params.claims = state;
   params.failure = state + 1;
+  params.pushed = state + 32;
   params.epoch = matmul.epoch;
   params.timeout_ns = matmul.timeout_ns;
   params.alpha = matmul.alpha;
