@@ -2,4 +2,5 @@
 
 namespace tandem::cuda {
 FusedVariant ProbedFlagFirst() { return MakeProbedVariant<true, false, false>(); }
+FewRowsVariant FewRowsProbedFlagFirst() { return MakeProbedFewRows<true, false, false>(); }
 }  // namespace tandem::cuda

@@ -2,4 +2,5 @@
 
 namespace tandem::cuda {
 FusedVariant ProbedRight() { return MakeProbedVariant<false, false, false>(); }
+FewRowsVariant FewRowsProbedRight() { return MakeProbedFewRows<false, false, false>(); }
 }  // namespace tandem::cuda

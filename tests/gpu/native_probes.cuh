@@ -3,6 +3,7 @@
 // One source file compiles one fault, so that they compile in parallel.
 #pragma once
 
+#include "kernels/cuda/native/few_rows_variant.cuh"
 #include "kernels/cuda/native/variant.cuh"
 
 namespace tandem::cuda {
@@ -35,6 +36,12 @@ template <bool kFlagFirst, bool kNoWait, bool kStale>
 FusedVariant MakeProbedVariant() {
   using Traits = FusedTraits<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false, 256, 1, 1, true>;
   return MakeFusedVariant<Traits, FusedDelayProbe<kFlagFirst, kNoWait, kStale>>();
+}
+
+template <bool kFlagFirst, bool kNoWait, bool kStale>
+FewRowsVariant MakeProbedFewRows() {
+  using Traits = FewRowsTraits<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false, 64, 1, 2>;
+  return MakeFewRowsVariant<Traits, FusedDelayProbe<kFlagFirst, kNoWait, kStale>>();
 }
 
 }  // namespace tandem::cuda

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/native/few_rows.h"
 #include "kernels/cuda/native/fused_matmul.h"
 #include "tandem/status.h"
 
@@ -17,6 +18,8 @@ enum class NativeFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
 // bf16, B by columns, tiles of 128×256, no cluster, with sums: the product's kernel, with pauses before it writes a word
 // and after it has waited for one.
 FusedVariant ProbedVariant(NativeFault fault);
+// The same of the few-rows kernel: bf16, B by columns, tiles of 64 columns.
+FewRowsVariant ProbedFewRows(NativeFault fault);
 
 // Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory of the host.
 Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream);

@@ -10,6 +10,10 @@ FusedVariant ProbedRight();
 FusedVariant ProbedFlagFirst();
 FusedVariant ProbedMissingWait();
 FusedVariant ProbedStaleEpoch();
+FewRowsVariant FewRowsProbedRight();
+FewRowsVariant FewRowsProbedFlagFirst();
+FewRowsVariant FewRowsProbedMissingWait();
+FewRowsVariant FewRowsProbedStaleEpoch();
 
 namespace {
 
@@ -44,6 +48,16 @@ FusedVariant ProbedVariant(NativeFault fault) {
   return ProbedRight();
 }
 
+FewRowsVariant ProbedFewRows(NativeFault fault) {
+  switch (fault) {
+    case NativeFault::kFlagBeforeData: return FewRowsProbedFlagFirst();
+    case NativeFault::kMissingWait: return FewRowsProbedMissingWait();
+    case NativeFault::kStaleEpoch: return FewRowsProbedStaleEpoch();
+    case NativeFault::kNone: break;
+  }
+  return FewRowsProbedRight();
+}
+
 Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream) {
   Squatter<<<static_cast<unsigned>(blocks), 1, kSquatterBytes, stream>>>(holding, release);
   return RuntimeStatus("Squatter", cudaGetLastError());
@@ -55,6 +69,8 @@ Status LoadNativeProbes() {
     const FusedVariant variant = ProbedVariant(fault);
     TANDEM_RETURN_IF_ERROR(Load(variant.kernel, variant.shared_bytes));
     TANDEM_RETURN_IF_ERROR(Load(variant.kept_kernel, variant.shared_bytes));
+    const FewRowsVariant few = ProbedFewRows(fault);
+    TANDEM_RETURN_IF_ERROR(Load(few.kernel, few.shared_bytes));
   }
   return Load(reinterpret_cast<const void*>(&Squatter), kSquatterBytes);
 }

@@ -26,7 +26,7 @@ FOUR_GPU_SUITES = ("test_engine_faults",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
-             "cuda_native_race_test": (1, 10), "cuda_import_test": (2, 20),
+             "cuda_native_race_test": (1, 10), "cuda_few_rows_race_test": (1, 10), "cuda_import_test": (2, 20),
              "cuda_words_test": (2, 10)}
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
             "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
@@ -38,7 +38,8 @@ SANITIZED = (("memcheck", "cuda_kernels_test", ""), ("racecheck", "cuda_kernels_
 SANITIZER_OPTIONS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (), "synccheck": ()}
 # A 70B model's: hidden size, and the feed-forward width that the ranks share.
 HIDDEN, FEED_FORWARD = 8192, 28672
-NATIVE_ROWS = (2048, 8192)
+NATIVE_ROWS = (2048, 4096, 8192)
+FEW_ROWS = (64, 128, 256, 512)  # by the few-rows kernel
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,15 @@ def native_jobs(bundle):
     program = os.path.join(bundle, "bin/native_gemm")
     yield Job("native_checks", "native", (program, "check", "all"), 90, 240, gpus=1)
     yield Job("native_exact", "native", (program, "time", "15", "exact"), 30, 90, gpus=1, alone=True)
+    few = os.path.join(bundle, "bin/native_few")
     for world in (2, 4):
-        for rows in NATIVE_ROWS:
+        yield Job(f"native_few_check_w{world}", "native", (few, "check", str(world)), 20, 60, gpus=world)
+        for rows in (*FEW_ROWS, *NATIVE_ROWS):
             for mode in ("gather", "scatter", "reduce"):
                 width = FEED_FORWARD // world
                 n, k = (width, HIDDEN) if mode == "gather" else (HIDDEN, width)
-                yield Job(f"native_{mode}_{rows}_w{world}", "native",
-                          (os.path.join(bundle, "bin/native_fused"), mode, str(world), "10", str(rows), str(n), str(k)), 12,
+                program = few if rows in FEW_ROWS else os.path.join(bundle, "bin/native_fused")
+                yield Job(f"native_{mode}_{rows}_w{world}", "native", (program, mode, str(world), "10", str(rows), str(n), str(k)), 12,
                           60, gpus=world, alone=True)
 
 
