@@ -285,7 +285,7 @@ __device__ __forceinline__ void PushUnit(const FewRowsParams& params, int unit, 
 // The computing warpgroups' part of a gather before their products: the CTA's units; and if A does not come for a while, which is when
 // other blocks of this kernel may not run either, those that nobody has pushed.
 template <class T, class Probe>
-__device__ __forceinline__ void PushShard(const FewRowsParams& params, const FusedShared<T>& shared, int thread, int threads) {
+__device__ __forceinline__ void PushUnits(const FewRowsParams& params, const FusedShared<T>& shared, int thread, int threads) {
   for (int unit = static_cast<int>(blockIdx.x); unit < params.units; unit += static_cast<int>(gridDim.x)) {
     PushUnit<Probe>(params, unit, thread, threads);
   }
@@ -580,7 +580,7 @@ __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, cons
                                                int group, int groups) {
   const int thread = threadIdx.x & 127, warp = thread >> 5;
   if (params.kind == static_cast<int>(FewRowsKind::kGather)) {
-    PushShard<T, Probe>(params, shared, group * 128 + thread, groups * 128);
+    PushUnits<T, Probe>(params, shared, group * 128 + thread, groups * 128);
   }
   // A stage is free when all CTAs that get a part of it from here have read theirs. The warp goes on together: lanes that already
   // waited for the next stage would suspend those that have yet to free this one.
