@@ -14,12 +14,14 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/unique_fd.h"
+#include "kernels/few_rows_layout.h"
 #include "tandem/dtype.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
@@ -127,6 +129,15 @@ struct FusedPart {
   std::vector<FusedDelivery> deliveries;
 };
 
+// A product of few rows that one kernel of each rank computes together with its collective: see plan::FewRowsStep.
+struct FewRowsArgs {
+  FewRowsLayout layout;
+  MatmulArgs matmul;                  // bias and result scale come after the sum
+  bool scales_travel = false;
+  std::vector<DeviceView> areas;      // by rank: its exchange area
+  std::vector<Word*> words, arrived;  // by rank: this rank's first word there, and the other's first word here
+};
+
 // What a backend keeps of a piece of work from launch to launch with the same addresses.
 struct PreparedWork {
   virtual ~PreparedWork() = default;
@@ -150,7 +161,8 @@ struct CollectiveArgs {
   size_t packet_bytes = 0;                 // of the half
 
   std::vector<FusedPart> parts;            // a fused matmul: products in this order, instead of all the above
-  // Not null: where the backend may keep what it makes of `parts` with these addresses. Empty the first time.
+  std::optional<FewRowsArgs> few_rows;     // if any, instead of all the above. A lane that refuses it fails its launch
+  // Not null: where the backend may keep what it makes of `parts` or `few_rows` with these addresses. Empty the first time.
   std::unique_ptr<PreparedWork>* prepared = nullptr;
 
   uint64_t epoch = 0;

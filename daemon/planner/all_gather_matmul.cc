@@ -8,6 +8,7 @@
 
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
+#include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
@@ -385,6 +386,11 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
   const bool unfused = !Overlaps(algorithm) && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
   const bool native = algorithm == Algorithm::kNative;
+  if (const auto few_rows = native ? FewRowsFor(problem) : std::nullopt) {
+    plan->roundings = 1;
+    if (world > 1) plan->gathered_a_bytes = problem.message_bytes;
+    return BuildFewRows(problem, *few_rows, plan);
+  }
   const int planned = unfused && collective != Algorithm::kCopyEngine ? 1 : 2;
   const int lanes = world == 1 ? 1 : request.lanes > 0 && !native && !unfused ? request.lanes : planned;
   Builder builder(world, lanes);

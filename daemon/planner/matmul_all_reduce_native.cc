@@ -5,6 +5,7 @@
 //   pushed   by lane 1, which the kernel tells when a tile is complete, beside the next tiles' products.
 // See the native matmul→reduce-scatter for the reason.
 #include "daemon/planner/families.h"
+#include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
@@ -145,6 +146,7 @@ class NativeTwoShot {
 }  // namespace
 
 Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
+  if (const auto few_rows = FewRowsFor(problem)) return BuildFewRows(problem, *few_rows, plan);
   Builder builder(problem.world_size, NativeTwoShot::IsDirect(problem) ? 1 : 2);
   NativeTwoShot tiles(problem, &builder);
   if (builder.InBulk()) builder.Enter();

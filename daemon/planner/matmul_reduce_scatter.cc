@@ -6,6 +6,7 @@
 // bias and result scale come once, after the sum.
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
+#include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
@@ -279,6 +280,13 @@ bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
   return !into_output;
 }
 
+// A partial sum is rounded to the wire type, the sum once more; fp32 on the wire leaves the one at the end.
+void SetSumNumbers(const Problem& problem, Plan* plan) {
+  plan->wire_type = DTypeName(problem.wire);
+  plan->reduction_order = "rank order, fp32";
+  plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
+}
+
 }  // namespace
 
 Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan) {
@@ -288,6 +296,10 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
   const bool unfused = !Overlaps(algorithm) && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
   const bool native = algorithm == Algorithm::kNative;
+  if (const auto few_rows = native ? FewRowsFor(problem) : std::nullopt) {
+    SetSumNumbers(problem, plan);
+    return BuildFewRows(problem, *few_rows, plan);
+  }
   const bool one_lane = world == 1 || unfused || (native && NativeIsDirect(problem));
   const int lanes = one_lane ? 1 : request.lanes > 0 && !native ? request.lanes : 2;
   Builder builder(world, lanes);
@@ -296,10 +308,7 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
     SetUnfusedNumbers(problem, collective, again, plan);
     return builder.Finish(plan);
   }
-  // A partial sum is rounded to the wire type, the sum once more; fp32 on the wire leaves the one at the end.
-  plan->wire_type = DTypeName(problem.wire);
-  plan->reduction_order = "rank order, fp32";
-  plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
+  SetSumNumbers(problem, plan);
   if (native) {
     plan->steps = world;
     Native(problem, &builder);

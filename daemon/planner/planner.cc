@@ -4,6 +4,7 @@
 
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
+#include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_notes.h"
 #include "daemon/planner/measured.h"
 #include "daemon/planner/problem.h"
@@ -72,6 +73,7 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   plan.op = problem.request->op;
   plan.algorithm = choice.algorithm;
   plan.reason = std::move(choice.reason);
+  if (choice.algorithm == Algorithm::kNative && FewRowsFor(problem)) plan.reason += "; few rows: one kernel moves and multiplies";
   plan.refused = std::move(choice.refused);
   plan.warnings = std::move(choice.warnings);
   if (group.packet_kernels && choice.algorithm != Algorithm::kNative) {

@@ -75,7 +75,7 @@ std::string WorkText(const NcclStep& nccl) {
 }
 std::string WorkText(const CollectiveStep& collective) {
   return Text(OpName(collective.op), " by ", AlgorithmName(collective.algorithm), "  ",
-              ViewText(collective.in), " -> ", ViewText(collective.out));
+              ViewText(collective.in), " -> ", ViewText(collective.out), collective.few_rows ? "  (few rows)" : "");
 }
 
 void ListStep(const Step& step, const std::string& number, std::string* out) {

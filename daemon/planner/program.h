@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -133,6 +134,17 @@ struct NcclStep {
   int root = 0;
 };
 
+// The product of few rows that one kernel computes together with its collective (kernels/few_rows_layout.h): what the kernel is
+// told instead of the expansion.
+struct FewRowsStep {
+  // Gather: A is this rank's shard, C all rows. Reduce-scatter: all rows of A, this rank's of C; else all of both. Both are matrices;
+  // bias and result scale come after the sum. Scale of A: one element, or one for each of A's rows; of a gather for each of C's,
+  // unless they travel.
+  MatmulStep matmul;
+  uint64_t area = 0;           // offset of the exchange area in every rank's workspace
+  bool scales_travel = false;  // a gather's scales of A's rows go with the shards
+};
+
 struct Step;
 
 // A symmetric-memory kernel that does several steps at once. The host backend and the verifier run `expansion`, all of
@@ -148,6 +160,8 @@ struct CollectiveStep {
   // [first_signal, first_signal + signal_count * n * 2): see KernelWordIndex. kLowLatency uses none.
   uint16_t blocks = 0;
   uint8_t shots = 1;          // kLowLatency all-reduce: 1 or 2
+  // kNative: the few-rows kernel, whose words are [first_signal, first_signal + FewRowsLayout::words()).
+  std::optional<FewRowsStep> few_rows;
   std::vector<Step> expansion;
 };
 

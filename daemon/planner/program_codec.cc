@@ -25,6 +25,21 @@ void EncodeView(const View& view, pb::View* message) {
   for (int64_t stride : view.stride) message->add_stride(stride);
 }
 
+void EncodeMatmul(const MatmulStep& step, pb::Matmul* matmul) {
+  EncodeView(step.a, matmul->mutable_a());
+  EncodeView(step.b, matmul->mutable_b());
+  EncodeView(step.c, matmul->mutable_c());
+  matmul->set_alpha(step.alpha);
+  matmul->set_accumulate(step.accumulate);
+  if (step.has_scale_a) EncodeView(step.scale_a, matmul->mutable_scale_a());
+  if (step.has_scale_b) EncodeView(step.scale_b, matmul->mutable_scale_b());
+  if (step.has_bias) EncodeView(step.bias, matmul->mutable_bias());
+  if (step.has_result_scale) EncodeView(step.result_scale, matmul->mutable_result_scale());
+  matmul->set_fast_accumulation(step.fast_accumulation);
+  if (step.has_chunk_signals) EncodeView(step.chunk_signals, matmul->mutable_chunk_signals());
+  matmul->set_chunk_pivot(step.chunk_pivot);
+}
+
 void EncodeStep(const Step& step, pb::Step* message);
 
 struct Encoder {
@@ -43,21 +58,7 @@ struct Encoder {
     out->mutable_wait()->set_from_rank(step.from_rank);
     out->mutable_wait()->set_index(step.index);
   }
-  void operator()(const MatmulStep& step) const {
-    pb::Matmul* matmul = out->mutable_matmul();
-    EncodeView(step.a, matmul->mutable_a());
-    EncodeView(step.b, matmul->mutable_b());
-    EncodeView(step.c, matmul->mutable_c());
-    matmul->set_alpha(step.alpha);
-    matmul->set_accumulate(step.accumulate);
-    if (step.has_scale_a) EncodeView(step.scale_a, matmul->mutable_scale_a());
-    if (step.has_scale_b) EncodeView(step.scale_b, matmul->mutable_scale_b());
-    if (step.has_bias) EncodeView(step.bias, matmul->mutable_bias());
-    if (step.has_result_scale) EncodeView(step.result_scale, matmul->mutable_result_scale());
-    matmul->set_fast_accumulation(step.fast_accumulation);
-    if (step.has_chunk_signals) EncodeView(step.chunk_signals, matmul->mutable_chunk_signals());
-    matmul->set_chunk_pivot(step.chunk_pivot);
-  }
+  void operator()(const MatmulStep& step) const { EncodeMatmul(step, out->mutable_matmul()); }
   void operator()(const ReduceStep& step) const {
     pb::Reduce* reduce = out->mutable_reduce();
     for (const View& source : step.sources) EncodeView(source, reduce->add_sources());
@@ -97,6 +98,11 @@ struct Encoder {
     collective->set_signal_count(step.signal_count);
     collective->set_blocks(step.blocks);
     collective->set_shots(step.shots);
+    if (step.few_rows) {
+      EncodeMatmul(step.few_rows->matmul, collective->mutable_few_rows()->mutable_matmul());
+      collective->mutable_few_rows()->set_area(step.few_rows->area);
+      collective->mutable_few_rows()->set_scales_travel(step.few_rows->scales_travel);
+    }
     for (const Step& inner : step.expansion) EncodeStep(inner, collective->add_expansion());
   }
 };
@@ -146,7 +152,12 @@ class Decoder {
         step->work = wait;
         return Status::Ok();
       }
-      case pb::Step::kMatmul: return DecodeMatmul(message.matmul(), step);
+      case pb::Step::kMatmul: {
+        MatmulStep matmul;
+        TANDEM_RETURN_IF_ERROR(DecodeMatmul(message.matmul(), &matmul));
+        step->work = std::move(matmul);
+        return Status::Ok();
+      }
       case pb::Step::kReduce: return DecodeReduce(message.reduce(), step);
       case pb::Step::kTransferGroup: return DecodeTransferGroup(message.transfer_group(), step);
       case pb::Step::kNccl: return DecodeNccl(message.nccl(), step);
@@ -198,8 +209,8 @@ class Decoder {
     return Status::Ok();
   }
 
-  Status DecodeMatmul(const pb::Matmul& message, Step* step) const {
-    MatmulStep matmul;
+  Status DecodeMatmul(const pb::Matmul& message, MatmulStep* out) const {
+    MatmulStep& matmul = *out;
     TANDEM_RETURN_IF_ERROR(DecodeView(message.a(), &matmul.a));
     TANDEM_RETURN_IF_ERROR(DecodeView(message.b(), &matmul.b));
     TANDEM_RETURN_IF_ERROR(DecodeView(message.c(), &matmul.c));
@@ -217,7 +228,6 @@ class Decoder {
     if (matmul.has_chunk_signals) TANDEM_RETURN_IF_ERROR(DecodeView(message.chunk_signals(), &matmul.chunk_signals));
     matmul.fast_accumulation = message.fast_accumulation();
     matmul.chunk_pivot = message.chunk_pivot();
-    step->work = std::move(matmul);
     return Status::Ok();
   }
 
@@ -280,6 +290,12 @@ class Decoder {
     if (message.blocks() > kMaxKernelBlocks) return Bad("number of blocks");
     collective.blocks = static_cast<uint16_t>(message.blocks());
     collective.shots = message.shots() == 2 ? 2 : 1;
+    if (message.has_few_rows()) {
+      FewRowsStep& few_rows = collective.few_rows.emplace();
+      TANDEM_RETURN_IF_ERROR(DecodeMatmul(message.few_rows().matmul(), &few_rows.matmul));
+      few_rows.area = message.few_rows().area();
+      few_rows.scales_travel = message.few_rows().scales_travel();
+    }
     for (const pb::Step& inner : message.expansion()) {
       Step decoded;
       TANDEM_RETURN_IF_ERROR(Decode(inner, index, true, &decoded));

@@ -14,6 +14,7 @@
 #include "kernels/cuda/foreign_memory.h"
 #include "kernels/cuda/guarded.h"
 #include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/native/few_rows_plan.h"
 #include "kernels/cuda/native/fused_plan.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/word_writer.h"
@@ -99,6 +100,7 @@ class CudaBackend : public Backend {
   Status Health() override { return device_->Health(); }
   int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
   bool HasCollective(const CollectiveArgs& args) const override {
+    if (args.few_rows) return native_kernels_.ok() && TakesFewRows(*args.few_rows);
     return args.parts.empty() ? TakesCollective(args) : native_kernels_.ok() && TakesFused(args);
   }
   bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
@@ -150,6 +152,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
   ended("kernels");
   Status native_kernels = cuda::LoadFusedKernels();
+  if (native_kernels.ok()) native_kernels = cuda::LoadFewRowsKernels();
   if (!native_kernels.ok() && native_kernels.code() != Code::kUnimplemented) return native_kernels;
   ended("native kernels");
   TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());

@@ -7,6 +7,7 @@
 #include "kernels/cuda/dense_operands.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/guarded.h"
+#include "kernels/cuda/native/few_rows_plan.h"
 #include "kernels/cuda/native/fused_plan.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/host/reduce.h"
@@ -14,6 +15,7 @@
 namespace tandem::cuda {
 namespace {
 
+constexpr size_t kFusedStatesBytes = 2 * kFusedStateBytes;  // of the fused kernel, and of that for few rows
 constexpr size_t kFusedTablesBytes = size_t{1} << 20;  // some 200 sets of addresses
 
 }  // namespace
@@ -149,15 +151,16 @@ Status CudaLane::Nccl(const NcclArgs& args) {
 
 Status CudaLane::Collective(const CollectiveArgs& args) {
   TANDEM_RETURN_IF_ERROR(Enter());
-  if (args.parts.empty()) return EnqueueCollective(args, stream_);
+  if (args.parts.empty() && !args.few_rows) return EnqueueCollective(args, stream_);
   TANDEM_RETURN_IF_ERROR(CheckUnguarded(args.guard, "a fused matmul"));
   if (fused_state_.data() == nullptr) {
     // An allocation is 2 MiB at least.
-    TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStateBytes + kFusedTablesBytes));
-    fused_tables_ = std::make_shared<KeptTables>(fused_state_.data() + kFusedStateBytes, kFusedTablesBytes);
+    TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStatesBytes + kFusedTablesBytes));
+    fused_tables_ = std::make_shared<KeptTables>(fused_state_.data() + kFusedStatesBytes, kFusedTablesBytes);
     TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(fused_state_.data()), 0,
-                                                           kFusedStateBytes, stream_));
+                                                           kFusedStatesBytes, stream_));
   }
+  if (args.few_rows) return EnqueueFewRows(args, fused_state_.data() + kFusedStateBytes, stream_);
   return EnqueueFused(args, fused_state_.data(), fused_tables_, stream_);
 }
 

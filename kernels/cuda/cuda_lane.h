@@ -64,7 +64,7 @@ class CudaLane : public Lane {
   WordBatch words_;
   bool holds_words_ = false;
   VmmAllocation workspace_;    // of products; made by the first
-  VmmAllocation fused_state_;  // of fused matmuls; made by the first. Behind the state their tables
+  VmmAllocation fused_state_;  // of fused matmuls; made by the first. Behind the kernels' states their tables
   std::shared_ptr<KeptTables> fused_tables_;
   VmmAllocation transposed_;  // copies of fp8 operands, of the largest product that needed them
   std::vector<VmmAllocation> outgrown_;

@@ -34,6 +34,7 @@ struct Extents {
   const char* note = "";
 };
 const std::vector<Extents> kExtents = {{1, 8, 16, "one row"},
+                                       {33, 1032, 144, "few rows"},
                                        {100, 72, 80, "no whole tile"},
                                        {128, 256, 64, "one tile"},
                                        {130, 264, 272, "one over whole tiles"},
@@ -68,7 +69,7 @@ void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents) {
   Extras extras;
   extras.note = std::string("native, ") + extents.note;
   extras.must_run = true;
-  // Addresses off 16 bytes run step by step.
+  // Addresses off 16 bytes run step by step, or few rows by a kernel that loads them itself.
   extras.shift = draw.Of(std::vector<int>{0, 0, 16, 1});
   matrix->Add(request, extras);
 }

@@ -8,6 +8,7 @@
 #include "daemon/engine/executor/fused_steps.h"
 #include "daemon/engine/executor/operation.h"
 #include "daemon/planner/kernel_phases.h"
+#include "daemon/planner/views.h"
 
 namespace tandem::engine {
 
@@ -231,7 +232,7 @@ class ProgramCompiler {
 
   Status AddWork(const plan::CollectiveStep& step, int depth) {
     if (depth >= kMaxDepth) return InvalidArgument("collectives nested too deeply");
-    const bool has_kernel = (step.blocks > 0 || step.algorithm == Algorithm::kNative) && depth == 0;
+    const bool has_kernel = (step.blocks > 0 || step.few_rows || step.algorithm == Algorithm::kNative) && depth == 0;
     const size_t kernel = out_->operations_.size();
     if (has_kernel) TANDEM_RETURN_IF_ERROR(AddKernel(step));
     for (const Step& part : step.expansion) TANDEM_RETURN_IF_ERROR(AddWork(part, depth + 1));
@@ -247,8 +248,31 @@ class ProgramCompiler {
     args.blocks = step.blocks;
     args.rank = program_.rank;
     args.world_size = program_.world_size;
+    if (step.few_rows) return SetFewRows(step, &operation);
     if (step.algorithm == Algorithm::kNative) return SetParts(step, &operation);
     return step.algorithm == Algorithm::kLowLatency ? SetPackets(step, &operation) : SetPhases(step, &operation);
+  }
+
+  Status SetFewRows(const plan::CollectiveStep& step, Operation* operation) {
+    const auto world = static_cast<size_t>(program_.world_size), own = static_cast<size_t>(program_.rank);
+    FewRowsArgs& args = operation->collective->few_rows.emplace();
+    TANDEM_ASSIGN_OR_RETURN(args.layout, FewRowsLayoutOf(step, program_.world_size));
+    args.scales_travel = step.few_rows->scales_travel;
+    TANDEM_RETURN_IF_ERROR(SetMatmul(step.few_rows->matmul, &args.matmul, operation));
+    TANDEM_RETURN_IF_ERROR(CheckSignal(0, step.first_signal + args.layout.words() - 1));
+    args.areas.resize(world);
+    args.words.resize(world);
+    args.arrived.resize(world);
+    for (size_t rank = 0; rank < world; ++rank) {
+      const plan::Ref ref{Space::kWorkspace, static_cast<uint8_t>(rank), 0, step.few_rows->area};
+      const View area = plan::Packed(ref, DType::kU8, {args.layout.area_bytes()});
+      TANDEM_RETURN_IF_ERROR(Resolve(area, "an exchange area", &args.areas[rank], operation));
+      if (rank == own) continue;
+      const auto peers = static_cast<uint32_t>(rank * plan::kSignalsPerWriter + step.first_signal);
+      operation->words.push_back({static_cast<uint8_t>(rank), OwnWord(step.first_signal), &args.words[rank]});
+      operation->words.push_back({static_cast<uint8_t>(own), peers, &args.arrived[rank]});
+    }
+    return Status::Ok();
   }
 
   Status SetParts(const plan::CollectiveStep& step, Operation* operation) {

@@ -46,7 +46,8 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (operation.reduce != nullptr && !backend.HonoursGuard(Guarded::kReduce)) unguarded_ = "a reduction";
     if (operation.collective == nullptr || !operation.uses_kernel) continue;
     // A fused matmul runs by its steps if its kernel does not take the bindings: those count too.
-    if (!backend.HonoursGuard(Guarded::kCollective) || !operation.collective->parts.empty()) unguarded_ = "its kernel";
+    const bool multiplies = !operation.collective->parts.empty() || operation.collective->few_rows.has_value();
+    if (!backend.HonoursGuard(Guarded::kCollective) || multiplies) unguarded_ = "its kernel";
     i += operation.expansion;
   }
   return Status::Ok();
@@ -80,7 +81,7 @@ Status Executor::SetCollective(CompiledProgram::Operation& operation, int rank, 
   args.rank = rank;
   args.epoch = context.epoch;
   args.abort_word = context.abort_word;
-  if (!args.parts.empty()) KeepPrepared(operation, context.epoch);
+  if (!args.parts.empty() || args.few_rows) KeepPrepared(operation, context.epoch);
   return Status::Ok();
 }
 

@@ -1,9 +1,12 @@
 #include "daemon/engine/executor/fused_steps.h"
 
+#include <algorithm>
 #include <string>
 
 namespace tandem::engine {
 namespace {
+
+constexpr int64_t kMostExtent = int64_t{1} << 30;  // of a matrix for the few-rows kernel, which counts bytes of a row in an int
 
 class Cutter {
  public:
@@ -87,6 +90,44 @@ Result<std::vector<FusedSteps>> CutFusedSteps(const plan::CollectiveStep& step, 
     return InvalidArgument("step " + std::to_string(i) + " has no place in a fused matmul");
   }
   return std::move(cutter).Parts();
+}
+
+Result<FewRowsLayout> FewRowsLayoutOf(const plan::CollectiveStep& step, int world_size) {
+  const plan::MatmulStep& matmul = step.few_rows->matmul;
+  if (matmul.a.extent.size() != 2 || matmul.b.extent.size() != 2 || matmul.c.extent.size() != 2 || matmul.accumulate ||
+      matmul.has_chunk_signals) {
+    return InvalidArgument("no product of matrices for the few-rows kernel");
+  }
+  for (const plan::View* view : {&matmul.a, &matmul.b, &matmul.c}) {
+    if (std::max(view->extent[0], view->extent[1]) > kMostExtent) return InvalidArgument("too much for the few-rows kernel");
+  }
+  const int64_t n = matmul.b.extent[1], k = matmul.b.extent[0], a_rows = matmul.a.extent[0], c_rows = matmul.c.extent[0];
+  FewRowsKind kind = FewRowsKind::kGather;
+  int64_t rows = a_rows;
+  if (step.op == Op::kMatmulReduceScatter || step.op == Op::kMatmulAllReduce) {
+    kind = step.op == Op::kMatmulAllReduce ? FewRowsKind::kAllReduce : FewRowsKind::kScatter;
+    rows = a_rows / world_size;
+  } else if (step.op != Op::kAllGatherMatmul) {
+    return InvalidArgument("an operation that the few-rows kernel has not");
+  }
+  const bool gathers = kind == FewRowsKind::kGather;
+  bool fits = matmul.a.extent[1] == k && matmul.c.extent[1] == n && (gathers || a_rows == rows * world_size) &&
+              c_rows == (kind == FewRowsKind::kScatter ? rows : rows * world_size) && (gathers || !step.few_rows->scales_travel);
+  const auto covers = [&](bool has, const plan::View& view, int64_t elements, bool or_one) {
+    const int64_t there = view.extent.empty() ? 1 : view.extent[0];
+    fits = fits && (!has || (view.extent.size() <= 1 && (there == elements || (or_one && there == 1))));
+  };
+  const bool travels = step.few_rows->scales_travel;
+  fits = fits && (matmul.has_scale_a || !travels);
+  covers(matmul.has_scale_a, matmul.scale_a, travels ? rows : rows * world_size, !travels);
+  covers(matmul.has_scale_b, matmul.scale_b, n, true);
+  covers(matmul.has_bias, matmul.bias, n, false);
+  covers(matmul.has_result_scale, matmul.result_scale, 1, false);
+  if (!fits) return InvalidArgument("views for the few-rows kernel that do not belong together");
+  const auto layout = MakeFewRowsLayout(kind, world_size, rows, n, k, static_cast<int>(DTypeBytes(matmul.a.dtype)),
+                                        static_cast<int>(DTypeBytes(matmul.c.dtype)));
+  if (!layout) return InvalidArgument("more than the few-rows kernel computes at once");
+  return *layout;
 }
 
 }  // namespace tandem::engine

@@ -1,11 +1,13 @@
 // File: fused_steps.h
 //
-// The expansion of a fused matmul, cut into its parts: what one kernel does, told by the steps that do the same. Pure.
+// The expansion of a fused matmul, cut into its parts: what one kernel does, told by the steps that do the same. And the layout of
+// the kernel for few rows. Pure.
 #pragma once
 
 #include <vector>
 
 #include "daemon/planner/program.h"
+#include "kernels/few_rows_layout.h"
 #include "tandem/status.h"
 
 namespace tandem::engine {
@@ -30,5 +32,9 @@ struct FusedSteps {
 
 // The parts of `step` in order. INVALID_ARGUMENT names a step that has no place in a fused matmul of `rank`.
 Result<std::vector<FusedSteps>> CutFusedSteps(const plan::CollectiveStep& step, int rank);
+
+// How the few-rows kernel cuts `step`, which has FewRowsStep. INVALID_ARGUMENT when its views do not belong together, or it is more
+// than the kernel computes.
+Result<FewRowsLayout> FewRowsLayoutOf(const plan::CollectiveStep& step, int world_size);
 
 }  // namespace tandem::engine

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/cuda/native/scales.h"
 #include "kernels/cuda/native/tiling.h"
 
 namespace tandem::cuda {
@@ -41,18 +42,6 @@ std::optional<Rows> FoldRows(const DeviceView& view) {
     return std::nullopt;
   }
   return rows;
-}
-
-// A scale: one for all (step 0) or one each (step 1).
-std::optional<int> StepOf(const DeviceView& view) {
-  int64_t elements = 1, expected = 1;
-  for (size_t d = view.extent.size(); d-- > 0;) {
-    elements *= view.extent[d];
-    if (view.extent[d] == 1) continue;
-    if (view.stride[d] != expected) return std::nullopt;
-    expected = view.stride[d] * view.extent[d];
-  }
-  return elements == 1 ? 0 : 1;
 }
 
 // Views of one shape as slices at equal distances: base, pitch, and each view's slice.
@@ -129,7 +118,7 @@ bool TakesPart(const FusedPart& part, const FusedPart& first) {
   auto a = FoldRows(matmul.a), c = FoldRows(matmul.c), a0 = FoldRows(first.matmul.a),
        c0 = FoldRows(first.matmul.c);
   if (!a || !c || !a0 || !c0 || a->count != a0->count || a->count != c->count || a->count == 0) return false;
-  if (matmul.has_scale_a && (!StepOf(matmul.scale_a) || matmul.scale_a.dtype != DType::kF32)) return false;
+  if (!TakesScale(matmul.has_scale_a, matmul.scale_a)) return false;
   if (!part.sums && part.deliveries.size() > 1) return false;
   for (const FusedDelivery& delivery : part.deliveries) {
     auto to = FoldRows(delivery.to);
@@ -159,11 +148,6 @@ bool SameSum(const FusedPart& part, const FusedPart& first) {
          part.sum.has_bias == first.sum.has_bias && part.sum.has_result_scale == first.sum.has_result_scale;
 }
 
-// What the bias of a product or of its sum is.
-bool TakesBias(bool has, const DeviceView& bias, DType out) {
-  return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
-}
-
 void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
   fused->type = matmul.a.dtype;
   fused->b_type = matmul.b.dtype;
@@ -184,7 +168,7 @@ bool TakesFused(const CollectiveArgs& args) {
   if (!rows && matmul.b.stride[0] != 1) return false;
   if (matmul.b.stride[rows ? 0 : 1] * static_cast<int64_t>(DTypeBytes(matmul.b.dtype)) % kTmaBytes != 0)
     return false;
-  if (matmul.has_scale_b && (!StepOf(matmul.scale_b) || matmul.scale_b.dtype != DType::kF32)) return false;
+  if (!TakesScale(matmul.has_scale_b, matmul.scale_b)) return false;
   FusedMatmul probe;
   SetTypes(matmul, &probe);
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);

@@ -123,5 +123,69 @@ TEST_F(FusedStepsTest, HasNoPlaceForOthers) {
   ExpectMalformedAt(1);
 }
 
+plan::View Matrix(std::vector<int64_t> extent, DType dtype = DType::kBf16) {
+  plan::View view;
+  view.dtype = dtype;
+  view.extent = std::move(extent);
+  view.stride = ContiguousStrides(view.extent);
+  return view;
+}
+
+TEST(FewRowsLayoutOfTest, TakesViewsThatBelongTogether) {
+  const auto step = [](Op op, int64_t a_rows, int64_t c_rows) {
+    plan::CollectiveStep collective;
+    collective.op = op;
+    plan::MatmulStep& matmul = collective.few_rows.emplace().matmul;
+    matmul.a = Matrix({a_rows, 16});
+    matmul.b = Matrix({16, 24});
+    matmul.c = Matrix({c_rows, 24});
+    return collective;
+  };
+  const auto kind_of = [](const plan::CollectiveStep& collective) {
+    const auto layout = FewRowsLayoutOf(collective, 4);
+    EXPECT_TRUE(layout.ok()) << layout.status().ToString();
+    EXPECT_EQ(layout->rows, 3);
+    return layout->kind;
+  };
+  EXPECT_EQ(kind_of(step(Op::kAllGatherMatmul, 3, 12)), FewRowsKind::kGather);
+  EXPECT_EQ(kind_of(step(Op::kMatmulReduceScatter, 12, 3)), FewRowsKind::kScatter);
+  EXPECT_EQ(kind_of(step(Op::kMatmulAllReduce, 12, 12)), FewRowsKind::kAllReduce);
+
+  const auto refuses = [&](Op op, int64_t a_rows, int64_t c_rows, auto change) {
+    plan::CollectiveStep collective = step(op, a_rows, c_rows);
+    change(&*collective.few_rows);
+    const auto layout = FewRowsLayoutOf(collective, 4);
+    return layout.status().code() == Code::kInvalidArgument;
+  };
+  const auto nothing = [](plan::FewRowsStep*) {};
+  EXPECT_TRUE(refuses(Op::kAllGather, 3, 12, nothing));
+  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 3, 11, nothing));
+  EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 13, 3, nothing));
+  EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 3, 3, nothing));
+  EXPECT_TRUE(refuses(Op::kMatmulAllReduce, 12, 3, nothing));
+  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 1 << 20, 1 << 22, nothing));  // more than a wave
+  EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.b = Matrix({8, 24}); }));
+  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, int64_t{1} << 62, int64_t{1} << 62, nothing));
+  EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.accumulate = true; }));
+  EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.a = Matrix({3, 4, 16}); }));
+  EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) {
+    few->matmul.has_bias = true;
+    few->matmul.bias = Matrix({23});
+  }));
+  const auto scaled = [](int64_t scales, bool travel) {
+    return [=](plan::FewRowsStep* few) {
+      few->matmul.has_scale_a = true;
+      few->matmul.scale_a = Matrix({scales}, DType::kF32);
+      few->scales_travel = travel;
+    };
+  };
+  EXPECT_FALSE(refuses(Op::kAllGatherMatmul, 3, 12, scaled(3, true)));
+  EXPECT_FALSE(refuses(Op::kAllGatherMatmul, 3, 12, scaled(12, false)));
+  EXPECT_FALSE(refuses(Op::kAllGatherMatmul, 3, 12, scaled(1, false)));
+  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 3, 12, scaled(3, false)));
+  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 3, 12, scaled(12, true)));
+  EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, scaled(3, true)));
+}
+
 }  // namespace
 }  // namespace tandem::engine

@@ -13,13 +13,13 @@
 namespace tandem::engine {
 namespace {
 
-constexpr int64_t kK = 24;
-
 struct Sizes {
   int64_t rows, n;  // of a rank's shard, of C
   bool b_columns;   // B's columns are contiguous
   DType type = DType::kBf16, out = DType::kBf16;
   Algorithm algorithm = Algorithm::kNative;
+  int64_t k = 24;
+  int shift = 0;  // see Case
 };
 
 Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric = false) {
@@ -32,13 +32,14 @@ Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool sym
 }
 
 Operand MakeB(const Sizes& sizes) {
-  Operand b = MakeOperand(Role::kB, sizes.type, {kK, sizes.n});
-  if (sizes.b_columns) b.spec.strides = {1, kK};
+  Operand b = MakeOperand(Role::kB, sizes.type, {sizes.k, sizes.n});
+  if (sizes.b_columns) b.spec.strides = {1, sizes.k};
   return b;
 }
 
-Values Multiply(const Values& a, const Values& b, int64_t n) {
-  const size_t columns = static_cast<size_t>(n), k = static_cast<size_t>(kK), rows = a.size() / k;
+Values Multiply(const Values& a, const Values& b, const Sizes& sizes) {
+  const auto columns = static_cast<size_t>(sizes.n), k = static_cast<size_t>(sizes.k);
+  const size_t rows = a.size() / k;
   Values c(rows * columns);
   for (size_t i = 0; i < rows; ++i) {
     for (size_t l = 0; l < k; ++l) {
@@ -49,30 +50,33 @@ Values Multiply(const Values& a, const Values& b, int64_t n) {
 }
 
 std::string Name(const char* op, const Sizes& sizes) {
-  return std::string(op) + " " + std::string(AlgorithmName(sizes.algorithm)) + " " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n) + " " +
+  return std::string(op) + " " + std::string(AlgorithmName(sizes.algorithm)) + " " + std::to_string(sizes.rows) + "x" + std::to_string(sizes.n) + "x" + std::to_string(sizes.k) + " shift " + std::to_string(sizes.shift) + " " +
          std::string(DTypeName(sizes.type)) + " to " + std::string(DTypeName(sizes.out));
 }
 
-Case GatherCase(const Sizes& sizes, bool symmetric) {
+// Without the gathered A few rows are multiplied and moved by one kernel.
+Case GatherCase(const Sizes& sizes, bool symmetric, bool returns_a = true) {
   Case test;
   test.name = Name("all_gather_matmul", sizes);
   test.native_kernels = true;
   test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
+  test.shift = sizes.shift;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kAllGatherMatmul;
     request.algorithm = sizes.algorithm;
-    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows, kK}, symmetric), MakeB(sizes),
+    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows, sizes.k}, symmetric), MakeB(sizes),
                         MakeOperand(Role::kC, sizes.out, {sizes.rows * world_size, sizes.n}),
-                        MakeOperand(Role::kGatheredA, sizes.type, {sizes.rows * world_size, kK}, symmetric)};
+                        MakeOperand(Role::kGatheredA, sizes.type, {sizes.rows * world_size, sizes.k}, symmetric)};
+    if (!returns_a) request.operands.pop_back();
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
     Values gathered;
     for (const auto& rank : tensors) gathered.insert(gathered.end(), rank[0].begin(), rank[0].end());
     for (auto& rank : tensors) {
-      rank[2] = Multiply(gathered, rank[1], sizes.n);
-      rank[3] = gathered;
+      rank[2] = Multiply(gathered, rank[1], sizes);
+      if (returns_a) rank[3] = gathered;
     }
   };
   test.output_slots = {2, 3};
@@ -84,18 +88,19 @@ Case ScatterCase(const Sizes& sizes) {
   test.name = Name("matmul_reduce_scatter", sizes);
   test.native_kernels = true;
   test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
+  test.shift = sizes.shift;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kMatmulReduceScatter;
     request.algorithm = sizes.algorithm;
-    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, kK}), MakeB(sizes),
+    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, sizes.k}), MakeB(sizes),
                         MakeOperand(Role::kC, sizes.out, {sizes.rows, sizes.n}), MakeOperand(Role::kBias, sizes.out, {sizes.n})};
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
     Values sum;
     for (const auto& rank : tensors) {
-      Values own = Multiply(rank[0], rank[1], sizes.n);
+      Values own = Multiply(rank[0], rank[1], sizes);
       if (sum.empty()) sum.resize(own.size());
       for (size_t i = 0; i < own.size(); ++i) sum[i] += own[i];
     }
@@ -115,18 +120,19 @@ Case AllReduceCase(const Sizes& sizes, bool symmetric) {
   test.name = Name("matmul_all_reduce", sizes);
   test.native_kernels = true;
   test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
+  test.shift = sizes.shift;
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kMatmulAllReduce;
     request.algorithm = sizes.algorithm;
-    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, kK}), MakeB(sizes),
+    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, sizes.k}), MakeB(sizes),
                         MakeOperand(Role::kC, sizes.out, {sizes.rows * world_size, sizes.n}, symmetric)};
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
     Values sum;
     for (const auto& rank : tensors) {
-      Values own = Multiply(rank[0], rank[1], sizes.n);
+      Values own = Multiply(rank[0], rank[1], sizes);
       if (sum.empty()) sum.resize(own.size());
       for (size_t i = 0; i < own.size(); ++i) sum[i] += own[i];
     }
@@ -152,7 +158,7 @@ void RunCase(const Case& test, int most_ranks = 8) {
 
 // Several tiles, pieces that fill them and pieces that do not; an emulated GPU has no tiles.
 std::vector<Sizes> AllSizes() {
-  std::vector<Sizes> sizes = {{1, 8, false}, {5, 24, true}};
+  std::vector<Sizes> sizes = {{1, 8, false, DType::kBf16, DType::kF32}, {5, 24, true}};
   if (SharedMachine() == nullptr) sizes.push_back({3, 8, true, DType::kF16, DType::kF32});
   if (SharedMachine() != nullptr) {
     const std::pair<DType, DType> types[] = {
@@ -169,6 +175,25 @@ TEST(PlannedNativeTest, AllGatherMatmul) {
   for (const Sizes& sizes : AllSizes()) {
     RunCase(GatherCase(sizes, false));
     RunCase(GatherCase(sizes, true));
+  }
+}
+
+// Shapes that are one wave of the few-rows kernel's tiles: of each width and either cluster on GPUs, and bindings off 16 bytes.
+TEST(PlannedNativeTest, FewRows) {
+  std::vector<Sizes> all = {{1, 8, false}, {5, 24, true}, {33, 16, false, DType::kF16, DType::kF16}};
+  if (SharedMachine() != nullptr) {
+    const int64_t shapes[][3] = {{1, 64, 8}, {16, 1000, 136}, {33, 264, 200}, {64, 4096, 72}, {130, 2056, 136}, {256, 8192, 24}};
+    for (const auto& [rows, n, k] : shapes) {
+      for (DType type : {DType::kBf16, DType::kF16}) {
+        for (int i = 0; i < 4; ++i) all.push_back({rows, n, i % 2 == 0, type, type, Algorithm::kNative, k, i / 2});
+      }
+    }
+  }
+  for (const Sizes& sizes : all) {
+    RunCase(GatherCase(sizes, false, false));
+    RunCase(ScatterCase(sizes));
+    RunCase(AllReduceCase(sizes, false));
+    if (HasFatalFailure()) return;
   }
 }
 

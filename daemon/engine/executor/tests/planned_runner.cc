@@ -105,6 +105,10 @@ class Runner {
     for (const Status& each : status) ASSERT_TRUE(each.ok()) << each.ToString();
   }
 
+  size_t ShiftBytes(const OpRequest& request, size_t slot) const {
+    return static_cast<size_t>(test_.shift) * DTypeBytes(request.operands[slot].spec.dtype);
+  }
+
   // The slot whose memory `slot` uses.
   static size_t Home(const OpRequest& request, size_t slot) {
     int alias = request.operands[slot].alias_of;
@@ -137,7 +141,8 @@ class Runner {
       device.emplace_back();
       for (size_t slot = 0; slot < request.operands.size(); ++slot) {
         const TensorSpec& spec = request.operands[slot].spec;
-        memory.back().emplace_back(static_cast<size_t>(*SpanBytes(spec)) + 1);
+        const size_t shift = ShiftBytes(request, slot);
+        memory.back().emplace_back(static_cast<size_t>(*SpanBytes(spec)) + shift + 1);
         device.back().push_back(machine_->Allocate(static_cast<int>(rank), memory.back().back().size()));
         tensors[rank].emplace_back();
         if (Home(request, slot) != slot) {
@@ -148,7 +153,7 @@ class Runner {
         for (int64_t offset : Elements(spec)) {
           double value = words ? 1 : static_cast<double>(random() % 3) - 1;
           tensors[rank][slot].push_back(value);
-          StoreFromFloat(memory.back()[slot].data(), spec.dtype, static_cast<size_t>(offset),
+          StoreFromFloat(memory.back()[slot].data() + shift, spec.dtype, static_cast<size_t>(offset),
                          static_cast<float>(value));
         }
         machine_->Upload(device.back()[slot], static_cast<int>(rank), memory.back()[slot].data(),
@@ -165,10 +170,11 @@ class Runner {
     const OpRequest& request = requests_[static_cast<size_t>(rank)];
     std::vector<SlotAddress> slots(request.operands.size());
     for (size_t slot = 0; slot < slots.size(); ++slot) {
-      slots[slot].own = memory[viewer][Home(request, slot)].at[viewer];
+      const size_t shift = ShiftBytes(request, Home(request, slot));
+      slots[slot].own = memory[viewer][Home(request, slot)].at[viewer] + shift;
       if (!request.operands[slot].symmetric) continue;
       for (size_t peer = 0; peer < memory.size(); ++peer) {
-        slots[slot].peer[peer] = memory[peer][Home(requests_[peer], slot)].at[viewer];
+        slots[slot].peer[peer] = memory[peer][Home(requests_[peer], slot)].at[viewer] + shift;
       }
     }
     return slots;
@@ -184,7 +190,7 @@ class Runner {
         std::vector<uint8_t>& bytes = memory_[static_cast<size_t>(launch)][rank][home];
         machine_->Download(bytes.data(), device_[static_cast<size_t>(launch)][rank][home], static_cast<int>(rank),
                            bytes.size());
-        const uint8_t* data = bytes.data();
+        const uint8_t* data = bytes.data() + ShiftBytes(requests_[rank], home);
         std::vector<int64_t> offsets = Elements(spec);
         for (size_t i = 0; i < offsets.size(); ++i) {
           ASSERT_EQ(LoadAsFloat(data, spec.dtype, static_cast<size_t>(offsets[i])), expected[rank][index][i])

@@ -27,6 +27,7 @@ struct Case {
   bool cube_mesh = false;
   bool native_kernels = false;  // the planner may use them; emulated GPUs run their steps
   bool packet_kernels = false;  // the same
+  int shift = 0;                // elements that every operand lies off an aligned place
 };
 
 // Plans, launches and compares `test`; failures are GoogleTest's. `queues` and `delay_us` are of emulated GPUs.

@@ -29,7 +29,7 @@ class KeepingLane : public Lane {
   Status Collective(const CollectiveArgs& args) override {
     if (*args.prepared == nullptr) *args.prepared = std::make_unique<Kept>(++made_);
     found.push_back(static_cast<Kept&>(**args.prepared).number);
-    addresses.push_back(args.parts.front().matmul.a.data);
+    addresses.push_back(args.few_rows ? args.few_rows->matmul.a.data : args.parts.front().matmul.a.data);
     return Status::Ok();
   }
   Status Record(Event*) override { return Status::Ok(); }
@@ -56,7 +56,12 @@ class KernelBackend : public Backend {
   size_t MemoryBytes() const override { return 0; }
 };
 
-TEST(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
+// Of a product cut into parts, whose sums are f32, and of one of few rows.
+class PreparedTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, PreparedTest, testing::Bool());
+
+TEST_P(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
+  const bool few_rows = GetParam();
   OpRequest request;
   request.op = Op::kMatmulReduceScatter;
   request.algorithm = Algorithm::kNative;
@@ -67,6 +72,7 @@ TEST(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
     operand.spec.shape = shape;
     request.operands.push_back(operand);
   }
+  if (!few_rows) request.operands[2].spec.dtype = DType::kF32;
   plan::GroupContext group;
   group.topology = EmulatedTopology(2);
   group.native_kernels = true;
@@ -105,7 +111,8 @@ TEST(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
   slots[0].own = at(6 * kArea);  // another A
   for (int i = 0; i < 4; ++i) launch();
   EXPECT_EQ(lane.found, (std::vector<int>{1, 2, 1, 2, 3, 4, 3, 4}));
-  EXPECT_EQ(lane.addresses.back(), static_cast<const std::byte*>(at(6 * kArea)) + 32 * 64 * 2);  // the peer's slice first
+  const int64_t first = few_rows ? 0 : 32 * 64 * 2;  // the peer's slice
+  EXPECT_EQ(lane.addresses.back(), static_cast<const std::byte*>(at(6 * kArea)) + first);
   context.signals.fill(reinterpret_cast<Word*>(at(7 * kArea)));  // words of a new generation
   launch();
   EXPECT_EQ(lane.found.back(), 5);
@@ -122,11 +129,11 @@ TEST(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
     }
     return std::vector<int>(lane.found.begin() + static_cast<std::ptrdiff_t>(before), lane.found.end());
   };
-  const std::vector<int> first = all_layers(40);
-  EXPECT_EQ(first.back(), 86);
-  EXPECT_EQ(all_layers(40), first);
+  const std::vector<int> once = all_layers(40);
+  EXPECT_EQ(once.back(), 86);
+  EXPECT_EQ(all_layers(40), once);
   (void)all_layers(70);
-  EXPECT_NE(all_layers(1), std::vector<int>(first.begin(), first.begin() + 2));
+  EXPECT_NE(all_layers(1), std::vector<int>(once.begin(), once.begin() + 2));
 }
 
 }  // namespace

@@ -1,0 +1,34 @@
+// File: scales.h
+//
+// What the native kernels take as factors and as bias.
+#pragma once
+
+#include <optional>
+
+#include "kernels/backend.h"
+
+namespace tandem::cuda {
+
+// A scale: one for all (step 0) or one each (step 1), if its elements lie one after another.
+inline std::optional<int> StepOf(const DeviceView& view) {
+  int64_t elements = 1, expected = 1;
+  for (size_t d = view.extent.size(); d-- > 0;) {
+    elements *= view.extent[d];
+    if (view.extent[d] == 1) continue;
+    if (view.stride[d] != expected) return std::nullopt;
+    expected = view.stride[d] * view.extent[d];
+  }
+  return elements == 1 ? 0 : 1;
+}
+
+// True if the kernels read `scale`.
+inline bool TakesScale(bool has, const DeviceView& scale) {
+  return !has || (scale.dtype == DType::kF32 && StepOf(scale).has_value());
+}
+
+// True if `bias`, of a product or of its sum of type `out`, is one that the kernels add.
+inline bool TakesBias(bool has, const DeviceView& bias, DType out) {
+  return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
+}
+
+}  // namespace tandem::cuda

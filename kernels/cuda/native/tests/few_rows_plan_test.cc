@@ -1,0 +1,188 @@
+// From a product of few rows to its kernel's launch, without a GPU: addresses are made up and never read.
+#include "kernels/cuda/native/few_rows_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "kernels/cuda/native/native_matmul.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int64_t kRows = 20, kN = 512, kK = 128;
+constexpr int kWorld = 3, kRank = 1;
+
+std::byte* At(uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+DeviceView Dense(std::byte* data, DType type, std::vector<int64_t> extent) {
+  std::vector<int64_t> stride = ContiguousStrides(extent);
+  return {data, type, std::move(extent), std::move(stride)};
+}
+
+struct Launched {
+  FewRowsParams params;
+  const FewRowsVariant* variant;
+  int ctas;
+};
+std::vector<Launched> launched;
+
+const FewRowsCalls kCalls{.launch = [](const FewRowsParams& params, const FewRowsVariant& variant, int ctas, CUstream_st*) {
+  launched.push_back({params, &variant, ctas});
+  return Status::Ok();
+}};
+
+class FewRowsPlanTest : public testing::Test {
+ protected:
+  FewRowsPlanTest() { launched.clear(); }
+
+  // Operands an element off 16 bytes, so that no tensor map is made of them.
+  CollectiveArgs Args(FewRowsKind kind, DType type = DType::kBf16, int64_t rows = kRows) {
+    const bool float8 = IsFloat8(type);
+    const int64_t all = rows * kWorld;
+    CollectiveArgs args;
+    args.rank = kRank;
+    args.world_size = kWorld;
+    args.epoch = 7;
+    FewRowsArgs& few = args.few_rows.emplace();
+    few.layout = *MakeFewRowsLayout(kind, kWorld, rows, kN, kK, static_cast<int>(DTypeBytes(type)), 2);
+    few.matmul.a = Dense(At(0x1000002), type, {kind == FewRowsKind::kGather ? rows : all, kK});
+    few.matmul.b = Dense(At(0x2000002), type, {kK, kN});
+    if (float8) few.matmul.b.stride = {1, kK};
+    few.matmul.c = Dense(At(0x3000002), float8 ? DType::kBf16 : type, {kind == FewRowsKind::kScatter ? rows : all, kN});
+    for (uintptr_t rank = 0; rank < kWorld; ++rank) {
+      few.areas.push_back(Dense(At(0x4000000 + rank * 0x100000), DType::kU8, {few.layout.area_bytes()}));
+      few.words.push_back(rank == kRank ? nullptr : &words_[rank]);
+      few.arrived.push_back(rank == kRank ? nullptr : &words_[4 + rank]);
+    }
+    return args;
+  }
+
+  std::array<Word, 8> words_{};
+  alignas(256) std::array<std::byte, kFusedStateBytes> state_{};
+};
+
+TEST_F(FewRowsPlanTest, TakesWhatThereIsAKernelFor) {
+  for (FewRowsKind kind : {FewRowsKind::kGather, FewRowsKind::kScatter, FewRowsKind::kAllReduce}) {
+    for (DType type : {DType::kBf16, DType::kF16, DType::kF8E4M3}) {
+      for (bool fast : {false, true}) {
+        CollectiveArgs args = Args(kind, type);
+        args.few_rows->matmul.fast_accumulation = fast;
+        EXPECT_TRUE(TakesFewRows(*args.few_rows)) << DTypeName(type);
+        if (IsFloat8(type)) continue;
+        args.few_rows->matmul.b.stride = {1, kK};
+        EXPECT_TRUE(TakesFewRows(*args.few_rows)) << DTypeName(type) << ", B's columns";
+      }
+    }
+  }
+  const auto refuses = [this](auto change) {
+    CollectiveArgs args = Args(FewRowsKind::kScatter);
+    change(*args.few_rows);
+    return !TakesFewRows(*args.few_rows);
+  };
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.matmul.c.dtype = DType::kF32; }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.matmul.b.dtype = DType::kF16; }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.matmul.a.dtype = few.matmul.b.dtype = DType::kF8E5M2; }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.matmul.a.dtype = few.matmul.b.dtype = DType::kF8E4M3; }));  // B's rows
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.matmul.a.stride = {2 * kK, 2}; }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.matmul.b.stride = {2 * kN, 2}; }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.layout.k = 4; }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) { few.matmul.accumulate = true; }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) {
+    few.matmul.has_scale_a = true;
+    few.matmul.scale_a = {nullptr, DType::kF32, {kRows}, {2}};
+  }));
+  EXPECT_TRUE(refuses([](FewRowsArgs& few) {
+    few.matmul.has_bias = true;
+    few.matmul.bias = Dense(nullptr, DType::kF16, {kN});
+  }));
+}
+
+TEST_F(FewRowsPlanTest, TellsTheKernelWhereEverythingLies) {
+  CollectiveArgs args = Args(FewRowsKind::kAllReduce);
+  MatmulArgs& matmul = args.few_rows->matmul;
+  matmul.b.stride = {1, kK};
+  matmul.c.stride[0] = kN + 8;
+  matmul.alpha = 0.5f;
+  matmul.has_scale_b = matmul.has_bias = matmul.has_result_scale = true;
+  matmul.scale_b = Dense(At(0x5000000), DType::kF32, {kN});
+  matmul.bias = Dense(At(0x5100000), DType::kF32, {kN});
+  matmul.result_scale = Dense(At(0x5200000), DType::kF32, {});
+  auto few = MakeFewRowsMatmul(args, state_.data());
+  ASSERT_TRUE(few.ok()) << few.status().ToString();
+  EXPECT_FALSE(few->b_along_n);
+  EXPECT_EQ(few->a_pitch, kK);
+  EXPECT_EQ(few->b_pitch, kK);
+  EXPECT_EQ(few->c_pitch, kN + 8);
+  EXPECT_EQ(few->rank, kRank);
+  EXPECT_EQ(few->area[2], At(0x4200000));
+  EXPECT_EQ(few->area[kRank], At(0x4100000));
+  EXPECT_EQ(few->words[2], reinterpret_cast<uint64_t*>(&words_[2]));
+  EXPECT_EQ(few->arrived[0], reinterpret_cast<const uint64_t*>(&words_[4]));
+  EXPECT_EQ(few->alpha, 0.5f);
+  EXPECT_EQ(few->row_scale, nullptr);
+  EXPECT_TRUE(few->column_scales);
+  EXPECT_TRUE(few->bias_is_float);
+  EXPECT_EQ(few->bias, At(0x5100000));
+  EXPECT_EQ(few->result_scale, reinterpret_cast<const float*>(At(0x5200000)));
+  EXPECT_EQ(few->state, state_.data());
+  EXPECT_FALSE(few->exact);
+
+  matmul.b.data = nullptr;
+  EXPECT_EQ(MakeFewRowsMatmul(args, state_.data()).status().code(), Code::kInvalidArgument);
+}
+
+// A shard of one row has one scale, which is not one for all.
+TEST_F(FewRowsPlanTest, ScalesThatTravelAreOneForEachRow) {
+  CollectiveArgs args = Args(FewRowsKind::kGather, DType::kF8E4M3, 1);
+  MatmulArgs& matmul = args.few_rows->matmul;
+  matmul.has_scale_a = true;
+  matmul.scale_a = Dense(At(0x5000000), DType::kF32, {1});
+  matmul.fast_accumulation = false;
+  auto few = MakeFewRowsMatmul(args, state_.data());
+  ASSERT_TRUE(few.ok()) << few.status().ToString();
+  EXPECT_FALSE(few->row_scales);
+  EXPECT_TRUE(few->exact);
+  args.few_rows->scales_travel = true;
+  few = MakeFewRowsMatmul(args, state_.data());
+  ASSERT_TRUE(few.ok()) << few.status().ToString();
+  EXPECT_TRUE(few->row_scales && few->row_scales_travel);
+}
+
+// Launches with the same addresses differ in their epoch and their abort word only.
+TEST_F(FewRowsPlanTest, KeepsItsParameters) {
+  CollectiveArgs args = Args(FewRowsKind::kScatter);
+  std::unique_ptr<PreparedWork> prepared;
+  args.prepared = &prepared;
+  ASSERT_TRUE(EnqueueFewRows(args, state_.data(), nullptr, kCalls).ok());
+  ASSERT_NE(prepared, nullptr);
+  const PreparedWork* kept = prepared.get();
+  args.epoch = 9;
+  args.abort_word = &words_[3];
+  args.few_rows->matmul.a.data = nullptr;  // not looked at again
+  ASSERT_TRUE(EnqueueFewRows(args, state_.data(), nullptr, kCalls).ok());
+  EXPECT_EQ(prepared.get(), kept);
+  ASSERT_EQ(launched.size(), 2u);
+  const FewRowsLayout& layout = args.few_rows->layout;
+  for (const Launched& each : launched) {
+    EXPECT_EQ(each.ctas, layout.ctas());
+    EXPECT_EQ(each.variant->tile_n, layout.tile_n);
+    EXPECT_GT(each.variant->shared_bytes, 0u);
+    EXPECT_EQ(each.params.claims, reinterpret_cast<uint32_t*>(state_.data()));
+    EXPECT_EQ(each.params.plain_a, 1);
+    EXPECT_EQ(each.params.plain_b, 1);
+    EXPECT_EQ(each.params.c_vectors, 0);
+    EXPECT_EQ(each.params.rows, kRows);
+  }
+  EXPECT_EQ(launched[0].params.epoch, 7u);
+  EXPECT_EQ(launched[1].params.epoch, 9u);
+  EXPECT_EQ(launched[0].params.abort_word, nullptr);
+  EXPECT_EQ(launched[1].params.abort_word, reinterpret_cast<const uint64_t*>(&words_[3]));
+  launched[1].params.epoch = launched[0].params.epoch;
+  launched[1].params.abort_word = nullptr;
+  EXPECT_EQ(std::memcmp(&launched[0].params, &launched[1].params, sizeof(FewRowsParams)), 0);
+}
+
+}  // namespace
+}  // namespace tandem::cuda
