@@ -62,6 +62,8 @@ struct MatmulArgs {
   bool accumulate = false;
   bool has_scale_a = false, has_scale_b = false, has_bias = false, has_result_scale = false;
   DeviceView scale_a, scale_b, bias, result_scale;
+  bool block_scales = false;
+  int first_column = 0;
   bool fast_accumulation = true;
   const uint32_t* chunk_signals = nullptr;  // null: all of A is ready
   int chunks = 1;

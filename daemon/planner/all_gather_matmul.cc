@@ -11,6 +11,7 @@
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
+#include "daemon/planner/scale_checks.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -25,7 +26,7 @@ class Gather {
     const View a = problem.Slot(0, problem.slots.a);
     shard_ = a.extent[dim_];
     direct_ = inbox && problem.symmetric(problem.slots.gathered_a);
-    scales_travel_ = problem.scale_mode == ScaleMode::kRowWiseSharded;
+    scales_travel_ = ScalesTravel(problem.scale_mode);
     accumulates_ = problem.last_dim() && world_ * pieces > 1;
     for (int i = 0; inbox && i < pieces; ++i) {
       inbox_.emplace_back(builder, direct_ ? 0 : Bytes(Cut(a, i)));
@@ -52,7 +53,7 @@ class Gather {
   }
   View ChunkScale(int rank, int source, int i) const {
     const View cut = CutScale(ScaleAView(problem_, rank), i);
-    return source == rank ? cut : PackedLike(cut, scale_inbox_[i].At(rank, source));
+    return source == rank ? cut : PackedInOrder(cut, scale_inbox_[i].At(rank, source));
   }
   // Its place in the gathered A of `rank`.
   View Gathered(int rank, int source, int i) const {
@@ -127,24 +128,40 @@ class Gather {
   }
 
  private:
-  Range Piece(int i) const { return BalancedPart(shard_, pieces_, i); }
+  // Along K, pieces end with a block of scales.
+  bool CutsBlocks() const { return problem_.last_dim() && IsBlockWise(problem_.scale_mode); }
+  Range Piece(int i) const {
+    if (!CutsBlocks()) return BalancedPart(shard_, pieces_, i);
+    const Range blocks = BalancedPart(ScaleBlocks(shard_), pieces_, i);
+    const int64_t begin = std::min(shard_, blocks.begin * kScaleBlock);
+    return {begin, std::min(shard_, begin + blocks.length * kScaleBlock) - begin};
+  }
   View Cut(const View& a, int i) const {
     const Range part = Piece(i);
     return Slice(a, dim_, part.begin, part.length);
   }
-  // Scales of a piece: its rows, or all rows when the pieces are along K.
-  View CutScale(const View& scale, int i) const { return problem_.last_dim() ? scale : Cut(scale, i); }
+  // Scales of a piece: its rows, or all rows (by blocks: those of its blocks) when the pieces are along K.
+  View CutScale(const View& scale, int i) const {
+    if (!problem_.last_dim()) return Cut(scale, i);
+    if (!CutsBlocks()) return scale;
+    const Range blocks = ScaleBlockRange(Piece(i));
+    return Slice(scale, dim_, blocks.begin, blocks.length);
+  }
   // C number `c` of `a`, the elements `range` along the gather dimension.
   MatmulStep ChunkMatmul(int rank, size_t c, const View& a, const View& scale, Range range) const {
     MatmulStep step = WholeMatmul(problem_, rank, c);
     step.a = a;
     if (scales_travel_) step.scale_a = scale;
     if (problem_.last_dim()) {
-      step.b = Slice(step.b, 0, range.begin, range.length);
+      SliceK(range, &step);
+      if (problem_.scale_mode == ScaleMode::kBlockWiseReplicated) {
+        const Range blocks = ScaleBlockRange(range);
+        step.scale_a = Slice(step.scale_a, dim_, blocks.begin, blocks.length);
+      }
       return step;
     }
     step.c = Slice(step.c, dim_, range.begin, range.length);
-    if (problem_.scale_mode == ScaleMode::kRowWiseReplicated) {
+    if (AreScalesReplicated(problem_.scale_mode)) {
       step.scale_a = Slice(step.scale_a, dim_, range.begin, range.length);
     }
     return step;
@@ -259,14 +276,23 @@ void Ring(const Problem& problem, int pieces, Gather* gather, Builder* builder) 
   }
 }
 
+// `view`, packed in whatever order, as a row: for what only moves bytes.
+View AsRow(const View& view) { return Packed(view.ref, view.dtype, {Elements(view)}); }
+
 // Gathers `own` of all ranks, rank-major, into `whole[rank]` by NCCL.
 void GatherByNccl(const std::vector<View>& own, const std::vector<View>& whole, uint64_t pack, Builder* builder) {
   for (int r = 0; r < builder->world_size(); ++r) {
     NcclStep nccl;
     nccl.kind = NcclKind::kAllGather;
-    nccl.in = IsContiguous(own[r]) ? own[r] : PackedLike(own[r], builder->Workspace(r, pack));
-    nccl.out = whole[r];
-    if (!IsContiguous(own[r])) builder->Copy(r, 0, own[r], nccl.in, false, "pack");
+    View shard = DropDim(Slice(whole[r], 0, 0, 1), 0);  // as it lies in the whole
+    if (!LieAlike(own[r], shard)) {
+      shard.ref = builder->Workspace(r, pack);
+      builder->Copy(r, 0, own[r], shard, false, "pack");
+    } else {
+      shard.ref = own[r].ref;
+    }
+    nccl.in = AsRow(shard);
+    nccl.out = AsRow(whole[r]);
     builder->Add(r, 0, nccl, "all-gather");
   }
 }
@@ -287,11 +313,13 @@ ExchangeViews GatherViews(const std::vector<View>& own, const std::vector<View>&
   return views;
 }
 
-// `own`'s shape with one dimension for the ranks in front.
-View WholeShape(const View& own, int world, const Ref& ref) {
-  std::vector<int64_t> shape = own.extent;
-  shape.insert(shape.begin(), world);
-  return Packed(ref, own.dtype, std::move(shape));
+// A shard packed as `shard`, and those of other ranks behind it: one dimension more, in front.
+View WholeShape(const View& shard, int world, const Ref& ref) {
+  View whole = shard;
+  whole.ref = ref;
+  whole.extent.insert(whole.extent.begin(), world);
+  whole.stride.insert(whole.stride.begin(), Elements(shard));
+  return whole;
 }
 
 // `collective` first, then the product. By copy engines on two lanes: lane 1 has what is only for this rank. Returns whether the
@@ -300,7 +328,7 @@ bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Build
   const int world = problem.world_size, dim = problem.dim;
   const bool by_nccl = collective == Algorithm::kNccl, copy_engine = collective == Algorithm::kCopyEngine;
   const int own_lane = builder->lanes() - 1;
-  const bool scales_travel = problem.scale_mode == ScaleMode::kRowWiseSharded;
+  const bool scales_travel = ScalesTravel(problem.scale_mode);
   const View a = problem.Slot(0, problem.slots.a);
   const uint64_t slice_bytes = Bytes(a);
   const bool returns = problem.slots.gathered_a >= 0;
@@ -321,18 +349,20 @@ bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Build
   for (int r = 0; r < world; ++r) {
     own.push_back(problem.Slot(r, problem.slots.a));
     all.push_back(in_slot ? RankMajor(problem.Slot(r, problem.slots.gathered_a), dim, world)
-                          : WholeShape(own[r], world, builder->Workspace(r, whole)));
+                          : WholeShape(PackedLike(a, {}), world, builder->Workspace(r, whole)));
     if (!scales_travel) continue;
     own_scale.push_back(ScaleAView(problem, r));
-    all_scale.push_back(WholeShape(own_scale[r], world, builder->Workspace(r, scale_whole)));
+    // In the order in which rank 0's factors lie, as products want them.
+    all_scale.push_back(WholeShape(PackedInOrder(pieces[1], {}), world, builder->Workspace(r, scale_whole)));
   }
   if (by_nccl) {
     if (scales_travel) GatherByNccl(own_scale, all_scale, scale_pack, builder);
     GatherByNccl(own, all, pack, builder);
   } else {
     // As bytes one kernel moves A and its scales.
+    const auto as_packed = [&](const View& scale) { return LieAlike(scale, PackedInOrder(pieces[1], {})); };
     const bool as_bytes = scales_travel && std::all_of(own.begin(), own.end(), IsContiguous) &&
-                          std::all_of(own_scale.begin(), own_scale.end(), IsContiguous);
+                          std::all_of(own_scale.begin(), own_scale.end(), as_packed);
     std::vector<ExchangeViews> tensors = {GatherViews(own, all, as_bytes)};
     if (scales_travel) tensors.push_back(GatherViews(own_scale, all_scale, as_bytes));
     for (int r = 0; r < world && !copy_engine; ++r) {
@@ -367,8 +397,7 @@ bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Build
         step.a = MoveDim(all[r], 0, dim);  // [..., W, s, ...], as C is split
         step.c = SplitDim(step.c, dim, world);
         if (scales_travel) step.scale_a = MoveDim(all_scale[r], 0, dim);
-        if (problem.scale_mode == ScaleMode::kRowWiseReplicated)
-          step.scale_a = SplitDim(step.scale_a, dim, world);
+        if (AreScalesReplicated(problem.scale_mode)) step.scale_a = SplitDim(step.scale_a, dim, world);
         if (Elements(step.c) > 0) builder->Add(r, 0, std::move(step), "gemm");
       }
     }

@@ -145,7 +145,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
 double BesideUs(const Problem& problem, const MachineModel& machine, double whole, Algorithm collective, bool measured) {
   const double us = whole + CollectiveUs(problem, machine, collective);
   if (collective == Algorithm::kNccl) {
-    const double extra = problem.scale_mode == ScaleMode::kRowWiseSharded ? 80 : 40;  // two calls where scales travel
+    const double extra = ScalesTravel(problem.scale_mode) ? 80 : 40;  // two calls where scales travel
     return us + machine.launch_us + (measured ? extra : 0);
   }
   if (collective == Algorithm::kCopyEngine) {

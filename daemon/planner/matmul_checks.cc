@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/planner/operand_checks.h"
+#include "daemon/planner/scale_checks.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -42,45 +43,7 @@ Status CheckDTypes(const Problem& problem, int b_slot, int c_slot) {
   return Status::Ok();
 }
 
-Status CheckScaleDType(const Problem& problem, int slot) {
-  if (Spec(problem, slot).dtype != DType::kF32)
-    return FieldError(OperandField(slot, "dtype"), "scales are f32");
-  if (!IsFloat8(Spec(problem, problem.slots.a).dtype)) {
-    return FieldError(OperandField(slot, "role"), "scales go with fp8 operands only");
-  }
-  return Status::Ok();
-}
-
-Shape WithOne(Shape shape) {
-  shape.back() = 1;
-  return shape;
-}
-
-Status FillScaleMode(Problem* problem, const Shape& gathered) {
-  const int slot = problem->slots.scale_a;
-  if (slot < 0) return Status::Ok();
-  TANDEM_RETURN_IF_ERROR(CheckScaleDType(*problem, slot));
-  const Shape& shape = Spec(*problem, slot).shape;
-  const Shape own = WithOne(Spec(*problem, problem->slots.a).shape), whole = WithOne(gathered);
-  const bool gathers = problem->request->op == Op::kAllGatherMatmul;
-  // The shard's shape wins a tie: its scales travel, which is right for equal scales too.
-  if (gathers && shape == own) {
-    problem->scale_mode = ScaleMode::kRowWiseSharded;
-  } else if (*ElementCount(shape) == 1) {
-    problem->scale_mode = ScaleMode::kTensorWise;
-  } else if (shape == own) {
-    problem->scale_mode = ScaleMode::kRowWise;
-  } else if (gathers && shape == whole) {
-    problem->scale_mode = ScaleMode::kRowWiseReplicated;
-  } else {
-    return FieldError(OperandField(slot, "shape"),
-                      Text(ShapeText(shape), " is neither one element, nor ", ShapeText(own),
-                           gathers ? Text(", nor ", ShapeText(whole)) : std::string()));
-  }
-  return Status::Ok();
-}
-
-// B, C, scale_b, bias and result_scale number `i`; `c_shape` without its last extent, which `columns` of B
+// B, C, bias and result_scale number `i`; `c_shape` without its last extent, which `columns` of B
 // replace.
 Status CheckProduct(const Problem& problem, size_t i, int64_t k, Shape c_shape, bool scatter_columns) {
   const Slots& slots = problem.slots;
@@ -101,14 +64,6 @@ Status CheckProduct(const Problem& problem, size_t i, int64_t k, Shape c_shape, 
   if (c != c_shape) return ShapeError(slots.c[i], c_shape, c);
   if (!ElementCount(c_shape).ok()) return FieldError(OperandField(slots.c[i], "shape"), "overflows");
   TANDEM_RETURN_IF_ERROR(CheckDTypes(problem, slots.b[i], slots.c[i]));
-  if (!slots.scale_b.empty()) {
-    TANDEM_RETURN_IF_ERROR(CheckScaleDType(problem, slots.scale_b[i]));
-    const Shape& shape = Spec(problem, slots.scale_b[i]).shape;
-    if (*ElementCount(shape) != 1 && shape != Shape{1, columns}) {
-      return FieldError(OperandField(slots.scale_b[i], "shape"),
-                        Text(ShapeText(shape), " is neither one element nor ", ShapeText({1, columns})));
-    }
-  }
   if (!slots.bias.empty()) {
     const TensorSpec& bias = Spec(problem, slots.bias[i]);
     if (bias.shape != Shape{columns}) return ShapeError(slots.bias[i], {columns}, bias.shape);
@@ -197,8 +152,6 @@ Status FillMatmul(Problem* problem) {
     problem->n += Spec(*problem, slots.b[i]).shape[1];
   }
   TANDEM_RETURN_IF_ERROR(FillScaleMode(problem, gathered));
-  if (problem->scale_mode == ScaleMode::kNone && !slots.scale_b.empty())
-    problem->scale_mode = ScaleMode::kTensorWise;
   if (slots.gathered_a >= 0) {
     const TensorSpec& spec = Spec(*problem, slots.gathered_a);
     if (spec.dtype != Spec(*problem, slots.a).dtype) {

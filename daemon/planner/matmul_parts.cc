@@ -1,18 +1,24 @@
 #include "daemon/planner/matmul_parts.h"
 
+#include "daemon/planner/scale_checks.h"
+
 namespace tandem::plan {
 
 View ScaleAView(const Problem& problem, int rank) {
   const View view = problem.Slot(rank, problem.slots.scale_a);
   if (problem.scale_mode == ScaleMode::kTensorWise) return FirstElement(view);
+  if (IsBlockWise(problem.scale_mode)) return view;
   return DropDim(view, static_cast<int>(view.extent.size()) - 1);
 }
 
 View ScaleBView(const Problem& problem, int rank, size_t i) {
   const View view = problem.Slot(rank, problem.slots.scale_b[i]);
+  if (IsBlockWise(problem.scale_mode)) return Elements(view) == 1 ? Packed(view.ref, view.dtype, {1, 1}) : view;
   if (Elements(view) == 1) return FirstElement(view);
   return DropDim(view, 0);
 }
+
+Range ScaleBlockRange(Range k) { return {k.begin / kScaleBlock, ScaleBlocks(k.length)}; }
 
 MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i) {
   const Slots& slots = problem.slots;
@@ -21,6 +27,7 @@ MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i) {
   step.b = problem.Slot(rank, slots.b[i]);
   step.c = problem.Slot(rank, slots.c[i]);
   step.fast_accumulation = problem.request->fast_accumulation;
+  step.block_scales = IsBlockWise(problem.scale_mode);
   if (slots.scale_a >= 0) {
     step.has_scale_a = true;
     step.scale_a = ScaleAView(problem, rank);
@@ -40,6 +47,34 @@ MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i) {
   return step;
 }
 
+void SliceK(Range range, MatmulStep* step) {
+  step->b = Slice(step->b, 0, range.begin, range.length);
+  if (!step->block_scales) return;
+  const Range blocks = ScaleBlockRange(range);
+  step->scale_b = Slice(step->scale_b, 0, blocks.begin, blocks.length);
+}
+
+namespace {
+
+// Cuts B and its scales to `range` of N.
+void SliceColumns(Range range, MatmulStep* step) {
+  const int64_t all = step->b.extent[1];
+  step->b = Slice(step->b, 1, range.begin, range.length);
+  if (!step->has_scale_b || step->scale_b.extent.empty()) return;
+  if (!step->block_scales) {
+    step->scale_b = Slice(step->scale_b, 0, range.begin, range.length);
+  } else if (step->scale_b.extent[1] == all) {
+    step->scale_b = Slice(step->scale_b, 1, range.begin, range.length);
+  } else {
+    const int64_t first = range.begin / kScaleBlock;
+    const int64_t last = range.length > 0 ? (range.begin + range.length - 1) / kScaleBlock + 1 : first;
+    step->scale_b = Slice(step->scale_b, 1, first, last - first);
+    step->first_column = static_cast<int32_t>(range.begin % kScaleBlock);
+  }
+}
+
+}  // namespace
+
 MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range, const View& c) {
   MatmulStep step = WholeMatmul(problem, rank, 0);
   step.has_bias = step.has_result_scale = false;
@@ -47,10 +82,7 @@ MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range,
   step.c = c;
   const bool columns = dim == static_cast<int>(step.a.extent.size()) - 1;
   if (columns) {
-    step.b = Slice(step.b, 1, range.begin, range.length);
-    if (step.has_scale_b && !step.scale_b.extent.empty()) {
-      step.scale_b = Slice(step.scale_b, 0, range.begin, range.length);
-    }
+    SliceColumns(range, &step);
   } else {
     step.a = Slice(step.a, dim, range.begin, range.length);
     if (step.has_scale_a && problem.scale_mode != ScaleMode::kTensorWise) {

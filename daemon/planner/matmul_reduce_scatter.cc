@@ -223,7 +223,7 @@ void MultiplyWhole(const Problem& problem, int r, const View& whole, Builder* bu
   }
   MatmulStep step = PartialMatmul(problem, r, dim, {0, length * world}, MoveDim(whole, 0, dim));
   step.a = SplitDim(step.a, dim, world);
-  if (step.has_scale_a && problem.scale_mode == ScaleMode::kRowWise) step.scale_a = SplitDim(step.scale_a, dim, world);
+  if (step.has_scale_a && problem.scale_mode != ScaleMode::kTensorWise) step.scale_a = SplitDim(step.scale_a, dim, world);
   builder->Add(r, 0, std::move(step), "gemm");
 }
 

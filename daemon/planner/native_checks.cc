@@ -99,6 +99,7 @@ std::string WhyNotNative(const Problem& problem) {
   const View a = problem.Slot(0, problem.slots.a);
   if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
+  if (IsBlockWise(problem.scale_mode)) return Text("no kernel for scales by blocks of ", kScaleBlock);
   const bool float8 = IsFloat8(a.dtype);
   if (problem.k * ElementBytes(a) % kTmaBytes != 0) return Text("K is no multiple of ", kTmaBytes, " bytes");
   if (std::string why = WhyNoRows("A", a); !why.empty()) return why;

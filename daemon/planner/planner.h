@@ -55,7 +55,7 @@ struct Plan {
   int steps = 0;                          // ring's S, pipeline's chunks; 0 where it means nothing
   int lanes = 1;
   std::string summary;                    // op, shapes and dtype in one line
-  std::string scale_mode;                 // "", "tensor_wise", "row_wise_sharded", "row_wise_replicated", "row_wise"
+  std::string scale_mode;                 // ScaleModeName
   std::string wire_type;                  // dtype in which partial sums travel; "" if none do
   std::string reduction_order;            // "rank order, fp32", "own first" …; "" if nothing is reduced
   int roundings = 0;                      // of one output element, the last included

@@ -157,9 +157,22 @@ Status CheckTransfers(std::span<const OpRequest> requests, const GroupContext& g
 }  // namespace
 
 std::string_view ScaleModeName(ScaleMode mode) {
-  static constexpr std::array<std::string_view, 5> kNames = {"", "tensor_wise", "row_wise_sharded",
-                                                             "row_wise_replicated", "row_wise"};
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "",         "tensor_wise",        "row_wise_sharded",      "row_wise_replicated",
+      "row_wise", "block_wise_sharded", "block_wise_replicated", "block_wise"};
   return kNames[static_cast<size_t>(mode)];
+}
+
+bool IsBlockWise(ScaleMode mode) {
+  return mode == ScaleMode::kBlockWiseSharded || mode == ScaleMode::kBlockWiseReplicated || mode == ScaleMode::kBlockWise;
+}
+
+bool ScalesTravel(ScaleMode mode) {
+  return mode == ScaleMode::kRowWiseSharded || mode == ScaleMode::kBlockWiseSharded;
+}
+
+bool AreScalesReplicated(ScaleMode mode) {
+  return mode == ScaleMode::kRowWiseReplicated || mode == ScaleMode::kBlockWiseReplicated;
 }
 
 Status FieldError(std::string field, std::string_view message) {

@@ -15,9 +15,18 @@
 
 namespace tandem::plan {
 
-enum class ScaleMode : uint8_t { kNone, kTensorWise, kRowWiseSharded, kRowWiseReplicated, kRowWise };
-// "", "tensor_wise", "row_wise_sharded", "row_wise_replicated", "row_wise" (each rank has its own whole A).
+enum class ScaleMode : uint8_t {
+  kNone, kTensorWise, kRowWiseSharded, kRowWiseReplicated, kRowWise, kBlockWiseSharded, kBlockWiseReplicated, kBlockWise
+};
+// "", "tensor_wise", "row_wise_sharded", "row_wise_replicated", "row_wise" (each rank has its own whole A); the same of
+// "block_wise".
 std::string_view ScaleModeName(ScaleMode mode);
+// One factor for each row and kScaleBlock elements of K.
+bool IsBlockWise(ScaleMode mode);
+// Each rank has the scales of its own shard of A only: they are gathered with it.
+bool ScalesTravel(ScaleMode mode);
+// Each rank has the scales of the whole gathered A.
+bool AreScalesReplicated(ScaleMode mode);
 
 // Slots by role; -1 or empty where the request has none.
 struct Slots {

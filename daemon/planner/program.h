@@ -83,6 +83,11 @@ struct MatmulStep {
   bool has_scale_a = false, has_scale_b = false, has_bias = false, has_result_scale = false;
   View scale_a;                     // one element, or A's leading extents (row-wise)
   View scale_b;                     // one element, or N elements
+  // By blocks of kScaleBlock elements of K, the last of which may be shorter: the sum over blocks b of
+  // scale_a[row, b] * scale_b[b, column] * (A·B within the block). scale_a is [..., M, blocks]. scale_b is [blocks, N], or
+  // [blocks, n]: column j has factor (first_column + j) / kScaleBlock, and n factors reach the last column.
+  bool block_scales = false;
+  int32_t first_column = 0;
   View bias;                        // N elements
   View result_scale;                // one element
   bool fast_accumulation = true;

@@ -35,6 +35,8 @@ void EncodeMatmul(const MatmulStep& step, pb::Matmul* matmul) {
   if (step.has_scale_b) EncodeView(step.scale_b, matmul->mutable_scale_b());
   if (step.has_bias) EncodeView(step.bias, matmul->mutable_bias());
   if (step.has_result_scale) EncodeView(step.result_scale, matmul->mutable_result_scale());
+  matmul->set_block_scales(step.block_scales);
+  matmul->set_first_column(step.first_column);
   matmul->set_fast_accumulation(step.fast_accumulation);
   if (step.has_chunk_signals) EncodeView(step.chunk_signals, matmul->mutable_chunk_signals());
   matmul->set_chunk_pivot(step.chunk_pivot);
@@ -226,6 +228,9 @@ class Decoder {
     if (matmul.has_bias) TANDEM_RETURN_IF_ERROR(DecodeView(message.bias(), &matmul.bias));
     if (matmul.has_result_scale) TANDEM_RETURN_IF_ERROR(DecodeView(message.result_scale(), &matmul.result_scale));
     if (matmul.has_chunk_signals) TANDEM_RETURN_IF_ERROR(DecodeView(message.chunk_signals(), &matmul.chunk_signals));
+    matmul.block_scales = message.block_scales();
+    matmul.first_column = message.first_column();
+    if (matmul.first_column < 0 || matmul.first_column >= kScaleBlock) return Bad("first column");
     matmul.fast_accumulation = message.fast_accumulation();
     matmul.chunk_pivot = message.chunk_pivot();
     return Status::Ok();

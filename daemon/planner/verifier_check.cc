@@ -98,11 +98,32 @@ class ProgramChecker {
       }
       return {};
     };
-    TANDEM_RETURN_IF_ERROR(check(m.has_scale_a, m.scale_a, "scale of A", 1, rows));
-    TANDEM_RETURN_IF_ERROR(check(m.has_scale_b, m.scale_b, "scale of B", 1, columns));
+    if (m.block_scales) {
+      TANDEM_RETURN_IF_ERROR(CheckBlockScales(m, rows, columns));
+    } else {
+      TANDEM_RETURN_IF_ERROR(check(m.has_scale_a, m.scale_a, "scale of A", 1, rows));
+      TANDEM_RETURN_IF_ERROR(check(m.has_scale_b, m.scale_b, "scale of B", 1, columns));
+    }
     TANDEM_RETURN_IF_ERROR(check(m.has_bias, m.bias, "bias", columns, columns));
     TANDEM_RETURN_IF_ERROR(check(m.has_result_scale, m.result_scale, "result scale", 1, 1));
     return m.has_chunk_signals ? CheckView(m.chunk_signals, "chunk signals") : Status();
+  }
+
+  Status CheckBlockScales(const MatmulStep& m, int64_t rows, int64_t columns) const {
+    if (!m.has_scale_a || !m.has_scale_b) return InvalidArgument("scales by blocks of one operand alone");
+    TANDEM_RETURN_IF_ERROR(CheckView(m.scale_a, "scale of A"));
+    TANDEM_RETURN_IF_ERROR(CheckView(m.scale_b, "scale of B"));
+    const int64_t blocks = (m.a.extent.back() + kScaleBlock - 1) / kScaleBlock;
+    if (m.scale_a.extent.empty() || m.scale_a.extent.back() != blocks || LeadingRows(m.scale_a) != rows) {
+      return InvalidArgument("scale of A has not one element for each row and block of K");
+    }
+    const int64_t reach = (m.first_column + columns + kScaleBlock - 1) / kScaleBlock;
+    if (m.scale_b.extent.size() != 2 || m.scale_b.extent[0] != blocks || m.first_column < 0 ||
+        m.first_column >= kScaleBlock ||
+        (m.scale_b.extent[1] != columns && m.scale_b.extent[1] != (columns == 0 ? 0 : reach))) {
+      return InvalidArgument("scale of B has not one element for each block of K and column, or block of columns");
+    }
+    return {};
   }
 
   Status CheckReduce(const ReduceStep& r) const {

@@ -1,6 +1,8 @@
 #include "daemon/planner/views.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 #include <utility>
 
 namespace tandem::plan {
@@ -23,6 +25,24 @@ View Packed(const Ref& ref, DType dtype, std::vector<int64_t> shape) {
 }
 
 View PackedLike(const View& view, const Ref& ref) { return Packed(ref, view.dtype, view.extent); }
+
+View PackedInOrder(const View& view, const Ref& ref) {
+  View out = PackedLike(view, ref);
+  std::vector<size_t> order(view.extent.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // Dimensions of one element may have any stride: they follow their outer neighbour.
+  std::vector<int64_t> stride = view.stride;
+  for (size_t d = 0; d < stride.size(); ++d) {
+    if (view.extent[d] == 1) stride[d] = d > 0 ? stride[d - 1] : INT64_MAX;
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return stride[a] > stride[b]; });
+  int64_t next = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    out.stride[order[i]] = next;
+    next *= view.extent[order[i]];
+  }
+  return out;
+}
 
 View Slice(const View& view, int dim, int64_t start, int64_t length) {
   View out = view;
@@ -71,6 +91,13 @@ bool IsContiguous(const View& view) {
       return std::find(view.extent.begin(), view.extent.end(), 0) != view.extent.end();
     }
     expected *= view.extent[i];
+  }
+  return true;
+}
+
+bool LieAlike(const View& a, const View& b) {
+  for (size_t d = 0; d < a.extent.size(); ++d) {
+    if (a.extent[d] > 1 && a.stride[d] != b.stride[d]) return Elements(a) == 0;
   }
   return true;
 }

@@ -21,6 +21,9 @@ View Packed(const Ref& ref, DType dtype, std::vector<int64_t> shape);
 // The packed view with `view`'s shape and dtype at `ref`.
 View PackedLike(const View& view, const Ref& ref);
 
+// The same with its dimensions in the order in which they lie in `view`: a column-major matrix stays one.
+View PackedInOrder(const View& view, const Ref& ref);
+
 // Elements [start, start + length) along dimension `dim`.
 View Slice(const View& view, int dim, int64_t start, int64_t length);
 
@@ -42,6 +45,9 @@ View FirstElement(const View& view);
 // True when the elements lie packed, last dimension fastest (extents of one are ignored; empty views are
 // contiguous).
 bool IsContiguous(const View& view);
+
+// True when elements of two views of one shape lie alike: the same strides wherever there are several.
+bool LieAlike(const View& a, const View& b);
 
 // The same place in another rank's memory.
 View OnRank(View view, int rank);

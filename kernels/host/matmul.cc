@@ -72,8 +72,10 @@ void LoadFactors(const DeviceView& view, int64_t count, Offsets* scratch, std::v
 struct Workbench {
   Offsets rows_a, rows_c, factors;
   std::vector<float> scale_a, scale_b, bias, result_scale;
-  std::vector<float> panel, block, sums, old;
+  std::vector<float> panel, block, sums, old, part;
 };
+
+int64_t BlocksOf(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
 
 // The product's operands, resolved once a run.
 class Product {
@@ -81,7 +83,7 @@ class Product {
   Product(const MatmulArgs& args, const TaskContext& context, Workbench* bench)
       : args_(args), context_(context), rows_a_(bench->rows_a), rows_c_(bench->rows_c), scale_a_(bench->scale_a),
         scale_b_(bench->scale_b), bias_(bench->bias), panel_(bench->panel), block_(bench->block), sums_(bench->sums),
-        old_(bench->old) {
+        old_(bench->old), part_(bench->part) {
     FillOffsets(args.a, args.a.extent.size() - 1, &rows_a_);
     FillOffsets(args.c, args.c.extent.size() - 1, &rows_c_);
     m_ = static_cast<int64_t>(rows_a_.at.size());
@@ -97,8 +99,9 @@ class Product {
     c_direct_ = plain && args.c.dtype == DType::kF32 && rows_c_.uniform && c_column_stride_ == 1 &&
                 (m_ <= 1 || rows_c_.stride >= n_);
     Offsets* factors = &bench->factors;
-    if (args.has_scale_a) LoadFactors(args.scale_a, m_, factors, &scale_a_);
-    if (args.has_scale_b) LoadFactors(args.scale_b, n_, factors, &scale_b_);
+    const int64_t blocks = args.block_scales ? BlocksOf(k_) : 1;
+    if (args.has_scale_a) LoadFactors(args.scale_a, m_ * blocks, factors, &scale_a_);
+    if (args.has_scale_b) LoadFactors(args.scale_b, args.block_scales ? blocks * args.scale_b.extent[1] : n_, factors, &scale_b_);
     if (args.has_bias) LoadFactors(args.bias, n_, factors, &bias_);
     if (args.has_result_scale) {
       LoadFactors(args.result_scale, 1, factors, &bench->result_scale);
@@ -199,18 +202,45 @@ class Product {
         continue;
       }
       sums_.resize(static_cast<size_t>((end - row) * columns));
-      Gemm(a, b, {sums_.data(), columns, 1}, end - row, columns, k_, args_.alpha, false);
+      if (args_.block_scales) {
+        MultiplyBlocks(a, b, row, end, column, columns);
+      } else {
+        Gemm(a, b, {sums_.data(), columns, 1}, end - row, columns, k_, args_.alpha, false);
+      }
       for (int64_t i = row; i < end; ++i) Finish(i, column, columns, sums_.data() + (i - row) * columns);
+    }
+  }
+
+  // The sums of rows [first, last) and their columns, each block of K with its factors.
+  void MultiplyBlocks(const FloatMatrix& a, const FloatMatrix& b, int64_t first, int64_t last, int64_t column,
+                      int64_t columns) {
+    std::fill(sums_.begin(), sums_.end(), 0.0f);
+    part_.resize(sums_.size());
+    const int64_t blocks = BlocksOf(k_), factors = args_.scale_b.extent[1];
+    const int64_t shared = factors == n_ ? 1 : kScaleBlock;  // columns of a factor
+    const int64_t begin = column + (shared == 1 ? 0 : args_.first_column);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t k = block * kScaleBlock;
+      Gemm({a.data + k * a.column_stride, a.row_stride, a.column_stride},
+           {b.data + k * b.row_stride, b.row_stride, b.column_stride}, {part_.data(), columns, 1}, last - first, columns,
+           std::min(kScaleBlock, k_ - k), args_.alpha, false);
+      const float* of_b = scale_b_.data() + block * factors;
+      for (int64_t i = first; i < last; ++i) {
+        const float of_a = scale_a_[static_cast<size_t>(i * blocks + block)];
+        float* sums = sums_.data() + (i - first) * columns;
+        const float* part = part_.data() + (i - first) * columns;
+        for (int64_t j = 0; j < columns; ++j) sums[j] += part[j] * (of_a * of_b[(begin + j) / shared]);
+      }
     }
   }
 
   // Scales, old C, bias, result scale and the rounding of one row.
   void Finish(int64_t row, int64_t column, int64_t columns, float* sums) {
-    if (args_.has_scale_a) {
+    if (args_.has_scale_a && !args_.block_scales) {
       float scale = scale_a_[static_cast<size_t>(row)];
       for (int64_t j = 0; j < columns; ++j) sums[j] *= scale;
     }
-    if (args_.has_scale_b) {
+    if (args_.has_scale_b && !args_.block_scales) {
       for (int64_t j = 0; j < columns; ++j) sums[j] *= scale_b_[static_cast<size_t>(column + j)];
     }
     std::byte* out = const_cast<std::byte*>(
@@ -237,7 +267,7 @@ class Product {
   bool a_direct_ = false, b_direct_ = false, c_direct_ = false;
   std::vector<float>&scale_a_, &scale_b_, &bias_;
   float result_scale_ = 1.0f;
-  std::vector<float>&panel_, &block_, &sums_, &old_;
+  std::vector<float>&panel_, &block_, &sums_, &old_, &part_;
 };
 
 Status CheckFactors(const DeviceView& view, const char* name, int64_t many) {
@@ -246,6 +276,24 @@ Status CheckFactors(const DeviceView& view, const char* name, int64_t many) {
   if (!IsFloating(view.dtype) || (count != 1 && count != many)) {
     return InvalidArgument(std::string(name) + " has " + std::to_string(count) + " elements; it needs 1 or " +
                            std::to_string(many));
+  }
+  return Status::Ok();
+}
+
+Status CheckBlockFactors(const MatmulArgs& args, int64_t rows, int64_t columns) {
+  if (!args.has_scale_a || !args.has_scale_b) return InvalidArgument("scales by blocks of one operand alone");
+  TANDEM_RETURN_IF_ERROR(CheckView(args.scale_a, "scale_a"));
+  TANDEM_RETURN_IF_ERROR(CheckView(args.scale_b, "scale_b"));
+  if (args.scale_a.dtype != DType::kF32 || args.scale_b.dtype != DType::kF32) return InvalidArgument("scales are f32");
+  const int64_t blocks = BlocksOf(args.a.extent.back());
+  if (args.first_column < 0 || args.first_column >= kScaleBlock) return InvalidArgument("no column of a block");
+  if (args.scale_a.extent.empty() || args.scale_a.extent.back() != blocks || CountOf(args.scale_a) != rows * blocks) {
+    return InvalidArgument("scale_a has " + std::to_string(CountOf(args.scale_a)) + " elements; " + std::to_string(rows) +
+                           " rows and " + std::to_string(blocks) + " blocks need one each");
+  }
+  const std::vector<int64_t>& b = args.scale_b.extent;
+  if (b.size() != 2 || b[0] != blocks || (b[1] != columns && b[1] != BlocksOf(args.first_column + columns))) {
+    return InvalidArgument("scale_b has not one element for each block of K and column, or block of columns");
   }
   return Status::Ok();
 }
@@ -269,8 +317,12 @@ Status CheckMatmul(const MatmulArgs& args) {
   int64_t n = args.c.extent.back();
   int64_t m = n == 0 ? 0 : CountOf(args.c) / n;
   if (m == 0) return Status::Ok();
-  if (args.has_scale_a) TANDEM_RETURN_IF_ERROR(CheckFactors(args.scale_a, "scale_a", m));
-  if (args.has_scale_b) TANDEM_RETURN_IF_ERROR(CheckFactors(args.scale_b, "scale_b", n));
+  if (args.block_scales) {
+    TANDEM_RETURN_IF_ERROR(CheckBlockFactors(args, m, n));
+  } else {
+    if (args.has_scale_a) TANDEM_RETURN_IF_ERROR(CheckFactors(args.scale_a, "scale_a", m));
+    if (args.has_scale_b) TANDEM_RETURN_IF_ERROR(CheckFactors(args.scale_b, "scale_b", n));
+  }
   if (args.has_bias) TANDEM_RETURN_IF_ERROR(CheckFactors(args.bias, "bias", n));
   if (args.has_result_scale) TANDEM_RETURN_IF_ERROR(CheckFactors(args.result_scale, "result_scale", 1));
   if (args.chunks < 1 || args.chunk_pivot < 0 || args.chunk_pivot >= args.chunks) {

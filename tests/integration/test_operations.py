@@ -167,11 +167,55 @@ class OperationsTest(TandemTest):
             Slot("scale_a", (1,), lambda rank: (2, 0)), Slot("scale_b", (1,), lambda rank: (0.25, 0)),
             Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: [
                 (row // m + 1) * 2 * k * 2 * 0.25 for row in range(m * world) for _ in range(n)])], "fp8")
+        self.block_scales(world, clients, names)
         self.run_op(clients, "async_input_matmul", [
             Slot("a", (m * world, k), self.each_rank), Slot("b", (k, n), fill_b),
             Slot("c", (m * world, n), expect=lambda rank: matmul(whole_a[rank], b(rank), m * world, k, n)),
             Slot("chunk_signals", (world,), lambda rank: (1, 0), dtype="i32")], "async",
             each=lambda rank: {"chunk_pivot": rank})
+
+
+    def block_scales(self, world, clients, names):
+        """fp8 with factors of 128: A is all rank + 1, B all 2, factors are small integers, K's last block is short."""
+        def product(rank, rows, n, k, scale_a, scale_b, columns):
+            blocks = -(-k // 128)
+            depth = [min(128, k - 128 * block) * (rank + 1) * 2 for block in range(blocks)]
+            factors = len(scale_b) // blocks
+            return [sum(depth[x] * scale_a[row * blocks + x] * scale_b[x * factors + (j // 128 if factors < n else j)]
+                        for x in range(blocks)) for row in range(rows) for j in columns]
+
+        def e4m3(role, shape, value):
+            return Slot(role, shape, lambda rank: (value(rank), 0), dtype="f8e4m3")
+
+        m, k, n = 2, 160, 130
+        for algorithm in names("unfused", "pipeline", "ring"):
+            for factors in (2, n):
+                scale_b = ramp(1, 1, 2 * factors)
+                self.run_op(clients, "all_gather_matmul", [
+                    e4m3("a", (m, k), lambda rank: rank + 1), e4m3("b", (k, n), lambda rank: 2),
+                    Slot("scale_a", (m, 2), lambda rank: (rank + 2, 1)), Slot("scale_b", (2, factors), lambda rank: (1, 1)),
+                    Slot("c", (m * world, n), expect=lambda rank: sum(
+                        (product(r, m, n, k, ramp(r + 2, 1, m * 2), scale_b, range(n)) for r in range(world)), []))],
+                    f"blocks.ag.{algorithm}.{factors}", algorithm=algorithm)
+            # B's columns are scattered: pieces begin within a block.
+            wide, rows = 70 * world, 3
+            factors = -(-wide // 128)
+            parts = [product(r, rows, wide, k, ramp(1, r + 1, rows * 2), ramp(1, 1, 2 * factors), range(wide))
+                     for r in range(world)]
+            total = add(*parts)
+            self.run_op(clients, "matmul_reduce_scatter", [
+                e4m3("a", (rows, k), lambda rank: rank + 1), e4m3("b", (k, wide), lambda rank: 2),
+                Slot("scale_a", (rows, 2), lambda rank: (1, rank + 1)), Slot("scale_b", (2, factors), lambda rank: (1, 1)),
+                Slot("c", (rows, 70), expect=lambda rank: [
+                    total[row * wide + rank * 70 + j] for row in range(rows) for j in range(70)])],
+                f"blocks.rs.{algorithm}", dim=1, algorithm=algorithm)
+        for algorithm in names("unfused", "tiled_two_shot"):
+            self.run_op(clients, "matmul_all_reduce", [
+                e4m3("a", (5, k), lambda rank: rank + 1), e4m3("b", (k, n), lambda rank: 2),
+                Slot("scale_a", (5, 2), lambda rank: (1, rank + 1)), Slot("scale_b", (2, 2), lambda rank: (1, 1)),
+                Slot("c", (5, n), expect=lambda rank: add(*[
+                    product(r, 5, n, k, ramp(1, r + 1, 10), ramp(1, 1, 4), range(n)) for r in range(world)]))],
+                f"blocks.ar.{algorithm}", algorithm=algorithm)
 
 
 class Operations(OperationsTest):

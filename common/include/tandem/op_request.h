@@ -33,6 +33,9 @@ enum class Op : uint8_t {
 
 enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1 };
 
+// Elements of K, and of N, that share a factor where fp8 operands have scales by blocks.
+inline constexpr int64_t kScaleBlock = 128;
+
 // The type in which partial sums travel: the output's own (one rounding each), or fp32 (`accumulate=exact`).
 enum class WireType : uint8_t { kOutput = 0, kF32 = 1 };
 
@@ -70,7 +73,8 @@ enum class Role : uint8_t {
   kC = 5,
   kGatheredA = 6,
   kScaleA = 7,       // f32. One element: tensor-wise; shard's leading dims + (1): row-wise sharded (wins a tie);
-  kScaleB = 8,       //   gathered leading dims + (1): row-wise replicated. kScaleB: one element, or (1, N)
+  kScaleB = 8,       //   gathered leading dims + (1): row-wise replicated. kScaleB: one element, or (1, N). By blocks of
+                     //   kScaleBlock: (ceil(K / 128)) in place of A's (1), and for B (ceil(K / 128), ceil(N / 128) or N)
   kBias = 9,         // N elements, of C's dtype or f32
   kResultScale = 10,  // f32, one element
   kChunkSignals = 11,  // u32 words (dtype i32), kAsyncInputMatmul

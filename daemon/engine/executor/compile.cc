@@ -161,6 +161,8 @@ class ProgramCompiler {
     args.has_scale_b = step.has_scale_b;
     args.has_bias = step.has_bias;
     args.has_result_scale = step.has_result_scale;
+    args.block_scales = step.block_scales;
+    args.first_column = step.first_column;
     args.fast_accumulation = step.fast_accumulation;
     TANDEM_RETURN_IF_ERROR(Resolve(step.a, "A", &args.a, operation));
     TANDEM_RETURN_IF_ERROR(Resolve(step.b, "B", &args.b, operation));

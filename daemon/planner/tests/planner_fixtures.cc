@@ -149,13 +149,25 @@ class Simulation {
     std::vector<int64_t> c = leading;
     c.push_back(step.b.extent[1]);
     if (step.c.extent != c) Fail("C's shape does not fit");
+    if (step.block_scales) {
+      const int64_t blocks = (step.a.extent.back() + kScaleBlock - 1) / kScaleBlock, n = step.b.extent[1];
+      auto of_a = leading;
+      of_a.push_back(blocks);
+      if (!step.has_scale_a || step.scale_a.extent != of_a) Fail("block scale of A does not fit");
+      if (!step.has_scale_b || step.scale_b.extent.size() != 2 || step.scale_b.extent[0] != blocks ||
+          (step.scale_b.extent[1] != n &&
+           step.scale_b.extent[1] != (step.first_column + n + kScaleBlock - 1) / kScaleBlock)) {
+        Fail("block scale of B does not fit");
+      }
+    }
     if (step.has_scale_a) {
       Check(rank, step.scale_a, false);
-      if (!step.scale_a.extent.empty() && step.scale_a.extent != leading) Fail("scale of A does not fit");
+      if (!step.block_scales && !step.scale_a.extent.empty() && step.scale_a.extent != leading) Fail("scale of A does not fit");
     }
     if (step.has_scale_b) {
       Check(rank, step.scale_b, false);
-      if (!step.scale_b.extent.empty() && step.scale_b.extent != std::vector<int64_t>{step.b.extent[1]}) {
+      if (!step.block_scales && !step.scale_b.extent.empty() &&
+          step.scale_b.extent != std::vector<int64_t>{step.b.extent[1]}) {
         Fail("scale of B does not fit");
       }
     }

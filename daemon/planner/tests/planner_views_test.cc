@@ -43,6 +43,26 @@ TEST(Views, KnowWhetherTheyAreContiguous) {
   EXPECT_TRUE(IsContiguous(empty));
 }
 
+TEST(Order, IsKeptWhenAViewIsPacked) {
+  const View rows = Packed(Ref{}, DType::kF32, {3, 4});
+  EXPECT_EQ(PackedInOrder(rows, Ref{}).stride, (std::vector<int64_t>{4, 1}));
+  View columns = rows;
+  columns.stride = {1, 30};  // with gaps
+  EXPECT_EQ(PackedInOrder(columns, Ref{}).stride, (std::vector<int64_t>{1, 3}));
+  View three = Packed(Ref{}, DType::kF32, {2, 3, 4});
+  three.stride = {1, 100, 10};
+  EXPECT_EQ(PackedInOrder(three, Ref{}).stride, (std::vector<int64_t>{1, 8, 2}));
+  // An extent of one has any stride.
+  View one = Packed(Ref{}, DType::kF32, {3, 1});
+  one.stride = {1, 0};
+  EXPECT_TRUE(LieAlike(one, PackedInOrder(one, Ref{})));
+  EXPECT_FALSE(LieAlike(columns, PackedInOrder(columns, Ref{})));
+  EXPECT_TRUE(LieAlike(rows, PackedInOrder(rows, Ref{})));
+  View empty = columns;
+  empty.extent[0] = 0;
+  EXPECT_TRUE(LieAlike(empty, rows));
+}
+
 TEST(Parts, CoverEverythingOnce) {
   for (int64_t total : {0, 1, 7, 8, 9, 1000}) {
     for (int parts : {1, 2, 3, 8}) {

@@ -24,6 +24,11 @@ class Cases {
     Rooted();
     GatherMatmuls();
     ReducedMatmuls();
+    // Long sums: a few worlds tell as much as all.
+    if (world_ < 4) {
+      BlockScaledGathers();
+      BlockScaledReductions();
+    }
     Rest();
     return std::move(cases_);
   }
@@ -183,6 +188,69 @@ class Cases {
                       MakeOperand(Role::kScaleB, DType::kF32, mode == 0 ? Shape{1} : Shape{1, 6}),
                       MakeOperand(Role::kResultScale, DType::kF32, {1})};
         Add("fp8 dim" + std::to_string(dim) + " mode" + std::to_string(mode), r);
+      }
+    }
+  }
+
+  // Scales by blocks: A gathered along each dimension, its factors sharded or replicated, stored by rows or by columns; B's
+  // by block and by column. Along K each shard is whole blocks; else the last block is short.
+  void BlockScaledGathers() {
+    for (const Shape& shard : {Shape{2, 130}, Shape{2, 1, 256}}) {
+      for (int dim = 0; dim < static_cast<int>(shard.size()); ++dim) {
+        const bool along_k = dim + 1 == static_cast<int>(shard.size());
+        if (along_k && shard.back() % kScaleBlock != 0) continue;
+        for (int mode = 0; mode < 2; ++mode) {
+          Shape whole = shard;
+          whole[dim] *= world_;
+          const int64_t n = 3, blocks = (whole.back() + kScaleBlock - 1) / kScaleBlock;
+          Shape c = whole, own = shard, all = whole;
+          c.back() = n;
+          own.back() = (shard.back() + kScaleBlock - 1) / kScaleBlock;
+          all.back() = blocks;
+          OpRequest r;
+          r.op = Op::kAllGatherMatmul;
+          r.dim = dim;
+          const Shape scale = mode == 0 ? own : all;
+          r.operands = {MakeOperand(Role::kA, DType::kF8E4M3, shard),
+                        MakeOperand(Role::kScaleA, DType::kF32, scale, false, dim == 0 ? Transposed(scale) : Shape())};
+          for (int64_t factors : {int64_t{1}, n}) {
+            r.operands.push_back(MakeOperand(Role::kB, DType::kF8E4M3, {whole.back(), n}));
+            r.operands.push_back(MakeOperand(Role::kC, DType::kF32, c));
+            r.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {blocks, factors}));
+          }
+          Add("blocks " + std::to_string(shard.size()) + "d dim" + std::to_string(dim) + " mode" + std::to_string(mode), r);
+          if (mode == 1) continue;
+          r.steps = 2 * world_;
+          r.lanes = 2;
+          Add("blocks " + std::to_string(shard.size()) + "d dim" + std::to_string(dim) + " S" + std::to_string(r.steps), r);
+        }
+      }
+    }
+  }
+
+  // Of B's columns too, whose pieces begin within a block.
+  void BlockScaledReductions() {
+    for (int dim : {0, 1}) {
+      for (bool each : {false, true}) {
+        const int64_t columns = dim == 1 ? 70 : 5, k = 130, n = dim == 1 ? columns * world_ : columns;
+        const int64_t c_rows = 2, rows = dim == 0 ? c_rows * world_ : c_rows;
+        OpRequest r;
+        r.op = Op::kMatmulReduceScatter;
+        r.dim = dim;
+        r.operands = {MakeOperand(Role::kA, DType::kF8E5M2, {rows, k}), MakeOperand(Role::kB, DType::kF8E4M3, {k, n}),
+                      MakeOperand(Role::kC, DType::kF32, {c_rows, columns}),
+                      MakeOperand(Role::kScaleA, DType::kF32, {rows, 2}, false, {1, rows}),
+                      MakeOperand(Role::kScaleB, DType::kF32, {2, each ? n : (n + kScaleBlock - 1) / kScaleBlock})};
+        const std::string name = "blocks dim" + std::to_string(dim) + (each ? " each" : "");
+        Add(name, r);
+        r.steps = 2 * world_;
+        r.lanes = 2;
+        Add(name + " S" + std::to_string(r.steps), r);
+        if (dim == 1) continue;
+        r.steps = r.lanes = 0;
+        r.op = Op::kMatmulAllReduce;
+        r.operands[2].spec.shape = {rows, columns};
+        Add(name, r);
       }
     }
   }

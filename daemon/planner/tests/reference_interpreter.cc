@@ -272,6 +272,13 @@ class Interpreter {
     for (size_t i = 0; i < from.size(); ++i) std::memmove(out + to[i] * item, in + from[i] * item, item);
   }
 
+  float BlockFactor(const MatmulStep& m, int launch, size_t row, size_t block, size_t column) {
+    const auto of_k = static_cast<size_t>(m.scale_a.extent.back()), of_n = static_cast<size_t>(m.scale_b.extent[1]);
+    const bool each = of_n == static_cast<size_t>(m.b.extent[1]);
+    const size_t at = each ? column : (static_cast<size_t>(m.first_column) + column) / static_cast<size_t>(kScaleBlock);
+    return Load(m.scale_a, launch, row * of_k + block) * Load(m.scale_b, launch, block * of_n + at);
+  }
+
   void Matmul(const MatmulStep& m, int launch) {
     const size_t k = static_cast<size_t>(m.b.extent[0]), n = static_cast<size_t>(m.b.extent[1]);
     const auto &a = Elements(m.a), &b = Elements(m.b), &c = Elements(m.c);
@@ -281,10 +288,15 @@ class Interpreter {
     for (size_t e = 0; e < c.size(); ++e) {
       const size_t row = e / n, column = e % n;
       float sum = 0;
-      for (size_t i = 0; i < k; ++i) sum += fa[row * k + i] * fb[i * n + column];
+      const size_t block = m.block_scales ? static_cast<size_t>(kScaleBlock) : k;
+      for (size_t begin = 0; begin < k; begin += block) {
+        float part = 0;
+        for (size_t i = begin; i < std::min(k, begin + block); ++i) part += fa[row * k + i] * fb[i * n + column];
+        sum += m.block_scales ? part * BlockFactor(m, launch, row, begin / block, column) : part;
+      }
       sum *= m.alpha;
-      if (m.has_scale_a) sum *= Load(m.scale_a, launch, Elements(m.scale_a).size() == 1 ? 0 : row);
-      if (m.has_scale_b) sum *= Load(m.scale_b, launch, Elements(m.scale_b).size() == 1 ? 0 : column);
+      if (m.has_scale_a && !m.block_scales) sum *= Load(m.scale_a, launch, Elements(m.scale_a).size() == 1 ? 0 : row);
+      if (m.has_scale_b && !m.block_scales) sum *= Load(m.scale_b, launch, Elements(m.scale_b).size() == 1 ? 0 : column);
       if (m.accumulate) sum += LoadAsFloat(Base(m.c.ref, launch), m.c.dtype, c[e]);
       if (m.has_bias) sum += Load(m.bias, launch, column);
       if (m.has_result_scale) sum *= Load(m.result_scale, launch, 0);

@@ -70,6 +70,21 @@ Values Join(const std::vector<const Values*>& shards, const Shape& shape, int di
   return out;
 }
 
+// Whether the scales are by blocks of K: B number `i`'s has more than one row, or fewer columns than B.
+bool HasBlocks(const OpRequest& request, size_t i) {
+  auto scales = SlotsOf(request, Role::kScaleB);
+  if (scales.empty()) return false;
+  const Shape& scale = request.operands[scales[i]].spec.shape;
+  const int64_t n = request.operands[SlotsOf(request, Role::kB)[i]].spec.shape[1];
+  return Count(scale) != 1 && scale != Shape{1, n};
+}
+
+// A's shape with its scales' last extent.
+Shape ScaleShape(const OpRequest& request, Shape shape) {
+  shape.back() = HasBlocks(request, 0) ? (shape.back() + kScaleBlock - 1) / kScaleBlock : 1;
+  return shape;
+}
+
 class Reference {
  public:
   Reference(std::span<const OpRequest> requests, const TensorValues& inputs)
@@ -113,10 +128,22 @@ class Reference {
     auto scale_slots = SlotsOf(requests_[rank], Role::kScaleB);
     const Values one = {1.0};
     const Values& scale_b = scale_slots.empty() ? one : inputs_[rank][scale_slots[i]];
+    const bool blocks = HasBlocks(requests_[rank], i);
+    const int64_t k_blocks = (k + kScaleBlock - 1) / kScaleBlock;
+    const int64_t n_factors = blocks ? static_cast<int64_t>(scale_b.size()) / k_blocks : n;
     Values c(rows * n, 0.0);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < n; ++j) {
         double sum = 0;
+        for (int64_t block = 0; block < k_blocks && blocks; ++block) {
+          double part = 0;
+          for (int64_t x = block * kScaleBlock; x < std::min(k, (block + 1) * kScaleBlock); ++x) part += a[r * k + x] * b[x * n + j];
+          sum += part * scale_a[r * k_blocks + block] * scale_b[block * n_factors + (n_factors == n ? j : j / kScaleBlock)];
+        }
+        if (blocks) {
+          c[r * n + j] = sum;
+          continue;
+        }
         for (int64_t x = 0; x < k; ++x) sum += a[r * k + x] * b[x * n + j];
         sum *= scale_a.empty() ? 1.0 : scale_a[scale_a.size() == 1 ? 0 : r];
         c[r * n + j] = sum * scale_b[scale_b.size() == 1 ? 0 : j];
@@ -165,10 +192,9 @@ class Reference {
     Values a = Join(shards, shape, dim);
     Values scale, factors = a;
     if (scale_slot >= 0) {
-      Shape sharded = shape;
-      sharded.back() = 1;
+      const Shape sharded = ScaleShape(request, shape);
       const bool travels = ShapeOf(rank, scale_slot) == sharded;
-      if (travels && dim + 1 == static_cast<int>(shape.size())) {
+      if (travels && !HasBlocks(request, 0) && dim + 1 == static_cast<int>(shape.size())) {
         factors = ScaledAlongK(shards, scales, shape);
       } else {
         scale = travels ? Join(scales, sharded, dim) : inputs_[rank][scale_slot];
@@ -330,8 +356,7 @@ TensorValues RandomInputs(std::span<const OpRequest> requests, uint64_t seed) {
         slot = values[0][rank.size() - 1];
       }
       if (request.op == Op::kAllGatherMatmul && operand.role == Role::kScaleA) {
-        Shape sharded = request.operands[SlotOf(request, Role::kA)].spec.shape;
-        sharded.back() = 1;
+        const Shape sharded = ScaleShape(request, request.operands[SlotOf(request, Role::kA)].spec.shape);
         // Replicated and tensor-wise scales are the same on all ranks by definition.
         const bool travels = operand.spec.shape == sharded;
         if (!travels) slot = values[0][rank.size() - 1];

@@ -141,6 +141,48 @@ TEST_P(Unfused, ScalesTravelWithA) {
   EXPECT_EQ(CheckRequests(strided, H200s(world)), "");
 }
 
+// Scales by blocks too, in the order in which they lie: cuBLASLt wants them by columns.
+TEST_P(Unfused, BlockScalesTravelWithA) {
+  const int world = GetParam();
+  const int64_t rows = 24, blocks = 2;
+  OpRequest r;
+  r.op = Op::kAllGatherMatmul;
+  r.operands = {MakeOperand(Role::kA, DType::kF8E4M3, {rows, 144}),
+                MakeOperand(Role::kB, DType::kF8E4M3, {144, 8}, false, {1, 144}),
+                MakeOperand(Role::kC, DType::kBf16, {rows * world, 8}),
+                MakeOperand(Role::kScaleA, DType::kF32, {rows, blocks}, false, {1, rows}),
+                MakeOperand(Role::kScaleB, DType::kF32, {blocks, 1}, false, {1, 4})};
+  r.algorithm = Algorithm::kUnfused;
+  const std::vector<OpRequest> requests(static_cast<size_t>(world), r);
+  CheckOptions once;
+  once.seeds = {1};
+  once.launches = 2;
+  Plan plan;
+  EXPECT_EQ(CheckRequests(requests, H200s(world), once, &plan), "");
+  EXPECT_EQ(plan.scale_mode, "block_wise_sharded");
+  ASSERT_NE(Kernel(plan.programs[0]), nullptr);
+  EXPECT_EQ(Kernel(plan.programs[0])->algorithm, Algorithm::kSm);
+  EXPECT_GT(Kernel(plan.programs[0])->blocks, 0) << "no kernel";
+  for (const Step& step : plan.programs[0].steps) {
+    const auto* matmul = std::get_if<MatmulStep>(&step.work);
+    if (matmul == nullptr) continue;
+    EXPECT_EQ(matmul->scale_a.extent, (std::vector<int64_t>{world, rows, blocks}));
+    EXPECT_EQ(matmul->scale_a.stride, (std::vector<int64_t>{rows * blocks, 1, rows}));
+  }
+  // In the pipeline each shard's scales land as they lie.
+  std::vector<OpRequest> pipeline = requests;
+  for (OpRequest& request : pipeline) request.algorithm = Algorithm::kPipeline;
+  EXPECT_EQ(CheckRequests(pipeline, H200s(world), once, &plan), "");
+  int products = 0;
+  for (const Step& step : plan.programs[0].steps) {
+    const auto* matmul = std::get_if<MatmulStep>(&step.work);
+    if (matmul == nullptr) continue;
+    ++products;
+    EXPECT_EQ(matmul->scale_a.stride, (std::vector<int64_t>{1, rows}));
+  }
+  EXPECT_EQ(products, world);
+}
+
 INSTANTIATE_TEST_SUITE_P(WorldSizes, Unfused, testing::Values(2, 3, 4, 8));
 
 Plan MustPlan(OpRequest request, const GroupContext& group) {

@@ -175,6 +175,75 @@ TEST(MatmulTest, AlphaAccumulateScalesBiasAndResultScale) {
   EXPECT_LT(RelativeError(c, sum), 2e-6);
 }
 
+// Columns [first_column, first_column + N) of blocks of 128, and a last block of K that is short.
+void ExpectBlockScaled(int64_t rows, int64_t n, int64_t k, int first_column, bool each, bool by_columns, DType out) {
+  const int64_t blocks = (k + kScaleBlock - 1) / kScaleBlock;
+  const int64_t factors = each ? n : (first_column + n + kScaleBlock - 1) / kScaleBlock;
+  Tensor a(DType::kF8E4M3, {rows, k}), b(DType::kF8E4M3, {k, n}, {1, k}), c(out, {rows, n});
+  Tensor scale_a(DType::kF32, {rows, blocks}, by_columns ? std::vector<int64_t>{1, rows + 3} : std::vector<int64_t>{});
+  Tensor scale_b(DType::kF32, {blocks, factors}, by_columns ? std::vector<int64_t>{1, blocks + 1} : std::vector<int64_t>{});
+  a.Fill(1), b.Fill(2), c.Fill(3), scale_a.Fill(4), scale_b.Fill(5);
+  MatmulArgs args = Args(a, b, c);
+  args.alpha = 0.5f;
+  args.has_scale_a = args.has_scale_b = args.block_scales = true;
+  args.accumulate = out == DType::kF32;
+  args.scale_a = scale_a.view;
+  args.scale_b = scale_b.view;
+  args.first_column = first_column;
+  std::vector<double> expected(static_cast<size_t>(rows * n));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = args.accumulate ? c.Get(i, j) : 0;
+      for (int64_t l = 0; l < k; ++l) {
+        const int64_t block = l / kScaleBlock;
+        sum += 0.5 * scale_a.Get(i, block) * scale_b.Get(block, each ? j : (first_column + j) / kScaleBlock) *
+               static_cast<double>(a.Get(i, l)) * b.Get(l, j);
+      }
+      expected[static_cast<size_t>(i * n + j)] = sum;
+    }
+  }
+  ASSERT_TRUE(CheckMatmul(args).ok()) << CheckMatmul(args).ToString();
+  RunMatmul(args, kContext);
+  EXPECT_LT(RelativeError(c, expected), out == DType::kF32 ? 2e-6 : 4e-3)
+      << rows << "x" << n << "x" << k << " from column " << first_column << (each ? " each" : "");
+}
+
+TEST(MatmulTest, ScalesByBlocks) {
+  for (bool by_columns : {false, true}) {
+    for (DType out : {DType::kF32, DType::kBf16}) {
+      ExpectBlockScaled(5, 3, 64, 0, false, by_columns, out);
+      ExpectBlockScaled(33, 130, 300, 0, false, by_columns, out);
+      ExpectBlockScaled(33, 130, 300, 0, true, by_columns, out);
+      ExpectBlockScaled(7, 70, 256, 70, false, by_columns, out);
+      ExpectBlockScaled(7, 2, 129, 127, false, by_columns, out);
+    }
+  }
+}
+
+TEST(MatmulTest, ScalesByBlocksMustFit) {
+  Tensor a(DType::kF8E4M3, {4, 200}), b(DType::kF8E4M3, {200, 130}), c(DType::kF32, {4, 130});
+  Tensor scale_a(DType::kF32, {4, 2}), scale_b(DType::kF32, {2, 2}), short_a(DType::kF32, {4, 1}), wide(DType::kF32, {2, 3});
+  MatmulArgs args = Args(a, b, c);
+  args.has_scale_a = args.has_scale_b = args.block_scales = true;
+  args.scale_a = scale_a.view;
+  args.scale_b = scale_b.view;
+  EXPECT_TRUE(CheckMatmul(args).ok());
+  args.first_column = 127;  // 130 columns from there reach a third block
+  EXPECT_FALSE(CheckMatmul(args).ok());
+  args.scale_b = wide.view;
+  EXPECT_TRUE(CheckMatmul(args).ok());
+  args.first_column = 128;
+  EXPECT_FALSE(CheckMatmul(args).ok());
+  args.first_column = 0;
+  EXPECT_FALSE(CheckMatmul(args).ok());
+  args.scale_b = scale_b.view;
+  args.scale_a = short_a.view;
+  EXPECT_FALSE(CheckMatmul(args).ok());
+  args.scale_a = scale_a.view;
+  args.has_scale_b = false;
+  EXPECT_FALSE(CheckMatmul(args).ok());
+}
+
 TEST(MatmulTest, NoElementsAndNoDepth) {
   Tensor a(DType::kF32, {2, 1}), b(DType::kF32, {1, 3}), c(DType::kF32, {2, 3});
   c.Fill(1);
