@@ -31,6 +31,33 @@ Result<Shape> Divided(Shape shape, int dim, int world, const std::string& what) 
   return shape;
 }
 
+// Each rank has the scales of its own A; they lie as cuBLASLt, PyTorch and DeepGEMM have them.
+Status AddScales(const std::string& scales, DType dtype, const Shape& a, const Shape& b, OpRequest& request) {
+  if (!IsFloat8(dtype)) return scales.empty() ? Status::Ok() : InvalidArgument("--scales is for products of fp8");
+  Shape of_a = {1}, of_b = {1};
+  Shape strides_a, strides_b;
+  if (scales == "row_wise") {
+    of_a = a;
+    of_a.back() = 1;
+    of_b = {1, b[1]};
+  } else if (scales == "block_wise") {
+    const auto blocks = [](int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; };
+    constexpr int64_t kPitchMultiple = 4;  // cuBLASLt's, of B's
+    of_a = a;
+    of_a.back() = blocks(a.back());
+    of_b = {blocks(b[0]), blocks(b[1])};
+    if (a.size() == 2) strides_a = {1, a[0]};
+    strides_b = {1, (of_b[0] + kPitchMultiple - 1) / kPitchMultiple * kPitchMultiple};
+  } else if (!scales.empty() && scales != "tensor_wise") {
+    return InvalidArgument("--scales must be tensor_wise, row_wise or block_wise");
+  }
+  request.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, of_a, false));
+  request.operands.back().spec.strides = strides_a;
+  request.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, of_b, false));
+  request.operands.back().spec.strides = strides_b;
+  return Status::Ok();
+}
+
 // The operands of an operation with a matmul: A, B, C and what else it has.
 Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpRequest& request) {
   if (options.b_shape.empty()) return InvalidArgument(options.op + " needs --b, the shape of B, as in 8192x3584");
@@ -50,10 +77,7 @@ Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpR
   // As fp8 products are called: from contiguous rows B would have to be transposed at each launch.
   if (IsFloat8(dtype)) request.operands.back().spec.strides = {1, b[0]};
   request.operands.push_back(MakeOperand(Role::kC, out, c, options.symmetric));
-  if (IsFloat8(dtype)) {  // tensor-wise scales
-    request.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, {1}, false));
-    request.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {1}, false));
-  }
+  TANDEM_RETURN_IF_ERROR(AddScales(options.scales, dtype, a, b, request));
   if (request.op == Op::kAsyncInputMatmul) {
     request.operands.push_back(MakeOperand(Role::kChunkSignals, DType::kI32, {options.world}, false));
   }

@@ -18,6 +18,7 @@ struct ExplainOptions {
   std::string shape = "1024x1024";  // the first operand of one rank: the input, or A
   std::string b_shape;              // B of operations with a matmul
   std::string dtype = "bf16";
+  std::string scales;               // fp8: "tensor_wise" (the default), "row_wise" or "block_wise"
   std::string algorithm = "auto";
   std::string topology_file;        // "": emulated GPUs, all linked by switches
   int world = 4;

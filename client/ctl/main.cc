@@ -85,6 +85,7 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--shape", explain.shape, "One rank's input, or A: 4096x8192");
   sub->add_option("--b", explain.b_shape, "B: 8192x3584");
   sub->add_option("--dtype", explain.dtype, "f32, f16, bf16, f8e4m3, f8e5m2");
+  sub->add_option("--scales", explain.scales, "fp8: tensor_wise (default), row_wise or block_wise");
   sub->add_option("--world", explain.world, "Ranks, 1 to 8");
   sub->add_option("--topology", explain.topology_file, "Topology file (TOML); its first GPUs are the ranks");
   sub->add_option("--algorithm", explain.algorithm, "Ask for this algorithm");

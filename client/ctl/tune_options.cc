@@ -19,7 +19,7 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   app->add_option("--op", one.what.op, "all_reduce, all_gather_matmul, matmul_reduce_scatter, ...");
   app->add_option("--shape", line->shapes, "MxNxK of the whole product; of a collective one rank's input; one or several");
   app->add_option("--dtype", one.what.dtype, "f32, f16, bf16, f8e4m3, f8e5m2");
-  app->add_option("--scales", one.scales, "fp8: tensor_wise (default) or row_wise");
+  app->add_option("--scales", one.scales, "fp8: tensor_wise (default), row_wise or block_wise");
   app->add_option("--dim", one.what.dim, "Gather, scatter or all-to-all dimension");
   app->add_flag("--symmetric", one.what.symmetric, "The operands are symmetric tensors");
   app->add_flag("--exact", one.what.exact, "Partial sums travel as fp32");

@@ -67,6 +67,8 @@ Result<OpRequest> TuneRequest(const TuneCase& one, int world) {
   if (!plan::IsTunable(op)) return InvalidArgument(what.op + " has no choice of algorithms that could be tuned");
   if (what.world < 2) return InvalidArgument("--world must be 2 to 8");
   what.shape = one.shape;
+  what.scales = one.scales;
+  if (!one.scales.empty() && !plan::IsFusedOp(op)) return InvalidArgument("--scales is for products of fp8");
   std::vector<int64_t> product;
   if (plan::IsFusedOp(op)) {
     TANDEM_ASSIGN_OR_RETURN(product, ParseShape(one.shape));
@@ -78,17 +80,7 @@ Result<OpRequest> TuneRequest(const TuneCase& one, int world) {
     what.b_shape = Text(k, n);
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<OpRequest> requests, MakeRequests(what));
-  OpRequest request = std::move(requests[0]);
-  if (!one.scales.empty() && one.scales != "tensor_wise") {
-    TANDEM_ASSIGN_OR_RETURN(const DType dtype, ParseDType(what.dtype));
-    if (one.scales != "row_wise") return InvalidArgument("--scales must be tensor_wise or row_wise");
-    if (product.empty() || !IsFloat8(dtype)) return InvalidArgument("--scales is for products of fp8");
-    for (Operand& operand : request.operands) {
-      if (operand.role == Role::kScaleA) operand.spec.shape = {request.operands[0].spec.shape[0], 1};
-      if (operand.role == Role::kScaleB) operand.spec.shape = {1, product[1]};
-    }
-  }
-  return request;
+  return std::move(requests[0]);
 }
 
 std::string TuneCandidate::Name() const {

@@ -8,6 +8,7 @@ namespace tandem::plan {
 namespace {
 
 constexpr int64_t kFloat8Multiple = 16;  // of cuBLASLt's extents in fp8
+constexpr int64_t kBlockScaledRows = 4;  // their multiple where scales are by blocks
 
 // The stride along K, the one across, and whether the elements are those of a matrix.
 struct Layout {
@@ -58,6 +59,9 @@ std::vector<std::string> MatmulNotes(const Problem& problem) {
   if (problem.slots.a < 0 || problem.slots.b.empty() || problem.rows == 0 || problem.k == 0) return notes;
   const DType a = problem.operand(problem.slots.a).spec.dtype;
   NoteOperand(problem, problem.slots.a, true, &notes);
+  if (IsBlockWise(problem.scale_mode) && problem.rows % kBlockScaledRows != 0) {
+    notes.push_back(Slow("rows of products with scales by blocks must be multiples of 4"));
+  }
   const Op op = problem.request->op;
   const bool in_product = op == Op::kAllGatherMatmul || op == Op::kAsyncInputMatmul;  // else the sum applies it
   if (in_product && !problem.slots.result_scale.empty()) notes.push_back(Slow("it has a result scale"));

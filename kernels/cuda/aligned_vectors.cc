@@ -14,10 +14,12 @@ Result<bool> AlignVectors(const LtProduct& product, std::byte* scratch, CudaDriv
   };
   const size_t rows = product.d.rows;
   std::vector<Vector> vectors;
-  if (product.scaled) {
-    vectors.push_back({&operands->x_scale, (product.vector_scales ? rows : 1) * sizeof(float)});
-    vectors.push_back({&operands->y_scale, (product.vector_scales ? product.d.columns : 1) * sizeof(float)});
-  }
+  const auto add = [&vectors](LtScale scales, const void** place, size_t lines) {
+    if (scales == LtScale::kTensor) vectors.push_back({place, sizeof(float)});
+    if (scales == LtScale::kVector) vectors.push_back({place, lines * sizeof(float)});
+  };
+  add(product.x_scales, &operands->x_scale, rows);
+  add(product.y_scales, &operands->y_scale, product.d.columns);
   if (product.has_bias) vectors.push_back({&operands->bias, rows * (product.bias_type == CUDA_R_32F ? 4 : 2)});
   std::erase_if(vectors, [](const Vector& vector) {
     return reinterpret_cast<uintptr_t>(*vector.place) % kVectorAlignment == 0;

@@ -17,7 +17,7 @@ inline constexpr size_t kVectorAlignment = 16;
 // Scratch memory of one lane's copies: vectors of half a million factors together.
 inline constexpr size_t kVectorScratchBytes = size_t{2} << 20;
 
-// Enqueues copies of the scales and the bias that begin between multiples of kVectorAlignment into `scratch`
+// Enqueues copies of the scales (those by blocks apart, see block_scales.h) and the bias that begin between multiples of kVectorAlignment into `scratch`
 // (kVectorScratchBytes, aligned to 256), and points `operands` at them. Others stay where they are. False, with nothing
 // enqueued, when the copies do not fit. Work that is enqueued later on `stream` may use `scratch` again.
 Result<bool> AlignVectors(const LtProduct& product, std::byte* scratch, CudaDriver& driver, CUstream stream,

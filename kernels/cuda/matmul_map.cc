@@ -4,6 +4,8 @@
 namespace tandem::cuda {
 namespace {
 
+constexpr int64_t kLineMultiple = 4;  // of rows and columns, where scales are by blocks
+
 // A matrix of rows × columns at strides; `row_stride` 1 is column-major.
 struct Matrix {
   int64_t rows, columns, row_stride, column_stride;
@@ -88,15 +90,24 @@ std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t 
   LtProduct& product = mapping.product;
   product.alignment = alignment;
   if (args.has_scale_a != args.has_scale_b) return refuse("one operand's scale without the other's");
-  if (float8 && args.has_scale_a) {
+  LtScale of_a = LtScale::kNone, of_b = LtScale::kNone;
+  if (args.block_scales) {
+    if (!float8) return refuse("scales by blocks on operands that are not fp8");
+    if (rows % kLineMultiple != 0 || b.columns % kLineMultiple != 0) {
+      return refuse("scales by blocks, and rows or columns in no multiple of 4");
+    }
+    of_a = LtScale::kBlocks;
+    // A slice of columns that begins within a block gets a factor for each column.
+    const bool whole_blocks = args.scale_b.extent[1] != b.columns && args.first_column == 0;
+    of_b = whole_blocks ? LtScale::kSquares : LtScale::kBlocks;
+  } else if (float8 && args.has_scale_a) {
     bool rowwise = IsVector(args.scale_a);
     if (rowwise != IsVector(args.scale_b)) return refuse("one scale by row, the other for the tensor");
     if (args.scale_a.dtype != DType::kF32 || args.scale_b.dtype != DType::kF32 || !IsDense(args.scale_a) ||
         !IsDense(args.scale_b)) {
       return refuse("scales that are not dense f32");
     }
-    product.scaled = true;
-    product.vector_scales = rowwise;
+    of_a = of_b = rowwise ? LtScale::kVector : LtScale::kTensor;
   }
   // C row-major is its transpose column-major: D = Cᵀ = Bᵀ Aᵀ.
   bool row_major = c->column_stride == 1 && (c->rows == 1 || c->row_stride >= c->columns);
@@ -125,7 +136,10 @@ std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t 
   product.y = *y_operand;
   product.d = {*LtType(args.c.dtype), static_cast<uint64_t>(d.rows), static_cast<uint64_t>(d.columns),
                d.columns == 1 ? d.rows : d.column_stride, false};
-  product.fast_accumulation = float8 && args.fast_accumulation;
+  product.x_scales = mapping.swapped ? of_b : of_a;
+  product.y_scales = mapping.swapped ? of_a : of_b;
+  // With scales by blocks every block's sum leaves the tensor cores.
+  product.fast_accumulation = float8 && args.fast_accumulation && !args.block_scales;
   return mapping;
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/cuda/block_scales.h"
 #include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/host/matmul.h"
@@ -48,11 +49,12 @@ DType TypeOf(cudaDataType_t type) {
 
 // "a product of 72x80 bf16 and 80x100 bf16 into f32, aligned to 2 bytes".
 std::string TextOf(const LtProduct& product) {
-  const uint64_t k = product.x.transposed ? product.x.rows : product.x.columns;
+  const uint64_t k = product.k();
   return "a product of " + std::to_string(product.d.rows) + "x" + std::to_string(k) + " " +
          std::string(DTypeName(TypeOf(product.x.type))) + " and " + std::to_string(k) + "x" + std::to_string(product.d.columns) +
          " " + std::string(DTypeName(TypeOf(product.y.type))) + " into " + std::string(DTypeName(TypeOf(product.d.type))) +
-         ", aligned to " + std::to_string(product.alignment) + " bytes";
+         (product.HasBlockScales() ? ", scales by blocks" : "") + ", aligned to " + std::to_string(product.alignment) +
+         " bytes";
 }
 
 Factors MakeFactors(bool has, const DeviceView& view) {
@@ -91,10 +93,14 @@ Status EnqueuePlain(const MatmulArgs& args, int64_t first, int64_t last, CUstrea
   launch.k = args.a.extent.back();
   launch.alpha = args.alpha;
   launch.accumulate = args.accumulate;
-  launch.scale_a = MakeFactors(args.has_scale_a, args.scale_a);
-  launch.scale_b = MakeFactors(args.has_scale_b, args.scale_b);
   launch.bias = MakeFactors(args.has_bias, args.bias);
   if (args.has_result_scale) launch.result_scale = reinterpret_cast<const float*>(args.result_scale.data);
+  if (args.block_scales) {
+    TANDEM_RETURN_IF_ERROR(SetBlockFactors(args, &launch.blocks));
+    return LaunchMatmul(launch, stream);
+  }
+  launch.scale_a = MakeFactors(args.has_scale_a, args.scale_a);
+  launch.scale_b = MakeFactors(args.has_scale_b, args.scale_b);
   // Row scales of several dimensions have strides of their own in each, as a slice of gathered scales does.
   int varying = 0;
   if (args.has_scale_a) {
@@ -133,7 +139,7 @@ Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduc
     if (const Entry* entry = Find(product)) return entry->algorithm;
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates,
-                          lt_->Candidates(product, kMatmulWorkspaceBytes, trial ? most_candidates_ : 1));
+                          lt_->Candidates(product, WorkspaceBytes(product), trial ? most_candidates_ : 1));
   Entry entry;
   entry.product = product;
   if (!candidates.empty()) entry.algorithm = candidates[0];
@@ -171,7 +177,6 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector
   auto shift_of = [&](DType type) {
     return product.alignment < kAligned ? std::max<size_t>(product.alignment, DTypeBytes(type)) : 0;
   };
-  size_t scale_count = product.vector_scales ? std::max(product.d.rows, product.d.columns) : 1;
   LtOperands operands;
   struct Need {
     size_t elements;
@@ -183,9 +188,9 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector
   std::vector<Need> needs = {{elements(product.x), TypeOf(product.x.type), &operands.x},
                              {elements(product.y), TypeOf(product.y.type), &operands.y},
                              {elements(product.d), TypeOf(product.d.type), &d}};
-  if (product.scaled) {
-    needs.push_back({scale_count, DType::kF32, &operands.x_scale});
-    needs.push_back({scale_count, DType::kF32, &operands.y_scale});
+  if (product.x_scales != LtScale::kNone) {
+    needs.push_back({ScaleElements(product.x_scales, product.d.rows, product.k()), DType::kF32, &operands.x_scale});
+    needs.push_back({ScaleElements(product.y_scales, product.d.columns, product.k()), DType::kF32, &operands.y_scale});
   }
   if (product.has_bias) needs.push_back({product.d.rows, TypeOf(product.bias_type), &operands.bias});
   std::vector<size_t> sizes;
@@ -215,7 +220,7 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector
     const size_t i = n % candidates.size();
     if (out[i] || (n >= candidates.size() && times[i] > kFarBehind * best_time)) continue;
     auto run = [&] {
-      return lt_->Run(product, operands, candidates[i], parts.back(), kMatmulWorkspaceBytes, stream);
+      return lt_->Run(product, operands, candidates[i], parts.back(), WorkspaceBytes(product), stream);
     };
     *last = "candidate " + std::to_string(i + 1) + " of " + std::to_string(candidates.size());
     // A candidate that is refused is left out; the others may serve.
@@ -301,9 +306,13 @@ Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t
   operands.d = c;
   operands.alpha = args.alpha;
   operands.beta = args.accumulate ? 1.0f : 0.0f;
-  if (mapping->product.scaled) {
+  if (args.block_scales) {
+    TANDEM_ASSIGN_OR_RETURN(bool placed, PlaceBlockScales(args, first, last, *mapping, scratch + WorkspaceBytes(mapping->product),
+                                                          stream, &operands));
+    if (!placed) return EnqueuePlain(args, first, last, stream);
+  } else if (mapping->product.x_scales != LtScale::kNone) {
     const std::byte* scale_a = args.scale_a.data;
-    if (mapping->product.vector_scales) scale_a += first * static_cast<int64_t>(sizeof(float));
+    if (mapping->product.x_scales == LtScale::kVector) scale_a += first * static_cast<int64_t>(sizeof(float));
     operands.x_scale = mapping->swapped ? args.scale_b.data : scale_a;
     operands.y_scale = mapping->swapped ? scale_a : args.scale_b.data;
   }
@@ -320,7 +329,7 @@ Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t
   if (addresses % kAligned != 0) mapping->product.alignment = ElementAlignment(args);
   TANDEM_ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> algorithm, Choose(mapping->product, false));
   if (!algorithm) return EnqueuePlain(args, first, last, stream);
-  Status status = lt_->Run(mapping->product, operands, *algorithm, scratch, kMatmulWorkspaceBytes, stream);
+  Status status = lt_->Run(mapping->product, operands, *algorithm, scratch, WorkspaceBytes(mapping->product), stream);
   if (status.code() != Code::kUnimplemented) return status;
   // Refused for what the heuristics cannot know, addresses for one; nothing has been enqueued.
   Forget(mapping->product);

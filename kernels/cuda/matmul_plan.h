@@ -21,9 +21,11 @@
 
 namespace tandem::cuda {
 
-// Scratch memory of one lane's products: cuBLASLt's workspace, then the copies of vectors.
+// Scratch memory of one lane's products: cuBLASLt's workspace, then the copies of vectors. Where scales are by blocks, the
+// workspace ends kBlockScaleBytes earlier and they lie there.
 inline constexpr size_t kMatmulWorkspaceBytes = size_t{32} << 20;
 inline constexpr size_t kMatmulScratchBytes = kMatmulWorkspaceBytes + kVectorScratchBytes;
+inline constexpr size_t kBlockScaleBytes = kMatmulWorkspaceBytes / 2;
 
 // A product in cuBLASLt's words.
 struct LtMapping {
@@ -31,6 +33,11 @@ struct LtMapping {
   bool swapped = false;  // X is B and Y is A: C lies row-major
   // op(X), op(Y) and D as views: X's address is `swapped ? b : a`, and so on.
 };
+
+// cuBLASLt's workspace for the product.
+inline size_t WorkspaceBytes(const LtProduct& product) {
+  return kMatmulWorkspaceBytes - (product.HasBlockScales() ? kBlockScaleBytes : 0);
+}
 
 // Maps rows [0, rows) of `args`; nothing when cuBLASLt cannot take it, *reason says why. Addresses are not read;
 // alignment is `alignment`.

@@ -115,6 +115,7 @@ std::vector<Case> MakeMatrix(int world, uint64_t seed) {
   AddGatherMatmuls(&matrix);
   AddReducedMatmuls(&matrix);
   AddNativeMatmuls(&matrix);
+  AddBlockScaledMatmuls(&matrix);
   std::vector<Case> cases = matrix.Take();
   // The same case may have been drawn twice.
   std::set<std::string> seen;

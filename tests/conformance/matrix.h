@@ -56,5 +56,6 @@ void AddTransfers(Matrix* matrix);       // send and receive, barrier, empty
 void AddGatherMatmuls(Matrix* matrix);   // all-gather→matmul, async-input matmul
 void AddReducedMatmuls(Matrix* matrix);  // matmul→reduce-scatter, matmul→all-reduce
 void AddNativeMatmuls(Matrix* matrix);   // what the native kernels take
+void AddBlockScaledMatmuls(Matrix* matrix);  // fp8 with scales by blocks
 
 }  // namespace tandem::conformance

@@ -30,7 +30,7 @@ class MatmulOfRank {
   Expected Run() {
     ChooseRows();
     values_ = Matrix::Zero(static_cast<Eigen::Index>(chosen_.size()), columns_);
-    parts_ = terms_ = values_;
+    parts_ = terms_ = blocks_ = values_;
     if (request_.op == Op::kMatmulReduceScatter || request_.op == Op::kMatmulAllReduce) {
       for (int peer = 0; peer < world_; ++peer) AddProduct(peer);
       if (request_.reduce_op == ReduceOp::kAvg) values_ /= world_;
@@ -125,9 +125,43 @@ class MatmulOfRank {
 
   bool ScaleTravels() const {
     if (request_.op != Op::kAllGatherMatmul || FindSlot(request_, Role::kScaleA) < 0) return false;
-    Shape own = SpecOf(Role::kA).shape;
-    own.back() = 1;
-    return SpecOf(Role::kScaleA).shape == own;
+    return SpecOf(Role::kScaleA).shape == OwnScaleShape(request_);
+  }
+
+  // The factor of row `whole` of A on `peer` for block `block` of K, where scales are by blocks.
+  double BlockFactor(const std::vector<std::vector<double>>& shards, const std::vector<double>& own, int64_t whole,
+                     int64_t block) const {
+    const int64_t own_blocks = SpecOf(Role::kScaleA).shape.back();
+    if (shards.empty()) return own[At(whole * own_blocks + block)];
+    const bool along_k = Dim() + 1 == static_cast<int>(SpecOf(Role::kA).shape.size());
+    if (along_k) return shards[At(block / own_blocks)][At(whole * own_blocks + block % own_blocks)];
+    const auto [owner, row] = OwnerOfRow(whole);
+    return shards[At(owner)][At(row * own_blocks + block)];
+  }
+
+  // Each block of K by itself.
+  void AddBlocks(const Matrix& factors, const Matrix& own_b, const std::vector<std::vector<double>>& travelling,
+                 const std::vector<double>& scale_a, const std::vector<double>& scale_b, int64_t first) {
+    const int64_t blocks = (k_ + kScaleBlock - 1) / kScaleBlock;
+    const int64_t of_n = SpecOf(Role::kScaleB, nth_).shape[1], shared = of_n == SpecOf(Role::kB, nth_).shape[1] ? 1 : kScaleBlock;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t begin = block * kScaleBlock, depth = std::min(kScaleBlock, k_ - begin);
+      Matrix product = factors.middleCols(begin, depth) * own_b.middleRows(begin, depth);
+      Matrix magnitude = factors.middleCols(begin, depth).cwiseAbs() * own_b.middleRows(begin, depth).cwiseAbs();
+      for (size_t i = 0; i < chosen_.size(); ++i) {
+        const double of_a = BlockFactor(travelling, scale_a, WholeRow(chosen_[i]), block);
+        for (int64_t j = 0; j < columns_; ++j) {
+          const double both = of_a * scale_b[At(block * of_n + (first + j) / shared)];
+          product(static_cast<Eigen::Index>(i), j) *= both;
+          magnitude(static_cast<Eigen::Index>(i), j) *= std::fabs(both);
+        }
+      }
+      values_ += product;
+      blocks_ += product;
+      terms_ += magnitude;
+    }
+    parts_ += blocks_.cwiseAbs();
+    blocks_.setZero();
   }
 
   void AddProduct(int peer) {
@@ -144,15 +178,20 @@ class MatmulOfRank {
                          Dim() + 1 == static_cast<int>(SpecOf(Role::kA).shape.size());
     const std::vector<double> scale = Doubles(peer, Role::kScaleA), scale_b = Doubles(peer, Role::kScaleB, nth_);
     const std::vector<double> b = Doubles(peer, Role::kB, nth_);
+    const bool by_blocks = HasBlockScales(request_);
     const int64_t all_columns = SpecOf(Role::kB, nth_).shape[1];
     const int64_t first = ScattersColumns() ? rank_ * columns_ : 0;
     Matrix factors(static_cast<Eigen::Index>(chosen_.size()), k_);
     for (size_t i = 0; i < chosen_.size(); ++i) {
-      FillRow(WholeRow(chosen_[i]), shards, along_k ? travelling : std::vector<std::vector<double>>(),
+      FillRow(WholeRow(chosen_[i]), shards, along_k && !by_blocks ? travelling : std::vector<std::vector<double>>(),
               factors.data() + static_cast<int64_t>(i) * k_);
     }
     const Eigen::Map<const Matrix> whole_b(b.data(), k_, all_columns);
     const Matrix own_b = whole_b.middleCols(first, columns_);
+    if (by_blocks) {
+      AddBlocks(factors, own_b, travelling, scale, scale_b, first);
+      return;
+    }
     Matrix product = factors * own_b;
     Matrix magnitude = factors.cwiseAbs() * own_b.cwiseAbs();
     for (size_t i = 0; i < chosen_.size(); ++i) {
@@ -199,7 +238,7 @@ class MatmulOfRank {
   int nth_ = 0;
   int64_t rows_ = 0, columns_ = 0, k_ = 0;
   std::vector<int64_t> chosen_;
-  Matrix values_, parts_, terms_;
+  Matrix values_, parts_, terms_, blocks_;
 };
 
 }  // namespace

@@ -45,12 +45,24 @@ uint64_t SentinelBits(uint64_t bits) {
 bool IsShared(const OpRequest& request, Role role, const TensorSpec& spec) {
   if (request.op == Op::kMatmulAllReduce) return role == Role::kBias || role == Role::kResultScale;
   if (request.op != Op::kAllGatherMatmul || role != Role::kScaleA) return false;
-  std::vector<int64_t> sharded = request.operands[FindSlot(request, Role::kA)].spec.shape;
-  sharded.back() = 1;
-  return spec.shape != sharded;
+  return spec.shape != OwnScaleShape(request);
 }
 
 }  // namespace
+
+bool HasBlockScales(const OpRequest& request) {
+  const int slot = FindSlot(request, Role::kScaleB);
+  if (slot < 0) return false;
+  const std::vector<int64_t>& scale = request.operands[static_cast<size_t>(slot)].spec.shape;
+  const int64_t n = request.operands[static_cast<size_t>(FindSlot(request, Role::kB))].spec.shape[1];
+  return CountOf(scale) != 1 && scale != std::vector<int64_t>{1, n};
+}
+
+std::vector<int64_t> OwnScaleShape(const OpRequest& request) {
+  std::vector<int64_t> shape = request.operands[static_cast<size_t>(FindSlot(request, Role::kA))].spec.shape;
+  shape.back() = HasBlockScales(request) ? (shape.back() + kScaleBlock - 1) / kScaleBlock : 1;
+  return shape;
+}
 
 std::vector<std::byte> MakeValues(const Case& test, int rank, int slot, uint64_t seed) {
   const OpRequest& request = test.requests[static_cast<size_t>(rank)];

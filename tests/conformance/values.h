@@ -16,6 +16,11 @@ namespace tandem::conformance {
 // equal on all ranks by definition (replicated scales, the epilogue of a matmul all-reduce).
 std::vector<std::byte> MakeValues(const Case& test, int rank, int slot, uint64_t seed);
 
+// Whether the request's scales are by blocks of K, which B's shape says; and the shape that scales of a rank's own A have,
+// for each row and, by blocks, block.
+bool HasBlockScales(const OpRequest& request);
+std::vector<int64_t> OwnScaleShape(const OpRequest& request);
+
 // Packed elements as doubles; integers by value.
 std::vector<double> ToDoubles(const std::vector<std::byte>& packed, DType dtype);
 

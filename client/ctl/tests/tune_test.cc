@@ -47,6 +47,13 @@ TEST(TuneSetup, TheShapeIsThatOfTheWholeProduct) {
   TuneCase row_wise = Case("all_gather_matmul", "64x32x16", "f8e4m3");
   row_wise.scales = "row_wise";
   EXPECT_THAT(Shapes(row_wise), ElementsAre(Shape{16, 16}, Shape{16, 32}, Shape{64, 32}, Shape{16, 1}, Shape{1, 32}));
+  // By blocks they lie as cuBLASLt reads them: nothing is arranged anew.
+  TuneCase blocks = Case("all_gather_matmul", "64x160x640", "f8e4m3");
+  blocks.scales = "block_wise";
+  EXPECT_THAT(Shapes(blocks), ElementsAre(Shape{16, 640}, Shape{640, 160}, Shape{64, 160}, Shape{16, 5}, Shape{5, 2}));
+  Result<OpRequest> request = TuneRequest(blocks, kWorld);
+  EXPECT_EQ(request->operands[3].spec.strides, (Shape{1, 16}));
+  EXPECT_EQ(request->operands[4].spec.strides, (Shape{1, 8}));
 }
 
 TEST(TuneSetup, WhatCannotBeTunedIsRefused) {
@@ -56,6 +63,12 @@ TEST(TuneSetup, WhatCannotBeTunedIsRefused) {
   TuneCase scaled = Case("all_reduce", "64");
   scaled.scales = "row_wise";
   EXPECT_FALSE(TuneRequest(scaled, kWorld).ok());
+  scaled = Case("all_gather_matmul", "64x32x16");
+  scaled.scales = "block_wise";
+  EXPECT_THAT(TuneRequest(scaled, kWorld).status().message(), HasSubstr("fp8"));
+  scaled.what.dtype = "f8e4m3";
+  scaled.scales = "by_the_yard";
+  EXPECT_THAT(TuneRequest(scaled, kWorld).status().message(), HasSubstr("block_wise"));
   EXPECT_FALSE(TuneRequest(Case("all_reduce", "64"), 1).ok());
   EXPECT_FALSE(TuneRequest(Case("all_reduce", "64"), 9).ok());
 }

@@ -284,6 +284,20 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
   request.operands[1].spec.strides = {2, 64};
   EXPECT_THAT(MustPlan(scales(request), group).warnings,
               testing::ElementsAre(HasSubstr("B is dense along neither dimension")));
+  // Scales by blocks of K: 256 of it are two.
+  for (int64_t rows : {4, 3}) {
+    OpRequest blocks = GatherMatmul(2, rows * 2, 256, 144, 0, DType::kF8E4M3);
+    blocks.operands[0].spec.shape = {rows, 256};
+    blocks.operands[1].spec = {DType::kF8E4M3, {256, 144}, {1, 256}};
+    blocks.operands[2].spec = {DType::kBf16, {2 * rows, 144}, {}};
+    blocks.operands.push_back(Tensor(Role::kScaleA, DType::kF32, {rows, 2}));
+    blocks.operands.push_back(Tensor(Role::kScaleB, DType::kF32, {2, 2}));
+    if (rows == 4) {
+      EXPECT_THAT(MustPlan(blocks, group).warnings, testing::IsEmpty());
+    } else {
+      EXPECT_THAT(MustPlan(blocks, group).warnings, testing::ElementsAre(HasSubstr("must be multiples of 4")));
+    }
+  }
 }
 
 TEST(PlannerText, TheReductionOrderOverKIsThatOfTheAlgorithm) {

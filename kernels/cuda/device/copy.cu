@@ -14,6 +14,7 @@ Status CopyKernelsLoad();
 Status ReduceKernelsLoad();
 Status MatmulKernelsLoad();
 Status TransposeKernelsLoad();
+Status ScaleKernelsLoad();
 
 namespace {
 
@@ -130,6 +131,7 @@ Status LoadKernels() {
   TANDEM_RETURN_IF_ERROR(ReduceKernelsLoad());
   TANDEM_RETURN_IF_ERROR(MatmulKernelsLoad());
   TANDEM_RETURN_IF_ERROR(TransposeKernelsLoad());
+  TANDEM_RETURN_IF_ERROR(ScaleKernelsLoad());
   return CollectiveKernelsLoad();
 }
 

@@ -71,6 +71,16 @@ struct Factors {
   uint8_t type;
 };
 
+// Scales by blocks of kScaleBlock of K: row r's of block b at r's offset by a_row_stride + b * a_block_stride; column j's at
+// b * b_block_stride + (first_column + j) / columns * b_stride. Null: the product has none.
+struct BlockFactors {
+  const float* a;
+  const float* b;
+  Strides a_row_stride;
+  int64_t a_block_stride, b_block_stride, b_stride, first_column;
+  int columns;
+};
+
 // C[first_row, last_row) of a product with any strides and types; see plan::MatmulStep for the order of the epilogue.
 // Rows are enumerated over `row_dims` leading dimensions.
 struct MatmulLaunch {
@@ -87,10 +97,25 @@ struct MatmulLaunch {
   bool accumulate;
   // A row's scale lies at row * scale_a.stride plus the offset by scale_a_row_stride; one of the two is zero.
   Factors scale_a, scale_b, bias;
+  BlockFactors blocks;
   Strides scale_a_row_stride;
   const float* result_scale;
 };
 Status LaunchMatmul(const MatmulLaunch& matmul, CUstream_st* stream);
+
+// Copies factors of `lines` lines and `blocks` of K to out[line * line_pitch + block * block_pitch]; blocks up to `padded` are
+// zero. Line l has factor number (first + l) / shared of the input, whose factors are enumerated over `dims`.
+struct ArrangeScales {
+  const float* in;
+  float* out;
+  int dims;
+  int64_t extent[kMaxDims];
+  Strides stride;
+  int64_t in_block_stride, first, shared, lines, blocks, padded, line_pitch, block_pitch;
+};
+inline constexpr int kMostArranged = 2;
+// `count` of them in one kernel, at most kMostArranged.
+Status LaunchArrangeScales(const ArrangeScales* scales, int count, CUstream_st* stream);
 
 // out[c * out_pitch + r] = in[r * in_pitch + c], bytes.
 Status LaunchTransposeBytes(const void* in, void* out, int64_t rows, int64_t columns, int64_t in_pitch,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/elements.cuh"
+#include "tandem/op_request.h"
 
 namespace tandem::cuda {
 
@@ -30,18 +31,22 @@ __device__ inline float Factor(const Factors& factors, int64_t index) {
   return LoadElement(factors.data, factors.type, index * factors.stride);
 }
 
+// kBlocks: every block of K is summed by itself and has factors of its own.
+template <bool kBlocks>
 __global__ void __launch_bounds__(kSide * kSide) MatmulTiles(const __grid_constant__ MatmulLaunch matmul) {
   __shared__ float a_tile[kDepth][kTile + 1];
   __shared__ float b_tile[kDepth][kTile + 1];
   __shared__ int64_t a_rows[kTile];
+  __shared__ int64_t scale_rows[kBlocks ? kTile : 1];
   int thread = static_cast<int>(threadIdx.y) * kSide + static_cast<int>(threadIdx.x);
   int64_t row0 = matmul.first_row + int64_t{blockIdx.y} * kTile;
   int64_t column0 = int64_t{blockIdx.x} * kTile;
   if (thread < kTile && row0 + thread < matmul.last_row) {
     a_rows[thread] = RowOffset(matmul, row0 + thread, matmul.a_row_stride);
+    if (kBlocks) scale_rows[thread] = RowOffset(matmul, row0 + thread, matmul.blocks.a_row_stride);
   }
   __syncthreads();
-  float sums[kPerThread][kPerThread] = {};
+  float sums[kPerThread][kPerThread] = {}, totals[kPerThread][kPerThread] = {};
   for (int64_t k0 = 0; k0 < matmul.k; k0 += kDepth) {
     for (int i = thread; i < kTile * kDepth; i += kSide * kSide) {
       int depth = i % kDepth, line = i / kDepth;
@@ -71,6 +76,24 @@ __global__ void __launch_bounds__(kSide * kSide) MatmulTiles(const __grid_consta
       }
     }
     __syncthreads();
+    if (!kBlocks || ((k0 + kDepth) % kScaleBlock != 0 && k0 + kDepth < matmul.k)) continue;
+    const int64_t block = k0 / kScaleBlock;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int line = static_cast<int>(threadIdx.y) + i * kSide;
+      const bool inside = row0 + line < matmul.last_row;
+      const float of_a = inside ? matmul.blocks.a[scale_rows[line] + block * matmul.blocks.a_block_stride] : 0.0f;
+#pragma unroll
+      for (int j = 0; j < kPerThread; ++j) {
+        const int64_t column = column0 + threadIdx.x + j * kSide;
+        const int64_t factor = (matmul.blocks.first_column + column) / matmul.blocks.columns;
+        const float of_b = column < matmul.n
+                               ? matmul.blocks.b[block * matmul.blocks.b_block_stride + factor * matmul.blocks.b_stride]
+                               : 0.0f;
+        totals[i][j] = fmaf(sums[i][j], of_a * of_b, totals[i][j]);
+        sums[i][j] = 0.0f;
+      }
+    }
   }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
@@ -82,7 +105,7 @@ __global__ void __launch_bounds__(kSide * kSide) MatmulTiles(const __grid_consta
       int64_t column = column0 + threadIdx.x + j * kSide;
       if (column >= matmul.n) continue;
       int64_t at = c_row + column * matmul.c_column_stride;
-      float value = matmul.alpha * sums[i][j];
+      float value = matmul.alpha * (kBlocks ? totals[i][j] : sums[i][j]);
       if (matmul.scale_a.data != nullptr) {
         value *= LoadElement(matmul.scale_a.data, matmul.scale_a.type,
                              row * matmul.scale_a.stride + RowOffset(matmul, row, matmul.scale_a_row_stride));
@@ -108,12 +131,19 @@ Status LaunchMatmul(const MatmulLaunch& matmul, CUstream_st* stream) {
     part.last_row = std::min(matmul.last_row, part.first_row + kMostRows);
     dim3 grid(static_cast<unsigned>((matmul.n + kTile - 1) / kTile),
               static_cast<unsigned>((part.last_row - part.first_row + kTile - 1) / kTile));
-    MatmulTiles<<<grid, dim3(kSide, kSide), 0, stream>>>(part);
+    if (matmul.blocks.a != nullptr) {
+      MatmulTiles<true><<<grid, dim3(kSide, kSide), 0, stream>>>(part);
+    } else {
+      MatmulTiles<false><<<grid, dim3(kSide, kSide), 0, stream>>>(part);
+    }
     TANDEM_RETURN_IF_ERROR(LaunchStatus("MatmulTiles"));
   }
   return Status::Ok();
 }
 
-Status MatmulKernelsLoad() { return LoadKernel("MatmulTiles", reinterpret_cast<const void*>(&MatmulTiles)); }
+Status MatmulKernelsLoad() {
+  TANDEM_RETURN_IF_ERROR(LoadKernel("MatmulTiles", reinterpret_cast<const void*>(&MatmulTiles<false>)));
+  return LoadKernel("MatmulTiles by blocks", reinterpret_cast<const void*>(&MatmulTiles<true>));
+}
 
 }  // namespace tandem::cuda

@@ -53,15 +53,10 @@ class Descriptors {
     if (product.fast_accumulation) {
       TANDEM_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(1)));
     }
-    if (product.scaled) {
-      if (product.vector_scales) {
-        cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-        TANDEM_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode));
-        TANDEM_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode));
-      }
-      TANDEM_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.x_scale));
-      TANDEM_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.y_scale));
-    }
+    TANDEM_RETURN_IF_ERROR(SetScales(product.x_scales, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                                     CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.x_scale));
+    TANDEM_RETURN_IF_ERROR(SetScales(product.y_scales, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                                     CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.y_scale));
     if (product.has_bias) {
       TANDEM_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
       TANDEM_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, product.bias_type));
@@ -80,6 +75,17 @@ class Descriptors {
   Status Set(cublasLtMatmulDescAttributes_t attribute, Value value) {
     return f_.Check("cublasLtMatmulDescSetAttribute",
                     f_.cublasLtMatmulDescSetAttribute_(operation, attribute, &value, sizeof(value)));
+  }
+  Status SetScales(LtScale scales, cublasLtMatmulDescAttributes_t mode, cublasLtMatmulDescAttributes_t pointer,
+                   const void* factors) {
+    switch (scales) {
+      case LtScale::kNone: return Status::Ok();
+      case LtScale::kTensor: break;  // cuBLASLt's default
+      case LtScale::kVector: TANDEM_RETURN_IF_ERROR(Set(mode, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F)); break;
+      case LtScale::kBlocks: TANDEM_RETURN_IF_ERROR(Set(mode, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F)); break;
+      case LtScale::kSquares: TANDEM_RETURN_IF_ERROR(Set(mode, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F)); break;
+    }
+    return Set(pointer, factors);
   }
   Status MakeLayout(const LtMatrix& matrix, cublasLtMatrixLayout_t* layout) {
     return f_.Check("cublasLtMatrixLayoutCreate", f_.cublasLtMatrixLayoutCreate_(layout, matrix.type, matrix.rows,

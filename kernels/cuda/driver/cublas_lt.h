@@ -24,17 +24,30 @@ struct LtMatrix {
   bool operator==(const LtMatrix&) const = default;
 };
 
+// The factors of an fp8 operand, f32. With lines for rows of op(X) or columns of op(Y), and L blocks of 128 of K, the last of
+// which may be shorter:
+enum class LtScale : uint8_t {
+  kNone,
+  kTensor,   // one for all
+  kVector,   // one for each line
+  kBlocks,   // one for each line and block: [L][lines]. Hopper only, as the next
+  kSquares,  // one for each 128 lines and block: [lines / 128][L to the next multiple of 4]. Not for both operands
+};
+
 // D = alpha * op(X) op(Y) + beta * D (+ bias along D's rows).
 struct LtProduct {
   LtMatrix x, y, d;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   bool fast_accumulation = false;          // fp8 only
-  bool scaled = false;                     // fp8: x_scale and y_scale are set at the run
-  bool vector_scales = false;              // one factor for each row of op(X) and column of op(Y), not one for all
+  // fp8; where not kNone, LtOperands has the addresses at the run. Blocks need lines in multiples of 4.
+  LtScale x_scales = LtScale::kNone, y_scales = LtScale::kNone;
   bool has_bias = false;
   cudaDataType_t bias_type = CUDA_R_32F;
   uint32_t alignment = 16;                 // bytes that every address is a multiple of
   bool operator==(const LtProduct&) const = default;
+
+  uint64_t k() const { return x.transposed ? x.rows : x.columns; }
+  bool HasBlockScales() const { return x_scales >= LtScale::kBlocks || y_scales >= LtScale::kBlocks; }
 };
 
 // What a run needs beside the product.

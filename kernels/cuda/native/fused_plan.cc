@@ -114,7 +114,7 @@ bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
 
 bool TakesPart(const FusedPart& part, const FusedPart& first) {
   const MatmulArgs& matmul = part.matmul;
-  if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr) return false;
+  if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr || matmul.block_scales) return false;
   auto a = FoldRows(matmul.a), c = FoldRows(matmul.c), a0 = FoldRows(first.matmul.a),
        c0 = FoldRows(first.matmul.c);
   if (!a || !c || !a0 || !c0 || a->count != a0->count || a->count != c->count || a->count == 0) return false;

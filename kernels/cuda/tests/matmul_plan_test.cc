@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "kernels/cuda/block_scales.h"
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/driver/tests/mock_cuda_driver.h"
 
@@ -28,10 +29,11 @@ class RecordingLt : public CublasLt {
   }
   Status Run(const LtProduct&, const LtOperands& operands, const cublasLtMatmulAlgo_t&, void*, size_t workspace_bytes,
              CUstream) override {
-    EXPECT_EQ(workspace_bytes, kMatmulWorkspaceBytes) << "the copies of vectors lie behind it";
+    EXPECT_EQ(workspace_bytes, workspace) << "factors and the copies of vectors lie behind it";
     runs.push_back(operands);
     return status;
   }
+  size_t workspace = kMatmulWorkspaceBytes;
   std::vector<LtProduct> asked;
   std::vector<LtOperands> runs;
   Status status;
@@ -197,6 +199,89 @@ TEST_F(MatmulPlanTest, WhatIsRefusedGoesToThePlainKernelFromThenOn) {
   // An error is none.
   lt_.status = CublasStatus("cublasLtMatmul", CUBLAS_STATUS_EXECUTION_FAILED, "lost");
   EXPECT_EQ(lane_->Matmul(Float8(0x40000, 0x50000, 16)).code(), Code::kInternal);
+}
+
+// 64 rows, 384 columns and K = 512: 4 blocks of K, 3 of columns.
+MatmulArgs BlockScaled(DeviceView scale_a, DeviceView scale_b, int64_t rows = 64, int64_t n = 384) {
+  const auto at = [](uintptr_t address, DType type, std::vector<int64_t> extent, std::vector<int64_t> stride) {
+    return DeviceView{reinterpret_cast<std::byte*>(address), type, std::move(extent), std::move(stride)};
+  };
+  MatmulArgs args;
+  args.a = at(0x10000, DType::kF8E4M3, {rows, 512}, {512, 1});
+  args.b = at(0x200000, DType::kF8E4M3, {512, n}, {1, 512});
+  args.c = at(0x30000, DType::kBf16, {rows, n}, {n, 1});
+  args.has_scale_a = args.has_scale_b = args.block_scales = true;
+  args.scale_a = std::move(scale_a);
+  args.scale_b = std::move(scale_b);
+  return args;
+}
+
+class BlockScalesTest : public MatmulPlanTest {
+ protected:
+  BlockScalesTest() { lt_.workspace = kMatmulWorkspaceBytes - kBlockScaleBytes; }
+};
+
+TEST_F(BlockScalesTest, FactorsThatLieAsCublasLtReadsThemStay) {
+  const DeviceView of_a = At(0x40000, DType::kF32, {64, 4}, {1, 64});
+  ASSERT_TRUE(lane_->Matmul(BlockScaled(of_a, At(0x50000, DType::kF32, {4, 3}, {1, 4}))).ok());
+  ASSERT_TRUE(lane_->Matmul(BlockScaled(of_a, At(0x50000, DType::kF32, {4, 384}, {384, 1}))).ok());
+  ASSERT_THAT(lt_.runs, SizeIs(2));
+  ASSERT_THAT(lt_.asked, SizeIs(2));
+  EXPECT_THAT(copies_, IsEmpty());
+  for (size_t i : {0, 1}) {
+    EXPECT_EQ(OfA(lt_.runs[i]), 0x40000u);
+    EXPECT_EQ(OfB(lt_.runs[i]), 0x50000u);
+    EXPECT_EQ(lt_.asked[i].y_scales, LtScale::kBlocks);
+    EXPECT_FALSE(lt_.asked[i].fast_accumulation);
+  }
+  EXPECT_EQ(lt_.asked[0].x_scales, LtScale::kSquares);
+  EXPECT_EQ(lt_.asked[1].x_scales, LtScale::kBlocks);
+}
+
+TEST_F(BlockScalesTest, OthersAreArrangedByAKernelFirst) {
+  const DeviceView of_a = At(0x40000, DType::kF32, {64, 4}, {1, 64}), of_b = At(0x50000, DType::kF32, {4, 3}, {1, 4});
+  std::vector<MatmulArgs> products = {
+      BlockScaled(At(0x40000, DType::kF32, {64, 4}), of_b),                  // A's by rows
+      BlockScaled(At(0x40000, DType::kF32, {64, 4}, {1, 80}), of_b),         // a slice of more rows
+      BlockScaled(At(0x40004, DType::kF32, {64, 4}, {1, 64}), of_b),         // between multiples of 16 bytes
+      BlockScaled(of_a, At(0x50000, DType::kF32, {4, 3})),                   // B's by rows
+      BlockScaled(of_a, At(0x50000, DType::kF32, {4, 3}, {1, 8})),           // another pitch
+      BlockScaled(of_a, At(0x50000, DType::kF32, {4, 384}, {1, 4})),         // each column's by columns
+      BlockScaled(of_a, At(0x50000, DType::kF32, {4, 4}, {1, 4}))};          // columns that begin within a block
+  products.back().first_column = 70;
+  for (size_t i = 0; i < products.size(); ++i) {
+    EXPECT_FALSE(lane_->Matmul(products[i]).ok()) << "no GPU here: " << i;
+    EXPECT_THAT(lt_.runs, IsEmpty()) << i;
+  }
+}
+
+TEST_F(BlockScalesTest, WhatCublasLtCannotTakeHasItsReason) {
+  const auto reason = [](const MatmulArgs& args) {
+    std::string why = "taken";
+    (void)MapToLt(args, args.a.extent[0], 16, &why);
+    return why;
+  };
+  const auto product = [](int64_t rows, int64_t n) {
+    return BlockScaled(At(0x40000, DType::kF32, {rows, 4}, {1, rows}), At(0x50000, DType::kF32, {4, (n + 127) / 128}, {1, 4}), rows, n);
+  };
+  EXPECT_EQ(reason(product(64, 384)), "taken");
+  EXPECT_THAT(reason(product(66, 384)), testing::HasSubstr("no multiple of 4"));
+  EXPECT_THAT(reason(product(64, 130)), testing::HasSubstr("no multiple of 4"));
+  MatmulArgs within = product(64, 256);
+  within.scale_b = At(0x50000, DType::kF32, {4, 3}, {1, 4});
+  within.first_column = 70;
+  std::string why;
+  const auto mapping = MapToLt(within, 64, 16, &why);
+  ASSERT_TRUE(mapping.has_value()) << why;
+  EXPECT_EQ(mapping->product.x_scales, LtScale::kBlocks) << "a factor for each column";
+}
+
+TEST(ScaleElementsTest, AreThoseThatCublasLtReads) {
+  EXPECT_EQ(ScaleElements(LtScale::kNone, 64, 512), 0u);
+  EXPECT_EQ(ScaleElements(LtScale::kTensor, 64, 512), 1u);
+  EXPECT_EQ(ScaleElements(LtScale::kVector, 64, 512), 64u);
+  EXPECT_EQ(ScaleElements(LtScale::kBlocks, 64, 513), 64u * 5);
+  EXPECT_EQ(ScaleElements(LtScale::kSquares, 130, 513), 2u * 8) << "K to a multiple of four blocks";
 }
 
 // Split products whose parts are rounded to the output's type were 1 % off in bf16.
