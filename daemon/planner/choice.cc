@@ -288,6 +288,9 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
       candidate.only_asked = "runs when it is asked for (native = explicit)";
     }
+    if (algorithm == Algorithm::kNative && IsBlockWise(problem.scale_mode) && measured == nullptr) {
+      candidate.only_asked = "runs when it is asked for: with scales by blocks nobody has measured it";
+    }
     if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr &&
         problem.topology_class != TopologyClass::kNvSwitch) {
       candidate.only_asked = "runs when it is asked for: it was measured behind NVSwitches only";

@@ -131,9 +131,10 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
   const DType a = type_of(problem.slots.a);
   Width width = kWide;
-  if (IsFloat8(a) && !problem.request->fast_accumulation) {
+  const bool blocks = IsBlockWise(problem.scale_mode);  // exact, and in wide tiles only
+  if (IsFloat8(a) && (blocks || !problem.request->fast_accumulation)) {
     width = kExactWide;
-    const bool narrow = a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a && type_of(problem.slots.c[0]) == DType::kBf16;
+    const bool narrow = !blocks && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a && type_of(problem.slots.c[0]) == DType::kBf16;
     if (narrow && us_of(kExactNarrow) < us_of(kExactWide)) width = kExactNarrow;
   }
   // Beside one wave nothing is hidden; later only the last piece's partial sums, and in an all-reduce their results, are not.

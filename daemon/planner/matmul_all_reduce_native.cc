@@ -70,7 +70,9 @@ class NativeTwoShot {
     const Range rows = Rows(owner, group);
     MatmulStep step = PartialMatmul(problem_, r, 0, {0, problem_.Slot(r, problem_.slots.a).extent[0]}, target);
     step.a = Slice(FoldedRows(step.a), 0, rows.begin, rows.length);
-    if (step.has_scale_a && problem_.scale_mode != ScaleMode::kTensorWise) {
+    if (IsBlockWise(problem_.scale_mode)) {
+      step.scale_a = Slice(step.scale_a, 0, rows.begin, rows.length);
+    } else if (step.has_scale_a && problem_.scale_mode != ScaleMode::kTensorWise) {
       step.scale_a = Slice(Flatten(step.scale_a), 0, rows.begin, rows.length);
     }
     return step;

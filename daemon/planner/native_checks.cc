@@ -1,5 +1,6 @@
 #include "daemon/planner/native_checks.h"
 
+#include "daemon/planner/scale_checks.h"
 #include "daemon/planner/text.h"
 #include "daemon/planner/views.h"
 
@@ -67,6 +68,26 @@ std::string WhyNotB(const View& b, bool float8) {
   return {};
 }
 
+// Scales by blocks, which one kernel takes.
+std::string WhyNotBlocks(const Problem& problem) {
+  const View a = problem.Slot(0, problem.slots.a);
+  if (a.extent.size() != 2) return "scales by blocks of an A of more than two dimensions";
+  for (size_t i = 0; i < problem.slots.b.size(); ++i) {
+    const View b = problem.Slot(0, problem.slots.b[i]), c = problem.Slot(0, problem.slots.c[i]);
+    if (a.dtype != DType::kF8E4M3 || b.dtype != DType::kF8E4M3 || c.dtype != DType::kBf16) {
+      return Text("no kernel for scales by blocks of ", DTypeName(a.dtype), " and ", DTypeName(b.dtype), " to ", DTypeName(c.dtype));
+    }
+    const View scale = problem.Slot(0, problem.slots.scale_b[i]);
+    if (Elements(scale) != ScaleBlocks(b.extent[0]) * ScaleBlocks(b.extent[1])) {
+      return Text("B's scales are not those of blocks of ", kScaleBlock, " columns");
+    }
+  }
+  // What travels is packed on its way: shards that have come would lie otherwise than the own one.
+  const View scale = problem.Slot(0, problem.slots.scale_a);
+  if (ScalesTravel(problem.scale_mode) && !LieAlike(scale, PackedInOrder(scale, scale.ref))) return "A's scales are not packed";
+  return {};
+}
+
 }  // namespace
 
 bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n) {
@@ -99,11 +120,15 @@ std::string WhyNotNative(const Problem& problem) {
   const View a = problem.Slot(0, problem.slots.a);
   if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
-  if (IsBlockWise(problem.scale_mode)) return Text("no kernel for scales by blocks of ", kScaleBlock);
+  const bool blocks = IsBlockWise(problem.scale_mode);
   const bool float8 = IsFloat8(a.dtype);
   if (problem.k * ElementBytes(a) % kTmaBytes != 0) return Text("K is no multiple of ", kTmaBytes, " bytes");
   if (std::string why = WhyNoRows("A", a); !why.empty()) return why;
-  if (std::string why = WhyNoRow(problem, "A's scales", problem.slots.scale_a); !why.empty()) return why;
+  if (blocks) {
+    if (std::string why = WhyNotBlocks(problem); !why.empty()) return why;
+  } else if (std::string why = WhyNoRow(problem, "A's scales", problem.slots.scale_a); !why.empty()) {
+    return why;
+  }
   const bool reduces = request.op != Op::kAllGatherMatmul;
   if (request.op == Op::kMatmulAllReduce && NativeTilesPerOwner(problem.rows, problem.world_size) == 0) {
     return Text("its ", problem.rows, " rows are no multiple of the ", problem.world_size, " ranks");
@@ -113,7 +138,7 @@ std::string WhyNotNative(const Problem& problem) {
     if (std::string why = WhyNotTypes(a.dtype, c.dtype); !why.empty()) return why;
     if (std::string why = WhyNotB(b, float8); !why.empty()) return why;
     if (std::string why = WhyNoRows("C", c); !why.empty()) return why;
-    if (!problem.slots.scale_b.empty()) {
+    if (!problem.slots.scale_b.empty() && !blocks) {
       if (std::string why = WhyNoRow(problem, "B's scales", problem.slots.scale_b[i]); !why.empty()) return why;
     }
     if (!problem.slots.bias.empty()) {

@@ -391,12 +391,22 @@ TEST(BlockScales, AreChecked) {
       "operands[0].shape", "a multiple of 128");
 }
 
-TEST(BlockScales, TheNativeKernelSaysThatItHasNone) {
+TEST(BlockScales, NativeKernelsTakeThemWhenAsked) {
   OpRequest request = BlockGather();
-  request.algorithm = Algorithm::kNative;
+  request.operands[0].spec = {DType::kF8E4M3, {2048, 7168}, {}};
+  request.operands[1].spec = {DType::kF8E4M3, {7168, 4096}, {1, 7168}};
+  request.operands[2].spec = {DType::kBf16, {8192, 4096}, {}};
+  request.operands[3].spec = {DType::kF32, {2048, 56}, {1, 2048}};
+  request.operands[4].spec = {DType::kF32, {56, 32}, {1, 56}};
   GroupContext group = SwitchGroup(4);
-  group.packet_kernels = group.native_kernels = true;
-  EXPECT_THAT(PlanOf(request, group).status().message(), HasSubstr("no kernel for scales by blocks of 128"));
+  group.packet_kernels = group.native_kernels = group.native_by_choice = true;
+  const auto chosen = PlanOf(request, group);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().ToString();
+  EXPECT_NE(chosen->algorithm, Algorithm::kNative) << "nobody has measured it";
+  request.algorithm = Algorithm::kNative;
+  const auto asked = PlanOf(request, group);
+  ASSERT_TRUE(asked.ok()) << asked.status().ToString();
+  EXPECT_EQ(asked->algorithm, Algorithm::kNative);
 }
 
 TEST(AsyncInput, IsChecked) {

@@ -104,6 +104,40 @@ TEST_P(Native, GathersFloat8WithRowScales) {
   }
 }
 
+TEST_P(Native, TakesScalesByBlocks) {
+  const int64_t k = 144, n = 8;
+  const auto scaled = [&](OpRequest r, int64_t rows) {
+    r.operands[0].spec.dtype = r.operands[1].spec.dtype = DType::kF8E4M3;
+    r.operands[1].spec.strides = {1, k};
+    r.operands[2].spec.dtype = DType::kBf16;
+    r.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, {rows, 2}, false, {1, rows}));
+    r.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {2, 1}, false, {1, 4}));
+    return r;
+  };
+  const int64_t rows = 4 * GetParam();
+  for (bool sharded : {false, true}) {
+    Check(scaled(Gather(DType::kF8E4M3, 4, k, n), sharded ? 4 : rows), {0, 1, 2}, &error_);
+    EXPECT_EQ(error_, "") << sharded;
+  }
+  Check(scaled(Scatter(DType::kF8E4M3, 4, k, n), rows), {0, 1, 2}, &error_);
+  EXPECT_EQ(error_, "");
+  Check(scaled(AllReduce(DType::kF8E4M3, 4, k, n, false), rows), {0, 1, 2}, &error_);
+  EXPECT_EQ(error_, "");
+  // What there is no kernel for, and shards' scales that come otherwise than the own ones lie.
+  OpRequest wide = scaled(Gather(DType::kF8E4M3, 4, k, n), 4);
+  wide.operands[2].spec.dtype = DType::kF32;
+  Check(wide, {0}, &error_);
+  EXPECT_NE(error_.find("no kernel for scales by blocks of f8e4m3 and f8e4m3 to f32"), std::string::npos) << error_;
+  OpRequest apart = scaled(Gather(DType::kF8E4M3, 4, k, n), 4);
+  apart.operands[3].spec.strides = {1, 6};
+  Check(apart, {0}, &error_);
+  EXPECT_NE(error_.find("A's scales are not packed"), std::string::npos) << error_;
+  OpRequest each = scaled(Gather(DType::kF8E4M3, 4, k, n), 4);
+  each.operands[4].spec = {DType::kF32, {2, n}, {}};
+  Check(each, {0}, &error_);
+  EXPECT_NE(error_.find("blocks of 128 columns"), std::string::npos) << error_;
+}
+
 TEST_P(Native, TakesFloat8OfEitherTypeAndEitherAccumulation) {
   using enum DType;
   for (auto [a, b] : {std::pair(kF8E4M3, kF8E4M3), {kF8E4M3, kF8E5M2}, {kF8E5M2, kF8E4M3}, {kF8E5M2, kF8E5M2}}) {

@@ -113,7 +113,7 @@ struct Epilogue {
     for (int i = 0; i < 2; ++i) {
       factor[i] = params.alpha;
       // Past L1: a neighbour's line may have been read before this piece was ready.
-      if (piece.row_scale != nullptr && row + i * 8 < params.rows) {
+      if (!T::kBlocks && piece.row_scale != nullptr && row + i * 8 < params.rows) {
         factor[i] *= __ldcg(piece.row_scale + (row + i * 8) * params.row_scale_step);
       }
     }
@@ -121,6 +121,9 @@ struct Epilogue {
   __device__ __forceinline__ void Scale(float (&c)[kValues], int sub) const {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) c[i] *= factor[(i >> 1) & 1];
+    if constexpr (!T::kBlocks) ScaleColumns(c, sub);
+  }
+  __device__ __forceinline__ void ScaleColumns(float (&c)[kValues], int sub) const {
     if (params.column_scale == nullptr) return;
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {

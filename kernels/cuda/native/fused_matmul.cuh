@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/native/fused_block_mainloop.cuh"
 #include "kernels/cuda/native/fused_epilogue.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
@@ -251,7 +252,13 @@ __device__ __forceinline__ void Compute(const FusedScalars& params, const FusedT
     ptx::Wait(shared.Full(place.stage), place.phase);
     int unit = LoadShared(shared.Unit(place.stage));
     if (unit < 0) break;
-    if constexpr (T::kExact) {
+    if constexpr (T::kBlocks) {
+      const TilePlace<T> at(unit, cta);
+      const BlockScaleReader<T> reader(params, tables.piece[at.m / params.tiles_m],
+                                       at.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
+                                       at.n * (T::kTileN / 128));
+      BlockScaledMainloop<T>(shared, group, params.k_blocks, place, reader, d, release);
+    } else if constexpr (T::kExact) {
       ExactMainloop<T>(shared, group, params.k_blocks, place, d, release);
     } else {
       FastMainloop<T>(shared, group, params.k_blocks, place, d, release);

@@ -105,6 +105,9 @@ struct FusedScalars {
   uint32_t* ticket;
   uint32_t* push_counts;  // units of the shard that have been taken, and that have been pushed
   uint32_t* counters;
+  // With scales by blocks of 128 of K: row_scale_step is from row to row and column_scale_step from 128 columns to the next, both
+  // in factors; and these are from block to block of K. Neither pointer is null then.
+  int32_t row_scale_block_step, column_scale_block_step;
 };
 
 struct FusedMatmulParams : FusedTables, FusedScalars {};
@@ -120,6 +123,7 @@ struct FusedKept {
 struct FusedVariant {
   uint8_t type, b_type, out_type;  // DType of A, of B, of C and partial sums
   bool exact;  // sums in fp32 however wide the operands; else fp8 as the tensor cores do (fast accumulation)
+  bool blocks;             // scales by blocks of 128 of K and N; exact
   bool b_along_n;          // B's rows of N elements are contiguous, else its columns of K
   int tile_n, cluster_m, cluster_n;
   bool sums;        // adds partial sums

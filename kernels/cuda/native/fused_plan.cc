@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,16 +110,32 @@ bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
   return a.b.data == b.b.data && a.b.extent == b.b.extent && a.b.stride == b.b.stride && a.alpha == b.alpha &&
          a.has_scale_a == b.has_scale_a && a.has_scale_b == b.has_scale_b && a.has_bias == b.has_bias &&
          a.has_result_scale == b.has_result_scale && a.a.dtype == b.a.dtype && a.b.dtype == b.b.dtype && a.c.dtype == b.c.dtype &&
-         a.fast_accumulation == b.fast_accumulation;
+         a.fast_accumulation == b.fast_accumulation && a.block_scales == b.block_scales;
+}
+
+bool FitsStep(int64_t stride) { return stride >= 0 && stride <= std::numeric_limits<int32_t>::max(); }
+
+// Scales by blocks: A's of rows and blocks of K at any two strides, those of `first`; B's of whole blocks of columns.
+bool TakesBlockScales(const MatmulArgs& matmul, const MatmulArgs& first) {
+  if (!matmul.block_scales) return true;
+  const DeviceView &of_a = matmul.scale_a, &of_b = matmul.scale_b;
+  constexpr int64_t kBlock = 128;
+  const int64_t k_blocks = (matmul.b.extent[0] + kBlock - 1) / kBlock, n_blocks = (matmul.b.extent[1] + kBlock - 1) / kBlock;
+  const bool f32 = of_a.dtype == DType::kF32 && of_b.dtype == DType::kF32;
+  return matmul.has_scale_a && matmul.has_scale_b && f32 && matmul.a.extent.size() == 2 && of_a.extent.size() == 2 &&
+         of_a.extent[0] == matmul.a.extent[0] && of_a.extent[1] == k_blocks && of_a.stride == first.scale_a.stride &&
+         FitsStep(of_a.stride[0]) && FitsStep(of_a.stride[1]) && matmul.first_column == 0 &&
+         of_b.extent == std::vector<int64_t>{k_blocks, n_blocks} && FitsStep(of_b.stride[0]) && FitsStep(of_b.stride[1]);
 }
 
 bool TakesPart(const FusedPart& part, const FusedPart& first) {
   const MatmulArgs& matmul = part.matmul;
-  if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr || matmul.block_scales) return false;
+  if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr) return false;
   auto a = FoldRows(matmul.a), c = FoldRows(matmul.c), a0 = FoldRows(first.matmul.a),
        c0 = FoldRows(first.matmul.c);
   if (!a || !c || !a0 || !c0 || a->count != a0->count || a->count != c->count || a->count == 0) return false;
-  if (!TakesScale(matmul.has_scale_a, matmul.scale_a)) return false;
+  if (!TakesBlockScales(matmul, first.matmul)) return false;
+  if (!matmul.block_scales && !TakesScale(matmul.has_scale_a, matmul.scale_a)) return false;
   if (!part.sums && part.deliveries.size() > 1) return false;
   for (const FusedDelivery& delivery : part.deliveries) {
     auto to = FoldRows(delivery.to);
@@ -152,7 +169,8 @@ void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
   fused->type = matmul.a.dtype;
   fused->b_type = matmul.b.dtype;
   fused->out_type = matmul.c.dtype;
-  fused->exact = IsFloat8(matmul.a.dtype) && !matmul.fast_accumulation;
+  fused->blocks = matmul.block_scales;
+  fused->exact = IsFloat8(matmul.a.dtype) && (!matmul.fast_accumulation || matmul.block_scales);
 }
 
 }  // namespace
@@ -168,7 +186,7 @@ bool TakesFused(const CollectiveArgs& args) {
   if (!rows && matmul.b.stride[0] != 1) return false;
   if (matmul.b.stride[rows ? 0 : 1] * static_cast<int64_t>(DTypeBytes(matmul.b.dtype)) % kTmaBytes != 0)
     return false;
-  if (!TakesScale(matmul.has_scale_b, matmul.scale_b)) return false;
+  if (!matmul.block_scales && !TakesScale(matmul.has_scale_b, matmul.scale_b)) return false;
   FusedMatmul probe;
   SetTypes(matmul, &probe);
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
@@ -323,7 +341,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     piece.first_slot = -1;
     if (part.matmul.has_scale_a) {
       piece.row_scale = reinterpret_cast<const float*>(part.matmul.scale_a.data);
-      fused.row_scales = *StepOf(part.matmul.scale_a) == 1;
+      fused.row_scales = !fused.blocks && *StepOf(part.matmul.scale_a) == 1;
     }
     const bool in_sum = part.sums;
     const bool has_bias = in_sum ? part.sum.has_bias : part.matmul.has_bias;
@@ -350,7 +368,13 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   }
   if (matmul.has_scale_b) {
     fused.column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
-    fused.column_scales = *StepOf(matmul.scale_b) == 1;
+    fused.column_scales = !fused.blocks && *StepOf(matmul.scale_b) == 1;
+  }
+  if (fused.blocks) {
+    fused.row_scale_step = static_cast<int32_t>(matmul.scale_a.stride[0]);
+    fused.row_scale_block_step = static_cast<int32_t>(matmul.scale_a.stride[1]);
+    fused.column_scale_block_step = static_cast<int32_t>(matmul.scale_b.stride[0]);
+    fused.column_scale_step = static_cast<int32_t>(matmul.scale_b.stride[1]);
   }
   fused.alpha = matmul.alpha;
   fused.tiling = ChooseTiling(fused, SmCount());

@@ -10,9 +10,9 @@
 
 namespace tandem::cuda {
 
-// Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types.
+// Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types; `kBlockScales`: see BlockScaledMainloop.
 template <class ElementA, class ElementB, class OutType, bool kBAlongN, int kColumns, int kClusterRows,
-          int kClusterColumns, bool kSum, bool kExactSums = false>
+          int kClusterColumns, bool kSum, bool kExactSums = false, bool kBlockScales = false>
 struct FusedTraits {
   using A = ElementA;
   using B = ElementB;
@@ -20,6 +20,8 @@ struct FusedTraits {
   static_assert(sizeof(A) == sizeof(B));
   static constexpr bool kExact = kExactSums;
   static_assert(!kExact || sizeof(A) == 1, "wider types are summed in fp32 anyhow");
+  static constexpr bool kBlocks = kBlockScales;
+  static_assert(!kBlocks || kExact);
   static constexpr bool kAlongN = kBAlongN, kSums = kSum;
   static constexpr int kTileN = kColumns;
   static constexpr int kClusterM = kClusterRows, kClusterN = kClusterColumns,

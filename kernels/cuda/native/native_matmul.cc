@@ -20,7 +20,7 @@ namespace tandem::cuda {
   X(e4m3_e5m2_k_256_2x1_sums) X(e4m3_e5m2_f16_exact_k_256_1x1_sums) X(e4m3_e5m2_f32_exact_k_256_1x1_sums)     \
   X(e5m2_e4m3_exact_k_256_1x1_sums) X(e5m2_e4m3_k_256_1x1_sums) X(e5m2_e4m3_k_256_2x1_sums)                   \
   X(e5m2_e4m3_f16_exact_k_256_1x1_sums) X(e5m2_e4m3_f32_exact_k_256_1x1_sums) X(e5m2_exact_k_256_1x1_sums)    \
-  X(e5m2_f16_exact_k_256_1x1_sums) X(e5m2_f32_exact_k_256_1x1_sums)
+  X(e5m2_f16_exact_k_256_1x1_sums) X(e5m2_f32_exact_k_256_1x1_sums) X(e4m3_blocks_k_256_1x1_sums)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE
@@ -69,7 +69,7 @@ const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling
   for (const FusedVariant& variant : FusedVariants()) {
     if (variant.type != static_cast<uint8_t>(matmul.type) || variant.b_type != static_cast<uint8_t>(matmul.b_type) ||
         variant.out_type != static_cast<uint8_t>(matmul.out_type) || variant.b_along_n != matmul.b_along_n ||
-        variant.tile_n != tiling.tile_n || variant.cluster_m != tiling.cluster_m ||
+        variant.blocks != matmul.blocks || variant.tile_n != tiling.tile_n || variant.cluster_m != tiling.cluster_m ||
         variant.cluster_n != tiling.cluster_n) {
       continue;
     }
@@ -84,6 +84,7 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
   return Unimplemented(
       "no fused kernel for " + std::string(DTypeName(matmul.type)) + " and " + std::string(DTypeName(matmul.b_type)) +
       " to " + std::string(DTypeName(matmul.out_type)) + (matmul.exact ? ", exact" : "") +
+      (matmul.blocks ? ", scales by blocks" : "") +
       (matmul.b_along_n ? ", B's rows" : ", B's columns") + " contiguous, tiles of 128×" +
       std::to_string(matmul.tiling.tile_n) + ", clusters of " + std::to_string(matmul.tiling.cluster_m) + "×" +
       std::to_string(matmul.tiling.cluster_n));
@@ -187,6 +188,12 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.result_scale = matmul.result_scale;
   params.row_scale_step = matmul.row_scales ? 1 : 0;
   params.column_scale_step = matmul.column_scales ? 1 : 0;
+  if (matmul.blocks) {
+    params.row_scale_step = matmul.row_scale_step;
+    params.column_scale_step = matmul.column_scale_step;
+    params.row_scale_block_step = matmul.row_scale_block_step;
+    params.column_scale_block_step = matmul.column_scale_block_step;
+  }
   params.bias_is_float = matmul.bias_is_float ? 1 : 0;
   params.rows = static_cast<int32_t>(matmul.rows);
   params.n = static_cast<int32_t>(matmul.n);

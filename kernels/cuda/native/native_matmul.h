@@ -62,6 +62,9 @@ struct FusedMatmul {
   const void* bias = nullptr;
   const float* result_scale = nullptr;
   bool row_scales = false, column_scales = false;  // one each, else one for all
+  // Scales by blocks, exact: see FusedScalars.
+  bool blocks = false;
+  int32_t row_scale_step = 0, row_scale_block_step = 0, column_scale_step = 0, column_scale_block_step = 0;
   bool bias_is_float = false;
   uint64_t epoch = 0;
   const uint64_t* abort_word = nullptr;

@@ -24,6 +24,7 @@ FusedVariant MakeFusedVariant() {
   variant.b_type = DTypeOf<typename Traits::B>();
   variant.out_type = DTypeOf<typename Traits::Out>();
   variant.exact = Traits::kExact;
+  variant.blocks = Traits::kBlocks;
   variant.b_along_n = Traits::kAlongN;
   variant.tile_n = Traits::kTileN;
   variant.cluster_m = Traits::kClusterM;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 
 namespace tandem::cuda {
 namespace {
@@ -253,6 +254,59 @@ TEST_F(FusedPlanTest, ScalesAndBiasGoWhereTheyBelong) {
   EXPECT_TRUE(fused->bias_is_float);
   EXPECT_EQ(fused->pieces[0].finish, 0);
   EXPECT_EQ(fused->pieces[2].finish, 1);
+}
+
+TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
+  CollectiveArgs args = Gather();
+  const auto scaled = [](CollectiveArgs* all) {
+    for (size_t i = 0; i < all->parts.size(); ++i) {
+      MatmulArgs& matmul = all->parts[i].matmul;
+      matmul.a.dtype = matmul.b.dtype = DType::kF8E4M3;
+      matmul.b.stride = {1, kK};
+      matmul.has_scale_a = matmul.has_scale_b = matmul.block_scales = true;
+      matmul.scale_a = Dense(At(0x100000 + 0x1000 * i), DType::kF32, {kRows, 1});
+      matmul.scale_a.stride = {1, kRows};
+      matmul.scale_b = Dense(At(0x200000), DType::kF32, {1, 4});
+      matmul.scale_b.stride = {1, 8};
+    }
+  };
+  scaled(&args);
+  ASSERT_TRUE(TakesFused(args));
+  auto fused = MakeFusedMatmul(args, nullptr);
+  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_TRUE(fused->blocks);
+  EXPECT_TRUE(fused->exact) << "however it may be summed";
+  EXPECT_EQ(fused->row_scale_step, 1);
+  EXPECT_EQ(fused->row_scale_block_step, kRows);
+  EXPECT_EQ(fused->column_scale_block_step, 1);
+  EXPECT_EQ(fused->column_scale_step, 8);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(fused->column_scale), 0x200000u);
+  for (size_t i = 0; i < fused->pieces.size(); ++i) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(fused->pieces[i].row_scale), 0x100000 + 0x1000 * i);
+  }
+  auto variant = FindFusedVariant(*fused);
+  ASSERT_TRUE(variant.ok()) << variant.status().ToString();
+  EXPECT_TRUE((*variant)->blocks);
+  EXPECT_EQ(fused->tiling.tile_n, 256);
+  // What it has none for runs step by step.
+  const auto takes = [&](const std::function<void(CollectiveArgs*)>& change) {
+    CollectiveArgs other = Gather();
+    scaled(&other);
+    change(&other);
+    return TakesFused(other);
+  };
+  EXPECT_TRUE(takes([](CollectiveArgs*) {}));
+  EXPECT_FALSE(takes([](CollectiveArgs* all) { all->parts[1].matmul.scale_a.stride = {2, kRows}; })) << "shards that lie otherwise";
+  EXPECT_FALSE(takes([](CollectiveArgs* all) {
+    for (FusedPart& part : all->parts) part.matmul.scale_b = Dense(At(0x200000), DType::kF32, {1, kN});
+  })) << "a factor a column";
+  EXPECT_FALSE(takes([](CollectiveArgs* all) {
+    for (FusedPart& part : all->parts) part.matmul.b.dtype = DType::kF8E5M2;
+  }));
+  EXPECT_FALSE(takes([](CollectiveArgs* all) {
+    for (FusedPart& part : all->parts) part.matmul.first_column = 64;
+  }));
+  EXPECT_FALSE(takes([](CollectiveArgs* all) { all->parts[0].matmul.block_scales = false; }));
 }
 
 TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
