@@ -5,7 +5,7 @@
 //   native_gemm check VARIANT…           of exact ones also sums over a long K
 //   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of accumulation
 // "kept" arms have their tables in device memory.
-// A variant is its number in the list; `exact` are all that sum fp8 exactly, `all` are all. Beside an arm's speed stand the SMs' clock and
+// A variant is its number in the list; `exact` are all that sum fp8 exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock and
 // the part of what their tensor cores could do at that clock.
 #include <algorithm>
 #include <cstdio>
@@ -60,6 +60,7 @@ void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmT
     o.b = gpu.Random(types.BytesOfB(s), types.b);
     o.c = gpu.Zero(types.BytesOfC(s));
     o.reference = o.c;
+    AddScales(gpu, types, s, &o);
   }
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
   std::vector<Arm> arms;
@@ -134,7 +135,7 @@ void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmT
     return std::string(text);
   };
   std::printf("time %s %s %s%s%s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s) %s\n", Name(types.a).c_str(), Name(types.b).c_str(),
-              Name(types.c).c_str(), types.fast ? "" : " exact", types.along_n ? " n" : " k", s.m, s.n, s.k, lt, 1e3 * gigaflop / lt,
+              Name(types.c).c_str(), types.blocks ? " blocks" : types.fast ? "" : " exact", types.along_n ? " n" : " k", s.m, s.n, s.k, lt, 1e3 * gigaflop / lt,
               clock(0).c_str());
   std::vector<std::pair<double, std::string>> table;
   for (size_t i = 1; i < arms.size(); ++i) {
@@ -162,7 +163,7 @@ int main(int argc, char** argv) {
       const auto& v = variants[i];
       const GemmTypes types(v);
       std::printf("%zu %s %s %s%s %s tile_n %d cluster %dx%d sums %d\n", i, Name(types.a).c_str(), Name(types.b).c_str(),
-                  Name(types.c).c_str(), v.exact ? " exact" : "", v.b_along_n ? "n" : "k", v.tile_n, v.cluster_m,
+                  Name(types.c).c_str(), v.blocks ? " blocks" : v.exact ? " exact" : "", v.b_along_n ? "n" : "k", v.tile_n, v.cluster_m,
                   v.cluster_n, v.sums);
     }
     return 0;
@@ -170,12 +171,12 @@ int main(int argc, char** argv) {
   std::vector<size_t> chosen;
   for (int i = mode == "time" ? 3 : 2; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word != "exact" && word != "all") {
+    if (word != "exact" && word != "blocks" && word != "all") {
       chosen.push_back(static_cast<size_t>(std::atoi(argv[i])));
       continue;
     }
     for (size_t v = 0; v < variants.size(); ++v) {
-      if (word == "all" || variants[v].exact) chosen.push_back(v);
+      if (word == "all" || (word == "blocks" ? variants[v].blocks : variants[v].exact && !variants[v].blocks)) chosen.push_back(v);
     }
   }
   for (size_t number : chosen) {

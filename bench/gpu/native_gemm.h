@@ -17,6 +17,8 @@ struct Shape {
 
 struct Operands {
   std::byte *a, *b, *c, *reference;
+  // By blocks, as cuBLASLt wants them: [blocks of K][m], and [blocks of n][blocks of K to a multiple of 4]. Null: none.
+  std::byte *scale_a = nullptr, *scale_b = nullptr;
 };
 
 // The types of a variant's operands.
@@ -24,19 +26,28 @@ struct GemmTypes {
   DType a = DType::kBf16, b = DType::kBf16, c = DType::kBf16;
   bool fast = true;     // of fp8: cuBLASLt's fast accumulation
   bool along_n = true;  // B's rows are contiguous, else its columns
+  bool blocks = false;  // scales by blocks
 
   explicit GemmTypes(const cuda::FusedVariant& variant)
       : a(static_cast<DType>(variant.type)),
         b(static_cast<DType>(variant.b_type)),
         c(static_cast<DType>(variant.out_type)),
         fast(!variant.exact),
-        along_n(variant.b_along_n) {}
+        along_n(variant.b_along_n),
+        blocks(variant.blocks) {}
   bool operator==(const GemmTypes&) const = default;
 
   size_t BytesOfA(const Shape& s) const { return static_cast<size_t>(s.m * s.k) * DTypeBytes(a); }
   size_t BytesOfB(const Shape& s) const { return static_cast<size_t>(s.n * s.k) * DTypeBytes(b); }
   size_t BytesOfC(const Shape& s) const { return static_cast<size_t>(s.m * s.n) * DTypeBytes(c); }
+  int64_t Blocks(int64_t extent) const { return (extent + kScaleBlock - 1) / kScaleBlock; }
+  int64_t PitchOfScaleB(const Shape& s) const { return (Blocks(s.k) + 3) / 4 * 4; }
+  size_t BytesOfScaleA(const Shape& s) const { return blocks ? static_cast<size_t>(s.m * Blocks(s.k)) * 4 : 0; }
+  size_t BytesOfScaleB(const Shape& s) const { return blocks ? static_cast<size_t>(PitchOfScaleB(s) * Blocks(s.n)) * 4 : 0; }
 };
+
+// Random scales, if there are any.
+void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o);
 
 // cuBLASLt's, into `reference`.
 MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);

@@ -30,11 +30,12 @@ bool CheckBesideLt(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
                          Shape{100, 264, 72}, Shape{1000, 1000, 1000}, Shape{100, 264, 80},
                          Shape{4096, 3592, 528}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
     if (static_cast<size_t>(s.k) * DTypeBytes(types.a) % 16 != 0) continue;
-    Operands o;
+    Operands o = {};
     const size_t out_bytes = types.BytesOfC(s);
     o.a = gpu.Random(types.BytesOfA(s), types.a);
     o.b = gpu.Random(types.BytesOfB(s), types.b);
     o.reference = gpu.Zero(out_bytes);
+    AddScales(gpu, types, s, &o);
     MatmulArgs lt = LtArgs(types, s, o);
     Must(gpu.backend().PrepareMatmul(lt), "prepare");
     Must(gpu.lane().Matmul(lt), "matmul");
@@ -118,6 +119,13 @@ LongResult RunLong(Gpu& gpu, void* state, const cuda::FusedVariant& variant, con
   o.c = gpu.Zero(types.BytesOfC(s));
   gpu.Upload(o.a, sums.a.data(), sums.a.size());
   gpu.Upload(o.b, sums.b.data(), sums.b.size());
+  const std::vector<float> ones(std::max(types.BytesOfScaleA(s), types.BytesOfScaleB(s)) / sizeof(float), 1.0f);
+  if (types.blocks) {
+    o.scale_a = gpu.Zero(types.BytesOfScaleA(s));
+    o.scale_b = gpu.Zero(types.BytesOfScaleB(s));
+    gpu.Upload(o.scale_a, ones.data(), types.BytesOfScaleA(s));
+    gpu.Upload(o.scale_b, ones.data(), types.BytesOfScaleB(s));
+  }
   Launch(gpu, NativeArgs(types, s, o, 1, state), variant, false);
   std::vector<std::byte> got(types.BytesOfC(s));
   gpu.Download(got.data(), o.c, got.size());
@@ -160,7 +168,20 @@ MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o) {
   if (!types.along_n) args.b.stride = {1, s.k};
   args.c = Dense(o.reference, types.c, {s.m, s.n});
   args.fast_accumulation = types.fast;
+  if (types.blocks) {
+    args.has_scale_a = args.has_scale_b = args.block_scales = true;
+    args.scale_a = Dense(o.scale_a, DType::kF32, {s.m, types.Blocks(s.k)});
+    args.scale_a.stride = {1, s.m};
+    args.scale_b = Dense(o.scale_b, DType::kF32, {types.Blocks(s.k), types.Blocks(s.n)});
+    args.scale_b.stride = {1, types.PitchOfScaleB(s)};
+  }
   return args;
+}
+
+void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o) {
+  if (!types.blocks) return;
+  o->scale_a = gpu.Random(types.BytesOfScaleA(s), DType::kF32);
+  o->scale_b = gpu.Random(types.BytesOfScaleB(s), DType::kF32);
 }
 
 cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
@@ -181,7 +202,16 @@ cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Opera
     cuda::MatmulPiece piece = {};
     piece.a_slice = piece.out_slice = static_cast<int16_t>(i);
     piece.first_slot = -1;
+    if (types.blocks) piece.row_scale = reinterpret_cast<const float*>(o.scale_a) + i * matmul.rows;
     matmul.pieces.push_back(piece);
+  }
+  if (types.blocks) {
+    matmul.blocks = true;
+    matmul.row_scale_step = 1;
+    matmul.row_scale_block_step = static_cast<int32_t>(s.m);
+    matmul.column_scale = reinterpret_cast<const float*>(o.scale_b);
+    matmul.column_scale_block_step = 1;
+    matmul.column_scale_step = static_cast<int32_t>(types.PitchOfScaleB(s));
   }
   matmul.runs = {{0, pieces}};
   matmul.state = state;
