@@ -22,6 +22,8 @@ Operand Make(Role role, DType dtype, std::vector<int64_t> shape) {
   return operand;
 }
 
+int64_t Blocks(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
+
 // A @ B with what may come with it, C's rows and columns as given.
 void AddMatmul(FuzzInput& input, OpRequest& request, int world, std::vector<int64_t> a, int64_t n,
                int64_t c_scale_up, int64_t c_scale_down) {
@@ -36,13 +38,15 @@ void AddMatmul(FuzzInput& input, OpRequest& request, int world, std::vector<int6
   request.operands.push_back(Make(Role::kA, dtype, a));
   const int count = request.op == Op::kAllGatherMatmul ? 1 + input.Byte() % 3 : 1;
   const uint8_t extras = input.Byte();
+  const bool blocks = (extras & 33) == 33;  // scales by blocks
   for (int i = 0; i < count; ++i) {
     request.operands.push_back(Make(Role::kB, dtype, {k, n}));
     request.operands.push_back(Make(Role::kC, out, c));
     if (IsFloat8(dtype)) {
-      const bool rows = (extras & 1) != 0;
-      request.operands.push_back(
-          Make(Role::kScaleB, DType::kF32, rows ? std::vector<int64_t>{1, n} : std::vector<int64_t>{1}));
+      std::vector<int64_t> scale = {1};
+      if (extras & 1) scale = {1, n};
+      if (blocks) scale = {Blocks(k), (extras & 64) != 0 ? n : Blocks(n)};
+      request.operands.push_back(Make(Role::kScaleB, DType::kF32, scale));
     }
     if (extras & 2) request.operands.push_back(Make(Role::kBias, out, {n}));
   }
@@ -50,7 +54,7 @@ void AddMatmul(FuzzInput& input, OpRequest& request, int world, std::vector<int6
     std::vector<int64_t> scale = {1};
     if (extras & 1) {
       scale = a;
-      scale.back() = 1;
+      scale.back() = blocks ? Blocks(k) : 1;
       if (extras & 8) scale[dim] *= world;
     }
     request.operands.push_back(Make(Role::kScaleA, DType::kF32, scale));
