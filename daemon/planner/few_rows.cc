@@ -157,6 +157,7 @@ std::optional<FewRowsLayout> FewRowsFor(const Problem& problem, std::string* why
   const Slots& slots = problem.slots;
   if (slots.b.size() != 1) return none("several B");
   if (slots.gathered_a >= 0) return none("the gathered A is asked for");
+  if (IsBlockWise(problem.scale_mode)) return none("no few-rows kernel for factors by blocks");
   const View a = problem.Slot(0, slots.a), b = problem.Slot(0, slots.b[0]), c = problem.Slot(0, slots.c[0]);
   if (std::string types = WhyNotTypes(a.dtype, b.dtype, c.dtype); !types.empty()) return none(std::move(types));
   const std::optional<FewRowsLayout> layout =

@@ -63,7 +63,7 @@ bool TakesFewRows(const FewRowsArgs& args) {
   const MatmulArgs& matmul = args.matmul;
   if (!HasRows(matmul.a) || !HasRows(matmul.c) || matmul.b.extent.size() != 2) return false;
   if (matmul.b.stride[0] != 1 && matmul.b.stride[1] != 1) return false;
-  if (matmul.accumulate || matmul.chunk_signals != nullptr) return false;
+  if (matmul.accumulate || matmul.chunk_signals != nullptr || matmul.block_scales) return false;
   if (args.layout.k * args.layout.element_bytes % 16 != 0) return false;  // what shards are pushed by
   if (!TakesScale(matmul.has_scale_a, matmul.scale_a) || !TakesScale(matmul.has_scale_b, matmul.scale_b)) return false;
   if (!TakesScale(matmul.has_result_scale, matmul.result_scale)) return false;
