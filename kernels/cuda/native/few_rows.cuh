@@ -228,6 +228,11 @@ __device__ __forceinline__ void FeedPlain(const FewRowsParams& params, const Fus
   }
 }
 
+// Of this launch: several groups, which count their epochs each for itself, share the state of a lane.
+__device__ __forceinline__ uint64_t PushStamp(const FewRowsParams& params) {
+  return params.epoch * 0x9E3779B97F4A7C15ull ^ reinterpret_cast<uint64_t>(params.area[params.rank]);
+}
+
 // Unit `unit` of this rank's shard to all peers, by all computing threads, `thread` of `threads`. Pushing it again does no harm.
 template <class Probe>
 __device__ __forceinline__ void PushUnit(const FewRowsParams& params, int unit, int thread, int threads) {
@@ -236,7 +241,7 @@ __device__ __forceinline__ void PushUnit(const FewRowsParams& params, int unit, 
   auto tell = [&] {
     Probe::BeforeFlag(params.epoch);
     if (thread < params.world && thread != params.rank) ptx::StoreRelease(params.words[thread] + unit, params.epoch);
-    if (thread == params.rank) params.pushed[unit] = static_cast<uint32_t>(params.epoch);
+    if (thread == params.rank) params.pushed[unit] = PushStamp(params);
   };
   if constexpr (Probe::kFlagBeforeData) {
     tell();
@@ -303,7 +308,7 @@ __device__ __forceinline__ void PushUnits(const FewRowsParams& params, const Fus
   for (int unit = 0;;) {
     BarrierOf(kComputingBarrier, threads);  // all have read what was told
     if (thread == 0) {
-      while (unit < params.units && *static_cast<volatile uint32_t*>(params.pushed + unit) == static_cast<uint32_t>(params.epoch)) ++unit;
+      while (unit < params.units && *static_cast<volatile uint64_t*>(params.pushed + unit) == PushStamp(params)) ++unit;
       StoreSharedOwn(told, unit);
     }
     BarrierOf(kComputingBarrier, threads);

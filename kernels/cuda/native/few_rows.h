@@ -39,7 +39,7 @@ struct FewRowsParams {
   const float* result_scale;
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   uint32_t* failure;           // set to 1 when a wait timed out
-  uint32_t* pushed;            // of each unit: the epoch (its lower half) once this rank has pushed it
+  uint64_t* pushed;            // of each unit: this launch's stamp once this rank has pushed it
   uint64_t epoch, timeout_ns;
   float alpha;
   int32_t kind;  // FewRowsKind

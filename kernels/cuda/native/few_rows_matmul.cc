@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/native/native_matmul.h"
 #include "kernels/cuda/native/tensor_map.h"
 
 namespace tandem::cuda {
@@ -104,7 +105,8 @@ Result<FewRowsParams> MakeFewRowsParams(const FewRowsMatmul& matmul) {
   params.abort_word = matmul.abort_word;
   auto* state = static_cast<uint32_t*>(matmul.state);
   params.failure = state + 1;
-  params.pushed = state + 32;
+  static_assert(128 + sizeof(uint64_t) * FewRowsLayout::kMostUnits <= kFusedStateBytes);
+  params.pushed = reinterpret_cast<uint64_t*>(state + 32);
   params.epoch = matmul.epoch;
   params.timeout_ns = matmul.timeout_ns;
   params.alpha = matmul.alpha;

@@ -169,7 +169,7 @@ TEST_F(FewRowsPlanTest, KeepsItsParameters) {
     EXPECT_EQ(each.ctas, layout.ctas());
     EXPECT_EQ(each.variant->tile_n, layout.tile_n);
     EXPECT_GT(each.variant->shared_bytes, 0u);
-    EXPECT_EQ(each.params.claims, reinterpret_cast<uint32_t*>(state_.data()));
+    EXPECT_EQ(each.params.failure, reinterpret_cast<uint32_t*>(state_.data()) + 1);
     EXPECT_EQ(each.params.plain_a, 1);
     EXPECT_EQ(each.params.plain_b, 1);
     EXPECT_EQ(each.params.c_vectors, 0);
