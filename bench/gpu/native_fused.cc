@@ -39,8 +39,7 @@ class Gather : public Bench {
       Must(lane.WriteWord(world_.word(rank, peer, rank, kReady), epoch), "signal");
     }
   }
-  // `by_kernel`: the kernel itself pushes, else a copy engine.
-  void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool wait, bool by_kernel = false) {
+  void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool wait) {
     cuda::FusedMatmul matmul = Native(rank, set, epoch, tuning);
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, 1, 0};
     matmul.a[1] = {gathered_.at(rank, rank), c_.k, w_, rows_ * c_.k};
@@ -55,17 +54,6 @@ class Gather : public Bench {
       if (i > 0 && wait) piece.ready = Plain(world_.word(rank, rank, source, kReady));
       matmul.pieces.push_back(piece);
     }
-    if (by_kernel) {
-      matmul.push.from = a_[At(rank)][At(set % kSets)];
-      matmul.push.bytes = static_cast<int64_t>(Bytes(rows_, c_.k));
-      for (int i = 1; i < w_; ++i) {
-        const int peer = (rank - i + w_) % w_;
-        matmul.push.peers.push_back({gathered_.at(rank, peer) + static_cast<size_t>(rank) * Bytes(rows_, c_.k), nullptr,
-                                     reinterpret_cast<uint64_t*>(world_.word(rank, peer, rank, kReady))});
-      }
-      Launch(rank, matmul);
-      return;
-    }
     if (wait) Push(rank, set, epoch);
     Launch(rank, matmul);
     if (wait) world_.Join(rank);
@@ -75,11 +63,11 @@ class Gather : public Bench {
          Dense(full_[At(rank)], kType, {c_.m * c_.k}));
     Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m);
   }
-  void Check(const Tuning& tuning, bool by_kernel) {
+  void Check(const Tuning& tuning) {
     const int sets = c_.m > 4096 ? 1 : 3;
     for (int set = 0; set < sets; ++set) {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
-      world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true, by_kernel); });
+      world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
       for (int rank = 0; rank < w_; ++rank) {
         double error = RelativeError(Output(rank, out_[At(rank)], c_.m),
                                      Output(rank, reference_[At(rank)], c_.m), kType);
@@ -93,9 +81,7 @@ class Gather : public Bench {
   void Run() {
     auto tunings = Tunings();
     for (const Tuning& tuning : tunings) {
-      if (tuning.ctas == 132 && (c_.m <= 4096 || &tuning == &tunings[0])) {
-        for (const bool by_kernel : {false, true}) Check(tuning, by_kernel);
-      }
+      if (tuning.ctas == 132 && (c_.m <= 4096 || &tuning == &tunings[0])) Check(tuning);
     }
     std::vector<Arm> arms;
     auto add = [&](const std::string& name, Enqueue enqueue) {
@@ -117,11 +103,8 @@ class Gather : public Bench {
     });
     for (const Tuning& tuning : tunings) {
       if (tuning.runs.size() == 2 && tuning.runs[1] == 1 && w_ > 2) continue;
-      for (const bool by_kernel : {false, true}) {
-        add(tuning.name + (by_kernel ? ", pushes too" : ""), [&, tuning, by_kernel](int rank, int set, uint64_t epoch) {
-          Fused(rank, set, epoch, tuning, true, by_kernel);
-        });
-      }
+      add(tuning.name,
+          [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
     }
     Report("all-gather+matmul", arms, 1);
   }

@@ -225,7 +225,8 @@ void Native(const Problem& problem, Gather* gather, Builder* builder) {
   const int sent = builder->Signals();
   if (gather->direct() || builder->InBulk()) builder->EnterOn(1);
   const View own = FoldedRows(problem.Slot(0, problem.slots.a));
-  const bool kernel_first = !IsOneNativeWave(1, own.extent[0], problem.n);
+  constexpr int64_t kNearlyAllSms = 96;
+  const bool kernel_first = NativeTiles(1, own.extent[0], problem.n) >= kNearlyAllSms;
   const auto push = [&](int r) {
     for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
     gather->Return(r, 1, r, 0);

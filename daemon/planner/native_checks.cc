@@ -90,10 +90,15 @@ std::string WhyNotBlocks(const Problem& problem) {
 
 }  // namespace
 
-bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n) {
-  constexpr int64_t kTileRows = 128, kTileColumns = 256, kSms = 132;  // of an H100 or H200
+int64_t NativeTiles(int64_t pieces, int64_t rows, int64_t n) {
+  constexpr int64_t kTileRows = 128, kTileColumns = 256;
   const auto tiles = [](int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; };
-  return pieces * tiles(rows, kTileRows) * tiles(n, kTileColumns) <= kSms;
+  return pieces * tiles(rows, kTileRows) * tiles(n, kTileColumns);
+}
+
+bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n) {
+  constexpr int64_t kSms = 132;  // of an H100 or H200
+  return NativeTiles(pieces, rows, n) <= kSms;
 }
 
 int NativeTilesPerOwner(int64_t rows, int world_size) {

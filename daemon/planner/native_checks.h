@@ -13,6 +13,9 @@ namespace tandem::plan {
 // Empty when the native algorithm can run the request, else why not. `problem`'s operation is one that has it.
 std::string WhyNotNative(const Problem& problem);
 
+// The native kernel's tiles, one an SM at a time, of `pieces` pieces of `rows` rows and `n` columns each.
+int64_t NativeTiles(int64_t pieces, int64_t rows, int64_t n);
+
 // Whether `pieces` pieces of `rows` rows and `n` columns each have no more tiles than the native kernel computes at once. What
 // comes before or after the products is hidden by none of them then.
 bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n);

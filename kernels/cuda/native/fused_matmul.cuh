@@ -19,7 +19,6 @@
 #include "kernels/cuda/native/fused_epilogue.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
-#include "kernels/cuda/native/fused_push.cuh"
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/ptx.cuh"
 
@@ -378,7 +377,6 @@ __device__ __forceinline__ void RunFused(const FusedScalars& params, const Fused
       if (warp == 0) Produce<T, Probe>(params, tables, shared, cta);
       if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, tables, shared, warp - 1, cta);
     }
-    if (warp == 3) PushShard<Probe>(params, tables);
   } else {
     ptx::TakeRegisters<232>();
     Compute<T>(params, tables, shared, warpgroup - 1, cta);

@@ -52,13 +52,6 @@ struct MatmulBand {
   int32_t backwards;  // walks N from its end
 };
 
-// Where the rank's own rows of A, and their factors, go at a peer.
-struct MatmulPush {
-  std::byte* to;
-  std::byte* scales_to;
-  uint64_t* done;  // set to the epoch when both are complete there
-};
-
 // What a launch is told of memory that other GPUs fill and of where its tiles lie. Large: see FusedKept.
 struct FusedTables {
   CUtensorMap a[2], b, out[kMostOutMaps], slots;
@@ -67,7 +60,6 @@ struct FusedTables {
   MatmulBand band[kMostBands];
   const uint64_t* arrived[kMostRanks];  // of each source: its sums are there once >= epoch; see arrived_offset
   int16_t slot_of[kMostRanks];          // of each source: its slice of `slots`, from the piece's first
-  MatmulPush push[kMostRanks];
 };
 
 struct FusedScalars {
@@ -88,11 +80,6 @@ struct FusedScalars {
   int32_t row_scale_step, column_scale_step;  // 0 or 1
   int32_t bias_is_float;
   int32_t rows, n;  // of a piece, of C
-  // What this rank pushes to `pushes` peers while it computes: so many bytes (multiples of 16, at multiples of 16), and factors.
-  const std::byte* push_from;
-  const std::byte* push_scales;
-  int64_t push_bytes;
-  int32_t pushes, push_scale_count;
   uint64_t epoch;
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   // Once *guard_word has reached guard_value (cyclic) the launch computes nothing and waits for nothing: it only writes its done
@@ -101,9 +88,8 @@ struct FusedScalars {
   uint64_t guard_value;
   uint64_t timeout_ns;         // the longest wait
   uint32_t* failure;           // set to 1 when a wait timed out
-  // Device memory, zero before the first launch, which every launch leaves zero: one, two, and one a piece.
+  // Device memory, zero before the first launch, which every launch leaves zero: one, and one a piece.
   uint32_t* ticket;
-  uint32_t* push_counts;  // units of the shard that have been taken, and that have been pushed
   uint32_t* counters;
   // With scales by blocks of 128 of K: row_scale_step is from row to row and column_scale_step from 128 columns to the next, both
   // in factors; and these are from block to block of K. Neither pointer is null then.

@@ -175,17 +175,6 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     params.units += band.m_tiles * params.units_n;
   }
   params.pieces = static_cast<int32_t>(matmul.pieces.size());
-  const ShardPush& push = matmul.push;
-  if (push.peers.size() > kMostRanks - 1) return InvalidArgument(std::to_string(push.peers.size()) + " peers to push to");
-  uintptr_t unaligned = reinterpret_cast<uintptr_t>(push.from) | static_cast<uintptr_t>(push.bytes);
-  for (const MatmulPush& peer : push.peers) unaligned |= reinterpret_cast<uintptr_t>(peer.to);
-  if (unaligned % 16 != 0) return InvalidArgument("rows to push that are not aligned to 16 bytes");
-  std::copy(push.peers.begin(), push.peers.end(), params.push);
-  params.push_from = push.from;
-  params.push_bytes = push.bytes;
-  params.push_scales = push.scales;
-  params.push_scale_count = push.scale_count;
-  params.pushes = static_cast<int32_t>(push.peers.size());
   params.sources = static_cast<int32_t>(matmul.arrived.size());
   params.position = matmul.position;
   params.alpha = matmul.alpha;
@@ -211,7 +200,6 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   auto* state = static_cast<uint32_t*>(matmul.state);
   params.ticket = state;
   params.failure = state + 1;
-  params.push_counts = state + 2;
   params.counters = state + 32;
   return params;
 }

@@ -32,15 +32,6 @@ struct PieceRun {
   int first = 0, count = 0;
 };
 
-// What the kernel itself pushes of this rank's rows of A beside its products; no peers: nothing.
-struct ShardPush {
-  const std::byte* from = nullptr;  // contiguous, at a multiple of 16, as is each `to`
-  int64_t bytes = 0;                // multiple of 16
-  const std::byte* scales = nullptr;  // float32, or null
-  int scale_count = 0;
-  std::vector<MatmulPush> peers;
-};
-
 struct FusedMatmul {
   DType type = DType::kBf16, b_type = DType::kBf16, out_type = DType::kBf16;  // of A, B and C; A's and B's of one width
   bool exact = false;  // float8: sums in fp32, not as the tensor cores keep them (fast accumulation). Else always so
@@ -54,7 +45,6 @@ struct FusedMatmul {
   std::vector<PieceRun> runs;            // all pieces, in order
   std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
   std::vector<int16_t> slot_of;          // by source: its slice of `slots`
-  ShardPush push;
   int position = 0;                      // of the own sum among the sources
   float alpha = 1.0f;
   // Factors and bias: see FusedMatmulParams; the pieces hold the rows' factors.
