@@ -62,11 +62,13 @@ struct FewRowsLayout {
 // SMs that the kernel may take: all of an H100 or H200 but some for what must go on beside it.
 inline constexpr int kFewRowsCtas = 128;
 inline constexpr int kFewRowsTileRows = 128;
+// Rows of all ranks together: of more, transfers take as long as a wave of tiles, and other forms hide them.
+inline constexpr int64_t kMostFewRows = 1024;
 
 // The layout for `rows` rows of each of `world` ranks, if all tiles are computed at once.
 inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int world, int64_t rows, int64_t n, int64_t k,
                                                       int element_bytes, int out_bytes) {
-  if (world < 2 || world > 8 || rows <= 0 || n <= 0 || k <= 0) return std::nullopt;
+  if (world < 2 || world > 8 || rows <= 0 || rows > kMostFewRows / world || n <= 0 || k <= 0) return std::nullopt;
   FewRowsLayout layout;
   layout.kind = kind;
   layout.world = world;

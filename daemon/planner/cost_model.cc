@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "daemon/planner/few_rows.h"
 #include "daemon/planner/low_latency.h"
 #include "daemon/planner/native_checks.h"
 
@@ -106,6 +107,9 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
   }
 }
 
+// The hand-over of a plan of one kernel.
+constexpr double kFewRowsExtraUs = 16;
+
 // The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU. Its bf16 products run at
 // cuBLASLt's rate; for fp8 summed fast the same is a conjecture. e4m3 summed exactly takes tiles of 192 columns where their waves end
 // sooner (kernels/cuda/native/tiling.h). Exact sums in tiles of 256 run at 0.95 to 0.97 of cuBLASLt in full waves alone and at 0.84
@@ -140,6 +144,18 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   // Beside one wave nothing is hidden; later only the last piece's partial sums, and in an all-reduce their results, are not.
   const double last = gather ? 0 : (reduce ? 2 : 1) * wire / pieces;
   return std::max(us_of(width), wire) + (waves_of(width) == 1 ? wire : last);
+}
+
+// One wave of tiles on layout.ctas() SMs, or B's way through the memory; before it the first columns of the peers' shards, or behind
+// it the partial sums, and what an all-reduce sends back (2 H200s).
+double FewRowsUs(const Problem& problem, const MachineModel& machine, const FewRowsLayout& layout, double wire) {
+  constexpr double kCtas = 128, kFirstColumnsUs = 6, kSumUs = 5;
+  MachineModel taken = machine;
+  taken.tflops *= std::min(1.0, static_cast<double>(layout.ctas()) / kCtas);
+  const double product = MatmulUs(problem, taken, static_cast<double>(problem.rows), static_cast<double>(problem.n),
+                                  static_cast<double>(problem.k));
+  if (layout.kind == FewRowsKind::kGather) return product + kFirstColumnsUs;
+  return product + kSumUs * (layout.kind == FewRowsKind::kAllReduce ? 2 : 1) + wire;
 }
 
 // A product and then `collective`, or before it; `extra` beyond the model.
@@ -185,6 +201,9 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
     case Algorithm::kNccl: return BesideUs(problem, machine, whole, collective, measured);
     case Algorithm::kNative: {
       const double twice = problem.request->op == Op::kMatmulAllReduce ? 2 : 1;
+      if (const auto layout = FewRowsFor(problem)) {
+        return FewRowsUs(problem, machine, *layout, twice * TransferUs(sent, machine.link_gbps)) + (measured ? kFewRowsExtraUs : 0);
+      }
       return NativeUs(problem, machine, twice * (copies + TransferUs(sent, machine.link_gbps))) + extra(0);
     }
     case Algorithm::kPipeline: {
