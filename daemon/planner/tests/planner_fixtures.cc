@@ -1,5 +1,8 @@
 #include "daemon/planner/tests/planner_fixtures.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -331,6 +334,19 @@ std::vector<Step> ExpandedSteps(const RankProgram& program) {
 
 std::string Simulate(const Plan& plan, const std::vector<OpRequest>& requests) {
   return Simulation(plan, requests).Run();
+}
+
+void ExpectRefused(OpRequest request, const std::function<void(OpRequest*)>& change, const std::string& field,
+                   const std::string& text, int world) {
+  ASSERT_TRUE(PlanOf(request, SwitchGroup(world)).ok())
+      << PlanOf(request, SwitchGroup(world)).status().ToString();
+  change(&request);
+  const Status status = PlanOf(request, SwitchGroup(world)).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument) << field << ": " << status.ToString();
+  EXPECT_EQ(status.detail().field, field) << status.ToString();
+  EXPECT_EQ(status.detail().reason, "INVALID_FIELD");
+  EXPECT_THAT(status.message(), testing::HasSubstr(text));
+  EXPECT_THAT(status.message(), testing::HasSubstr(field));
 }
 
 }  // namespace tandem::plan

@@ -3,6 +3,7 @@
 // Groups and requests for the planner's tests.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,5 +43,9 @@ std::vector<Step> ExpandedSteps(const RankProgram& program);
 // word that is signalled twice or never waited for, an access out of its bounds, a peer's operand that is
 // written or read and is not symmetric, a program that does not close.
 std::string Simulate(const Plan& plan, const std::vector<OpRequest>& requests);
+
+// Checks that `request`, changed by `change`, is refused with an error about `field` that says `text`.
+void ExpectRefused(OpRequest request, const std::function<void(OpRequest*)>& change, const std::string& field,
+                   const std::string& text = "", int world = 4);
 
 }  // namespace tandem::plan
