@@ -38,8 +38,8 @@ SANITIZED = (("memcheck", "cuda_kernels_test", ""), ("racecheck", "cuda_kernels_
 SANITIZER_OPTIONS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (), "synccheck": ()}
 # A 70B model's: hidden size, and the feed-forward width that the ranks share.
 HIDDEN, FEED_FORWARD = 8192, 28672
-NATIVE_ROWS = (2048, 4096, 8192)
-FEW_ROWS = (64, 128, 256, 512)  # by the few-rows kernel
+NATIVE_ROWS = (2048, 8192)
+FEW_ROWS = (64, 256, 512)  # by the few-rows kernel
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ def native_jobs(bundle):
                 width = FEED_FORWARD // world
                 n, k = (width, HIDDEN) if mode == "gather" else (HIDDEN, width)
                 program = few if rows in FEW_ROWS else os.path.join(bundle, "bin/native_fused")
-                yield Job(f"native_{mode}_{rows}_w{world}", "native", (program, mode, str(world), "10", str(rows), str(n), str(k)), 12,
-                          60, gpus=world, alone=True)
+                yield Job(f"native_{mode}_{rows}_w{world}", "native", (program, mode, str(world), "10", str(rows), str(n), str(k)),
+                          4 if rows in FEW_ROWS else 12, 60, gpus=world, alone=True)
 
 
 def peers_jobs(bundle, results, world, count, more):
