@@ -5,6 +5,7 @@
 
 #include "daemon/planner/bounds.h"
 #include "daemon/planner/cost_model.h"
+#include "daemon/planner/few_rows.h"
 #include "daemon/planner/low_latency.h"
 #include "daemon/planner/matmul_collective.h"
 #include "daemon/planner/native_checks.h"
@@ -290,6 +291,10 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     }
     if (algorithm == Algorithm::kNative && IsBlockWise(problem.scale_mode) && measured == nullptr) {
       candidate.only_asked = "runs when it is asked for: with scales by blocks nobody has measured it";
+    }
+    if (algorithm == Algorithm::kNative && candidate.impossible.empty() && problem.world_size != 2 && measured == nullptr &&
+        FewRowsFor(problem)) {
+      candidate.only_asked = "runs when it is asked for: for few rows it was measured on two ranks only";
     }
     if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr &&
         problem.topology_class != TopologyClass::kNvSwitch) {

@@ -120,7 +120,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   struct Width {
     double columns, rate;
   };
-  constexpr Width kWide = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.92};
+  constexpr Width kWide = {256, 1.0}, kNarrow = {224, 0.97}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.92};
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
   const double pieces = reduce ? world * NativeTilesPerOwner(problem.rows, problem.world_size) : world;
@@ -141,6 +141,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
     const bool narrow = !blocks && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a && type_of(problem.slots.c[0]) == DType::kBf16;
     if (narrow && us_of(kExactNarrow) < us_of(kExactWide)) width = kExactNarrow;
   }
+  if (gather && a == DType::kBf16 && us_of(kNarrow) < us_of(kWide)) width = kNarrow;
   // Beside one wave nothing is hidden; later only the last piece's partial sums, and in an all-reduce their results, are not.
   const double last = gather ? 0 : (reduce ? 2 : 1) * wire / pieces;
   return std::max(us_of(width), wire) + (waves_of(width) == 1 ? wire : last);

@@ -182,10 +182,11 @@ TEST(PlannedNativeTest, AllGatherMatmul) {
 TEST(PlannedNativeTest, FewRows) {
   std::vector<Sizes> all = {{1, 8, false}, {5, 24, true}, {33, 16, false, DType::kF16, DType::kF16}};
   if (SharedMachine() != nullptr) {
-    const int64_t shapes[][3] = {{1, 64, 8}, {16, 1000, 136}, {33, 264, 200}, {64, 4096, 72}, {130, 2056, 136}, {256, 8192, 24}};
+    const int64_t shapes[][3] = {{1, 64, 8}, {16, 1000, 136}, {33, 264, 200}, {130, 2056, 72}};
     for (const auto& [rows, n, k] : shapes) {
-      for (DType type : {DType::kBf16, DType::kF16}) {
-        for (int i = 0; i < 4; ++i) all.push_back({rows, n, i % 2 == 0, type, type, Algorithm::kNative, k, i / 2});
+      for (int i = 0; i < 4; ++i) {
+        const DType type = i % 3 == 0 ? DType::kF16 : DType::kBf16;
+        all.push_back({rows, n, i % 2 == 0, type, type, Algorithm::kNative, k, i / 2});
       }
     }
   }
