@@ -324,8 +324,12 @@ TEST_P(EveryWorld, PipelinesEndOnLaneZero) {
       EXPECT_EQ(program.steps.back().lane, 0) << ListProgram(program);
       for (const Step& step : program.steps) {
         const bool sums = std::holds_alternative<ReduceStep>(step.work);
-        if (sums) EXPECT_EQ(step.lane, 0) << ListProgram(program);
-        if (sums && request.op == Op::kMatmulReduceScatter) EXPECT_TRUE(step.deps.empty()) << ListProgram(program);
+        if (sums) {
+          EXPECT_EQ(step.lane, 0) << ListProgram(program);
+        }
+        if (sums && request.op == Op::kMatmulReduceScatter) {
+          EXPECT_TRUE(step.deps.empty()) << ListProgram(program);
+        }
       }
     }
   }
