@@ -151,7 +151,9 @@ TEST_P(FewRows, IsNotTakenWithItsReason) {
   for (const OpRequest& request : {two, returned, to_float}) {
     const Plan plan = Check(request);
     for (const Step& step : plan.programs[0].steps) {
-      if (const auto* collective = std::get_if<CollectiveStep>(&step.work)) EXPECT_FALSE(collective->few_rows.has_value());
+      if (const auto* collective = std::get_if<CollectiveStep>(&step.work)) {
+        EXPECT_FALSE(collective->few_rows.has_value());
+      }
     }
   }
 }
