@@ -59,7 +59,8 @@ class PreparedFused : public PreparedWork {
   PreparedFused(const PreparedFused&) = delete;
   PreparedFused& operator=(const PreparedFused&) = delete;
 
-  // Enqueues one launch. `kept`: the stream's places; null: everything goes by value.
+  // Enqueues one launch. `kept`: the stream's places; null: everything goes by value. So it does for kernels that run longer than a
+  // few tens of microseconds: what reading the tables from memory costs them is more than it saves.
   Status Enqueue(const FusedTurn& turn, const std::shared_ptr<KeptTables>& kept, CUstream_st* stream,
                  const FusedCalls& calls = {});
 

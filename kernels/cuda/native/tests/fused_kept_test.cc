@@ -6,6 +6,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 
 namespace tandem::cuda {
 namespace {
@@ -48,6 +49,9 @@ class FusedKeptTest : public testing::Test {
       return keeps;
     };
     params_.units = 77;
+    params_.k_blocks = 24;
+    variant_.cluster_m = 2;
+    variant_.cluster_n = 1;
     params_.piece[3].a_slice = 5;
   }
   std::unique_ptr<PreparedFused> Make() { return std::make_unique<PreparedFused>(params_, &variant_, 130); }
@@ -85,6 +89,15 @@ TEST_F(FusedKeptTest, ALaunchThatComesAgainPointsToTablesThatWereCopiedOnce) {
   EXPECT_THAT(Launch(*prepared, std::make_shared<KeptTables>(memory_, kBytes)), ElementsAre("launch 6"));
   EXPECT_THAT(Launch(*prepared, nullptr), ElementsAre("launch 7"));
   EXPECT_THAT(Launch(*prepared, kept_), ElementsAre("kept 8"));
+}
+
+TEST_F(FusedKeptTest, KernelsThatRunLongGetTablesByValue) {
+  for (const auto& [blocks, kept] : {std::pair{48, true}, {49, false}}) {  // two tiles a CTA
+    params_.k_blocks = blocks;
+    auto prepared = Make();
+    for (int i = 0; i < PreparedFused::kByValue; ++i) Launch(*prepared, kept_);
+    EXPECT_EQ(Launch(*prepared, kept_).front() == "copy", kept) << blocks;
+  }
 }
 
 TEST_F(FusedKeptTest, WithoutAPlaceTablesGoByValueUntilOneIsGivenBack) {
