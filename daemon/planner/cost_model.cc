@@ -110,8 +110,8 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
 // The hand-over of a plan of one kernel.
 constexpr double kFewRowsExtraUs = 16;
 
-// The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU. Its bf16 products run at
-// cuBLASLt's rate; for fp8 summed fast the same is a conjecture. e4m3 summed exactly takes tiles of 192 columns where their waves end
+// The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU. Its bf16 products run at 0.975 of
+// cuBLASLt's rate; that fp8 summed fast runs at all of it is a conjecture. e4m3 summed exactly takes tiles of 192 columns where their waves end
 // sooner (kernels/cuda/native/tiling.h). Exact sums in tiles of 256 run at 0.95 to 0.97 of cuBLASLt in full waves alone and at 0.84
 // beside copies at M = 8192, where the GPU's power limits both; between them is a rate that predicts what whole plans took. Tiles of
 // 192 are 4.5 % faster alone; beside copies they have not been measured (H200).
@@ -120,7 +120,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   struct Width {
     double columns, rate;
   };
-  constexpr Width kWide = {256, 1.0}, kNarrow = {224, 0.97}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.92};
+  constexpr Width kWide = {256, 0.975}, kNarrow = {224, 0.95}, kFast = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.92};
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
   const double pieces = reduce ? world * NativeTilesPerOwner(problem.rows, problem.world_size) : world;
@@ -134,7 +134,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   };
   auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
   const DType a = type_of(problem.slots.a);
-  Width width = kWide;
+  Width width = IsFloat8(a) ? kFast : kWide;
   const bool blocks = IsBlockWise(problem.scale_mode);  // exact, and in wide tiles only
   if (IsFloat8(a) && (blocks || !problem.request->fast_accumulation)) {
     width = kExactWide;
