@@ -165,7 +165,7 @@ TEST(FewRowsLayoutOfTest, TakesViewsThatBelongTogether) {
   EXPECT_TRUE(refuses(Op::kMatmulAllReduce, 12, 3, nothing));
   EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 1 << 20, 1 << 22, nothing));  // more than a wave
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.b = Matrix({8, 24}); }));
-  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, int64_t{1} << 62, int64_t{1} << 62, nothing));
+  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, int64_t{1} << 40, int64_t{1} << 40, nothing));
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.accumulate = true; }));
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.a = Matrix({3, 4, 16}); }));
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) {
