@@ -91,6 +91,7 @@ struct Config {
   int64_t join_deadline_ms = 300000;           // longest wait for all ranks of a join, rendezvous or prepare
   NativeUse native = NativeUse::kAuto;         // native kernels: when asked for, or also by choice
   Parking parking = Parking::kOff;             // of groups that do not say it themselves
+  bool prelaunch = true;                       // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;               // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen = "off";          // "address:port" that serves Prometheus metrics (port 0: any), or "off"

@@ -91,6 +91,9 @@ const std::vector<KeySpec>& Table() {
       Choice("parking", TANDEM_FIELD(parking), kParkings,
              "auto: a launch that all ranks have pushed waits on the lanes for their streams, where that is allowed; it starts "
              "sooner after the last one, and holds up what comes later on its GPUs. off: only in groups that ask for it."),
+      Bool("prelaunch", TANDEM_FIELD(prelaunch),
+           "The first kernel of the launch that is expected next waits on its lane for the start, which saves some microseconds; it is "
+           "called off when another launch comes first."),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Choice("log_level", TANDEM_FIELD(log_level), kLogLevels, "Least severity that is logged to stderr."),

@@ -149,6 +149,35 @@ bool ChannelServer::HasWaiting() const {
   return std::any_of(channels_.begin(), channels_.end(), [](const auto& channel) { return !channel->waiting.empty(); });
 }
 
+LaunchRequest ChannelServer::CapturedRequestOf(const std::shared_ptr<Channel>& channel, int slot) {
+  const CapturedLaunch& captured = *channel->captured[static_cast<size_t>(slot)];
+  LaunchRequest request = RequestOf(channel, captured.entry);
+  request.origin.kind = Origin::Kind::kCaptured;
+  request.origin.id = captured.replays;
+  request.origin.slot = slot;
+  return request;
+}
+
+bool ChannelServer::PrelaunchNext() {
+  const Origin* started = queue_->Started();
+  if (started == nullptr || !queue_->MayPrelaunch()) return false;
+  const std::shared_ptr<Channel> channel = started->channel;
+  if (channel->ended) return false;
+  if (started->kind == Origin::Kind::kChannel) {
+    // Until the client has pushed it there is nothing to expect.
+    if (channel->waiting.empty()) return false;
+    channel->after->Saw(0);
+    const bool tries = channel->after->Trusted();
+    queue_->ForgetStarted();
+    return tries && queue_->Prelaunch(RequestOf(channel, channel->waiting.front()), channel->after);
+  }
+  const CapturedLaunch* latest = channel->captured[static_cast<size_t>(started->slot)].get();
+  queue_->ForgetStarted();
+  if (latest == nullptr || !latest->after->Trusted()) return false;
+  if (channel->captured[static_cast<size_t>(latest->after->next())] == nullptr) return false;
+  return queue_->Prelaunch(CapturedRequestOf(channel, latest->after->next()), latest->after);
+}
+
 bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {
   bool any = false;
   for (int i = 0; i < kCapturedSlots; ++i) {
@@ -157,18 +186,10 @@ bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {
     any = true;
     last_doorbell_ns_ = NowNs();
     captured->busy = true;
-    LaunchRequest arrival;
-    arrival.origin = {.kind = Origin::Kind::kCaptured,
-                      .channel = channel,
-                      .id = ++captured->replays,
-                      .slot = i,
-                      .session_id = channel->session_id};
-    arrival.plan_id = captured->entry.plan_id;
-    arrival.group_generation = captured->entry.group_generation;
-    arrival.deadline_ns = captured->entry.deadline_ns;
-    arrival.tag_digest = captured->entry.tag_digest;
-    arrival.bindings = std::span(captured->entry.bindings, captured->entry.binding_count);
-    queue_->Arrive(arrival);
+    ++captured->replays;
+    const int before = std::exchange(channel->last_rung, i);
+    if (before >= 0 && channel->captured[static_cast<size_t>(before)]) channel->captured[static_cast<size_t>(before)]->after->Saw(i);
+    queue_->Arrive(CapturedRequestOf(channel, i));
   }
   return any;
 }

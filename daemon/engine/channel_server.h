@@ -35,6 +35,8 @@ class ChannelServer {
 
   // One look at every channel. True if anything was taken or has arrived.
   bool Poll();
+  // Puts the first kernel of the launch that is expected next onto the lanes, where that can be (prelaunch.cc). True if it did.
+  bool PrelaunchNext();
   // Entries that have not arrived, or captured launches that live: the engine must go on looking.
   bool HasWaiting() const;
   bool HasCaptured() const { return captured_ > 0; }
@@ -54,6 +56,7 @@ class ChannelServer {
 
  private:
   static LaunchRequest RequestOf(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry);
+  static LaunchRequest CapturedRequestOf(const std::shared_ptr<Channel>& channel, int slot);
   bool PollRing(Channel* channel);
   void TakeCapturedEntry(Channel* channel, const LaunchEntry& entry);
   void EndChannel(Channel* channel, const std::string& why);

@@ -42,6 +42,11 @@ bool Engine::Step() {
     any |= queue_->Reap();
     any |= channels_->Poll();
     any |= queue_->Poll();
+    if (pending_acks_.empty() && held_commands_.empty() && dead_->empty()) {
+      any |= channels_->PrelaunchNext();
+    } else {
+      queue_->CallOff();
+    }
   }
   any |= FinishPendingAcks();
   if (!dead_->empty() && queue_->LanesIdle()) dead_->RunOne(backend_.get());
@@ -62,6 +67,7 @@ void Engine::CheckHealth(uint64_t now_ns) {
 }
 
 void Engine::Sleep() {
+  if (queue_) queue_->CallOff();
   waiters_.clear();
   link_.PrepareSleep();
   waiters_.push_back({link_.sleep_word(), 1});
@@ -101,6 +107,7 @@ Status Engine::Run() {
       }
       CheckHealth(now);
       if (!health_.ok()) break;
+      if (queue_) queue_->CallOffIfForgotten(now);
       if (any) continue;
       if (MustPoll()) {
         bool only_captured = channels_ && channels_->HasCaptured() && !channels_->HasWaiting() &&

@@ -227,6 +227,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   if (options.log_position == 0) options.log_position = log.Head();
   queue_ = std::make_unique<LaunchQueue>(options, backend_.get(), memory_.get(), std::move(log), std::move(stats),
                                          std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
+  queue_->EnablePrelaunch(!start.no_prelaunch());
   channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());
   ended_phase("lanes and queue");
   message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
@@ -391,6 +392,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->takes_epoch = TakesEpoch(program) || group->parking;
   plan->uses_bulk = program.bulk_bytes > 0;
   plan->never_parked = WhyNeverParked(*plan, program, hardware_queues_);
+  plan->never_prelaunched = program.signal_count > kCallOffSignal;
   const std::string never_parked = plan->never_parked;
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();

@@ -28,6 +28,7 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   bool first = !group->broken.has_value();
   group->broken = std::move(failure);
   if (!first) return;
+  CallOff();
   WithdrawOffers(group);
   std::vector<Plan*> waiting;
   for (Plan* plan : undecided_) {

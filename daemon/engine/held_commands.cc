@@ -21,6 +21,7 @@ bool Engine::ExecuteCommands() {
   ReceivedCommand received;
   while (!stopping_ && link_.Next(&received)) {
     any = true;
+    if (queue_) queue_->CallOff();
     const bool waits = !held_commands_.empty() || (queue_ && queue_->HoldsParked());
     if (waits && MayBlock(received.command->command_case())) {
       held_commands_.push_back(std::move(received));
@@ -30,6 +31,7 @@ bool Engine::ExecuteCommands() {
   }
   while (!held_commands_.empty() && !queue_->HoldsParked()) {
     any = true;
+    queue_->CallOff();
     ReceivedCommand next = std::move(held_commands_.front());
     held_commands_.pop_front();
     Execute(std::move(next));

@@ -16,6 +16,7 @@
 #include "common/queue/channel.h"
 #include "daemon/engine/arrival_table.h"
 #include "daemon/engine/executor/executor.h"
+#include "daemon/engine/forecast.h"
 #include "daemon/engine/launch_times.h"
 #include "daemon/engine/memory_table.h"
 #include "daemon/engine/order_log.h"
@@ -28,6 +29,7 @@ struct CapturedLaunch {
   LaunchEntry entry;
   uint64_t replays = 0;
   bool busy = false;  // one replay has arrived and not ended
+  std::shared_ptr<Forecast> after = std::make_shared<Forecast>();  // which slot's doorbell rings next
 };
 
 // One client stream's channel, engine side.
@@ -44,6 +46,8 @@ struct Channel {
   bool ended = false;               // its client broke the protocol, or it was closed
   std::array<std::unique_ptr<CapturedLaunch>, kCapturedSlots> captured;
   int captured_live = 0;
+  int last_rung = -1;               // the captured slot whose doorbell rang last
+  std::shared_ptr<Forecast> after = std::make_shared<Forecast>(0);  // of launches in the ring: that the first waiting one starts next
 };
 
 // Where a launch came from, hence how its end is told.
@@ -54,6 +58,8 @@ struct Origin {
   int slot = -1;
   uint64_t session_id = 0;
 };
+
+struct Plan;
 
 // A launch that arrives now.
 struct LaunchRequest {
@@ -79,6 +85,18 @@ struct Parked {
   bool Waits() const { return on_lanes && !running; }
 };
 
+// What is on lane 0 ahead of a launch that is expected (prelaunch.cc): the head of its program.
+struct Prelaunched {
+  Plan* plan = nullptr;
+  uint64_t epoch = 0;
+  uint64_t turn = 0;      // the go word's value that lets it go
+  uint64_t since_ns = 0;
+  uint64_t digest = 0;
+  std::vector<SlotAddress> slots;
+  std::vector<std::shared_ptr<Registration>> pins;
+  std::shared_ptr<Forecast> forecast;  // that said so
+};
+
 // How a launch ends badly. OK when it does not.
 struct Failure {
   Status status;
@@ -101,6 +119,7 @@ struct Launch {
   uint64_t epoch = 0;
   uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
   bool alone = false;        // no program was on the lanes when it was enqueued
+  bool prelaunched = false;  // its program's head was on lane 0 already
   std::unique_ptr<Event> start_event, end_event;  // of a launch that is timed by events, else none
   std::vector<StepEvents> step_events;  // of a sampled launch, else empty; they are the plan's
   std::vector<SlotAddress> slots;
@@ -164,6 +183,7 @@ struct Plan {
   bool takes_epoch = false;  // it meets peers or uses shared memory: it counts among its group's starts
   bool uses_bulk = false;
   std::string never_parked;  // why none of its launches is parked; empty: they may be
+  bool never_prelaunched = false;  // its head did not go onto a lane, or uses the word that calls heads off
   uint64_t bytes_moved = 0;
   int stats_row = -1;
   uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
@@ -183,6 +203,8 @@ inline constexpr uint64_t kDigestSeed = 0xcbf29ce484222325;
 // Words of a parked launch among those that a writer has on a reader; a program that uses them cannot be parked.
 inline constexpr int kArrivedSignal = plan::kSignalsPerWriter - 1;
 inline constexpr int kGuardSignal = plan::kSignalsPerWriter - 2;  // on the own rank: see LaunchContext::guard
+// Calls off what is enqueued ahead; likewise.
+inline constexpr int kCallOffSignal = plan::kSignalsPerWriter - 3;
 
 // Why none of a plan's launches can be parked on a GPU with so many hardware queues; empty if they can.
 std::string WhyNeverParked(const Plan& plan, const plan::RankProgram& program, int hardware_queues);

@@ -95,6 +95,7 @@ Plan* LaunchQueue::FindPlan(uint64_t id) {
 bool LaunchQueue::RemovePlan(uint64_t id) {
   Plan* plan = FindPlan(id);
   if (plan == nullptr) return true;
+  if (prelaunched_ && prelaunched_->plan == plan) CallOff();
   const auto own = static_cast<uint8_t>(1u << plan->group->rank);
   if (plan->has_active && plan->active.parked.Waits() && !plan->group->broken) {
     TakeBack(plan, LogKind::kFailRefused, own);
@@ -223,6 +224,7 @@ void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t co
   launch.parked = {};
   launch.failure = {};
   launch.epoch = 0;
+  launch.prelaunched = false;
   plan->has_active = true;
   ++plan->group->arrived;
   undecided_.push_back(plan);
@@ -237,17 +239,16 @@ void LaunchQueue::SetArrived(Plan* plan, uint64_t now) {
   launch.next_late_ns = now + kLateAfterNs;
 }
 
-Status LaunchQueue::ResolveBindings(Plan* plan, const LaunchRequest& request) {
-  Launch& launch = plan->active;
-  const Group& group = *plan->group;
-  launch.digest = FoldDigest(kDigestSeed, request.tag_digest);
+Status LaunchQueue::ResolveBindings(const Plan& plan, const LaunchRequest& request, std::vector<SlotAddress>* slots,
+                                    std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const {
+  const Group& group = *plan.group;
+  *digest = FoldDigest(kDigestSeed, request.tag_digest);
   BindingScope scope{.session_id = request.origin.session_id,
                      .group_id = group.id,
                      .rank = group.rank,
                      .world_size = group.world_size};
-  Status resolved = memory_->Resolve(request.bindings, plan->slots, scope, &launch.slots, &launch.pins,
-                                     &launch.digest);
-  if (!resolved.ok()) launch.pins.clear();
+  Status resolved = memory_->Resolve(request.bindings, plan.slots, scope, slots, pins, digest);
+  if (!resolved.ok()) pins->clear();
   return resolved;
 }
 

@@ -84,9 +84,25 @@ class LaunchQueue {
   // True while a parked launch waits on the lanes for ranks: nothing may block behind it.
   bool HoldsParked() const;
   // A channel ends: launches of its that are offered or parked, and have not arrived, never will.
-  void ChannelEnded(const Channel& channel) { AbandonUnarrived(nullptr, &channel, LogKind::kFailRefused); }
+  void ChannelEnded(const Channel& channel) {
+    if (started_ && started_->channel.get() == &channel) ForgetStarted();
+    AbandonUnarrived(nullptr, &channel, LogKind::kFailRefused);
+  }
   // Why launches of this plan are not parked for now; empty where they may be.
   std::string WhyNotParked(const Plan& plan) const;
+
+  // Prelaunching (prelaunch.cc). `enable`: whether anything goes onto a lane ahead of its launch.
+  void EnablePrelaunch(bool enable) { prelaunches_ = enable; }
+  // True while nothing is on the lanes ahead of its launch, and nothing has arrived that would start first.
+  bool MayPrelaunch() const;
+  // Where the launch came from that started last, until it is forgotten; null: none has.
+  const Origin* Started() const { return started_ ? &*started_ : nullptr; }
+  void ForgetStarted() { started_.reset(); }
+  // Puts the head of the launch that `forecast` expects next onto lane 0. False if that cannot be, and nothing has changed.
+  bool Prelaunch(const LaunchRequest& request, std::shared_ptr<Forecast> forecast);
+  // Calls off what is on lane 0 ahead of its launch, if anything is: before calls that may block behind a lane, too.
+  void CallOff();
+  void CallOffIfForgotten(uint64_t now);
 
   // Notes programs that have ended. True if there were any.
   bool Reap();
@@ -95,8 +111,8 @@ class LaunchQueue {
 
   // True if anything has arrived and not ended: the engine must poll.
   bool Pending() const { return !undecided_.empty() || !in_flight_.empty(); }
-  // True if no lane holds a program.
-  bool LanesIdle() const { return in_flight_.empty(); }
+  // True if no lane holds a program, or a part of one.
+  bool LanesIdle() const;
   // DATA_LOSS once the log has lapped this engine, which then must end.
   const Status& fatal() const { return fatal_; }
   OrderLog& log() { return log_; }
@@ -126,6 +142,10 @@ class LaunchQueue {
   // Starting and ending.
   void Start(Plan* plan, bool parked);
   Status EnqueueOnLanes(Plan* plan);
+  // What a launch with this epoch and these slots is enqueued with, without events, guard, and what is known of the lanes.
+  static LaunchContext ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots);
+  // True if a plan's launch of that number is timed by events.
+  static bool IsTimed(uint64_t launch);
   Status TakeEvents(Launch* launch);
   // Events for the steps of a launch that is to be sampled; else none.
   Status PrepareStepEvents(Plan* plan);
@@ -139,8 +159,13 @@ class LaunchQueue {
   // Makes the plan's active launch from `request`, not arrived; its slots, pins and digest are there already.
   void Activate(Plan* plan, const LaunchRequest& request, uint64_t count);
   void SetArrived(Plan* plan, uint64_t now);
-  // Fills the launch's slots, pins and digest; nothing stays pinned on an error.
-  Status ResolveBindings(Plan* plan, const LaunchRequest& request);
+  // Slots, pins and digest of a launch; nothing stays pinned on an error.
+  Status ResolveBindings(const Plan& plan, const LaunchRequest& request, std::vector<SlotAddress>* slots,
+                         std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const;
+  Status ResolveBindings(Plan* plan, const LaunchRequest& request) {
+    Launch& launch = plan->active;
+    return ResolveBindings(*plan, request, &launch.slots, &launch.pins, &launch.digest);
+  }
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
   Failure FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const;
@@ -158,6 +183,11 @@ class LaunchQueue {
   std::string AwaitedText(const Plan& plan, int* who_rank) const;
   // Breaks the group of a launch on lanes, here and by the log and tandemd everywhere.
   void LoseGroup(Plan* plan, Failure failure);
+
+  // Prelaunching.
+  static Word* CallOffWord(const Group& group);
+  // Lets the head of this launch go if it is on lane 0, and calls off another's.
+  bool UsePrelaunched(const Plan& plan, bool parked);
 
   // Parking.
   Word* PassedWord(uint64_t ticket) const;
@@ -180,7 +210,9 @@ class LaunchQueue {
   bool ServeTakenBack(Plan* plan, uint64_t now);
   void EndForTheNext(Plan* plan, const Plan& next, uint64_t now);
   // Work of launches up to `epoch` that has not begun does nothing from now on. False if the device refuses.
-  bool RaiseGuard(const Group& group, uint64_t epoch);
+  bool RaiseGuard(const Group& group, uint64_t epoch) { return RaiseWord(GuardWord(group), epoch, "taking a parked launch back"); }
+  // Writes a word past the lanes and sees it there. False if the device refuses, which ends the engine.
+  bool RaiseWord(Word* word, uint64_t value, const char* why);
   // Lets a parked launch's lane pass as if its rank had arrived.
   void LetGo(const Launch& launch);
   // True while a parked launch of the group waits on the lanes for ranks.
@@ -219,6 +251,10 @@ class LaunchQueue {
   WordPage words_;
   Word* completion_ = nullptr;     // written by lane 0 after each program; parking.cc uses more of the page
   uint64_t next_ticket_ = 0;
+  bool prelaunches_ = false;
+  std::optional<Prelaunched> prelaunched_;
+  std::optional<Origin> started_;
+  uint64_t next_turn_ = 0, called_off_ = 0;  // of heads: the last one's, and the last one's that was called off
   std::vector<std::pair<std::unique_ptr<Event>, std::unique_ptr<Event>>> free_events_;
   uint64_t busy_ns_ = 0, busy_until_ns_ = 0;
   uint64_t published_progress_ = ~uint64_t{0};

@@ -21,6 +21,8 @@ bool IsSampled(uint64_t launch, uint64_t every) { return std::has_single_bit(lau
 
 }  // namespace
 
+bool LaunchQueue::IsTimed(uint64_t launch) { return IsSampled(launch, kTimeEvery); }
+
 std::vector<int> LaunchQueue::MissingRanks(const Plan& plan) const {
   std::vector<int> missing;
   for (int rank = 0; rank < plan.group->world_size; ++rank) {
@@ -167,15 +169,19 @@ void LaunchQueue::Start(Plan* plan, bool parked) {
   Launch& launch = plan->active;
   Group& group = *plan->group;
   launch.started = true;
-  launch.start_ns = NowNs();
-  if (parked) TakeForParking(plan);
-  if (launch.origin.channel) launch.origin.channel->latest_started = true;
-  PublishOutcome(launch.origin, group.generation, {});
   if (plan->takes_epoch) {
     launch.epoch = ++group.epoch;
     if (plan->uses_bulk) group.last_bulk_epoch = launch.epoch;
   }
-  if (plan->program->step_count() == 0 && !parked) {
+  const bool uses_lanes = plan->program->step_count() > 0 || parked;
+  // First of all: the kernel that is there already can begin meanwhile. It ends no launch; what does comes behind it.
+  launch.prelaunched = uses_lanes && UsePrelaunched(*plan, parked);
+  launch.start_ns = NowNs();
+  if (parked) TakeForParking(plan);
+  if (launch.origin.channel) launch.origin.channel->latest_started = true;
+  PublishOutcome(launch.origin, group.generation, {});
+  if (prelaunches_ && launch.origin.channel) started_ = launch.origin;
+  if (!uses_lanes) {
     Origin origin = launch.origin;
     End(plan, {}, launch.start_ns);
     CompleteByCpu(origin, {});
@@ -220,25 +226,35 @@ Status LaunchQueue::PrepareStepEvents(Plan* plan) {
   return Status::Ok();
 }
 
+LaunchContext LaunchQueue::ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots) {
+  const Group& group = *plan.group;
+  LaunchContext context;
+  context.epoch = epoch;
+  if (plan.workspace) {
+    context.workspace = plan.workspace->half[epoch & 1];
+    context.bulk = plan.workspace->bulk;
+  }
+  context.signals = group.signals;
+  context.slots = slots;
+  context.communicator = group.communicator.get();
+  context.abort_word = group.abort_word;
+  return context;
+}
+
 Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   Launch& launch = plan->active;
   Group& group = *plan->group;
   ProfilerRange range("start", plan->id, launch.count);
   Lane& lane = *lanes_[0];
   Status status;
-  if (IsSampled(launch.count, kTimeEvery)) status = TakeEvents(&launch);
-  LaunchContext context;
-  context.epoch = launch.epoch;
-  if (plan->workspace) {
-    context.workspace = plan->workspace->half[launch.epoch & 1];
-    context.bulk = plan->workspace->bulk;
-  }
-  context.signals = group.signals;
-  context.slots = launch.slots;
-  context.communicator = group.communicator.get();
-  context.abort_word = group.abort_word;
+  // A head that is on its way already cannot be timed any more.
+  const bool timed = IsTimed(launch.count) && !launch.prelaunched;
+  if (timed) status = TakeEvents(&launch);
+  LaunchContext context = ContextOf(*plan, launch.epoch, launch.slots);
+  context.head_enqueued = launch.prelaunched;
   // A launch without its sample is as good.
-  if (!PrepareStepEvents(plan).ok()) launch.step_events.clear();
+  launch.step_events.clear();
+  if (timed && !PrepareStepEvents(plan).ok()) launch.step_events.clear();
   context.step_events = launch.step_events;
   context.lanes_idle = launch.alone && !launch.parked.on_lanes;
   if (launch.parked.on_lanes) {

@@ -119,6 +119,7 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
   settings.emulated_native = config.emulated_native;
+  settings.prelaunch = config.prelaunch;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);
   settings.restart.crash_loop_count = static_cast<int>(config.supervisor.crash_loop_count);

@@ -100,6 +100,16 @@ void AddEngines(const MetricsInput& input, Families& families) {
   for (size_t gpu = 0; gpu < input.failures.size(); ++gpu) {
     Families::AddCounter(failed_family, {{"gpu", input.gpu_uuids[gpu]}}, input.failures[gpu]);
   }
+  auto& ahead_family = families.Add("tandem_engine_prelaunched_total", "Launches that found their first kernel on its lane",
+                                    MetricType::Counter);
+  for (size_t gpu = 0; gpu < input.prelaunched.size(); ++gpu) {
+    Families::AddCounter(ahead_family, {{"gpu", input.gpu_uuids[gpu]}}, input.prelaunched[gpu]);
+  }
+  auto& off_family = families.Add("tandem_engine_called_off_total", "Kernels called off that waited on a lane for a launch",
+                                  MetricType::Counter);
+  for (size_t gpu = 0; gpu < input.called_off.size(); ++gpu) {
+    Families::AddCounter(off_family, {{"gpu", input.gpu_uuids[gpu]}}, input.called_off[gpu]);
+  }
 }
 
 void AddLaunches(const LaunchCounters& launches, Families& families) {

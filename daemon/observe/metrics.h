@@ -28,7 +28,7 @@ struct MetricsInput {
   std::vector<PoolSnapshot> pools;
   std::vector<EngineStatus> engines;           // by GPU
   std::vector<std::string> gpu_uuids;
-  std::vector<uint64_t> launches, failures, busy_ns;  // by GPU, since the daemon's start
+  std::vector<uint64_t> launches, failures, busy_ns, prelaunched, called_off;  // by GPU, since the daemon's start
   std::vector<std::vector<PlanStats>> plans;   // by GPU
   struct PlanLabels {
     std::string op, algorithm;

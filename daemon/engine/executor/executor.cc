@@ -28,6 +28,10 @@ Executor::Executor(Backend* backend, std::vector<Lane*> lanes)
 
 Executor::~Executor() = default;
 
+bool CompiledProgram::forks() const {
+  return std::any_of(lane_used_.begin() + 1, lane_used_.begin() + lanes_, [](bool used) { return used; });
+}
+
 Status CompiledProgram::Prepare(Backend& backend) {
   for (Operation& operation : operations_) {
     if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
@@ -50,7 +54,33 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (!backend.HonoursGuard(Guarded::kCollective) || multiplies) unguarded_ = "its kernel";
     i += operation.expansion;
   }
+  FindHead(backend);
   return Status::Ok();
+}
+
+void CompiledProgram::FindHead(Backend& backend) {
+  head_ = -1;
+  const auto first = std::find_if(operations_.begin(), operations_.end(), [](const Operation& operation) {
+    // A collective that no kernel runs is its expansion.
+    const bool none = operation.kind == Operation::Kind::kNop ||
+                      (operation.kind == Operation::Kind::kCollective && !operation.uses_kernel);
+    return operation.lane == 0 && !none;
+  });
+  if (first == operations_.end()) return;
+  bool without_trace = false;
+  switch (first->kind) {
+    case Operation::Kind::kCopy:
+      without_trace = backend.HonoursGuard(first->copy->copy_engine ? Guarded::kCopyEngine : Guarded::kCopy);
+      break;
+    case Operation::Kind::kMatmul: without_trace = backend.HonoursGuard(Guarded::kMatmul); break;
+    case Operation::Kind::kReduce: without_trace = backend.HonoursGuard(Guarded::kReduce); break;
+    case Operation::Kind::kCollective:
+      // Other collectives exchange their words also when they are called off.
+      without_trace = (!first->collective->parts.empty() || first->collective->few_rows) && backend.HonoursGuard(Guarded::kFused);
+      break;
+    default: break;
+  }
+  if (without_trace) head_ = static_cast<int>(first - operations_.begin());
 }
 
 Result<Event*> Executor::LaneEvent(int lane, int index) {
@@ -112,12 +142,7 @@ Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context)
   return status;
 }
 
-Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext& context) {
-  using Kind = CompiledProgram::Operation::Kind;
-  if (static_cast<size_t>(program.lanes_) > lanes_.size()) {
-    return FailedPrecondition("the program has " + std::to_string(program.lanes_) + " lanes, the engine " +
-                              std::to_string(lanes_.size()));
-  }
+Status Executor::CheckContext(const CompiledProgram& program, const LaunchContext& context) {
   if (context.slots.size() < program.slot_count_) {
     return InvalidArgument(std::to_string(context.slots.size()) + " slots are bound; the program uses " +
                            std::to_string(program.slot_count_));
@@ -128,42 +153,76 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
   if (!context.step_events.empty() && context.step_events.size() != program.step_count_) {
     return InvalidArgument("step events for another program");
   }
+  return Status::Ok();
+}
+
+Status Executor::Bind(const CompiledProgram& program, CompiledProgram::Operation& operation, const LaunchContext& context) {
+  using Kind = CompiledProgram::Operation::Kind;
+  for (const auto& patch : operation.patches) {
+    std::byte* base = nullptr;
+    switch (patch.space) {
+      case plan::Space::kWorkspace: base = context.workspace[patch.rank]; break;
+      case plan::Space::kBulk: base = context.bulk[patch.rank]; break;
+      case plan::Space::kOperand: {
+        const SlotAddress& slot = context.slots[patch.slot];
+        base = patch.rank == program.rank_ ? slot.own : slot.peer[patch.rank];
+        break;
+      }
+    }
+    // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
+    *patch.target = base == nullptr ? nullptr : base + patch.offset;
+  }
+  if (operation.copy != nullptr) operation.copy->guard = context.guard;
+  if (operation.matmul != nullptr) operation.matmul->guard = context.guard;
+  if (operation.reduce != nullptr) operation.reduce->guard = context.guard;
+  if (operation.collective != nullptr) operation.collective->guard = context.guard;
+  if (operation.chunk_signals != nullptr) {
+    if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
+    operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);
+    operation.matmul->abort_word = context.abort_word;
+  }
+  if (operation.collective != nullptr && operation.uses_kernel) {
+    TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));
+  }
+  const bool is_signal = operation.kind == Kind::kSignal || operation.kind == Kind::kWaitSignal;
+  if (is_signal && context.signals[operation.rank] == nullptr) {
+    return FailedPrecondition("the signal area of rank " + std::to_string(operation.rank) + " is not mapped");
+  }
+  return Status::Ok();
+}
+
+Status Executor::EnqueueHead(CompiledProgram& program, const LaunchContext& context) {
+  using Kind = CompiledProgram::Operation::Kind;
+  if (!program.has_head()) return FailedPrecondition("nothing of the program can be enqueued ahead of its launch");
+  TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
+  CompiledProgram::Operation& head = program.operations_[static_cast<size_t>(program.head_)];
+  TANDEM_RETURN_IF_ERROR(Bind(program, head, context));
+  Lane& lane = *lanes_[0];
+  switch (head.kind) {
+    case Kind::kCopy: return lane.Copy(*head.copy);
+    case Kind::kMatmul: return lane.Matmul(*head.matmul);
+    case Kind::kReduce: return lane.Reduce(*head.reduce);
+    case Kind::kCollective: return lane.Collective(*head.collective);
+    default: return Internal("a head of another kind");
+  }
+}
+
+Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext& context) {
+  using Kind = CompiledProgram::Operation::Kind;
+  if (static_cast<size_t>(program.lanes_) > lanes_.size()) {
+    return FailedPrecondition("the program has " + std::to_string(program.lanes_) + " lanes, the engine " +
+                              std::to_string(lanes_.size()));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
+  const CompiledProgram::Operation* head =
+      context.head_enqueued && program.has_head() ? &program.operations_[static_cast<size_t>(program.head_)] : nullptr;
   // All addresses are set, and found to be there, before anything is enqueued.
   for (auto& operation : program.operations_) {
-    for (const auto& patch : operation.patches) {
-      std::byte* base = nullptr;
-      switch (patch.space) {
-        case plan::Space::kWorkspace: base = context.workspace[patch.rank]; break;
-        case plan::Space::kBulk: base = context.bulk[patch.rank]; break;
-        case plan::Space::kOperand: {
-          const SlotAddress& slot = context.slots[patch.slot];
-          base = patch.rank == program.rank_ ? slot.own : slot.peer[patch.rank];
-          break;
-        }
-      }
-      // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
-      *patch.target = base == nullptr ? nullptr : base + patch.offset;
-    }
-    if (operation.copy != nullptr) operation.copy->guard = context.guard;
-    if (operation.matmul != nullptr) operation.matmul->guard = context.guard;
-    if (operation.reduce != nullptr) operation.reduce->guard = context.guard;
-    if (operation.collective != nullptr) operation.collective->guard = context.guard;
-    if (operation.chunk_signals != nullptr) {
-      if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
-      operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);
-      operation.matmul->abort_word = context.abort_word;
-    }
-    if (operation.collective != nullptr && operation.uses_kernel) {
-      TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));
-    }
-    bool is_signal = operation.kind == Kind::kSignal || operation.kind == Kind::kWaitSignal;
-    if (is_signal && context.signals[operation.rank] == nullptr) {
-      return FailedPrecondition("the signal area of rank " + std::to_string(operation.rank) + " is not mapped");
-    }
+    if (&operation != head) TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
   }
 
-  bool forks = false;
-  for (int lane = 1; lane < program.lanes_; ++lane) forks = forks || program.lane_used_[lane];
+  const bool forks = program.forks();
+  if (forks && head != nullptr && !context.lanes_idle) return FailedPrecondition("other lanes would wait for the head");
   if (forks && !context.lanes_idle) {
     TANDEM_ASSIGN_OR_RETURN(Event * fork, LaneEvent(0, 0));
     TANDEM_RETURN_IF_ERROR(lanes_[0]->Record(fork));
@@ -182,8 +241,9 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
     if (traced != nullptr && operation.starts_step && traced->start != nullptr) {
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->start));
     }
-    const bool skip = skipped > 0;
-    if (skip) --skipped;
+    const bool skip = skipped > 0 || &operation == head;
+    if (skipped > 0) --skipped;
+    if (&operation == head) skipped = operation.expansion;
     switch (skip ? Kind::kNop : operation.kind) {
       case Kind::kNop: break;
       case Kind::kCopy: TANDEM_RETURN_IF_ERROR(lane.Copy(*operation.copy)); break;

@@ -48,6 +48,7 @@ struct ProgramLimits {
 struct SlotAddress {
   std::byte* own = nullptr;
   std::array<std::byte*, plan::kMaxWorldSize> peer{};
+  bool operator==(const SlotAddress&) const = default;
 };
 
 // Two events around a step, for traces; either may be null.
@@ -74,6 +75,9 @@ struct LaunchContext {
   // Nothing is on any lane that the program must follow, but what this thread has put onto lane 0 to time it: the other lanes need
   // not wait for lane 0 before they begin.
   bool lanes_idle = false;
+  // EnqueueHead has put the program's head onto lane 0 for this launch, with this very context: Enqueue leaves it out. A program
+  // that forks needs lanes_idle then.
+  bool head_enqueued = false;
 };
 
 // A program ready for launches: checked, collectives and transfer groups expanded, everything resolved that does not
@@ -97,6 +101,11 @@ class CompiledProgram {
   // What of a launch's work, but signals and waits, does not honour LaunchContext::guard, for people; empty: all does, so
   // that it can be left out at the last moment. Known once prepared.
   std::string_view unguarded() const { return unguarded_; }
+  // True if the first work on lane 0 can be enqueued before the launch is decided, and called off without a trace: a guarded
+  // product, copy or sum, or a native kernel. Known once prepared.
+  bool has_head() const { return head_ >= 0; }
+  // True if it uses other lanes than lane 0.
+  bool forks() const;
   // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which `arrived` is false.
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
 
@@ -114,6 +123,7 @@ class CompiledProgram {
   };
 
   CompiledProgram();
+  void FindHead(Backend& backend);
 
   int rank_ = 0;
   int world_size_ = 1;
@@ -122,6 +132,7 @@ class CompiledProgram {
   size_t slot_count_ = 0;
   bool needs_communicator_ = false;
   std::string_view unguarded_ = "a program that is not prepared";
+  int head_ = -1;  // its operation, -1: none
   std::array<int, plan::kMaxLanes> events_per_lane_{};
   std::array<bool, plan::kMaxLanes> lane_used_{};
   std::vector<Operation> operations_;
@@ -139,8 +150,15 @@ class Executor {
   // enqueued and the program must count as failed; peers may then wait for its signals.
   Status Enqueue(CompiledProgram& program, const LaunchContext& context);
 
+  // Enqueues the program's head alone, which must honour `context.guard`; see LaunchContext::head_enqueued. On an error nothing
+  // has been enqueued: UNIMPLEMENTED if the head's kernel does not take these bindings, FAILED_PRECONDITION without a head.
+  Status EnqueueHead(CompiledProgram& program, const LaunchContext& context);
+
  private:
   Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);
+  static Status CheckContext(const CompiledProgram& program, const LaunchContext& context);
+  // Sets an operation's addresses and words for one launch.
+  static Status Bind(const CompiledProgram& program, CompiledProgram::Operation& operation, const LaunchContext& context);
   // Sets a kernel's words and packets for one launch.
   static Status SetCollective(CompiledProgram::Operation& operation, int rank, const LaunchContext& context);
   // Gives a fused matmul what the backend has kept of earlier launches with these addresses.

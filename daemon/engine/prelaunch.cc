@@ -1,0 +1,101 @@
+// Prelaunching: the first kernel of the launch that is expected next goes onto lane 0 before its launch has arrived, behind a wait
+// for a word that this engine's CPU writes when the log says START. That write takes a fraction of what launching a kernel does.
+//
+//   lane 0: wait go · head of the program     then, at START:  go = turn · the rest of the program · completion · done
+//
+// Nobody else knows of it: what starts, and in which order, is decided by the log as ever. If anything else is to go onto the
+// lanes first, the head is called off: its guard is raised, and it is let go to do nothing.
+#include <utility>
+
+#include "daemon/engine/launch_queue.h"
+
+namespace tandem::engine {
+namespace {
+
+// In the engine's own page of words, each in a cache line of its own.
+constexpr size_t kGoWord = 16, kCalledOffWord = 24;
+// What has been enqueued ahead for so long is called off: its channel does other work now.
+constexpr uint64_t kPatienceNs = 50'000'000;
+
+}  // namespace
+
+Word* LaunchQueue::CallOffWord(const Group& group) {
+  return group.signals[static_cast<size_t>(group.rank)] + group.rank * plan::kSignalsPerWriter + kCallOffSignal;
+}
+
+bool LaunchQueue::MayPrelaunch() const { return prelaunches_ && !prelaunched_ && undecided_.empty() && parked_ == 0; }
+
+bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
+  if (!MayPrelaunch()) return false;
+  Plan* plan = FindPlan(request.plan_id);
+  if (plan == nullptr || !plan->program->has_head() || plan->never_prelaunched) return false;
+  Group& group = *plan->group;
+  if (group.broken.has_value() || group.log_break_ns != 0 || group.left_mask != 0 || group.parking) return false;
+  if (request.group_generation != group.generation || group.signals[static_cast<size_t>(group.rank)] == nullptr) return false;
+  if (group.session_id != 0 && request.origin.session_id != group.session_id) return false;
+  if (IsTimed(plan->arrivals + 1)) return false;  // an event comes first on its lane
+  Prelaunched ahead;
+  // What is wrong with it is told when it arrives.
+  if (!ResolveBindings(*plan, request, &ahead.slots, &ahead.pins, &ahead.digest).ok()) return false;
+  ahead.plan = plan;
+  ahead.epoch = plan->takes_epoch ? group.epoch + 1 : 0;
+  ahead.turn = ++next_turn_;
+  ahead.since_ns = NowNs();
+  ahead.forecast = std::move(forecast);
+  LaunchContext context = ContextOf(*plan, ahead.epoch, ahead.slots);
+  context.guard = {CallOffWord(group), ahead.turn};
+  Lane& lane = *lanes_[0];
+  Status status = lane.WaitWord(&words_[kGoWord], ahead.turn);
+  if (status.ok()) status = executor_->EnqueueHead(*plan->program, context);
+  if (const Status flushed = lane.FlushWords(); status.ok()) status = flushed;
+  if (!status.ok()) {
+    // Nothing stands behind the wait; the launch itself will say what is wrong, if anything is.
+    words_[kGoWord].store(ahead.turn, std::memory_order_release);
+    plan->never_prelaunched = true;
+    return false;
+  }
+  prelaunched_ = std::move(ahead);
+  return true;
+}
+
+bool LaunchQueue::UsePrelaunched(const Plan& plan, bool parked) {
+  if (!prelaunched_) return false;
+  const Launch& launch = plan.active;
+  // The other lanes of a program that forks would wait for its head, were they not idle.
+  const bool same = !parked && prelaunched_->plan == &plan && prelaunched_->epoch == launch.epoch && prelaunched_->slots == launch.slots &&
+                    (in_flight_.empty() || !plan.program->forks());
+  if (!same) {
+    prelaunched_->forecast->WasWrong();
+    CallOff();
+    return false;
+  }
+  words_[kGoWord].store(prelaunched_->turn, std::memory_order_release);
+  prelaunched_.reset();
+  stats_.CountPrelaunched();
+  return true;
+}
+
+void LaunchQueue::CallOff() {
+  if (!prelaunched_) return;
+  const Prelaunched ahead = std::move(*prelaunched_);
+  prelaunched_.reset();
+  stats_.CountCalledOff();
+  if (!RaiseWord(CallOffWord(*ahead.plan->group), ahead.turn, "calling a kernel off")) return;
+  words_[kGoWord].store(ahead.turn, std::memory_order_release);
+  // Whoever waits for the lanes to stand still waits for this as well.
+  Lane& lane = *lanes_[0];
+  Status told = lane.WriteWord(&words_[kCalledOffWord], ahead.turn);
+  if (const Status flushed = lane.FlushWords(); told.ok()) told = flushed;
+  if (!told.ok() && fatal_.ok()) fatal_ = told.WithContext("calling a kernel off");
+  called_off_ = ahead.turn;
+}
+
+void LaunchQueue::CallOffIfForgotten(uint64_t now) {
+  if (prelaunched_ && now - prelaunched_->since_ns > kPatienceNs) CallOff();
+}
+
+bool LaunchQueue::LanesIdle() const {
+  return in_flight_.empty() && !prelaunched_ && words_[kCalledOffWord].load(std::memory_order_acquire) >= called_off_;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,247 @@
+// Prelaunching: a kernel that waits on a lane for its launch must change nothing but when things happen.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "daemon/engine/forecast.h"
+#include "daemon/engine/tests/gather_fixture.h"
+
+namespace tandem::engine {
+namespace {
+
+TEST(ForecastTest, TrustsWhatItHasSeenTwiceInARow) {
+  Forecast forecast;
+  EXPECT_FALSE(forecast.Trusted());
+  forecast.Saw(3);
+  EXPECT_FALSE(forecast.Trusted());
+  forecast.Saw(3);
+  EXPECT_TRUE(forecast.Trusted());
+  EXPECT_EQ(forecast.next(), 3);
+  forecast.Saw(5);
+  EXPECT_FALSE(forecast.Trusted());
+  forecast.Saw(5);
+  EXPECT_TRUE(forecast.Trusted());
+}
+
+TEST(ForecastTest, EveryWrongOneAsksForMore) {
+  Forecast forecast(0);
+  EXPECT_TRUE(forecast.Trusted());
+  for (int needed = 4; needed <= 64; needed *= 4) {
+    forecast.WasWrong();
+    for (int seen = 0; seen < needed; ++seen) {
+      EXPECT_FALSE(forecast.Trusted()) << seen << " of " << needed;
+      forecast.Saw(0);
+    }
+    EXPECT_TRUE(forecast.Trusted());
+  }
+}
+
+class PrelaunchTest : public GatherTest {
+ protected:
+  static constexpr auto kPatience = std::chrono::minutes(1);
+
+  // A captured launch on every rank; slots are alike on all.
+  int CaptureEntry(LaunchEntry entry) {
+    int slot = -1;
+    for (auto& channel : channels_) {
+      LaunchEntry own = entry;
+      slot = channel->producer.Arm(&own).value();
+    }
+    return slot;
+  }
+  int Capture(uint64_t plan) { return CaptureEntry(Gather(plan)); }
+
+  void Ring(int slot) {
+    for (auto& channel : channels_) channel->producer.doorbell(slot)->store(1);
+  }
+
+  bool Ended(int slot) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    for (auto& channel : channels_) {
+      while (channel->producer.captured_done(slot)->load() == 0) {
+        if (std::chrono::steady_clock::now() > end) return false;
+        std::this_thread::yield();
+      }
+      channel->producer.captured_done(slot)->store(0);
+    }
+    return true;
+  }
+
+  // New data on all ranks, one replay of `slot`, and what it must have gathered.
+  void Replay(int slot) {
+    Fill();
+    Ring(slot);
+    ASSERT_TRUE(Ended(slot));
+    for (auto& channel : channels_) {
+      const Status status = channel->producer.CapturedOutcome(slot).status;
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    ExpectGathered();
+  }
+
+  // Data that no earlier launch has gathered, and nothing gathered.
+  void Fill() {
+    for (int rank = 0; rank < node_.gpus(); ++rank) {
+      std::fill_n(Data(rank), kGathered, ++value_);
+      std::fill_n(Data(rank) + kGathered, kGathered * node_.gpus(), -1.0f);
+    }
+  }
+  void ExpectGathered() {
+    const float first = value_ - static_cast<float>(node_.gpus() - 1);
+    for (int rank = 0; rank < node_.gpus(); ++rank) {
+      for (int from = 0; from < node_.gpus(); ++from) {
+        const float* gathered = Data(rank) + kGathered * (from + 1);
+        EXPECT_EQ(std::count(gathered, gathered + kGathered, first + static_cast<float>(from)), kGathered) << rank << from;
+      }
+    }
+  }
+  void ExpectNothingGathered() {
+    for (int rank = 0; rank < node_.gpus(); ++rank) {
+      const float* gathered = Data(rank) + kGathered;
+      EXPECT_EQ(std::count(gathered, gathered + kGathered * node_.gpus(), -1.0f), kGathered * node_.gpus()) << rank;
+    }
+  }
+
+  // Replays the slots in turn until every engine has begun to prelaunch; then `more` further rounds.
+  void Learn(const std::vector<int>& slots, int more) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (std::any_of(gpus_.begin(), gpus_.end(), [&](int gpu) { return node_.stats(gpu).Prelaunched() == 0; })) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is prelaunched";
+      for (int slot : slots) Replay(slot);
+    }
+    for (int i = 0; i < more; ++i) {
+      for (int slot : slots) Replay(slot);
+    }
+  }
+  uint64_t CalledOff(int gpu) { return node_.stats(gpu).CalledOff(); }
+  bool AwaitCalledOff(int gpu, uint64_t kernels) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (CalledOff(gpu) < kernels && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return CalledOff(gpu) >= kernels;
+  }
+
+  float value_ = 0;
+};
+
+TEST_F(PrelaunchTest, ReplaysInAFixedOrderAreRight) {
+  Open();
+  const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan()), Capture(AddGatherPlan())};
+  Learn(slots, 40);
+  for (int gpu : gpus_) EXPECT_GE(node_.stats(gpu).Prelaunched(), 20u) << gpu;
+}
+
+TEST_F(PrelaunchTest, OneLaunchReplayedOnItsOwnIsRight) {
+  Open();
+  const std::vector<int> slots = {Capture(AddGatherPlan())};
+  Learn(slots, 40);
+}
+
+// The head of what was expected copies nothing when something else comes, and its own launch is right later on.
+TEST_F(PrelaunchTest, AnotherLaunchThanExpectedCallsTheHeadOff) {
+  Open();
+  const int first = Capture(AddGatherPlan()), second = Capture(AddGatherPlan()), other = CaptureEntry(Entry(node_.AddBarrierPlan(&group_)));
+  for (int round = 0; round < 3; ++round) {
+    Learn({first, second}, 20);
+    Replay(first);  // now `second` is expected, unless a launch that is timed stands before it
+    Fill();
+    Ring(other);
+    ASSERT_TRUE(Ended(other));
+    ExpectNothingGathered();
+    Replay(second);
+  }
+  for (int gpu : gpus_) EXPECT_GE(CalledOff(gpu), 1u) << gpu;
+}
+
+TEST_F(PrelaunchTest, LaunchesPushedAheadOfTheirStreamAreRight) {
+  Open();
+  const uint64_t plan = AddGatherPlan();
+  std::vector<uint64_t> next(channels_.size());
+  const auto push = [&] {
+    for (size_t rank = 0; rank < channels_.size(); ++rank) next[rank] = channels_[rank]->Push(Gather(plan));
+  };
+  push();
+  for (int i = 0; i < 200; ++i) {
+    const std::vector<uint64_t> launch = next;
+    push();
+    Fill();
+    for (size_t rank = 0; rank < channels_.size(); ++rank) channels_[rank]->Reach(launch[rank]);
+    for (size_t rank = 0; rank < channels_.size(); ++rank) ASSERT_TRUE(channels_[rank]->Wait(launch[rank])) << i;
+    ExpectGathered();
+  }
+  for (int gpu : gpus_) EXPECT_GE(node_.stats(gpu).Prelaunched(), 20u) << gpu;
+}
+
+TEST_F(PrelaunchTest, WhatNobodyComesForIsCalledOffAfterAWhile) {
+  Open();
+  const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
+  Learn(slots, 20);
+  std::vector<uint64_t> before;
+  for (int gpu : gpus_) before.push_back(CalledOff(gpu));
+  for (int i = 0; i < 3; ++i) Replay(slots[0]), Replay(slots[1]);  // at least one of them is followed by a head
+  Fill();
+  for (int gpu : gpus_) EXPECT_TRUE(AwaitCalledOff(gpu, before[static_cast<size_t>(gpu)] + 1)) << gpu;
+  ExpectNothingGathered();
+  Replay(slots[0]);
+}
+
+// Commands that may block behind a lane find none that waits; a plan that is removed is not waited for.
+TEST_F(PrelaunchTest, PlansComeAndGoBesideIt) {
+  Open();
+  const std::vector<uint64_t> plans = {AddGatherPlan(), AddGatherPlan()};
+  const std::vector<int> slots = {Capture(plans[0]), Capture(plans[1])};
+  Learn(slots, 3);
+  for (int i = 0; i < 5; ++i) {
+    Learn(slots, 3);
+    const uint64_t plan = AddGatherPlan();
+    const int slot = Capture(plan);
+    Replay(slot);
+  }
+  Fill();
+  for (int gpu : gpus_) {
+    v1::Command command;
+    command.mutable_remove_plan()->set_plan_id(plans[0]);
+    EXPECT_TRUE(node_.Call(gpu, command).ok());
+  }
+  ExpectNothingGathered();
+  Replay(slots[1]);
+}
+
+TEST_F(PrelaunchTest, ABreakCallsTheHeadOff) {
+  Open();
+  const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
+  Learn(slots, 20);
+  Fill();
+  for (int gpu : gpus_) ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", "rank 1").ok());
+  for (int slot : slots) {
+    Ring(slot);
+    ASSERT_TRUE(Ended(slot));
+    EXPECT_EQ(channels_[0]->producer.CapturedOutcome(slot).status.code(), Code::kUnavailable);
+  }
+  ExpectNothingGathered();
+}
+
+TEST_F(PrelaunchTest, AnEngineThatEndsLetsItGo) {
+  Open();
+  Learn({Capture(AddGatherPlan()), Capture(AddGatherPlan())}, 20);
+  Fill();
+  node_.EndEngine(0);
+  ExpectNothingGathered();
+}
+
+// Two groups on the same GPUs whose launches come in no order: no forecast holds, and all is right.
+TEST_F(PrelaunchTest, AnOrderWithoutARuleIsRight) {
+  Open();
+  const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan()), Capture(AddGatherPlan())};
+  uint32_t random = 7;
+  for (int i = 0; i < 300; ++i) {
+    random = random * 1664525 + 1013904223;
+    Replay(slots[(random >> 20) % slots.size()]);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine
