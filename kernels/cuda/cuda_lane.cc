@@ -152,7 +152,6 @@ Status CudaLane::Nccl(const NcclArgs& args) {
 Status CudaLane::Collective(const CollectiveArgs& args) {
   TANDEM_RETURN_IF_ERROR(Enter());
   if (args.parts.empty() && !args.few_rows) return EnqueueCollective(args, stream_);
-  TANDEM_RETURN_IF_ERROR(CheckUnguarded(args.guard, "a fused matmul"));
   if (fused_state_.data() == nullptr) {
     // An allocation is 2 MiB at least.
     TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStatesBytes + kFusedTablesBytes));

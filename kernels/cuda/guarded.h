@@ -1,7 +1,6 @@
 // File: guarded.h
 //
-// Guards (kernels/backend.h) on CUDA: kernels of our own look at them. cuBLASLt's, NCCL's, and copy engines cannot; the native
-// kernels do not.
+// Guards (kernels/backend.h) on CUDA: kernels of our own look at them. cuBLASLt's, NCCL's, and copy engines cannot.
 #pragma once
 
 #include <string>
@@ -12,7 +11,7 @@
 namespace tandem::cuda {
 
 inline bool HonoursGuard(Guarded what) {
-  return what == Guarded::kCopy || what == Guarded::kReduce || what == Guarded::kCollective;
+  return what != Guarded::kCopyEngine && what != Guarded::kMatmul;
 }
 
 // FAILED_PRECONDITION for a guard on work that would run all the same.

@@ -16,6 +16,7 @@
 #include "kernels/cuda/native/few_rows_feed.cuh"
 #include "kernels/cuda/native/few_rows_push.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
+#include "kernels/cuda/native/guard.cuh"
 
 namespace tandem::cuda {
 
@@ -88,6 +89,7 @@ __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, cons
 template <class T, class Probe = NoFusedProbe>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) FewRows(const __grid_constant__ FewRowsParams params) {
   extern __shared__ uint8_t raw[];
+  const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const FewRowsTile<T> tile(params);
   const int warpgroup = threadIdx.x >> 7, groups = params.world * params.segment > 64 ? 2 : 1;
@@ -101,7 +103,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
     ptx::PrefetchMap(&params.others);
     ptx::PrefetchMap(&params.b);
   }
-  __syncthreads();
+  if (__syncthreads_or(called_off)) return;  // of all CTAs alike: before a cluster meets, a shard is pushed or a word is written
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
   if (warpgroup == 0) {
     ptx::GiveRegisters<56>();  // 128 · 56 + 256 · 224 = 384 · 168: no more than the launch has taken

@@ -103,6 +103,8 @@ Result<FewRowsParams> MakeFewRowsParams(const FewRowsMatmul& matmul) {
   params.bias = matmul.bias;
   params.result_scale = matmul.result_scale;
   params.abort_word = matmul.abort_word;
+  params.guard_word = matmul.guard_word;
+  params.guard_value = matmul.guard_value;
   auto* state = static_cast<uint32_t*>(matmul.state);
   params.failure = state + 1;
   static_assert(128 + sizeof(uint64_t) * FewRowsLayout::kMostUnits <= kFusedStateBytes);

@@ -46,6 +46,8 @@ struct FewRowsMatmul {
   bool bias_is_float = false;
   uint64_t epoch = 0;
   const uint64_t* abort_word = nullptr;
+  const uint64_t* guard_word = nullptr;  // see FewRowsParams
+  uint64_t guard_value = 0;
   uint64_t timeout_ns = 60'000'000'000;
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
   void* state = nullptr;

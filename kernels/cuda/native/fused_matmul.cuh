@@ -20,6 +20,7 @@
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
 #include "kernels/cuda/native/fused_traits.cuh"
+#include "kernels/cuda/native/guard.cuh"
 #include "kernels/cuda/native/ptx.cuh"
 
 namespace tandem::cuda {
@@ -317,22 +318,11 @@ __device__ __forceinline__ void Compute(const FusedScalars& params, const FusedT
   if (lane == 0) ptx::Arrive(shared.Staged(group, buffer));
 }
 
-// What is left of a launch that has been called off.
-__device__ __forceinline__ void TellDone(const FusedScalars& params, const FusedTables& tables) {
-  if (blockIdx.x != 0 || static_cast<int>(threadIdx.x) >= params.pieces) return;
-  const MatmulPiece& piece = tables.piece[threadIdx.x];
-  if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
-  for (int i = 0; i < piece.copies; ++i) ptx::StoreRelease(tables.copy[piece.first_copy + i].done, params.epoch);
-}
-
 // kInMemory: the tables lie in global memory.
 template <class T, class Probe, bool kInMemory>
 __device__ __forceinline__ void RunFused(const FusedScalars& params, const FusedTables& tables) {
   extern __shared__ uint8_t raw[];
-  if (params.guard_word != nullptr &&
-      NoFusedProbe::HasReached(ptx::LoadAcquire(params.guard_word), params.guard_value)) {
-    return TellDone(params, tables);
-  }
+  const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   int cta = T::kCluster == 1 ? 0 : static_cast<int>(ptx::ClusterRank());
   int warpgroup = threadIdx.x >> 7;
@@ -367,7 +357,7 @@ __device__ __forceinline__ void RunFused(const FusedScalars& params, const Fused
       if (T::kSums) ptx::PrefetchMap(&tables.slots);
     }
   }
-  __syncthreads();
+  if (__syncthreads_or(called_off)) return;  // of all CTAs alike: before a cluster meets, a ticket is drawn or a word is written
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
 
   if (warpgroup == 0) {

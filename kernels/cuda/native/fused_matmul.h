@@ -82,8 +82,9 @@ struct FusedScalars {
   int32_t rows, n;  // of a piece, of C
   uint64_t epoch;
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
-  // Once *guard_word has reached guard_value (cyclic) the launch computes nothing and waits for nothing: it only writes its done
-  // words, for who waits for them. Null: no guard. The same for all CTAs: it is never raised while the kernel may run.
+  // If *guard_word has reached guard_value (cyclic) when the launch begins, it has been called off: it ends at once and leaves no
+  // trace, no word and no ticket, so that it may be launched once more with the same epoch. Null: no guard. All CTAs must find the
+  // same: the word is not raised while the kernel may run, and its value is there before the launch's turn comes.
   const uint64_t* guard_word;
   uint64_t guard_value;
   uint64_t timeout_ns;         // the longest wait

@@ -179,6 +179,12 @@ __device__ __forceinline__ uint64_t LoadAcquire(const uint64_t* word) {
   return value;
 }
 
+__device__ __forceinline__ uint64_t LoadRelaxed(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ void StoreRelease(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }

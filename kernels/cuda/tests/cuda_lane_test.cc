@@ -115,13 +115,17 @@ TEST_F(CudaLaneTest, WorkThatWouldRunAllTheSameTakesNoGuard) {
   MatmulArgs matmul;
   matmul.guard = guard;
   EXPECT_EQ(lane_->Matmul(matmul).code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(TakeCalls().empty());
+  // Native kernels take it: these are refused for what they are.
   CollectiveArgs fused;
   fused.parts.resize(1);
   fused.guard = guard;
-  EXPECT_EQ(lane_->Collective(fused).code(), Code::kFailedPrecondition);
-  EXPECT_TRUE(TakeCalls().empty());
+  EXPECT_EQ(lane_->Collective(fused).code(), Code::kUnimplemented);
+  fused.parts.clear();
+  fused.few_rows.emplace();
+  EXPECT_EQ(lane_->Collective(fused).code(), Code::kUnimplemented);
   for (Guarded kind : {Guarded::kCopyEngine, Guarded::kMatmul}) EXPECT_FALSE(HonoursGuard(kind));
-  for (Guarded kind : {Guarded::kCopy, Guarded::kReduce, Guarded::kCollective}) EXPECT_TRUE(HonoursGuard(kind));
+  for (Guarded kind : {Guarded::kCopy, Guarded::kReduce, Guarded::kCollective, Guarded::kFused}) EXPECT_TRUE(HonoursGuard(kind));
 }
 
 TEST(CollectivePlanTest, TheGuardReachesTheKernels) {

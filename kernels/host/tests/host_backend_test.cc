@@ -110,7 +110,7 @@ TEST(HostBackendTest, LanesCopyAfterTheirWaitAndEventsTellTheTime) {
 TEST(HostBackendTest, AGuardCallsWorkOffWhenItsTurnComes) {
   auto backend = Make();
   auto lane = *backend->MakeLane(1);
-  for (Guarded kind : {Guarded::kCopy, Guarded::kCopyEngine, Guarded::kMatmul, Guarded::kReduce}) {
+  for (Guarded kind : {Guarded::kCopy, Guarded::kCopyEngine, Guarded::kMatmul, Guarded::kReduce, Guarded::kCollective, Guarded::kFused}) {
     EXPECT_TRUE(backend->HonoursGuard(kind));
   }
   float source[4] = {1, 2, 3, 4}, copied[4] = {}, summed[4] = {}, product[4] = {};

@@ -150,7 +150,7 @@ TEST_F(FewRowsPlanTest, ScalesThatTravelAreOneForEachRow) {
   EXPECT_TRUE(few->row_scales && few->row_scales_travel);
 }
 
-// Launches with the same addresses differ in their epoch and their abort word only.
+// Launches with the same addresses differ in their epoch, their abort word and their guard only.
 TEST_F(FewRowsPlanTest, KeepsItsParameters) {
   CollectiveArgs args = Args(FewRowsKind::kScatter);
   std::unique_ptr<PreparedWork> prepared;
@@ -160,6 +160,7 @@ TEST_F(FewRowsPlanTest, KeepsItsParameters) {
   const PreparedWork* kept = prepared.get();
   args.epoch = 9;
   args.abort_word = &words_[3];
+  args.guard = {.word = &words_[0], .value = 9};
   args.few_rows->matmul.a.data = nullptr;  // not looked at again
   ASSERT_TRUE(EnqueueFewRows(args, state_.data(), nullptr, kCalls).ok());
   EXPECT_EQ(prepared.get(), kept);
@@ -179,6 +180,15 @@ TEST_F(FewRowsPlanTest, KeepsItsParameters) {
   EXPECT_EQ(launched[1].params.epoch, 9u);
   EXPECT_EQ(launched[0].params.abort_word, nullptr);
   EXPECT_EQ(launched[1].params.abort_word, reinterpret_cast<const uint64_t*>(&words_[3]));
+  EXPECT_EQ(launched[0].params.guard_word, nullptr);
+  EXPECT_EQ(launched[1].params.guard_word, reinterpret_cast<const uint64_t*>(&words_[0]));
+  EXPECT_EQ(launched[1].params.guard_value, 9u);
+  // A guard is of one launch: the next has none again.
+  args.guard = {};
+  ASSERT_TRUE(EnqueueFewRows(args, state_.data(), nullptr, kCalls).ok());
+  EXPECT_EQ(launched[2].params.guard_word, nullptr);
+  launched[1].params.guard_word = nullptr;
+  launched[1].params.guard_value = 0;
   launched[1].params.epoch = launched[0].params.epoch;
   launched[1].params.abort_word = nullptr;
   EXPECT_EQ(std::memcmp(&launched[0].params, &launched[1].params, sizeof(FewRowsParams)), 0);
