@@ -82,7 +82,7 @@ Status LaunchQueue::AddPlan(std::unique_ptr<Plan> plan) {
     return AlreadyExists("plan " + std::to_string(plan->id) + " exists already");
   }
   plan->stats_row = stats_.ClaimRow(plan->id, plan->group->id);
-  tombstones_.erase(plan->id);
+  // A tombstone of its stays: should this generation be taken back because another engine has ended, launches still hear why.
   plans_.emplace(key, std::move(plan));
   return Status::Ok();
 }

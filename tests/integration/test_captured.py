@@ -90,6 +90,51 @@ class Captured(TandemTest):
         for client in clients:
             self.failing_replay(client, ("ABORTED",))
 
+    def ahead(self):
+        return [engine.get("prelaunched", 0) for engine in self.daemon.engines()[:2]]
+
+    def replay_until_ahead(self, clients):
+        before = self.ahead()
+        for index in range(200):
+            self.replay(clients, base=index)
+            if all(now > then for now, then in zip(self.ahead(), before)):
+                return
+        self.fail("no launch has found its first kernel on the lane")
+
+    def test_replays_find_their_first_kernel_on_the_lane(self):
+        clients = self.captured()
+        self.replay_until_ahead(clients)
+        # It is called off for what comes instead, which is right, and so is what was expected.
+        for index in range(10):
+            self.check_all_reduce(clients)
+            self.replay(clients, base=index)
+
+    def test_an_engine_dies_with_a_kernel_on_the_lane(self):
+        clients = self.captured()
+        for gpu in (0, 1):
+            self.replay_until_ahead(clients)
+            everybody(clients, "replay", graph="g", times=4)  # not all of them are launches that are timed
+            everybody(clients, "sync")
+            os.kill(self.daemon.engine_pids()[gpu], signal.SIGKILL)
+            self.daemon.wait_engines()
+            for client in clients:
+                self.failing_replay(client, ("ABORTED",))
+            everybody(clients, "drop", graph="g")
+            self.check_all_reduce(clients)
+            everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
+
+    def test_a_rank_dies_with_a_kernel_on_the_lane(self):
+        clients = self.captured()
+        self.replay_until_ahead(clients)
+        everybody(clients, "replay", graph="g", times=4)
+        everybody(clients, "sync")
+        clients[1].kill()
+        wait_until(lambda: any(e["kind"] in ("rank_lost", "group_broken")
+                               for e in clients[0].call("events")["events"]), 10)
+        clients[0].call("replay", graph="g")
+        clients[0].call("sync", deadline_ms=20000)
+        self.assertEqual(clients[0].call("wait", plan="ar", check=False).get("code"), "UNAVAILABLE")
+
     def test_replay_after_a_rank_has_died(self):
         clients = self.captured()
         self.replay(clients)

@@ -1,6 +1,6 @@
 """Tandem beside what a user would pick instead, on the GPUs of this node.
 
-    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--without-tandem] [--seconds 500]
+    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--without-tandem] [--tandemd OPTION] [--seconds 500]
 
 Each world size gets its own ranks, one process a GPU, and all arms alternate in them. A rank that ends early or says
 nothing for a while costs the arm at which it stood: the ranks are started again without it."""
@@ -99,7 +99,7 @@ def compare(options, world, folder, end, daemon_log):
             return False
         if not options.without_tandem:
             try:
-                daemon = node.Daemon(daemon_log)
+                daemon = node.Daemon(daemon_log, options.tandemd)
                 print(f"tandemd and its engines ready after {daemon.ready_seconds:.2f} s", flush=True)
             except RuntimeError as failure:
                 print(f"without Tandem: {failure}", flush=True)
@@ -137,6 +137,7 @@ def main():
     parser.add_argument("--small", action="store_true", help="a few cases of each group")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names it finds")
     parser.add_argument("--without-tandem", action="store_true")
+    parser.add_argument("--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --prelaunch=false")
     parser.add_argument("--seconds", type=float, default=500, help="of all world sizes together")
     options = parser.parse_args()
     options.out = os.path.abspath(options.out)
