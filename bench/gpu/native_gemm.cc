@@ -4,7 +4,7 @@
 //   native_gemm list                     the variants, one a line
 //   native_gemm check VARIANT…           of exact ones also sums over a long K
 //   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of accumulation
-// "kept" arms have their tables in device memory.
+// "guard" arms have a guard that is not raised.
 // A variant is its number in the list; `exact` are all that sum fp8 exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock and
 // the part of what their tensor cores could do at that clock.
 #include <algorithm>
@@ -101,18 +101,17 @@ void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmT
              },
              {}});
         if (ctas != 132) continue;
-        std::vector<cuda::FusedKept> kept;
-        for (const cuda::FusedMatmulParams& each : params) {
-          auto* tables = reinterpret_cast<cuda::FusedTables*>(gpu.Zero(sizeof(cuda::FusedTables)));
-          Must(cuda::KeepFusedTables(each, tables, gpu.stream()), "copy of the tables");
-          kept.push_back({each, tables});
+        const auto* guard = reinterpret_cast<const uint64_t*>(gpu.Zero(sizeof(uint64_t)));
+        for (cuda::FusedMatmulParams& each : params) {
+          each.guard_word = guard;
+          each.guard_value = 1;
         }
         arms.push_back(
-            {name + " kept",
-             [&gpu, &clocked, &clock = clocks[arms.size()], &variant, kept, ctas] {
+            {name + " guard",
+             [&gpu, &clocked, &clock = clocks[arms.size()], &variant, params, ctas] {
                return clocked.Run(clock, [&] {
                  for (int i = 0; i < 2 * kSets; ++i) {
-                   Must(cuda::LaunchFusedKept(kept[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
+                   Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
                  }
                }) / (2 * kSets);
              },
@@ -184,7 +183,7 @@ int main(int argc, char** argv) {
   }
   if (chosen.empty() || (mode != "check" && mode != "time")) return 2;
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
-  void* state = keeper.Zero(tandem::cuda::kFusedStateBytes + sizeof(tandem::cuda::FusedTables));
+  void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
   if (mode == "check") {
     bool right = true;
     for (size_t number : chosen) {

@@ -14,13 +14,9 @@ namespace {
 
 constexpr double kMostError = 4e-3;  // of the norm: roundings to 16 bits
 
-// `kept`: with tables in device memory, behind the state.
-void Launch(Gpu& gpu, const cuda::FusedMatmul& matmul, const cuda::FusedVariant& variant, bool kept) {
+void Launch(Gpu& gpu, const cuda::FusedMatmul& matmul, const cuda::FusedVariant& variant) {
   auto params = Must(cuda::MakeFusedParams(matmul, variant), "parameters");
-  if (!kept) return Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
-  auto* tables = reinterpret_cast<cuda::FusedTables*>(static_cast<std::byte*>(matmul.state) + cuda::kFusedStateBytes);
-  Must(cuda::KeepFusedTables(params, tables, gpu.stream()), "copy of the tables");
-  Must(cuda::LaunchFusedKept({params, tables}, variant, 0, gpu.stream()), "launch with kept tables");
+  Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
 }
 
 bool CheckBesideLt(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
@@ -46,7 +42,7 @@ bool CheckBesideLt(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
       o.c = gpu.Zero(out_bytes);
       double worst = 0;
       for (int repeat = 0; repeat < 2; ++repeat) {
-        Launch(gpu, NativeArgs(types, s, o, pieces, state), variant, repeat == 1);
+        Launch(gpu, NativeArgs(types, s, o, pieces, state), variant);
         gpu.Download(got.data(), o.c, out_bytes);
         worst = std::max(worst, RelativeError(got, want, types.c));
       }
@@ -126,7 +122,7 @@ LongResult RunLong(Gpu& gpu, void* state, const cuda::FusedVariant& variant, con
     gpu.Upload(o.scale_a, ones.data(), types.BytesOfScaleA(s));
     gpu.Upload(o.scale_b, ones.data(), types.BytesOfScaleB(s));
   }
-  Launch(gpu, NativeArgs(types, s, o, 1, state), variant, false);
+  Launch(gpu, NativeArgs(types, s, o, 1, state), variant);
   std::vector<std::byte> got(types.BytesOfC(s));
   gpu.Download(got.data(), o.c, got.size());
   gpu.Clear();

@@ -16,7 +16,6 @@ namespace tandem::cuda {
 namespace {
 
 constexpr size_t kFusedStatesBytes = 2 * kFusedStateBytes;  // of the fused kernel, and of that for few rows
-constexpr size_t kFusedTablesBytes = size_t{1} << 20;  // some 200 sets of addresses
 
 }  // namespace
 
@@ -153,14 +152,12 @@ Status CudaLane::Collective(const CollectiveArgs& args) {
   TANDEM_RETURN_IF_ERROR(Enter());
   if (args.parts.empty() && !args.few_rows) return EnqueueCollective(args, stream_);
   if (fused_state_.data() == nullptr) {
-    // An allocation is 2 MiB at least.
-    TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStatesBytes + kFusedTablesBytes));
-    fused_tables_ = std::make_shared<KeptTables>(fused_state_.data() + kFusedStatesBytes, kFusedTablesBytes);
+    TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStatesBytes));
     TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(fused_state_.data()), 0,
                                                            kFusedStatesBytes, stream_));
   }
   if (args.few_rows) return EnqueueFewRows(args, fused_state_.data() + kFusedStateBytes, stream_);
-  return EnqueueFused(args, fused_state_.data(), fused_tables_, stream_);
+  return EnqueueFused(args, fused_state_.data(), stream_);
 }
 
 Status CudaLane::Record(Event* event) {

@@ -10,7 +10,6 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_plan.h"
-#include "kernels/cuda/native/fused_kept.h"
 #include "kernels/cuda/word_batch.h"
 
 namespace tandem::cuda {
@@ -64,8 +63,7 @@ class CudaLane : public Lane {
   WordBatch words_;
   bool holds_words_ = false;
   VmmAllocation workspace_;    // of products; made by the first
-  VmmAllocation fused_state_;  // of fused matmuls; made by the first. Behind the kernels' states their tables
-  std::shared_ptr<KeptTables> fused_tables_;
+  VmmAllocation fused_state_;  // of fused matmuls; made by the first
   VmmAllocation transposed_;  // copies of fp8 operands, of the largest product that needed them
   std::vector<VmmAllocation> outgrown_;
 };

@@ -86,7 +86,6 @@ class NativeRaceTest : public testing::Test {
     c_ = Take(3 * kCBytes);
     seen_ = Take(3 * kCBytes);
     state_ = Take(kFusedStateBytes);
-    tables_ = reinterpret_cast<FusedTables*>(Take(sizeof(FusedTables)));
     words_ = reinterpret_cast<Word*>(Take(4096));
     ASSERT_NE(words_, nullptr);
   }
@@ -182,12 +181,7 @@ class NativeRaceTest : public testing::Test {
     ASSERT_TRUE(backend_->MakeEvent().ok());
     auto params = MakeFusedParams(matmul, variant);
     ASSERT_TRUE(params.ok()) << params.status().ToString();
-    if (epoch % 2 == 0) {
-      ASSERT_TRUE(LaunchFused(*params, variant, 0, stream(main_)).ok());
-    } else {  // with tables that are written anew each time
-      ASSERT_TRUE(KeepFusedTables(*params, tables_, stream(main_)).ok());
-      ASSERT_TRUE(LaunchFusedKept({*params, tables_}, variant, 0, stream(main_)).ok());
-    }
+    ASSERT_TRUE(LaunchFused(*params, variant, 0, stream(main_)).ok());
     ASSERT_TRUE(main_->Record(ended_.get()).ok());
   }
   // Each piece as a peer sees it that waits for its word.
@@ -246,7 +240,6 @@ class NativeRaceTest : public testing::Test {
   CUstream service_ = nullptr;
   std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr, *c_ = nullptr,
             *seen_ = nullptr, *state_ = nullptr;
-  FusedTables* tables_ = nullptr;
   Word* words_ = nullptr;
   uint64_t epoch_ = 0;
 };

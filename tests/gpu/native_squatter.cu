@@ -68,7 +68,6 @@ Status LoadNativeProbes() {
                             NativeFault::kStaleEpoch}) {
     const FusedVariant variant = ProbedVariant(fault);
     TANDEM_RETURN_IF_ERROR(Load(variant.kernel, variant.shared_bytes));
-    TANDEM_RETURN_IF_ERROR(Load(variant.kept_kernel, variant.shared_bytes));
     const FewRowsVariant few = ProbedFewRows(fault);
     TANDEM_RETURN_IF_ERROR(Load(few.kernel, few.shared_bytes));
   }

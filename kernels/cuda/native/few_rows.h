@@ -40,7 +40,7 @@ struct FewRowsParams {
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   uint32_t* failure;           // set to 1 when a wait timed out
   uint64_t* pushed;            // of each unit: this launch's stamp once this rank has pushed it
-  const uint64_t* guard_word;  // see FusedScalars: called off, a launch leaves no trace, no stamp either
+  const uint64_t* guard_word;  // see FusedMatmulParams: called off, a launch leaves no trace, no stamp either
   uint64_t guard_value;
   uint64_t epoch, timeout_ns;
   float alpha;

@@ -23,7 +23,7 @@ struct BlockScaleReader {
   int lower, right;           // to the second row's and the second part's
   int row_block, column_block;
 
-  __device__ __forceinline__ BlockScaleReader(const FusedScalars& params, const MatmulPiece& piece, int first_row, int n_block) {
+  __device__ __forceinline__ BlockScaleReader(const FusedMatmulParams& params, const MatmulPiece& piece, int first_row, int n_block) {
     const int upper = min(first_row, params.rows - 1), last = (params.n - 1) / 128, left = min(n_block, last);
     row = piece.row_scale + static_cast<int64_t>(upper) * params.row_scale_step;
     lower = (min(first_row + 8, params.rows - 1) - upper) * params.row_scale_step;

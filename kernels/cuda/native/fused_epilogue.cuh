@@ -100,13 +100,13 @@ struct BoxLane {
 template <class T>
 struct Epilogue {
   static constexpr int kValues = T::kBoxColumns / 2;
-  const FusedScalars& params;
+  const FusedMatmulParams& params;
   int column;       // the thread's first in C
   bool finish;      // see MatmulPiece
   float factor[2];  // of its two rows
 
   // `row`: the thread's first within the piece.
-  __device__ __forceinline__ Epilogue(const FusedScalars& all, const MatmulPiece& piece, int row,
+  __device__ __forceinline__ Epilogue(const FusedMatmulParams& all, const MatmulPiece& piece, int row,
                                       int first_column)
       : params(all), column(first_column), finish(piece.finish != 0) {
 #pragma unroll

@@ -12,7 +12,6 @@
 // the bands.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/native/fused_block_mainloop.cuh"
@@ -38,7 +37,7 @@ struct NoFusedProbe {
 // more: the kernel runs on to its end, and what it computes counts for nothing.
 template <class Probe>
 struct WordWaiter {
-  const FusedScalars& params;
+  const FusedMatmulParams& params;
   bool given_up = false;
   __device__ __forceinline__ void Wait(const uint64_t* word) {
     if (given_up || Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) return;
@@ -62,8 +61,7 @@ struct WordWaiter {
 
 // Warp 0, one thread.
 template <class T, class Probe>
-__device__ __forceinline__ void Produce(const FusedScalars& params, const FusedTables& tables,
-                                        const FusedShared<T>& shared, int cta) {
+__device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared, int cta) {
   constexpr uint16_t kBoth = 3;
   RingPlace<T::kStages> place;
   WordWaiter<Probe> waiter{params};
@@ -84,8 +82,8 @@ __device__ __forceinline__ void Produce(const FusedScalars& params, const FusedT
     int unit = -1;
     if (ticket < static_cast<uint32_t>(params.units)) {
       int b = 0;
-      while (b + 1 < params.bands && static_cast<int>(ticket) >= tables.band[b + 1].first_unit) ++b;
-      const MatmulBand& band = tables.band[b];
+      while (b + 1 < params.bands && static_cast<int>(ticket) >= params.band[b + 1].first_unit) ++b;
+      const MatmulBand& band = params.band[b];
       int in_band = static_cast<int>(ticket) - band.first_unit;
       int n = in_band / band.m_tiles;
       int m = band.first_m + in_band - n * band.m_tiles;
@@ -106,7 +104,7 @@ __device__ __forceinline__ void Produce(const FusedScalars& params, const FusedT
   while (unit >= 0) {
     uint32_t next = draw();  // on its way during this tile
     TilePlace<T> tile(unit, cta);
-    const MatmulPiece& piece = tables.piece[tile.m / params.tiles_m];
+    const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
     int row = tile.m % params.tiles_m * kTileRows;
     int column = tile.n * T::kTileN;
     if (piece.ready != nullptr) {
@@ -114,7 +112,7 @@ __device__ __forceinline__ void Produce(const FusedScalars& params, const FusedT
       Probe::AfterWait(params.epoch);
       ptx::ProxyFence();  // TMA must not read from before the word
     }
-    const CUtensorMap* a_map = &tables.a[piece.a_map];
+    const CUtensorMap* a_map = &params.a[piece.a_map];
     const int a_slice = piece.a_slice;
     for (int block = 0; block < params.k_blocks; ++block, place.Next()) {
       int stage = place.stage;
@@ -135,26 +133,26 @@ __device__ __forceinline__ void Produce(const FusedScalars& params, const FusedT
 #pragma unroll
           for (int i = 0; i < kGroups / 2; ++i) {
             int group = cta * (kGroups / 2) + i;
-            ptx::LoadMulticast(&tables.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes,
+            ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes,
                                full, column + group * 64, k, 0, kBoth);
           }
         } else {
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
-            ptx::Load(&tables.b, shared.B(stage) + group * T::kBGroupBytes, full, column + group * 64, k, 0);
+            ptx::Load(&params.b, shared.B(stage) + group * T::kBGroupBytes, full, column + group * 64, k, 0);
           }
         }
       } else if constexpr (T::kClusterM == 2) {  // the CTAs share B
-        ptx::LoadMulticast(&tables.b, shared.B(stage) + static_cast<uint32_t>(cta) * (T::kBBytes / 2), full,
+        ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(cta) * (T::kBBytes / 2), full,
                            k, column + cta * (T::kTileN / 2), 0, kBoth);
       } else {
-        ptx::Load(&tables.b, shared.B(stage), full, k, column, 0);
+        ptx::Load(&params.b, shared.B(stage), full, k, column, 0);
       }
     }
     if constexpr (T::kSums) {
       if (piece.first_slot >= 0) {
         for (int source = 0; source < params.sources; ++source) {
-          waiter.Wait(tables.arrived[source] + piece.arrived_offset);
+          waiter.Wait(params.arrived[source] + piece.arrived_offset);
         }
         Probe::AfterWait(params.epoch);
         ptx::ProxyFence();
@@ -165,8 +163,8 @@ __device__ __forceinline__ void Produce(const FusedScalars& params, const FusedT
             uint32_t full = shared.Full(place.stage);
             ptx::ArriveExpect(full, static_cast<uint32_t>(count) * T::kSumBytes);
             for (int i = 0; i < count; ++i) {
-              ptx::Load(&tables.slots, shared.A(place.stage) + static_cast<uint32_t>(i) * T::kSumBytes, full,
-                        column + sub * T::kBoxColumns, row, piece.first_slot + tables.slot_of[source + i]);
+              ptx::Load(&params.slots, shared.A(place.stage) + static_cast<uint32_t>(i) * T::kSumBytes, full,
+                        column + sub * T::kBoxColumns, row, piece.first_slot + params.slot_of[source + i]);
             }
           }
         }
@@ -181,8 +179,8 @@ __device__ __forceinline__ void Produce(const FusedScalars& params, const FusedT
 
 // One thread a warpgroup `group` of those that compute.
 template <class T, class Probe>
-__device__ __forceinline__ void StoreTiles(const FusedScalars& params, const FusedTables& tables,
-                                           const FusedShared<T>& shared, int group, int cta) {
+__device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, const FusedShared<T>& shared,
+                                           int group, int cta) {
   for (int box = 0;; ++box) {
     int buffer = box & 1;
     ptx::Wait(shared.Staged(group, buffer), (box >> 1) & 1);
@@ -190,7 +188,7 @@ __device__ __forceinline__ void StoreTiles(const FusedScalars& params, const Fus
     if (unit < 0) break;
     TilePlace<T> tile(unit, cta);
     int index = tile.m / params.tiles_m;
-    const MatmulPiece& piece = tables.piece[index];
+    const MatmulPiece& piece = params.piece[index];
     int sub = box % T::kSubTiles;
     const bool last = sub == T::kSubTiles - 1 && (piece.done != nullptr || piece.copies > 0);
     // Who counts a piece's last tile says that it is complete.
@@ -200,7 +198,7 @@ __device__ __forceinline__ void StoreTiles(const FusedScalars& params, const Fus
         params.counters[index] = 0;
         ptx::SystemFence();
         if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
-        for (int i = 0; i < piece.copies; ++i) ptx::StoreRelease(tables.copy[piece.first_copy + i].done, params.epoch);
+        for (int i = 0; i < piece.copies; ++i) ptx::StoreRelease(params.copy[piece.first_copy + i].done, params.epoch);
       }
     };
     if constexpr (Probe::kFlagBeforeData) {
@@ -211,10 +209,10 @@ __device__ __forceinline__ void StoreTiles(const FusedScalars& params, const Fus
     }
     const int column = tile.n * T::kTileN + sub * T::kBoxColumns;
     const int row = tile.m % params.tiles_m * kTileRows + group * 64;
-    ptx::Store(&tables.out[piece.out_map], shared.Staging(group, buffer), column, row, piece.out_slice);
+    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer), column, row, piece.out_slice);
     for (int i = 0; i < piece.copies; ++i) {
-      const MatmulCopy& copy = tables.copy[piece.first_copy + i];
-      ptx::Store(&tables.out[copy.map], shared.Staging(group, buffer), column, row, copy.slice);
+      const MatmulCopy& copy = params.copy[piece.first_copy + i];
+      ptx::Store(&params.out[copy.map], shared.Staging(group, buffer), column, row, copy.slice);
     }
     ptx::CommitStores();
     ptx::WaitStoresRead<1>();
@@ -231,8 +229,8 @@ __device__ __forceinline__ void StoreTiles(const FusedScalars& params, const Fus
 
 // Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
 template <class T>
-__device__ __forceinline__ void Compute(const FusedScalars& params, const FusedTables& tables,
-                                        const FusedShared<T>& shared, int group, int cta) {
+__device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared,
+                                        int group, int cta) {
   int thread = threadIdx.x & 127, warp = thread >> 5, lane = thread & 31;
   RingPlace<T::kStages> place;
   // A stage is free when the computing warpgroups of all CTAs that it is loaded for have read it.
@@ -254,7 +252,7 @@ __device__ __forceinline__ void Compute(const FusedScalars& params, const FusedT
     if (unit < 0) break;
     if constexpr (T::kBlocks) {
       const TilePlace<T> at(unit, cta);
-      const BlockScaleReader<T> reader(params, tables.piece[at.m / params.tiles_m],
+      const BlockScaleReader<T> reader(params, params.piece[at.m / params.tiles_m],
                                        at.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
                                        at.n * (T::kTileN / 128));
       BlockScaledMainloop<T>(shared, group, params.k_blocks, place, reader, d, release);
@@ -265,7 +263,7 @@ __device__ __forceinline__ void Compute(const FusedScalars& params, const FusedT
     }
 
     TilePlace<T> tile(unit, cta);
-    const MatmulPiece& piece = tables.piece[tile.m / params.tiles_m];
+    const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
     const bool sums = T::kSums && piece.first_slot >= 0;
     Epilogue<T> epilogue(params, piece,
                          tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
@@ -318,22 +316,14 @@ __device__ __forceinline__ void Compute(const FusedScalars& params, const FusedT
   if (lane == 0) ptx::Arrive(shared.Staged(group, buffer));
 }
 
-// kInMemory: the tables lie in global memory.
-template <class T, class Probe, bool kInMemory>
-__device__ __forceinline__ void RunFused(const FusedScalars& params, const FusedTables& tables) {
+template <class T, class Probe = NoFusedProbe>
+__global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
+    FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
   extern __shared__ uint8_t raw[];
   const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   int cta = T::kCluster == 1 ? 0 : static_cast<int>(ptx::ClusterRank());
   int warpgroup = threadIdx.x >> 7;
-  if constexpr (kInMemory) {
-    constexpr int kMaps = 4 + kMostOutMaps;
-    static_assert(offsetof(FusedTables, piece) == kMaps * sizeof(CUtensorMap));
-    // A warp that has nothing else to do yet, one map a lane.
-    const unsigned lane = threadIdx.x - 96;
-    if (lane < kMaps) ptx::AcquireMap(&tables.a[0] + lane);
-    if (lane < 5) ptx::PrefetchMap(&tables.a[0] + lane);  // A's, B's, C's first two
-  }
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < T::kStages; ++stage) {
       ptx::BarrierInit(shared.Full(stage), 1);
@@ -348,14 +338,12 @@ __device__ __forceinline__ void RunFused(const FusedScalars& params, const Fused
       ptx::BarrierInit(shared.DrawEmpty(slot), 1);
     }
     ptx::BarrierInitFence();
-    if constexpr (!kInMemory) {
-      for (int i = 0; i < 2; ++i) {
-        ptx::PrefetchMap(&tables.a[i]);
-        ptx::PrefetchMap(&tables.out[i]);
-      }
-      ptx::PrefetchMap(&tables.b);
-      if (T::kSums) ptx::PrefetchMap(&tables.slots);
+    for (int i = 0; i < 2; ++i) {
+      ptx::PrefetchMap(&params.a[i]);
+      ptx::PrefetchMap(&params.out[i]);
     }
+    ptx::PrefetchMap(&params.b);
+    if (T::kSums) ptx::PrefetchMap(&params.slots);
   }
   if (__syncthreads_or(called_off)) return;  // of all CTAs alike: before a cluster meets, a ticket is drawn or a word is written
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
@@ -364,28 +352,16 @@ __device__ __forceinline__ void RunFused(const FusedScalars& params, const Fused
     ptx::GiveRegisters<40>();
     int warp = threadIdx.x >> 5;
     if ((threadIdx.x & 31) == 0) {
-      if (warp == 0) Produce<T, Probe>(params, tables, shared, cta);
-      if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, tables, shared, warp - 1, cta);
+      if (warp == 0) Produce<T, Probe>(params, shared, cta);
+      if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, shared, warp - 1, cta);
     }
   } else {
     ptx::TakeRegisters<232>();
-    Compute<T>(params, tables, shared, warpgroup - 1, cta);
+    Compute<T>(params, shared, warpgroup - 1, cta);
   }
   __syncwarp();
   // No CTA may end while the other still arrives on its barriers or loads for it.
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
-}
-
-template <class T, class Probe = NoFusedProbe>
-__global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
-    FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
-  RunFused<T, Probe, false>(params, params);
-}
-
-template <class T, class Probe = NoFusedProbe>
-__global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
-    FusedMatmulKept(const __grid_constant__ FusedKept kept) {
-  RunFused<T, Probe, true>(kept.scalars, *kept.tables);
 }
 
 }  // namespace tandem::cuda

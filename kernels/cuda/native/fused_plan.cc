@@ -396,17 +396,13 @@ Result<std::unique_ptr<PreparedWork>> Prepare(const CollectiveArgs& args, void* 
 
 }  // namespace
 
-Status EnqueueFused(const CollectiveArgs& args, void* state, const std::shared_ptr<KeptTables>& kept, CUstream_st* stream) {
+Status EnqueueFused(const CollectiveArgs& args, void* state, CUstream_st* stream, const FusedCalls& calls) {
   std::unique_ptr<PreparedWork> unkept;
   std::unique_ptr<PreparedWork>& prepared = args.prepared != nullptr ? *args.prepared : unkept;
   if (prepared == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(prepared, Prepare(args, state));
   }
-  const FusedTurn turn{.epoch = args.epoch,
-                       .abort_word = reinterpret_cast<const uint64_t*>(args.abort_word),
-                       .guard_word = reinterpret_cast<const uint64_t*>(args.guard.word),
-                       .guard_value = args.guard.value};
-  return static_cast<PreparedFused&>(*prepared).Enqueue(turn, kept, stream);
+  return static_cast<PreparedFused&>(*prepared).Enqueue(args, stream, calls);
 }
 
 }  // namespace tandem::cuda

@@ -3,10 +3,8 @@
 // From the parts of a fused matmul, as the executor hands them to a lane, to one launch of the native kernel.
 #pragma once
 
-#include <memory>
-
 #include "kernels/backend.h"
-#include "kernels/cuda/native/fused_kept.h"
+#include "kernels/cuda/native/fused_prepared.h"
 #include "kernels/cuda/native/native_matmul.h"
 #include "tandem/status.h"
 
@@ -19,7 +17,8 @@ bool TakesFused(const CollectiveArgs& args);
 // equal distances: then the steps can be run one by one. `state`: see FusedMatmul.
 Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state);
 
-// Makes and enqueues it. `kept`: places for the tables of launches that come again, used on `stream` alone; null: none.
-Status EnqueueFused(const CollectiveArgs& args, void* state, const std::shared_ptr<KeptTables>& kept, CUstream_st* stream);
+// Makes and enqueues it; with CollectiveArgs::prepared what was made is kept for launches with the same addresses. One stream for one
+// `state`.
+Status EnqueueFused(const CollectiveArgs& args, void* state, CUstream_st* stream, const FusedCalls& calls = {});
 
 }  // namespace tandem::cuda

@@ -25,8 +25,6 @@ namespace tandem::cuda {
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE
 
-const void* KeepTablesKernel();  // keep_tables.cu
-
 namespace {
 
 Status RuntimeStatus(const char* call, cudaError_t error) {
@@ -174,7 +172,6 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     params.band[params.bands++] = band;
     params.units += band.m_tiles * params.units_n;
   }
-  params.pieces = static_cast<int32_t>(matmul.pieces.size());
   params.sources = static_cast<int32_t>(matmul.arrived.size());
   params.position = matmul.position;
   params.alpha = matmul.alpha;
@@ -204,34 +201,16 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   return params;
 }
 
-namespace {
-
-Status Launch(const FusedScalars& scalars, const FusedVariant& variant, const void* kernel, const void* argument,
-              int ctas, CUstream_st* stream) {
-  int cluster = variant.cluster_m * variant.cluster_n;
-  if (ctas <= 0) ctas = SmCount();
-  ctas = std::min(ctas, scalars.units * cluster) / cluster * cluster;
-  if (ctas <= 0) return InvalidArgument("no CTA to run on");
-  void* arguments[] = {const_cast<void*>(argument)};
-  return RuntimeStatus("cudaLaunchKernel",
-                       cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(ctas)), dim3(384),
-                                        arguments, variant.shared_bytes, stream));
-}
-
-}  // namespace
-
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
                    CUstream_st* stream) {
-  return Launch(params, variant, variant.kernel, &params, ctas, stream);
-}
-
-Status LaunchFusedKept(const FusedKept& kept, const FusedVariant& variant, int ctas, CUstream_st* stream) {
-  return Launch(kept.scalars, variant, variant.kept_kernel, &kept, ctas, stream);
-}
-
-Status KeepFusedTables(const FusedTables& tables, FusedTables* to, CUstream_st* stream) {
-  void* arguments[] = {const_cast<FusedTables*>(&tables), &to};
-  return RuntimeStatus("cudaLaunchKernel", cudaLaunchKernel(KeepTablesKernel(), dim3(1), dim3(128), arguments, 0, stream));
+  int cluster = variant.cluster_m * variant.cluster_n;
+  if (ctas <= 0) ctas = SmCount();
+  ctas = std::min(ctas, params.units * cluster) / cluster * cluster;
+  if (ctas <= 0) return InvalidArgument("no CTA to run on");
+  void* arguments[] = {const_cast<FusedMatmulParams*>(&params)};
+  return RuntimeStatus("cudaLaunchKernel",
+                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)), dim3(384),
+                                        arguments, variant.shared_bytes, stream));
 }
 
 Status LoadFusedKernels() {
@@ -247,15 +226,13 @@ Status LoadFusedKernels() {
   }
   cudaFuncAttributes attributes = {};
   for (const FusedVariant& variant : FusedVariants()) {
-    for (const void* kernel : {variant.kernel, variant.kept_kernel}) {
-      TANDEM_RETURN_IF_ERROR(
-          RuntimeStatus("cudaFuncSetAttribute",
-                        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(variant.shared_bytes))));
-      TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel)));
-    }
+    TANDEM_RETURN_IF_ERROR(
+        RuntimeStatus("cudaFuncSetAttribute",
+                      cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(variant.shared_bytes))));
+    TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel)));
   }
-  return RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, KeepTablesKernel()));
+  return Status::Ok();
 }
 
 }  // namespace tandem::cuda

@@ -52,13 +52,13 @@ struct FusedMatmul {
   const void* bias = nullptr;
   const float* result_scale = nullptr;
   bool row_scales = false, column_scales = false;  // one each, else one for all
-  // Scales by blocks, exact: see FusedScalars.
+  // Scales by blocks, exact: see FusedMatmulParams.
   bool blocks = false;
   int32_t row_scale_step = 0, row_scale_block_step = 0, column_scale_step = 0, column_scale_block_step = 0;
   bool bias_is_float = false;
   uint64_t epoch = 0;
   const uint64_t* abort_word = nullptr;
-  const uint64_t* guard_word = nullptr;  // see FusedScalars
+  const uint64_t* guard_word = nullptr;  // see FusedMatmulParams
   uint64_t guard_value = 0;
   uint64_t timeout_ns = 60'000'000'000;
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
@@ -67,7 +67,6 @@ struct FusedMatmul {
 };
 
 inline constexpr size_t kFusedStateBytes = 4096;
-static_assert(kFusedStateBytes % alignof(FusedTables) == 0);
 
 // The SMs of the current context's device; 0 where there is none.
 int SmCount();
@@ -92,12 +91,6 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
 // Enqueues the kernel on `ctas` CTAs (0: one an SM).
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
                    CUstream_st* stream);
-
-// Enqueues a copy of `tables` to `to` in device memory.
-Status KeepFusedTables(const FusedTables& tables, FusedTables* to, CUstream_st* stream);
-
-// As LaunchFused, with tables that lie in device memory.
-Status LaunchFusedKept(const FusedKept& kept, const FusedVariant& variant, int ctas, CUstream_st* stream);
 
 // Loads every variant into the current context: see LoadKernels (device/launch.h). UNIMPLEMENTED on a device
 // that cannot run them, one that is no Hopper.

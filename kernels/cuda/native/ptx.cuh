@@ -119,11 +119,6 @@ __device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Before a CTA's first use of a map that an earlier kernel wrote to global memory.
-__device__ __forceinline__ void AcquireMap(const CUtensorMap* map) {
-  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-}
-
 // Loads the box at (x, y, z), x innermost, and counts its bytes on `barrier`.
 __device__ __forceinline__ void Load(const CUtensorMap* map, uint32_t destination, uint32_t barrier, int x,
                                      int y, int z) {

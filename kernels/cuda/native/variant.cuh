@@ -34,7 +34,6 @@ FusedVariant MakeFusedVariant() {
   variant.box_columns = Traits::kBoxColumns;
   variant.shared_bytes = Traits::kSharedBytes;
   variant.kernel = reinterpret_cast<const void*>(&FusedMatmul<Traits, Probe>);
-  variant.kept_kernel = reinterpret_cast<const void*>(&FusedMatmulKept<Traits, Probe>);
   return variant;
 }
 
