@@ -1,10 +1,11 @@
 // The order of the native kernel's words and data on one GPU, its peers played by lanes: right under random pauses, found
-// wrong with each fault that is planted; progress beside a kernel that holds half of the SMs; an end by abort that leaves
-// nothing behind.
+// wrong with each fault that is planted; progress beside a kernel that holds half of the SMs; an end by abort, and a launch that
+// is called off, which leave nothing behind.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstring>
 #include <random>
 #include <thread>
 
@@ -146,7 +147,7 @@ class NativeRaceTest : public testing::Test {
   }
 
   // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces.
-  void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000) {
+  void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000, bool guarded = false) {
     FusedMatmul matmul;
     matmul.b_along_n = false;
     matmul.rows = kRows;
@@ -177,12 +178,32 @@ class NativeRaceTest : public testing::Test {
     matmul.timeout_ns = timeout_ns;
     matmul.abort_word = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
     matmul.state = state_;
-    matmul.tiling.cluster_m = 1;
+    matmul.tiling.cluster_m = variant.cluster_m;
+    if (guarded) {
+      matmul.guard_word = reinterpret_cast<const uint64_t*>(word(6));
+      matmul.guard_value = epoch;
+    }
     ASSERT_TRUE(backend_->MakeEvent().ok());
     auto params = MakeFusedParams(matmul, variant);
     ASSERT_TRUE(params.ok()) << params.status().ToString();
     ASSERT_TRUE(LaunchFused(*params, variant, 0, stream(main_)).ok());
     ASSERT_TRUE(main_->Record(ended_.get()).ok());
+  }
+  // All memory that a kernel could reach.
+  std::vector<std::byte> Everything() {
+    std::vector<std::byte> bytes(static_cast<size_t>(next_ - segment_->data()));
+    EXPECT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(bytes.data()), reinterpret_cast<CUdeviceptr>(segment_->data()),
+                                     bytes.size(), service_).ok());
+    EXPECT_TRUE(driver_->StreamSynchronize(service_).ok());
+    return bytes;
+  }
+  // A launch with its peers; the pieces that went wrong.
+  int RunOnce(const FusedVariant& variant, uint64_t epoch, const Launch& launch, bool guarded) {
+    EnqueueKernel(variant, epoch, 20'000'000'000, guarded);
+    EnqueueReader(epoch);
+    EnqueuePeers(epoch);
+    for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
+    return Wrong(c_, launch) + Wrong(seen_, launch);
   }
   // Each piece as a peer sees it that waits for its word.
   void EnqueueReader(uint64_t epoch) {
@@ -290,6 +311,42 @@ TEST_F(NativeRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
   EXPECT_EQ(Wrong(c_, launch), 0);
   EXPECT_EQ(Wrong(seen_, launch), 0);
+}
+
+// As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is raised. Kernels of one CTA
+// and of clusters; what came before has left its words, state and outputs.
+TEST_F(NativeRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
+  std::vector<FusedVariant> variants{ProbedVariant(NativeFault::kNone)};
+  for (const FusedVariant& variant : FusedVariants()) {
+    const auto bf16 = static_cast<uint8_t>(DType::kBf16);
+    if (variant.type == bf16 && variant.out_type == bf16 && variant.sums && !variant.b_along_n) variants.push_back(variant);
+  }
+  ASSERT_GE(variants.size(), 3u);
+  auto* gate = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(3)));
+  for (const FusedVariant& variant : variants) {
+    SCOPED_TRACE("tiles of " + std::to_string(variant.tile_n) + " columns, clusters of " + std::to_string(variant.cluster_m));
+    const Launch before = Draw(static_cast<uint32_t>(epoch_) + 1), launch = Draw(static_cast<uint32_t>(epoch_) + 2);
+    UploadLaunch(before);
+    ++epoch_;
+    EXPECT_EQ(RunOnce(variant, epoch_, before, false), 0);
+    ++epoch_;
+    UploadLaunch(launch);
+    std::vector<std::byte> expected = Everything();
+    ASSERT_TRUE(main_->WaitWord(gate, epoch_).ok());
+    EnqueueKernel(variant, epoch_, 20'000'000'000, true);
+    EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5)));
+    ASSERT_TRUE(backend_->StoreWord(word(6), epoch_).ok());
+    gate->store(epoch_, std::memory_order_release);
+    EXPECT_TRUE(EndsWithin(std::chrono::seconds(1))) << "though no peer comes";
+    Sync(main_);
+    std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(word(6)) - segment_->data()), &epoch_, sizeof(epoch_));
+    EXPECT_TRUE(Everything() == expected);
+    EXPECT_EQ(RunOnce(variant, epoch_, launch, false), 0);
+    // A guard that has reached the last epoch only is as none.
+    UploadLaunch(before);
+    ++epoch_;
+    EXPECT_EQ(RunOnce(variant, epoch_, before, true), 0);
+  }
 }
 
 }  // namespace
