@@ -24,9 +24,9 @@ struct BlockScaleReader {
   int row_block, column_block;
 
   __device__ __forceinline__ BlockScaleReader(const FusedMatmulParams& params, const MatmulPiece& piece, int first_row, int n_block) {
-    const int upper = min(first_row, params.rows - 1), last = (params.n - 1) / 128, left = min(n_block, last);
+    const int upper = min(first_row, piece.rows - 1), last = (params.n - 1) / 128, left = min(n_block, last);
     row = piece.row_scale + static_cast<int64_t>(upper) * params.row_scale_step;
-    lower = (min(first_row + 8, params.rows - 1) - upper) * params.row_scale_step;
+    lower = (min(first_row + 8, piece.rows - 1) - upper) * params.row_scale_step;
     column = params.column_scale + static_cast<int64_t>(left) * params.column_scale_step;
     right = (min(n_block + 1, last) - left) * params.column_scale_step;
     row_block = params.row_scale_block_step;

@@ -113,7 +113,7 @@ struct Epilogue {
     for (int i = 0; i < 2; ++i) {
       factor[i] = params.alpha;
       // Past L1: a neighbour's line may have been read before this piece was ready.
-      if (!T::kBlocks && piece.row_scale != nullptr && row + i * 8 < params.rows) {
+      if (!T::kBlocks && piece.row_scale != nullptr && row + i * 8 < piece.rows) {
         factor[i] *= __ldcg(piece.row_scale + (row + i * 8) * params.row_scale_step);
       }
     }

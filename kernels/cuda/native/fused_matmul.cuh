@@ -194,7 +194,9 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     // Who counts a piece's last tile says that it is complete.
     auto count = [&] {
       Probe::BeforeFlag(params.epoch);
-      if (atomicAdd(&params.counters[index], 1u) + 1 == static_cast<uint32_t>(params.tiles_per_piece) * 2) {
+      constexpr int kUnitRows = kTileRows * T::kClusterM;
+      const int units = (piece.rows + kUnitRows - 1) / kUnitRows * params.units_n;  // clusters' tiles of the piece
+      if (atomicAdd(&params.counters[index], 1u) + 1 == static_cast<uint32_t>(units * T::kCluster) * 2) {
         params.counters[index] = 0;
         ptx::SystemFence();
         if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);

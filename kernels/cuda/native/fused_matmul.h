@@ -6,9 +6,10 @@
 // other GPUs' partial sums to rows that it owns.
 //
 // The rows of C are cut into *pieces* of equal height, the unit of waiting and telling; a piece's rows are
-// one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. M-tiles are
-// numbered through all pieces in the order in which they are run, `tiles_m` a piece. A *band* is a range of
-// m-tiles that is walked together: n after n, all its m-tiles for each.
+// one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. One piece may
+// have fewer rows, whose maps are its own. M-tiles are numbered through all pieces in the order in which they
+// are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together: n after n, all its
+// m-tiles for each; none has a short piece's tiles that would be empty.
 #pragma once
 
 #include <cuda.h>
@@ -41,6 +42,7 @@ struct MatmulPiece {
   int16_t finish;  // 1: bias and result scale are applied (after the sum)
   int16_t arrived_offset;  // from the words `arrived` to those of this piece's sums
   int16_t first_copy, copies;  // of FusedMatmulParams::copy: where C is stored as well
+  int32_t rows;                // of this piece
   const float*
       row_scale;  // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
 };
@@ -65,7 +67,6 @@ struct FusedMatmulParams {
   int32_t units;            // clusters' tiles in all
   int32_t units_n;          // clusters' tiles along N
   int32_t tiles_m;          // of a piece; a multiple of the cluster's
-  int32_t tiles_per_piece;  // CTAs' tiles
   int32_t k_blocks;
   int32_t sources;   // other ranks whose sums are added
   int32_t position;  // of the own sum among them: before source `position`
@@ -76,7 +77,7 @@ struct FusedMatmulParams {
   const float* result_scale;
   int32_t row_scale_step, column_scale_step;  // 0 or 1
   int32_t bias_is_float;
-  int32_t rows, n;  // of a piece, of C
+  int32_t n;  // of C
   uint64_t epoch;
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   // If *guard_word has reached guard_value (cyclic) when the launch begins, it has been called off: it ends at once and leaves no

@@ -1,116 +1,48 @@
 #include "kernels/cuda/native/fused_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
+#include "kernels/cuda/native/fused_views.h"
 #include "kernels/cuda/native/scales.h"
 #include "kernels/cuda/native/tiling.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int64_t kTmaBytes = 16;
-constexpr int64_t kMostSlices = 1024;
-
-// A view as rows of one pitch.
-struct Rows {
-  int64_t count = 1, columns = 1, pitch = 1;
-};
-
-std::optional<Rows> FoldRows(const DeviceView& view) {
-  if (view.extent.empty()) return std::nullopt;
-  Rows rows;
-  rows.columns = rows.pitch = view.extent.back();
-  if (rows.columns > 1 && view.stride.back() != 1) return std::nullopt;
-  int64_t expected = -1;
-  for (size_t d = view.extent.size() - 1; d-- > 0;) {
-    rows.count *= view.extent[d];
-    if (view.extent[d] == 1) continue;
-    if (expected < 0) {
-      rows.pitch = view.stride[d];
-    } else if (view.stride[d] != expected) {
-      return std::nullopt;
-    }
-    expected = view.stride[d] * view.extent[d];
-  }
-  if (rows.pitch < rows.columns ||
-      rows.pitch * static_cast<int64_t>(DTypeBytes(view.dtype)) % kTmaBytes != 0) {
-    return std::nullopt;
-  }
-  return rows;
-}
-
-// Views of one shape as slices at equal distances: base, pitch, and each view's slice.
-struct Slices {
-  std::vector<const std::byte*> addresses;
-  const std::byte* base = nullptr;
-  int64_t pitch = 0, count = 1;  // pitch in bytes
-
-  Status Arrange(const char* what) {
-    if (addresses.empty()) return Status::Ok();
-    std::vector<const std::byte*> sorted = addresses;
-    std::sort(sorted.begin(), sorted.end());
-    base = sorted.front();
-    for (size_t i = 1; i < sorted.size(); ++i) {
-      int64_t distance = sorted[i] - sorted[i - 1];
-      if (pitch == 0 || distance < pitch) pitch = distance;
-    }
-    if (reinterpret_cast<uintptr_t>(base) % kTmaBytes != 0 || pitch % kTmaBytes != 0) {
-      return Unimplemented(std::string(what) + " is not aligned to 16 bytes");
-    }
-    for (const std::byte* address : sorted) {
-      if (pitch > 0 && (address - base) % pitch != 0) {
-        return Unimplemented(std::string("parts of ") + what + " do not lie at equal distances");
-      }
-    }
-    if (pitch > 0) count = (sorted.back() - base) / pitch + 1;
-    if (sorted.size() > 1 && pitch == 0) return Unimplemented(std::string("parts of ") + what + " coincide");
-    if (count > kMostSlices) return Unimplemented(std::string("parts of ") + what + " lie too far apart");
-    return Status::Ok();
-  }
-  int16_t IndexOf(const std::byte* address) const {
-    return static_cast<int16_t>(pitch == 0 ? 0 : (address - base) / pitch);
-  }
-  MatrixSlices Matrix(int64_t row_pitch, size_t element) const {
-    return {base, row_pitch, count, pitch / static_cast<int64_t>(element)};
-  }
-};
-
-// A place that a part's product or sum is stored in. Those of one kind share a tensor map.
-struct Output {
-  // Of C's maps: what stays in place, sums and products that nobody asks for; partial sums that wait here to be copied; then for
-  // each rank partial sums and sums that are stored in its memory.
-  enum Kind { kInPlace, kStaged, kFirstDelivered };
-  const DeviceView* view = nullptr;
-  Word* done = nullptr;
-  int kind = kInPlace;
-};
-constexpr int kOutputKinds = Output::kFirstDelivered + 2 * kMostRanks;
-
-// The first is the piece's own, the others are copies.
-std::vector<Output> OutputsOf(const FusedPart& part) {
-  std::vector<Output> outputs;
-  if (part.sums) {
-    outputs.push_back({&part.sum.dst, part.done, Output::kInPlace});
-  } else if (part.deliveries.empty()) {
-    outputs.push_back({&part.matmul.c, part.done, part.done == nullptr ? Output::kInPlace : Output::kStaged});
-  }
-  for (const FusedDelivery& delivery : part.deliveries) {
-    outputs.push_back({&delivery.to, delivery.done, Output::kFirstDelivered + 2 * delivery.rank + (part.sums ? 1 : 0)});
-  }
-  return outputs;
-}
-
 bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
   return a.b.data == b.b.data && a.b.extent == b.b.extent && a.b.stride == b.b.stride && a.alpha == b.alpha &&
          a.has_scale_a == b.has_scale_a && a.has_scale_b == b.has_scale_b && a.has_bias == b.has_bias &&
          a.has_result_scale == b.has_result_scale && a.a.dtype == b.a.dtype && a.b.dtype == b.b.dtype && a.c.dtype == b.c.dtype &&
          a.fast_accumulation == b.fast_accumulation && a.block_scales == b.block_scales;
+}
+
+// The rows of parts: of all but the short ones, and of those, 0 if there are none.
+struct Heights {
+  int64_t high = 0, low = 0;
+  bool Have(int64_t rows) const { return rows > 0 && (rows == high || rows == low); }
+};
+
+// Nothing where parts have more than two heights, or short parts take the place of those that arrive.
+std::optional<Heights> HeightsOf(const std::vector<FusedPart>& parts) {
+  Heights heights;
+  bool arrive = false;
+  for (const FusedPart& part : parts) {
+    const auto a = FoldRows(part.matmul.a);
+    if (!a) return std::nullopt;
+    heights.high = std::max(heights.high, a->count);
+    arrive = arrive || !part.waits.empty();
+  }
+  for (const FusedPart& part : parts) {
+    const int64_t rows = FoldRows(part.matmul.a)->count;
+    if (rows == heights.high) continue;
+    if (arrive || (heights.low != 0 && rows != heights.low)) return std::nullopt;
+    heights.low = rows;
+  }
+  return heights;
 }
 
 bool FitsStep(int64_t stride) { return stride >= 0 && stride <= std::numeric_limits<int32_t>::max(); }
@@ -128,12 +60,11 @@ bool TakesBlockScales(const MatmulArgs& matmul, const MatmulArgs& first) {
          of_b.extent == std::vector<int64_t>{k_blocks, n_blocks} && FitsStep(of_b.stride[0]) && FitsStep(of_b.stride[1]);
 }
 
-bool TakesPart(const FusedPart& part, const FusedPart& first) {
+bool TakesPart(const FusedPart& part, const FusedPart& first, const Heights& heights) {
   const MatmulArgs& matmul = part.matmul;
   if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr) return false;
-  auto a = FoldRows(matmul.a), c = FoldRows(matmul.c), a0 = FoldRows(first.matmul.a),
-       c0 = FoldRows(first.matmul.c);
-  if (!a || !c || !a0 || !c0 || a->count != a0->count || a->count != c->count || a->count == 0) return false;
+  auto a = FoldRows(matmul.a), c = FoldRows(matmul.c);
+  if (!a || !c || !heights.Have(a->count) || a->count != c->count) return false;
   if (!TakesBlockScales(matmul, first.matmul)) return false;
   if (!matmul.block_scales && !TakesScale(matmul.has_scale_a, matmul.scale_a)) return false;
   if (!part.sums && part.deliveries.size() > 1) return false;
@@ -191,8 +122,10 @@ bool TakesFused(const CollectiveArgs& args) {
   SetTypes(matmul, &probe);
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
   const FusedPart* sums = nullptr;
+  const std::optional<Heights> heights = HeightsOf(args.parts);
+  if (!heights) return false;
   for (const FusedPart& part : args.parts) {
-    if (!TakesPart(part, first)) return false;
+    if (!TakesPart(part, first, *heights)) return false;
     if (part.sums && sums == nullptr) sums = &part;
     if (part.sums && !SameSum(part, *sums)) return false;
     if (!TakesBias(part.matmul.has_bias, part.matmul.bias, matmul.c.dtype)) return false;
@@ -208,46 +141,20 @@ bool TakesFused(const CollectiveArgs& args) {
 
 namespace {
 
-// The tensor maps of C: 0 and 1 for what is in this rank's memory, the others for kinds of deliveries in the order of their
-// first appearance.
-class OutputMaps {
- public:
-  void Add(const FusedPart& part) {
-    for (const Output& output : OutputsOf(part)) {
-      kinds_[output.kind].slices.addresses.push_back(output.view->data);
-      const int64_t pitch = FoldRows(*output.view)->pitch;
-      OfKind& kind = kinds_[output.kind];
-      kind.one_pitch = kind.one_pitch && (kind.pitch < 0 || kind.pitch == pitch);
-      kind.pitch = pitch;
-      if (kind.map < 0) kind.map = output.kind < Output::kFirstDelivered ? output.kind : next_++;
+// The rows of a slot as its map has them: those of the parts that are summed. Where both high and short ones are, a short one's
+// slots are read as if they were high: there must be as much behind them.
+Result<int64_t> SlotRows(const std::vector<FusedPart>& parts, const Heights& heights) {
+  const std::byte *last_high = nullptr, *last_low = nullptr;
+  for (const FusedPart& part : parts) {
+    const std::byte*& last = FoldRows(part.matmul.a)->count == heights.high ? last_high : last_low;
+    for (size_t s = 0; part.sums && s < part.sum.sources.size(); ++s) {
+      if (static_cast<int>(s) != part.own) last = std::max<const std::byte*>(last, part.sum.sources[s].data);
     }
   }
-  Status Arrange(size_t element, MatrixSlices* maps) {
-    if (next_ > kMostOutMaps) return Unimplemented("results for too many ranks");
-    for (OfKind& kind : kinds_) {
-      if (kind.map < 0) continue;
-      if (!kind.one_pitch) return Unimplemented("parts of different pitch");
-      TANDEM_RETURN_IF_ERROR(kind.slices.Arrange("C"));
-      if (kind.slices.base != nullptr) maps[kind.map] = kind.slices.Matrix(kind.pitch, element);
-    }
-    return Status::Ok();
-  }
-  // Map and slice.
-  std::pair<int16_t, int16_t> Place(const Output& output) const {
-    const OfKind& kind = kinds_[output.kind];
-    return {static_cast<int16_t>(kind.map), kind.slices.IndexOf(output.view->data)};
-  }
-
- private:
-  struct OfKind {
-    Slices slices;
-    int64_t pitch = -1;
-    bool one_pitch = true;
-    int map = -1;
-  };
-  std::array<OfKind, kOutputKinds> kinds_;
-  int next_ = Output::kFirstDelivered;
-};
+  if (last_high == nullptr) return last_low == nullptr ? 0 : heights.low;
+  if (last_low > last_high) return Unimplemented("a short part's slots behind all others");
+  return heights.high;
+}
 
 // Where the sums of `part` lie and which words tell that they are there. The first summed part sets both for all; another
 // one's must lie at one distance from them.
@@ -291,7 +198,8 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   const size_t element = DTypeBytes(matmul.a.dtype), out_element = DTypeBytes(matmul.c.dtype);
   FusedMatmul fused;
   SetTypes(matmul, &fused);
-  fused.rows = FoldRows(matmul.a)->count;
+  const Heights heights = *HeightsOf(args.parts);
+  fused.rows = heights.high;
   fused.k = matmul.b.extent[0];
   fused.n = matmul.b.extent[1];
   // A single row or column of B is contiguous either way; its columns are then what float8 needs.
@@ -300,11 +208,13 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   if (reinterpret_cast<uintptr_t>(matmul.b.data) % kTmaBytes != 0)
     return Unimplemented("B is not aligned to 16 bytes");
 
-  // A: map 0 for parts that are here already, map 1 for parts that arrive. C: see Output.
+  // A: map 0 for parts that are here already, map 1 for parts that arrive, or short ones. C: see Output.
+  const auto is_short = [&heights](const FusedPart& part) { return FoldRows(part.matmul.a)->count == heights.low; };
+  const auto a_map = [&](const FusedPart& part) { return part.waits.empty() && !is_short(part) ? 0 : 1; };
   Slices a[2], slots;
-  OutputMaps out;
+  OutputMaps out(heights.low);
   for (const FusedPart& part : args.parts) {
-    a[part.waits.empty() ? 0 : 1].addresses.push_back(part.matmul.a.data);
+    a[a_map(part)].addresses.push_back(part.matmul.a.data);
     out.Add(part);
     for (size_t s = 0; part.sums && s < part.sum.sources.size(); ++s) {
       if (static_cast<int>(s) != part.own) slots.addresses.push_back(part.sum.sources[s].data);
@@ -317,7 +227,8 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   int64_t a_pitch[2] = {-1, -1};
   for (const FusedPart& part : args.parts) {
     MatmulPiece piece = {};
-    piece.a_map = part.waits.empty() ? 0 : 1;
+    piece.rows = static_cast<int32_t>(FoldRows(part.matmul.a)->count);
+    piece.a_map = static_cast<int16_t>(a_map(part));
     const int64_t pitch = FoldRows(part.matmul.a)->pitch;
     if (a_pitch[piece.a_map] >= 0 && a_pitch[piece.a_map] != pitch) return Unimplemented("parts of different pitch");
     a_pitch[piece.a_map] = pitch;
@@ -325,7 +236,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     piece.first_copy = static_cast<int16_t>(fused.copies.size());
     const std::vector<Output> outputs = OutputsOf(part);
     for (size_t o = 0; o < outputs.size(); ++o) {
-      const auto [map, slice] = out.Place(outputs[o]);
+      const auto [map, slice] = out.Place(outputs[o], piece.rows);
       auto* done = reinterpret_cast<uint64_t*>(outputs[o].done);
       if (o > 0) {
         fused.copies.push_back({done, map, slice});
@@ -341,7 +252,8 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     piece.first_slot = -1;
     if (part.matmul.has_scale_a) {
       piece.row_scale = reinterpret_cast<const float*>(part.matmul.scale_a.data);
-      fused.row_scales = !fused.blocks && *StepOf(part.matmul.scale_a) == 1;
+      // A single row's factor is also one for all.
+      fused.row_scales = fused.row_scales || (!fused.blocks && *StepOf(part.matmul.scale_a) == 1);
     }
     const bool in_sum = part.sums;
     const bool has_bias = in_sum ? part.sum.has_bias : part.matmul.has_bias;
@@ -366,6 +278,8 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   for (int i = 0; i < 2; ++i) {
     if (a[i].base != nullptr) fused.a[i] = a[i].Matrix(a_pitch[i], element);
   }
+  if (heights.low > 0) fused.a[1].rows = heights.low;
+  TANDEM_ASSIGN_OR_RETURN(fused.slots.rows, SlotRows(args.parts, heights));
   if (matmul.has_scale_b) {
     fused.column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
     fused.column_scales = !fused.blocks && *StepOf(matmul.scale_b) == 1;

@@ -91,16 +91,20 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
 std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int cluster_m, int64_t units_n) {
   // A run is cut into bands of equal height, as near to the wanted one as can be: higher where there would be too many.
   int64_t wanted = std::max(1, matmul.tiling.band_tiles / cluster_m);
+  auto height_of = [&](const PieceRun& run) {
+    const MatmulPiece& last = matmul.pieces[static_cast<size_t>(run.first + run.count) - 1];
+    return units_m * (run.count - 1) + Blocks(RowsOf(matmul, last), int64_t{kTileRows} * cluster_m);
+  };
   auto bands_at = [&](int64_t most) {
     int64_t bands = 0;
-    for (const PieceRun& run : matmul.runs) bands += Blocks(units_m * run.count, most);
+    for (const PieceRun& run : matmul.runs) bands += Blocks(height_of(run), most);
     return bands;
   };
   while (wanted < units_m * kMostPieces && bands_at(wanted) > kMostBands) wanted *= 2;
   std::vector<MatmulBand> cut;
   int64_t units = 0;
   for (const PieceRun& run : matmul.runs) {
-    const int64_t height = units_m * run.count, bands = Blocks(height, wanted);
+    const int64_t height = height_of(run), bands = Blocks(height, wanted);
     for (int64_t i = 0; i < bands; ++i) {
       const int64_t first = height * i / bands, end = height * (i + 1) / bands;
       MatmulBand band = {};
@@ -133,15 +137,16 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   FusedMatmulParams params = {};
   const DType out_type = matmul.out_type;
   const int box_bytes = variant.box_columns * static_cast<int>(DTypeBytes(out_type));
+  const auto rows_of = [&matmul](const MatrixSlices& slices) { return slices.rows > 0 ? slices.rows : matmul.rows; };
   for (int i = 0; i < 2; ++i) {
     if (matmul.a[i].data != nullptr) {
-      TANDEM_RETURN_IF_ERROR(MakeTensorMap("A", matmul.a[i], matmul.type, matmul.k, matmul.rows,
+      TANDEM_RETURN_IF_ERROR(MakeTensorMap("A", matmul.a[i], matmul.type, matmul.k, rows_of(matmul.a[i]),
                                      kTileRows / variant.cluster_n, &params.a[i]));
     }
   }
   for (int i = 0; i < kMostOutMaps; ++i) {
     if (matmul.out[i].data != nullptr) {
-      TANDEM_RETURN_IF_ERROR(MakeTensorMap("C", matmul.out[i], out_type, matmul.n, matmul.rows, 64, &params.out[i],
+      TANDEM_RETURN_IF_ERROR(MakeTensorMap("C", matmul.out[i], out_type, matmul.n, rows_of(matmul.out[i]), 64, &params.out[i],
                                      box_bytes));
     }
   }
@@ -152,11 +157,16 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
         MakeTensorMap("B", matmul.b, matmul.b_type, matmul.k, matmul.n, variant.tile_n / variant.cluster_m, &params.b));
   }
   if (matmul.slots.data != nullptr) {
-    TANDEM_RETURN_IF_ERROR(MakeTensorMap("a partial sum", matmul.slots, out_type, matmul.n, matmul.rows, kTileRows,
+    TANDEM_RETURN_IF_ERROR(MakeTensorMap("a partial sum", matmul.slots, out_type, matmul.n, rows_of(matmul.slots), kTileRows,
                                    &params.slots, box_bytes));
   }
   if (matmul.copies.size() > kMostCopies) return InvalidArgument(std::to_string(matmul.copies.size()) + " copies of pieces");
   std::copy(matmul.pieces.begin(), matmul.pieces.end(), params.piece);
+  for (size_t i = 0; i < matmul.pieces.size(); ++i) {
+    const int64_t rows = RowsOf(matmul, matmul.pieces[i]);
+    if (rows > matmul.rows) return InvalidArgument("a piece of more rows than the others");
+    params.piece[i].rows = static_cast<int32_t>(rows);
+  }
   std::copy(matmul.copies.begin(), matmul.copies.end(), params.copy);
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
   std::copy(matmul.slot_of.begin(), matmul.slot_of.end(), params.slot_of);
@@ -164,8 +174,6 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   int64_t units_m = Blocks(matmul.rows, int64_t{kTileRows} * variant.cluster_m);  // of a piece
   params.units_n = static_cast<int32_t>(Blocks(matmul.n, int64_t{variant.tile_n} * variant.cluster_n));
   params.tiles_m = static_cast<int32_t>(units_m) * variant.cluster_m;
-  params.tiles_per_piece =
-      static_cast<int32_t>(units_m) * params.units_n * variant.cluster_m * variant.cluster_n;
   params.k_blocks = static_cast<int32_t>(Blocks(matmul.k, variant.k_block));
   for (const MatmulBand& band : CutBands(matmul, units_m, variant.cluster_m, params.units_n)) {
     if (params.bands == kMostBands) return InvalidArgument("too many bands");
@@ -187,7 +195,6 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     params.column_scale_block_step = matmul.column_scale_block_step;
   }
   params.bias_is_float = matmul.bias_is_float ? 1 : 0;
-  params.rows = static_cast<int32_t>(matmul.rows);
   params.n = static_cast<int32_t>(matmul.n);
   params.epoch = matmul.epoch;
   params.abort_word = matmul.abort_word;

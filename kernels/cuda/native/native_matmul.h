@@ -37,10 +37,10 @@ struct FusedMatmul {
   bool exact = false;  // float8: sums in fp32, not as the tensor cores keep them (fast accumulation). Else always so
   bool b_along_n =
       true;  // B is [K, N] with contiguous rows; else with contiguous columns (pitch: between columns)
-  int64_t rows = 0;  // of a piece
+  int64_t rows = 0;  // of a piece, but one that has `rows` of its own
   int64_t n = 0, k = 0;
   MatrixSlices a[2], b, out[kMostOutMaps], slots;
-  std::vector<MatmulPiece> pieces;       // in the order in which they are run
+  std::vector<MatmulPiece> pieces;       // in the order in which they are run; rows 0: as many as all. Short ones end a run
   std::vector<MatmulCopy> copies;        // see MatmulPiece::first_copy
   std::vector<PieceRun> runs;            // all pieces, in order
   std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
@@ -81,7 +81,10 @@ const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling
 // The variant for `matmul`'s types, layout, tiling and sums. UNIMPLEMENTED names what there is none for.
 Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
 
-// The bands of `matmul`'s runs, of pieces of `units_m` clusters' tiles of rows and `units_n` of columns.
+// Rows of `piece`.
+inline int64_t RowsOf(const FusedMatmul& matmul, const MatmulPiece& piece) { return piece.rows > 0 ? piece.rows : matmul.rows; }
+
+// The bands of `matmul`'s runs, of pieces of `units_m` clusters' tiles of rows, a short one of fewer, and `units_n` of columns.
 std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int cluster_m, int64_t units_n);
 
 // Makes a launch's parameters. INVALID_ARGUMENT when a matrix is not aligned, or there are too many pieces or

@@ -19,6 +19,7 @@ struct MatrixSlices {
   int64_t pitch = 0;
   int64_t slices = 1;
   int64_t slice_pitch = 0;
+  int64_t rows = 0;  // of a slice; 0: as many as whoever makes the map says
 };
 
 // A map of `slices` of rows × columns, in boxes of box_rows × box_bytes that are swizzled over their width (64 or 128 bytes).

@@ -24,7 +24,9 @@ int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / bloc
 bool Sums(const MatmulPiece& piece) { return piece.first_slot >= 0; }
 
 int64_t Tiles(const FusedMatmul& matmul, int tile_n) {
-  return static_cast<int64_t>(matmul.pieces.size()) * Blocks(matmul.rows, kTileRows) * Blocks(matmul.n, tile_n);
+  int64_t tiles_m = 0;
+  for (const MatmulPiece& piece : matmul.pieces) tiles_m += Blocks(RowsOf(matmul, piece), kTileRows);
+  return tiles_m * Blocks(matmul.n, tile_n);
 }
 
 FusedTiling Tiling(int tile_n, int cluster_m) {
@@ -79,8 +81,12 @@ std::vector<PieceRun> ChooseRuns(const FusedMatmul& matmul) {
   std::vector<PieceRun> runs;
   const bool scatters = count >= 4 && Sums(pieces.back()) && std::none_of(pieces.begin(), pieces.end() - 1, Sums);
   const int merged = scatters ? count - 2 : 1;
-  runs.push_back({0, std::min(merged, count)});
-  for (int i = merged; i < count; ++i) runs.push_back({i, 1});
+  for (int i = 0, first = 0; i < count; ++i) {
+    // A short piece ends its run: behind it, tiles are not numbered on.
+    if (i + 1 < merged && RowsOf(matmul, pieces[static_cast<size_t>(i)]) == matmul.rows) continue;
+    runs.push_back({first, i + 1 - first});
+    first = i + 1;
+  }
   return runs;
 }
 
