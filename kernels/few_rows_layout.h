@@ -17,7 +17,8 @@ enum class FewRowsKind : uint8_t { kGather, kScatter, kAllReduce };
 struct FewRowsLayout {
   FewRowsKind kind = FewRowsKind::kGather;
   int world = 1;
-  int64_t rows = 0;       // of each rank's part
+  int64_t m = 0;          // rows of all ranks
+  int64_t rows = 0;       // of each rank's part; the last ones of an all-reduce may have fewer, or none
   int64_t n = 0, k = 0;   // k in elements
   int element_bytes = 2;  // of A and B
   int out_bytes = 2;      // of an element of C, and of a partial sum that travels
@@ -26,6 +27,9 @@ struct FewRowsLayout {
   int cluster_m = 1, cluster_n = 1;  // CTAs that share loads of B, and of A
   int tiles_m = 1, tiles_n = 1;      // multiples of the cluster's
 
+  // Rank `rank`'s part: its first row and how many there are.
+  int64_t first_row(int rank) const { return rank * rows < m ? rank * rows : m; }
+  int64_t rows_of(int rank) const { return first_row(rank + 1) - first_row(rank); }
   int ctas() const { return tiles_m * tiles_n; }
   // Gather: units of columns in which a shard is pushed, and the stages (of 128 bytes of K) in each but the last.
   int k_blocks() const { return static_cast<int>((k * element_bytes + 127) / 128); }
@@ -65,13 +69,17 @@ inline constexpr int kFewRowsTileRows = 128;
 // Rows of all ranks together: of more, transfers take as long as a wave of tiles, and other forms hide them.
 inline constexpr int64_t kMostFewRows = 1024;
 
-// The layout for `rows` rows of each of `world` ranks, if all tiles are computed at once.
-inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int world, int64_t rows, int64_t n, int64_t k,
-                                                      int element_bytes, int out_bytes) {
-  if (world < 2 || world > 8 || rows <= 0 || rows > kMostFewRows / world || n <= 0 || k <= 0) return std::nullopt;
+// The layout for `m` rows of all `world` ranks together, if all tiles are computed at once. Gathered shards and scattered parts are
+// equal; an all-reduce's parts are as equal as can be with the first ones of ceil(m / world) rows.
+inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int world, int64_t m, int64_t n, int64_t k, int element_bytes,
+                                                      int out_bytes) {
+  if (world < 2 || world > 8 || m <= 0 || n <= 0 || k <= 0) return std::nullopt;
+  const int64_t rows = m / world + (m % world == 0 ? 0 : 1);
+  if (rows > kMostFewRows / world || (m % world != 0 && kind != FewRowsKind::kAllReduce)) return std::nullopt;
   FewRowsLayout layout;
   layout.kind = kind;
   layout.world = world;
+  layout.m = m;
   layout.rows = rows;
   layout.n = n;
   layout.k = k;

@@ -131,7 +131,7 @@ class FewRowsBench : public Bench {
 };
 
 std::optional<FewRowsLayout> LayoutOf(FewRowsKind kind, int world, const Case& test) {
-  return MakeFewRowsLayout(kind, world, test.m / world, test.n, test.k, 2, 2);
+  return MakeFewRowsLayout(kind, world, test.m, test.n, test.k, 2, 2);
 }
 
 int CheckAll(int size) {
@@ -140,8 +140,9 @@ int CheckAll(int size) {
   for (FewRowsKind kind : {FewRowsKind::kGather, FewRowsKind::kScatter, FewRowsKind::kAllReduce}) {
     for (const auto& [rows, n, k] : {std::tuple{32, 8192, 1024}, {1, 64, 8}, {5, 200, 72}, {16, 1000, 136}, {33, 264, 2048}, {64, 7168, 512},
                                      {100, 4096, 264}, {128, 14336, 256}, {256, 8192, 192}, {300, 1032, 640}}) {
-      for (const bool along_n : {false, true}) {
-        const Case test{int64_t{rows} * size, n, k, along_n, 2};
+      // An all-reduce of a row more has short parts, and ranks that own none.
+      for (const auto& [along_n, more] : {std::pair{false, 0}, {true, 0}, {false, 1}, {true, 1}}) {
+        const Case test{int64_t{rows} * size + more, n, k, along_n, 2};
         const auto layout = LayoutOf(kind, size, test);
         if (!layout) continue;
         FewRowsBench bench(&world, kind, test, *layout);

@@ -296,6 +296,10 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
         FewRowsFor(problem)) {
       candidate.only_asked = "runs when it is asked for: for few rows it was measured on two ranks only";
     }
+    if (algorithm == Algorithm::kNative && request.op == Op::kMatmulAllReduce && problem.rows % problem.world_size != 0 &&
+        (measured == nullptr || measured->entry->shape != TuningShapeOf(problem))) {
+      candidate.only_asked = "runs when it is asked for: with parts of unequal rows nobody has measured it";
+    }
     if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr &&
         problem.topology_class != TopologyClass::kNvSwitch) {
       candidate.only_asked = "runs when it is asked for: it was measured behind NVSwitches only";

@@ -123,8 +123,13 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   constexpr Width kWide = {256, 0.975}, kNarrow = {224, 0.95}, kFast = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.92};
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
-  const double pieces = reduce ? world * NativeTilesPerOwner(problem.rows, problem.world_size) : world;
-  const double tile_rows = pieces * std::ceil(static_cast<double>(problem.rows) / pieces / kTileRows);
+  const NativeCut cut = CutNative(problem.rows, problem.n, problem.world_size);
+  const double pieces = reduce ? world * cut.groups : world;
+  double tile_rows = pieces * std::ceil(static_cast<double>(problem.rows) / pieces / kTileRows);
+  if (reduce && !cut.even()) {
+    const int64_t whole = problem.rows / cut.rows, end = problem.rows % cut.rows;
+    tile_rows = static_cast<double>(whole) * std::ceil(static_cast<double>(cut.rows) / kTileRows) + std::ceil(static_cast<double>(end) / kTileRows);
+  }
   auto waves_of = [&](const Width& width) {
     return std::max(1.0, std::ceil(tile_rows * std::ceil(static_cast<double>(problem.n) / width.columns) / kCtas));
   };

@@ -1,8 +1,8 @@
 // Native for few rows: what one kernel does, as steps on lane 0.
 //
 // The exchange area has a slot for each rank that sends. In the expansion a rank's own slot, which nobody sends to, holds what is on
-// its way to a peer, so it needs no more workspace than the kernel. Every rank waits for all its peers, so its end follows their
-// start: no exchange closes the program.
+// its way to a peer, so it needs no more workspace than the kernel. Every rank waits for all its peers, or, if it owns none of an
+// all-reduce's rows, for owners that have, so its end follows their start: no exchange closes the program.
 #include "daemon/planner/few_rows.h"
 
 #include <algorithm>
@@ -61,11 +61,11 @@ class FewRowsSteps {
 
  private:
   bool HasRowScales() const { return problem_.slots.scale_a >= 0 && problem_.scale_mode != ScaleMode::kTensorWise; }
-  Range RowsOf(int rank) const { return {rank * layout_.rows, layout_.rows}; }
-  // The slot of `source` in `rank`'s area, as a matrix; `half` 1: of an all-reduce's sums.
-  View SlotOf(int rank, int source, DType dtype, int64_t columns, int half = 0) const {
+  Range RowsOf(int rank) const { return {layout_.first_row(rank), layout_.rows_of(rank)}; }
+  // The slot of `source` in `rank`'s area, as a matrix of rows of `owner`; `half` 1: of an all-reduce's sums.
+  View SlotOf(int rank, int source, int owner, DType dtype, int64_t columns, int half = 0) const {
     const int64_t offset = half * layout_.behind_slots() + source * layout_.slot_bytes();
-    return Packed(builder_->Workspace(rank, area_ + static_cast<uint64_t>(offset)), dtype, {layout_.rows, columns});
+    return Packed(builder_->Workspace(rank, area_ + static_cast<uint64_t>(offset)), dtype, {layout_.rows_of(owner), columns});
   }
   View ScalesOf(int rank, int source) const {
     const int64_t offset = layout_.behind_slots() + source * layout_.rows * 4;
@@ -73,7 +73,7 @@ class FewRowsSteps {
   }
 
   void Gather(int r, const MatmulStep& whole) {
-    const auto shard = [&](int rank) { return SlotOf(rank, r, whole.a.dtype, layout_.k); };
+    const auto shard = [&](int rank) { return SlotOf(rank, r, r, whole.a.dtype, layout_.k); };
     for (int j = 1; j < world_; ++j) {
       const int peer = (r - j + world_) % world_;
       builder_->Copy(r, 0, whole.a, shard(peer), true, Text("shard to ", peer));
@@ -88,7 +88,7 @@ class FewRowsSteps {
       if (HasRowScales() && !scales_travel_) step.scale_a = Slice(whole.scale_a, 0, rows.begin, rows.length);
       if (source != r) {
         builder_->Wait(r, 0, source, sent_, Text("shard ", source));
-        step.a = SlotOf(r, source, whole.a.dtype, layout_.k);
+        step.a = SlotOf(r, source, source, whole.a.dtype, layout_.k);
         if (scales_travel_) step.scale_a = ScalesOf(r, source);
       }
       builder_->Add(r, 0, std::move(step), Text("gemm shard ", source));
@@ -109,32 +109,38 @@ class FewRowsSteps {
 
   void Sum(int r, const MatmulStep& whole) {
     const bool all = layout_.kind == FewRowsKind::kAllReduce;
-    const auto slot = [&](int rank, int source, int half = 0) { return SlotOf(rank, source, whole.c.dtype, layout_.n, half); };
-    const auto rows_of = [&](int rank) { return all ? Slice(whole.c, 0, RowsOf(rank).begin, layout_.rows) : whole.c; };
+    const auto slot = [&](int rank, int source, int owner, int half = 0) {
+      return SlotOf(rank, source, owner, whole.c.dtype, layout_.n, half);
+    };
+    const auto rows_of = [&](int rank) { return all ? Slice(whole.c, 0, RowsOf(rank).begin, RowsOf(rank).length) : whole.c; };
     for (int j = 1; j < world_; ++j) {
       const int owner = (r + j) % world_;
-      builder_->Add(r, 0, Partial(whole, owner, slot(r, r)), Text("gemm rows of ", owner));
-      builder_->Copy(r, 0, slot(r, r), slot(owner, r), true, Text("rows to ", owner));
+      if (layout_.rows_of(owner) == 0) continue;
+      builder_->Add(r, 0, Partial(whole, owner, slot(r, r, owner)), Text("gemm rows of ", owner));
+      builder_->Copy(r, 0, slot(r, r, owner), slot(owner, r, owner), true, Text("rows to ", owner));
       builder_->Signal(r, 0, owner, sent_);
     }
-    ReduceStep sum;
-    sum.dst = rows_of(r);
-    builder_->Add(r, 0, Partial(whole, r, sum.dst), "gemm own rows");
-    for (int source = 0; source < world_; ++source) {
-      if (source != r) builder_->Wait(r, 0, source, sent_, Text("rows from ", source));
-      sum.sources.push_back(source == r ? sum.dst : slot(r, source));
+    if (layout_.rows_of(r) > 0) {
+      ReduceStep sum;
+      sum.dst = rows_of(r);
+      builder_->Add(r, 0, Partial(whole, r, sum.dst), "gemm own rows");
+      for (int source = 0; source < world_; ++source) {
+        if (source != r) builder_->Wait(r, 0, source, sent_, Text("rows from ", source));
+        sum.sources.push_back(source == r ? sum.dst : slot(r, source, r));
+      }
+      AddEpilogue(problem_, r, -1, &sum);
+      builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
     }
-    AddEpilogue(problem_, r, -1, &sum);
-    builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
-    for (int j = 1; j < world_ && all; ++j) {
+    for (int j = 1; j < world_ && all && layout_.rows_of(r) > 0; ++j) {
       const int peer = (r + j) % world_;
-      builder_->Copy(r, 0, rows_of(r), slot(peer, r, 1), true, Text("result to ", peer));
+      builder_->Copy(r, 0, rows_of(r), slot(peer, r, r, 1), true, Text("result to ", peer));
       builder_->Signal(r, 0, peer, summed_);
     }
     for (int j = 1; j < world_ && all; ++j) {
       const int owner = (r + j) % world_;
+      if (layout_.rows_of(owner) == 0) continue;
       builder_->Wait(r, 0, owner, summed_, Text("result of ", owner));
-      builder_->Copy(r, 0, slot(r, owner, 1), rows_of(owner), true, "copy out");
+      builder_->Copy(r, 0, slot(r, owner, owner, 1), rows_of(owner), true, "copy out");
     }
   }
 
@@ -161,7 +167,7 @@ std::optional<FewRowsLayout> FewRowsFor(const Problem& problem, std::string* why
   const View a = problem.Slot(0, slots.a), b = problem.Slot(0, slots.b[0]), c = problem.Slot(0, slots.c[0]);
   if (std::string types = WhyNotTypes(a.dtype, b.dtype, c.dtype); !types.empty()) return none(std::move(types));
   const std::optional<FewRowsLayout> layout =
-      MakeFewRowsLayout(KindOf(problem.request->op), problem.world_size, problem.rows / problem.world_size, problem.n, problem.k,
+      MakeFewRowsLayout(KindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
                         static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)));
   if (!layout) return none("more tiles than the few-rows kernel computes at once");
   if (layout->area_bytes() > static_cast<int64_t>(kMaxWorkspaceBytes)) {

@@ -3,7 +3,8 @@
 // theirs for it, so that their sums have come: it adds them in the tile's epilogue. Partial sums travel to owners, and sums to all,
 //   direct   stored by the kernel itself, where it is one wave of tiles; behind it the lane waits for the peers' sums;
 //   pushed   by lane 1, which the kernel tells when a tile is complete, beside the next tiles' products.
-// See the native matmul→reduce-scatter for the reason.
+// See the native matmul→reduce-scatter for the reason. Any number of rows: the product's end may be a short tile, and the last owners
+// may have a tile less (NativeCut).
 #include "daemon/planner/families.h"
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
@@ -18,9 +19,9 @@ class NativeTwoShot {
   NativeTwoShot(const Problem& problem, Builder* builder)
       : problem_(problem), builder_(builder), world_(problem.world_size) {
     const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
-    groups_ = NativeTilesPerOwner(c.extent[0], world_);
-    rows_ = c.extent[0] / (world_ * groups_);
-    tile_ = Packed(Ref{}, problem.wire, {rows_, c.extent[1]});
+    cut_ = CutOf(problem);
+    groups_ = cut_.groups;
+    tile_ = Packed(Ref{}, problem.wire, {cut_.rows, c.extent[1]});
     in_place_ = problem.symmetric(problem.slots.c[0]);
     for (int g = 0; g < groups_; ++g) {
       stage_.emplace_back(builder, Bytes(tile_));
@@ -32,42 +33,54 @@ class NativeTwoShot {
     complete_ = direct_ ? 0 : builder->Signals(groups_ * world_);
   }
 
-  int groups() const { return groups_; }
+  int64_t tiles() const { return cut_.tiles(); }
   static bool IsDirect(const Problem& problem) {
-    const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
-    const int pieces = problem.world_size * NativeTilesPerOwner(c.extent[0], problem.world_size);
-    return IsOneNativeWave(pieces, c.extent[0] / pieces, c.extent[1]);
+    const NativeCut cut = CutOf(problem);
+    return IsOneNativeWave(cut.tiles(), cut.rows, problem.n);
   }
 
   void Write(int r) {
     builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce, problem_.Slot(r, problem_.slots.a),
                               problem_.Slot(r, problem_.slots.c[0]), ReduceOp::kSum);
     for (int g = 0; g <= groups_; ++g) {
-      for (int j = 1; j < world_ && g < groups_; ++j) MultiplyFor(r, (r + j) % world_, g);
-      if (g > 0) MultiplyAndSum(r, g - 1);
+      for (int owner : OwnersAfter(r, g)) MultiplyFor(r, owner, g);
+      if (Owns(r, g - 1)) MultiplyAndSum(r, g - 1);
     }
     builder_->EndCollective(r);
     for (int g = 0; g < groups_ + 2; ++g) {
-      for (int j = 1; j < world_ && g < groups_ && !direct_; ++j) Send(r, (r + j) % world_, g);
-      if (g > 0 && g <= groups_ && !direct_) SendSum(r, g - 1);
+      if (!direct_) {
+        for (int owner : OwnersAfter(r, g)) Send(r, owner, g);
+        if (Owns(r, g - 1)) SendSum(r, g - 1);
+      }
       // A group later than the own sum: the peers' have come.
-      for (int j = 1; j < world_ && g > 1; ++j) Take(r, (r + j) % world_, g - 2);
+      for (int owner : OwnersAfter(r, g - 2)) Take(r, owner, g - 2);
     }
   }
 
  private:
+  static NativeCut CutOf(const Problem& problem) { return CutNative(problem.rows, problem.n, problem.world_size); }
+  // Whether there is such a group, and `owner`'s tile of it has rows.
+  bool Owns(int owner, int group) const { return group >= 0 && group < groups_ && cut_.Rows(owner, group).length > 0; }
+  // The owners of the group's tiles but `rank`, from the one behind it on.
+  std::vector<int> OwnersAfter(int rank, int group) const {
+    std::vector<int> owners;
+    for (int j = 1; j < world_; ++j) {
+      if (Owns((rank + j) % world_, group)) owners.push_back((rank + j) % world_);
+    }
+    return owners;
+  }
   int Complete(int owner, int group) const { return complete_ + group * world_ + owner; }
-  Range Rows(int owner, int group) const { return {(group * world_ + owner) * rows_, rows_}; }
   View Out(int rank, int owner, int group) const {
-    const Range rows = Rows(owner, group);
+    const Range rows = cut_.Rows(owner, group);
     return Slice(FoldedRows(problem_.Slot(rank, problem_.slots.c[0])), 0, rows.begin, rows.length);
   }
   // `rank`'s part of the sum on its way to `owner`; afterwards, unless C is symmetric, the sum that the owner sends back.
-  View Staged(int rank, int owner, int group) const { return PackedLike(tile_, stage_[group].At(rank, owner)); }
-  View Landed(int owner, int source, int group) const { return PackedLike(tile_, inbox_[group].At(owner, source)); }
+  View Staged(int rank, int owner, int group) const { return Tile(owner, group, stage_[group].At(rank, owner)); }
+  View Landed(int owner, int source, int group) const { return Tile(owner, group, inbox_[group].At(owner, source)); }
+  View Tile(int owner, int group, Ref ref) const { return Packed(ref, tile_.dtype, {cut_.Rows(owner, group).length, tile_.extent[1]}); }
 
   MatmulStep Product(int r, int owner, int group, const View& target) const {
-    const Range rows = Rows(owner, group);
+    const Range rows = cut_.Rows(owner, group);
     MatmulStep step = PartialMatmul(problem_, r, 0, {0, problem_.Slot(r, problem_.slots.a).extent[0]}, target);
     step.a = Slice(FoldedRows(step.a), 0, rows.begin, rows.length);
     if (IsBlockWise(problem_.scale_mode)) {
@@ -136,9 +149,9 @@ class NativeTwoShot {
   const Problem& problem_;
   Builder* builder_;
   int world_;
+  NativeCut cut_;
   int groups_ = 1;
-  int64_t rows_ = 0;  // of a tile
-  View tile_;         // shape of one, packed
+  View tile_;  // shape of a whole one, packed
   bool in_place_ = false;  // peers write the output
   std::vector<PeerSlots> stage_, inbox_;  // by group
   bool direct_ = false;
@@ -153,7 +166,7 @@ Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
   NativeTwoShot tiles(problem, &builder);
   if (builder.InBulk()) builder.Enter();
   for (int r = 0; r < problem.world_size; ++r) tiles.Write(r);
-  plan->steps = problem.world_size * tiles.groups();
+  plan->steps = static_cast<int>(tiles.tiles());
   return builder.Finish(plan);
 }
 

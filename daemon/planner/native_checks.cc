@@ -101,15 +101,18 @@ bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n) {
   return NativeTiles(pieces, rows, n) <= kSms;
 }
 
-int NativeTilesPerOwner(int64_t rows, int world_size) {
+NativeCut CutNative(int64_t rows, int64_t n, int world_size) {
   constexpr int kMostTiles = 4;
   constexpr int64_t kKernelRows = 128, kLeastRows = 512;
-  if (rows % world_size != 0) return 0;
-  const int64_t own = rows / world_size;
+  const bool equal = rows % world_size == 0;
+  const auto divide = [](int64_t extent, int64_t part) { return (extent + part - 1) / part; };
   for (int tiles = kMostTiles; tiles > 1; --tiles) {
-    if (own % (tiles * kKernelRows) == 0 && own / tiles >= kLeastRows) return tiles;
+    const int64_t all = int64_t{tiles} * world_size, tile = divide(divide(rows, all), kKernelRows) * kKernelRows;
+    if (tile < kLeastRows || (equal ? all * tile != rows : all * tile - rows > rows / 8)) continue;
+    if (!equal && IsOneNativeWave(divide(rows, tile), tile, n)) continue;
+    return {tiles, tile, rows, world_size};
   }
-  return 1;
+  return {1, divide(rows, world_size), rows, world_size};
 }
 
 View FoldedRows(const View& view) {
@@ -135,9 +138,6 @@ std::string WhyNotNative(const Problem& problem) {
     return why;
   }
   const bool reduces = request.op != Op::kAllGatherMatmul;
-  if (request.op == Op::kMatmulAllReduce && NativeTilesPerOwner(problem.rows, problem.world_size) == 0) {
-    return Text("its ", problem.rows, " rows are no multiple of the ", problem.world_size, " ranks");
-  }
   for (size_t i = 0; i < problem.slots.b.size(); ++i) {
     const View b = problem.Slot(0, problem.slots.b[i]), c = problem.Slot(0, problem.slots.c[i]);
     if (std::string why = WhyNotTypes(a.dtype, c.dtype); !why.empty()) return why;

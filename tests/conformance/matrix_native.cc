@@ -39,12 +39,19 @@ const std::vector<Extents> kExtents = {{1, 8, 16, "one row"},
                                        {128, 256, 64, "one tile"},
                                        {130, 264, 272, "one over whole tiles"},
                                        {1024, 16, 32, "two tiles an owner"}};
+// Of an all-reduce whole products: parts that are not equal, and on some numbers of ranks owners of none.
+const std::vector<Extents> kUneven = {{1, 8, 16, "one row of all"},
+                                      {9, 136, 80, "few uneven rows"},
+                                      {37, 1032, 144, "37 tokens"},
+                                      {1037, 264, 80, "1037 tokens"},
+                                      {8229, 520, 32, "uneven rows of several tiles an owner"}};
 // Many stages of sums of fp8, the last one not whole.
 const Extents kLong = {70, 40, 2064, "long sums"};
 
-void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents) {
+// `all`: rows of the product.
+void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents, int64_t all) {
   Draw& draw = matrix->draw();
-  const int64_t all = extents.rows * matrix->world(), n = extents.n, k = extents.k;
+  const int64_t n = extents.n, k = extents.k;
   const bool fp8 = IsFloat8(types.a), gathers = op == Op::kAllGatherMatmul;
   OpRequest request;
   request.op = op;
@@ -80,8 +87,10 @@ void AddNativeMatmuls(Matrix* matrix) {
   if (matrix->world() == 1) return;  // nothing to overlap
   for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
     for (const Types& types : kTypes) {
-      for (const Extents& extents : kExtents) AddOne(matrix, op, types, extents);
-      if (IsFloat8(types.a)) AddOne(matrix, op, types, kLong);
+      for (const Extents& extents : kExtents) AddOne(matrix, op, types, extents, extents.rows * matrix->world());
+      if (IsFloat8(types.a)) AddOne(matrix, op, types, kLong, kLong.rows * matrix->world());
+      if (op != Op::kMatmulAllReduce) continue;
+      for (const Extents& extents : kUneven) AddOne(matrix, op, types, extents, extents.rows);
     }
   }
 }

@@ -80,7 +80,7 @@ class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
   }
   // Ranks of the parameter's kind, of operands of `k` columns.
   void MakeRanks(int64_t k) {
-    auto layout = MakeFewRowsLayout(GetParam(), kRanks, kRows, kN, k, 2, 2);
+    auto layout = MakeFewRowsLayout(GetParam(), kRanks, kRanks * kRows, kN, k, 2, 2);
     ASSERT_TRUE(layout);
     layout_ = *layout;
     for (Rank& rank : ranks_) {

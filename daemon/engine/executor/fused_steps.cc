@@ -103,28 +103,28 @@ Result<FewRowsLayout> FewRowsLayoutOf(const plan::CollectiveStep& step, int worl
   }
   const int64_t n = matmul.b.extent[1], k = matmul.b.extent[0], a_rows = matmul.a.extent[0], c_rows = matmul.c.extent[0];
   FewRowsKind kind = FewRowsKind::kGather;
-  int64_t rows = a_rows;
+  int64_t m = a_rows * world_size;
   if (step.op == Op::kMatmulReduceScatter || step.op == Op::kMatmulAllReduce) {
     kind = step.op == Op::kMatmulAllReduce ? FewRowsKind::kAllReduce : FewRowsKind::kScatter;
-    rows = a_rows / world_size;
+    m = a_rows;
   } else if (step.op != Op::kAllGatherMatmul) {
     return InvalidArgument("an operation that the few-rows kernel has not");
   }
   const bool gathers = kind == FewRowsKind::kGather;
-  bool fits = matmul.a.extent[1] == k && matmul.c.extent[1] == n && (gathers || a_rows == rows * world_size) &&
-              c_rows == (kind == FewRowsKind::kScatter ? rows : rows * world_size) && (gathers || !step.few_rows->scales_travel);
+  bool fits = matmul.a.extent[1] == k && matmul.c.extent[1] == n && (gathers || !step.few_rows->scales_travel) &&
+              (kind == FewRowsKind::kScatter ? c_rows * world_size : c_rows) == m;
   const auto covers = [&](bool has, const plan::View& view, int64_t elements, bool or_one) {
     const int64_t there = view.extent.empty() ? 1 : view.extent[0];
     fits = fits && (!has || (view.extent.size() <= 1 && (there == elements || (or_one && there == 1))));
   };
   const bool travels = step.few_rows->scales_travel;
   fits = fits && (matmul.has_scale_a || !travels);
-  covers(matmul.has_scale_a, matmul.scale_a, travels ? rows : rows * world_size, !travels);
+  covers(matmul.has_scale_a, matmul.scale_a, travels ? a_rows : m, !travels);
   covers(matmul.has_scale_b, matmul.scale_b, n, true);
   covers(matmul.has_bias, matmul.bias, n, false);
   covers(matmul.has_result_scale, matmul.result_scale, 1, false);
   if (!fits) return InvalidArgument("views for the few-rows kernel that do not belong together");
-  const auto layout = MakeFewRowsLayout(kind, world_size, rows, n, k, static_cast<int>(DTypeBytes(matmul.a.dtype)),
+  const auto layout = MakeFewRowsLayout(kind, world_size, m, n, k, static_cast<int>(DTypeBytes(matmul.a.dtype)),
                                         static_cast<int>(DTypeBytes(matmul.c.dtype)));
   if (!layout) return InvalidArgument("more than the few-rows kernel computes at once");
   return *layout;

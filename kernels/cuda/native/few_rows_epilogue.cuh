@@ -19,13 +19,14 @@ struct FewRowsEpilogue {
   const FewRowsParams& params;
   const FewRowsTile<T>& tile;
   const int lane, source, row;  // whose rows, and the warp's first among them
+  const int rows;               // of the source
   const int fragments;          // that have columns of C
   const int64_t at;             // of the warp in a slot
   FewRowsWaiter<Probe> waiter;
 
   __device__ __forceinline__ FewRowsEpilogue(const FewRowsParams& all, const FewRowsTile<T>& place, int row_of_tile)
       : params(all), tile(place), lane(static_cast<int>(threadIdx.x) & 31), source(row_of_tile / all.segment),
-        row(place.m * all.segment + row_of_tile % all.segment),
+        row(place.m * all.segment + row_of_tile % all.segment), rows(min(all.rows, all.m - source * all.rows)),
         fragments(max(0, min(kFragments, (all.n - place.n * T::kTileN + 15) / 16))),
         at(place.number * all.fragment_bytes + int64_t{row_of_tile % all.segment / 16} * kWarpBytes), waiter{all} {}
 
@@ -35,7 +36,7 @@ struct FewRowsEpilogue {
     for (int i = 0; i < 2; ++i) {
       factor[i] = params.alpha;
       const int r = row + lane / 4 + 8 * i;
-      if (params.row_scale == nullptr || r >= params.rows) continue;
+      if (params.row_scale == nullptr || r >= rows) continue;
       if (params.row_scale_step == 0) {
         factor[i] *= __ldg(params.row_scale);
       } else if (params.row_scales_travel == 0) {
@@ -173,7 +174,7 @@ struct FewRowsEpilogue {
 #pragma unroll 4
     for (int i = lane; i < 16 * kVectors; i += 32) {
       const int r = i / kVectors, vector = i % kVectors, column = tile.n * T::kTileN + vector * kPerVector;
-      if (row + r >= params.rows || column >= params.n) continue;
+      if (row + r >= rows || column >= params.n) continue;
       const uint32_t from = results + r * T::kResultPitch + vector * 16;
       uint4 value;
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -51,7 +51,8 @@ __device__ __forceinline__ void LoadB(const CUtensorMap* map, const FewRowsTile<
   }
 }
 
-// One box of A's rows in a tile: lane `box` of the warp that feeds A has it.
+// One box of A's rows in a tile: lane `box` of the warp that feeds A has it. It may reach into the next rank's rows, or beyond A: what
+// comes of rows that are not the source's is computed and never stored.
 template <class T>
 struct FewRowsBox {
   const CUtensorMap* map;
@@ -67,7 +68,8 @@ struct FewRowsBox {
     row = tile.m * params.segment + row_of_tile % params.segment;
     const bool own = !gathers || source == params.rank;
     map = own ? &params.own : &params.others;
-    slice = own && gathers ? 0 : source;
+    slice = own ? 0 : source;
+    if (!gathers) row += source * params.rows;
     mine = source < params.world && box % T::kClusterN == tile.in_n;
   }
   __device__ __forceinline__ void Load(const FewRowsTile<T>& tile, uint32_t stage, uint32_t full, int k) const {
@@ -163,9 +165,8 @@ __device__ __forceinline__ void FeedPlain(const FewRowsParams& params, const Fus
     for (int i = 0; i < boxes; ++i) {
       const FewRowsBox<T> box(params, tile, i);
       if (params.plain_a != 0 && (!gathers || box.source == params.rank)) {
-        const int64_t from = int64_t{box.slice} * params.rows + box.row;
-        LoadPlain<A>(shared.A(stage) + box.offset, params.box_rows, params.a + from * params.a_pitch + int64_t{block} * 128,
-                     params.a_pitch, params.rows - box.row, params.k_bytes - block * 128);
+        LoadPlain<A>(shared.A(stage) + box.offset, params.box_rows, params.a + box.row * params.a_pitch + int64_t{block} * 128,
+                     params.a_pitch, (gathers ? params.rows : params.m) - box.row, params.k_bytes - block * 128);
       } else if (first_lane && box.mine) {
         box.Load(tile, shared.A(stage), shared.Full(stage), k);
       }

@@ -69,8 +69,8 @@ Result<FewRowsParams> MakeFewRowsParams(const FewRowsMatmul& matmul) {
   params.c_vectors = Aligned(matmul.c, matmul.c_pitch, layout.out_bytes) ? 1 : 0;
   const int box_rows = layout.box_rows();
   if (params.plain_a == 0) {
-    const MatrixSlices own{matmul.a, matmul.a_pitch, gathers ? 1 : layout.world, layout.rows * matmul.a_pitch};
-    TANDEM_RETURN_IF_ERROR(MakeTensorMap("A", own, matmul.type, layout.k, layout.rows, box_rows, &params.own));
+    const MatrixSlices own{matmul.a, matmul.a_pitch, 1, 0};
+    TANDEM_RETURN_IF_ERROR(MakeTensorMap("A", own, matmul.type, layout.k, gathers ? layout.rows : layout.m, box_rows, &params.own));
   }
   if (gathers) {
     const MatrixSlices others{matmul.area[static_cast<size_t>(matmul.rank)], layout.k, layout.world, layout.slot_bytes() / element};
@@ -116,6 +116,7 @@ Result<FewRowsParams> MakeFewRowsParams(const FewRowsMatmul& matmul) {
   params.rank = matmul.rank;
   params.world = layout.world;
   params.rows = static_cast<int32_t>(layout.rows);
+  params.m = static_cast<int32_t>(layout.m);
   params.n = static_cast<int32_t>(layout.n);
   params.k_bytes = static_cast<int32_t>(layout.k * element);
   params.k_blocks = layout.k_blocks();

@@ -145,11 +145,16 @@ TEST(FewRowsLayoutOfTest, TakesViewsThatBelongTogether) {
     const auto layout = FewRowsLayoutOf(collective, 4);
     EXPECT_TRUE(layout.ok()) << layout.status().ToString();
     EXPECT_EQ(layout->rows, 3);
+    EXPECT_EQ(layout->rows_of(2), 3);
     return layout->kind;
   };
   EXPECT_EQ(kind_of(step(Op::kAllGatherMatmul, 3, 12)), FewRowsKind::kGather);
   EXPECT_EQ(kind_of(step(Op::kMatmulReduceScatter, 12, 3)), FewRowsKind::kScatter);
   EXPECT_EQ(kind_of(step(Op::kMatmulAllReduce, 12, 12)), FewRowsKind::kAllReduce);
+  for (int64_t m : {9, 10}) {  // the last rank has none, or one
+    EXPECT_EQ(kind_of(step(Op::kMatmulAllReduce, m, m)), FewRowsKind::kAllReduce);
+    EXPECT_EQ(FewRowsLayoutOf(step(Op::kMatmulAllReduce, m, m), 4)->rows_of(3), m - 9);
+  }
 
   const auto refuses = [&](Op op, int64_t a_rows, int64_t c_rows, auto change) {
     plan::CollectiveStep collective = step(op, a_rows, c_rows);
@@ -163,6 +168,7 @@ TEST(FewRowsLayoutOfTest, TakesViewsThatBelongTogether) {
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 13, 3, nothing));
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 3, 3, nothing));
   EXPECT_TRUE(refuses(Op::kMatmulAllReduce, 12, 3, nothing));
+  EXPECT_TRUE(refuses(Op::kMatmulAllReduce, 10, 12, nothing));  // C of more rows than A
   EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 1 << 20, 1 << 22, nothing));  // more than a wave
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.b = Matrix({8, 24}); }));
   EXPECT_TRUE(refuses(Op::kAllGatherMatmul, int64_t{1} << 40, int64_t{1} << 40, nothing));

@@ -20,6 +20,7 @@ struct Sizes {
   Algorithm algorithm = Algorithm::kNative;
   int64_t k = 24;
   int shift = 0;  // see Case
+  int64_t more = 0;  // rows of an all-reduce beside those of the ranks' shards
 };
 
 Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric = false) {
@@ -117,7 +118,7 @@ Case ScatterCase(const Sizes& sizes) {
 
 Case AllReduceCase(const Sizes& sizes, bool symmetric) {
   Case test;
-  test.name = Name("matmul_all_reduce", sizes);
+  test.name = Name("matmul_all_reduce", sizes) + (sizes.more > 0 ? " and " + std::to_string(sizes.more) + " rows" : "");
   test.native_kernels = true;
   test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
   test.shift = sizes.shift;
@@ -125,8 +126,9 @@ Case AllReduceCase(const Sizes& sizes, bool symmetric) {
     OpRequest request;
     request.op = Op::kMatmulAllReduce;
     request.algorithm = sizes.algorithm;
-    request.operands = {MakeOperand(Role::kA, sizes.type, {sizes.rows * world_size, sizes.k}), MakeB(sizes),
-                        MakeOperand(Role::kC, sizes.out, {sizes.rows * world_size, sizes.n}, symmetric)};
+    const int64_t m = sizes.rows * world_size + sizes.more;
+    request.operands = {MakeOperand(Role::kA, sizes.type, {m, sizes.k}), MakeB(sizes),
+                        MakeOperand(Role::kC, sizes.out, {m, sizes.n}, symmetric)};
     return request;
   };
   test.compute = [=](int, Tensors& tensors) {
@@ -228,6 +230,26 @@ TEST(PlannedNativeTest, MatmulAllReduce) {
   for (const Sizes& sizes : {Sizes{1536, 520, false}, Sizes{2048, 264, true}}) {
     RunCase(AllReduceCase(sizes, false));
     RunCase(AllReduceCase(sizes, true));
+  }
+}
+
+// Parts that are not equal: short ones, owners of none, few rows and many, one tile an owner and several.
+TEST(PlannedNativeTest, MatmulAllReduceOfAnyRows) {
+  struct Rows {
+    int64_t shard, more, n;
+  };
+  std::vector<Rows> all = {{0, 1, 8}, {1, 1, 16}, {4, 1, 8}};
+  if (SharedMachine() != nullptr) {
+    all.insert(all.end(), {{18, 1, 1000}, {100, 1, 264}, {259, 3, 520}, {128, 1, 1800}, {1037, 1, 264}, {2057, 1, 1032}});
+  }
+  for (const Rows& rows : all) {
+    for (const auto& [type, out] : {std::pair(DType::kBf16, DType::kBf16), {DType::kF16, DType::kF32}}) {
+      for (int i = 0; i < 2; ++i) {
+        const Sizes sizes = {rows.shard, rows.n, i == 1, type, out, Algorithm::kNative, 24, i, rows.more};
+        RunCase(AllReduceCase(sizes, i == 1));
+        if (HasFatalFailure()) return;
+      }
+    }
   }
 }
 

@@ -46,7 +46,7 @@ class FewRowsPlanTest : public testing::Test {
     args.world_size = kWorld;
     args.epoch = 7;
     FewRowsArgs& few = args.few_rows.emplace();
-    few.layout = *MakeFewRowsLayout(kind, kWorld, rows, kN, kK, static_cast<int>(DTypeBytes(type)), 2);
+    few.layout = *MakeFewRowsLayout(kind, kWorld, all, kN, kK, static_cast<int>(DTypeBytes(type)), 2);
     few.matmul.a = Dense(At(0x1000002), type, {kind == FewRowsKind::kGather ? rows : all, kK});
     few.matmul.b = Dense(At(0x2000002), type, {kK, kN});
     if (float8) few.matmul.b.stride = {1, kK};

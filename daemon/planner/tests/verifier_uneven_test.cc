@@ -1,0 +1,207 @@
+// Native all-reduces of any number of rows: how they are cut, that their programs are proven and right, and that nobody gets them unasked.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/planner/few_rows.h"
+#include "daemon/planner/measured.h"
+#include "daemon/planner/native_checks.h"
+#include "daemon/planner/tests/reference_cases.h"
+#include "daemon/planner/tests/reference_ops.h"
+
+namespace tandem::plan {
+namespace {
+
+OpRequest AllReduce(int64_t m, int64_t n, int64_t k, DType out, bool symmetric = false) {
+  OpRequest r;
+  r.op = Op::kMatmulAllReduce;
+  r.algorithm = Algorithm::kNative;
+  r.operands = {MakeOperand(Role::kA, DType::kBf16, {m, k}), MakeOperand(Role::kB, DType::kBf16, {k, n}),
+                MakeOperand(Role::kC, out, {m, n}, symmetric)};
+  return r;
+}
+
+GroupContext Group(int world) {
+  GroupContext group = ReferenceSwitchGroup(world);
+  group.native_kernels = true;
+  return group;
+}
+
+std::string Check(const OpRequest& request, int world, const CheckOptions& options, Plan* plan = nullptr) {
+  return CheckRequests(std::vector<OpRequest>(static_cast<size_t>(world), request), Group(world), options, plan);
+}
+
+// Every row belongs to one tile, tiles have kernel rows but the last, and what the last owners miss costs little.
+TEST(UnevenRows, AreCutIntoTilesThatHoldThemAll) {
+  for (int world = 2; world <= 8; ++world) {
+    for (int64_t m : {1, 2, 7, 9, 37, 129, 1037, 2047, 4001, 8192, 8229, 16385, 70001}) {
+      for (int64_t n : {8, 8192}) {
+        const NativeCut cut = CutNative(m, n, world);
+        std::set<int64_t> begins;
+        int64_t rows = 0, whole = 0;
+        for (int group = 0; group < cut.groups; ++group) {
+          for (int owner = 0; owner < world; ++owner) {
+            const Range range = cut.Rows(owner, group);
+            if (range.length == 0) continue;
+            EXPECT_TRUE(begins.insert(range.begin).second) << m;
+            EXPECT_EQ(range.begin % cut.rows, 0);
+            EXPECT_EQ(range.length, std::min(cut.rows, m - range.begin));
+            rows += range.length;
+            whole += range.length == cut.rows;
+            if (group > 0) {
+              EXPECT_EQ(range.length, cut.rows) << "a short tile behind another of its owner's";
+            }
+          }
+        }
+        EXPECT_EQ(rows, m) << world << " ranks";
+        EXPECT_EQ(static_cast<int64_t>(begins.size()), cut.tiles());
+        EXPECT_GE(whole + 1, cut.tiles());
+        if (cut.groups > 1) {
+          EXPECT_EQ(cut.rows % 128, 0);
+          EXPECT_GE(cut.rows, 512);
+          EXPECT_LE(cut.groups * world * cut.rows - m, m / 8);
+        } else {
+          EXPECT_EQ(cut.rows, (m + world - 1) / world);
+        }
+      }
+    }
+  }
+  // Equal parts are cut as if no others were taken; one that fills whole tiles into several groups.
+  EXPECT_EQ(CutNative(8200, 8192, 2).groups, 1);
+  EXPECT_EQ(CutNative(8192, 8192, 2).groups, 4);
+  EXPECT_EQ(CutNative(8192, 8192, 2).Rows(1, 3).begin, 7 * 1024);
+  EXPECT_EQ(CutNative(8229, 8192, 2).groups, 4);
+  EXPECT_EQ(CutNative(8229, 8192, 2).rows, 1152);
+  EXPECT_EQ(CutNative(8229, 8192, 2).Rows(1, 0).length, 8229 - 7 * 1152);
+  EXPECT_EQ(CutNative(4097, 256, 2).groups, 1) << "a single wave hides nothing";
+  const NativeCut missing = CutNative(8192, 8192, 3);  // the last owner has a tile less
+  EXPECT_EQ(missing.tiles(), 11);
+  EXPECT_EQ(missing.Rows(2, 0).length, 0);
+  EXPECT_EQ(missing.Rows(2, 1).length, missing.rows);
+}
+
+// All numbers up to some more than twice the ranks: short parts, and owners of none. bf16 is the kernel for few rows, f32 the other.
+TEST(UnevenRows, ArePlannedForAnyNumberOfRanks) {
+  CheckOptions options;
+  options.seeds = {1};
+  options.launches = 2;
+  for (int world = 2; world <= 8; ++world) {
+    for (int64_t m : {1, 2, 3, world - 1, world + 1, 2 * world - 1, 2 * world + 1, 37}) {
+      for (DType out : {DType::kBf16, DType::kF32}) {
+        for (bool symmetric : {false, true}) {
+          if (symmetric && (world % 3 != 2 || m > 9)) continue;
+          OpRequest r = AllReduce(m, 8, 8, out, symmetric);
+          r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {8}));
+          Plan plan;
+          ASSERT_EQ(Check(r, world, options, &plan), "") << m << " rows, " << world << " ranks, " << DTypeName(out);
+          EXPECT_EQ(plan.reason.find("few rows") != std::string::npos, out == DType::kBf16);
+          EXPECT_EQ(plan.lanes, 1);
+          EXPECT_TRUE(plan.deterministic);
+        }
+      }
+    }
+  }
+}
+
+// fp8 with a factor for each row, and leading dimensions.
+TEST(UnevenRows, HaveScalesOfTheirOwn) {
+  for (int world : {2, 3, 4}) {
+    for (DType out : {DType::kBf16, DType::kF32}) {
+      OpRequest r = AllReduce(1, 16, 16, out);
+      r.operands = {MakeOperand(Role::kA, DType::kF8E4M3, {1, 7, 16}), MakeOperand(Role::kB, DType::kF8E4M3, {16, 16}, false, {1, 16}),
+                    MakeOperand(Role::kC, out, {1, 7, 16}), MakeOperand(Role::kScaleA, DType::kF32, {1, 7, 1}),
+                    MakeOperand(Role::kScaleB, DType::kF32, {1, 16}), MakeOperand(Role::kResultScale, DType::kF32, {1})};
+      r.fast_accumulation = true;
+      if (world == 2) r.operands.pop_back();
+      EXPECT_EQ(Check(r, world, {}), "") << world << " " << DTypeName(out);
+    }
+  }
+}
+
+// More than a wave, one tile an owner and several, a short one and none: proven, not computed.
+TEST(UnevenRows, AreProvenBeyondAWave) {
+  CheckOptions options;
+  options.seeds = {};
+  options.verify_queues = {0, 2};
+  struct Large {
+    int world;
+    int64_t m, n;
+    int tiles;
+  };
+  for (const Large& large : {Large{2, 8229, 8192, 8}, {3, 8192, 8192, 11}, {8, 16391, 1024, 22}, {2, 1037, 65536, 2}, {8, 9, 65536, 5}}) {
+    for (bool symmetric : {false, true}) {
+      Plan plan;
+      ASSERT_EQ(Check(AllReduce(large.m, large.n, 8, DType::kF32, symmetric), large.world, options, &plan), "") << large.m;
+      EXPECT_EQ(plan.lanes, 2);
+      EXPECT_EQ(plan.steps, large.tiles) << large.m;
+    }
+  }
+}
+
+TEST(UnevenRows, LayOutFewRowsWithShortPartsLast) {
+  const auto layout = MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 9, 64, 64, 2, 2);
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_EQ(layout->rows, 3);
+  std::vector<int64_t> rows;
+  for (int rank = 0; rank < 4; ++rank) rows.push_back(layout->rows_of(rank));
+  EXPECT_EQ(rows, (std::vector<int64_t>{3, 3, 3, 0}));
+  EXPECT_EQ(layout->first_row(3), 9);
+  EXPECT_EQ(MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 10, 64, 64, 2, 2)->rows_of(3), 1);
+  EXPECT_EQ(MakeFewRowsLayout(FewRowsKind::kAllReduce, 8, 3, 64, 64, 2, 2)->rows_of(3), 0);
+  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kScatter, 4, 9, 64, 64, 2, 2).has_value());
+  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kGather, 4, 9, 64, 64, 2, 2).has_value());
+  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 1025, 64, 64, 2, 2).has_value());
+}
+
+// A time of another shape is none of this one.
+TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
+  GroupContext group = Group(2);
+  group.native_by_choice = true;
+  group.gpu_model = "a GPU";
+  const auto plan_of = [&group](int64_t m) {
+    OpRequest r = AllReduce(m, 8192, 8192, DType::kBf16);
+    r.algorithm = Algorithm::kAuto;
+    return *MakePlan(std::vector<OpRequest>(2, r), group);
+  };
+  const auto reason_of = [](const Plan& plan) {
+    for (const RefusedAlgorithm& refused : plan.refused) {
+      if (refused.algorithm == Algorithm::kNative) return refused.reason;
+    }
+    return std::string("chosen");
+  };
+  const std::string unequal = "runs when it is asked for: with parts of unequal rows nobody has measured it";
+  EXPECT_EQ(reason_of(plan_of(4097)), unequal);
+  EXPECT_EQ(reason_of(plan_of(4096)).find("unequal"), std::string::npos);
+
+  TuningTable table;
+  group.tuning = &table;
+  const auto measure = [&](int64_t m) {
+    OpRequest r = AllReduce(m, 8192, 8192, DType::kBf16);
+    r.algorithm = Algorithm::kAuto;
+    TuningEntry entry = *Unmeasured(std::vector<OpRequest>(2, r), group);
+    entry.measured_at = "2026-01-31T12:00:00Z";
+    entry.version = "0.1.0";
+    entry.candidates.resize(2);
+    entry.candidates[0].algorithm = Algorithm::kNative;
+    entry.candidates[1].algorithm = Algorithm::kUnfused;
+    for (size_t i = 0; i < 2; ++i) {
+      TuningCandidate& candidate = entry.candidates[i];
+      candidate.median_us = candidate.p10_us = candidate.p90_us = 100.0 * static_cast<double>(i + 1);
+      candidate.samples = 9;
+    }
+    ASSERT_TRUE(CheckTuningEntry(&entry).ok());
+    table.Put(entry);
+  };
+  measure(4096);
+  EXPECT_EQ(plan_of(4096).algorithm, Algorithm::kNative);
+  const Plan near = plan_of(4097);
+  EXPECT_EQ(near.algorithm, Algorithm::kUnfused);
+  EXPECT_NE(reason_of(near).find(unequal), std::string::npos) << reason_of(near);
+  // What is asked for runs.
+  EXPECT_EQ(MakePlan(std::vector<OpRequest>(2, AllReduce(4097, 8192, 8192, DType::kBf16)), group)->algorithm, Algorithm::kNative);
+}
+
+}  // namespace
+}  // namespace tandem::plan
