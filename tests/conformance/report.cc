@@ -27,7 +27,7 @@ std::string EscapedName(const std::string& name) {
   return text + "$";
 }
 
-// "its # rows are no multiple of the # ranks": why, of a refusal that goes on with the reasons of all algorithms.
+// "K is no multiple of # bytes": why, of a refusal that goes on with the reasons of all algorithms.
 std::string ReasonOf(const std::string& refusal) {
   std::string reason = refusal.substr(0, refusal.find(" ("));
   const size_t what = reason.find(" cannot run by ");
