@@ -34,7 +34,7 @@ class LaunchStream {
   virtual Result<bool> IsCapturing() = 0;
   // A launch: after all earlier work *request = value, then the stream is held until *done >= value (cyclically).
   virtual Status Arrive(Word* request, Word* done, uint64_t value) = 0;
-  // A captured launch, at every replay: *doorbell = 1, held until *done >= 1, *done = 0.
+  // A captured launch, at every replay: *done = 0, *doorbell = 1, held until *done >= 1.
   virtual Status ArriveCaptured(Word* doorbell, Word* done) = 0;
   // Gives `object` to the graph under capture: dropped once that, all its executable graphs and their launches are gone,
   // on a thread that must not wait for a stream.

@@ -19,9 +19,9 @@ class HostLaunchStream final : public LaunchStream {
     return stream_->WaitWord(done, value);
   }
   Status ArriveCaptured(Word* doorbell, Word* done) override {
+    TANDEM_RETURN_IF_ERROR(stream_->WriteWord(done, 0));
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(doorbell, 1));
-    TANDEM_RETURN_IF_ERROR(stream_->WaitWord(done, 1));
-    return stream_->WriteWord(done, 0);
+    return stream_->WaitWord(done, 1);
   }
   Status RetainInCapture(std::shared_ptr<void> object) override { return stream_->RetainInCapture(std::move(object)); }
   Status Memset32(std::shared_ptr<void> keep, uint32_t* words, uint32_t value, size_t count) override {

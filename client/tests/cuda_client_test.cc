@@ -134,16 +134,18 @@ TEST_F(CudaClientTest, ALaunchThatTheDriverRefusesArrivesAllTheSame) {
 
 TEST_F(CudaClientTest, ACapturedLaunchLivesAsLongAsItsGraph) {
   FakeGpus::Of(stream_).capturing = reinterpret_cast<CUgraph>(0x99);
+  EXPECT_CALL(gpus_, StreamBatchMemOp(stream_, _, 3)).Times(1);  // one node of the graph
   ASSERT_TRUE(Launch(stream_).ok());
   FakeGpus::Of(stream_).capturing = nullptr;
   LaunchEntry arm = Next();
   ASSERT_EQ(arm.kind, EntryKind::kArm);
   const auto& operations = FakeGpus::Of(stream_).operations;
-  ASSERT_EQ(operations.size(), 3u);  // doorbell = 1, wait for done >= 1, done = 0
-  EXPECT_EQ(operations[0].writeValue.value64, 1u);
-  EXPECT_EQ(operations[1].waitValue.value64, 1u);
-  EXPECT_EQ(operations[2].writeValue.value64, 0u);
-  EXPECT_EQ(operations[1].waitValue.address, operations[2].writeValue.address);
+  ASSERT_EQ(operations.size(), 3u);  // done = 0, doorbell = 1, wait for done >= 1
+  EXPECT_EQ(operations[0].writeValue.value64, 0u);
+  EXPECT_EQ(operations[1].writeValue.value64, 1u);
+  EXPECT_EQ(operations[1].writeValue.flags, unsigned{CU_STREAM_WRITE_VALUE_DEFAULT}) << "it is behind the other";
+  EXPECT_EQ(operations[2].waitValue.value64, 1u);
+  EXPECT_EQ(operations[0].writeValue.address, operations[2].waitValue.address);
   // Nothing else keeps the session: the graph does.
   plan_.reset();
   group_.reset();

@@ -88,7 +88,7 @@ struct alignas(64) StatusRecord {
 };
 static_assert(sizeof(StatusRecord) == 256);
 
-// A captured launch's own words. The stream writes doorbell 1, waits for done >= 1, writes done 0; the engine clears
+// A captured launch's own words. The stream writes done 0 and then doorbell 1, and waits for done >= 1; the engine clears
 // the doorbell before it issues done.
 struct CapturedWords {
   alignas(64) Word doorbell;
