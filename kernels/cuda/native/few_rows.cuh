@@ -104,7 +104,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
     ptx::PrefetchMap(&params.b);
   }
   if (__syncthreads_or(called_off)) return;  // of all CTAs alike: before a cluster meets, a shard is pushed or a word is written
-  if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
+  if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
   if (warpgroup == 0) {
     ptx::GiveRegisters<56>();  // 128 · 56 + 256 · 224 = 384 · 168: no more than the launch has taken
     const int warp = static_cast<int>(threadIdx.x) >> 5;

@@ -348,7 +348,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     if (T::kSums) ptx::PrefetchMap(&params.slots);
   }
   if (__syncthreads_or(called_off)) return;  // of all CTAs alike: before a cluster meets, a ticket is drawn or a word is written
-  if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
+  if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
 
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
