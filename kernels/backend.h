@@ -239,8 +239,8 @@ struct CommunicatorOptions {
   const Word* abort_word = nullptr;      // non-zero ends every wait of the stand-in
 };
 
-// What a guard may be on. A collective's kernel exchanges its words also when it is called off, a fused one (CollectiveArgs::parts,
-// ::few_rows) does nothing at all.
+// What a guard may be on. kFused: a kernel for CollectiveArgs::parts or few_rows; kCollective: for what else they hold. A kernel that
+// was called off leaves no trace: no word, no state of its own.
 enum class Guarded : uint8_t { kCopy, kCopyEngine, kMatmul, kReduce, kCollective, kFused };
 
 // One GPU. Lanes alias onto the hardware queues that the backend was made with, as streams do.

@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from harness import Daemon, TandemTest, everybody, host_only, wait_until
+from harness import Daemon, TandemTest, everybody, wait_until
 
 
 class Captured(TandemTest):
@@ -101,7 +101,6 @@ class Captured(TandemTest):
                 return
         self.fail("no launch has found its first kernel on the lane")
 
-    @host_only("collectives' kernels on CUDA are not enqueued ahead")
     def test_replays_find_their_first_kernel_on_the_lane(self):
         clients = self.captured()
         self.replay_until_ahead(clients)
@@ -110,7 +109,6 @@ class Captured(TandemTest):
             self.check_all_reduce(clients)
             self.replay(clients, base=index)
 
-    @host_only("collectives' kernels on CUDA are not enqueued ahead")
     def test_an_engine_dies_with_a_kernel_on_the_lane(self):
         clients = self.captured()
         for gpu in (0, 1):
@@ -125,7 +123,6 @@ class Captured(TandemTest):
             self.check_all_reduce(clients)
             everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
 
-    @host_only("collectives' kernels on CUDA are not enqueued ahead")
     def test_a_rank_dies_with_a_kernel_on_the_lane(self):
         clients = self.captured()
         self.replay_until_ahead(clients)

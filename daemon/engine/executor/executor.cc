@@ -74,10 +74,11 @@ void CompiledProgram::FindHead(Backend& backend) {
       break;
     case Operation::Kind::kMatmul: without_trace = backend.HonoursGuard(Guarded::kMatmul); break;
     case Operation::Kind::kReduce: without_trace = backend.HonoursGuard(Guarded::kReduce); break;
-    case Operation::Kind::kCollective:
-      // Other collectives exchange their words also when they are called off.
-      without_trace = (!first->collective->parts.empty() || first->collective->few_rows) && backend.HonoursGuard(Guarded::kFused);
+    case Operation::Kind::kCollective: {
+      const bool multiplies = !first->collective->parts.empty() || first->collective->few_rows.has_value();
+      without_trace = backend.HonoursGuard(multiplies ? Guarded::kFused : Guarded::kCollective);
       break;
+    }
     default: break;
   }
   if (without_trace) head_ = static_cast<int>(first - operations_.begin());
