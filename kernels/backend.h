@@ -116,7 +116,7 @@ struct FusedDelivery {
   Word* done = nullptr;  // gets the epoch when `to` is written
 };
 
-// A product within a fused matmul, and what surrounds it.
+// A product within a fused matmul, and what surrounds it. All of a fused matmul's have equal rows but one, which may have fewer.
 struct FusedPart {
   std::vector<Word*> waits;      // A's rows may be read once these have reached the epoch
   MatmulArgs matmul;

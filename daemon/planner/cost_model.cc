@@ -128,7 +128,8 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   double tile_rows = pieces * std::ceil(static_cast<double>(problem.rows) / pieces / kTileRows);
   if (reduce && !cut.even()) {
     const int64_t whole = problem.rows / cut.rows, end = problem.rows % cut.rows;
-    tile_rows = static_cast<double>(whole) * std::ceil(static_cast<double>(cut.rows) / kTileRows) + std::ceil(static_cast<double>(end) / kTileRows);
+    const auto high_in_tiles = [](int64_t rows) { return std::ceil(static_cast<double>(rows) / kTileRows); };
+    tile_rows = static_cast<double>(whole) * high_in_tiles(cut.rows) + high_in_tiles(end);
   }
   auto waves_of = [&](const Width& width) {
     return std::max(1.0, std::ceil(tile_rows * std::ceil(static_cast<double>(problem.n) / width.columns) / kCtas));

@@ -3,8 +3,8 @@
 // theirs for it, so that their sums have come: it adds them in the tile's epilogue. Partial sums travel to owners, and sums to all,
 //   direct   stored by the kernel itself, where it is one wave of tiles; behind it the lane waits for the peers' sums;
 //   pushed   by lane 1, which the kernel tells when a tile is complete, beside the next tiles' products.
-// See the native matmul→reduce-scatter for the reason. Any number of rows: the product's end may be a short tile, and the last owners
-// may have a tile less (NativeCut).
+// See the native matmul→reduce-scatter for the reason. Any number of rows: the product's end may be a short tile, and the last
+// owners may have a tile less (NativeCut).
 #include "daemon/planner/families.h"
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
@@ -77,7 +77,9 @@ class NativeTwoShot {
   // `rank`'s part of the sum on its way to `owner`; afterwards, unless C is symmetric, the sum that the owner sends back.
   View Staged(int rank, int owner, int group) const { return Tile(owner, group, stage_[group].At(rank, owner)); }
   View Landed(int owner, int source, int group) const { return Tile(owner, group, inbox_[group].At(owner, source)); }
-  View Tile(int owner, int group, Ref ref) const { return Packed(ref, tile_.dtype, {cut_.Rows(owner, group).length, tile_.extent[1]}); }
+  View Tile(int owner, int group, Ref ref) const {
+    return Packed(ref, tile_.dtype, {cut_.Rows(owner, group).length, tile_.extent[1]});
+  }
 
   MatmulStep Product(int r, int owner, int group, const View& target) const {
     const Range rows = cut_.Rows(owner, group);

@@ -39,9 +39,9 @@ struct NativeCut {
   }
 };
 
-// Up to four tiles an owner of at least 512 rows and whole tiles of the kernel each; one, of ceil(rows / ranks), where that cannot be. Where
-// the ranks' parts are not equal, several tiles an owner are rounded up to the kernel's, if the product is more than a wave of those and what
-// the last ones miss is no more than an eighth of it.
+// Up to four tiles an owner of at least 512 rows and whole tiles of the kernel each; one, of ceil(rows / ranks), where that
+// cannot be. Where the ranks' parts are not equal, several tiles an owner are rounded up to the kernel's, if the product is more
+// than a wave of those and what the last ones miss is no more than an eighth of it.
 NativeCut CutNative(int64_t rows, int64_t n, int world_size);
 
 // `view` with all dimensions but the last as one; they must lie at one pitch, as WhyNotNative makes sure.

@@ -64,10 +64,12 @@ class Native(OperationsTest):
                 Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
                 Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n:(rank + 1) * m * n])],
                 f"s{world}", group=f"w{world}", algorithm="native")
-            self.run_op(clients, "matmul_all_reduce", [
-                Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
-                Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: total)],
-                f"r{world}", group=f"w{world}", algorithm="native")
+            # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
+            for rows, out in ((m * world, "bf16"), (m * world - 1, "bf16"), (m * world - 1, "f32"), (1, "bf16"), (1, "f32")):
+                self.run_op(clients, "matmul_all_reduce", [
+                    Slot("a", (rows, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+                    Slot("c", (rows, n), dtype=out, expect=lambda rank: total[:rows * n])],
+                    f"r{world}.{rows}.{out}", group=f"w{world}", algorithm="native")
             everybody(clients, "leave", group=f"w{world}")
             everybody(clients, "detach")
 

@@ -1,4 +1,5 @@
-// Native all-reduces of any number of rows: how they are cut, that their programs are proven and right, and that nobody gets them unasked.
+// Native all-reduces of any number of rows: how they are cut, that their programs are proven and right, and that nobody gets
+// them unasked.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -82,7 +83,7 @@ TEST(UnevenRows, AreCutIntoTilesThatHoldThemAll) {
   EXPECT_EQ(missing.Rows(2, 1).length, missing.rows);
 }
 
-// All numbers up to some more than twice the ranks: short parts, and owners of none. bf16 is the kernel for few rows, f32 the other.
+// Short parts, and owners of none. bf16 is the kernel for few rows, f32 the other.
 TEST(UnevenRows, ArePlannedForAnyNumberOfRanks) {
   CheckOptions options;
   options.seeds = {1};
@@ -130,7 +131,8 @@ TEST(UnevenRows, AreProvenBeyondAWave) {
     int64_t m, n;
     int tiles;
   };
-  for (const Large& large : {Large{2, 8229, 8192, 8}, {3, 8192, 8192, 11}, {8, 16391, 1024, 22}, {2, 1037, 65536, 2}, {8, 9, 65536, 5}}) {
+  const Large all[] = {{2, 8229, 8192, 8}, {3, 8192, 8192, 11}, {8, 16391, 1024, 22}, {2, 1037, 65536, 2}, {8, 9, 65536, 5}};
+  for (const Large& large : all) {
     for (bool symmetric : {false, true}) {
       Plan plan;
       ASSERT_EQ(Check(AllReduce(large.m, large.n, 8, DType::kF32, symmetric), large.world, options, &plan), "") << large.m;

@@ -21,8 +21,8 @@ DeviceView Dense(std::byte* data, std::vector<int64_t> extent, DType type = DTyp
   return {data, type, std::move(extent), std::move(stride)};
 }
 
-// Two ranks' matmul→all-reduce on rank `rank` in `groups` groups of tiles, whose first group holds the product's end: rank 1's tile of
-// it has kShort rows. Tile t's rows are [t * kRows, …).
+// Two ranks' matmul→all-reduce on rank `rank` in `groups` groups of tiles, whose first group holds the product's end: rank 1's
+// tile of it has kShort rows. Tile t's rows are [t * kRows, …).
 class FusedShort : public testing::Test {
  protected:
   CollectiveArgs AllReduce(int rank, int groups) {
@@ -222,8 +222,8 @@ TEST_F(FusedShort, HasNoEmptyTiles) {
       for (int i = 0; i < band.m_tiles; ++i) ++drawn[static_cast<size_t>(band.first_m + i)];
     }
     for (size_t unit = 0; unit < drawn.size(); ++unit) {
-      const bool empty = unit / static_cast<size_t>(units_m) == 1 && static_cast<int>(unit % static_cast<size_t>(units_m)) * cluster * 128 >= 130;
-      EXPECT_EQ(drawn[unit], empty ? 0 : 1) << unit;
+      const int piece = static_cast<int>(unit) / static_cast<int>(units_m), row = static_cast<int>(unit) % static_cast<int>(units_m) * cluster * 128;
+      EXPECT_EQ(drawn[unit], piece == 1 && row >= 130 ? 0 : 1) << unit;
     }
   }
   // 9 tiles of rows, not 12, of 19 of 224 columns: two waves.
