@@ -80,7 +80,7 @@ class Captured(TandemTest):
     def test_replay_while_the_engine_dies(self):
         clients = self.captured()
         self.replay(clients)
-        calls = [client.send("replay", graph="g", times=2000) for client in clients]
+        calls = [client.send("replay", graph="g", times=20000) for client in clients]
         os.kill(self.daemon.engine_pids()[1], signal.SIGKILL)
         for client, call in zip(clients, calls):
             client.reply(call)

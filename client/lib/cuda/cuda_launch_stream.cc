@@ -6,12 +6,12 @@
 namespace tandem::client {
 namespace {
 
-CUstreamBatchMemOpParams WriteOp(Word* word, uint64_t value, unsigned flags = CU_STREAM_WRITE_VALUE_DEFAULT) {
+CUstreamBatchMemOpParams WriteOp(Word* word, uint64_t value) {
   CUstreamBatchMemOpParams operation = {};
   operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
   operation.writeValue.address = reinterpret_cast<CUdeviceptr>(word);
   operation.writeValue.value64 = value;
-  operation.writeValue.flags = flags;  // by default behind all earlier work, and visible system-wide
+  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // behind all earlier work, and visible system-wide
   return operation;
 }
 
@@ -63,9 +63,8 @@ Status CudaLaunchStream::Arrive(Word* request, Word* done, uint64_t value) {
 }
 
 Status CudaLaunchStream::ArriveCaptured(Word* doorbell, Word* done) {
-  // One node of the graph: a second one, behind the wait, would cost each replay some microseconds. The doorbell's write is behind the
-  // first one, which itself need not be behind anything: the engine writes `done` when it has seen the doorbell.
-  std::array operations = {WriteOp(done, 0, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER), WriteOp(doorbell, 1), WaitOp(done, 1)};
+  // One node of the graph: a second one, behind the wait, would cost each replay some microseconds.
+  std::array operations = {WriteOp(done, 0), WriteOp(doorbell, 1), WaitOp(done, 1)};
   return driver_.StreamBatchMemOp(stream_, operations.data(), operations.size());
 }
 
