@@ -294,7 +294,12 @@ class Backend {
     word->store(value, std::memory_order_release);
     return Status::Ok();
   }
-  // The same for `count` words from `words` on. Words that others write meanwhile have either value afterwards.
+  // Two words in this order: who sees the second one's value finds the first one's, on the device too. May return before either is there.
+  virtual Status StoreWordsInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value) {
+    TANDEM_RETURN_IF_ERROR(StoreWord(first, first_value));
+    return StoreWord(second, second_value);
+  }
+  // `value` into `count` words from `words` on, as StoreWord. Words that others write meanwhile have either value afterwards.
   virtual Status FillWords(Word* words, uint64_t value, size_t count) {
     for (size_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(StoreWord(words + i, value));
     return Status::Ok();

@@ -123,6 +123,8 @@ bool ChannelServer::ArriveNext(const std::shared_ptr<Channel>& channel) {
   channel->offered = false;
   ++channel->under_way;
   channel->latest_started = false;
+  if (after_last_) after_last_->Saw(-1);
+  after_last_.reset();
   queue_->Arrive(RequestOf(channel, entry));
   return true;
 }
@@ -173,9 +175,13 @@ bool ChannelServer::PrelaunchNext() {
   }
   const CapturedLaunch* latest = channel->captured[static_cast<size_t>(started->slot)].get();
   queue_->ForgetStarted();
-  if (latest == nullptr || !latest->after->Trusted()) return false;
-  if (channel->captured[static_cast<size_t>(latest->after->next())] == nullptr) return false;
-  return queue_->Prelaunch(CapturedRequestOf(channel, latest->after->next()), latest->after);
+  if (latest == nullptr || !latest->after->Trusted() || latest->after->next() < 0) return false;
+  const auto slot = static_cast<int>(latest->after->next() % kCapturedSlots);
+  const auto next = std::find_if(channels_.begin(), channels_.end(), [&](const auto& each) {
+    return NameOf(*each, slot) == latest->after->next() && !each->ended;
+  });
+  if (next == channels_.end() || (*next)->captured[static_cast<size_t>(slot)] == nullptr) return false;
+  return queue_->Prelaunch(CapturedRequestOf(*next, slot), latest->after);
 }
 
 bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {
@@ -187,8 +193,8 @@ bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {
     last_doorbell_ns_ = NowNs();
     captured->busy = true;
     ++captured->replays;
-    const int before = std::exchange(channel->last_rung, i);
-    if (before >= 0 && channel->captured[static_cast<size_t>(before)]) channel->captured[static_cast<size_t>(before)]->after->Saw(i);
+    if (after_last_) after_last_->Saw(NameOf(*channel, i));
+    after_last_ = captured->after;
     queue_->Arrive(CapturedRequestOf(channel, i));
   }
   return any;

@@ -64,6 +64,8 @@ class ChannelServer {
   // Offers the channel's next launch for parking where that is allowed.
   bool OfferNext(const std::shared_ptr<Channel>& channel);
   bool PollDoorbells(const std::shared_ptr<Channel>& channel);
+  // A captured launch as forecasts name it.
+  static int64_t NameOf(const Channel& channel, int slot) { return static_cast<int64_t>(channel.id * kCapturedSlots) + slot; }
 
   LaunchQueue* queue_;
   Backend* backend_;
@@ -72,6 +74,7 @@ class ChannelServer {
   std::vector<std::shared_ptr<Channel>> channels_;
   int captured_ = 0;  // live captured launches
   uint64_t last_doorbell_ns_ = 0;
+  std::shared_ptr<Forecast> after_last_;  // of the captured launch that arrived last, unless another launch has come since
 };
 
 }  // namespace tandem::engine

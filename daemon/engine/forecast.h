@@ -16,10 +16,10 @@ class Forecast {
   // `needed`: how often in a row the same successor must have been seen before it is trusted.
   explicit Forecast(uint32_t needed = 2) : needed_(needed) {}
 
-  // The captured slot that came after; what was trusted before counts no more if it is another one.
-  void Saw(int slot) {
-    if (slot != next_) seen_ = 0;
-    next_ = slot;
+  // What came after, by any name; what was trusted before counts no more if it is something else.
+  void Saw(int64_t next) {
+    if (next != next_) seen_ = 0;
+    next_ = next;
     if (seen_ < kMostNeeded) ++seen_;
   }
   // Something else was to be started than what had been enqueued ahead.
@@ -28,11 +28,11 @@ class Forecast {
     needed_ = std::min(std::max(needed_, 1u) * 4, kMostNeeded);
   }
   bool Trusted() const { return seen_ >= needed_; }
-  int next() const { return next_; }
+  int64_t next() const { return next_; }
 
  private:
   static constexpr uint32_t kMostNeeded = 4096;
-  int next_ = -1;
+  int64_t next_ = -1;
   uint32_t seen_ = 0, needed_;
 };
 

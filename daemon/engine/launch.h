@@ -29,7 +29,7 @@ struct CapturedLaunch {
   LaunchEntry entry;
   uint64_t replays = 0;
   bool busy = false;  // one replay has arrived and not ended
-  std::shared_ptr<Forecast> after = std::make_shared<Forecast>();  // which slot's doorbell rings next
+  std::shared_ptr<Forecast> after = std::make_shared<Forecast>();  // whose doorbell rings next (ChannelServer)
 };
 
 // One client stream's channel, engine side.
@@ -46,7 +46,6 @@ struct Channel {
   bool ended = false;               // its client broke the protocol, or it was closed
   std::array<std::unique_ptr<CapturedLaunch>, kCapturedSlots> captured;
   int captured_live = 0;
-  int last_rung = -1;               // the captured slot whose doorbell rang last
   std::shared_ptr<Forecast> after = std::make_shared<Forecast>(0);  // of launches in the ring: that the first waiting one starts next
 };
 

@@ -186,6 +186,8 @@ class LaunchQueue {
 
   // Prelaunching.
   static Word* CallOffWord(const Group& group);
+  // True once the last head that was called off has left lane 0.
+  bool CalledOffHasPassed() const;
   // Lets the head of this launch go if it is on lane 0, and calls off another's.
   bool UsePrelaunched(const Plan& plan, bool parked);
 
@@ -210,9 +212,7 @@ class LaunchQueue {
   bool ServeTakenBack(Plan* plan, uint64_t now);
   void EndForTheNext(Plan* plan, const Plan& next, uint64_t now);
   // Work of launches up to `epoch` that has not begun does nothing from now on. False if the device refuses.
-  bool RaiseGuard(const Group& group, uint64_t epoch) { return RaiseWord(GuardWord(group), epoch, "taking a parked launch back"); }
-  // Writes a word past the lanes and sees it there. False if the device refuses, which ends the engine.
-  bool RaiseWord(Word* word, uint64_t value, const char* why);
+  bool RaiseGuard(const Group& group, uint64_t epoch);
   // Lets a parked launch's lane pass as if its rank had arrived.
   void LetGo(const Launch& launch);
   // True while a parked launch of the group waits on the lanes for ranks.

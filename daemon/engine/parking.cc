@@ -192,15 +192,15 @@ bool LaunchQueue::ServeTakenBack(Plan* plan, uint64_t now) {
   return false;
 }
 
-bool LaunchQueue::RaiseWord(Word* word, uint64_t value, const char* why) {
-  Status raised = backend_->StoreWord(word, value);
+bool LaunchQueue::RaiseGuard(const Group& group, uint64_t epoch) {
+  Status raised = backend_->StoreWord(GuardWord(group), epoch);
   if (raised.ok()) {
     // Not before it is there: a store to device memory has only been enqueued.
-    Result<uint64_t> there = backend_->LoadWord(word);
-    raised = there.status();
-    if (there.ok() && !Reached(*there, value)) raised = Internal("the guard does not hold its value");
+    Result<uint64_t> value = backend_->LoadWord(GuardWord(group));
+    raised = value.status();
+    if (value.ok() && !Reached(*value, epoch)) raised = Internal("the guard does not hold its value");
   }
-  if (!raised.ok() && fatal_.ok()) fatal_ = raised.WithContext(why);
+  if (!raised.ok() && fatal_.ok()) fatal_ = raised.WithContext("taking a parked launch back");
   return raised.ok();
 }
 

@@ -23,7 +23,9 @@ Word* LaunchQueue::CallOffWord(const Group& group) {
   return group.signals[static_cast<size_t>(group.rank)] + group.rank * plan::kSignalsPerWriter + kCallOffSignal;
 }
 
-bool LaunchQueue::MayPrelaunch() const { return prelaunches_ && !prelaunched_ && undecided_.empty() && parked_ == 0; }
+bool LaunchQueue::MayPrelaunch() const {
+  return prelaunches_ && !prelaunched_ && undecided_.empty() && parked_ == 0 && CalledOffHasPassed();
+}
 
 bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
   if (!MayPrelaunch()) return false;
@@ -80,22 +82,23 @@ void LaunchQueue::CallOff() {
   const Prelaunched ahead = std::move(*prelaunched_);
   prelaunched_.reset();
   stats_.CountCalledOff();
-  if (!RaiseWord(CallOffWord(*ahead.plan->group), ahead.turn, "calling a kernel off")) return;
-  words_[kGoWord].store(ahead.turn, std::memory_order_release);
-  // Whoever waits for the lanes to stand still waits for this as well.
+  Status told = backend_->StoreWordsInOrder(CallOffWord(*ahead.plan->group), ahead.turn, &words_[kGoWord], ahead.turn);
+  // Whoever waits for the lanes to stand still waits for this as well, and nobody writes the go word before.
   Lane& lane = *lanes_[0];
-  Status told = lane.WriteWord(&words_[kCalledOffWord], ahead.turn);
+  if (told.ok()) told = lane.WriteWord(&words_[kCalledOffWord], ahead.turn);
   if (const Status flushed = lane.FlushWords(); told.ok()) told = flushed;
   if (!told.ok() && fatal_.ok()) fatal_ = told.WithContext("calling a kernel off");
   called_off_ = ahead.turn;
 }
+
+bool LaunchQueue::CalledOffHasPassed() const { return words_[kCalledOffWord].load(std::memory_order_acquire) >= called_off_; }
 
 void LaunchQueue::CallOffIfForgotten(uint64_t now) {
   if (prelaunched_ && now - prelaunched_->since_ns > kPatienceNs) CallOff();
 }
 
 bool LaunchQueue::LanesIdle() const {
-  return in_flight_.empty() && !prelaunched_ && words_[kCalledOffWord].load(std::memory_order_acquire) >= called_off_;
+  return in_flight_.empty() && !prelaunched_ && CalledOffHasPassed();
 }
 
 }  // namespace tandem::engine

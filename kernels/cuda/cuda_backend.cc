@@ -110,6 +110,9 @@ class CudaBackend : public Backend {
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
   Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }
   Status StoreWord(Word* word, uint64_t value) override { return words_->Store(word, value); }
+  Status StoreWordsInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value) override {
+    return words_->StoreInOrder(first, first_value, second, second_value);
+  }
   Status FillWords(Word* words, uint64_t value, size_t count) override { return words_->Fill(words, value, count); }
 
   Result<uint64_t> LoadWord(const Word* word) override { return words_->Load(word); }

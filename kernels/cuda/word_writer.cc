@@ -80,6 +80,15 @@ Status WordWriter::Store(Word* word, uint64_t value) {
   return device_->driver().StreamWriteValue64(stream_, reinterpret_cast<CUdeviceptr>(word), value);
 }
 
+Status WordWriter::StoreInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value) {
+  std::lock_guard lock(mutex_);
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  // Both by the stream: the CPU would have to wait for the first one to be there.
+  ordered_.AddWrite(reinterpret_cast<CUdeviceptr>(first), first_value);
+  ordered_.AddWrite(reinterpret_cast<CUdeviceptr>(second), second_value);
+  return ordered_.Enqueue(device_->driver(), stream_);
+}
+
 Result<uint64_t> WordWriter::Load(const Word* word) {
   std::lock_guard lock(mutex_);
   if (OnHost(word)) return word->load(std::memory_order_acquire);

@@ -15,6 +15,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/word_batch.h"
 
 namespace tandem::cuda {
 
@@ -29,6 +30,8 @@ class WordWriter {
 
   // See Backend::StoreWord and FillWords. A write to device memory has been enqueued on return, in the order of calls.
   Status Store(Word* word, uint64_t value);
+  // See Backend::StoreWordsInOrder. Both have been enqueued on return.
+  Status StoreInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value);
   Status Fill(Word* words, uint64_t value, size_t count);
   // See Backend::LoadWord. Of device memory: after all writes that were enqueued before.
   Result<uint64_t> Load(const Word* word);
@@ -44,6 +47,7 @@ class WordWriter {
   std::shared_ptr<CudaDevice> device_;
   CUstream stream_ = nullptr;
   std::mutex mutex_;  // guards what follows
+  WordBatch ordered_;
   std::map<uintptr_t, size_t> host_;  // registered ranges: begin -> bytes
   uint64_t* staging_ = nullptr;       // host memory that fills are copied from, all words of one value
   uint64_t staged_ = 0;
