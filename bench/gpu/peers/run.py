@@ -113,6 +113,7 @@ def compare(options, world, folder, end, daemon_log):
             if daemon is not None:
                 # When lanes did what, for a look at what a plan's time is made of.
                 daemon.ctl("trace", "-o", os.path.join(folder, f"world{world}-trace.json"))
+                print(daemon.ctl("stats").stdout, flush=True)
                 if problem:
                     print(daemon.ctl("queue").stdout[-1500:], flush=True)
                 daemon.stop()
