@@ -146,7 +146,8 @@ void Engine::ShutDown() {
   // Lanes first, so that launches in flight end with their own done values; then whoever still waits.
   uint64_t deadline = NowNs() + kDrainForNs;
   PollingPause pause;
-  while (queue_->Pending() && NowNs() < deadline && queue_->fatal().ok()) {
+  queue_->CallOff();
+  while ((queue_->Pending() || !queue_->LanesIdle()) && NowNs() < deadline && queue_->fatal().ok()) {
     if (!queue_->Reap() && !queue_->Poll()) pause.Pause(false);
   }
   FinishPendingAcks();

@@ -110,7 +110,7 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
       case config::KeyType::kString: value = key.name == "metrics.listen" ? "127.0.0.1:1" : "/flag"; break;
       case config::KeyType::kInteger: value = std::to_string(key.min + 1); break;
       case config::KeyType::kBytes: value = "128 MiB"; break;
-      case config::KeyType::kBool: value = "true"; break;
+      case config::KeyType::kBool: value = config::PrintValue(key, Config()) == "true" ? "false" : "true"; break;
       case config::KeyType::kChoice:
         value = config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\"" ? key.choices[1] : key.choices[0];
         break;

@@ -30,7 +30,7 @@ Config EverythingChanged() {
       case KeyType::kString: value = std::string("/changed \"quoted\" \\ \t\x7f ü"); break;
       case KeyType::kInteger:
       case KeyType::kBytes: value = key.max - 1; break;
-      case KeyType::kBool: value = true; break;
+      case KeyType::kBool: value = config::PrintValue(key, Config()) != "true"; break;
       case KeyType::kChoice:
         value = std::string(config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\"" ? key.choices[1]
                                                                                                          : key.choices[0]);
