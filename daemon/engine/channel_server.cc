@@ -164,7 +164,10 @@ bool ChannelServer::PrelaunchNext() {
   const Origin* started = queue_->Started();
   if (started == nullptr || !queue_->MayPrelaunch()) return false;
   const std::shared_ptr<Channel> channel = started->channel;
-  if (channel->ended) return false;
+  if (channel->ended) {
+    queue_->ForgetStarted();
+    return false;
+  }
   if (started->kind == Origin::Kind::kChannel) {
     // Until the client has pushed it there is nothing to expect.
     if (channel->waiting.empty()) return false;
