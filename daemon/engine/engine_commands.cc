@@ -392,7 +392,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->takes_epoch = TakesEpoch(program) || group->parking;
   plan->uses_bulk = program.bulk_bytes > 0;
   plan->never_parked = WhyNeverParked(*plan, program, hardware_queues_);
-  plan->never_prelaunched = program.signal_count > kCallOffSignal;
+  plan->never_prelaunched = program.signal_count > kFirstCallOffSignal;
   const std::string never_parked = plan->never_parked;
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();

@@ -202,8 +202,10 @@ inline constexpr uint64_t kDigestSeed = 0xcbf29ce484222325;
 // Words of a parked launch among those that a writer has on a reader; a program that uses them cannot be parked.
 inline constexpr int kArrivedSignal = plan::kSignalsPerWriter - 1;
 inline constexpr int kGuardSignal = plan::kSignalsPerWriter - 2;  // on the own rank: see LaunchContext::guard
-// Calls off what is enqueued ahead; likewise.
-inline constexpr int kCallOffSignal = plan::kSignalsPerWriter - 3;
+// Call off what is enqueued ahead; likewise. In turns: one that is raised for a head must not reach those before it that have been let go
+// and have not begun, which are as many as programs on the lanes.
+inline constexpr int kCallOffSignals = 4;
+inline constexpr int kFirstCallOffSignal = kGuardSignal - kCallOffSignals;
 
 // Why none of a plan's launches can be parked on a GPU with so many hardware queues; empty if they can.
 std::string WhyNeverParked(const Plan& plan, const plan::RankProgram& program, int hardware_queues);

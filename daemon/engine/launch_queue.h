@@ -185,7 +185,7 @@ class LaunchQueue {
   void LoseGroup(Plan* plan, Failure failure);
 
   // Prelaunching.
-  static Word* CallOffWord(const Group& group);
+  static Word* CallOffWord(const Group& group, uint64_t turn);
   // True once the last head that was called off has left lane 0.
   bool CalledOffHasPassed() const;
   // Lets the head of this launch go if it is on lane 0, and calls off another's.

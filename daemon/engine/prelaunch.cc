@@ -19,8 +19,9 @@ constexpr uint64_t kPatienceNs = 50'000'000;
 
 }  // namespace
 
-Word* LaunchQueue::CallOffWord(const Group& group) {
-  return group.signals[static_cast<size_t>(group.rank)] + group.rank * plan::kSignalsPerWriter + kCallOffSignal;
+Word* LaunchQueue::CallOffWord(const Group& group, uint64_t turn) {
+  return group.signals[static_cast<size_t>(group.rank)] + group.rank * plan::kSignalsPerWriter + kFirstCallOffSignal +
+         turn % kCallOffSignals;
 }
 
 bool LaunchQueue::MayPrelaunch() const {
@@ -45,7 +46,7 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
   ahead.since_ns = NowNs();
   ahead.forecast = std::move(forecast);
   LaunchContext context = ContextOf(*plan, ahead.epoch, ahead.slots);
-  context.guard = {CallOffWord(group), ahead.turn};
+  context.guard = {CallOffWord(group, ahead.turn), ahead.turn};
   Lane& lane = *lanes_[0];
   Status status = lane.WaitWord(&words_[kGoWord], ahead.turn);
   if (status.ok()) status = executor_->EnqueueHead(*plan->program, context);
@@ -82,7 +83,7 @@ void LaunchQueue::CallOff() {
   const Prelaunched ahead = std::move(*prelaunched_);
   prelaunched_.reset();
   stats_.CountCalledOff();
-  Status told = backend_->StoreWordsInOrder(CallOffWord(*ahead.plan->group), ahead.turn, &words_[kGoWord], ahead.turn);
+  Status told = backend_->StoreWordsInOrder(CallOffWord(*ahead.plan->group, ahead.turn), ahead.turn, &words_[kGoWord], ahead.turn);
   // Whoever waits for the lanes to stand still waits for this as well, and nobody writes the go word before.
   Lane& lane = *lanes_[0];
   if (told.ok()) told = lane.WriteWord(&words_[kCalledOffWord], ahead.turn);

@@ -117,6 +117,14 @@ class PrelaunchTest : public GatherTest {
       for (int slot : slots) Replay(slot);
     }
   }
+  // Until the log has come to `position`, and then so long that what is expected next is likely to be on the lanes. No command
+  // asks the engines: that would call it off.
+  void AwaitStarts(uint64_t position) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (node_.log().Head() < position && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    const auto likely = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+    while (std::chrono::steady_clock::now() < likely) std::this_thread::yield();
+  }
   uint64_t CalledOff(int gpu) { return node_.stats(gpu).CalledOff(); }
   bool AwaitCalledOff(int gpu, uint64_t kernels) {
     const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -208,6 +216,58 @@ TEST_F(PrelaunchTest, PlansComeAndGoBesideIt) {
   }
   ExpectNothingGathered();
   Replay(slots[1]);
+}
+
+// A head that has been let go and stands behind another program is none of those that are called off after it.
+TEST_F(PrelaunchTest, CallingAHeadOffLeavesTheOneBeforeItAlone) {
+  Open();
+  constexpr int kGate = 1;
+  constexpr uint64_t kOpened = uint64_t{1} << 40;
+  std::vector<plan::RankProgram> programs(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    plan::RankProgram& program = programs[static_cast<size_t>(rank)];
+    program.rank = rank;
+    program.world_size = 2;
+    program.signal_count = kGate + 1;
+    plan::Step wait;
+    wait.work = plan::WaitStep{static_cast<uint8_t>(1 - rank), kGate};
+    program.steps.push_back(wait);
+  }
+  const auto gate = [&](uint64_t value) {
+    for (int rank = 0; rank < 2; ++rank) node_.SignalWord(group_, rank, 1 - rank, kGate)->store(value);
+  };
+  gate(kOpened);
+  const int held = CaptureEntry(Entry(node_.AddPlan(&group_, programs, {})));
+  const int first = Capture(AddGatherPlan()), second = Capture(AddGatherPlan());
+  const auto replay_held = [&] {
+    Ring(held);
+    ASSERT_TRUE(Ended(held));
+  };
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 5; ++i) {
+      replay_held();
+      Replay(first);
+      Replay(second);
+    }
+    gate(0);
+    Fill();
+    const uint64_t before = node_.log().Head();
+    Ring(held);
+    AwaitStarts(before + 1);
+    Ring(first);
+    AwaitStarts(before + 2);
+    for (int gpu : gpus_) {
+      v1::Command ping;  // calls off what is expected after `first`
+      ping.mutable_ping();
+      EXPECT_TRUE(node_.Call(gpu, ping).ok());
+    }
+    ExpectNothingGathered();
+    gate(kOpened);
+    ASSERT_TRUE(Ended(held));
+    ASSERT_TRUE(Ended(first));
+    ExpectGathered();
+  }
+  for (int gpu : gpus_) EXPECT_GE(CalledOff(gpu), 5u) << gpu;
 }
 
 TEST_F(PrelaunchTest, ABreakCallsTheHeadOff) {
