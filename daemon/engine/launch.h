@@ -90,7 +90,6 @@ struct Prelaunched {
   uint64_t epoch = 0;
   uint64_t turn = 0;      // the go word's value that lets it go
   uint64_t since_ns = 0;
-  uint64_t digest = 0;
   std::vector<SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
   std::shared_ptr<Forecast> forecast;  // that said so

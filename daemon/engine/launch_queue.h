@@ -45,6 +45,7 @@ class LaunchListener {
 struct LaunchQueueOptions {
   int gpu = 0;
   uint64_t log_position = 0;  // where to begin to read the order log
+  bool prelaunch = true;      // whether anything goes onto a lane ahead of its launch
 };
 
 class LaunchQueue {
@@ -91,9 +92,7 @@ class LaunchQueue {
   // Why launches of this plan are not parked for now; empty where they may be.
   std::string WhyNotParked(const Plan& plan) const;
 
-  // Prelaunching (prelaunch.cc). `enable`: whether anything goes onto a lane ahead of its launch.
-  void EnablePrelaunch(bool enable) { prelaunches_ = enable; }
-  // True while nothing is on the lanes ahead of its launch, and nothing has arrived that would start first.
+  // Prelaunching (prelaunch.cc). True while nothing is on the lanes ahead of its launch, and nothing has arrived that would start first.
   bool MayPrelaunch() const;
   // Where the launch came from that started last, until it is forgotten; null: none has.
   const Origin* Started() const { return started_ ? &*started_ : nullptr; }
@@ -249,9 +248,8 @@ class LaunchQueue {
   uint64_t front_since_ns_ = 0;    // when the first of them became that; 0: it started as such
   std::vector<Plan*> candidates_;  // scratch
   WordPage words_;
-  Word* completion_ = nullptr;     // written by lane 0 after each program; parking.cc uses more of the page
+  Word* completion_ = nullptr;     // written by lane 0 after each program; parking.cc and prelaunch.cc use more of the page
   uint64_t next_ticket_ = 0;
-  bool prelaunches_ = false;
   std::optional<Prelaunched> prelaunched_;
   std::optional<Origin> started_;
   uint64_t next_turn_ = 0, called_off_ = 0;  // of heads: the last one's, and the last one's that was called off

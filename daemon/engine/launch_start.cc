@@ -180,7 +180,7 @@ void LaunchQueue::Start(Plan* plan, bool parked) {
   if (parked) TakeForParking(plan);
   if (launch.origin.channel) launch.origin.channel->latest_started = true;
   PublishOutcome(launch.origin, group.generation, {});
-  if (prelaunches_ && launch.origin.channel) started_ = launch.origin;
+  if (options_.prelaunch && launch.origin.channel) started_ = launch.origin;
   if (!uses_lanes) {
     Origin origin = launch.origin;
     End(plan, {}, launch.start_ns);

@@ -25,7 +25,7 @@ Word* LaunchQueue::CallOffWord(const Group& group, uint64_t turn) {
 }
 
 bool LaunchQueue::MayPrelaunch() const {
-  return prelaunches_ && !prelaunched_ && undecided_.empty() && parked_ == 0 && CalledOffHasPassed();
+  return options_.prelaunch && !prelaunched_ && undecided_.empty() && parked_ == 0 && CalledOffHasPassed();
 }
 
 bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
@@ -38,8 +38,8 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
   if (group.session_id != 0 && request.origin.session_id != group.session_id) return false;
   if (IsTimed(plan->arrivals + 1)) return false;  // an event comes first on its lane
   Prelaunched ahead;
-  // What is wrong with it is told when it arrives.
-  if (!ResolveBindings(*plan, request, &ahead.slots, &ahead.pins, &ahead.digest).ok()) return false;
+  uint64_t digest = 0;  // the peers' business, when it arrives; so is what is wrong with it
+  if (!ResolveBindings(*plan, request, &ahead.slots, &ahead.pins, &digest).ok()) return false;
   ahead.plan = plan;
   ahead.epoch = plan->takes_epoch ? group.epoch + 1 : 0;
   ahead.turn = ++next_turn_;
@@ -65,8 +65,8 @@ bool LaunchQueue::UsePrelaunched(const Plan& plan, bool parked) {
   if (!prelaunched_) return false;
   const Launch& launch = plan.active;
   // The other lanes of a program that forks would wait for its head, were they not idle.
-  const bool same = !parked && prelaunched_->plan == &plan && prelaunched_->epoch == launch.epoch && prelaunched_->slots == launch.slots &&
-                    (in_flight_.empty() || !plan.program->forks());
+  const bool same = !parked && prelaunched_->plan == &plan && prelaunched_->epoch == launch.epoch &&
+                    prelaunched_->slots == launch.slots && (in_flight_.empty() || !plan.program->forks());
   if (!same) {
     prelaunched_->forecast->WasWrong();
     CallOff();
@@ -83,7 +83,8 @@ void LaunchQueue::CallOff() {
   const Prelaunched ahead = std::move(*prelaunched_);
   prelaunched_.reset();
   stats_.CountCalledOff();
-  Status told = backend_->StoreWordsInOrder(CallOffWord(*ahead.plan->group, ahead.turn), ahead.turn, &words_[kGoWord], ahead.turn);
+  Word* guard = CallOffWord(*ahead.plan->group, ahead.turn);
+  Status told = backend_->StoreWordsInOrder(guard, ahead.turn, &words_[kGoWord], ahead.turn);
   // Whoever waits for the lanes to stand still waits for this as well, and nobody writes the go word before.
   Lane& lane = *lanes_[0];
   if (told.ok()) told = lane.WriteWord(&words_[kCalledOffWord], ahead.turn);

@@ -85,31 +85,17 @@ void AddEngines(const MetricsInput& input, Families& families) {
                          input.engines[gpu].state == candidate ? 1 : 0);
     }
   }
-  auto& busy_family = families.Add("tandem_engine_busy_seconds_total", "Time in which at least one program ran",
-                                   MetricType::Counter);
-  for (size_t gpu = 0; gpu < input.busy_ns.size(); ++gpu) {
-    Families::AddCounter(busy_family, {{"gpu", input.gpu_uuids[gpu]}}, input.busy_ns[gpu] * 1e-9);
-  }
-  auto& ended_family = families.Add("tandem_engine_launches_total", "Launches that have ended, on each GPU",
-                                    MetricType::Counter);
-  for (size_t gpu = 0; gpu < input.launches.size(); ++gpu) {
-    Families::AddCounter(ended_family, {{"gpu", input.gpu_uuids[gpu]}}, input.launches[gpu]);
-  }
-  auto& failed_family = families.Add("tandem_engine_launch_failures_total", "Launches that have failed, on each GPU",
-                                     MetricType::Counter);
-  for (size_t gpu = 0; gpu < input.failures.size(); ++gpu) {
-    Families::AddCounter(failed_family, {{"gpu", input.gpu_uuids[gpu]}}, input.failures[gpu]);
-  }
-  auto& ahead_family = families.Add("tandem_engine_prelaunched_total", "Launches that found their first kernel on its lane",
-                                    MetricType::Counter);
-  for (size_t gpu = 0; gpu < input.prelaunched.size(); ++gpu) {
-    Families::AddCounter(ahead_family, {{"gpu", input.gpu_uuids[gpu]}}, input.prelaunched[gpu]);
-  }
-  auto& off_family = families.Add("tandem_engine_called_off_total", "Kernels called off that waited on a lane for a launch",
-                                  MetricType::Counter);
-  for (size_t gpu = 0; gpu < input.called_off.size(); ++gpu) {
-    Families::AddCounter(off_family, {{"gpu", input.gpu_uuids[gpu]}}, input.called_off[gpu]);
-  }
+  const auto by_gpu = [&](const char* name, const char* help, const std::vector<uint64_t>& values, double unit) {
+    auto& family = families.Add(name, help, MetricType::Counter);
+    for (size_t gpu = 0; gpu < values.size(); ++gpu) {
+      Families::AddCounter(family, {{"gpu", input.gpu_uuids[gpu]}}, values[gpu] * unit);
+    }
+  };
+  by_gpu("tandem_engine_busy_seconds_total", "Time in which at least one program ran", input.busy_ns, 1e-9);
+  by_gpu("tandem_engine_launches_total", "Launches that have ended, on each GPU", input.launches, 1);
+  by_gpu("tandem_engine_launch_failures_total", "Launches that have failed, on each GPU", input.failures, 1);
+  by_gpu("tandem_engine_prelaunched_total", "Launches that found their first kernel on its lane", input.prelaunched, 1);
+  by_gpu("tandem_engine_called_off_total", "Kernels called off that waited on a lane for a launch", input.called_off, 1);
 }
 
 void AddLaunches(const LaunchCounters& launches, Families& families) {

@@ -15,8 +15,20 @@ class Captured(TandemTest):
     def captured(self, world=2, **arguments):
         clients = self.group(world, **arguments)
         self.all_reduce_plan(clients)
-        everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
+        self.capture(clients)
         return clients
+
+    def capture(self, clients):
+        everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
+
+    def check_after_restart(self, clients):
+        """The old graph's replays end, and captured anew it works again."""
+        self.daemon.wait_engines()
+        for client in clients:
+            self.failing_replay(client, ("ABORTED",))
+        everybody(clients, "drop", graph="g")
+        self.check_all_reduce(clients)
+        self.capture(clients)
 
     def replay(self, clients, base=1):
         for rank, client in enumerate(clients):
@@ -67,13 +79,7 @@ class Captured(TandemTest):
         clients = self.captured()
         self.replay(clients)
         self.daemon.kill_engine(0)
-        self.daemon.wait_engines()
-        for client in clients:
-            self.failing_replay(client, ("ABORTED",))
-        # Captured anew, it works again.
-        everybody(clients, "drop", graph="g")
-        self.check_all_reduce(clients)
-        everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
+        self.check_after_restart(clients)
         for index in range(5):
             self.replay(clients, base=index)
 
@@ -116,13 +122,8 @@ class Captured(TandemTest):
             self.replay_until_ahead(clients)
             everybody(clients, "replay", graph="g", times=4)  # not all of them are launches that are timed
             everybody(clients, "sync")
-            os.kill(self.daemon.engine_pids()[gpu], signal.SIGKILL)
-            self.daemon.wait_engines()
-            for client in clients:
-                self.failing_replay(client, ("ABORTED",))
-            everybody(clients, "drop", graph="g")
-            self.check_all_reduce(clients)
-            everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": [["ar.in", 0], ["ar.out", 0]]}])
+            self.daemon.kill_engine(gpu)
+            self.check_after_restart(clients)
 
     def test_a_rank_dies_with_a_kernel_on_the_lane(self):
         clients = self.captured()
