@@ -34,7 +34,7 @@ bundle() {
   [ $here_only = 1 ] || readelf -d "$build/bin/tandemd" | grep -q 'RPATH.*ORIGIN' ||
     { echo "bundle: $build is not relocatable: use 'bench/gpu/run build BUILD'" >&2; return 1; }
   rm -rf "$folder"
-  mkdir -p "$folder"/{bin,lib,share/tandem,tests/bin,tests/integration,tests/gpu/recovery,peers,runner}
+  mkdir -p "$folder"/{bin,lib,share/tandem/tuning,tests/bin,tests/integration,tests/gpu/recovery,peers,runner}
   for program in "${programs[@]}"; do
     if [ -x "$build/bin/$program" ]; then copy_stripped "$build/bin/$program" "$folder/bin/$program"
     else echo "bundle: $build has no $program: its jobs will fail" >&2; fi
@@ -55,6 +55,7 @@ for test in json.load(sys.stdin)["tests"]:
     fi
   done
   cp "$root/client/examples/data/digits.csv" "$folder/share/tandem/"
+  cp "$root"/deploy/tuning/*.toml "$folder/share/tandem/tuning/"
   cp "$root"/tests/integration/*.py "$folder/tests/integration/"
   cp "$root"/tests/gpu/recovery/*.py "$folder/tests/gpu/recovery/"
   cp "$here"/peers/*.py "$folder/peers/"

@@ -1,7 +1,8 @@
 // File: few_rows.cuh
 //
-// The few-rows kernel: one tile a CTA, three warpgroups. Warp 0 feeds the ring of stages with B, warp 1 with A; the second and third
-// warpgroup push this rank's shard (gather), compute 64 rows of the tile each, and exchange sums. See few_rows.h.
+// The few-rows kernel: one tile a CTA, three warpgroups. Warp 0 feeds the ring of stages with B, warp 1 with A; of a gather, warp 2
+// pushes this rank's shard and warp 3 watches the peers'. The second and third warpgroup compute 64 rows of the tile each, and exchange
+// sums; before that they push what must be there first. See few_rows.h.
 //
 // What travels of a tile are *fragments*: the 16 × 16 values that a warp holds after its products, 8 a thread, as the threads hold
 // them. Whoever reads a fragment has the same place in its own tile, so neither side sorts anything, and each store is 512 bytes.
@@ -26,7 +27,7 @@ __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, cons
                                                int group, int groups) {
   const int thread = threadIdx.x & 127, warp = thread >> 5;
   if (params.kind == static_cast<int>(FewRowsKind::kGather)) {
-    PushUnits<T, Probe>(params, shared, group * 128 + thread, groups * 128);
+    PushFirstUnits<Probe>(params, group * 128 + thread, groups * 128);
   }
   // A stage is free when all CTAs that get a part of it from here have read theirs. The warp goes on together: lanes that already
   // waited for the next stage would suspend those that have yet to free this one.
@@ -98,6 +99,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
       ptx::BarrierInit(shared.Full(stage), 1);
       ptx::BarrierInit(shared.Empty(stage), static_cast<uint32_t>(groups * (T::kClusterM + T::kClusterN - 1)));
     }
+    ClearArrivedStages(shared);
     ptx::BarrierInitFence();
     ptx::PrefetchMap(&params.own);
     ptx::PrefetchMap(&params.others);
@@ -109,10 +111,14 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
     ptx::GiveRegisters<56>();  // 128 · 56 + 256 · 224 = 384 · 168: no more than the launch has taken
     const int warp = static_cast<int>(threadIdx.x) >> 5;
     if (params.plain_a != 0 || params.plain_b != 0) {
-      if (warp == 0) FeedPlain<T, Probe>(params, shared, tile);
+      if (warp == 0) FeedPlain<T>(params, shared, tile);
     } else {
       if (threadIdx.x == 0) FeedB<T>(params, shared, tile);
-      if (warp == 1) FeedA<T, Probe>(params, shared, tile);
+      if (warp == 1) FeedA<T>(params, shared, tile);
+    }
+    if (params.kind == static_cast<int>(FewRowsKind::kGather)) {
+      if (warp == 2) PushInTurn<T, Probe>(params, shared);
+      if (warp == 3) WatchShards<T, Probe>(params, shared);
     }
   } else {
     ptx::TakeRegisters<224>();

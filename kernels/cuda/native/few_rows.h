@@ -48,6 +48,7 @@ struct FewRowsParams {
   int32_t rank, world, rows, n;
   int32_t m;  // of all ranks: the last ones of an all-reduce may own fewer than `rows`, or none
   int32_t k_bytes, k_blocks, units, blocks_per_unit;
+  int32_t first_units, cycles_per_unit;  // pushed by the computing warps; SM cycles from one unit's turn to the next one's
   int32_t segment, box_rows, tiles_m, tiles;
   int32_t row_scale_step, column_scale_step;  // 0: one for all
   int32_t row_scales_travel;                  // to the peers, with the shards

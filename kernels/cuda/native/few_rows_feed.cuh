@@ -5,25 +5,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/native/few_rows_tile.cuh"
+#include "kernels/cuda/native/few_rows_arrival.cuh"
 
 namespace tandem::cuda {
-
-// Until the peers' columns of stage `block`, and some more, have come; all lanes of a warp. Returns the first stage that may not have.
-template <class Probe>
-__device__ __forceinline__ int AwaitShards(const FewRowsParams& params, FewRowsWaiter<Probe>& waiter, int block) {
-  const int first = block / params.blocks_per_unit, count = min((params.units + 3) / 4, params.units - first);
-  const int words = count * (params.world - 1);
-  for (int i = static_cast<int>(threadIdx.x) & 31; i < words; i += 32) {
-    const int peer = i / count, source = peer + (peer >= params.rank ? 1 : 0);
-    waiter.Wait(params.arrived[source] + first + i % count);
-  }
-  waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
-  Probe::AfterWait(params.epoch);
-  ptx::ProxyFence();  // TMA must not read from before the words
-  __syncwarp();
-  return min((first + count) * params.blocks_per_unit, params.k_blocks);
-}
 
 // A stage's part of B that this CTA loads for those of its column, one lane.
 template <class T>
@@ -81,8 +65,8 @@ struct FewRowsBox {
   }
 };
 
-// Warp 0: B, which waits for nobody: as much of it as there is room for comes while the shards are on their way. It announces what
-// a stage gets from both warps.
+// Warp 0: B, which waits for nobody: as much of it as there is room for comes while the shards are on their way (some more into the L2
+// cache made it slower). It announces what a stage gets from both warps.
 template <class T>
 __device__ __forceinline__ void FeedB(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile) {
   const uint32_t bytes = static_cast<uint32_t>(params.world * params.segment) * 128 + T::kBBytes;
@@ -98,16 +82,15 @@ __device__ __forceinline__ void FeedB(const FewRowsParams& params, const FusedSh
 }
 
 // Warp 1, all lanes: A, a box a lane.
-template <class T, class Probe>
+template <class T>
 __device__ __forceinline__ void FeedA(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile) {
   const FewRowsBox<T> box(params, tile, static_cast<int>(threadIdx.x) & 31);
   const bool gathers = params.kind == static_cast<int>(FewRowsKind::kGather);
   const int k_blocks = params.k_blocks;
-  FewRowsWaiter<Probe> waiter{params};
   RingPlace<T::kStages> place;
   int arrived = gathers ? 0 : k_blocks;
   for (int block = 0; block < k_blocks; ++block, place.Next()) {
-    if (block >= arrived) arrived = AwaitShards(params, waiter, block);
+    if (block >= arrived) arrived = AwaitShards(shared, block);
     ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
     if (box.mine) box.Load(tile, shared.A(place.stage), shared.Full(place.stage), block * T::kKBlock);
     __syncwarp();  // a lane that waited for the next stage already would hold up those that still feed this
@@ -134,7 +117,7 @@ __device__ __forceinline__ void LoadPlain(uint32_t to, int rows, const std::byte
 
 // Warp 0 where TMA cannot load the own rows of A, or B: all its lanes copy them into the stages, which TMA completes. Nobody feeds
 // beside it.
-template <class T, class Probe>
+template <class T>
 __device__ __forceinline__ void FeedPlain(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile) {
   using A = typename T::A;
   using B = typename T::B;
@@ -142,11 +125,10 @@ __device__ __forceinline__ void FeedPlain(const FewRowsParams& params, const Fus
   const int loaded_segments = params.plain_a == 0 ? params.world : gathers ? params.world - 1 : 0;
   const uint32_t bytes = static_cast<uint32_t>(loaded_segments * params.segment) * 128 + (params.plain_b == 0 ? T::kBBytes : 0);
   const int column = tile.n * T::kTileN, boxes = params.world * params.segment / params.box_rows;
-  FewRowsWaiter<Probe> waiter{params};
   RingPlace<T::kStages> place;
   int arrived = gathers ? 0 : params.k_blocks;
   for (int block = 0; block < params.k_blocks; ++block, place.Next()) {
-    if (block >= arrived) arrived = AwaitShards(params, waiter, block);
+    if (block >= arrived) arrived = AwaitShards(shared, block);
     const int stage = place.stage, k = block * T::kKBlock;
     ptx::Wait(shared.Empty(stage), place.phase ^ 1);
     if (params.plain_b == 0) {

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,17 @@ constexpr int kThreads = 384;
 Status RuntimeStatus(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return Status::Ok();
   return Internal(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
+}
+
+// What a rank's links take, all peers together, in a cycle of an SM: some 360 GB/s at 1.75 GHz. Slower links only queue what comes.
+constexpr int64_t kLinkBytesPerCycle = 208;
+// Until the peers' first columns can be here: some 4 µs.
+constexpr int32_t kFirstCycles = 7000;
+
+// A unit of the shard on its way to all peers.
+int32_t CyclesOfUnit(const FewRowsLayout& layout) {
+  const int64_t bytes = layout.rows * layout.blocks_per_unit() * 128 * (layout.world - 1);
+  return static_cast<int32_t>(std::max<int64_t>(1, bytes / kLinkBytesPerCycle));
 }
 
 bool Aligned(const void* address, int64_t pitch, int64_t element) {
@@ -122,6 +134,8 @@ Result<FewRowsParams> MakeFewRowsParams(const FewRowsMatmul& matmul) {
   params.k_blocks = layout.k_blocks();
   params.units = layout.units();
   params.blocks_per_unit = layout.blocks_per_unit();
+  params.cycles_per_unit = CyclesOfUnit(layout);
+  params.first_units = static_cast<int32_t>(std::clamp(kFirstCycles / params.cycles_per_unit, 1, layout.units()));
   params.segment = layout.segment;
   params.box_rows = box_rows;
   params.tiles_m = layout.tiles_m;

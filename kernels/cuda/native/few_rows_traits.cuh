@@ -25,7 +25,7 @@ struct FewRowsTraits {
   static constexpr int kBGroups = kTileN / 64;
   static constexpr uint32_t kBGroupBytes = 64 * 128;
   static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kTileN * 128, kStageBytes = kABytes + kBBytes;
-  static constexpr int kStages = kTileN == 256 ? 4 : kTileN == 128 ? 6 : 8;
+  static constexpr int kStages = kTileN == 256 ? 4 : kTileN == 128 ? 7 : 9;  // as many as there is room for
   static constexpr int kPartColumns = kExact && kTileN > 192 ? kTileN / 2 : kTileN, kParts = kTileN / kPartColumns;
   static constexpr uint32_t kBPartBytes = kPartColumns * 128;
   static constexpr uint32_t kBoxBytes = 0, kStagingBytes = 0;  // of FusedShared: none

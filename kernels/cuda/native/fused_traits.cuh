@@ -93,6 +93,15 @@ __device__ __forceinline__ int LoadShared(uint32_t address) {
 __device__ __forceinline__ void StoreSharedOwn(uint32_t address, int value) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+// The same between warps without a barrier.
+__device__ __forceinline__ int LoadSharedAcquire(uint32_t address) {
+  int value;
+  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreSharedRelease(uint32_t address, int value) {
+  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
 
 // A place in the ring of stages.
 template <int kStages>
