@@ -97,8 +97,8 @@ class ChannelProducer {
   LaunchOutcome Outcome(uint64_t sequence) const;
 
   // Captured launches. Arm takes a free slot, pushes the template (sets kind and captured_slot), and returns the slot;
-  // RESOURCE_EXHAUSTED if all 64 are live or the ring is full. Each replay: write doorbell 1, wait done >= 1, write
-  // done 0. Disarm when the last executable graph is gone; the slot is reusable once the engine has taken note.
+  // RESOURCE_EXHAUSTED if all 64 are live or the ring is full. Each replay: write done 0, doorbell 1, wait
+  // done >= 1. Disarm when the last executable graph is gone; the slot is reusable once the engine has taken note.
   Result<int> Arm(LaunchEntry* entry);
   Status Disarm(int slot);
   Word* doorbell(int slot) const { return &words_.header()->captured[slot].doorbell; }

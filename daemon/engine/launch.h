@@ -70,6 +70,12 @@ struct LaunchRequest {
   std::span<const LaunchBinding> bindings;
 };
 
+// A launch that must not arrive before the engine knows of its plan's last end (held_arrivals.cc), with its own bindings.
+struct HeldArrival {
+  LaunchRequest request;
+  std::vector<LaunchBinding> bindings;
+};
+
 // How far a launch is that was enqueued before its rank's stream had reached it (parking.cc).
 struct Parked {
   bool on_lanes = false;

@@ -175,6 +175,10 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     return;
   }
   if (plan->has_active) Reap();
+  if (MustHold(*plan)) {
+    Hold(request);
+    return;
+  }
   uint64_t count = ++plan->arrivals;
   if (plan->has_active) {
     // Its row still speaks for the launch that is under way, so this one is told by the log alone.

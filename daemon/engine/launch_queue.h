@@ -109,7 +109,7 @@ class LaunchQueue {
   bool Poll();
 
   // True if anything has arrived and not ended: the engine must poll.
-  bool Pending() const { return !undecided_.empty() || !in_flight_.empty(); }
+  bool Pending() const { return !undecided_.empty() || !in_flight_.empty() || !held_arrivals_.empty(); }
   // True if no lane holds a program, or a part of one.
   bool LanesIdle() const;
   // DATA_LOSS once the log has lapped this engine, which then must end.
@@ -167,6 +167,13 @@ class LaunchQueue {
   }
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
+
+  // Arrivals that wait for this engine to know of an end that their client knows of already (held_arrivals.cc).
+  static bool SaysDone(const Launch& launch);
+  bool MustHold(const Plan& plan) const;
+  void Hold(const LaunchRequest& request);
+  // Lets them arrive in order, as far as they can now. True if any did.
+  bool ArriveHeld();
   Failure FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const;
 
   // Broken groups.
@@ -243,6 +250,7 @@ class LaunchQueue {
   std::deque<RecentStart> recent_starts_;
   std::vector<Plan*> undecided_;
   std::deque<Plan*> in_flight_;
+  std::deque<HeldArrival> held_arrivals_;
   int parked_ = 0;                 // of them, those that were parked
   bool may_offer_ = true;
   uint64_t front_since_ns_ = 0;    // when the first of them became that; 0: it started as such

@@ -144,6 +144,7 @@ bool LaunchQueue::AppendStarts() {
 
 bool LaunchQueue::Poll() {
   bool any = DrainLog();
+  if (!held_arrivals_.empty()) any |= ArriveHeld();
   if (!undecided_.empty()) {
     uint64_t now = NowNs();
     for (size_t i = 0; i < undecided_.size();) {
@@ -268,18 +269,19 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
     launch.failure = {status.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank};
     PublishOutcome(launch.origin, group.generation, launch.failure);
   }
-  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. Ours before the
-  // client's: who sees done finds that we know of the end.
-  Status completed = lane.WriteWord(completion_, launch.ticket);
+  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. The client's word before
+  // ours, for it is the one that somebody waits for: a client may know of the end a moment before we do (held_arrivals.cc), and
+  // once we know, no lane writes into its channel any more.
   Status done;
   if (launch.origin.kind == Origin::Kind::kChannel) {
     done = lane.WriteWord(launch.origin.channel->consumer.done(), launch.origin.id);
   } else if (launch.origin.kind == Origin::Kind::kCaptured) {
     done = lane.WriteWord(launch.origin.channel->consumer.captured_done(launch.origin.slot), 1);
   }
+  const Status completed = lane.WriteWord(completion_, launch.ticket);
   // Behind done, for nobody waits for it: it lets the words above go out with the program's last ones.
   Status recorded = launch.end_event ? lane.Record(launch.end_event.get()) : Status::Ok();
-  for (const Status& next : {completed, done, recorded, lane.FlushWords()}) {
+  for (const Status& next : {done, completed, recorded, lane.FlushWords()}) {
     if (status.ok()) status = next;
   }
   return status;

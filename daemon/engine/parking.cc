@@ -1,7 +1,7 @@
 // Parking: a launch whose ranks have all pushed it goes onto the lanes before their streams have reached it, behind memory
 // operations that wait for them. docs/architecture.md has the protocol, docs/model/parking.pml its model.
 //
-//   lane 0: wait request · write passed · wait permit · tell the peers · wait for theirs · program · completion · done
+//   lane 0: wait request · write passed · wait permit · tell the peers · wait for theirs · program · done · completion
 //
 // Until the permit is withdrawn the lane asks nobody. Taking a launch back runs its program as one that does nothing: the
 // signals are exchanged, the guard leaves out all else, so that words and epochs stay alike on all ranks.

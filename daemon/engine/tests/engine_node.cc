@@ -63,7 +63,11 @@ LaunchOutcome TestChannel::LaunchAndWait(const LaunchEntry& entry) {
   return producer.Outcome(sequence);
 }
 
-EngineNode::EngineNode(int gpus, int hardware_queues) {
+EngineNode::EngineNode(int gpus, int hardware_queues, const BackendWrapper& wrap) {
+  const BackendFactory factory = [wrap](const BackendRequest& request) -> Result<std::unique_ptr<Backend>> {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(request));
+    return wrap ? wrap(std::move(backend)) : std::move(backend);
+  };
   log_fd_ = std::move(*OrderLog::Create());
   log_ = std::move(*OrderLog::Map(log_fd_.get()));
   for (int gpu = 0; gpu < gpus; ++gpu) {
@@ -72,7 +76,7 @@ EngineNode::EngineNode(int gpus, int hardware_queues) {
     engine->socket = std::move(pair->first);
     engine->stats_fd = std::move(*CreateStatsArea(64, 256));
     engine->stats = std::move(*StatsArea::Map(engine->stats_fd.get()));
-    engine->engine = std::make_unique<Engine>(std::move(pair->second), MakeBackend);
+    engine->engine = std::make_unique<Engine>(std::move(pair->second), factory);
     engine->thread = std::thread([e = engine->engine.get()] { EXPECT_TRUE(e->Run().ok()); });
     engines_.push_back(std::move(engine));
     v1::Command command;

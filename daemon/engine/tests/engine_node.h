@@ -59,7 +59,10 @@ class EngineNode {
   static constexpr uint64_t kPadOffset = 5 << 20;
   static constexpr uint64_t kPadBytes = 4096;
 
-  explicit EngineNode(int gpus, int hardware_queues = 8);
+  // Makes an engine's backend of the host backend that it would have.
+  using BackendWrapper = std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)>;
+
+  explicit EngineNode(int gpus, int hardware_queues = 8, const BackendWrapper& wrap = {});
   ~EngineNode();
 
   int gpus() const { return static_cast<int>(engines_.size()); }

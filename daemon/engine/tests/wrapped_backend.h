@@ -1,0 +1,75 @@
+// File: wrapped_backend.h
+//
+// `WrappedBackend`: another backend, with lanes that a test has put something around. `WrappedLane`: such a lane, which does
+// nothing but pass everything on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kernels/backend.h"
+
+namespace tandem::engine {
+
+class WrappedLane : public Lane {
+ public:
+  explicit WrappedLane(std::unique_ptr<Lane> lane) : lane_(std::move(lane)) {}
+  Status WriteWord(Word* word, uint64_t value) override { return lane().WriteWord(word, value); }
+  Status WaitWord(const Word* word, uint64_t value) override { return lane().WaitWord(word, value); }
+  Status Copy(const CopyArgs& args) override { return lane().Copy(args); }
+  Status Matmul(const MatmulArgs& args) override { return lane().Matmul(args); }
+  Status Reduce(const ReduceArgs& args) override { return lane().Reduce(args); }
+  Status Nccl(const NcclArgs& args) override { return lane().Nccl(args); }
+  Status Collective(const CollectiveArgs& args) override { return lane().Collective(args); }
+  Status Record(Event* event) override { return lane().Record(event); }
+  Status Wait(Event* event) override { return lane().Wait(event); }
+  void HoldWords() override { lane().HoldWords(); }
+  Status FlushWords() override { return lane().FlushWords(); }
+
+ protected:
+  virtual Lane& lane() { return *lane_; }
+
+ private:
+  std::unique_ptr<Lane> lane_;
+};
+
+class WrappedBackend : public Backend {
+ public:
+  // Makes what the engine gets instead of the `index`-th lane; `own_words` is the engine's own page of words, which is there
+  // before anything is given to a lane.
+  using LaneWrapper = std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane> lane, int index, Word* const& own_words)>;
+
+  WrappedBackend(std::unique_ptr<Backend> backend, LaneWrapper wrap) : backend_(std::move(backend)), wrap_(std::move(wrap)) {}
+
+  std::string Name() const override { return backend_->Name(); }
+  Result<UniqueFd> AllocateSegment(size_t bytes) override { return backend_->AllocateSegment(bytes); }
+  size_t SegmentGranularity() const override { return backend_->SegmentGranularity(); }
+  Result<std::unique_ptr<Segment>> MapSegment(int fd, size_t bytes) override { return backend_->MapSegment(fd, bytes); }
+  Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) override { return backend_->ImportMemory(fd, bytes); }
+  Result<std::unique_ptr<Lane>> MakeLane(int priority) override {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend_->MakeLane(priority));
+    return wrap_(std::move(lane), lanes_++, own_words_);
+  }
+  Result<std::unique_ptr<Event>> MakeEvent() override { return backend_->MakeEvent(); }
+  Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) override {
+    return backend_->MakeCommunicator(options);
+  }
+  Status NativeKernels() const override { return backend_->NativeKernels(); }
+  bool HonoursGuard(Guarded what) const override { return backend_->HonoursGuard(what); }
+  Status RegisterHostMemory(void* address, size_t bytes) override {
+    if (own_words_ == nullptr) own_words_ = static_cast<Word*>(address);  // the first that an engine registers
+    return backend_->RegisterHostMemory(address, bytes);
+  }
+  size_t MemoryBytes() const override { return backend_->MemoryBytes(); }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  LaneWrapper wrap_;
+  int lanes_ = 0;
+  Word* own_words_ = nullptr;
+};
+
+}  // namespace tandem::engine
