@@ -292,9 +292,9 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     if (algorithm == Algorithm::kNative && IsBlockWise(problem.scale_mode) && measured == nullptr) {
       candidate.only_asked = "runs when it is asked for: with scales by blocks nobody has measured it";
     }
-    if (algorithm == Algorithm::kNative && candidate.impossible.empty() && problem.world_size != 2 && measured == nullptr &&
-        FewRowsFor(problem)) {
-      candidate.only_asked = "runs when it is asked for: for few rows it was measured on two ranks only";
+    if (algorithm == Algorithm::kNative && candidate.impossible.empty() && problem.world_size != 2 &&
+        problem.world_size != 4 && measured == nullptr && FewRowsFor(problem)) {
+      candidate.only_asked = "runs when it is asked for: for few rows it was measured on two and four ranks only";
     }
     if (algorithm == Algorithm::kNative && request.op == Op::kMatmulAllReduce && problem.rows % problem.world_size != 0 &&
         (measured == nullptr || measured->entry->shape != TuningShapeOf(problem))) {
