@@ -206,6 +206,13 @@ class Lane {
   virtual void HoldWords() {}
   // Enqueues what is kept back; it goes on holding words.
   virtual Status FlushWords() { return Status::Ok(); }
+  // Device streams that the lane can be on, one at a time: at first on that of index 0.
+  virtual int stream_count() const { return 1; }
+  // All later work goes to this stream. Only while nothing that the lane was given is unfinished: nothing orders the streams
+  // against each other. FAILED_PRECONDITION while words are kept back, OUT_OF_RANGE for a stream that it does not have.
+  virtual Status UseStream(int index) {
+    return index == 0 ? Status::Ok() : OutOfRange("a lane of one stream has no other");
+  }
 };
 
 // Memory of one GPU that other processes can map: a memfd on the host, a VMM allocation on CUDA.
@@ -268,6 +275,8 @@ class Backend {
   }
   // `priority`: lower is more urgent, 0 the highest.
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
+  // The same with two streams, if it makes a difference to the device's clients which one of them the lane is on; else with one.
+  virtual Result<std::unique_ptr<Lane>> MakeTwinLane(int priority) { return MakeLane(priority); }
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
   // What the ranks of a new communicator share; empty where they need nothing.
   virtual Result<std::string> MakeUniqueId() { return std::string(); }

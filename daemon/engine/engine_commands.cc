@@ -216,7 +216,9 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, factory_(request));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < plan::kMaxLanes; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend->MakeLane(kLanePriority));
+    // Lane 0 is the one whose words clients wait for: it takes the better one of two streams (stream_choice.h).
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane,
+                            i == 0 ? backend->MakeTwinLane(kLanePriority) : backend->MakeLane(kLanePriority));
     lanes.push_back(std::move(lane));
   }
   TANDEM_ASSIGN_OR_RETURN(WordPage words, WordPage::Create(backend.get()));

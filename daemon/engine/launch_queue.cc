@@ -48,6 +48,7 @@ LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, Me
     lane->HoldWords();
     lane_pointers.push_back(lane.get());
   }
+  if (!lanes_.empty() && lanes_[0]->stream_count() > 1) stream_choice_.emplace();
   executor_ = std::make_unique<Executor>(backend_, std::move(lane_pointers));
   PublishProgress();
 }
@@ -211,7 +212,9 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     return;
   }
   Activate(plan, request, count);
-  SetArrived(plan, NowNs());
+  const uint64_t now = NowNs();
+  SetArrived(plan, now);
+  NoteTurn(request.origin, now);
   group.arrivals.Arrive(plan->index, group.rank, launch.digest, count);
 }
 

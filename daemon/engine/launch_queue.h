@@ -22,6 +22,7 @@
 #include "daemon/engine/memory_table.h"
 #include "daemon/engine/order_log.h"
 #include "daemon/engine/stats_area.h"
+#include "daemon/engine/stream_choice.h"
 #include "daemon/engine/word_page.h"
 #include "kernels/backend.h"
 #include "tandem/status.h"
@@ -197,6 +198,13 @@ class LaunchQueue {
   // Lets the head of this launch go if it is on lane 0, and calls off another's.
   bool UsePrelaunched(const Plan& plan, bool parked);
 
+  // Lane 0's stream. Tells the choice of a turn, if an arrival of this origin ends one.
+  void NoteTurn(const Origin& origin, uint64_t now);
+  // True while lane 0 is to change its stream: nothing goes onto it ahead, so that it comes to stand still.
+  bool WantsOtherStream() const { return stream_choice_ && stream_choice_->WantsSwitch(); }
+  // Changes it if that is wanted and the lanes hold nothing.
+  void ServeStreamChoice();
+
   // Parking.
   Word* PassedWord(uint64_t ticket) const;
   Word* PermitWord(uint64_t ticket) const;
@@ -258,6 +266,7 @@ class LaunchQueue {
   WordPage words_;
   Word* completion_ = nullptr;     // written by lane 0 after each program; parking.cc and prelaunch.cc use more of the page
   uint64_t next_ticket_ = 0;
+  std::optional<StreamChoice> stream_choice_;  // none: lane 0 has one stream
   std::optional<Prelaunched> prelaunched_;
   std::optional<Origin> started_;
   uint64_t next_turn_ = 0, called_off_ = 0;  // of heads: the last one's, and the last one's that was called off

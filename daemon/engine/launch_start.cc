@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <tuple>
+#include <utility>
 
 #include "common/queue/channel_layout.h"
 #include "daemon/engine/launch_queue.h"
@@ -142,7 +143,20 @@ bool LaunchQueue::AppendStarts() {
   return any;
 }
 
+void LaunchQueue::NoteTurn(const Origin& origin, uint64_t now) {
+  if (!stream_choice_ || origin.kind == Origin::Kind::kDirect) return;
+  const uint64_t ended = std::exchange(origin.channel->ended_ns, 0);
+  if (ended != 0) stream_choice_->Turn(now - ended, now);
+}
+
+void LaunchQueue::ServeStreamChoice() {
+  if (!WantsOtherStream() || !LanesIdle()) return;
+  // If it cannot, the choice gives up in the end.
+  if (lanes_[0]->UseStream(stream_choice_->wanted()).ok()) stream_choice_->Switched();
+}
+
 bool LaunchQueue::Poll() {
+  ServeStreamChoice();
   bool any = DrainLog();
   if (!held_arrivals_.empty()) any |= ArriveHeld();
   if (!undecided_.empty()) {

@@ -25,7 +25,8 @@ Word* LaunchQueue::CallOffWord(const Group& group, uint64_t turn) {
 }
 
 bool LaunchQueue::MayPrelaunch() const {
-  return options_.prelaunch && !prelaunched_ && undecided_.empty() && parked_ == 0 && CalledOffHasPassed();
+  return options_.prelaunch && !prelaunched_ && undecided_.empty() && parked_ == 0 && !WantsOtherStream() &&
+         CalledOffHasPassed();
 }
 
 bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
@@ -52,8 +53,9 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
   if (status.ok()) status = executor_->EnqueueHead(*plan->program, context);
   if (const Status flushed = lane.FlushWords(); status.ok()) status = flushed;
   if (!status.ok()) {
-    // Nothing stands behind the wait; the launch itself will say what is wrong, if anything is.
+    // No kernel stands behind the wait; the launch itself will say what is wrong, if anything is. The lane is not idle before that.
     words_[kGoWord].store(ahead.turn, std::memory_order_release);
+    if (lane.WriteWord(&words_[kCalledOffWord], ahead.turn).ok() && lane.FlushWords().ok()) called_off_ = ahead.turn;
     plan->never_prelaunched = true;
     return false;
   }

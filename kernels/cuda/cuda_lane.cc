@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_lane.h"
 
+#include <string>
 #include <utility>
 
 #include "kernels/cuda/collective_plan.h"
@@ -45,18 +46,31 @@ int64_t CudaEvent::TimeNs() const {
 }
 
 Result<std::unique_ptr<CudaLane>> CudaLane::Create(std::shared_ptr<CudaDevice> device,
-                                                   std::shared_ptr<MatmulChooser> chooser, int priority) {
+                                                   std::shared_ptr<MatmulChooser> chooser, int priority, int streams) {
   TANDEM_RETURN_IF_ERROR(device->Enter());
   std::unique_ptr<CudaLane> lane(new CudaLane(std::move(device), std::move(chooser)));
-  TANDEM_ASSIGN_OR_RETURN(lane->stream_, lane->device_->driver().StreamCreateWithPriority(
-                                             CU_STREAM_NON_BLOCKING, lane->device_->StreamPriority(priority)));
+  for (int i = 0; i < streams; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(CUstream stream, lane->device_->driver().StreamCreateWithPriority(
+                                                 CU_STREAM_NON_BLOCKING, lane->device_->StreamPriority(priority)));
+    lane->streams_.push_back(stream);
+  }
+  lane->stream_ = lane->streams_.at(0);
   return lane;
 }
 
 CudaLane::~CudaLane() {
-  if (stream_ == nullptr) return;
+  if (streams_.empty()) return;
   (void)device_->Enter();
-  (void)device_->driver().StreamDestroy(stream_);
+  for (CUstream stream : streams_) (void)device_->driver().StreamDestroy(stream);
+}
+
+Status CudaLane::UseStream(int index) {
+  if (index < 0 || index >= stream_count()) {
+    return OutOfRange("stream " + std::to_string(index) + " of a lane that has " + std::to_string(stream_count()));
+  }
+  if (!words_.empty()) return FailedPrecondition("the lane keeps words back for the stream that it is on");
+  stream_ = streams_[static_cast<size_t>(index)];
+  return Status::Ok();
 }
 
 Status CudaLane::Enter() {

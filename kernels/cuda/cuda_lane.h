@@ -32,8 +32,9 @@ class CudaEvent : public Event {
 
 class CudaLane : public Lane {
  public:
+  // `streams`: 1, or 2, which are made one right after the other, so that two front ends of the GPU serve them.
   static Result<std::unique_ptr<CudaLane>> Create(std::shared_ptr<CudaDevice> device,
-                                                  std::shared_ptr<MatmulChooser> chooser, int priority);
+                                                  std::shared_ptr<MatmulChooser> chooser, int priority, int streams = 1);
   ~CudaLane() override;
 
   Status WriteWord(Word* word, uint64_t value) override;
@@ -47,7 +48,10 @@ class CudaLane : public Lane {
   Status Wait(Event* event) override;
   void HoldWords() override { holds_words_ = true; }
   Status FlushWords() override;
+  int stream_count() const override { return static_cast<int>(streams_.size()); }
+  Status UseStream(int index) override;
 
+  // The one that it is on.
   CUstream stream() const { return stream_; }
 
  private:
@@ -59,7 +63,8 @@ class CudaLane : public Lane {
 
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<MatmulChooser> chooser_;
-  CUstream stream_ = nullptr;
+  std::vector<CUstream> streams_;
+  CUstream stream_ = nullptr;  // of these, the one in use
   WordBatch words_;
   bool holds_words_ = false;
   VmmAllocation workspace_;    // of products; made by the first

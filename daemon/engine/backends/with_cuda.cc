@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "common/mps_endpoint.h"
 #include "daemon/engine/backends/backends.h"
 #include "daemon/topology/nvml.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -36,6 +37,7 @@ Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& req
   std::optional<Result<std::unique_ptr<NvmlApi>>> nvml;  // opened by who asks first
   CudaBackendOptions options;
   options.device = 0;
+  options.twin_lanes = ProbeMps(MpsPipeDirectory()).answers;
   options.memory_used = [&]() -> uint64_t {
     if (!nvml) nvml.emplace(OpenNvml());
     return nvml->ok() ? MemoryUsed(***nvml, request.gpu_uuid) : 0;

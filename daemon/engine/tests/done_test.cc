@@ -16,15 +16,15 @@ namespace {
 // Lane 0, whose writes of the engine's completion word wait for a gate.
 class GatedLane : public WrappedLane {
  public:
-  GatedLane(std::unique_ptr<Lane> lane, Word* const& own_words, const Word* gate)
-      : WrappedLane(std::move(lane)), own_words_(own_words), gate_(gate) {}
+  GatedLane(std::unique_ptr<Lane> wrapped, const WrappedBackend& from, const Word* gate)
+      : WrappedLane(std::move(wrapped)), from_(from), gate_(gate) {}
   Status WriteWord(Word* word, uint64_t value) override {
-    if (word == own_words_) TANDEM_RETURN_IF_ERROR(lane().WaitWord(gate_, 1));
+    if (word == from_.own_words()) TANDEM_RETURN_IF_ERROR(lane().WaitWord(gate_, 1));
     return WrappedLane::WriteWord(word, value);
   }
 
  private:
-  Word* const& own_words_;
+  const WrappedBackend& from_;
   const Word* gate_;
 };
 
@@ -35,9 +35,9 @@ class DoneTest : public GatherTest {
 
   std::unique_ptr<Backend> Gated(std::unique_ptr<Backend> backend) {
     return std::make_unique<WrappedBackend>(
-        std::move(backend), [this](std::unique_ptr<Lane> lane, int index, Word* const& words) -> std::unique_ptr<Lane> {
+        std::move(backend), [this](std::unique_ptr<Lane> lane, int index, WrappedBackend& from) -> std::unique_ptr<Lane> {
           if (index != 0) return lane;
-          return std::make_unique<GatedLane>(std::move(lane), words, &gate_);
+          return std::make_unique<GatedLane>(std::move(lane), from, &gate_);
         });
   }
   void Gate(bool open) { gate_.store(open ? 1 : 0, std::memory_order_release); }

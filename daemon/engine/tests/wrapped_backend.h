@@ -16,7 +16,7 @@ namespace tandem::engine {
 
 class WrappedLane : public Lane {
  public:
-  explicit WrappedLane(std::unique_ptr<Lane> lane) : lane_(std::move(lane)) {}
+  explicit WrappedLane(std::unique_ptr<Lane> wrapped) : lane_(std::move(wrapped)) {}
   Status WriteWord(Word* word, uint64_t value) override { return lane().WriteWord(word, value); }
   Status WaitWord(const Word* word, uint64_t value) override { return lane().WaitWord(word, value); }
   Status Copy(const CopyArgs& args) override { return lane().Copy(args); }
@@ -38,9 +38,8 @@ class WrappedLane : public Lane {
 
 class WrappedBackend : public Backend {
  public:
-  // Makes what the engine gets instead of the `index`-th lane; `own_words` is the engine's own page of words, which is there
-  // before anything is given to a lane.
-  using LaneWrapper = std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane> lane, int index, Word* const& own_words)>;
+  // Makes what the engine gets instead of the `index`-th lane.
+  using LaneWrapper = std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane> lane, int index, WrappedBackend& from)>;
 
   WrappedBackend(std::unique_ptr<Backend> backend, LaneWrapper wrap) : backend_(std::move(backend)), wrap_(std::move(wrap)) {}
 
@@ -51,7 +50,7 @@ class WrappedBackend : public Backend {
   Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) override { return backend_->ImportMemory(fd, bytes); }
   Result<std::unique_ptr<Lane>> MakeLane(int priority) override {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, backend_->MakeLane(priority));
-    return wrap_(std::move(lane), lanes_++, own_words_);
+    return wrap_(std::move(lane), lanes_++, *this);
   }
   Result<std::unique_ptr<Event>> MakeEvent() override { return backend_->MakeEvent(); }
   Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) override {
@@ -64,6 +63,10 @@ class WrappedBackend : public Backend {
     return backend_->RegisterHostMemory(address, bytes);
   }
   size_t MemoryBytes() const override { return backend_->MemoryBytes(); }
+
+  // The engine's own page of words; it is there before anything is given to a lane.
+  Word* own_words() const { return own_words_; }
+  Backend& backend() { return *backend_; }
 
  private:
   std::unique_ptr<Backend> backend_;
