@@ -44,6 +44,7 @@ struct Channel {
   bool latest_started = false;      // the last of them is on the lanes
   bool offered = false;             // the first of `waiting` is offered for parking
   uint64_t ended_ns = 0;            // when the engine saw its last launch's end, until the next one arrives; 0 then
+  uint64_t ended_plan = 0;          // that launch's
   bool ended = false;               // its client broke the protocol, or it was closed
   std::array<std::unique_ptr<CapturedLaunch>, kCapturedSlots> captured;
   int captured_live = 0;

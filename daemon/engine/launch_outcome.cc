@@ -151,7 +151,10 @@ bool LaunchQueue::Reap() {
     Origin origin = launch.origin;
     Failure failure = launch.failure;
     End(plan, failure, end_ns);
-    if (stream_choice_ && origin.channel) origin.channel->ended_ns = NowNs();
+    if (stream_choice_ && origin.channel) {
+      origin.channel->ended_ns = NowNs();
+      origin.channel->ended_plan = plan->id;
+    }
     // The done word is the lane's to write; only a direct launch has none.
     if (origin.kind == Origin::Kind::kDirect) CompleteByCpu(origin, failure);
     if (origin.kind == Origin::Kind::kChannel) --origin.channel->under_way;

@@ -146,7 +146,7 @@ bool LaunchQueue::AppendStarts() {
 void LaunchQueue::NoteTurn(const Origin& origin, uint64_t now) {
   if (!stream_choice_ || origin.kind == Origin::Kind::kDirect) return;
   const uint64_t ended = std::exchange(origin.channel->ended_ns, 0);
-  if (ended != 0) stream_choice_->Turn(now - ended, now);
+  if (ended != 0) stream_choice_->Turn(origin.channel->ended_plan, now - ended, now);
 }
 
 void LaunchQueue::ServeStreamChoice() {

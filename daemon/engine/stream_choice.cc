@@ -11,7 +11,7 @@ uint64_t StreamChoice::Median() const {
   return *middle;
 }
 
-void StreamChoice::Turn(uint64_t turn_ns, uint64_t now_ns) {
+void StreamChoice::Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns) {
   if (turn_ns > kLongestTurnNs) return;
   if (WantsSwitch()) {
     if (++waited_ < kPatienceTurns) return;
@@ -23,6 +23,12 @@ void StreamChoice::Turn(uint64_t turn_ns, uint64_t now_ns) {
     GrowInterval();
     return;
   }
+  if (plan_ == 0) plan_ = plan;
+  if (plan != plan_) {
+    if (++strangers_ == kMostStrangers) Forget(now_ns);
+    return;
+  }
+  strangers_ = 0;
   turns_[seen_ % kTrialTurns] = turn_ns;
   ++seen_;
   if (trying_) {
@@ -42,10 +48,24 @@ void StreamChoice::EndTrial(uint64_t now_ns) {
     Settle(now_ns);
     return;
   }
+  LeaveTrial(now_ns);
+  GrowInterval();
+}
+
+void StreamChoice::LeaveTrial(uint64_t now_ns) {
   wanted_ = 1 - current_;
   waited_ = 0;
   Settle(now_ns);
-  GrowInterval();
+}
+
+void StreamChoice::Forget(uint64_t now_ns) {
+  if (trying_) {
+    LeaveTrial(now_ns);  // nothing to compare with
+  } else {
+    seen_ = 0;
+    plan_ = 0;
+    strangers_ = 0;
+  }
 }
 
 void StreamChoice::Switched() {
@@ -53,11 +73,14 @@ void StreamChoice::Switched() {
   trying_ = !trying_;
   current_ = wanted_;
   seen_ = 0;
+  strangers_ = 0;
 }
 
 void StreamChoice::Settle(uint64_t now_ns) {
   next_trial_ns_ = now_ns + interval_ns_;
   seen_ = 0;
+  plan_ = 0;
+  strangers_ = 0;
 }
 
 void StreamChoice::GrowInterval() { interval_ns_ = std::min(2 * interval_ns_, kLongestIntervalNs); }

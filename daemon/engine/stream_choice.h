@@ -4,7 +4,9 @@
 // front ends in turn, and a client whose stream is served by the same one as the engine's hears of an end 2 to 3 µs sooner. Nobody tells
 // which it is, so the other stream is tried now and then, and the one with the shorter turns is kept.
 //
-// A *turn* is the time from an end of a channel's launch, as the engine sees it, to the arrival of that channel's next launch.
+// A *turn* is the time from an end of a channel's launch, as the engine sees it, to the arrival of that channel's next launch. It depends
+// on what has ended by as much as on the stream (a program of several lanes ends later than its last word), so only turns behind the same
+// plan are compared.
 //
 // Pure logic: the caller tells what time it is, and makes the lane switch when it can. Allocates nothing.
 //
@@ -28,9 +30,11 @@ class StreamChoice {
   static constexpr uint64_t kShortestIntervalNs = 1'000'000'000, kLongestIntervalNs = 30'000'000'000;
   // A lane that has not switched after so many turns hardly ever stands still: it stays where it is until the next trial.
   static constexpr int kPatienceTurns = 16;
+  // Turns behind other plans after which the plan that was looked at counts as gone.
+  static constexpr int kMostStrangers = 4000;
 
-  // A turn of `turn_ns` has ended, at `now_ns` by a clock that never goes back.
-  void Turn(uint64_t turn_ns, uint64_t now_ns);
+  // A turn of `turn_ns` has ended, at `now_ns` by a clock that never goes back; `plan` is what had run before it, and not 0.
+  void Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns);
   // The stream that the lane should be on. If it is not current(), the caller switches once the lane holds no work.
   int wanted() const { return wanted_; }
   int current() const { return current_; }
@@ -40,8 +44,12 @@ class StreamChoice {
 
  private:
   void EndTrial(uint64_t now_ns);
+  // Whatever it has shown.
+  void LeaveTrial(uint64_t now_ns);
   // Stays on the current stream; the next trial comes after the interval.
   void Settle(uint64_t now_ns);
+  // The plan has not been launched for long.
+  void Forget(uint64_t now_ns);
   void GrowInterval();
   uint64_t Median() const;
 
@@ -50,6 +58,8 @@ class StreamChoice {
   uint64_t kept_median_ns_ = 0;  // of the other one, while trying
   std::array<uint64_t, kTrialTurns> turns_{};  // the latest on the current stream
   uint64_t seen_ = 0;            // turns on it since the lane came to it
+  uint64_t plan_ = 0;            // behind which they are; 0: the next one's
+  int strangers_ = 0;            // turns behind others since the last of them
   int waited_ = 0;               // turns since a switch is wanted
   uint64_t interval_ns_ = kShortestIntervalNs;
   uint64_t next_trial_ns_ = 0;

@@ -19,7 +19,7 @@ class StreamChoiceTest : public testing::Test {
   void Run(int count, const std::function<uint64_t(int stream)>& turn_of) {
     for (int i = 0; i < count; ++i) {
       now_ += 100'000;
-      choice_.Turn(turn_of(choice_.current()), now_);
+      choice_.Turn(plan_, turn_of(choice_.current()), now_);
       if (!switches_ || !choice_.WantsSwitch()) continue;
       choice_.Switched();
       changes_.push_back(now_);
@@ -31,6 +31,7 @@ class StreamChoiceTest : public testing::Test {
   static constexpr int kFirst = static_cast<int>(StreamChoice::kFirstTurns), kTrial = static_cast<int>(StreamChoice::kTrialTurns);
 
   StreamChoice choice_;
+  uint64_t plan_ = 7;  // whose turns they are
   uint64_t now_ = 5 * kSecond;
   bool switches_ = true;
   std::vector<uint64_t> changes_;  // when the lane switched
@@ -129,6 +130,38 @@ TEST_F(StreamChoiceTest, ALaneThatNeverStandsStillStaysWhereItIs) {
   switches_ = true;
   Run(1'200, 8000, 5500);
   EXPECT_EQ(choice_.current(), 1) << "and then it is tried";
+}
+
+// Turns behind another plan are shorter on the worse stream than the first plan's on the better one.
+TEST_F(StreamChoiceTest, PlansAreNotComparedWithEachOther) {
+  const auto both = [&](int count, uint64_t first, uint64_t second) {
+    for (int i = 0; i < count; ++i) {
+      plan_ = 7;
+      Run(1, first, second);
+      plan_ = 8;
+      Run(3, first / 2, second / 2);
+    }
+  };
+  both(kFirst, 8000, 10'500);
+  ASSERT_EQ(choice_.current(), 1);
+  plan_ = 8;
+  Run(kTrial, 4000, 5250);
+  EXPECT_EQ(choice_.current(), 1) << "still on trial";
+  both(kTrial, 8000, 10'500);
+  EXPECT_EQ(choice_.current(), 0);
+}
+
+TEST_F(StreamChoiceTest, APlanThatIsGoneIsNotWaitedFor) {
+  Run(kFirst - 1, 8000, 5500);
+  plan_ = 8;
+  Run(StreamChoice::kMostStrangers + kFirst, 8000, 5500);
+  ASSERT_EQ(choice_.current(), 1);
+  // In a trial: back, and the next one is by what is launched now.
+  plan_ = 9;
+  Run(StreamChoice::kMostStrangers, 8000, 5500);
+  EXPECT_EQ(choice_.current(), 0);
+  Run(12'000, 8000, 5500);
+  EXPECT_EQ(choice_.current(), 1);
 }
 
 // A trial that cannot be taken back is looked at again soon.
