@@ -94,7 +94,7 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   }
 }
 
-// What plans took beyond the model on 2 H200s (bench/results/gpu-2xH200-peers.jsonl): a lane's driver calls, products that
+// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200-peers.jsonl): a lane's driver calls, products that
 // run slower beside copies, and what no product hides. `hidden` is the time of a transfer beside products.
 double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
   const bool gather = problem.request->op == Op::kAllGatherMatmul;
@@ -102,7 +102,9 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
     case Algorithm::kPipeline: return gather ? 28 : 40;  // a gather's first product does not wait for the pushes' calls
     case Algorithm::kRing: return 40 + (gather ? 1.0 : 0.4) * hidden;
     case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * problem.world_size * 20.0;
-    case Algorithm::kNative: return gather ? 30 : 45;
+    case Algorithm::kNative:
+      if (problem.request->op == Op::kMatmulAllReduce) return 45 + (problem.world_size > 2 ? 0.35 * hidden : 0);
+      return gather ? 24 : 30;
     default: return 0;
   }
 }
@@ -169,7 +171,7 @@ double FewRowsUs(const Problem& problem, const MachineModel& machine, const FewR
 double BesideUs(const Problem& problem, const MachineModel& machine, double whole, Algorithm collective, bool measured) {
   const double us = whole + CollectiveUs(problem, machine, collective);
   if (collective == Algorithm::kNccl) {
-    const double extra = ScalesTravel(problem.scale_mode) ? 80 : 40;  // two calls where scales travel
+    const double extra = ScalesTravel(problem.scale_mode) ? 60 : 30;  // two calls where scales travel
     return us + machine.launch_us + (measured ? extra : 0);
   }
   if (collective == Algorithm::kCopyEngine) {
@@ -179,7 +181,7 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
                               : 0;
     return us - copies + machine.launch_us + (measured ? 40 : 0);
   }
-  return us + (measured ? 35 : 0);
+  return us + (measured ? 25 : 0);
 }
 
 double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm, Algorithm collective) {
@@ -211,7 +213,8 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
       if (const auto layout = FewRowsFor(problem)) {
         return FewRowsUs(problem, machine, *layout, twice * TransferUs(sent, machine.link_gbps)) + (measured ? kFewRowsExtraUs : 0);
       }
-      return NativeUs(problem, machine, twice * (copies + TransferUs(sent, machine.link_gbps))) + extra(0);
+      const double wire = twice * (copies + TransferUs(sent, machine.link_gbps));
+      return NativeUs(problem, machine, wire) + (measured ? MeasuredExtraUs(problem, algorithm, wire) : 0);
     }
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);

@@ -33,8 +33,7 @@ double Predicted(const Plan& plan, Algorithm algorithm) {
 }
 
 // Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2xH200-peers.jsonl; 0: not measured. `pipeline` of
-// an all-reduce is tiled_two_shot. On four ranks `nccl` was measured as unfused, which was NCCL's collective and the product then, and
-// `native` up to 512 rows before there were kernels for few rows.
+// an all-reduce is tiled_two_shot.
 struct Case {
   Op op;
   DType dtype;
@@ -43,29 +42,37 @@ struct Case {
   double pipeline, ring, nccl, native, low_latency, unfused;
 };
 constexpr Case kCases[] = {
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 215, 183, 87, 209, 76, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 64, 8192, 7168, 171, 177, 80, 201, 78, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 64, 8192, 7168, 371, 0, 92, 262, 89, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 256, 7168, 8192, 216, 184, 126, 178, 96, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 256, 8192, 7168, 186, 193, 125, 195, 107, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 256, 8192, 7168, 388, 0, 132, 256, 118, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 512, 7168, 8192, 208, 189, 168, 158, 141, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 512, 8192, 7168, 184, 188, 165, 178, 157, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 512, 8192, 7168, 416, 0, 181, 256, 171, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 2048, 7168, 8192, 419, 447, 485, 407, 0, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 2048, 8192, 7168, 420, 419, 507, 401, 0, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 2048, 8192, 7168, 618, 0, 560, 533, 0, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 1384, 1503, 1688, 1391, 0, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 8192, 7168, 1413, 1409, 1691, 1437, 0, 0},
-    {Op::kMatmulAllReduce, DType::kBf16, 4, 8192, 8192, 7168, 1712, 0, 1912, 1735, 0, 0},
-    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 3584, 4096, 444, 489, 570, 398, 0, 0},
-    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 4096, 3584, 419, 425, 584, 431, 0, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 512, 7168, 8192, 151, 0, 118, 0, 89, 0},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 512, 8192, 7168, 142, 0, 131, 0, 123, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 2048, 7168, 8192, 268, 0, 303, 0, 0, 0},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 2048, 8192, 7168, 267, 0, 335, 0, 0, 0},
-    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 8192, 7168, 8192, 887, 0, 1009, 0, 0, 0},
-    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 8192, 8192, 7168, 871, 0, 1160, 0, 0, 0},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 183, 179, 77, 60, 66, 66},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 64, 8192, 7168, 162, 170, 72, 57, 70, 70},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 64, 8192, 7168, 357, 0, 82, 65, 80, 79},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 256, 7168, 8192, 170, 164, 112, 79, 83, 85},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 256, 8192, 7168, 166, 173, 105, 78, 90, 89},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 256, 8192, 7168, 366, 0, 112, 91, 101, 101},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 1024, 7168, 8192, 232, 240, 263, 208, 0, 234},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 1024, 8192, 7168, 221, 227, 252, 223, 0, 250},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 1024, 8192, 7168, 421, 0, 280, 316, 0, 284},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 512, 7168, 8192, 177, 174, 152, 117, 127, 127},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 512, 8192, 7168, 162, 172, 142, 124, 135, 134},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 512, 8192, 7168, 386, 0, 168, 148, 159, 161},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 2048, 7168, 8192, 406, 440, 469, 365, 0, 442},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 2048, 8192, 7168, 381, 384, 445, 360, 0, 475},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 2048, 8192, 7168, 581, 0, 525, 497, 0, 524},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 4096, 7168, 8192, 736, 818, 888, 689, 0, 871},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 4096, 8192, 7168, 747, 739, 890, 710, 0, 907},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 4096, 8192, 7168, 936, 0, 980, 915, 0, 979},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 1341, 1469, 1708, 1341, 0, 1667},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 8192, 7168, 1439, 1424, 1719, 1420, 0, 1703},
+    {Op::kMatmulAllReduce, DType::kBf16, 4, 8192, 8192, 7168, 1719, 0, 1901, 1757, 0, 1898},
+    {Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 3584, 4096, 405, 465, 549, 370, 0, 525},
+    {Op::kMatmulReduceScatter, DType::kBf16, 4, 8192, 4096, 3584, 405, 400, 554, 407, 0, 559},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 512, 7168, 8192, 132, 0, 0, 81, 0, 86},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 512, 8192, 7168, 127, 0, 0, 95, 0, 108},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 2048, 7168, 8192, 239, 0, 0, 233, 0, 260},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 2048, 8192, 7168, 253, 0, 0, 253, 0, 338},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 4096, 7168, 8192, 439, 0, 0, 419, 0, 486},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 4096, 8192, 7168, 455, 0, 0, 505, 0, 597},
+    {Op::kAllGatherMatmul, DType::kF8E4M3, 4, 8192, 7168, 8192, 833, 0, 0, 858, 0, 967},
+    {Op::kMatmulReduceScatter, DType::kF8E4M3, 4, 8192, 8192, 7168, 856, 0, 0, 993, 0, 1126},
     {Op::kAllGatherMatmul, DType::kBf16, 2, 64, 14336, 8192, 150, 155, 105, 93, 97, 96},
     {Op::kMatmulReduceScatter, DType::kBf16, 2, 64, 8192, 14336, 143, 146, 97, 87, 96, 96},
     {Op::kMatmulAllReduce, DType::kBf16, 2, 64, 8192, 14336, 292, 0, 103, 91, 99, 100},
@@ -224,6 +231,13 @@ TEST(MeasuredChoice, NothingElseMoves) {
   const Case few{Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(MustPlan(RequestOf(few), H200s(4)).algorithm, Algorithm::kLowLatency);
   EXPECT_NE(MustPlan(RequestOf(few), pcie).algorithm, Algorithm::kLowLatency);
+  // The kernel for few rows is chosen on as many ranks as it was measured on.
+  for (const auto& [world, expected] : {std::pair(2, Algorithm::kNative), {4, Algorithm::kNative}, {8, Algorithm::kLowLatency}}) {
+    GroupContext group = H200s(world);
+    group.native_kernels = group.native_by_choice = true;
+    const Plan plan = MustPlan(RequestOf({Op::kMatmulReduceScatter, DType::kBf16, world, 128, 8192, 7168, 0, 0, 0, 0, 0, 0}), group);
+    EXPECT_EQ(plan.algorithm, expected) << world << ": " << plan.reason;
+  }
   const Plan host = MustPlan(RequestOf({Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0}), SwitchGroup(4));
   EXPECT_EQ(host.algorithm, Algorithm::kPipeline);
   EXPECT_EQ(Predicted(host, Algorithm::kPipeline), Predicted(host, Algorithm::kRing));
