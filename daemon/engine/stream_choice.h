@@ -1,8 +1,8 @@
 // File: stream_choice.h
 //
-// `StreamChoice`: which of its two streams lane 0 should be on. Under MPS the GPU serves the channels of a process's streams by two
-// front ends in turn, and a client whose stream is served by the same one as the engine's hears of an end 2 to 3 µs sooner. Nobody tells
-// which it is, so the other stream is tried now and then, and the one with the shorter turns is kept.
+// `StreamChoice`: which of its two streams lane 0 should be on. Under MPS the GPU, as it seems, serves the channels of a process's
+// streams by two front ends in turn, and a client whose stream is served by the same one as the engine's hears of an end 2 to 3 µs
+// sooner. Nobody tells which it is, so the other stream is tried now and then, and the one with the shorter turns is kept.
 //
 // A *turn* is the time from an end of a channel's launch, as the engine sees it, to the arrival of that channel's next launch. It depends
 // on what has ended by as much as on the stream (a program of several lanes ends later than its last word), so only turns behind the same
