@@ -5,11 +5,13 @@
 namespace tandem::bench {
 namespace {
 
-constexpr int kPart = 8, kSum = 12, kComplete = 16;  // words of World::word, one a group each
+constexpr int kMostGroups = 8;
+constexpr int kPart = 0, kSum = kMostGroups, kComplete = 2 * kMostGroups;  // words of World::word, one a group each
 
 struct Way {
   Tuning tuning;
   int groups;  // tiles that a rank owns
+  int lanes;   // that push: one, or one a peer
 };
 
 class AllReduce : public Bench {
@@ -42,10 +44,13 @@ class AllReduce : public Bench {
       Lt(rank, a_[At(rank)][At(set % kSets)], reference_[At(rank)], set, c_.m);
     });
     add("cuBLASLt + NCCL all-reduce", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    add("pushes alone", [&](int rank, int, uint64_t epoch) {
-      Push(rank, epoch, ways[0].groups, false);
-      world_.Join(rank);
-    });
+    for (int lanes : {1, peers_}) {
+      add("pushes alone, lanes " + std::to_string(lanes), [this, &ways, lanes](int rank, int, uint64_t epoch) {
+        Push(rank, epoch, {{}, ways[0].groups, lanes}, false);
+        world_.Join(rank, lanes);
+      });
+      if (peers_ == 1) break;
+    }
     for (const Way& way : ways) {
       add(way.tuning.name, [&, way](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, way); });
     }
@@ -56,12 +61,15 @@ class AllReduce : public Bench {
   std::vector<Way> Ways() const {
     std::vector<Way> ways;
     for (int ctas : {132, 128}) {
-      for (int groups : {4, 2, 1}) {
+      for (int groups : {kMostGroups, 4, 2, 1}) {
         const int64_t rows = rows_ / groups;
         if (rows_ % (groups * int64_t{cuda::kTileRows}) != 0) continue;
-        const std::string name = "fused, " + std::to_string(groups) + " tiles an owner, ctas " + std::to_string(ctas);
-        ways.push_back({{name, ctas, 16, {}, 256}, groups});
-        if (!c_.along_n && rows % 256 == 0) ways.push_back({{name + ", columns 224", ctas, 16, {}, 224}, groups});
+        for (int lanes : {1, peers_}) {
+          const std::string name = "fused, " + std::to_string(groups) + " tiles an owner, lanes " + std::to_string(lanes) +
+                                   ", ctas " + std::to_string(ctas);
+          ways.push_back({{name, ctas, 16, {}, 256}, groups, lanes});
+          if (peers_ == 1) break;
+        }
       }
     }
     return ways;
@@ -75,34 +83,37 @@ class AllReduce : public Bench {
   }
 
   // Behind `wait`: each tile once the kernel says that it is complete.
-  void Push(int rank, uint64_t epoch, int groups, bool wait) {
-    world_.Fork(rank);
-    Lane& lane = world_.copy_lane(rank);
+  void Push(int rank, uint64_t epoch, const Way& way, bool wait) {
+    world_.Fork(rank, way.lanes);
+    const int groups = way.groups;
     const auto elements = TileRows(groups) * c_.n;
-    auto copy = [&](std::byte* from, std::byte* to) {
-      Must(lane.Copy({Dense(from, kType, {elements}), Dense(to, kType, {elements}), true}), "push");
+    const auto lane = [&](int i) -> Lane& { return world_.copy_lane(rank, (i - 1) % way.lanes); };
+    auto copy = [&](Lane& by, std::byte* from, std::byte* to) {
+      Must(by.Copy({Dense(from, kType, {elements}), Dense(to, kType, {elements}), true}), "push");
     };
     for (int group = 0; group <= groups; ++group) {
       for (int i = 1; i < w_ && group < groups; ++i) {
         const int owner = (rank + i) % w_;
-        if (wait) Must(lane.WaitWord(world_.word(rank, rank, owner, kComplete + group), epoch), "complete");
-        copy(staging_[At(rank)] + At(Tile(owner, group)) * TileBytes(groups),
+        if (wait) Must(lane(i).WaitWord(world_.word(rank, rank, owner, kComplete + group), epoch), "complete");
+        copy(lane(i), staging_[At(rank)] + At(Tile(owner, group)) * TileBytes(groups),
              inbox_.at(rank, owner) + At(Slot(owner, rank, group)) * TileBytes(groups));
-        Must(lane.WriteWord(world_.word(rank, owner, rank, kPart + group), epoch), "signal");
+        Must(lane(i).WriteWord(world_.word(rank, owner, rank, kPart + group), epoch), "signal");
       }
       if (group == 0) continue;
       const int own = group - 1;
-      if (wait) Must(lane.WaitWord(world_.word(rank, rank, rank, kComplete + own), epoch), "the own sum");
       const size_t at = At(Tile(rank, own)) * TileBytes(groups);
       for (int i = 1; i < w_; ++i) {
         const int peer = (rank + i) % w_;
-        copy(c_all_.at(rank, rank) + at, c_all_.at(rank, peer) + at);
-        Must(lane.WriteWord(world_.word(rank, peer, rank, kSum + own), epoch), "signal");
+        if (wait && i <= way.lanes) {
+          Must(lane(i).WaitWord(world_.word(rank, rank, rank, kComplete + own), epoch), "the own sum");
+        }
+        copy(lane(i), c_all_.at(rank, rank) + at, c_all_.at(rank, peer) + at);
+        Must(lane(i).WriteWord(world_.word(rank, peer, rank, kSum + own), epoch), "signal");
       }
     }
     for (int group = 0; group < groups; ++group) {
       for (int i = 1; i < w_; ++i) {
-        Must(lane.WaitWord(world_.word(rank, rank, (rank + i) % w_, kSum + group), epoch), "sums");
+        Must(lane(i).WaitWord(world_.word(rank, rank, (rank + i) % w_, kSum + group), epoch), "sums");
       }
     }
   }
@@ -141,9 +152,9 @@ class AllReduce : public Bench {
       matmul.slot_of.push_back(static_cast<int16_t>(Slot(rank, source, 0)));
       matmul.arrived.push_back(Plain(world_.word(rank, rank, source, kPart)));
     }
-    Push(rank, epoch, way.groups, true);
+    Push(rank, epoch, way, true);
     Launch(rank, matmul);
-    world_.Join(rank);
+    world_.Join(rank, way.lanes);
   }
 
   void Unfused(int rank, int set) {
@@ -175,6 +186,7 @@ class AllReduce : public Bench {
     std::fflush(stdout);
   }
 
+  const int peers_ = w_ - 1;
   SharedArea c_all_, inbox_;
   std::vector<std::vector<std::byte*>> a_;
   std::vector<std::byte*> staging_, reference_;

@@ -35,10 +35,12 @@ World::World(int size) : size_(size) {
     gpus_.push_back(std::make_unique<Gpu>(rank));
     keepers_.push_back(std::make_unique<Gpu>(rank));
     Backend& backend = gpu(rank).backend();
-    copy_lanes_.push_back(Must(backend.MakeLane(0), "lane"));
+    for (int i = 0; i < kCopyLanes; ++i) {
+      copy_lanes_.push_back(Must(backend.MakeLane(0), "lane"));
+      joins_.push_back(Must(backend.MakeEvent(), "event"));
+    }
     gate_lanes_.push_back(Must(backend.MakeLane(0), "lane"));
     forks_.push_back(Must(backend.MakeEvent(), "event"));
-    joins_.push_back(Must(backend.MakeEvent(), "event"));
     gpu(rank).Enter();
     events_.emplace_back();
     for (int i = 0; i < kMostLaunches; ++i) {
@@ -66,16 +68,18 @@ void World::Each(const std::function<void(int rank)>& work) {
   for (auto& thread : threads) thread.join();
 }
 
-void World::Fork(int rank) {
+void World::Fork(int rank, int lanes) {
   Event* event = forks_[static_cast<size_t>(rank)].get();
   Must(gpu(rank).lane().Record(event), "fork");
-  Must(copy_lane(rank).Wait(event), "fork");
+  for (int i = 0; i < lanes; ++i) Must(copy_lane(rank, i).Wait(event), "fork");
 }
 
-void World::Join(int rank) {
-  Event* event = joins_[static_cast<size_t>(rank)].get();
-  Must(copy_lane(rank).Record(event), "join");
-  Must(gpu(rank).lane().Wait(event), "join");
+void World::Join(int rank, int lanes) {
+  for (int i = 0; i < lanes; ++i) {
+    Event* event = joins_[static_cast<size_t>(rank * kCopyLanes + i)].get();
+    Must(copy_lane(rank, i).Record(event), "join");
+    Must(gpu(rank).lane().Wait(event), "join");
+  }
 }
 
 void World::WarmUp(const Enqueue& enqueue) {

@@ -29,7 +29,9 @@ class World {
   explicit World(int size);
   int size() const { return size_; }
   Gpu& gpu(int rank) { return *gpus_[static_cast<size_t>(rank)]; }
-  Lane& copy_lane(int rank) { return *copy_lanes_[static_cast<size_t>(rank)]; }
+  // One of several copy lanes, which are forked and joined together.
+  static constexpr int kCopyLanes = 3;
+  Lane& copy_lane(int rank, int index = 0) { return *copy_lanes_[static_cast<size_t>(rank * kCopyLanes + index)]; }
   // Words that a rank waits for, written by `from`: index below 32, 128 bytes apart. As `viewer` sees them.
   static constexpr int kWordStep = 16;
   Word* word(int viewer, int owner, int from, int index) const;
@@ -37,9 +39,9 @@ class World {
   SharedArea Share(size_t bytes);
   // Calls `work` on a thread for each rank.
   void Each(const std::function<void(int rank)>& work);
-  // The copy lane starts after what the main lane holds, and the other way round.
-  void Fork(int rank);
-  void Join(int rank);
+  // The first `lanes` copy lanes start after what the main lane holds, and the other way round.
+  void Fork(int rank, int lanes = 1);
+  void Join(int rank, int lanes = 1);
   // One launch with no lane waiting for anything: what it uses is loaded and connected. Before Time.
   void WarmUp(const Enqueue& enqueue);
   // Mean microseconds of `launches` launches, each aligned by a barrier among the ranks' lanes; a launch's

@@ -125,15 +125,23 @@ bool LaunchQueue::RemovePlan(uint64_t id) {
   return true;
 }
 
+Failure LaunchQueue::UnknownPlan(const LaunchRequest& request, bool foreign) const {
+  const auto tombstone = tombstones_.find(request.plan_id);
+  if (tombstone != tombstones_.end()) return tombstone->second;
+  const std::string plan = "plan " + std::to_string(request.plan_id);
+  // A client may be faster than the restoration of its group. To it this is what every launch of the generation before is.
+  if (options_.replaces && !foreign) {
+    return {Aborted("an engine was restarted: it has not been told of " + plan + " yet, this launch was not made"), -1};
+  }
+  return {NotFound("no " + plan + " on this engine"), -1};
+}
+
 void LaunchQueue::Arrive(const LaunchRequest& request) {
   Plan* plan = FindPlan(request.plan_id);
   bool foreign = plan != nullptr && plan->group->session_id != 0 && request.origin.session_id != 0 &&
                  plan->group->session_id != request.origin.session_id;
   if (plan == nullptr || foreign) {
-    auto tombstone = tombstones_.find(request.plan_id);
-    Failure failure{NotFound("no plan " + std::to_string(request.plan_id) + " on this engine"), -1};
-    if (tombstone != tombstones_.end()) failure = tombstone->second;
-    RejectArrival(request, request.group_generation, std::move(failure));
+    RejectArrival(request, request.group_generation, UnknownPlan(request, foreign));
     return;
   }
   Group& group = *plan->group;

@@ -47,6 +47,7 @@ struct LaunchQueueOptions {
   int gpu = 0;
   uint64_t log_position = 0;  // where to begin to read the order log
   bool prelaunch = true;      // whether anything goes onto a lane ahead of its launch
+  bool replaces = false;      // an earlier engine: clients may launch plans that this one has not been told of yet
 };
 
 class LaunchQueue {
@@ -166,6 +167,8 @@ class LaunchQueue {
     Launch& launch = plan->active;
     return ResolveBindings(*plan, request, &launch.slots, &launch.pins, &launch.digest);
   }
+  // Why a launch of a plan that this engine does not have, or that is another session's, cannot be made.
+  Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
 

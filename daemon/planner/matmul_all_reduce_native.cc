@@ -2,7 +2,8 @@
 // kernel computes its partial sums of the peers' tiles first, and a tile of its own one group of tiles after the peers computed
 // theirs for it, so that their sums have come: it adds them in the tile's epilogue. Partial sums travel to owners, and sums to all,
 //   direct   stored by the kernel itself, where it is one wave of tiles; behind it the lane waits for the peers' sums;
-//   pushed   by lane 1, which the kernel tells when a tile is complete, beside the next tiles' products.
+//   pushed   by a lane for each peer, which the kernel tells when a tile is complete, beside the next tiles' products. One lane
+//            for all of them would send to one peer at a time, and two ranks that have drifted apart to the same one.
 // See the native matmul→reduce-scatter for the reason. Any number of rows: the product's end may be a short tile, and the last
 // owners may have a tile less (NativeCut).
 #include "daemon/planner/families.h"
@@ -39,6 +40,13 @@ class NativeTwoShot {
     return IsOneNativeWave(cut.tiles(), cut.rows, problem.n);
   }
 
+  // The kernel and, unless it delivers by itself, a lane for each peer.
+  static int Lanes(const Problem& problem) { return IsDirect(problem) ? 1 : problem.world_size; }
+  // Peers may write the bulk area. Only what delivers touches them: the kernel need not wait for it.
+  void Enter() {
+    builder_->EnterOn([this](int rank, int peer) { return LaneOf(rank, peer); });
+  }
+
   void Write(int r) {
     builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce, problem_.Slot(r, problem_.slots.a),
                               problem_.Slot(r, problem_.slots.c[0]), ReduceOp::kSum);
@@ -50,7 +58,7 @@ class NativeTwoShot {
     for (int g = 0; g < groups_ + 2; ++g) {
       if (!direct_) {
         for (int owner : OwnersAfter(r, g)) Send(r, owner, g);
-        if (Owns(r, g - 1)) SendSum(r, g - 1);
+        if (Owns(r, g - 1)) DeliverSum(r, g - 1);
       }
       // A group later than the own sum: the peers' have come.
       for (int owner : OwnersAfter(r, g - 2)) Take(r, owner, g - 2);
@@ -69,6 +77,7 @@ class NativeTwoShot {
     }
     return owners;
   }
+  int LaneOf(int rank, int peer) const { return direct_ ? 0 : (peer - rank + world_) % world_; }
   int Complete(int owner, int group) const { return complete_ + group * world_ + owner; }
   View Out(int rank, int owner, int group) const {
     const Range rows = cut_.Rows(owner, group);
@@ -96,7 +105,7 @@ class NativeTwoShot {
   void MultiplyFor(int r, int owner, int group) {
     builder_->Add(r, 0, Product(r, owner, group, Staged(r, owner, group)), Text("gemm tile ", group, " of ", owner));
     if (direct_) {
-      Deliver(r, 0, owner, group);
+      Deliver(r, owner, group);
     } else {
       builder_->Signal(r, 0, r, Complete(owner, group));
     }
@@ -112,37 +121,35 @@ class NativeTwoShot {
     AddEpilogue(problem_, r, -1, &sum);
     builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
     if (direct_) {
-      DeliverSum(r, 0, group);
+      DeliverSum(r, group);
     } else {
       builder_->Signal(r, 0, r, Complete(r, group));
     }
   }
 
   void Send(int r, int owner, int group) {
-    builder_->Wait(r, 1, r, Complete(owner, group), Text("tile of ", owner));
-    Deliver(r, 1, owner, group);
+    builder_->Wait(r, LaneOf(r, owner), r, Complete(owner, group), Text("tile of ", owner));
+    Deliver(r, owner, group);
   }
-  void Deliver(int r, int lane, int owner, int group) {
+  void Deliver(int r, int owner, int group) {
+    const int lane = LaneOf(r, owner);
     builder_->Copy(r, lane, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
     builder_->Signal(r, lane, owner, sent_ + group);
   }
-  void SendSum(int r, int group) {
-    builder_->Wait(r, 1, r, Complete(r, group), "the own sum");
-    DeliverSum(r, 1, group);
-  }
   // The peers have sent their parts of this tile in this launch: their symmetric output may be written, and what they staged for
   // the tile is no longer needed.
-  void DeliverSum(int r, int lane, int group) {
+  void DeliverSum(int r, int group) {
     const View result = Out(r, r, group);
     for (int j = 1; j < world_; ++j) {
-      const int peer = (r + j) % world_;
+      const int peer = (r + j) % world_, lane = LaneOf(r, peer);
+      if (!direct_) builder_->Wait(r, lane, r, Complete(r, group), "the own sum");
       builder_->Copy(r, lane, result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
                      Text("result to ", peer));
       builder_->Signal(r, lane, peer, summed_ + group);
     }
   }
   void Take(int r, int owner, int group) {
-    const int lane = direct_ ? 0 : 1;
+    const int lane = LaneOf(r, owner);
     builder_->Wait(r, lane, owner, summed_ + group, Text("result of ", owner));
     if (!in_place_) builder_->Copy(r, lane, SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
   }
@@ -164,9 +171,9 @@ class NativeTwoShot {
 
 Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
   if (const auto few_rows = FewRowsFor(problem)) return BuildFewRows(problem, *few_rows, plan);
-  Builder builder(problem.world_size, NativeTwoShot::IsDirect(problem) ? 1 : 2);
+  Builder builder(problem.world_size, NativeTwoShot::Lanes(problem));
   NativeTwoShot tiles(problem, &builder);
-  if (builder.InBulk()) builder.Enter();
+  if (builder.InBulk()) tiles.Enter();
   for (int r = 0; r < problem.world_size; ++r) tiles.Write(r);
   plan->steps = static_cast<int>(tiles.tiles());
   return builder.Finish(plan);

@@ -143,7 +143,8 @@ void Native(const Problem& problem, Builder* builder) {
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
   const int sent = builder->Signals(), complete = direct ? 0 : builder->Signals(world);
-  if (builder->InBulk()) builder->Enter();
+  // Only what delivers touches peers: the kernel need not wait for them.
+  if (builder->InBulk()) builder->EnterOn(direct ? 0 : 1);
   const auto deliver = [&](int r, int owner) {
     builder->Copy(r, direct ? 0 : 1, PackedLike(slice, stage.At(r, owner)), PackedLike(slice, inbox.At(owner, r)), true,
                   Text("slice to ", owner));

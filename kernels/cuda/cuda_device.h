@@ -41,7 +41,14 @@ class CudaDevice {
 
  private:
   CudaDevice() = default;
-  // Records the anchor event anew and notes the clock.
+  // Two looks at an event, and the clock: it was reached between them.
+  struct Looks {
+    int64_t before_ns = 0, after_ns = 0;
+    int64_t between() const { return after_ns - before_ns; }
+  };
+  // Records `event` and looks until it has been reached.
+  Result<Looks> RecordAndLook(CUevent event);
+  // Records an anchor event anew, notes the clock, and how fast the GPU's has been since the anchor before.
   Status MoveAnchor();
 
   CudaDriver* driver_ = nullptr;
@@ -54,7 +61,8 @@ class CudaDevice {
   CUstream service_stream_ = nullptr;
 
   std::mutex anchor_mutex_;
-  CUevent anchor_ = nullptr;
+  CUevent anchors_[3] = {};  // the first is in use
+  double pace_ = 1;          // nanoseconds of the CPU's clock in one of the GPU's, from the last two anchors
   int64_t anchor_ns_ = 0;
 };
 

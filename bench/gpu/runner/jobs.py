@@ -28,6 +28,7 @@ GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cu
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
              "cuda_native_race_test": (1, 10), "cuda_few_rows_race_test": (1, 10), "cuda_import_test": (2, 20),
              "cuda_words_test": (2, 10)}
+# What they measure has goals: alone, but for the rounds that measure nothing.
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
             "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
             "servers": (("test_servers",), 180)}  # fifty rounds among them
@@ -110,7 +111,7 @@ def conformance_jobs(bundle, results, backend, count):
 def recovery_jobs():
     for name, (words, expect) in RECOVERY.items():
         yield Job(f"recovery_{name}", "recovery", ("python3", "-B", "-m", "unittest", "-v", *words), expect,
-                  1.5 * expect + 30, gpus=2, kind="unittest", folder="tests/gpu/recovery")
+                  1.5 * expect + 30, gpus=2, kind="unittest", alone=name != "servers", folder="tests/gpu/recovery")
 
 
 def sanitizer_jobs(bundle, tool):

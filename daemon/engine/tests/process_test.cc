@@ -143,6 +143,29 @@ TEST(EngineProcessTest, AfterAKillWaitingStreamsAreReleasedFromOutside) {
   EXPECT_EQ(producer.Outcome(entry.sequence).status, Aborted("the engine of GPU 0 ended (signal 9)"));
 }
 
+// Its generation is 3: a client that has not heard of the restart may launch before the group has been restored.
+TEST(EngineProcessTest, AnEngineThatReplacesAnotherAbortsLaunchesOfPlansThatItDoesNotKnowYet) {
+  EngineProcess engine;
+  ASSERT_TRUE(engine.Start().ok());
+  ChannelMemory memory = std::move(*CreateChannelMemory(8));
+  ChannelProducer producer = std::move(*ChannelProducer::Map(memory.ring.get(), memory.words.get(), 8));
+  v1::Command open;
+  open.mutable_open_channel()->set_channel_id(1);
+  open.mutable_open_channel()->set_entries(8);
+  ASSERT_TRUE(engine.Call(open, {memory.ring.get(), memory.words.get()}).ok());
+  LaunchEntry entry;
+  entry.plan_id = 7;
+  entry.group_generation = 2;
+  ASSERT_TRUE(producer.TryPush(&entry).ok());
+  producer.request()->store(entry.sequence);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (producer.Done() < entry.sequence && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  const LaunchOutcome outcome = producer.Outcome(entry.sequence);
+  EXPECT_EQ(outcome.status.code(), Code::kAborted) << outcome.status.ToString();
+  EXPECT_NE(outcome.status.message().find("plan 7"), std::string::npos) << outcome.status.ToString();
+  EXPECT_EQ(outcome.generation, 2u);
+}
+
 TEST(EngineProcessTest, GarbageFromTheSocketEndsIt) {
   EngineProcess engine;
   ASSERT_TRUE(engine.Start().ok());

@@ -106,6 +106,7 @@ inline void MakeUsable(testing::NiceMock<MockCudaDriver>& driver, size_t granula
       .WillByDefault(testing::DoAll(testing::SetArgPointee<0>(0), testing::SetArgPointee<1>(-5), Return(Status::Ok())));
   ON_CALL(driver, StreamCreateWithPriority(_, _)).WillByDefault(Return(Result<CUstream>(stream)));
   ON_CALL(driver, EventCreate(_)).WillByDefault(Return(Result<CUevent>(event)));
+  ON_CALL(driver, EventQuery(_)).WillByDefault(Return(Result<bool>(true)));
   ON_CALL(driver, MemCreate(_, _)).WillByDefault(Return(Result<CUmemGenericAllocationHandle>(1)));
   ON_CALL(driver, MemAddressReserve(_, _)).WillByDefault(Return(Result<CUdeviceptr>(granularity)));
 }
