@@ -34,7 +34,7 @@ class AllReduce : public Bench {
   void Run() {
     const auto ways = Ways();
     for (const Way& way : ways) {
-      if (way.tuning.ctas == 132 && (c_.m <= 4096 || &way == &ways[0])) Check(way);
+      if (way.tuning.ctas == 132 && (c_.m <= 2048 || &way == &ways[0])) Check(way);
     }
     std::vector<Arm> arms;
     auto add = [&](const std::string& name, Enqueue enqueue) {

@@ -126,31 +126,26 @@ uint32_t Builder::Wait(int rank, int lane, int from, int index, std::string labe
 
 void Builder::Enter(const std::function<bool(int, int)>& linked) {
   if (world_size_ == 1) return;
-  const std::vector<uint32_t> last = ExchangeEntries([](int, int) { return 0; }, linked);
+  const std::vector<uint32_t> last = ExchangeEntries(0, linked);
   for (int r = 0; r < world_size_; ++r) ranks_[r].entry = last[r];
 }
 
 void Builder::EnterOn(int lane) {
-  EnterOn([lane](int, int) { return lane; });
+  if (world_size_ > 1) ExchangeEntries(lane, {});
 }
 
-void Builder::EnterOn(const std::function<int(int, int)>& lane_of) {
-  if (world_size_ > 1) ExchangeEntries(lane_of, {});
-}
-
-std::vector<uint32_t> Builder::ExchangeEntries(const std::function<int(int, int)>& lane_of,
-                                               const std::function<bool(int, int)>& linked) {
+std::vector<uint32_t> Builder::ExchangeEntries(int lane, const std::function<bool(int, int)>& linked) {
   const int index = Signals();
   std::vector<uint32_t> waits;
   for (int r = 0; r < world_size_; ++r) {
     for (int j = 1; j < world_size_; ++j) {
       const int peer = (r + j) % world_size_;
-      if (!linked || linked(r, peer)) Signal(r, lane_of(r, peer), peer, index, "entered");
+      if (!linked || linked(r, peer)) Signal(r, lane, peer, index, "entered");
     }
     uint32_t last = kNone;
     for (int j = 1; j < world_size_; ++j) {
       const int peer = (r + j) % world_size_;
-      if (!linked || linked(r, peer)) last = Wait(r, lane_of(r, peer), peer, index, "entry");
+      if (!linked || linked(r, peer)) last = Wait(r, lane, peer, index, "entry");
     }
     waits.push_back(last);
   }

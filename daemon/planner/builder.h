@@ -67,8 +67,6 @@ class Builder {
   void Enter(const std::function<bool(int, int)>& linked = {});
   // The same on `lane`, and no other lane waits for it: for programs that touch peers on this one only.
   void EnterOn(int lane);
-  // The same with each pair of ranks on the lane `lane_of(rank, peer)` of both: for programs that touch each peer on one lane only.
-  void EnterOn(const std::function<int(int rank, int peer)>& lane_of);
   // The same in two halves, for programs whose data flow does not close them and which need not wait at the
   // start: AnnounceStart early, AwaitStarts at the end of the lane.
   void AnnounceStart(int rank, int lane);
@@ -102,8 +100,7 @@ class Builder {
     int collective_lane = -1;  // -1: none open
   };
   // The last wait of each rank.
-  std::vector<uint32_t> ExchangeEntries(const std::function<int(int, int)>& lane_of,
-                                        const std::function<bool(int, int)>& linked);
+  std::vector<uint32_t> ExchangeEntries(int lane, const std::function<bool(int, int)>& linked);
 
   int world_size_;
   int lanes_;

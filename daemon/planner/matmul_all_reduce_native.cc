@@ -2,8 +2,9 @@
 // kernel computes its partial sums of the peers' tiles first, and a tile of its own one group of tiles after the peers computed
 // theirs for it, so that their sums have come: it adds them in the tile's epilogue. Partial sums travel to owners, and sums to all,
 //   direct   stored by the kernel itself, where it is one wave of tiles; behind it the lane waits for the peers' sums;
-//   pushed   by a lane for each peer, which the kernel tells when a tile is complete, beside the next tiles' products. One lane
-//            for all of them would send to one peer at a time, and two ranks that have drifted apart to the same one.
+//   pushed   by lane 1, which the kernel tells when a tile is complete, beside the next tiles' products; a lane for each peer was
+//            slower (485 µs for 453, four H200s, 2048×8192×7168). Where C is not symmetric lane 2 takes the peers' sums, so that
+//            none of them stands before a push.
 // See the native matmul→reduce-scatter for the reason. Any number of rows: the product's end may be a short tile, and the last
 // owners may have a tile less (NativeCut).
 #include "daemon/planner/families.h"
@@ -40,12 +41,12 @@ class NativeTwoShot {
     return IsOneNativeWave(cut.tiles(), cut.rows, problem.n);
   }
 
-  // The kernel and, unless it delivers by itself, a lane for each peer.
-  static int Lanes(const Problem& problem) { return IsDirect(problem) ? 1 : problem.world_size; }
-  // Peers may write the bulk area. Only what delivers touches them: the kernel need not wait for it.
-  void Enter() {
-    builder_->EnterOn([this](int rank, int peer) { return LaneOf(rank, peer); });
+  static int Lanes(const Problem& problem) {
+    if (IsDirect(problem)) return 1;
+    return problem.symmetric(problem.slots.c[0]) ? 2 : 3;
   }
+  // Peers may write the bulk area. Only what delivers touches them: the kernel need not wait for it.
+  void Enter() { builder_->EnterOn(push_lane()); }
 
   void Write(int r) {
     builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce, problem_.Slot(r, problem_.slots.a),
@@ -58,7 +59,7 @@ class NativeTwoShot {
     for (int g = 0; g < groups_ + 2; ++g) {
       if (!direct_) {
         for (int owner : OwnersAfter(r, g)) Send(r, owner, g);
-        if (Owns(r, g - 1)) DeliverSum(r, g - 1);
+        if (Owns(r, g - 1)) SendSum(r, g - 1);
       }
       // A group later than the own sum: the peers' have come.
       for (int owner : OwnersAfter(r, g - 2)) Take(r, owner, g - 2);
@@ -77,7 +78,8 @@ class NativeTwoShot {
     }
     return owners;
   }
-  int LaneOf(int rank, int peer) const { return direct_ ? 0 : (peer - rank + world_) % world_; }
+  int push_lane() const { return direct_ ? 0 : 1; }
+  int take_lane() const { return builder_->lanes() - 1; }
   int Complete(int owner, int group) const { return complete_ + group * world_ + owner; }
   View Out(int rank, int owner, int group) const {
     const Range rows = cut_.Rows(owner, group);
@@ -128,30 +130,37 @@ class NativeTwoShot {
   }
 
   void Send(int r, int owner, int group) {
-    builder_->Wait(r, LaneOf(r, owner), r, Complete(owner, group), Text("tile of ", owner));
+    builder_->Wait(r, push_lane(), r, Complete(owner, group), Text("tile of ", owner));
     Deliver(r, owner, group);
   }
   void Deliver(int r, int owner, int group) {
-    const int lane = LaneOf(r, owner);
-    builder_->Copy(r, lane, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
-    builder_->Signal(r, lane, owner, sent_ + group);
+    builder_->Copy(r, push_lane(), Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
+    builder_->Signal(r, push_lane(), owner, sent_ + group);
+  }
+  void SendSum(int r, int group) {
+    builder_->Wait(r, push_lane(), r, Complete(r, group), "the own sum");
+    DeliverSum(r, group);
   }
   // The peers have sent their parts of this tile in this launch: their symmetric output may be written, and what they staged for
   // the tile is no longer needed.
   void DeliverSum(int r, int group) {
     const View result = Out(r, r, group);
-    for (int j = 1; j < world_; ++j) {
-      const int peer = (r + j) % world_, lane = LaneOf(r, peer);
-      if (!direct_) builder_->Wait(r, lane, r, Complete(r, group), "the own sum");
-      builder_->Copy(r, lane, result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
+    const auto copy = [&](int peer) {
+      builder_->Copy(r, push_lane(), result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
                      Text("result to ", peer));
-      builder_->Signal(r, lane, peer, summed_ + group);
+    };
+    const auto tell = [&](int peer) { builder_->Signal(r, push_lane(), peer, summed_ + group); };
+    // Between a copy and a word lie microseconds in which nothing travels. All peers want all sums, so the copies go first, unless
+    // the kernel does both.
+    for (int j = 1; j < world_; ++j) {
+      copy((r + j) % world_);
+      if (direct_) tell((r + j) % world_);
     }
+    for (int j = 1; j < world_ && !direct_; ++j) tell((r + j) % world_);
   }
   void Take(int r, int owner, int group) {
-    const int lane = LaneOf(r, owner);
-    builder_->Wait(r, lane, owner, summed_ + group, Text("result of ", owner));
-    if (!in_place_) builder_->Copy(r, lane, SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
+    builder_->Wait(r, take_lane(), owner, summed_ + group, Text("result of ", owner));
+    if (!in_place_) builder_->Copy(r, take_lane(), SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
   }
   View SumAt(int rank, int owner, int group) const { return Staged(rank, owner, group); }
 

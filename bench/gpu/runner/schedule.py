@@ -158,7 +158,7 @@ class Schedule:
 
     def __init__(self, bundle, results, gpus, report, budget=None):
         self.bundle, self.results, self.report = bundle, results, report
-        self.free, self.count = list(gpus), len(gpus)
+        self.order, self.free, self.count = list(gpus), list(gpus), len(gpus)
         self.until = time.monotonic() + budget - GRACE_S if budget else None
         self.running, self.stopped = [], False
 
@@ -212,5 +212,5 @@ class Schedule:
             code = one.ended()
             if code is not None:
                 self.running.remove(one)
-                self.free = sorted(self.free + one.gpus)
+                self.free = sorted(self.free + one.gpus, key=self.order.index)  # a job's first GPU is the first by any count
                 self.report.ended(one, code, one.clean())

@@ -1,5 +1,6 @@
 """The runner's own logic, with jobs that are small scripts: no GPU, no daemon."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -79,6 +80,12 @@ class ScheduleTest(unittest.TestCase):
                             self.job("b", show + self.meeting("b", "a"), gpus=2))
         self.assertEqual(log.codes, {"a": 0, "b": 0})
         self.assertEqual([log.visible["a"], log.visible["b"]], ["g0,g1", "g2,g3"])
+
+    def test_gpus_keep_the_machines_order(self):
+        show = self.job("first", "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n", gpus=2)
+        again = dataclasses.replace(show, name="again")
+        log = self.run_jobs(show, again, gpus=("z", "a"))
+        self.assertEqual([log.visible["first"], log.visible["again"]], ["z,a", "z,a"])
 
     def test_who_measures_is_alone(self):
         log = self.run_jobs(self.job("a", gpus=1), self.job("alone", "import time; time.sleep(0.3)", gpus=1, alone=True),
