@@ -50,6 +50,7 @@ bool Engine::Step() {
   }
   any |= FinishPendingAcks();
   if (!dead_->empty() && queue_->LanesIdle()) dead_->RunOne(backend_.get());
+  if (!any && queue_) any = queue_->ReadEvents();
   link_.Flush();
   return any;
 }

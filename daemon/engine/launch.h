@@ -20,6 +20,7 @@
 #include "daemon/engine/launch_times.h"
 #include "daemon/engine/memory_table.h"
 #include "daemon/engine/order_log.h"
+#include "daemon/engine/stats_area.h"
 #include "kernels/backend.h"
 
 namespace tandem::engine {
@@ -130,6 +131,16 @@ struct Launch {
   std::vector<StepEvents> step_events;  // of a sampled launch, else empty; they are the plan's
   std::vector<SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
+};
+
+// A launch that was timed by events and has ended, until they are read: see launch_timing.cc.
+struct EndedLaunch {
+  Plan* plan = nullptr;
+  TraceRecord record;       // its times are estimates
+  LaunchObserved observed;  // without what the events say
+  std::unique_ptr<Event> start_event, end_event;
+  std::vector<StepEvents> steps;  // the plan's
+  size_t next_step = 0;           // the first that has not been read
 };
 
 // Workspace and bulk area of one generation of a group, by rank. Plans keep the one they were added under, so that all

@@ -1,6 +1,7 @@
 // How launches end: failures by what the log says, status records, done values, statistics.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "daemon/engine/launch_queue.h"
 
@@ -77,7 +78,7 @@ void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
   }
 }
 
-void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns) {
+void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns, const LaunchObserved* observed) {
   Launch& launch = plan->active;
   Group& group = *plan->group;
   TraceRecord record{.plan_id = plan->id,
@@ -87,7 +88,17 @@ void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns) {
                      .start_ns = launch.start_ns,
                      .end_ns = end_ns,
                      .code = static_cast<int32_t>(failure.status.code())};
-  stats_.Record(plan->stats_row, record, plan->bytes_moved);
+  stats_.Count(plan->stats_row, !failure.status.ok(), plan->bytes_moved);
+  if (observed != nullptr && launch.start_event) {
+    untimed_.push_back({.plan = plan,
+                        .record = record,
+                        .observed = *observed,
+                        .start_event = std::move(launch.start_event),
+                        .end_event = std::move(launch.end_event),
+                        .steps = std::exchange(launch.step_events, {})});
+  } else {
+    stats_.Time(plan->stats_row, record);
+  }
   if (launch.start_ns != 0 && end_ns > launch.start_ns) {
     group.gpu_time_ns += end_ns - launch.start_ns;
     uint64_t from = std::max(launch.start_ns, busy_until_ns_);
@@ -105,37 +116,6 @@ void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns) {
   --group.arrived;
 }
 
-void LaunchQueue::TimeLaunch(Plan* plan, uint64_t* end_ns) {
-  Launch& launch = plan->active;
-  const auto time_of = [](const Event* event) {
-    const int64_t at = event == nullptr ? 0 : event->TimeNs();
-    return at > 0 ? static_cast<uint64_t>(at) : 0;
-  };
-  LaunchObserved observed{.enqueued_ns = launch.start_ns,
-                          .busy_until_ns = busy_until_ns_,
-                          .started_ns = time_of(launch.start_event.get()),
-                          .ended_ns = time_of(launch.end_event.get()),
-                          .alone = launch.alone,
-                          .parked = launch.parked.on_lanes};
-  for (size_t i = 0; i < launch.step_events.size(); ++i) {
-    const uint64_t begin = time_of(launch.step_events[i].start), end = time_of(launch.step_events[i].end);
-    if (begin == 0 || end < begin) continue;
-    if (observed.first_step_ns == 0 || begin < observed.first_step_ns) observed.first_step_ns = begin;
-    observed.last_step_ns = std::max(observed.last_step_ns, end);
-    stats_.RecordStep({.plan_id = plan->id,
-                       .group_id = plan->group->id,
-                       .launch = launch.count,
-                       .start_ns = begin,
-                       .end_ns = end,
-                       .step = static_cast<int>(i),
-                       .lane = i < plan->step_lanes.size() ? plan->step_lanes[i] : 0});
-  }
-  observed.seen_ns = NowNs();
-  const LaunchTimes times = TimesOf(observed, &plan->lags);
-  launch.start_ns = times.start_ns;
-  *end_ns = times.end_ns;
-}
-
 bool LaunchQueue::Reap() {
   uint64_t completed = completion_->load(std::memory_order_acquire);
   bool any = false;
@@ -146,11 +126,12 @@ bool LaunchQueue::Reap() {
     Launch& launch = plan->active;
     --plan->group->in_flight;
     if (launch.parked.on_lanes) LeaveParking(plan);
-    uint64_t end_ns = 0;
-    TimeLaunch(plan, &end_ns);
+    const LaunchObserved observed = Observe(launch);
+    const LaunchTimes times = TimesOf(observed, &plan->lags);
+    launch.start_ns = times.start_ns;
     Origin origin = launch.origin;
     Failure failure = launch.failure;
-    End(plan, failure, end_ns);
+    End(plan, failure, times.end_ns, &observed);
     if (stream_choice_ && origin.channel) {
       origin.channel->ended_ns = NowNs();
       origin.channel->ended_plan = plan->id;

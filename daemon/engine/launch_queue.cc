@@ -112,6 +112,7 @@ bool LaunchQueue::RemovePlan(uint64_t id) {
     }
   }
   if (plan->has_active) return false;
+  ReadAllEvents(*plan);
   if (plan->group->broken.has_value()) {
     tombstones_[id] = *plan->group->broken;
     tombstone_order_.push_back(id);

@@ -107,6 +107,8 @@ class LaunchQueue {
 
   // Notes programs that have ended. True if there were any.
   bool Reap();
+  // For a moment in which there is nothing else to do: reads an event or two of launches that have ended. True while there are any.
+  bool ReadEvents();
   // Reads the log, decides and starts what can be, releases broken lanes. True if anything happened.
   bool Poll();
 
@@ -150,10 +152,15 @@ class LaunchQueue {
   Status TakeEvents(Launch* launch);
   // Events for the steps of a launch that is to be sampled; else none.
   Status PrepareStepEvents(Plan* plan);
-  // When the lanes began and ended, into start_ns and *end_ns; records the steps of a sampled launch.
-  void TimeLaunch(Plan* plan, uint64_t* end_ns);
+  // What is known of a launch without its events, whose end has been seen just now.
+  LaunchObserved Observe(const Launch& launch) const;
+  // launch_timing.cc
+  void ReadStep(EndedLaunch& ended);
+  void FinishTiming(EndedLaunch ended);
+  void ReadAllEvents(const Plan& plan);
   void FailUndecided(Plan* plan, Failure failure);
-  void End(Plan* plan, const Failure& failure, uint64_t end_ns);
+  // `observed`: of a launch whose lanes have ended, else null. If it was timed, its events are read later.
+  void End(Plan* plan, const Failure& failure, uint64_t end_ns, const LaunchObserved* observed = nullptr);
   // Tells the origin: status record and, if `by_cpu`, the done value.
   void PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure);
   void CompleteByCpu(const Origin& origin, const Failure& failure);
@@ -274,6 +281,7 @@ class LaunchQueue {
   std::optional<Origin> started_;
   uint64_t next_turn_ = 0, called_off_ = 0;  // of heads: the last one's, and the last one's that was called off
   std::vector<std::pair<std::unique_ptr<Event>, std::unique_ptr<Event>>> free_events_;
+  std::deque<EndedLaunch> untimed_;  // their plans live
   uint64_t busy_ns_ = 0, busy_until_ns_ = 0;
   uint64_t published_progress_ = ~uint64_t{0};
   Status fatal_;

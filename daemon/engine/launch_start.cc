@@ -12,10 +12,11 @@ namespace tandem::engine {
 namespace {
 
 constexpr int kMaxProgramsPerGpu = 2;
-// Launches 1, 2, 4, 8 … of a plan, then every so many, are timed by events: their steps, and the launch as a whole. Events
-// cost two calls before done and a few after it, and a short launch is all calls.
-constexpr uint64_t kTimeStepsEvery = 64;
-constexpr uint64_t kTimeEvery = 16;
+// Launches 1, 2, 4, 8 … of a plan, then every so many, are timed by events: their steps, and the launch as a whole. Such a launch
+// is not prelaunched, and each step's events part it from the next: measured on four H200s, 10 µs a timed launch and 40 to 250 a
+// sampled one.
+constexpr uint64_t kTimeStepsEvery = 1024;
+constexpr uint64_t kTimeEvery = 64;
 constexpr size_t kMaxSampledSteps = 256;
 
 bool IsSampled(uint64_t launch, uint64_t every) { return std::has_single_bit(launch) || launch % every == 0; }
@@ -231,6 +232,7 @@ Status LaunchQueue::PrepareStepEvents(Plan* plan) {
   if (!stats_.traces() || !IsSampled(launch.count, kTimeStepsEvery)) return Status::Ok();
   const size_t steps = plan->program->step_count();
   if (steps > kMaxSampledSteps) return Status::Ok();
+  ReadAllEvents(*plan);  // they are used again
   while (plan->step_events.size() < 2 * steps) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, backend_->MakeEvent());
     plan->step_events.push_back(std::move(event));

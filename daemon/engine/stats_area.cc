@@ -87,23 +87,27 @@ void StatsArea::ReleaseRow(int index) {
   free_rows_.push_back(index);
 }
 
-void StatsArea::Record(int index, const TraceRecord& record, uint64_t bytes_moved) {
-  bool failed = record.code != 0;
+void StatsArea::Count(int index, bool failed, uint64_t bytes_moved) {
   Add(&header()->launches, 1);
   if (failed) Add(&header()->failures, 1);
-  if (index >= 0) {
+  if (index < 0) return;
+  PlanRow* plan = row(index);
+  Add(&plan->launches, 1);
+  if (failed) {
+    Add(&plan->failures, 1);
+  } else {
+    Add(&plan->bytes_moved, bytes_moved);
+  }
+}
+
+void StatsArea::Time(int index, const TraceRecord& record) {
+  if (index >= 0 && record.code == 0) {
     PlanRow* plan = row(index);
-    Add(&plan->launches, 1);
-    if (failed) {
-      Add(&plan->failures, 1);
-    } else {
-      uint64_t run_ns = record.end_ns > record.start_ns ? record.end_ns - record.start_ns : 0;
-      Add(&plan->bytes_moved, bytes_moved);
-      Add(&plan->run_ns, run_ns);
-      Add(&plan->wait_ns, record.start_ns > record.arrive_ns ? record.start_ns - record.arrive_ns : 0);
-      if (run_ns > plan->max_ns.load(kRelaxed)) plan->max_ns.store(run_ns, kRelaxed);
-      Add(&plan->histogram[DurationBucket(static_cast<int64_t>(run_ns))], 1);
-    }
+    uint64_t run_ns = record.end_ns > record.start_ns ? record.end_ns - record.start_ns : 0;
+    Add(&plan->run_ns, run_ns);
+    Add(&plan->wait_ns, record.start_ns > record.arrive_ns ? record.start_ns - record.arrive_ns : 0);
+    if (run_ns > plan->max_ns.load(kRelaxed)) plan->max_ns.store(run_ns, kRelaxed);
+    Add(&plan->histogram[DurationBucket(static_cast<int64_t>(run_ns))], 1);
   }
   Trace(record);
 }

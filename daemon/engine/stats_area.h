@@ -65,8 +65,9 @@ class StatsArea {
   // Engine: a row for the plan, or -1 if all are taken (then the plan has no statistics, only the totals count it).
   int ClaimRow(uint64_t plan_id, uint64_t group_id);
   void ReleaseRow(int row);
-  // Engine: a launch has ended. `row` may be -1.
-  void Record(int row, const TraceRecord& record, uint64_t bytes_moved);
+  // Engine: a launch has ended, and when it ran, which may be known a little later. `row` may be -1.
+  void Count(int row, bool failed, uint64_t bytes_moved);
+  void Time(int row, const TraceRecord& record);
   // Engine: a step of a sampled launch, for the trace alone.
   void RecordStep(const TraceRecord& record) { Trace(record); }
   bool traces() const { return trace_records_ > 0; }

@@ -103,7 +103,8 @@ TEST(StatsAreaTest, CountsAndKeepsTheLatestLaunches) {
   for (uint64_t i = 1; i <= 10; ++i) {
     TraceRecord record{.plan_id = 77, .group_id = 5, .launch = i, .arrive_ns = 1000, .start_ns = 2000,
                        .end_ns = 2000 + i * 10000, .code = i == 10 ? 4 : 0};
-    writer.Record(row, record, 100);
+    writer.Count(row, record.code != 0, 100);
+    writer.Time(row, record);
   }
   std::vector<PlanStats> plans = reader.ReadPlans();
   ASSERT_EQ(plans.size(), 2u);
@@ -127,7 +128,8 @@ TEST(StatsAreaTest, StepsAreTracedAndNotCounted) {
   StatsArea area = std::move(*StatsArea::Map(fd.get()));
   int row = area.ClaimRow(77, 5);
   area.RecordStep({.plan_id = 77, .group_id = 5, .launch = 1, .start_ns = 10, .end_ns = 20, .step = 300, .lane = 7});
-  area.Record(row, {.plan_id = 77, .group_id = 5, .launch = 1, .start_ns = 5, .end_ns = 25, .code = -3}, 100);
+  area.Count(row, true, 100);
+  area.Time(row, {.plan_id = 77, .group_id = 5, .launch = 1, .start_ns = 5, .end_ns = 25, .code = -3});
   EXPECT_EQ(area.Launches(), 1u);
   EXPECT_EQ(area.ReadPlans()[0].launches, 1u);
   std::vector<TraceRecord> trace = area.ReadTrace();
@@ -142,7 +144,9 @@ TEST(StatsAreaTest, StepsAreTracedAndNotCounted) {
 TEST(StatsAreaTest, CountsWithoutATraceIfAskedForNone) {
   UniqueFd fd = std::move(*CreateStatsArea(2, 0));
   StatsArea area = std::move(*StatsArea::Map(fd.get()));
-  area.Record(area.ClaimRow(77, 5), {.plan_id = 77, .group_id = 5, .launch = 1}, 100);
+  const int row = area.ClaimRow(77, 5);
+  area.Count(row, false, 100);
+  area.Time(row, {.plan_id = 77, .group_id = 5, .launch = 1});
   EXPECT_EQ(area.Launches(), 1u);
   EXPECT_TRUE(area.ReadTrace().empty());
 }
