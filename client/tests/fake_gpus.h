@@ -105,6 +105,7 @@ inline FakeGpus::FakeGpus() {
     return Result<CUstream>(MakeStream(static_cast<CUdevice>(reinterpret_cast<uintptr_t>(current) - 1)));
   });
   ON_CALL(*this, EventCreate).WillByDefault([](unsigned) { return Result<CUevent>(CUevent{}); });
+  ON_CALL(*this, EventQuery).WillByDefault([](CUevent) { return Result<bool>(true); });
   ON_CALL(*this, StreamQuery).WillByDefault(Return(Result<bool>(true)));
   ON_CALL(*this, ThreadExchangeStreamCaptureMode).WillByDefault([](CUstreamCaptureMode mode) {
     return Result<CUstreamCaptureMode>(mode);

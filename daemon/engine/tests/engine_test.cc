@@ -124,6 +124,31 @@ TEST(EngineTest, LaunchesWithoutEventsAreTimedToo) {
   }
 }
 
+// Its first launch is timed and sampled, and nobody has had time to read its events.
+TEST(EngineTest, AReleasedPlansEventsAreReadBeforeItGoes) {
+  EngineNode node(2, 2);
+  TestGroup group = node.AddGroup(100, Gpus(2));
+  for (int round = 0; round < 5; ++round) {
+    const uint64_t plan = node.AddBarrierPlan(&group);
+    auto channel0 = node.OpenChannel(0);
+    auto channel1 = node.OpenChannel(1);
+    const uint64_t first = channel0->Launch(Entry(plan)), second = channel1->Launch(Entry(plan));
+    ASSERT_TRUE(channel0->Wait(first) && channel1->Wait(second));
+    v1::Command remove;
+    remove.mutable_remove_plan()->set_plan_id(plan);
+    for (int gpu : {0, 1}) ASSERT_TRUE(node.Call(gpu, remove).ok());
+    int launches = 0, steps = 0;
+    for (const TraceRecord& record : node.stats(0).ReadTrace()) {
+      if (record.plan_id != plan) continue;
+      EXPECT_GT(record.start_ns, 0u);
+      EXPECT_GE(record.end_ns, record.start_ns);
+      ++(record.step < 0 ? launches : steps);
+    }
+    EXPECT_EQ(launches, 1);
+    EXPECT_GT(steps, 0);
+  }
+}
+
 TEST(EngineTest, StreamsPipelineLaunches) {
   EngineNode node(2);
   TestGroup group = node.AddGroup(100, {0, 1});
