@@ -5,13 +5,13 @@
 namespace tandem::bench {
 namespace {
 
-constexpr int kMostGroups = 8;
+constexpr int kMostGroups = 4;
 constexpr int kPart = 0, kSum = kMostGroups, kComplete = 2 * kMostGroups;  // words of World::word, one a group each
 
 struct Way {
   Tuning tuning;
   int groups;  // tiles that a rank owns
-  int lanes;   // that push: one, or one a peer
+  int lanes;   // that push, the peers in turn
 };
 
 class AllReduce : public Bench {
@@ -44,12 +44,12 @@ class AllReduce : public Bench {
       Lt(rank, a_[At(rank)][At(set % kSets)], reference_[At(rank)], set, c_.m);
     });
     add("cuBLASLt + NCCL all-reduce", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    for (int lanes : {1, peers_}) {
+    for (int lanes : {1, most_lanes_}) {
       add("pushes alone, lanes " + std::to_string(lanes), [this, &ways, lanes](int rank, int, uint64_t epoch) {
         Push(rank, epoch, {{}, ways[0].groups, lanes}, false);
         world_.Join(rank, lanes);
       });
-      if (peers_ == 1) break;
+      if (most_lanes_ == 1) break;
     }
     for (const Way& way : ways) {
       add(way.tuning.name, [&, way](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, way); });
@@ -61,14 +61,15 @@ class AllReduce : public Bench {
   std::vector<Way> Ways() const {
     std::vector<Way> ways;
     for (int ctas : {132, 128}) {
-      for (int groups : {kMostGroups, 4, 2, 1}) {
+      for (int groups : {kMostGroups, 2, 1}) {
         const int64_t rows = rows_ / groups;
         if (rows_ % (groups * int64_t{cuda::kTileRows}) != 0) continue;
-        for (int lanes : {1, peers_}) {
+        for (int lanes : {1, most_lanes_}) {
+          if (lanes > 1 && ctas != 128) continue;
           const std::string name = "fused, " + std::to_string(groups) + " tiles an owner, lanes " + std::to_string(lanes) +
                                    ", ctas " + std::to_string(ctas);
           ways.push_back({{name, ctas, 16, {}, 256}, groups, lanes});
-          if (peers_ == 1) break;
+          if (most_lanes_ == 1) break;
         }
       }
     }
@@ -186,7 +187,7 @@ class AllReduce : public Bench {
     std::fflush(stdout);
   }
 
-  const int peers_ = w_ - 1;
+  const int most_lanes_ = std::min(w_ - 1, World::kCopyLanes);
   SharedArea c_all_, inbox_;
   std::vector<std::vector<std::byte*>> a_;
   std::vector<std::byte*> staging_, reference_;
