@@ -62,7 +62,6 @@ class AllReduce : public Bench {
     std::vector<Way> ways;
     for (int ctas : {132, 128}) {
       for (int groups : {kMostGroups, 2, 1}) {
-        const int64_t rows = rows_ / groups;
         if (rows_ % (groups * int64_t{cuda::kTileRows}) != 0) continue;
         for (int lanes : {1, most_lanes_}) {
           if (lanes > 1 && ctas != 128) continue;
