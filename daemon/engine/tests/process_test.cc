@@ -65,6 +65,13 @@ class EngineProcess {
                  : Status(static_cast<Code>(message.ack().code()), message.ack().message());
     }
   }
+  // `memory`: of eight entries.
+  Status OpenChannel(const ChannelMemory& memory) {
+    v1::Command open;
+    open.mutable_open_channel()->set_channel_id(1);
+    open.mutable_open_channel()->set_entries(8);
+    return Call(open, {memory.ring.get(), memory.words.get()});
+  }
   Status Send(const std::string& body) { return SendMessage(socket_.get(), body); }
   void CloseSocket() { socket_.Reset(); }
   void Signal(int number) { ::kill(pid_, number); }
@@ -125,10 +132,7 @@ TEST(EngineProcessTest, AfterAKillWaitingStreamsAreReleasedFromOutside) {
   ASSERT_TRUE(engine.Start().ok());
   ChannelMemory memory = std::move(*CreateChannelMemory(8));
   ChannelProducer producer = std::move(*ChannelProducer::Map(memory.ring.get(), memory.words.get(), 8));
-  v1::Command open;
-  open.mutable_open_channel()->set_channel_id(1);
-  open.mutable_open_channel()->set_entries(8);
-  ASSERT_TRUE(engine.Call(open, {memory.ring.get(), memory.words.get()}).ok());
+  ASSERT_TRUE(engine.OpenChannel(memory).ok());
   EXPECT_EQ(producer.words().EngineGeneration(), 3u);
   engine.Signal(SIGKILL);
   int status = engine.AwaitExit();
@@ -149,10 +153,7 @@ TEST(EngineProcessTest, AnEngineThatReplacesAnotherAbortsLaunchesOfPlansThatItDo
   ASSERT_TRUE(engine.Start().ok());
   ChannelMemory memory = std::move(*CreateChannelMemory(8));
   ChannelProducer producer = std::move(*ChannelProducer::Map(memory.ring.get(), memory.words.get(), 8));
-  v1::Command open;
-  open.mutable_open_channel()->set_channel_id(1);
-  open.mutable_open_channel()->set_entries(8);
-  ASSERT_TRUE(engine.Call(open, {memory.ring.get(), memory.words.get()}).ok());
+  ASSERT_TRUE(engine.OpenChannel(memory).ok());
   LaunchEntry entry;
   entry.plan_id = 7;
   entry.group_generation = 2;
