@@ -206,8 +206,11 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
     EXPECT_EQ(moved(op, 64 * kKiB, 2), Algorithm::kLowLatency);
     EXPECT_EQ(moved(op, 256 * kKiB, 2), Algorithm::kSm);
     EXPECT_EQ(moved(op, 16 * kMiB, 4), Algorithm::kSm);
-    EXPECT_EQ(moved(op, 32 * kMiB, 4), Algorithm::kCopyEngine);
+    EXPECT_EQ(moved(op, 128 * kMiB, 4), Algorithm::kCopyEngine);
   }
+  EXPECT_EQ(moved(Op::kAllGather, 64 * kMiB, 4), Algorithm::kSm);
+  EXPECT_EQ(moved(Op::kReduceScatter, 32 * kMiB, 4), Algorithm::kCopyEngine);
+  EXPECT_EQ(moved(Op::kAllGather, 32 * kMiB, 2), Algorithm::kCopyEngine);
   EXPECT_EQ(moved(Op::kReduceScatter, 16 * kMiB, 2), Algorithm::kCopyEngine);
   OpRequest quiet = Request(Op::kAllGather, {Tensor(Role::kInput, DType::kF32, {64}),
                                              Tensor(Role::kOutput, DType::kF32, {256})});
