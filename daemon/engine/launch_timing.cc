@@ -11,6 +11,9 @@ namespace {
 
 // After so long without anything on the lanes the next launch is not imminent.
 constexpr uint64_t kQuietNs = 200'000;
+// With more of them unread, one is read though launches wait for ranks: they keep events, and where several streams take turns
+// something may wait at any time.
+constexpr size_t kMostUnread = 16;
 
 uint64_t TimeOf(const Event* event) {
   const int64_t at = event == nullptr ? 0 : event->TimeNs();
@@ -56,7 +59,7 @@ void LaunchQueue::FinishTiming(EndedLaunch ended) {
 }
 
 bool LaunchQueue::ReadEvents() {
-  if (untimed_.empty() || !undecided_.empty()) return false;
+  if (untimed_.empty() || (!undecided_.empty() && untimed_.size() < kMostUnread)) return false;
   if (in_flight_.empty() && NowNs() - front_since_ns_ < kQuietNs) return true;  // soon: nobody sleeps before
   EndedLaunch& ended = untimed_.front();
   if (ended.next_step < ended.steps.size()) {
