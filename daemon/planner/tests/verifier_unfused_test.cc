@@ -209,11 +209,13 @@ TEST(UnfusedChoice, TakesTheCollectiveOfItsSize) {
     const GroupContext group = H200s(world);
     EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 64 * kKiB, group), HasSubstr("all-gather by low_latency ("));
     EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 4 * kMiB, group), HasSubstr("all-gather by sm ("));
-    const std::string bound = world == 2 ? "16 MiB" : "64 MiB";
-    EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 80 * kMiB, group),
-                HasSubstr("all-gather by copy_engine (80 MiB is above " + bound + ", where copy engines are faster; predicted "));
-    EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 80 * kMiB, group), HasSubstr(" us alone), then the product"));
-    EXPECT_THAT(reason(Op::kMatmulReduceScatter, world, 32 * kMiB, group), HasSubstr("then reduce-scatter by copy_engine ("));
+    EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 32 * kMiB, group),
+                HasSubstr(world == 2 ? "all-gather by copy_engine (32 MiB is above 16 MiB, where copy engines are faster; predicted "
+                                     : "all-gather by copy_engine (as measured beside a product of this size; predicted "));
+    EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 32 * kMiB, group), HasSubstr(" us alone), then the product"));
+    EXPECT_THAT(reason(Op::kMatmulReduceScatter, world, 32 * kMiB, group),
+                HasSubstr(world == 2 ? "then reduce-scatter by copy_engine (" : "then reduce-scatter by nccl (as measured"));
+    EXPECT_THAT(reason(Op::kMatmulReduceScatter, world, 96 * kMiB, group), HasSubstr("then reduce-scatter by copy_engine ("));
     EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 16 * kMiB, group), HasSubstr("then all-reduce by two_shot ("));
     EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 32 * kMiB, group), HasSubstr("then all-reduce by nccl ("));
   }
