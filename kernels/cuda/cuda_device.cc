@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "kernels/backend.h"
@@ -16,8 +15,6 @@ constexpr int64_t kAnchorLifeNs = 4'000'000'000;
 // least between these looks is taken; at once where that is little.
 constexpr int kAnchorTries = 4;
 constexpr int64_t kCloseLooksNs = 1500;
-// The GPU's clock gains or loses some millionths on the CPU's, microseconds between two anchors; more than this is a mistake.
-constexpr double kMostDrift = 1e-4;
 // After so long without a look that finds it, this thread sleeps until it is reached, and notices late.
 constexpr int64_t kAnchorPatienceNs = 200'000;
 
@@ -118,24 +115,21 @@ Status CudaDevice::MoveAnchor() {
     std::swap(best, anchors_[2]);
     if (closest.between() <= kCloseLooksNs) break;
   }
-  const int64_t at_ns = closest.before_ns + closest.between() / 2;
-  if (anchor_ns_ != 0) {
-    TANDEM_ASSIGN_OR_RETURN(const float passed_ms, driver_->EventElapsedTime(anchors_[0], best));
-    const double passed_ns = static_cast<double>(passed_ms) * 1e6;
-    const double pace = passed_ns > 0 ? static_cast<double>(at_ns - anchor_ns_) / passed_ns : 1;
-    if (std::abs(pace - 1) < kMostDrift) pace_ = pace;
+  float passed_ms = 0;
+  if (clock_.anchored()) {
+    TANDEM_ASSIGN_OR_RETURN(passed_ms, driver_->EventElapsedTime(anchors_[0], best));
   }
+  clock_.Anchor(closest.before_ns + closest.between() / 2, static_cast<double>(passed_ms));
   std::swap(anchors_[0], best);
-  anchor_ns_ = at_ns;
   return Status::Ok();
 }
 
 Result<int64_t> CudaDevice::EventTimeNs(CUevent event) {
   TANDEM_RETURN_IF_ERROR(Enter());
   std::lock_guard lock(anchor_mutex_);
-  if (NowNs() - anchor_ns_ > kAnchorLifeNs) TANDEM_RETURN_IF_ERROR(MoveAnchor());
+  if (NowNs() - clock_.anchor_ns() > kAnchorLifeNs) TANDEM_RETURN_IF_ERROR(MoveAnchor());
   TANDEM_ASSIGN_OR_RETURN(float milliseconds, driver_->EventElapsedTime(anchors_[0], event));
-  return anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6 * pace_);
+  return clock_.TimeNs(static_cast<double>(milliseconds));
 }
 
 Result<VmmAllocation> VmmAllocation::Create(std::shared_ptr<CudaDevice> device, size_t bytes) {

@@ -14,6 +14,7 @@
 
 #include "common/unique_fd.h"
 #include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/cuda/gpu_clock.h"
 #include "tandem/status.h"
 
 namespace tandem::cuda {
@@ -62,8 +63,7 @@ class CudaDevice {
 
   std::mutex anchor_mutex_;
   CUevent anchors_[3] = {};  // the first is in use
-  double pace_ = 1;          // nanoseconds of the CPU's clock in one of the GPU's, from the last two anchors
-  int64_t anchor_ns_ = 0;
+  GpuClock clock_;
 };
 
 // A mapped range of VMM memory: created here, or imported by descriptors, one behind the other. Unmapped and freed with the object, at once, so no

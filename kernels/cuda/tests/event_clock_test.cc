@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/driver/tests/mock_cuda_driver.h"
+#include "kernels/cuda/gpu_clock.h"
 
 namespace tandem::cuda {
 namespace {
@@ -52,6 +53,29 @@ TEST_F(EventClockTest, SleepsBehindAnAnchorThatTakesLong) {
 TEST_F(EventClockTest, SaysWhatALookFailedWith) {
   EXPECT_CALL(driver_, EventQuery(_)).WillOnce([](CUevent) -> Result<bool> { return Aborted("context lost"); });
   EXPECT_EQ(CudaDevice::Create(&driver_, 0).status(), Aborted("context lost"));
+}
+
+TEST(GpuClock, GoesAtThePaceOfTheLastTwoAnchors) {
+  GpuClock clock;
+  EXPECT_FALSE(clock.anchored());
+  clock.Anchor(1'000'000'000, 0);
+  EXPECT_TRUE(clock.anchored());
+  EXPECT_EQ(clock.TimeNs(2.0), 1'002'000'000);
+  // 4 s of the CPU's were 20 us less of the GPU's.
+  clock.Anchor(5'000'000'000, 3999.98);
+  EXPECT_EQ(clock.anchor_ns(), 5'000'000'000);
+  EXPECT_NEAR(static_cast<double>(clock.TimeNs(1999.99)), 7e9, 10);
+  EXPECT_NEAR(static_cast<double>(clock.TimeNs(-1999.99)), 3e9, 10);
+}
+
+TEST(GpuClock, BelievesNoPaceThatNoClockHas) {
+  GpuClock clock;
+  clock.Anchor(1'000'000'000, 0);
+  clock.Anchor(5'000'000'000, 3999.98);
+  clock.Anchor(9'002'000'000, 3999.98);  // a look that came 2 ms late
+  EXPECT_NEAR(static_cast<double>(clock.TimeNs(1999.99)), 11'002'000'000.0, 10);
+  clock.Anchor(9'002'000'000, 0);
+  EXPECT_NEAR(static_cast<double>(clock.TimeNs(1999.99)), 11'002'000'000.0, 10);
 }
 
 }  // namespace
