@@ -133,7 +133,7 @@ struct Launch {
   std::vector<std::shared_ptr<Registration>> pins;
 };
 
-// A launch that was timed by events and has ended, until they are read: see launch_timing.cc.
+// A launch that was timed by events and has ended, until they are read: see launch_events.cc.
 struct EndedLaunch {
   Plan* plan = nullptr;
   TraceRecord record;       // its times are estimates

@@ -132,8 +132,9 @@ bool LaunchQueue::Reap() {
     Origin origin = launch.origin;
     Failure failure = launch.failure;
     End(plan, failure, times.end_ns, &observed);
+    front_since_ns_ = observed.seen_ns;
     if (stream_choice_ && origin.channel) {
-      origin.channel->ended_ns = NowNs();
+      origin.channel->ended_ns = observed.seen_ns;
       origin.channel->ended_plan = plan->id;
     }
     // The done word is the lane's to write; only a direct launch has none.
@@ -143,10 +144,7 @@ bool LaunchQueue::Reap() {
       origin.channel->captured[origin.slot]->busy = false;
     }
   }
-  if (any) {
-    front_since_ns_ = NowNs();
-    PublishProgress();
-  }
+  if (any) PublishProgress();
   return any;
 }
 

@@ -154,7 +154,7 @@ class LaunchQueue {
   Status PrepareStepEvents(Plan* plan);
   // What is known of a launch without its events, whose end has been seen just now.
   LaunchObserved Observe(const Launch& launch) const;
-  // launch_timing.cc
+  // launch_events.cc
   void ReadStep(EndedLaunch& ended);
   void FinishTiming(EndedLaunch ended);
   void ReadAllEvents(const Plan& plan);

@@ -1,8 +1,8 @@
 // Whole engines in one process: launches through channels, matched across ranks, in all the ways in which they end.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
 #include <thread>
