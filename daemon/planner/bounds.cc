@@ -33,4 +33,16 @@ Bounds BoundsOf(const Problem& problem) {
   return BoundsOf(problem.request->op, problem.world_size, problem.topology_class, problem.group->packet_kernels);
 }
 
+Algorithm FasterBesideProduct(const Problem& collective) {
+  const uint64_t bytes = collective.message_bytes;
+  if (!BoundsOf(collective).measured || collective.world_size != 4 || bytes <= 16 * kMiB) return Algorithm::kAuto;
+  switch (collective.request->op) {
+    // 32 MiB by copy engine took 123 us beyond the product, by NCCL 148.
+    case Op::kAllGather: return Algorithm::kCopyEngine;
+    // 32 MiB by NCCL 152 and by copy engine 181, 64 MiB 224 to 242 and 239 to 266, 128 MiB as long.
+    case Op::kReduceScatter: return bytes <= 64 * kMiB ? Algorithm::kNccl : Algorithm::kAuto;
+    default: return Algorithm::kAuto;
+  }
+}
+
 }  // namespace tandem::plan

@@ -41,6 +41,7 @@ class NativeTwoShot {
     return IsOneNativeWave(cut.tiles(), cut.rows, problem.n);
   }
 
+  // Of the program: the kernel's, and where it does not deliver itself, that of the pushes and perhaps that of the takes.
   static int Lanes(const Problem& problem) {
     if (IsDirect(problem)) return 1;
     return problem.symmetric(problem.slots.c[0]) ? 2 : 3;

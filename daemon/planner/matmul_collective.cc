@@ -77,17 +77,6 @@ std::vector<OpRequest> RequestsBeside(const Problem& problem) {
   return requests;
 }
 
-// What was faster beside a product than the collective's own choice by itself, on four H200s; kAuto: none was measured. All-gathers of
-// 32 MiB by copy engine took 123 us beyond the product, by NCCL 148; reduce-scatters of 32 MiB by NCCL 152 and by copy engine 181, of 64
-// MiB 224 to 242 and 239 to 266, of 128 MiB as long (bench/results/gpu-4xH200-peers.jsonl).
-Algorithm MeasuredBeside(const Problem& plain) {
-  constexpr uint64_t kMiB = 1 << 20;
-  const uint64_t bytes = plain.message_bytes;
-  if (!BoundsOf(plain).measured || plain.world_size != 4 || bytes <= 16 * kMiB) return Algorithm::kAuto;
-  if (plain.request->op == Op::kAllGather) return Algorithm::kCopyEngine;
-  return plain.request->op == Op::kReduceScatter && bytes <= 64 * kMiB ? Algorithm::kNccl : Algorithm::kAuto;
-}
-
 MatmulCollective Best(const Problem& problem) {
   const std::vector<OpRequest> requests = RequestsBeside(problem);
   const Result<Problem> plain = MakeProblem(requests, *problem.group);
@@ -101,7 +90,7 @@ MatmulCollective Best(const Problem& problem) {
     }
     return {Algorithm::kAuto, otherwise, 0};
   };
-  if (const Algorithm beside = MeasuredBeside(*plain); beside != Algorithm::kAuto && beside != choice->algorithm) {
+  if (const Algorithm beside = FasterBesideProduct(*plain); beside != Algorithm::kAuto && beside != choice->algorithm) {
     const MatmulCollective measured = instead(beside, "as measured beside a product of this size", "");
     if (measured.algorithm == beside) return measured;
   }
