@@ -44,12 +44,11 @@ class AllReduce : public Bench {
       Lt(rank, a_[At(rank)][At(set % kSets)], reference_[At(rank)], set, c_.m);
     });
     add("cuBLASLt + NCCL all-reduce", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    for (int lanes : {1, most_lanes_}) {
+    for (int lanes : LaneCounts()) {
       add("pushes alone, lanes " + std::to_string(lanes), [this, &ways, lanes](int rank, int, uint64_t epoch) {
         Push(rank, epoch, {{}, ways[0].groups, lanes}, false);
         world_.Join(rank, lanes);
       });
-      if (most_lanes_ == 1) break;
     }
     for (const Way& way : ways) {
       add(way.tuning.name, [&, way](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, way); });
@@ -58,17 +57,21 @@ class AllReduce : public Bench {
   }
 
  private:
+  // One push lane, and as many as peers and the world allow.
+  std::vector<int> LaneCounts() const {
+    const int most = std::min(w_ - 1, World::kCopyLanes);
+    return most > 1 ? std::vector<int>{1, most} : std::vector<int>{1};
+  }
   std::vector<Way> Ways() const {
     std::vector<Way> ways;
     for (int ctas : {132, 128}) {
       for (int groups : {kMostGroups, 2, 1}) {
         if (rows_ % (groups * int64_t{cuda::kTileRows}) != 0) continue;
-        for (int lanes : {1, most_lanes_}) {
+        for (int lanes : LaneCounts()) {
           if (lanes > 1 && ctas != 128) continue;
           const std::string name = "fused, " + std::to_string(groups) + " tiles an owner, lanes " + std::to_string(lanes) +
                                    ", ctas " + std::to_string(ctas);
           ways.push_back({{name, ctas, 16, {}, 256}, groups, lanes});
-          if (most_lanes_ == 1) break;
         }
       }
     }
@@ -186,7 +189,6 @@ class AllReduce : public Bench {
     std::fflush(stdout);
   }
 
-  const int most_lanes_ = std::min(w_ - 1, World::kCopyLanes);
   SharedArea c_all_, inbox_;
   std::vector<std::vector<std::byte*>> a_;
   std::vector<std::byte*> staging_, reference_;
