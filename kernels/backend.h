@@ -127,7 +127,7 @@ struct FusedPart {
   int own = -1;
   std::vector<Word*> sum_waits;  // one for each other source, in order
   ReduceArgs sum;
-  // A sum is written to peers as well; a product without a sum to its one delivery only: C's memory is left alone.
+  // A sum is written to peers as well; a product without a sum to its one delivery, and perhaps to C on the way.
   std::vector<FusedDelivery> deliveries;
 };
 
@@ -163,6 +163,7 @@ struct CollectiveArgs {
   size_t packet_bytes = 0;                 // of the half
 
   std::vector<FusedPart> parts;            // a fused matmul: products in this order, instead of all the above
+  Word* entered = nullptr;                 // deliveries may be written once it has reached the epoch; null: at once
   std::optional<FewRowsArgs> few_rows;     // if any, instead of all the above. A lane that refuses it fails its launch
   // Not null: where the backend may keep what it makes of `parts` or `few_rows` with these addresses. Empty the first time.
   std::unique_ptr<PreparedWork>* prepared = nullptr;

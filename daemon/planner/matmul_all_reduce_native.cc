@@ -1,12 +1,10 @@
 // Matmul, then all-reduce of the product by one kernel a rank: two-shot on tiles of rows, whose owners interleave. The
 // kernel computes its partial sums of the peers' tiles first, and a tile of its own one group of tiles after the peers computed
-// theirs for it, so that their sums have come: it adds them in the tile's epilogue. Partial sums travel to owners, and sums to all,
-//   direct   stored by the kernel itself, where it is one wave of tiles; behind it the lane waits for the peers' sums;
-//   pushed   by lane 1, which the kernel tells when a tile is complete, beside the next tiles' products; a lane for each peer was
-//            slower (485 µs for 453, four H200s, 2048×8192×7168). Where C is not symmetric lane 2 takes the peers' sums, so that
-//            none of them stands before a push.
-// See the native matmul→reduce-scatter for the reason. Any number of rows: the product's end may be a short tile, and the last
-// owners may have a tile less (NativeCut).
+// theirs for it, so that their sums have come: it adds them in the tile's epilogue. It delivers partial sums to owners, and sums to
+// all, itself, by its smaller tiles: what a copy engine does, by whole tiles of rows with a word behind each, took longer than the
+// products (15 µs each on four H200s). Of more than one wave of the kernel's tiles, lane 1 meets the peers meanwhile, and waits for
+// their sums beside the last products. Any number of rows: the product's end may be a short tile, and the last owners may have a
+// tile less (NativeCut).
 #include "daemon/planner/families.h"
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
@@ -29,25 +27,25 @@ class NativeTwoShot {
       stage_.emplace_back(builder, Bytes(tile_));
       inbox_.emplace_back(builder, Bytes(tile_));
     }
-    direct_ = IsDirect(problem);
     sent_ = builder->Signals(groups_);
     summed_ = builder->Signals(groups_);
-    complete_ = direct_ ? 0 : builder->Signals(groups_ * world_);
+    if (meets_beside()) entered_ = builder->Signals();
   }
 
   int64_t tiles() const { return cut_.tiles(); }
-  static bool IsDirect(const Problem& problem) {
-    const NativeCut cut = CutOf(problem);
-    return IsOneNativeWave(cut.tiles(), cut.rows, problem.n);
-  }
 
-  // Of the program: the kernel's, and where it does not deliver itself, that of the pushes and perhaps that of the takes.
+  // Of the program: the kernel's, and where it is more than one wave that on which peers are met.
   static int Lanes(const Problem& problem) {
-    if (IsDirect(problem)) return 1;
-    return problem.symmetric(problem.slots.c[0]) ? 2 : 3;
+    const NativeCut cut = CutOf(problem);
+    return IsOneNativeWave(cut.tiles(), cut.rows, problem.n) ? 1 : 2;
   }
-  // Peers may write the bulk area. Only what delivers touches them: the kernel need not wait for it.
-  void Enter() { builder_->EnterOn(push_lane()); }
+  // Peers may write the bulk area. Only deliveries touch them: the kernel, which has a wave to compute before the first, need not
+  // wait for it to start.
+  void Enter() {
+    builder_->EnterOn(side_lane());
+    for (int r = 0; r < world_ && meets_beside(); ++r) builder_->Signal(r, side_lane(), r, entered_, "peers have entered");
+    awaits_entry_.assign(static_cast<size_t>(world_), meets_beside());
+  }
 
   void Write(int r) {
     builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce, problem_.Slot(r, problem_.slots.a),
@@ -57,13 +55,8 @@ class NativeTwoShot {
       if (Owns(r, g - 1)) MultiplyAndSum(r, g - 1);
     }
     builder_->EndCollective(r);
-    for (int g = 0; g < groups_ + 2; ++g) {
-      if (!direct_) {
-        for (int owner : OwnersAfter(r, g)) Send(r, owner, g);
-        if (Owns(r, g - 1)) SendSum(r, g - 1);
-      }
-      // A group later than the own sum: the peers' have come.
-      for (int owner : OwnersAfter(r, g - 2)) Take(r, owner, g - 2);
+    for (int g = 0; g < groups_; ++g) {
+      for (int owner : OwnersAfter(r, g)) Take(r, owner, g);
     }
   }
 
@@ -79,9 +72,8 @@ class NativeTwoShot {
     }
     return owners;
   }
-  int push_lane() const { return direct_ ? 0 : 1; }
-  int take_lane() const { return builder_->lanes() - 1; }
-  int Complete(int owner, int group) const { return complete_ + group * world_ + owner; }
+  int side_lane() const { return builder_->lanes() - 1; }
+  bool meets_beside() const { return builder_->lanes() > 1; }
   View Out(int rank, int owner, int group) const {
     const Range rows = cut_.Rows(owner, group);
     return Slice(FoldedRows(problem_.Slot(rank, problem_.slots.c[0])), 0, rows.begin, rows.length);
@@ -107,15 +99,14 @@ class NativeTwoShot {
 
   void MultiplyFor(int r, int owner, int group) {
     builder_->Add(r, 0, Product(r, owner, group, Staged(r, owner, group)), Text("gemm tile ", group, " of ", owner));
-    if (direct_) {
-      Deliver(r, owner, group);
-    } else {
-      builder_->Signal(r, 0, r, Complete(owner, group));
-    }
+    AwaitEntry(r);
+    builder_->Copy(r, 0, Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
+    builder_->Signal(r, 0, owner, sent_ + group);
   }
   void MultiplyAndSum(int r, int group) {
+    const View sum_to = Out(r, r, group);
     ReduceStep sum;
-    sum.dst = Out(r, r, group);
+    sum.dst = sum_to;
     builder_->Add(r, 0, Product(r, r, group, sum.dst), Text("gemm tile ", group, " of ", r));
     for (int source = 0; source < world_; ++source) {
       if (source != r) builder_->Wait(r, 0, source, sent_ + group, Text("tile from ", source));
@@ -123,45 +114,25 @@ class NativeTwoShot {
     }
     AddEpilogue(problem_, r, -1, &sum);
     builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
-    if (direct_) {
-      DeliverSum(r, group);
-    } else {
-      builder_->Signal(r, 0, r, Complete(r, group));
+    // The peers have sent their parts of this tile in this launch: their symmetric output may be written, and what they staged
+    // for the tile is no longer needed.
+    AwaitEntry(r);
+    for (int j = 1; j < world_; ++j) {
+      const int peer = (r + j) % world_;
+      builder_->Copy(r, 0, sum_to, in_place_ ? OnRank(sum_to, peer) : SumAt(peer, r, group), true, Text("result to ", peer));
+      builder_->Signal(r, 0, peer, summed_ + group);
     }
+  }
+  // Before `r`'s first delivery.
+  void AwaitEntry(int r) {
+    if (awaits_entry_.empty() || !awaits_entry_[static_cast<size_t>(r)]) return;
+    builder_->Wait(r, 0, r, entered_, "peers have entered");
+    awaits_entry_[static_cast<size_t>(r)] = false;
   }
 
-  void Send(int r, int owner, int group) {
-    builder_->Wait(r, push_lane(), r, Complete(owner, group), Text("tile of ", owner));
-    Deliver(r, owner, group);
-  }
-  void Deliver(int r, int owner, int group) {
-    builder_->Copy(r, push_lane(), Staged(r, owner, group), Landed(owner, r, group), true, Text("tile to ", owner));
-    builder_->Signal(r, push_lane(), owner, sent_ + group);
-  }
-  void SendSum(int r, int group) {
-    builder_->Wait(r, push_lane(), r, Complete(r, group), "the own sum");
-    DeliverSum(r, group);
-  }
-  // The peers have sent their parts of this tile in this launch: their symmetric output may be written, and what they staged for
-  // the tile is no longer needed.
-  void DeliverSum(int r, int group) {
-    const View result = Out(r, r, group);
-    const auto copy = [&](int peer) {
-      builder_->Copy(r, push_lane(), result, in_place_ ? OnRank(result, peer) : SumAt(peer, r, group), true,
-                     Text("result to ", peer));
-    };
-    const auto tell = [&](int peer) { builder_->Signal(r, push_lane(), peer, summed_ + group); };
-    // Between a copy and a word lie microseconds in which nothing travels. All peers want all sums, so the copies go first, unless
-    // the kernel does both.
-    for (int j = 1; j < world_; ++j) {
-      copy((r + j) % world_);
-      if (direct_) tell((r + j) % world_);
-    }
-    for (int j = 1; j < world_ && !direct_; ++j) tell((r + j) % world_);
-  }
   void Take(int r, int owner, int group) {
-    builder_->Wait(r, take_lane(), owner, summed_ + group, Text("result of ", owner));
-    if (!in_place_) builder_->Copy(r, take_lane(), SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
+    builder_->Wait(r, side_lane(), owner, summed_ + group, Text("result of ", owner));
+    if (!in_place_) builder_->Copy(r, side_lane(), SumAt(r, owner, group), Out(r, owner, group), true, "copy out");
   }
   View SumAt(int rank, int owner, int group) const { return Staged(rank, owner, group); }
 
@@ -173,8 +144,8 @@ class NativeTwoShot {
   View tile_;  // shape of a whole one, packed
   bool in_place_ = false;  // peers write the output
   std::vector<PeerSlots> stage_, inbox_;  // by group
-  bool direct_ = false;
-  int sent_ = 0, summed_ = 0, complete_ = 0;
+  int sent_ = 0, summed_ = 0, entered_ = 0;
+  std::vector<bool> awaits_entry_;  // by rank
 };
 
 }  // namespace

@@ -24,6 +24,9 @@ constexpr size_t kABytes = kRows * kK * 2, kBBytes = kK * kN * 2, kCBytes = kRow
 constexpr int kLaunches = 16;
 constexpr size_t kPage = 4096;
 
+// Where the kernel's pieces are read: where it stores them, or in copies that its couriers make, or it stores itself, or both.
+enum class Delivery { kNone, kCarried, kDirect, kBoth };
+
 // Three pieces: the rank's own rows, told to a peer; rows that a peer delivers, told to a peer; rows that it owns, to which
 // it adds the sums of two peers, told to all.
 struct Launch {
@@ -85,6 +88,7 @@ class NativeRaceTest : public testing::Test {
     sums_ = Take(2 * kCBytes);
     slots_ = Take(2 * kCBytes);
     c_ = Take(3 * kCBytes);
+    sent_ = Take(3 * kCBytes);
     seen_ = Take(3 * kCBytes);
     state_ = Take(kFusedStateBytes);
     words_ = reinterpret_cast<Word*>(Take(4096));
@@ -146,7 +150,8 @@ class NativeRaceTest : public testing::Test {
     return wrong;
   }
 
-  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces.
+  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces, 6 the guard, 7 that copies may be
+  // written.
   void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000, bool guarded = false) {
     FusedMatmul matmul;
     matmul.b_along_n = false;
@@ -157,6 +162,12 @@ class NativeRaceTest : public testing::Test {
     matmul.a[1] = {landing_, kK, 1, 0};
     matmul.b = {b_, kK, 1, 0};
     matmul.out[0] = {c_, kN, 3, kRows * kN};
+    if (delivery_ != Delivery::kNone) {
+      matmul.out[1] = {sent_, kN, 3, kRows * kN};
+      matmul.entered = reinterpret_cast<const uint64_t*>(word(7));
+      if (delivery_ == Delivery::kCarried) matmul.tiling.direct_tiles = 0;
+      if (delivery_ == Delivery::kBoth) matmul.tiling.direct_tiles = 5;
+    }
     matmul.slots = {slots_, kN, 2, kRows * kN};
     for (int i = 0; i < 3; ++i) {
       MatmulPiece piece = {};
@@ -165,7 +176,19 @@ class NativeRaceTest : public testing::Test {
       piece.out_slice = static_cast<int16_t>(i);
       piece.first_slot = static_cast<int16_t>(i == 2 ? 0 : -1);
       if (i == 1) piece.ready = reinterpret_cast<const uint64_t*>(word(0));
-      piece.done = reinterpret_cast<uint64_t*>(word(3 + i));
+      auto* done = reinterpret_cast<uint64_t*>(word(3 + i));
+      if (delivery_ == Delivery::kNone) {
+        piece.done = done;
+      } else {
+        MatmulCopy copy = {};
+        copy.done = done;
+        copy.map = 1;
+        copy.slice = static_cast<int16_t>(i);
+        piece.first_copy = static_cast<int16_t>(matmul.copies.size());
+        piece.copies = 1;
+        piece.on_the_way = i == 0 ? 1 : 0;
+        matmul.copies.push_back(copy);
+      }
       matmul.pieces.push_back(piece);
       matmul.runs.push_back({i, 1});
     }
@@ -203,16 +226,18 @@ class NativeRaceTest : public testing::Test {
     EnqueueReader(epoch);
     EnqueuePeers(epoch);
     for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
-    return Wrong(c_, launch) + Wrong(seen_, launch);
+    return Wrong(made(), launch) + Wrong(seen_, launch);
   }
+  // Where the kernel leaves what it has made.
+  std::byte* made() const { return delivery_ == Delivery::kNone ? c_ : sent_; }
   // Each piece as a peer sees it that waits for its word.
   void EnqueueReader(uint64_t epoch) {
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(reader_->WaitWord(word(3 + i), epoch).ok());
-      Copy(*reader_, c_ + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes, kCBytes);
+      Copy(*reader_, made() + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes, kCBytes);
     }
   }
-  void EnqueuePeers(uint64_t epoch) {
+  void EnqueuePeers(uint64_t epoch, bool enter = true) {
     Copy(*peer_, a_ + kABytes, landing_, kABytes);
     ASSERT_TRUE(peer_->WriteWord(word(0), epoch).ok());
     for (int source = 0; source < 2; ++source) {
@@ -220,6 +245,7 @@ class NativeRaceTest : public testing::Test {
       Copy(*peer_, sums_ + at, slots_ + at, kCBytes);
       ASSERT_TRUE(peer_->WriteWord(word(1 + source), epoch).ok());
     }
+    if (delivery_ != Delivery::kNone && enter) ASSERT_TRUE(peer_->WriteWord(word(7), epoch).ok());
   }
   void Copy(Lane& lane, std::byte* from, std::byte* to, size_t bytes) {
     const auto count = static_cast<int64_t>(bytes / 2);
@@ -246,7 +272,7 @@ class NativeRaceTest : public testing::Test {
       EXPECT_FALSE(early && fault == NativeFault::kNone) << "launch " << i << " ended before its peers came";
       EnqueuePeers(epoch);
       for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
-      wrong += Wrong(c_, launch) + Wrong(seen_, launch);
+      wrong += Wrong(made(), launch) + Wrong(seen_, launch);
     }
     return wrong;
   }
@@ -260,10 +286,18 @@ class NativeRaceTest : public testing::Test {
   std::unique_ptr<Event> ended_;
   CUstream service_ = nullptr;
   std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr, *c_ = nullptr,
-            *seen_ = nullptr, *state_ = nullptr;
+            *sent_ = nullptr, *seen_ = nullptr, *state_ = nullptr;
   Word* words_ = nullptr;
   uint64_t epoch_ = 0;
+  Delivery delivery_ = Delivery::kNone;
 };
+
+// The same for pieces that the kernel delivers.
+class NativeDeliveryRaceTest : public NativeRaceTest, public testing::WithParamInterface<Delivery> {
+ protected:
+  NativeDeliveryRaceTest() { delivery_ = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, NativeDeliveryRaceTest, testing::Values(Delivery::kCarried, Delivery::kDirect, Delivery::kBoth));
 
 TEST_F(NativeRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
 
@@ -272,6 +306,31 @@ TEST_F(NativeRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(NativeF
 TEST_F(NativeRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(NativeFault::kMissingWait), 0); }
 
 TEST_F(NativeRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(NativeFault::kStaleEpoch), 0); }
+
+TEST_P(NativeDeliveryRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+
+TEST_P(NativeDeliveryRaceTest, PlantedFaultsAreFound) {
+  for (NativeFault fault : {NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
+    EXPECT_GT(CountWrong(fault), 0) << static_cast<int>(fault);
+  }
+}
+
+TEST_P(NativeDeliveryRaceTest, NothingIsDeliveredBeforePeersHaveEntered) {
+  const Launch before = Draw(7), launch = Draw(8);
+  UploadLaunch(before);
+  const FusedVariant variant = ProbedVariant(NativeFault::kNone);
+  EXPECT_EQ(RunOnce(variant, ++epoch_, before, false), 0);
+  UploadLaunch(launch);
+  EnqueueKernel(variant, ++epoch_);
+  EnqueueReader(epoch_);
+  EnqueuePeers(epoch_, false);
+  EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
+  EXPECT_EQ(Wrong(sent_, before), 0) << "something has been delivered";
+  ASSERT_TRUE(backend_->StoreWord(word(7), epoch_).ok());
+  for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
+  EXPECT_EQ(Wrong(sent_, launch), 0);
+  EXPECT_EQ(Wrong(seen_, launch), 0);
+}
 
 TEST_F(NativeRaceTest, MakesProgressBesideAKernelThatHoldsHalfOfTheSms) {
   constexpr int kSquatters = 66;
@@ -288,7 +347,7 @@ TEST_F(NativeRaceTest, MakesProgressBesideAKernelThatHoldsHalfOfTheSms) {
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(20))) << "no progress";
   *HostWord(1) = 1;
   for (auto* lane : {&main_, &peer_, &reader_, &squatter_}) Sync(*lane);
-  EXPECT_EQ(Wrong(c_, launch), 0);
+  EXPECT_EQ(Wrong(made(), launch), 0);
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 
@@ -309,7 +368,7 @@ TEST_F(NativeRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   EnqueueReader(epoch_);
   EnqueuePeers(epoch_);
   for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
-  EXPECT_EQ(Wrong(c_, launch), 0);
+  EXPECT_EQ(Wrong(made(), launch), 0);
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 

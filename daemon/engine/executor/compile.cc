@@ -278,10 +278,13 @@ class ProgramCompiler {
   }
 
   Status SetParts(const plan::CollectiveStep& step, Operation* operation) {
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<FusedSteps> cut, CutFusedSteps(step, program_.rank));
+    TANDEM_ASSIGN_OR_RETURN(const FusedCut cut, CutFusedSteps(step, program_.rank));
     std::vector<FusedPart>& parts = operation->collective->parts;
-    parts.resize(cut.size());  // addresses of words and views inside must stay
-    for (size_t i = 0; i < cut.size(); ++i) TANDEM_RETURN_IF_ERROR(SetPart(cut[i], &parts[i], operation));
+    parts.resize(cut.parts.size());  // addresses of words and views inside must stay
+    for (size_t i = 0; i < parts.size(); ++i) TANDEM_RETURN_IF_ERROR(SetPart(cut.parts[i], &parts[i], operation));
+    if (cut.entered == nullptr) return Status::Ok();
+    TANDEM_RETURN_IF_ERROR(CheckSignal(cut.entered->from_rank, cut.entered->index));
+    operation->words.push_back({static_cast<uint8_t>(program_.rank), OwnWord(cut.entered->index), &operation->collective->entered});
     return Status::Ok();
   }
 

@@ -17,10 +17,18 @@ class Cutter {
     return std::visit([this](const auto& work) { return Add(work); }, step.work);
   }
   bool Complete() const { return waits_.empty() && !Copied(); }
-  std::vector<FusedSteps> Parts() && { return std::move(parts_); }
+  FusedCut Cut() && { return {std::move(parts_), entered_}; }
 
  private:
   bool Copied() const { return copied_ != nullptr; }
+  // Whether what is waited for stands before all deliveries: one word of this rank's own.
+  bool TakeEntry() {
+    const bool first = std::all_of(parts_.begin(), parts_.end(), [](const FusedSteps& part) { return part.deliveries.empty(); });
+    if (!first || waits_.size() != 1 || waits_.front()->from_rank != rank_) return false;
+    entered_ = waits_.front();
+    waits_.clear();
+    return true;
+  }
   FusedSteps& Last() { return parts_.back(); }
 
   bool Add(const plan::WaitStep& wait) {
@@ -48,7 +56,8 @@ class Cutter {
     return true;
   }
   bool Add(const plan::CopyStep& copy) {
-    if (Copied() || made_ == nullptr || !waits_.empty() || copy.src != *made_ || copy.dst.ref.rank == rank_) return false;
+    if (Copied() || made_ == nullptr || copy.src != *made_ || copy.dst.ref.rank == rank_) return false;
+    if (!waits_.empty() && !TakeEntry()) return false;
     // A product that is not summed is stored once.
     if (Last().sum == nullptr && !Last().deliveries.empty()) return false;
     copied_ = &copy;
@@ -75,13 +84,14 @@ class Cutter {
   int rank_;
   std::vector<FusedSteps> parts_;
   std::vector<const plan::WaitStep*> waits_;
+  const plan::WaitStep* entered_ = nullptr;
   const plan::View* made_ = nullptr;          // by the last part, unless it has its own signal
   const plan::CopyStep* copied_ = nullptr;    // a delivery that has no signal yet
 };
 
 }  // namespace
 
-Result<std::vector<FusedSteps>> CutFusedSteps(const plan::CollectiveStep& step, int rank) {
+Result<FusedCut> CutFusedSteps(const plan::CollectiveStep& step, int rank) {
   Cutter cutter(rank);
   size_t i = 0;
   for (; i < step.expansion.size() && cutter.Take(step.expansion[i]); ++i) {
@@ -89,7 +99,7 @@ Result<std::vector<FusedSteps>> CutFusedSteps(const plan::CollectiveStep& step, 
   if (i < step.expansion.size() || !cutter.Complete()) {
     return InvalidArgument("step " + std::to_string(i) + " has no place in a fused matmul");
   }
-  return std::move(cutter).Parts();
+  return std::move(cutter).Cut();
 }
 
 Result<FewRowsLayout> FewRowsLayoutOf(const plan::CollectiveStep& step, int world_size) {

@@ -30,8 +30,14 @@ struct FusedSteps {
   std::vector<DeliverySteps> deliveries;
 };
 
-// The parts of `step` in order. INVALID_ARGUMENT names a step that has no place in a fused matmul of `rank`.
-Result<std::vector<FusedSteps>> CutFusedSteps(const plan::CollectiveStep& step, int rank);
+// A fused matmul: its parts in order, and the wait for an own word that stands before its first delivery, if one does.
+struct FusedCut {
+  std::vector<FusedSteps> parts;
+  const plan::WaitStep* entered = nullptr;
+};
+
+// The parts of `step`. INVALID_ARGUMENT names a step that has no place in a fused matmul of `rank`.
+Result<FusedCut> CutFusedSteps(const plan::CollectiveStep& step, int rank);
 
 // How the few-rows kernel cuts `step`, which has FewRowsStep. INVALID_ARGUMENT when its views do not belong together, or it is more
 // than the kernel computes.

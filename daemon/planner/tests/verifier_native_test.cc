@@ -202,14 +202,11 @@ TEST_P(Native, AllReduces) {
 
 TEST_P(Native, AllReducesMoreThanAWave) {
   for (bool symmetric : {false, true}) {
-    const int lanes = symmetric ? 2 : 3;
     OpRequest r = AllReduce(DType::kBf16, 1, 8, (132 / GetParam() + 1) * 256, symmetric);
     r.operands[2].spec.dtype = DType::kF32;
-    Plan plan = Check(r, {0, 2, 3}, &error_);
+    Plan plan = Check(r, {0, 1, 2, 3}, &error_);
     ASSERT_EQ(error_, "") << symmetric;
-    EXPECT_EQ(plan.lanes, lanes);
-    Check(r, {1}, &error_);
-    EXPECT_NE(error_.find("DEADLOCK"), std::string::npos) << error_;
+    EXPECT_EQ(plan.lanes, 2);
   }
 }
 

@@ -4,9 +4,9 @@
 // sum what other GPUs deliver. See fused_matmul.h for its words.
 //
 // Three warpgroups a CTA. The first: warp 0 draws tiles and feeds a ring of stages by TMA (the only one that
-// waits for other GPUs); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows of
-// the tile each, so that the next tile's products never wait for a store. A tile's number travels with its
-// first stage. Sums of other GPUs travel through the same ring behind the tile's last product.
+// waits for other GPUs' rows); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows of
+// the tile each, so that the next tile's products never wait for a store, and warp 3 carries stored tiles to other
+// GPUs (fused_store.cuh). A tile's number travels with its first stage. Sums of other GPUs travel through the same ring behind the tile's last product.
 //
 // Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make progress in the order of
 // the bands.
@@ -18,46 +18,13 @@
 #include "kernels/cuda/native/fused_epilogue.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/fused_store.cuh"
 #include "kernels/cuda/native/fused_traits.cuh"
+#include "kernels/cuda/native/fused_words.cuh"
 #include "kernels/cuda/native/guard.cuh"
 #include "kernels/cuda/native/ptx.cuh"
 
 namespace tandem::cuda {
-
-// Where tests pause, and plant faults that they must find (tests/gpu/native_probes.cuh): nowhere in the product's kernels.
-struct NoFusedProbe {
-  static constexpr bool kFlagBeforeData = false;
-  __device__ static bool HasReached(uint64_t word, uint64_t epoch) { return static_cast<int64_t>(word - epoch) >= 0; }
-  __device__ static void AfterWait(uint64_t) {}
-  __device__ static void BeforeFlag(uint64_t) {}
-  __device__ static void AfterEarlyFlag(uint64_t) {}
-};
-
-// The wait of warp 0 for words that other GPUs write. After an abort or a time-out nothing is waited for any
-// more: the kernel runs on to its end, and what it computes counts for nothing.
-template <class Probe>
-struct WordWaiter {
-  const FusedMatmulParams& params;
-  bool given_up = false;
-  __device__ __forceinline__ void Wait(const uint64_t* word) {
-    if (given_up || Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) return;
-    uint64_t start = ptx::GlobalTimer(), asked = start;
-    while (!Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) {
-      uint64_t now = ptx::GlobalTimer();
-      if (now - asked < 64'000) continue;  // the abort word lies in host memory: ask seldom
-      asked = now;
-      if (params.abort_word != nullptr && ptx::LoadAcquire(params.abort_word) != 0) {
-        given_up = true;
-        return;
-      }
-      if (now - start > params.timeout_ns) {
-        given_up = true;
-        *params.failure = 1;
-        return;
-      }
-    }
-  }
-};
 
 // Warp 0, one thread.
 template <class T, class Probe>
@@ -88,7 +55,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
       int n = in_band / band.m_tiles;
       int m = band.first_m + in_band - n * band.m_tiles;
       if (band.backwards != 0) n = params.units_n - 1 - n;
-      unit = m | n << 16;
+      unit = m | n << 16 | (ticket >= static_cast<uint32_t>(params.direct_from) ? kDirectUnit : 0);
     } else if (ticket == static_cast<uint32_t>(params.units) + gridDim.x / T::kCluster - 1) {
       *params.ticket = 0;  // every cluster has drawn its last
     }
@@ -175,58 +142,6 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
   ptx::WaitCluster(shared.Empty(place.stage), place.phase ^ 1);
   StoreSharedOwn(shared.Unit(place.stage), -1);
   ptx::Arrive(shared.Full(place.stage));
-}
-
-// One thread a warpgroup `group` of those that compute.
-template <class T, class Probe>
-__device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, const FusedShared<T>& shared,
-                                           int group, int cta) {
-  for (int box = 0;; ++box) {
-    int buffer = box & 1;
-    ptx::Wait(shared.Staged(group, buffer), (box >> 1) & 1);
-    int unit = LoadShared(shared.StagedUnit(group, buffer));
-    if (unit < 0) break;
-    TilePlace<T> tile(unit, cta);
-    int index = tile.m / params.tiles_m;
-    const MatmulPiece& piece = params.piece[index];
-    int sub = box % T::kSubTiles;
-    const bool last = sub == T::kSubTiles - 1 && (piece.done != nullptr || piece.copies > 0);
-    // Who counts a piece's last tile says that it is complete.
-    auto count = [&] {
-      Probe::BeforeFlag(params.epoch);
-      constexpr int kUnitRows = kTileRows * T::kClusterM;
-      const int units = (piece.rows + kUnitRows - 1) / kUnitRows * params.units_n;  // clusters' tiles of the piece
-      if (atomicAdd(&params.counters[index], 1u) + 1 == static_cast<uint32_t>(units * T::kCluster) * 2) {
-        params.counters[index] = 0;
-        ptx::SystemFence();
-        if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
-        for (int i = 0; i < piece.copies; ++i) ptx::StoreRelease(params.copy[piece.first_copy + i].done, params.epoch);
-      }
-    };
-    if constexpr (Probe::kFlagBeforeData) {
-      if (last) {
-        count();
-        Probe::AfterEarlyFlag(params.epoch);
-      }
-    }
-    const int column = tile.n * T::kTileN + sub * T::kBoxColumns;
-    const int row = tile.m % params.tiles_m * kTileRows + group * 64;
-    ptx::Store(&params.out[piece.out_map], shared.Staging(group, buffer), column, row, piece.out_slice);
-    for (int i = 0; i < piece.copies; ++i) {
-      const MatmulCopy& copy = params.copy[piece.first_copy + i];
-      ptx::Store(&params.out[copy.map], shared.Staging(group, buffer), column, row, copy.slice);
-    }
-    ptx::CommitStores();
-    ptx::WaitStoresRead<1>();
-    if (box > 0) ptx::Arrive(shared.Drained(group, buffer ^ 1));
-    if (!Probe::kFlagBeforeData && last) {
-      ptx::WaitStoresComplete();
-      ptx::ProxyFence();
-      ptx::SystemFence();
-      count();
-    }
-  }
-  ptx::WaitStoresComplete();
 }
 
 // Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
@@ -335,6 +250,10 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
       ptx::BarrierInit(shared.Staged(i >> 1, i & 1), 4);
       ptx::BarrierInit(shared.Drained(i >> 1, i & 1), 1);
     }
+    for (int slot = 0; slot < kParcels; ++slot) {
+      ptx::BarrierInit(shared.ParcelReady(slot), 2);
+      ptx::BarrierInit(shared.ParcelTaken(slot), 1);
+    }
     for (int slot = 0; slot < 2; ++slot) {
       ptx::BarrierInit(shared.DrawFull(slot), 1);
       ptx::BarrierInit(shared.DrawEmpty(slot), 1);
@@ -353,7 +272,9 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
     int warp = threadIdx.x >> 5;
-    if ((threadIdx.x & 31) == 0) {
+    if (warp == 3) {
+      CarryTiles<T, Probe>(params, shared, cta);
+    } else if ((threadIdx.x & 31) == 0) {
       if (warp == 0) Produce<T, Probe>(params, shared, cta);
       if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, shared, warp - 1, cta);
     }

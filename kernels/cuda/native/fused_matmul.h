@@ -22,13 +22,18 @@ namespace tandem::cuda {
 inline constexpr int kMostPieces = 32;
 inline constexpr int kMostBands = 32;
 inline constexpr int kMostRanks = 8;
-inline constexpr int kMostOutMaps = 16;  // in place, staged, and two for each peer
+inline constexpr int kMostOutMaps = 24;  // in place, staged, two for each peer; some once more for a piece of fewer rows
 inline constexpr int kMostCopies = kMostPieces;
 inline constexpr int kTileRows = 128;
 
-// One more place that a piece of C is stored in: slice `slice` of map `map`.
+// Clusters' tiles along N, whose numbers share a word with what else there is to say of a tile.
+inline constexpr int kMostUnitsN = 1 << 14;
+
+// One more place that a piece of C is stored in: slice `slice` of map `map`, which begins at `to`.
 struct MatmulCopy {
   uint64_t* done;  // as a piece's
+  uint8_t* to;
+  uint32_t pitch;  // bytes from row to row
   int16_t map, slice;
 };
 
@@ -42,7 +47,10 @@ struct MatmulPiece {
   int16_t finish;  // 1: bias and result scale are applied (after the sum)
   int16_t arrived_offset;  // from the words `arrived` to those of this piece's sums
   int16_t first_copy, copies;  // of FusedMatmulParams::copy: where C is stored as well
+  int16_t on_the_way;          // 1: `out` is not C, but where a tile waits to be carried to the copies
   int32_t rows;                // of this piece
+  uint32_t out_pitch;          // bytes from row to row
+  const uint8_t* out;          // where slice `out_slice` begins; read only for copies
   const float*
       row_scale;  // a factor for each row, or one for all (row_scale_step 0); null: none. Read once ready
 };
@@ -65,6 +73,7 @@ struct FusedMatmulParams {
 
   int32_t bands;
   int32_t units;            // clusters' tiles in all
+  int32_t direct_from;      // tiles from this one on are stored in their copies directly, those before it carried
   int32_t units_n;          // clusters' tiles along N
   int32_t tiles_m;          // of a piece; a multiple of the cluster's
   int32_t k_blocks;
@@ -79,6 +88,7 @@ struct FusedMatmulParams {
   int32_t bias_is_float;
   int32_t n;  // of C
   uint64_t epoch;
+  const uint64_t* entered;     // copies may be written once *entered >= epoch (cyclic); null: at once
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   // If *guard_word has reached guard_value (cyclic) when the launch begins, it has been called off: it ends at once and leaves no
   // trace, no word and no ticket, so that it may be launched once more with the same epoch. Null: no guard. All CTAs must find the

@@ -239,7 +239,11 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
       const auto [map, slice] = out.Place(outputs[o], piece.rows);
       auto* done = reinterpret_cast<uint64_t*>(outputs[o].done);
       if (o > 0) {
-        fused.copies.push_back({done, map, slice});
+        MatmulCopy copy = {};
+        copy.done = done;
+        copy.map = map;
+        copy.slice = slice;
+        fused.copies.push_back(copy);
         continue;
       }
       piece.out_map = map;
@@ -247,6 +251,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
       piece.done = done;
     }
     piece.copies = static_cast<int16_t>(fused.copies.size() - static_cast<size_t>(piece.first_copy));
+    piece.on_the_way = !part.sums && piece.copies > 0 ? 1 : 0;
     if (part.waits.size() > 1) return Unimplemented("a part that waits for several words");
     if (!part.waits.empty()) piece.ready = reinterpret_cast<const uint64_t*>(part.waits[0]);
     piece.first_slot = -1;
@@ -294,6 +299,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   fused.tiling = ChooseTiling(fused, SmCount());
   fused.runs = ChooseRuns(fused);
   fused.epoch = args.epoch;
+  fused.entered = reinterpret_cast<const uint64_t*>(args.entered);
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
   fused.state = state;
   return fused;

@@ -54,6 +54,9 @@ struct FusedTraits {
   static_assert(kSharedBytes <= 227 * 1024, "more than a block of sm_90 may have");
 };
 
+// Tiles of a CTA that may wait for its courier.
+inline constexpr int kParcels = 4;
+
 // The CTA's shared memory by address.
 template <class T>
 struct FusedShared {
@@ -75,14 +78,18 @@ struct FusedShared {
   // The leader's draws for the cluster's other CTA.
   __device__ uint32_t DrawFull(int slot) const { return Full(2 * T::kStages + 8 + slot); }
   __device__ uint32_t DrawEmpty(int slot) const { return Full(2 * T::kStages + 10 + slot); }
+  // Tiles for the courier.
+  __device__ uint32_t ParcelReady(int slot) const { return Full(2 * T::kStages + 12 + slot); }
+  __device__ uint32_t ParcelTaken(int slot) const { return Full(2 * T::kStages + 12 + kParcels + slot); }
   __device__ uint32_t Unit(int stage) const {
-    return Full(2 * T::kStages + 12) + static_cast<uint32_t>(stage) * 4;
+    return Full(2 * T::kStages + 12 + 2 * kParcels) + static_cast<uint32_t>(stage) * 4;
   }
   __device__ uint32_t StagedUnit(int group, int buffer) const {
     return Unit(T::kStages + group * 2 + buffer);
   }
   __device__ uint32_t DrawnUnit(int slot) const { return Unit(T::kStages + 4 + slot); }
-  static_assert(8 * (2 * T::kStages + 12) + 4 * (T::kStages + 6) <= T::kBarrierBytes);
+  __device__ uint32_t Parcel(int slot) const { return Unit(T::kStages + 6 + slot); }
+  static_assert(8 * (2 * T::kStages + 12 + 2 * kParcels) + 4 * (T::kStages + 6 + kParcels) <= T::kBarrierBytes);
 };
 
 __device__ __forceinline__ int LoadShared(uint32_t address) {
@@ -116,13 +123,16 @@ struct RingPlace {
   }
 };
 
-// A cluster's tile as one number: m | n << 16; -1: no more.
+// A cluster's tile as one number: m | n << 16, and whether it goes to other GPUs directly (fused_store.cuh); -1: no more.
+inline constexpr int kDirectUnit = 1 << 30;
+__device__ __forceinline__ bool IsDirect(int unit) { return (unit & kDirectUnit) != 0; }
+
 template <class T>
 struct TilePlace {
   int m, n;  // this CTA's, in tiles
   __device__ __forceinline__ TilePlace(int unit, int cta)
       : m((unit & 0xFFFF) * T::kClusterM + (T::kClusterM == 2 ? cta : 0)),
-        n((unit >> 16) * T::kClusterN + (T::kClusterN == 2 ? cta : 0)) {}
+        n(((unit & ~kDirectUnit) >> 16) * T::kClusterN + (T::kClusterN == 2 ? cta : 0)) {}
 };
 
 }  // namespace tandem::cuda

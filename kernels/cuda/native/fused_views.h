@@ -16,7 +16,6 @@
 
 namespace tandem::cuda {
 
-inline constexpr int64_t kTmaBytes = 16;
 inline constexpr int64_t kMostSlices = 1024;
 
 // A view as rows of one pitch.
@@ -85,8 +84,8 @@ struct Slices {
 
 // A place that a part's product or sum is stored in. Those of one kind share a tensor map.
 struct Output {
-  // Of C's maps: what stays in place, sums and products that nobody asks for; partial sums that wait here to be copied; then for
-  // each rank partial sums and sums that are stored in its memory.
+  // Of C's maps: what stays in place, sums and products that nobody asks for; partial sums that wait here to be copied or carried;
+  // then for each rank partial sums and sums that are stored in its memory.
   enum Kind { kInPlace, kStaged, kFirstDelivered };
   const DeviceView* view = nullptr;
   Word* done = nullptr;
@@ -99,8 +98,9 @@ inline std::vector<Output> OutputsOf(const FusedPart& part) {
   std::vector<Output> outputs;
   if (part.sums) {
     outputs.push_back({&part.sum.dst, part.done, Output::kInPlace});
-  } else if (part.deliveries.empty()) {
-    outputs.push_back({&part.matmul.c, part.done, part.done == nullptr ? Output::kInPlace : Output::kStaged});
+  } else {
+    const bool stays = part.done == nullptr && part.deliveries.empty();
+    outputs.push_back({&part.matmul.c, part.done, stays ? Output::kInPlace : Output::kStaged});
   }
   for (const FusedDelivery& delivery : part.deliveries) {
     outputs.push_back({&delivery.to, delivery.done, Output::kFirstDelivered + 2 * delivery.rank + (part.sums ? 1 : 0)});

@@ -167,19 +167,40 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     if (rows > matmul.rows) return InvalidArgument("a piece of more rows than the others");
     params.piece[i].rows = static_cast<int32_t>(rows);
   }
-  std::copy(matmul.copies.begin(), matmul.copies.end(), params.copy);
+  // Where a slice begins, and its pitch: for what does not go by TMA.
+  const auto slice_of = [&matmul](int map, int slice) {
+    const MatrixSlices& all = matmul.out[map];
+    return static_cast<const uint8_t*>(all.data) + static_cast<size_t>(all.slice_pitch * slice) * DTypeBytes(matmul.out_type);
+  };
+  const auto pitch_of = [&matmul](int map) {
+    return static_cast<uint32_t>(static_cast<size_t>(matmul.out[map].pitch) * DTypeBytes(matmul.out_type));
+  };
+  for (size_t i = 0; i < matmul.pieces.size(); ++i) {
+    MatmulPiece& piece = params.piece[i];
+    piece.out = slice_of(piece.out_map, piece.out_slice);
+    piece.out_pitch = pitch_of(piece.out_map);
+  }
+  for (size_t i = 0; i < matmul.copies.size(); ++i) {
+    params.copy[i] = matmul.copies[i];
+    params.copy[i].to = const_cast<uint8_t*>(slice_of(matmul.copies[i].map, matmul.copies[i].slice));
+    params.copy[i].pitch = pitch_of(matmul.copies[i].map);
+  }
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
   std::copy(matmul.slot_of.begin(), matmul.slot_of.end(), params.slot_of);
 
   int64_t units_m = Blocks(matmul.rows, int64_t{kTileRows} * variant.cluster_m);  // of a piece
   params.units_n = static_cast<int32_t>(Blocks(matmul.n, int64_t{variant.tile_n} * variant.cluster_n));
   params.tiles_m = static_cast<int32_t>(units_m) * variant.cluster_m;
+  if (params.units_n >= kMostUnitsN) return InvalidArgument(std::to_string(matmul.n) + " columns");
   params.k_blocks = static_cast<int32_t>(Blocks(matmul.k, variant.k_block));
   for (const MatmulBand& band : CutBands(matmul, units_m, variant.cluster_m, params.units_n)) {
     if (params.bands == kMostBands) return InvalidArgument("too many bands");
     params.band[params.bands++] = band;
     params.units += band.m_tiles * params.units_n;
   }
+  // The courier's chunks must not reach beyond N.
+  const bool carries = matmul.n * static_cast<int64_t>(DTypeBytes(out_type)) % kTmaBytes == 0;
+  params.direct_from = carries ? std::max(0, params.units - std::min(params.units, matmul.tiling.direct_tiles)) : 0;
   params.sources = static_cast<int32_t>(matmul.arrived.size());
   params.position = matmul.position;
   params.alpha = matmul.alpha;
@@ -197,6 +218,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.bias_is_float = matmul.bias_is_float ? 1 : 0;
   params.n = static_cast<int32_t>(matmul.n);
   params.epoch = matmul.epoch;
+  params.entered = matmul.entered;
   params.abort_word = matmul.abort_word;
   params.guard_word = matmul.guard_word;
   params.guard_value = matmul.guard_value;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct FusedTiling {
   int cluster_m = 2, cluster_n = 1;
   int ctas = 0;         // 0: one an SM
   int band_tiles = 16;  // M-tiles that are walked together at most
+  // The clusters' tiles at the end that are stored in copies directly; those before them are carried.
+  int direct_tiles = std::numeric_limits<int>::max();
 };
 
 // A run of pieces that may share bands: they are expected to be ready together.
@@ -57,6 +60,7 @@ struct FusedMatmul {
   int32_t row_scale_step = 0, row_scale_block_step = 0, column_scale_step = 0, column_scale_block_step = 0;
   bool bias_is_float = false;
   uint64_t epoch = 0;
+  const uint64_t* entered = nullptr;  // see FusedMatmulParams
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see FusedMatmulParams
   uint64_t guard_value = 0;

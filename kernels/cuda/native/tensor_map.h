@@ -12,8 +12,11 @@
 
 namespace tandem::cuda {
 
+// What addresses and pitches of matrices are multiples of.
+inline constexpr int64_t kTmaBytes = 16;
+
 // Slices of a matrix whose rows are contiguous: element (slice, row, column) lies at data + slice *
-// slice_pitch + row * pitch + column, in elements. Addresses and pitches must be multiples of 16 bytes.
+// slice_pitch + row * pitch + column, in elements. Addresses and pitches must be multiples of kTmaBytes.
 struct MatrixSlices {
   const void* data = nullptr;
   int64_t pitch = 0;

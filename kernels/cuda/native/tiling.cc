@@ -72,6 +72,7 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
   const int64_t tiles = Tiles(matmul, tiling.tile_n), waves = std::max<int64_t>(1, Blocks(tiles, usable));
   const int64_t cluster = tiling.cluster_m * tiling.cluster_n;
   tiling.ctas = static_cast<int>(std::min(Blocks(Blocks(tiles, waves), cluster), usable / cluster) * cluster);
+  tiling.direct_tiles = static_cast<int>(tiling.ctas / cluster);  // a wave: behind its tiles nothing is computed
   return tiling;
 }
 

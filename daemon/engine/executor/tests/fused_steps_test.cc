@@ -39,7 +39,10 @@ class FusedStepsTest : public testing::Test {
     step.dst = At(0, to);
     Add(step);
   }
-  Result<std::vector<FusedSteps>> Cut() const { return CutFusedSteps(step_, 0); }
+  Result<std::vector<FusedSteps>> Cut() const {
+    TANDEM_ASSIGN_OR_RETURN(FusedCut cut, CutFusedSteps(step_, 0));
+    return std::move(cut.parts);
+  }
   void ExpectMalformedAt(int i) const {
     auto cut = Cut();
     ASSERT_FALSE(cut.ok());
@@ -89,6 +92,37 @@ TEST_F(FusedStepsTest, ProductIsStoredOnce) {
   Signal(1);
   Copy(0, 2);
   ExpectMalformedAt(3);
+}
+
+TEST_F(FusedStepsTest, AnOwnWordMayStandBeforeAllDeliveries) {
+  Matmul(0);
+  Wait(0);
+  Copy(0, 1);
+  Signal(1);
+  Matmul(128);
+  Copy(128, 2);
+  Signal(2);
+  auto cut = CutFusedSteps(step_, 0);
+  ASSERT_TRUE(cut.ok()) << cut.status().ToString();
+  ASSERT_NE(cut->entered, nullptr);
+  EXPECT_EQ(cut->entered->from_rank, 0);
+  EXPECT_TRUE(cut->parts[0].sum_waits.empty());
+  EXPECT_EQ(cut->parts[1].deliveries.size(), 1u);
+}
+
+TEST_F(FusedStepsTest, NoDeliveryWaitsForAPeerOrAloneForAWord) {
+  Matmul(0);
+  Wait(1);
+  Copy(0, 1);
+  ExpectMalformedAt(2);
+  step_ = {};
+  Matmul(0);
+  Copy(0, 1);
+  Signal(1);
+  Matmul(128);
+  Wait(0);
+  Copy(128, 2);
+  ExpectMalformedAt(5);
 }
 
 TEST_F(FusedStepsTest, DeliveryNeedsItsOwnSignal) {

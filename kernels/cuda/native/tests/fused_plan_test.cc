@@ -129,7 +129,7 @@ TEST_F(FusedPlanTest, AllReduceSumsSeveralTilesEachWithWordsAndSlotsOfItsOwn) {
   EXPECT_FALSE(TakesFused(args));
 }
 
-// What peers own is stored in their memory only, a map for each peer; what is owned here in C and in theirs.
+// What peers own is stored here on the way and in their memory, a map for each peer; what is owned here in C and in theirs.
 TEST_F(FusedPlanTest, DeliversToPeers) {
   CollectiveArgs args = AllReduce();
   std::array<Word, 16> told{};
@@ -147,7 +147,7 @@ TEST_F(FusedPlanTest, DeliversToPeers) {
   auto fused = MakeFusedMatmul(args, nullptr);
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_EQ(fused->out[0].data, At(0x3000000) + kRows * kN * 2);
-  EXPECT_EQ(fused->out[1].data, nullptr);  // nothing is staged
+  EXPECT_EQ(fused->out[1].slices, 6);  // of the staging areas
   EXPECT_EQ(fused->out[2].data, At(0x30000000));
   EXPECT_EQ(fused->out[2].slices, 2);
   EXPECT_EQ(fused->out[3].data, At(0x10000000));
@@ -155,17 +155,25 @@ TEST_F(FusedPlanTest, DeliversToPeers) {
   EXPECT_EQ(fused->out[5].data, At(0x14000000));
   EXPECT_EQ(fused->out[6].data, nullptr);
   const MatmulPiece &remote = fused->pieces[3], &own = fused->pieces[5];
-  EXPECT_EQ(remote.out_map, 3);
-  EXPECT_EQ(remote.out_slice, 1);
-  EXPECT_EQ(remote.done, reinterpret_cast<uint64_t*>(&told[7]));
-  EXPECT_EQ(remote.copies, 0);
+  EXPECT_EQ(remote.out_map, 1);
+  EXPECT_EQ(remote.on_the_way, 1);
+  EXPECT_EQ(remote.done, nullptr);
+  ASSERT_EQ(remote.copies, 1);
+  const MatmulCopy& sent = fused->copies[static_cast<size_t>(remote.first_copy)];
+  EXPECT_EQ(sent.map, 3);
+  EXPECT_EQ(sent.slice, 1);
+  EXPECT_EQ(sent.done, reinterpret_cast<uint64_t*>(&told[7]));
   EXPECT_EQ(own.out_map, 0);
+  EXPECT_EQ(own.on_the_way, 0);
   EXPECT_EQ(own.done, nullptr);
   ASSERT_EQ(own.copies, 2);
   const MatmulCopy& copy = fused->copies[static_cast<size_t>(own.first_copy) + 1];
   EXPECT_EQ(copy.map, 5);
   EXPECT_EQ(copy.slice, 1);
   EXPECT_EQ(copy.done, reinterpret_cast<uint64_t*>(&told[11]));
+  EXPECT_EQ(fused->entered, nullptr);
+  args.entered = &words_[6];
+  EXPECT_EQ(MakeFusedMatmul(args, nullptr)->entered, reinterpret_cast<const uint64_t*>(&words_[6]));
 
   CollectiveArgs twice = args;  // a product goes to one place
   twice.parts[0].deliveries.push_back(twice.parts[0].deliveries[0]);

@@ -142,6 +142,9 @@ TEST(FindFusedVariant, SumsAsIsAskedAndMoreExactlyWhereThereIsNothingElse) {
 TEST(ChooseTiling, LeavesSmsToOthers) {
   EXPECT_EQ(ChooseTiling(Product(4, 2048, 7168, true), kSms).ctas, 128);
   EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), kSms).ctas, 128);
+  // What the last wave makes is stored in peers' memory directly; a clusters' tile counts once.
+  const FusedTiling four_waves = ChooseTiling(Product(4, 512, 8192, true), kSms);
+  EXPECT_EQ(four_waves.direct_tiles * four_waves.cluster_m, 128);
   EXPECT_EQ(ChooseTiling(Product(3, 128, 256, false), kSms).ctas, 3);       // a tile each
   EXPECT_EQ(ChooseTiling(Product(2, 1152, 3840, false), kSms).ctas, 90);    // 270 tiles: 90 in each of three waves
   EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), 0).ctas, 0);          // nobody knows how many there are
