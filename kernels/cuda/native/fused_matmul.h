@@ -23,7 +23,7 @@ inline constexpr int kMostPieces = 32;
 inline constexpr int kMostBands = 32;
 inline constexpr int kMostRanks = 8;
 inline constexpr int kMostOutMaps = 24;  // in place, staged, two for each peer; some once more for a piece of fewer rows
-inline constexpr int kMostCopies = kMostPieces;
+inline constexpr int kMostCopies = 2 * kMostPieces;
 inline constexpr int kTileRows = 128;
 
 // Clusters' tiles along N, whose numbers share a word with what else there is to say of a tile.
