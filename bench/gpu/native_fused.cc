@@ -1,11 +1,16 @@
 // All-gather→matmul, matmul→reduce-scatter and matmul→all-reduce by the native kernel with pushes by copy engine, on the
 // GPUs of this node: right first, then beside the product alone, the transfers alone, and NCCL + cuBLASLt's best
 // candidate.
-//   native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n]
+//   native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]
+// k, n: what of B is contiguous, its columns (as fp8 needs it) or its rows. fp8: e4m3 operands with fast accumulation, fp8-exact:
+// the same without, both to bf16, with a scale for each operand; `rows`: with one for each row of A and column of B, which in a
+// gather every rank has already. All-reduce is of bf16 only.
 #include "bench/gpu/native_fused.h"
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <string>
 
 namespace tandem::bench {
 namespace {
@@ -13,15 +18,16 @@ namespace {
 class Gather : public Bench {
  public:
   Gather(World* world, const Case& test) : Bench(world, test) {
-    gathered_ = world_.Share(Bytes(c_.m, c_.k));
+    gathered_ = world_.Share(BytesOfA(c_.m));
     for (int rank = 0; rank < w_; ++rank) {
       Gpu& gpu = world_.gpu(rank);
       a_.emplace_back();
-      for (int set = 0; set < kSets; ++set) a_.back().push_back(gpu.Random(Bytes(rows_, c_.k), kType));
-      full_.push_back(gpu.Random(Bytes(c_.m, c_.k), kType));
+      for (int set = 0; set < kSets; ++set) a_.back().push_back(gpu.Random(BytesOfA(rows_), c_.type));
+      full_.push_back(gpu.Random(BytesOfA(c_.m), c_.type));
       out_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
       reference_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
       MakeB(rank);
+      MakeScales(rank, 0);
     }
     world_.Each([&](int rank) { PrepareLt(rank); });
     world_.WarmUp([&](int rank, int set, uint64_t) { Unfused(rank, set); });
@@ -32,9 +38,9 @@ class Gather : public Bench {
     for (int i = 1; i < w_; ++i) {  // first to the rank that computes with this shard first
       int peer = (rank - i + w_) % w_;
       Lane& lane = world_.copy_lane(rank);
-      std::byte* to = gathered_.at(rank, peer) + static_cast<size_t>(rank) * Bytes(rows_, c_.k);
-      Must(lane.Copy({Dense(a_[At(rank)][At(set % kSets)], kType, {rows_ * c_.k}),
-                      Dense(to, kType, {rows_ * c_.k}), true}),
+      std::byte* to = gathered_.at(rank, peer) + static_cast<size_t>(rank) * BytesOfA(rows_);
+      Must(lane.Copy({Dense(a_[At(rank)][At(set % kSets)], c_.type, {rows_ * c_.k}),
+                      Dense(to, c_.type, {rows_ * c_.k}), true}),
            "push");
       Must(lane.WriteWord(world_.word(rank, peer, rank, kReady), epoch), "signal");
     }
@@ -51,6 +57,7 @@ class Gather : public Bench {
       piece.a_map = i == 0 ? 0 : 1;
       piece.a_slice = static_cast<int16_t>(i == 0 ? 0 : source);
       piece.out_slice = static_cast<int16_t>(source);
+      piece.row_scale = RowScale(rank, set, source);
       if (i > 0 && wait) piece.ready = Plain(world_.word(rank, rank, source, kReady));
       matmul.pieces.push_back(piece);
     }
@@ -59,8 +66,8 @@ class Gather : public Bench {
     if (wait) world_.Join(rank);
   }
   void Unfused(int rank, int set) {
-    Nccl(rank, plan::NcclKind::kAllGather, Dense(a_[At(rank)][At(set % kSets)], kType, {rows_ * c_.k}),
-         Dense(full_[At(rank)], kType, {c_.m * c_.k}));
+    Nccl(rank, plan::NcclKind::kAllGather, Dense(a_[At(rank)][At(set % kSets)], c_.type, {rows_ * c_.k}),
+         Dense(full_[At(rank)], c_.type, {c_.m * c_.k}));
     Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m);
   }
   void Check(const Tuning& tuning) {
@@ -69,11 +76,11 @@ class Gather : public Bench {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
       world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
       for (int rank = 0; rank < w_; ++rank) {
-        double error = RelativeError(Output(rank, out_[At(rank)], c_.m),
-                                     Output(rank, reference_[At(rank)], c_.m), kType);
-        if (error < 4e-3 && set + 1 < sets) continue;
+        const double error = WorstError(Output(rank, out_[At(rank)], c_.m), Output(rank, reference_[At(rank)], c_.m));
+        const bool right = error < MostError(4e-3);
+        if (right && set + 1 < sets) continue;
         std::printf("check gather set %d rank %d %s: error %.2e %s\n", set, rank, tuning.name.c_str(), error,
-                    error < 4e-3 ? "ok" : "WRONG");
+                    right ? "ok" : "WRONG");
       }
     }
     std::fflush(stdout);
@@ -99,7 +106,7 @@ class Gather : public Bench {
       }
     });
     add("gemm, native", [&](int rank, int set, uint64_t epoch) {
-      Fused(rank, set, epoch, {"", 132, 16, {w_}}, false);
+      Fused(rank, set, epoch, {"", 132, 16, {w_}, TileWidth()}, false);
     });
     for (const Tuning& tuning : tunings) {
       if (tuning.runs.size() == 2 && tuning.runs[1] == 1 && w_ > 2) continue;
@@ -122,12 +129,13 @@ class Scatter : public Bench {
     for (int rank = 0; rank < w_; ++rank) {
       Gpu& gpu = world_.gpu(rank);
       a_.emplace_back();
-      for (int set = 0; set < kSets; ++set) a_.back().push_back(gpu.Random(Bytes(c_.m, c_.k), kType));
+      for (int set = 0; set < kSets; ++set) a_.back().push_back(gpu.Random(BytesOfA(c_.m), c_.type));
       full_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
       staging_.push_back(gpu.Zero(Bytes(c_.m, c_.n)));
       out_.push_back(gpu.Zero(Bytes(rows_, c_.n)));
       reference_.push_back(gpu.Zero(Bytes(rows_, c_.n)));
       MakeB(rank);
+      MakeScales(rank, rank);
     }
     world_.Each([&](int rank) { PrepareLt(rank); });
     world_.WarmUp([&](int rank, int set, uint64_t) { Unfused(rank, set); });
@@ -160,6 +168,7 @@ class Scatter : public Bench {
       cuda::MatmulPiece piece = {};
       piece.first_slot = -1;
       piece.a_slice = piece.out_slice = static_cast<int16_t>(owner);
+      piece.row_scale = RowScale(rank, set, owner);
       piece.out_map = 1;
       if (owner == rank) {
         piece.out_map = 0;
@@ -193,10 +202,10 @@ class Scatter : public Bench {
         world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
         for (int rank = 0; rank < w_; ++rank) {
           auto got = Output(rank, out_[At(rank)], rows_);
-          double error = RelativeError(got, Output(rank, reference_[At(rank)], rows_), kType);
+          const double error = WorstError(got, Output(rank, reference_[At(rank)], rows_));
           bool same = repeat == 0 || got == before[At(rank)];
           before[At(rank)] = std::move(got);
-          bool right = error < 6e-3 && same;  // the reference rounds its partial sums too
+          bool right = error < MostError(6e-3) && same;  // the reference rounds its partial sums too
           if (right && set + repeat < sets) continue;
           std::printf("check scatter set %d rank %d %s: error %.2e %s %s\n", set, rank, tuning.name.c_str(),
                       error, same ? "same bits again" : "OTHER BITS", right ? "ok" : "WRONG");
@@ -234,7 +243,7 @@ class Scatter : public Bench {
       }
     });
     add("gemm, native", [&](int rank, int set, uint64_t epoch) {
-      Fused(rank, set, epoch, {"", 132, 16, {w_}}, false);
+      Fused(rank, set, epoch, {"", 132, 16, {w_}, TileWidth()}, false);
     });
     for (const Tuning& tuning : tunings) {
       add(tuning.name,
@@ -249,21 +258,46 @@ class Scatter : public Bench {
   std::vector<std::byte*> full_, staging_, out_, reference_;
 };
 
+// The case of the command's words behind its operation, world and rounds; nothing where one is not understood or does not fit.
+std::optional<Case> ParseCase(int argc, char** argv) {
+  if (argc < 7) return std::nullopt;
+  Case test{std::atoll(argv[4]), std::atoll(argv[5]), std::atoll(argv[6]), false, std::max(2, std::atoi(argv[3]))};
+  for (int i = 7; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "k" || word == "n") {
+      test.along_n = word == "n";
+    } else if (word == "fp8" || word == "fp8-exact") {
+      test.type = DType::kF8E4M3;
+      test.exact = word == "fp8-exact";
+    } else if (word == "rows") {
+      test.row_scales = true;
+    } else if (word != "bf16") {
+      return std::nullopt;
+    }
+  }
+  const bool fits = test.Float8() ? !test.along_n && std::strcmp(argv[1], "reduce") != 0 : !test.row_scales;
+  return fits ? std::optional(test) : std::nullopt;
+}
+
 }  // namespace
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
   using namespace tandem::bench;
-  if (argc < 7) return 2;
+  const std::optional<Case> test = ParseCase(argc, argv);
+  if (!test) {
+    std::fprintf(stderr,
+                 "usage: native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]\n"
+                 "fp8 needs k, and is for gather and scatter; rows is for fp8\n");
+    return 2;
+  }
   World world(std::atoi(argv[2]));
-  Case test{std::atoll(argv[4]), std::atoll(argv[5]), std::atoll(argv[6]), argc > 7 && argv[7][0] == 'n',
-            std::max(2, std::atoi(argv[3]))};
   if (std::strcmp(argv[1], "gather") == 0) {
-    Gather(&world, test).Run();
+    Gather(&world, *test).Run();
   } else if (std::strcmp(argv[1], "reduce") == 0) {
-    RunAllReduce(&world, test);
+    RunAllReduce(&world, *test);
   } else {
-    Scatter(&world, test).Run();
+    Scatter(&world, *test).Run();
   }
   std::fflush(stdout);
   std::_Exit(0);  // the driver's threads need no orderly end
