@@ -41,6 +41,8 @@ SANITIZER_OPTIONS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (),
 HIDDEN, FEED_FORWARD = 8192, 28672
 NATIVE_ROWS = (2048, 8192)
 FEW_ROWS = (64, 256, 512)  # by the few-rows kernel
+# How native_fused measures gathers and scatters of fp8, by the end of a job's name.
+FLOAT8 = {"fp8": ("fp8",), "fp8_exact": ("fp8-exact",), "fp8_exact_rows": ("fp8-exact", "rows")}
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,13 @@ def bench_jobs(bundle):
                   stdout=f"collectives-w{world}.jsonl")
 
 
+def native_case(mode, world, rows):
+    """A fused case's name, and what the command that measures it takes."""
+    width = FEED_FORWARD // world
+    n, k = (width, HIDDEN) if mode == "gather" else (HIDDEN, width)
+    return f"native_{mode}_{rows}_w{world}", (mode, str(world), "10", str(rows), str(n), str(k))
+
+
 def native_jobs(bundle):
     program = os.path.join(bundle, "bin/native_gemm")
     yield Job("native_checks", "native", (program, "check", "all"), 90, 240, gpus=1)
@@ -152,11 +161,20 @@ def native_jobs(bundle):
         yield Job(f"native_few_check_w{world}", "native", (few, "check", str(world)), 20, 60, gpus=world)
         for rows in (*FEW_ROWS, *NATIVE_ROWS):
             for mode in ("gather", "scatter", "reduce"):
-                width = FEED_FORWARD // world
-                n, k = (width, HIDDEN) if mode == "gather" else (HIDDEN, width)
+                name, words = native_case(mode, world, rows)
                 program = few if rows in FEW_ROWS else os.path.join(bundle, "bin/native_fused")
-                yield Job(f"native_{mode}_{rows}_w{world}", "native", (program, mode, str(world), "10", str(rows), str(n), str(k)),
-                          4 if rows in FEW_ROWS else 12, 60, gpus=world, alone=True)
+                yield Job(name, "native", (program, *words), 4 if rows in FEW_ROWS else 12, 60, gpus=world, alone=True)
+
+
+def float8_jobs(bundle):
+    """The fused fp8 kernels by themselves. They come late: whole plans of fp8 are among the peers."""
+    for world in (2, 4):
+        for rows in NATIVE_ROWS:
+            for mode in ("gather", "scatter"):
+                name, words = native_case(mode, world, rows)
+                for end, types in FLOAT8.items():
+                    yield Job(f"{name}_{end}", "native", (os.path.join(bundle, "bin/native_fused"), *words, *types), 10, 60,
+                              gpus=world, alone=True)
 
 
 def peers_jobs(bundle, results, world, count, more):
@@ -197,4 +215,4 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
             *(job for job in native if not job.alone), *(job for job in tests if job.gpus > 2),
             *(job for job in conformance if job.gpus > 2), *wide, *handover_jobs(bundle, results),
             *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
-            *tune_jobs(bundle, results, world, count, more), *later]
+            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *later]
