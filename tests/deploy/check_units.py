@@ -1,9 +1,11 @@
 """Has systemd check the units of deploy/systemd, with stand-ins for the programs that are not installed here; and what
-systemd cannot know: that tandemd comes after an MPS daemon that answers, in the same pipe directory."""
+systemd cannot know: that tandemd comes after an MPS daemon that answers and has its server, in the same pipe directory, and
+that MPS is there too when no server starts."""
 
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,10 +13,41 @@ import tempfile
 
 UNITS = pathlib.Path(__file__).parents[2] / "deploy/systemd"
 SKIPPED = 77
+CONTROL = "/usr/bin/nvidia-cuda-mps-control"
+# A control daemon: keeps what it is told, and lists a server once it was told to start one, if it can.
+STAND_IN = """#!/bin/sh
+read command
+echo "$command" >> "$0.log"
+[ "$command" != "start_server -uid 0" ] || [ {starts} = 0 ] || touch "$0.server"
+[ "$command" != get_server_list ] || [ ! -e "$0.server" ] || echo 4711
+"""
 
 
 def values(text, key):
-    return re.findall(rf"^{key}=(.*)$", text, re.MULTILINE)
+    return re.findall(rf"^{key}=(.*)$", text.replace("\\\n", ""), re.MULTILINE)
+
+
+def start_server(command, starts):
+    """Runs the unit's `command`, which may take a second in place of ten: its exit status, and what the stand-in was told."""
+    with tempfile.TemporaryDirectory() as folder:
+        control = pathlib.Path(folder) / "control"
+        control.write_text(STAND_IN.format(starts=int(starts)))
+        control.chmod(0o755)
+        words = shlex.split(command.removeprefix("-").replace(CONTROL, str(control)))
+        words[words.index("10")] = "1"
+        done = subprocess.run(words, stdout=subprocess.DEVNULL, timeout=30, check=False)
+        return done.returncode, pathlib.Path(f"{control}.log").read_text().split("\n")[:-1]
+
+
+def check_server(mps):
+    assert len(values(mps, "ExecStartPost")) == 2, "the control daemon, then its server"
+    command = values(mps, "ExecStartPost")[1]
+    assert command.startswith("-"), "where no server starts MPS would be taken away"
+    code, told = start_server(command, True)
+    assert (code, told) == (0, ["start_server -uid 0", "get_server_list"]), (code, told)
+    code, told = start_server(command, False)
+    assert code == 124 and set(told[1:]) == {"get_server_list"}, (code, told)
+    assert int(values(mps, "TimeoutStartSec")[0]) >= 20 + 10, "the wait for a server must not use up the start's time"
 
 
 def main():
@@ -24,6 +57,7 @@ def main():
     assert not values(tandemd, "Requires"), "tandemd works without MPS"
     assert "-multiuser-server" in values(mps, "ExecStart")[0], "clients of other users would never get a context"
     assert "get_server_list" in values(mps, "ExecStartPost")[0], "started must mean answering"
+    check_server(mps)
 
     def pipes(text):
         return [value for value in values(text, "Environment") if value.startswith("CUDA_MPS_PIPE_DIRECTORY=")]

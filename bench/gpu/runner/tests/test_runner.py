@@ -177,6 +177,45 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(self.read("plain", "", 0), (1, 0, 0, []))
 
 
+class WithMpsTest(unittest.TestCase):
+    """bench/gpu/with_mps, with a stand-in for the control daemon that lists a server once it was told to start one, if it can."""
+
+    CONTROL = """#!/bin/bash
+if [ "$1" = -d ]; then exit; fi
+read -r command
+echo "$command" >> "$KEPT/log"
+[ "$command" != "start_server -uid $(id -u)" ] || [ -n "$NO_SERVER" ] || touch "$KEPT/server"
+[ "$command" != get_server_list ] || [ ! -e "$KEPT/server" ] || echo 4711
+"""
+
+    def under_mps(self, no_server):
+        """The result of a command under with_mps, which may take a second in place of ten, and what the stand-in was told."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(HERE, "../../with_mps")) as file:
+                script = file.read()
+            self.assertEqual(script.count("timeout -k 1 10 "), 1)
+            for name, text in (("nvidia-cuda-mps-control", self.CONTROL), ("with_mps", script.replace("-k 1 10 ", "-k 1 1 "))):
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write(text)
+                os.chmod(file.name, 0o755)
+            done = subprocess.run(
+                [os.path.join(folder, "with_mps"), "bash", "-c", "cat $KEPT/log; exit 3"], capture_output=True, text=True,
+                check=False, timeout=60,
+                env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "KEPT": folder, "NO_SERVER": no_server})
+            with open(os.path.join(folder, "log")) as file:
+                self.assertEqual(file.read().splitlines()[-1], "quit -t 5")
+            return done.returncode, done.stdout.splitlines(), done.stderr
+
+    def test_the_server_is_up_before_the_command(self):
+        code, told, errors = self.under_mps("")
+        self.assertEqual((code, told), (3, [f"start_server -uid {os.getuid()}", "get_server_list"]), errors)
+
+    def test_the_command_runs_without_a_server_too(self):
+        code, told, errors = self.under_mps("1")
+        self.assertEqual((code, told[0], set(told[1:])), (3, f"start_server -uid {os.getuid()}", {"get_server_list"}), errors)
+        self.assertIn("no MPS server yet", errors)
+
+
 class PlanTest(unittest.TestCase):
     """That what the jobs name is there, and that the default order fits what it is for."""
 
