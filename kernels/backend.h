@@ -114,6 +114,7 @@ struct FusedDelivery {
   int rank = 0;          // whose memory
   DeviceView to;
   Word* done = nullptr;  // gets the epoch when `to` is written
+  int words = 1;         // that many from `done` on do; of several each tells of a band of columns, at the latest when `to` is written
 };
 
 // A product within a fused matmul, and what surrounds it. All of a fused matmul's have equal rows but one, which may have fewer.
@@ -125,7 +126,7 @@ struct FusedPart {
   // itself is source `own`, whose memory is not read.
   bool sums = false;
   int own = -1;
-  std::vector<Word*> sum_waits;  // one for each other source, in order
+  std::vector<Word*> sum_waits;  // those of each other source, in order: as many as it is told by (FusedDelivery::words)
   ReduceArgs sum;
   // A sum is written to peers as well; a product without a sum to its one delivery, and perhaps to C on the way.
   std::vector<FusedDelivery> deliveries;
@@ -164,6 +165,7 @@ struct CollectiveArgs {
 
   std::vector<FusedPart> parts;            // a fused matmul: products in this order, instead of all the above
   Word* entered = nullptr;                 // deliveries may be written once it has reached the epoch; null: at once
+  std::vector<Word*> closing;              // the kernel ends once these have
   std::optional<FewRowsArgs> few_rows;     // if any, instead of all the above. A lane that refuses it fails its launch
   // Not null: where the backend may keep what it makes of `parts` or `few_rows` with these addresses. Empty the first time.
   std::unique_ptr<PreparedWork>* prepared = nullptr;

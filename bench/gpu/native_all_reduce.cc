@@ -1,23 +1,17 @@
-// matmul→all-reduce, two-shot on tiles: owners interleave, the kernel computes a tile of its own one group after the peers'
-// and sums it. Partial sums go to owners, and sums to all ranks' C, by a copy lane (pushed), by the kernel's couriers, its last
-// wave directly (carried), or by the kernel directly (direct).
+// matmul→all-reduce, two-shot: a rank owns M / W rows, its kernel computes the peers' rows of a band of columns first and its own of
+// the band before, to which it adds the peers' partial sums. It delivers partial sums to owners and sums to all ranks' C itself, by
+// couriers, what the last waves make directly, and ends when the peers' sums have come.
 #include "bench/gpu/native_fused.h"
 
 namespace tandem::bench {
 namespace {
 
-constexpr int kMostGroups = 8;
-constexpr int kMostPushedGroups = 4;  // more pushes than that behind the gate fill the stream
-constexpr int kPart = 0, kSum = kMostGroups, kComplete = 2 * kMostGroups;  // words of World::word, one a group each
-
-enum class By { kPushes, kCouriers, kKernel };
+constexpr int kPart = 0, kSum = cuda::kMostWordBands;  // words of World::word, the first one for each band
 
 struct Way {
   Tuning tuning;
-  int groups;  // tiles that a rank owns
-  By by = By::kPushes;
-  bool merged = false;    // the peers' tiles of a group are walked together
-  int direct_waves = 1;   // with couriers: the last ones, which go directly
+  int bands;         // of columns, told one by one
+  int direct_waves;  // the last ones, whose tiles go directly; 0: all are carried, -1: none
 };
 
 class AllReduce : public Bench {
@@ -40,7 +34,7 @@ class AllReduce : public Bench {
   void Run() {
     const auto ways = Ways();
     for (const Way& way : ways) {
-      if (way.direct_waves == 1 && (c_.m <= 2048 || way.groups == 4)) Check(way);
+      if (way.tuning.ctas == 132 && (c_.m <= 2048 || way.direct_waves == 1)) Check(way);
     }
     std::vector<Arm> arms;
     auto add = [&](const std::string& name, Enqueue enqueue) {
@@ -50,10 +44,6 @@ class AllReduce : public Bench {
       Lt(rank, a_[At(rank)][At(set % kSets)], reference_[At(rank)], set, c_.m);
     });
     add("cuBLASLt + NCCL all-reduce", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    add("pushes alone", [this](int rank, int, uint64_t epoch) {
-      Push(rank, epoch, {{}, rows_ % (4 * int64_t{cuda::kTileRows}) == 0 ? 4 : 1}, false);
-      world_.Join(rank);
-    });
     for (const Way& way : ways) {
       add(way.tuning.name, [&, way](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, way); });
     }
@@ -63,136 +53,74 @@ class AllReduce : public Bench {
  private:
   std::vector<Way> Ways() const {
     std::vector<Way> ways;
-    const auto add = [&](int groups, By by, bool merged, int direct_waves, int ctas, int tile_n) {
-      const bool pushed = by == By::kPushes;
-      if (rows_ % (groups * int64_t{cuda::kTileRows}) != 0 || (pushed && groups > kMostPushedGroups)) return;
-      if (groups * w_ > cuda::kMostPieces) return;
-      std::string name = pushed ? "pushed" : by == By::kKernel ? "direct" : "carried, last " + std::to_string(direct_waves);
-      name += ", " + std::to_string(groups) + " tiles an owner" + (merged ? ", merged" : "") + ", ctas " + std::to_string(ctas);
-      if (tile_n != 256) name += ", columns " + std::to_string(tile_n);
-      ways.push_back({{name, ctas, 16, {}, tile_n}, groups, by, merged, direct_waves});
-    };
-    for (int groups : {8, 4, 2, 1}) {
-      add(groups, By::kPushes, false, 1, 128, 256);
-      add(groups, By::kKernel, false, 1, 132, 256);
-      for (bool merged : {false, true}) {
-        for (int ctas : {132, 128}) {
-          for (int waves : {0, 1, 2}) add(groups, By::kCouriers, merged, waves, ctas, 256);
+    const int64_t tiles_n = (c_.n + 255) / 256;
+    for (int bands : {1, 2, 4, 8, 16}) {
+      if (bands > tiles_n) continue;
+      for (int ctas : {132, 128}) {
+        for (int waves : {-1, 0, 1, 2}) {
+          if (waves != 1 && ctas != 132) continue;
+          std::string name = "fused, " + std::to_string(bands) + " bands, ";
+          name += waves < 0 ? "direct" : "carried, last " + std::to_string(waves);
+          ways.push_back({{name + ", ctas " + std::to_string(ctas), ctas, 16, {}, 256}, bands, waves});
         }
       }
     }
     return ways;
   }
-  int64_t TileRows(int groups) const { return rows_ / groups; }
-  size_t TileBytes(int groups) const { return Bytes(TileRows(groups), c_.n); }
-  // Of a tile in C, in staging, and of `source`'s part among the owner's inbox.
-  int Tile(int owner, int group) const { return group * w_ + owner; }
-  int Slot(int owner, int source, int group) const {
-    return group * (w_ - 1) + (source < owner ? source : source - 1);
-  }
-
-  // Behind `wait`: each tile once the kernel says that it is complete.
-  void Push(int rank, uint64_t epoch, const Way& way, bool wait) {
-    world_.Fork(rank);
-    const int groups = way.groups;
-    const auto elements = TileRows(groups) * c_.n;
-    Lane& lane = world_.copy_lane(rank);
-    auto copy = [&](std::byte* from, std::byte* to) {
-      Must(lane.Copy({Dense(from, kType, {elements}), Dense(to, kType, {elements}), true}), "push");
-    };
-    for (int group = 0; group <= groups && way.by == By::kPushes; ++group) {
-      for (int i = 1; i < w_ && group < groups; ++i) {
-        const int owner = (rank + i) % w_;
-        if (wait) Must(lane.WaitWord(world_.word(rank, rank, owner, kComplete + group), epoch), "complete");
-        copy(staging_[At(rank)] + At(Tile(owner, group)) * TileBytes(groups),
-             inbox_.at(rank, owner) + At(Slot(owner, rank, group)) * TileBytes(groups));
-        Must(lane.WriteWord(world_.word(rank, owner, rank, kPart + group), epoch), "signal");
-      }
-      if (group == 0) continue;
-      const int own = group - 1;
-      const size_t at = At(Tile(rank, own)) * TileBytes(groups);
-      for (int i = 1; i < w_; ++i) {
-        const int peer = (rank + i) % w_;
-        if (wait && i == 1) Must(lane.WaitWord(world_.word(rank, rank, rank, kComplete + own), epoch), "the own sum");
-        copy(c_all_.at(rank, rank) + at, c_all_.at(rank, peer) + at);
-        Must(lane.WriteWord(world_.word(rank, peer, rank, kSum + own), epoch), "signal");
-      }
-    }
-    for (int group = 0; group < groups; ++group) {
-      for (int i = 1; i < w_; ++i) {
-        Must(lane.WaitWord(world_.word(rank, rank, (rank + i) % w_, kSum + group), epoch), "sums");
-      }
-    }
-  }
-
-  void Fused(int rank, int set, uint64_t epoch, const Way& way) {
-    Tuning tuning = way.tuning;
-    for (int group = 0; group <= way.groups; ++group) {
-      if (group < way.groups && way.merged) tuning.runs.push_back(w_ - 1);
-      if (group < way.groups && !way.merged) tuning.runs.insert(tuning.runs.end(), At(w_ - 1), 1);
-      if (group > 0) tuning.runs.push_back(1);
-    }
-    cuda::FusedMatmul matmul = Native(rank, set, epoch, tuning);
-    const int64_t rows = TileRows(way.groups);
-    matmul.rows = rows;
-    matmul.tiling.cluster_m = rows % 256 == 0 ? 2 : 1;
-    const int64_t tiles = w_ * way.groups;
-    matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, tiles, rows * c_.k};
-    matmul.out[0] = {c_all_.at(rank, rank), c_.n, tiles, rows * c_.n};
-    matmul.out[1] = {staging_[At(rank)], c_.n, tiles, rows * c_.n};
-    const bool pushed = way.by == By::kPushes;
-    for (int peer = 0; peer < w_ && !pushed; ++peer) {
-      if (peer == rank) continue;
-      matmul.out[PartMap(rank, peer)] = {inbox_.at(rank, peer), c_.n, (w_ - 1) * way.groups, rows * c_.n};
-      matmul.out[PartMap(rank, peer) + 1] = {c_all_.at(rank, peer), c_.n, tiles, rows * c_.n};
-    }
-    const int64_t clusters = way.tuning.ctas / matmul.tiling.cluster_m;
-    if (way.by == By::kCouriers) matmul.tiling.direct_tiles = static_cast<int>(clusters * way.direct_waves);
-    matmul.slots = {inbox_.at(rank, rank), c_.n, (w_ - 1) * way.groups, rows * c_.n};
-    matmul.position = rank;
-    auto add = [&](int owner, int group) {
-      cuda::MatmulPiece piece = {};
-      piece.first_slot = -1;
-      piece.a_slice = piece.out_slice = static_cast<int16_t>(Tile(owner, group));
-      piece.out_map = owner == rank ? 0 : 1;
-      if (pushed) piece.done = Writable(world_.word(rank, rank, owner, kComplete + group));
-      piece.on_the_way = !pushed && owner != rank ? 1 : 0;
-      piece.first_copy = static_cast<int16_t>(matmul.copies.size());
-      const auto deliver = [&](int to, int word, int map, int slice) {
-        cuda::MatmulCopy copy = {};
-        copy.done = Writable(world_.word(rank, to, rank, word));
-        copy.map = static_cast<int16_t>(map);
-        copy.slice = static_cast<int16_t>(slice);
-        matmul.copies.push_back(copy);
-        ++piece.copies;
-      };
-      if (!pushed && owner != rank) deliver(owner, kPart + group, PartMap(rank, owner), Slot(owner, rank, group));
-      for (int i = 1; i < w_ && !pushed && owner == rank; ++i) {
-        const int peer = (rank + i) % w_;
-        deliver(peer, kSum + group, PartMap(rank, peer) + 1, Tile(rank, group));
-      }
-      if (owner == rank) {
-        piece.first_slot = static_cast<int16_t>(group * (w_ - 1));
-        piece.arrived_offset = static_cast<int16_t>(group * World::kWordStep);
-      }
-      matmul.pieces.push_back(piece);
-    };
-    for (int group = 0; group <= way.groups; ++group) {
-      for (int i = 1; i < w_ && group < way.groups; ++i) add((rank + i) % w_, group);
-      if (group > 0) add(rank, group - 1);
-    }
-    for (int source = 0; source < w_; ++source) {
-      if (source == rank) continue;
-      matmul.slot_of.push_back(static_cast<int16_t>(Slot(rank, source, 0)));
-      matmul.arrived.push_back(Plain(world_.word(rank, rank, source, kPart)));
-    }
-    Push(rank, epoch, way, true);
-    Launch(rank, matmul);
-    world_.Join(rank);
-  }
+  int Slot(int owner, int source) const { return source < owner ? source : source - 1; }
   static uint64_t* Writable(Word* word) { return reinterpret_cast<uint64_t*>(word); }
   // Of C's maps that for partial sums in `peer`'s inbox; the next is its C.
   static int PartMap(int rank, int peer) { return 2 + 2 * (peer < rank ? peer : peer - 1); }
+
+  void Fused(int rank, int set, uint64_t epoch, const Way& way) {
+    cuda::FusedMatmul matmul = Native(rank, set, epoch, way.tuning);
+    const int64_t slice = rows_ * c_.n;
+    matmul.tiling.cluster_m = rows_ % 256 == 0 ? 2 : 1;
+    matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};
+    matmul.out[0] = {c_all_.at(rank, rank), c_.n, w_, slice};
+    matmul.out[1] = {staging_[At(rank)], c_.n, w_, slice};
+    for (int peer = 0; peer < w_; ++peer) {
+      if (peer == rank) continue;
+      matmul.out[PartMap(rank, peer)] = {inbox_.at(rank, peer), c_.n, w_ - 1, slice};
+      matmul.out[PartMap(rank, peer) + 1] = {c_all_.at(rank, peer), c_.n, w_, slice};
+    }
+    matmul.slots = {inbox_.at(rank, rank), c_.n, w_ - 1, slice};
+    matmul.position = rank;
+    matmul.word_bands = way.bands;
+    matmul.word_step = World::kWordStep;
+    if (way.direct_waves >= 0) matmul.tiling.direct_tiles = way.tuning.ctas / matmul.tiling.cluster_m * way.direct_waves;
+    for (int i = 1; i <= w_; ++i) {
+      const int owner = (rank + i) % w_;
+      cuda::MatmulPiece piece = {};
+      piece.first_slot = static_cast<int16_t>(owner == rank ? 0 : -1);
+      piece.a_slice = piece.out_slice = static_cast<int16_t>(owner);
+      piece.out_map = owner == rank ? 0 : 1;
+      piece.on_the_way = owner == rank ? 0 : 1;
+      piece.words = static_cast<int16_t>(owner == rank ? 1 : way.bands);
+      piece.first_copy = static_cast<int16_t>(matmul.copies.size());
+      const auto deliver = [&](int to, int word, int map, int of) {
+        cuda::MatmulCopy copy = {};
+        copy.done = Writable(world_.word(rank, to, rank, word));
+        copy.map = static_cast<int16_t>(map);
+        copy.slice = static_cast<int16_t>(of);
+        matmul.copies.push_back(copy);
+        ++piece.copies;
+      };
+      if (owner != rank) deliver(owner, kPart, PartMap(rank, owner), Slot(owner, rank));
+      for (int j = 1; j < w_ && owner == rank; ++j) {
+        deliver((rank + j) % w_, kSum, PartMap(rank, (rank + j) % w_) + 1, rank);
+      }
+      matmul.pieces.push_back(piece);
+    }
+    for (int source = 0; source < w_; ++source) {
+      if (source == rank) continue;
+      matmul.slot_of.push_back(static_cast<int16_t>(Slot(rank, source)));
+      matmul.arrived.push_back(Plain(world_.word(rank, rank, source, kPart)));
+      matmul.closing.push_back(Plain(world_.word(rank, rank, source, kSum)));
+    }
+    matmul.runs = cuda::ChooseRuns(matmul);
+    Launch(rank, matmul);
+  }
 
   void Unfused(int rank, int set) {
     Lt(rank, a_[At(rank)][At(set % kSets)], reference_[At(rank)], set, c_.m);

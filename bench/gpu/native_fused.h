@@ -14,6 +14,7 @@
 #include "bench/gpu/native_world.h"
 #include "daemon/planner/program.h"
 #include "kernels/cuda/native/native_matmul.h"
+#include "kernels/cuda/native/tiling.h"
 
 namespace tandem::bench {
 inline constexpr int kSets = 4;

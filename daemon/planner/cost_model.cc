@@ -125,10 +125,9 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   constexpr Width kWide = {256, 0.975}, kNarrow = {224, 0.95}, kFast = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.92};
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
-  const NativeCut cut = CutNative(problem.rows, problem.n, problem.world_size);
-  const double pieces = reduce ? world * cut.groups : world;
-  double tile_rows = pieces * std::ceil(static_cast<double>(problem.rows) / pieces / kTileRows);
-  if (reduce && !cut.even()) {
+  double tile_rows = world * std::ceil(static_cast<double>(problem.rows) / world / kTileRows);
+  if (reduce) {
+    const NativeCut cut = CutNative(problem.rows, problem.n, problem.world_size);
     const int64_t whole = problem.rows / cut.rows, end = problem.rows % cut.rows;
     const auto high_in_tiles = [](int64_t rows) { return std::ceil(static_cast<double>(rows) / kTileRows); };
     tile_rows = static_cast<double>(whole) * high_in_tiles(cut.rows) + high_in_tiles(end);
@@ -150,8 +149,9 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
     if (narrow && us_of(kExactNarrow) < us_of(kExactWide)) width = kExactNarrow;
   }
   if (gather && a == DType::kBf16 && us_of(kNarrow) < us_of(kWide)) width = kNarrow;
-  // Beside one wave nothing is hidden; later only the last piece's partial sums, and in an all-reduce their results, are not.
-  const double last = gather ? 0 : (reduce ? 2 : 1) * wire / pieces;
+  // Beside one wave nothing is hidden; later only the last part's partial sums are not, and of an all-reduce what the last wave sends:
+  // most of that are sums, which go to all ranks.
+  const double last = gather ? 0 : reduce ? 2 * wire / waves_of(width) : wire / world;
   return std::max(us_of(width), wire) + (waves_of(width) == 1 ? wire : last);
 }
 

@@ -1,5 +1,7 @@
 #include "daemon/planner/native_checks.h"
 
+#include <algorithm>
+
 #include "daemon/planner/scale_checks.h"
 #include "daemon/planner/text.h"
 #include "daemon/planner/views.h"
@@ -9,6 +11,7 @@ namespace {
 
 // TMA's addresses and pitches are multiples of this.
 constexpr int64_t kTmaBytes = 16;
+constexpr int64_t kSms = 132;  // of an H100 or H200
 
 int64_t ElementBytes(const View& view) { return static_cast<int64_t>(DTypeBytes(view.dtype)); }
 
@@ -97,22 +100,21 @@ int64_t NativeTiles(int64_t pieces, int64_t rows, int64_t n) {
 }
 
 bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n) {
-  constexpr int64_t kSms = 132;  // of an H100 or H200
   return NativeTiles(pieces, rows, n) <= kSms;
 }
 
 NativeCut CutNative(int64_t rows, int64_t n, int world_size) {
-  constexpr int kMostTiles = 4;
-  constexpr int64_t kKernelRows = 128, kLeastRows = 512;
-  const bool equal = rows % world_size == 0;
+  constexpr int64_t kKernelRows = 128, kKernelColumns = 256, kMostBands = 16, kLeastTiles = 4;
   const auto divide = [](int64_t extent, int64_t part) { return (extent + part - 1) / part; };
-  for (int tiles = kMostTiles; tiles > 1; --tiles) {
-    const int64_t all = int64_t{tiles} * world_size, tile = divide(divide(rows, all), kKernelRows) * kKernelRows;
-    if (tile < kLeastRows || (equal ? all * tile != rows : all * tile - rows > rows / 8)) continue;
-    if (!equal && IsOneNativeWave(divide(rows, tile), tile, n)) continue;
-    return {tiles, tile, rows, world_size};
-  }
-  return {1, divide(rows, world_size), rows, world_size};
+  NativeCut cut{divide(rows, world_size), rows, world_size, 1};
+  const int64_t whole = divide(cut.rows, kKernelRows) * kKernelRows;
+  const bool equal = rows % world_size == 0;
+  if (!equal && world_size * whole - rows <= rows / 8 && !IsOneNativeWave(divide(rows, whole), whole, n)) cut.rows = whole;
+  if (IsOneNativeWave(cut.parts(), cut.rows, n)) return cut;
+  const int64_t high = NativeTiles(cut.parts(), cut.rows, kKernelColumns), wide = divide(n, kKernelColumns);
+  const int64_t band = std::max(kLeastTiles, kSms / high);  // in tiles along N
+  cut.bands = static_cast<int>(std::min(divide(wide, band), kMostBands));
+  return cut;
 }
 
 View FoldedRows(const View& view) {

@@ -23,6 +23,7 @@ constexpr int64_t kRows = 256, kN = 512, kK = 64;  // of a piece: two tiles by t
 constexpr size_t kABytes = kRows * kK * 2, kBBytes = kK * kN * 2, kCBytes = kRows * kN * 2;
 constexpr int kLaunches = 16;
 constexpr size_t kPage = 4096;
+constexpr int kBandStep = 16;
 
 // Where the kernel's pieces are read: where it stores them, or in copies that its couriers make, or it stores itself, or both.
 enum class Delivery { kNone, kCarried, kDirect, kBoth };
@@ -112,6 +113,13 @@ class NativeRaceTest : public testing::Test {
     return taken;
   }
   Word* word(int index) const { return words_ + 16 * index; }
+  uint64_t word_value(int index) {
+    uint64_t value = 0;
+    EXPECT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(&value), reinterpret_cast<CUdeviceptr>(word(index)), sizeof(value),
+                                     service_).ok());
+    EXPECT_TRUE(driver_->StreamSynchronize(service_).ok());
+    return value;
+  }
   volatile uint32_t* HostWord(int index) const { return static_cast<uint32_t*>(page_) + 32 * index; }
   CUstream stream(const std::unique_ptr<Lane>& lane) const { return dynamic_cast<CudaLane&>(*lane).stream(); }
   void Sync(const std::unique_ptr<Lane>& lane) {
@@ -151,7 +159,8 @@ class NativeRaceTest : public testing::Test {
   }
 
   // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces, 6 the guard, 7 that copies may be
-  // written.
+  // written, 8 that the kernel may end. Of deliveries all but the last piece is told, and the sums are, in two word bands, the second
+  // one's words kBandStep further.
   void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000, bool guarded = false) {
     FusedMatmul matmul;
     matmul.b_along_n = false;
@@ -165,6 +174,9 @@ class NativeRaceTest : public testing::Test {
     if (delivery_ != Delivery::kNone) {
       matmul.out[1] = {sent_, kN, 3, kRows * kN};
       matmul.entered = reinterpret_cast<const uint64_t*>(word(7));
+      matmul.closing = {reinterpret_cast<const uint64_t*>(word(8))};
+      matmul.word_bands = 2;
+      matmul.word_step = 16 * kBandStep;
       if (delivery_ == Delivery::kCarried) matmul.tiling.direct_tiles = 0;
       if (delivery_ == Delivery::kBoth) matmul.tiling.direct_tiles = 5;
     }
@@ -186,6 +198,7 @@ class NativeRaceTest : public testing::Test {
         copy.slice = static_cast<int16_t>(i);
         piece.first_copy = static_cast<int16_t>(matmul.copies.size());
         piece.copies = 1;
+        piece.words = i < 2 ? 2 : 1;
         piece.on_the_way = i == 0 ? 1 : 0;
         matmul.copies.push_back(copy);
       }
@@ -234,6 +247,7 @@ class NativeRaceTest : public testing::Test {
   void EnqueueReader(uint64_t epoch) {
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(reader_->WaitWord(word(3 + i), epoch).ok());
+      if (delivery_ != Delivery::kNone && i < 2) ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), epoch).ok());
       Copy(*reader_, made() + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes, kCBytes);
     }
   }
@@ -244,7 +258,9 @@ class NativeRaceTest : public testing::Test {
       const size_t at = static_cast<size_t>(source) * kCBytes;
       Copy(*peer_, sums_ + at, slots_ + at, kCBytes);
       ASSERT_TRUE(peer_->WriteWord(word(1 + source), epoch).ok());
+      if (delivery_ != Delivery::kNone) ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch).ok());
     }
+    if (delivery_ != Delivery::kNone) ASSERT_TRUE(peer_->WriteWord(word(8), epoch).ok());
     if (delivery_ != Delivery::kNone && enter) ASSERT_TRUE(peer_->WriteWord(word(7), epoch).ok());
   }
   void Copy(Lane& lane, std::byte* from, std::byte* to, size_t bytes) {
@@ -328,6 +344,29 @@ TEST_P(NativeDeliveryRaceTest, NothingIsDeliveredBeforePeersHaveEntered) {
   EXPECT_EQ(Wrong(sent_, before), 0) << "something has been delivered";
   ASSERT_TRUE(backend_->StoreWord(word(7), epoch_).ok());
   for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
+  EXPECT_EQ(Wrong(sent_, launch), 0);
+  EXPECT_EQ(Wrong(seen_, launch), 0);
+}
+
+// A band's sums are taken when they are there, and the kernel ends when its closing words have come.
+TEST_P(NativeDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
+  const Launch launch = Draw(9);
+  UploadLaunch(launch);
+  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EnqueueReader(epoch_);
+  Copy(*peer_, a_ + kABytes, landing_, kABytes);
+  ASSERT_TRUE(peer_->WriteWord(word(0), epoch_).ok());
+  ASSERT_TRUE(peer_->WriteWord(word(7), epoch_).ok());
+  Copy(*peer_, sums_, slots_, 2 * kCBytes);
+  for (int source = 0; source < 2; ++source) ASSERT_TRUE(peer_->WriteWord(word(1 + source), epoch_).ok());
+  Sync(peer_);
+  EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5)));
+  EXPECT_EQ(word_value(5), epoch_ - 1) << "the second band has not come";
+  for (int source = 0; source < 2; ++source) ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch_).ok());
+  Sync(reader_);
+  EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5))) << "not closed";
+  ASSERT_TRUE(backend_->StoreWord(word(8), epoch_).ok());
+  EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
   EXPECT_EQ(Wrong(sent_, launch), 0);
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }

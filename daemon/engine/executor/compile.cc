@@ -282,6 +282,7 @@ class ProgramCompiler {
     std::vector<FusedPart>& parts = operation->collective->parts;
     parts.resize(cut.parts.size());  // addresses of words and views inside must stay
     for (size_t i = 0; i < parts.size(); ++i) TANDEM_RETURN_IF_ERROR(SetPart(cut.parts[i], &parts[i], operation));
+    TANDEM_RETURN_IF_ERROR(SetWaits(cut.closing, &operation->collective->closing, operation));
     if (cut.entered == nullptr) return Status::Ok();
     TANDEM_RETURN_IF_ERROR(CheckSignal(cut.entered->from_rank, cut.entered->index));
     operation->words.push_back({static_cast<uint8_t>(program_.rank), OwnWord(cut.entered->index), &operation->collective->entered});
@@ -304,6 +305,8 @@ class ProgramCompiler {
       delivery.rank = steps.deliveries[i].copy->dst.ref.rank;
       TANDEM_RETURN_IF_ERROR(Resolve(steps.deliveries[i].copy->dst, "a delivery", &delivery.to, operation));
       TANDEM_RETURN_IF_ERROR(SetDone(*steps.deliveries[i].signal, &delivery.done, operation));
+      delivery.words = steps.deliveries[i].signals;
+      TANDEM_RETURN_IF_ERROR(CheckSignal(delivery.rank, steps.deliveries[i].signal->index + delivery.words - 1));
     }
     return Status::Ok();
   }

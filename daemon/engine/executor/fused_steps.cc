@@ -16,8 +16,8 @@ class Cutter {
   bool Take(const plan::Step& step) {
     return std::visit([this](const auto& work) { return Add(work); }, step.work);
   }
-  bool Complete() const { return waits_.empty() && !Copied(); }
-  FusedCut Cut() && { return {std::move(parts_), entered_}; }
+  bool Complete() const { return !parts_.empty() && !Copied(); }
+  FusedCut Cut() && { return {std::move(parts_), entered_, std::move(waits_)}; }
 
  private:
   bool Copied() const { return copied_ != nullptr; }
@@ -67,11 +67,15 @@ class Cutter {
     if (made_ == nullptr || !waits_.empty()) return false;
     if (Copied()) {
       if (signal.to_rank != copied_->dst.ref.rank) return false;
-      Last().deliveries.push_back({copied_, &signal});
+      Last().deliveries.push_back({copied_, &signal, 1});
       copied_ = nullptr;
       return true;
     }
-    if (signal.to_rank != rank_ || !Last().deliveries.empty()) return false;
+    if (!Last().deliveries.empty()) {
+      DeliverySteps& told = Last().deliveries.back();
+      return signal.to_rank == told.signal->to_rank && signal.index == told.signal->index + told.signals++;
+    }
+    if (signal.to_rank != rank_) return false;
     Last().done = &signal;
     made_ = nullptr;
     return true;

@@ -12,10 +12,11 @@
 
 namespace tandem::engine {
 
-// What has been made is copied to a peer, who is told.
+// What has been made is copied to a peer, who is told by one word, or by several that lie side by side.
 struct DeliverySteps {
   const plan::CopyStep* copy = nullptr;
-  const plan::SignalStep* signal = nullptr;
+  const plan::SignalStep* signal = nullptr;  // the first
+  int signals = 1;
 };
 
 // One part: waits, a product, perhaps waits and the sum with other ranks' products; then perhaps an own signal, or
@@ -30,10 +31,12 @@ struct FusedSteps {
   std::vector<DeliverySteps> deliveries;
 };
 
-// A fused matmul: its parts in order, and the wait for an own word that stands before its first delivery, if one does.
+// A fused matmul: its parts in order; the wait for an own word that stands before its first delivery, if one does; and the waits
+// behind its last part.
 struct FusedCut {
   std::vector<FusedSteps> parts;
   const plan::WaitStep* entered = nullptr;
+  std::vector<const plan::WaitStep*> closing;
 };
 
 // The parts of `step`. INVALID_ARGUMENT names a step that has no place in a fused matmul of `rank`.

@@ -2,7 +2,6 @@
 // them unasked.
 #include <gtest/gtest.h>
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -34,53 +33,43 @@ std::string Check(const OpRequest& request, int world, const CheckOptions& optio
   return CheckRequests(std::vector<OpRequest>(static_cast<size_t>(world), request), Group(world), options, plan);
 }
 
-// Every row belongs to one tile, tiles have kernel rows but the last, and what the last owners miss costs little.
-TEST(UnevenRows, AreCutIntoTilesThatHoldThemAll) {
+// Every row belongs to one part, parts are of kernel rows but the last where that costs little, and there is a word for each band.
+TEST(UnevenRows, AreCutIntoPartsThatHoldThemAll) {
   for (int world = 2; world <= 8; ++world) {
     for (int64_t m : {1, 2, 7, 9, 37, 129, 1037, 2047, 4001, 8192, 8229, 16385, 70001}) {
       for (int64_t n : {8, 8192}) {
         const NativeCut cut = CutNative(m, n, world);
-        std::set<int64_t> begins;
-        int64_t rows = 0, whole = 0;
-        for (int group = 0; group < cut.groups; ++group) {
-          for (int owner = 0; owner < world; ++owner) {
-            const Range range = cut.Rows(owner, group);
-            if (range.length == 0) continue;
-            EXPECT_TRUE(begins.insert(range.begin).second) << m;
-            EXPECT_EQ(range.begin % cut.rows, 0);
-            EXPECT_EQ(range.length, std::min(cut.rows, m - range.begin));
-            rows += range.length;
-            whole += range.length == cut.rows;
-            if (group > 0) {
-              EXPECT_EQ(range.length, cut.rows) << "a short tile behind another of its owner's";
-            }
-          }
+        int64_t rows = 0, whole = 0, parts = 0;
+        for (int owner = 0; owner < world; ++owner) {
+          const Range range = cut.Rows(owner);
+          if (range.length == 0) continue;
+          EXPECT_EQ(range.begin, owner * cut.rows);
+          EXPECT_EQ(range.length, std::min(cut.rows, m - range.begin));
+          rows += range.length;
+          whole += range.length == cut.rows;
+          ++parts;
         }
         EXPECT_EQ(rows, m) << world << " ranks";
-        EXPECT_EQ(static_cast<int64_t>(begins.size()), cut.tiles());
-        EXPECT_GE(whole + 1, cut.tiles());
-        if (cut.groups > 1) {
+        EXPECT_EQ(parts, cut.parts());
+        EXPECT_GE(whole + 1, cut.parts());
+        if (cut.rows != (m + world - 1) / world) {
           EXPECT_EQ(cut.rows % 128, 0);
-          EXPECT_GE(cut.rows, 512);
-          EXPECT_LE(cut.groups * world * cut.rows - m, m / 8);
-        } else {
-          EXPECT_EQ(cut.rows, (m + world - 1) / world);
+          EXPECT_LE(world * cut.rows - m, m / 8);
         }
+        EXPECT_EQ(cut.bands > 1, n > 1024 && !IsOneNativeWave(cut.parts(), cut.rows, n)) << m << " " << n << " " << world;
+        EXPECT_LE(cut.bands, 16);
       }
     }
   }
-  // Equal parts are cut as if no others were taken; one that fills whole tiles into several groups.
-  EXPECT_EQ(CutNative(8200, 8192, 2).groups, 1);
-  EXPECT_EQ(CutNative(8192, 8192, 2).groups, 4);
-  EXPECT_EQ(CutNative(8192, 8192, 2).Rows(1, 3).begin, 7 * 1024);
-  EXPECT_EQ(CutNative(8229, 8192, 2).groups, 4);
-  EXPECT_EQ(CutNative(8229, 8192, 2).rows, 1152);
-  EXPECT_EQ(CutNative(8229, 8192, 2).Rows(1, 0).length, 8229 - 7 * 1152);
-  EXPECT_EQ(CutNative(4097, 256, 2).groups, 1) << "a single wave hides nothing";
-  const NativeCut missing = CutNative(8192, 8192, 3);  // the last owner has a tile less
-  EXPECT_EQ(missing.tiles(), 11);
-  EXPECT_EQ(missing.Rows(2, 0).length, 0);
-  EXPECT_EQ(missing.Rows(2, 1).length, missing.rows);
+  EXPECT_EQ(CutNative(8200, 8192, 2).rows, 4100);
+  EXPECT_EQ(CutNative(8229, 8192, 2).rows, 4224) << "whole tiles of the kernel";
+  EXPECT_EQ(CutNative(8229, 8192, 2).Rows(1).length, 8229 - 4224);
+  EXPECT_EQ(CutNative(4097, 256, 2).bands, 1) << "a single wave hides nothing";
+  // About a wave of tiles a band.
+  EXPECT_EQ(CutNative(2048, 8192, 4).bands, 4);
+  EXPECT_EQ(CutNative(4096, 8192, 4).bands, 8);
+  EXPECT_EQ(CutNative(16384, 8192, 4).bands, 8) << "no narrower";
+  EXPECT_EQ(CutNative(16384, 65536, 4).bands, 16) << "no more words";
 }
 
 // Short parts, and owners of none. bf16 is the kernel for few rows, f32 the other.
@@ -121,14 +110,14 @@ TEST(UnevenRows, HaveScalesOfTheirOwn) {
   }
 }
 
-// More than a wave, one tile an owner and several, a short one and none: proven, not computed.
+// More than a wave, a short part and none: proven, not computed.
 TEST(UnevenRows, AreProvenBeyondAWave) {
   struct Large {
     int world;
     int64_t m, n;
-    int tiles;
+    int parts;
   };
-  const Large all[] = {{2, 8229, 8192, 8}, {3, 8192, 8192, 11}, {8, 16391, 1024, 22}, {2, 1037, 65536, 2}, {8, 9, 65536, 5}};
+  const Large all[] = {{2, 8229, 8192, 2}, {3, 8192, 8192, 3}, {8, 16391, 1024, 8}, {2, 1037, 65536, 2}, {8, 9, 65536, 5}};
   for (const Large& large : all) {
     for (bool symmetric : {false, true}) {
       CheckOptions options;
@@ -137,7 +126,7 @@ TEST(UnevenRows, AreProvenBeyondAWave) {
       Plan plan;
       ASSERT_EQ(Check(AllReduce(large.m, large.n, 8, DType::kF32, symmetric), large.world, options, &plan), "") << large.m;
       EXPECT_EQ(plan.lanes, 2);
-      EXPECT_EQ(plan.steps, large.tiles) << large.m;
+      EXPECT_EQ(plan.steps, large.parts) << large.m;
     }
   }
 }

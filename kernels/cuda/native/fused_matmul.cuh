@@ -54,7 +54,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
       int in_band = static_cast<int>(ticket) - band.first_unit;
       int n = in_band / band.m_tiles;
       int m = band.first_m + in_band - n * band.m_tiles;
-      if (band.backwards != 0) n = params.units_n - 1 - n;
+      n = band.first_n + (band.backwards != 0 ? band.n_tiles - 1 - n : n);
       unit = m | n << 16 | (ticket >= static_cast<uint32_t>(params.direct_from) ? kDirectUnit : 0);
     } else if (ticket == static_cast<uint32_t>(params.units) + gridDim.x / T::kCluster - 1) {
       *params.ticket = 0;  // every cluster has drawn its last
@@ -119,7 +119,11 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     if constexpr (T::kSums) {
       if (piece.first_slot >= 0) {
         for (int source = 0; source < params.sources; ++source) {
-          waiter.Wait(params.arrived[source] + piece.arrived_offset);
+          const bool banded = params.band_units_n > 0;
+          const int band = banded ? tile.n / T::kClusterN / params.band_units_n : 0;
+          for (int word = band; word < (banded ? band + 1 : params.word_bands); ++word) {
+            waiter.Wait(params.arrived[source] + word * params.word_step);
+          }
         }
         Probe::AfterWait(params.epoch);
         ptx::ProxyFence();

@@ -8,8 +8,11 @@
 // The rows of C are cut into *pieces* of equal height, the unit of waiting and telling; a piece's rows are
 // one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. One piece may
 // have fewer rows, whose maps are its own. M-tiles are numbered through all pieces in the order in which they
-// are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together: n after n, all its
+// are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together over a range of N: n after n, all its
 // m-tiles for each; none has a short piece's tiles that would be empty.
+//
+// What is delivered to other GPUs may be told in parts, *word bands* of equally many columns, each with a word of its own, so that
+// who sums them need not wait for whole rows.
 #pragma once
 
 #include <cuda.h>
@@ -20,9 +23,11 @@
 namespace tandem::cuda {
 
 inline constexpr int kMostPieces = 32;
-inline constexpr int kMostBands = 32;
+inline constexpr int kMostBands = 64;
+inline constexpr int kMostWordBands = 16;
 inline constexpr int kMostRanks = 8;
-inline constexpr int kMostOutMaps = 24;  // in place, staged, two for each peer; some once more for a piece of fewer rows
+inline constexpr int kMostOutMaps = 18;  // in place, staged, two for each peer; and where a piece of fewer rows is on the way
+inline constexpr int kMostClosing = 64;
 inline constexpr int kMostCopies = 2 * kMostPieces;
 inline constexpr int kTileRows = 128;
 
@@ -31,7 +36,7 @@ inline constexpr int kMostUnitsN = 1 << 14;
 
 // One more place that a piece of C is stored in: slice `slice` of map `map`, which begins at `to`.
 struct MatmulCopy {
-  uint64_t* done;  // as a piece's
+  uint64_t* done;  // as a piece's; of the first word band
   uint8_t* to;
   uint32_t pitch;  // bytes from row to row
   int16_t map, slice;
@@ -45,7 +50,7 @@ struct MatmulPiece {
   // First slice of `slots` with the other ranks' sums; -1: none are added.
   int16_t first_slot;
   int16_t finish;  // 1: bias and result scale are applied (after the sum)
-  int16_t arrived_offset;  // from the words `arrived` to those of this piece's sums
+  int16_t words;    // that tell of a copy: one, or those of all word bands
   int16_t first_copy, copies;  // of FusedMatmulParams::copy: where C is stored as well
   int16_t on_the_way;          // 1: `out` is not C, but where a tile waits to be carried to the copies
   int32_t rows;                // of this piece
@@ -59,6 +64,8 @@ struct MatmulBand {
   int32_t first_unit;  // clusters' tiles before this band
   int16_t first_m;     // in clusters' tiles, as m_tiles
   int16_t m_tiles;
+  int16_t first_n;  // in clusters' tiles, as n_tiles
+  int16_t n_tiles;
   int32_t backwards;  // walks N from its end
 };
 
@@ -68,8 +75,10 @@ struct FusedMatmulParams {
   MatmulPiece piece[kMostPieces];
   MatmulCopy copy[kMostCopies];
   MatmulBand band[kMostBands];
-  const uint64_t* arrived[kMostRanks];  // of each source: its sums are there once >= epoch; see arrived_offset
+  // Of each source: its sums of the first word band are there once >= epoch. The other bands' words lie word_step further each.
+  const uint64_t* arrived[kMostRanks];
   int16_t slot_of[kMostRanks];          // of each source: its slice of `slots`, from the piece's first
+  const uint64_t* closing[kMostClosing];  // the kernel ends once all these have reached the epoch
 
   int32_t bands;
   int32_t units;            // clusters' tiles in all
@@ -77,6 +86,10 @@ struct FusedMatmulParams {
   int32_t units_n;          // clusters' tiles along N
   int32_t tiles_m;          // of a piece; a multiple of the cluster's
   int32_t k_blocks;
+  int32_t closings;
+  int32_t word_bands;    // 1: none
+  int32_t band_units_n;  // clusters' tiles along N of a word band; 0: the tiles do not fit into them, all are told and awaited at once
+  int32_t word_step;
   int32_t sources;   // other ranks whose sums are added
   int32_t position;  // of the own sum among them: before source `position`
   float alpha;
@@ -97,7 +110,7 @@ struct FusedMatmulParams {
   uint64_t guard_value;
   uint64_t timeout_ns;         // the longest wait
   uint32_t* failure;           // set to 1 when a wait timed out
-  // Device memory, zero before the first launch, which every launch leaves zero: one, and one a piece.
+  // Device memory, zero before the first launch, which every launch leaves zero: one, and kMostWordBands a piece.
   uint32_t* ticket;
   uint32_t* counters;
   // With scales by blocks of 128 of K: row_scale_step is from row to row and column_scale_step from 128 columns to the next, both

@@ -141,51 +141,36 @@ bool TakesFused(const CollectiveArgs& args) {
 
 namespace {
 
-// The rows of a slot as its map has them: those of the parts that are summed. Where both high and short ones are, a short one's
-// slots are read as if they were high: there must be as much behind them.
-Result<int64_t> SlotRows(const std::vector<FusedPart>& parts, const Heights& heights) {
-  const std::byte *last_high = nullptr, *last_low = nullptr;
-  for (const FusedPart& part : parts) {
-    const std::byte*& last = FoldRows(part.matmul.a)->count == heights.high ? last_high : last_low;
-    for (size_t s = 0; part.sums && s < part.sum.sources.size(); ++s) {
-      if (static_cast<int>(s) != part.own) last = std::max<const std::byte*>(last, part.sum.sources[s].data);
-    }
+// In how many words what is delivered is told: one, or those of the word bands.
+Status SetWords(size_t words, FusedMatmul* fused) {
+  if (words <= 1) return Status::Ok();
+  if (words > kMostWordBands || (fused->word_bands > 1 && static_cast<size_t>(fused->word_bands) != words)) {
+    return Unimplemented("deliveries that are told in " + std::to_string(words) + " words");
   }
-  if (last_high == nullptr) return last_low == nullptr ? 0 : heights.low;
-  if (last_low > last_high) return Unimplemented("a short part's slots behind all others");
-  return heights.high;
+  fused->word_bands = static_cast<int>(words);
+  return Status::Ok();
 }
 
-// Where the sums of `part` lie and which words tell that they are there. The first summed part sets both for all; another
-// one's must lie at one distance from them.
+// Where the sums of `part` lie and which words tell that they are there: each source's one after another.
 Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, FusedMatmul* fused) {
-  if (part.sum_waits.size() + 1 != part.sum.sources.size()) {
+  if (!fused->slot_of.empty()) return Unimplemented("more than one sum");
+  const size_t sources = part.sum.sources.size() - 1;
+  const size_t words = sources == 0 ? 0 : part.sum_waits.size() / sources;
+  if (words == 0 || words * sources != part.sum_waits.size()) {
     return Unimplemented("a sum that waits for other words than its sources'");
   }
-  const bool first = fused->slot_of.empty();
+  TANDEM_RETURN_IF_ERROR(SetWords(words, fused));
   fused->position = part.own;
-  size_t source = 0;
+  piece->first_slot = 0;
   for (size_t s = 0; s < part.sum.sources.size(); ++s) {
     if (static_cast<int>(s) == part.own) continue;
-    const auto* word = reinterpret_cast<const uint64_t*>(part.sum_waits[source]);
-    const int16_t slot = slots.IndexOf(part.sum.sources[s].data);
-    if (first) {
-      fused->arrived.push_back(word);
-      fused->slot_of.push_back(slot);
+    const auto* first = &part.sum_waits[fused->arrived.size() * words];
+    for (size_t word = 1; word < words; ++word) {
+      if (first[word] != first[0] + word) return Unimplemented("a source's words that do not lie side by side");
     }
-    // Words lie in one array of a rank's, a writer's side by side.
-    const auto words = static_cast<int16_t>(word - fused->arrived[source]);
-    const auto distance = static_cast<int16_t>(slot - fused->slot_of[source]);
-    if (source == 0) {
-      piece->arrived_offset = words;
-      piece->first_slot = distance;
-    }
-    if (fused->arrived[source] + piece->arrived_offset != word || piece->first_slot != distance) {
-      return Unimplemented("sums whose words or slots do not lie at equal distances");
-    }
-    ++source;
+    fused->arrived.push_back(reinterpret_cast<const uint64_t*>(first[0]));
+    fused->slot_of.push_back(slots.IndexOf(part.sum.sources[s].data));
   }
-  if (piece->first_slot < 0) return Unimplemented("sums whose slots lie before the first one's");
   return Status::Ok();
 }
 
@@ -251,6 +236,12 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
       piece.done = done;
     }
     piece.copies = static_cast<int16_t>(fused.copies.size() - static_cast<size_t>(piece.first_copy));
+    piece.words = 1;
+    for (const FusedDelivery& delivery : part.deliveries) {
+      TANDEM_RETURN_IF_ERROR(SetWords(static_cast<size_t>(delivery.words), &fused));
+      if (delivery.words != part.deliveries.front().words) return Unimplemented("deliveries of a part told in unlike words");
+      piece.words = static_cast<int16_t>(delivery.words);
+    }
     piece.on_the_way = !part.sums && piece.copies > 0 ? 1 : 0;
     if (part.waits.size() > 1) return Unimplemented("a part that waits for several words");
     if (!part.waits.empty()) piece.ready = reinterpret_cast<const uint64_t*>(part.waits[0]);
@@ -277,6 +268,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     if (in_sum) {
       TANDEM_RETURN_IF_ERROR(PlaceSum(part, slots, &piece, &fused));
       fused.slots = slots.Matrix(FoldRows(part.sum.sources[part.own == 0 ? 1 : 0])->pitch, out_element);
+      fused.slots.rows = piece.rows;
     }
     fused.pieces.push_back(piece);
   }
@@ -284,7 +276,6 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     if (a[i].base != nullptr) fused.a[i] = a[i].Matrix(a_pitch[i], element);
   }
   if (heights.low > 0) fused.a[1].rows = heights.low;
-  TANDEM_ASSIGN_OR_RETURN(fused.slots.rows, SlotRows(args.parts, heights));
   if (matmul.has_scale_b) {
     fused.column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
     fused.column_scales = !fused.blocks && *StepOf(matmul.scale_b) == 1;
@@ -299,6 +290,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   fused.tiling = ChooseTiling(fused, SmCount());
   fused.runs = ChooseRuns(fused);
   fused.epoch = args.epoch;
+  for (const Word* word : args.closing) fused.closing.push_back(reinterpret_cast<const uint64_t*>(word));
   fused.entered = reinterpret_cast<const uint64_t*>(args.entered);
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
   fused.state = state;

@@ -56,7 +56,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     const bool last = sub == T::kSubTiles - 1 && (piece.done != nullptr || piece.copies > 0);
     if constexpr (Probe::kFlagBeforeData) {
       if (last && !carried) {
-        CountStored<T, Probe>(params, index, 1);
+        CountStored<T, Probe>(params, index, tile.n, 1);
         Probe::AfterEarlyFlag(params.epoch);
       }
     }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
       ptx::WaitStoresComplete();
       ptx::ProxyFence();
       ptx::SystemFence();
-      CountStored<T, Probe>(params, index, 1);
+      CountStored<T, Probe>(params, index, tile.n, 1);
     }
   }
   ptx::WaitStoresComplete();
@@ -138,7 +138,7 @@ __device__ __forceinline__ void CarryTiles(const FusedMatmulParams& params, cons
     const MatmulPiece& piece = params.piece[index];
     if constexpr (Probe::kFlagBeforeData) {
       if (lane == 0) {
-        CountStored<T, Probe>(params, index, 2);
+        CountStored<T, Probe>(params, index, tile.n, 2);
         Probe::AfterEarlyFlag(params.epoch);
       }
       __syncwarp();
@@ -157,9 +157,12 @@ __device__ __forceinline__ void CarryTiles(const FusedMatmulParams& params, cons
     ptx::SystemFence();
     __syncwarp();
     if (lane != 0) continue;
-    if constexpr (!Probe::kFlagBeforeData) CountStored<T, Probe>(params, index, 2);
+    if constexpr (!Probe::kFlagBeforeData) CountStored<T, Probe>(params, index, tile.n, 2);
     ptx::Arrive(shared.ParcelTaken(parcel.slot));
   }
+  // One CTA ends last, so that no lane need wait for what the peers deliver.
+  if (blockIdx.x != 0) return;
+  for (int i = lane; i < params.closings; i += 32) waiter.Wait(params.closing[i]);
 }
 
 }  // namespace tandem::cuda

@@ -45,19 +45,29 @@ struct WordWaiter {
   }
 };
 
-// Counts `halves` of 64 rows of a tile of piece `index` as stored in all places; the caller's fences are done. Who counts a piece's
-// last one says that it is complete.
+// Counts `halves` of 64 rows of a tile of piece `index` as stored in all places; the caller's fences are done. Who counts the last
+// one of the piece, or of its word band, says that it is complete.
 template <class T, class Probe>
-__device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int index, uint32_t halves) {
+__device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int index, int tile_n, uint32_t halves) {
   Probe::BeforeFlag(params.epoch);
   const MatmulPiece& piece = params.piece[index];
   constexpr int kUnitRows = kTileRows * T::kClusterM;
-  const int units = (piece.rows + kUnitRows - 1) / kUnitRows * params.units_n;  // clusters' tiles of the piece
-  if (atomicAdd(&params.counters[index], halves) + halves != static_cast<uint32_t>(units * T::kCluster) * 2) return;
-  params.counters[index] = 0;
+  const bool banded = piece.words > 1 && params.band_units_n > 0;
+  const int band = banded ? tile_n / T::kClusterN / params.band_units_n : 0;
+  const int units_n = banded ? min(params.band_units_n, params.units_n - band * params.band_units_n) : params.units_n;
+  const int units = (piece.rows + kUnitRows - 1) / kUnitRows * units_n;  // clusters' tiles of the piece
+  uint32_t* counter = &params.counters[index * kMostWordBands + band];
+  if (atomicAdd(counter, halves) + halves != static_cast<uint32_t>(units * T::kCluster) * 2) return;
+  *counter = 0;
   ptx::SystemFence();
   if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
-  for (int i = 0; i < piece.copies; ++i) ptx::StoreRelease(params.copy[piece.first_copy + i].done, params.epoch);
+  // The words of bands behind the last column are told with the last one's.
+  const int end = banded && (band + 1) * params.band_units_n < params.units_n ? band + 1 : piece.words;
+  for (int i = 0; i < piece.copies; ++i) {
+    for (int word = band; word < end; ++word) {
+      ptx::StoreRelease(params.copy[piece.first_copy + i].done + word * params.word_step, params.epoch);
+    }
+  }
 }
 
 }  // namespace tandem::cuda

@@ -88,6 +88,10 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
       std::to_string(matmul.tiling.cluster_n));
 }
 
+int64_t WordBandColumns(const FusedMatmul& matmul) {
+  return Blocks(Blocks(matmul.n, kWordBandColumns), matmul.word_bands) * kWordBandColumns;
+}
+
 std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int cluster_m, int64_t units_n) {
   // A run is cut into bands of equal height, as near to the wanted one as can be: higher where there would be too many.
   int64_t wanted = std::max(1, matmul.tiling.band_tiles / cluster_m);
@@ -105,14 +109,23 @@ std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int
   int64_t units = 0;
   for (const PieceRun& run : matmul.runs) {
     const int64_t height = height_of(run), bands = Blocks(height, wanted);
+    int64_t first_n = 0, n_tiles = units_n;
+    if (run.word_band >= 0) {
+      const int64_t wide = WordBandColumns(matmul) / (int64_t{matmul.tiling.tile_n} * matmul.tiling.cluster_n);
+      first_n = std::min(units_n, wide * run.word_band);
+      n_tiles = std::min(units_n - first_n, wide);
+      if (n_tiles == 0) continue;
+    }
     for (int64_t i = 0; i < bands; ++i) {
       const int64_t first = height * i / bands, end = height * (i + 1) / bands;
       MatmulBand band = {};
       band.first_unit = static_cast<int32_t>(units);
       band.first_m = static_cast<int16_t>(units_m * run.first + first);
       band.m_tiles = static_cast<int16_t>(end - first);
+      band.first_n = static_cast<int16_t>(first_n);
+      band.n_tiles = static_cast<int16_t>(n_tiles);
       band.backwards = static_cast<int32_t>(cut.size() & 1);  // what of B the last band ended with is still in L2
-      units += (end - first) * units_n;
+      units += (end - first) * n_tiles;
       cut.push_back(band);
     }
   }
@@ -186,6 +199,17 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     params.copy[i].pitch = pitch_of(matmul.copies[i].map);
   }
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
+  if (matmul.closing.size() > kMostClosing) return InvalidArgument(std::to_string(matmul.closing.size()) + " words at the end");
+  std::copy(matmul.closing.begin(), matmul.closing.end(), params.closing);
+  if (matmul.word_bands < 1 || matmul.word_bands > kMostWordBands) {
+    return InvalidArgument(std::to_string(matmul.word_bands) + " word bands");
+  }
+  params.word_bands = matmul.word_bands;
+  params.word_step = matmul.word_step;
+  const int64_t band_columns = WordBandColumns(matmul), unit_columns = int64_t{variant.tile_n} * variant.cluster_n;
+  params.band_units_n = static_cast<int32_t>(band_columns % unit_columns == 0 ? band_columns / unit_columns : 0);
+  for (size_t i = 0; i < matmul.pieces.size(); ++i) params.piece[i].words = std::max<int16_t>(1, matmul.pieces[i].words);
+  params.closings = static_cast<int32_t>(matmul.closing.size());
   std::copy(matmul.slot_of.begin(), matmul.slot_of.end(), params.slot_of);
 
   int64_t units_m = Blocks(matmul.rows, int64_t{kTileRows} * variant.cluster_m);  // of a piece
@@ -196,7 +220,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   for (const MatmulBand& band : CutBands(matmul, units_m, variant.cluster_m, params.units_n)) {
     if (params.bands == kMostBands) return InvalidArgument("too many bands");
     params.band[params.bands++] = band;
-    params.units += band.m_tiles * params.units_n;
+    params.units += band.m_tiles * band.n_tiles;
   }
   // The courier's chunks must not reach beyond N.
   const bool carries = matmul.n * static_cast<int64_t>(DTypeBytes(out_type)) % kTmaBytes == 0;

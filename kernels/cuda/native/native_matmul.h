@@ -30,9 +30,10 @@ struct FusedTiling {
   int direct_tiles = std::numeric_limits<int>::max();
 };
 
-// A run of pieces that may share bands: they are expected to be ready together.
+// A run of pieces that may share bands: they are expected to be ready together. Over all of N, or a word band's columns.
 struct PieceRun {
   int first = 0, count = 0;
+  int word_band = -1;
 };
 
 struct FusedMatmul {
@@ -47,6 +48,9 @@ struct FusedMatmul {
   std::vector<MatmulCopy> copies;        // see MatmulPiece::first_copy
   std::vector<PieceRun> runs;            // all pieces, in order
   std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
+  int word_bands = 1;  // in which pieces of several words are told, and sums awaited
+  int word_step = 1;   // from one band's word to the next's, in words
+  std::vector<const uint64_t*> closing;  // the kernel does not end before these words have reached the epoch
   std::vector<int16_t> slot_of;          // by source: its slice of `slots`
   int position = 0;                      // of the own sum among the sources
   float alpha = 1.0f;
@@ -71,6 +75,7 @@ struct FusedMatmul {
 };
 
 inline constexpr size_t kFusedStateBytes = 4096;
+static_assert((32 + kMostPieces * kMostWordBands) * sizeof(uint32_t) <= kFusedStateBytes);
 
 // The SMs of the current context's device; 0 where there is none.
 int SmCount();
@@ -87,6 +92,10 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
 
 // Rows of `piece`.
 inline int64_t RowsOf(const FusedMatmul& matmul, const MatmulPiece& piece) { return piece.rows > 0 ? piece.rows : matmul.rows; }
+
+// Columns of a word band of `matmul`: of tiles of 256, the widest. 
+inline constexpr int kWordBandColumns = 256;
+int64_t WordBandColumns(const FusedMatmul& matmul);
 
 // The bands of `matmul`'s runs, of pieces of `units_m` clusters' tiles of rows, a short one of fewer, and `units_n` of columns.
 std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int cluster_m, int64_t units_n);

@@ -63,6 +63,38 @@ FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
   return fastest;
 }
 
+bool Delivers(const FusedMatmul& matmul) {
+  return std::any_of(matmul.pieces.begin(), matmul.pieces.end(), [](const MatmulPiece& piece) { return piece.on_the_way != 0; });
+}
+
+// The pieces that peers own, in runs that a short one ends: behind it, tiles are not numbered on.
+std::vector<PieceRun> RunsOfDelivered(const FusedMatmul& matmul, int count) {
+  std::vector<PieceRun> runs;
+  for (int i = 0, first = 0; i < count; ++i) {
+    if (i + 1 < count && RowsOf(matmul, matmul.pieces[static_cast<size_t>(i)]) == matmul.rows) continue;
+    runs.push_back({first, i + 1 - first});
+    first = i + 1;
+  }
+  return runs;
+}
+
+// Of each word band what peers own, and behind it what is summed of the band before, for which they have had a band's time.
+std::vector<PieceRun> RunsByWordBands(const FusedMatmul& matmul) {
+  const int count = static_cast<int>(matmul.pieces.size());
+  const int sums = Sums(matmul.pieces.back()) ? 1 : 0;
+  const bool fits = WordBandColumns(matmul) % (int64_t{matmul.tiling.tile_n} * matmul.tiling.cluster_n) == 0;
+  const int bands = fits ? matmul.word_bands : 1;
+  std::vector<PieceRun> runs;
+  for (int band = 0; band <= bands; ++band) {
+    for (PieceRun run : RunsOfDelivered(matmul, count - sums)) {
+      run.word_band = bands > 1 ? band : -1;
+      if (band < bands) runs.push_back(run);
+    }
+    if (band > 0 && sums != 0) runs.push_back({count - 1, 1, bands > 1 ? band - 1 : -1});
+  }
+  return runs;
+}
+
 }  // namespace
 
 FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
@@ -72,12 +104,16 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
   const int64_t tiles = Tiles(matmul, tiling.tile_n), waves = std::max<int64_t>(1, Blocks(tiles, usable));
   const int64_t cluster = tiling.cluster_m * tiling.cluster_n;
   tiling.ctas = static_cast<int>(std::min(Blocks(Blocks(tiles, waves), cluster), usable / cluster) * cluster);
-  tiling.direct_tiles = static_cast<int>(tiling.ctas / cluster);  // a wave: behind its tiles nothing is computed
+  // A courier takes about as long for a tile as its products do with this much of K.
+  constexpr int64_t kLeastCarriedBytes = 4096;
+  const bool carries = matmul.k * static_cast<int64_t>(DTypeBytes(matmul.type)) >= kLeastCarriedBytes;
+  if (carries) tiling.direct_tiles = static_cast<int>(tiling.ctas / cluster);  // a wave: behind its tiles nothing is computed
   return tiling;
 }
 
 std::vector<PieceRun> ChooseRuns(const FusedMatmul& matmul) {
   const auto& pieces = matmul.pieces;
+  if (Delivers(matmul)) return RunsByWordBands(matmul);
   const int count = static_cast<int>(pieces.size());
   std::vector<PieceRun> runs;
   const bool scatters = count >= 4 && Sums(pieces.back()) && std::none_of(pieces.begin(), pieces.end() - 1, Sums);

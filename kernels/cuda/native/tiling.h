@@ -20,8 +20,11 @@ namespace tandem::cuda {
 // Measured on 2 and 4 H200s: docs/performance.md.
 FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms);
 
-// `matmul`'s pieces in runs. One each, unless it is a reduce-scatter on four ranks or more: there the pieces that are computed
-// first share their bands, so that B is read less often; the last two, whose transfers and sum nothing hides, stay alone.
+// `matmul`'s pieces in runs. One each, unless
+//   - it delivers what peers own itself: those pieces share their bands, by word bands if it has some, each before what is summed of
+//     the word band before;
+//   - it is another reduce-scatter on four ranks or more: there the pieces that are computed first share their bands, so that B is
+//     read less often; the last two, whose transfers and sum nothing hides, stay alone.
 std::vector<PieceRun> ChooseRuns(const FusedMatmul& matmul);
 
 }  // namespace tandem::cuda

@@ -62,128 +62,105 @@ class FusedPlanTest : public testing::Test {
     return args;
   }
 
-  // Three ranks' matmul→all-reduce on rank 1 in two groups of tiles: the own tile of a group after the next group's others.
+  // Three ranks' matmul→all-reduce on rank 1, delivered by the kernel: the peers' parts in two words, the own sum in one.
   CollectiveArgs AllReduce() {
     CollectiveArgs args;
-    auto add = [&](int owner, int group) {
-      const int tile = group * 3 + owner;
+    for (int owner : {2, 0, 1}) {
       FusedPart part;
       part.matmul.b = Dense(At(0x9000000), DType::kBf16, {kK, kN});
-      part.matmul.a = Dense(At(0x1000000) + tile * kRows * kK * 2, DType::kBf16, {kRows, kK});
-      part.done = &words_[static_cast<size_t>(tile)];
-      if (owner != 1) {
-        part.matmul.c = Dense(At(0x5000000 + 0x100000 * static_cast<uintptr_t>(4 * group + (owner + 2) % 3)),
-                              DType::kBf16, {kRows, kN});
-      } else {
-        part.matmul.c = Dense(At(0x3000000) + tile * kRows * kN * 2, DType::kBf16, {kRows, kN});
+      part.matmul.a = Dense(At(0x1000000) + owner * kRows * kK * 2, DType::kBf16, {kRows, kK});
+      part.matmul.c = Dense(At(0x5000000 + 0x100000 * static_cast<uintptr_t>((owner + 2) % 3)), DType::kBf16, {kRows, kN});
+      if (owner == 1) {
+        part.matmul.c = Dense(At(0x3000000) + owner * kRows * kN * 2, DType::kBf16, {kRows, kN});
         part.sums = true;
         part.own = 1;
         part.sum.dst = part.matmul.c;
-        const auto inbox = 0x7000000 + 0x400000 * static_cast<uintptr_t>(group);
-        part.sum.sources = {Dense(At(inbox + 0x100000), DType::kBf16, {kRows, kN}), part.matmul.c,
-                            Dense(At(inbox), DType::kBf16, {kRows, kN})};
-        part.sum_waits = {&arrived_[static_cast<size_t>(group)], &arrived_[512 + static_cast<size_t>(group)]};
+        part.sum.sources = {Dense(At(0x7100000), DType::kBf16, {kRows, kN}), part.matmul.c,
+                            Dense(At(0x7000000), DType::kBf16, {kRows, kN})};
+        part.sum_waits = {&arrived_[0], &arrived_[1], &arrived_[512], &arrived_[513]};
+      }
+      for (int rank : {2, 0}) {
+        if (owner != 1 && rank != owner) continue;
+        const auto area = 0x10000000 * static_cast<uintptr_t>(rank + 1) + (part.sums ? 0x4000000 : 0);
+        part.deliveries.push_back({rank, Dense(At(area), DType::kBf16, {kRows, kN}), &told_[static_cast<size_t>(4 * owner + rank)], part.sums ? 1 : 2});
       }
       args.parts.push_back(part);
-    };
-    for (auto [owner, group] : {std::pair(2, 0), {0, 0}, {2, 1}, {0, 1}, {1, 0}, {1, 1}}) add(owner, group);
+    }
+    args.entered = &words_[6];
+    args.closing = {&arrived_[20], &arrived_[520]};
     return args;
   }
 
   std::array<Word, 8> words_{};
   std::array<Word, 1024> arrived_{};  // of two writers
+  std::array<Word, 16> told_{};
 };
 
-TEST_F(FusedPlanTest, AllReduceSumsSeveralTilesEachWithWordsAndSlotsOfItsOwn) {
-  CollectiveArgs args = AllReduce();
-  ASSERT_TRUE(TakesFused(args));
-  auto fused = MakeFusedMatmul(args, nullptr);
-  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
-  ASSERT_EQ(fused->pieces.size(), 6u);
-  EXPECT_EQ(fused->out[0].slices, 2);  // of C
-  EXPECT_EQ(fused->out[0].slice_pitch, 3 * kRows * kN);
-  EXPECT_EQ(fused->out[1].slices, 6);  // of the staging areas, 0x100000 bytes each
-  EXPECT_EQ(fused->position, 1);
-  EXPECT_EQ(fused->arrived[1], reinterpret_cast<const uint64_t*>(&arrived_[512]));
-  EXPECT_EQ(fused->slot_of, (std::vector<int16_t>{1, 0}));
-  const MatmulPiece &remote = fused->pieces[2], &first = fused->pieces[4], &second = fused->pieces[5];
-  EXPECT_EQ(remote.out_map, 1);
-  EXPECT_EQ(remote.out_slice, 4);
-  EXPECT_EQ(remote.first_slot, -1);
-  EXPECT_EQ(first.out_map, 0);
-  EXPECT_EQ(first.done, reinterpret_cast<uint64_t*>(&words_[1]));
-  EXPECT_EQ(first.first_slot, 0);
-  EXPECT_EQ(first.arrived_offset, 0);
-  EXPECT_EQ(second.out_slice, 1);
-  EXPECT_EQ(second.done, reinterpret_cast<uint64_t*>(&words_[4]));
-  EXPECT_EQ(second.first_slot, 4);
-  EXPECT_EQ(second.arrived_offset, 1);
-
-  args.parts[5].sum_waits[1] = &arrived_[520];  // not as far from the first's as the other source's
-  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
-  args = AllReduce();
-  args.parts[5].sum.sources[0].data += 0x100000;
-  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
-  args = AllReduce();
-  args.parts[5].own = 0;
-  EXPECT_FALSE(TakesFused(args));
-}
+const uint64_t* Plain(const Word& word) { return reinterpret_cast<const uint64_t*>(&word); }
 
 // What peers own is stored here on the way and in their memory, a map for each peer; what is owned here in C and in theirs.
-TEST_F(FusedPlanTest, DeliversToPeers) {
+TEST_F(FusedPlanTest, AllReduceDeliversToPeers) {
   CollectiveArgs args = AllReduce();
-  std::array<Word, 16> told{};
-  for (size_t i = 0; i < args.parts.size(); ++i) {
-    FusedPart& part = args.parts[i];
-    const auto group = static_cast<uintptr_t>(i == 0 || i == 1 || i == 4 ? 0 : 1);
-    part.done = nullptr;
-    for (int rank : {2, 0}) {
-      if (!part.sums && rank != (i % 2 == 0 ? 2 : 0)) continue;
-      const auto area = 0x10000000 * static_cast<uintptr_t>(rank + 1) + (part.sums ? 0x4000000 : 0);
-      part.deliveries.push_back({rank, Dense(At(area + 0x200000 * group), DType::kBf16, {kRows, kN}), &told[2 * i + (rank == 0)]});
-    }
-  }
   ASSERT_TRUE(TakesFused(args));
   auto fused = MakeFusedMatmul(args, nullptr);
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  ASSERT_EQ(fused->pieces.size(), 3u);
   EXPECT_EQ(fused->out[0].data, At(0x3000000) + kRows * kN * 2);
-  EXPECT_EQ(fused->out[1].slices, 6);  // of the staging areas
+  EXPECT_EQ(fused->out[1].slices, 2);  // of the staging areas, 0x100000 bytes each
   EXPECT_EQ(fused->out[2].data, At(0x30000000));
-  EXPECT_EQ(fused->out[2].slices, 2);
   EXPECT_EQ(fused->out[3].data, At(0x10000000));
   EXPECT_EQ(fused->out[4].data, At(0x34000000));
   EXPECT_EQ(fused->out[5].data, At(0x14000000));
   EXPECT_EQ(fused->out[6].data, nullptr);
-  const MatmulPiece &remote = fused->pieces[3], &own = fused->pieces[5];
+  const MatmulPiece &remote = fused->pieces[1], &own = fused->pieces[2];
   EXPECT_EQ(remote.out_map, 1);
   EXPECT_EQ(remote.on_the_way, 1);
   EXPECT_EQ(remote.done, nullptr);
+  EXPECT_EQ(remote.words, 2);
+  EXPECT_EQ(remote.first_slot, -1);
   ASSERT_EQ(remote.copies, 1);
   const MatmulCopy& sent = fused->copies[static_cast<size_t>(remote.first_copy)];
   EXPECT_EQ(sent.map, 3);
-  EXPECT_EQ(sent.slice, 1);
-  EXPECT_EQ(sent.done, reinterpret_cast<uint64_t*>(&told[7]));
+  EXPECT_EQ(sent.slice, 0);
+  EXPECT_EQ(sent.done, Plain(told_[0]));
   EXPECT_EQ(own.out_map, 0);
   EXPECT_EQ(own.on_the_way, 0);
-  EXPECT_EQ(own.done, nullptr);
+  EXPECT_EQ(own.words, 1);
+  EXPECT_EQ(own.first_slot, 0);
   ASSERT_EQ(own.copies, 2);
-  const MatmulCopy& copy = fused->copies[static_cast<size_t>(own.first_copy) + 1];
-  EXPECT_EQ(copy.map, 5);
-  EXPECT_EQ(copy.slice, 1);
-  EXPECT_EQ(copy.done, reinterpret_cast<uint64_t*>(&told[11]));
-  EXPECT_EQ(fused->entered, nullptr);
-  args.entered = &words_[6];
-  EXPECT_EQ(MakeFusedMatmul(args, nullptr)->entered, reinterpret_cast<const uint64_t*>(&words_[6]));
+  EXPECT_EQ(fused->copies[static_cast<size_t>(own.first_copy) + 1].map, 5);
+  EXPECT_EQ(fused->copies[static_cast<size_t>(own.first_copy) + 1].done, Plain(told_[4]));
+  EXPECT_EQ(fused->position, 1);
+  EXPECT_EQ(fused->word_bands, 2);
+  EXPECT_EQ(fused->arrived, (std::vector<const uint64_t*>{Plain(arrived_[0]), Plain(arrived_[512])}));
+  EXPECT_EQ(fused->slot_of, (std::vector<int16_t>{1, 0}));
+  EXPECT_EQ(fused->entered, Plain(words_[6]));
+  EXPECT_EQ(fused->closing, (std::vector<const uint64_t*>{Plain(arrived_[20]), Plain(arrived_[520])}));
+}
 
-  CollectiveArgs twice = args;  // a product goes to one place
-  twice.parts[0].deliveries.push_back(twice.parts[0].deliveries[0]);
-  EXPECT_FALSE(TakesFused(twice));
-  CollectiveArgs cut = args;
-  cut.parts[0].deliveries[0].to.extent[0] = kRows - 8;
-  EXPECT_FALSE(TakesFused(cut));
-  CollectiveArgs pitch = args;
-  pitch.parts[2].deliveries[0].to.stride[0] = 2 * kN;
-  EXPECT_EQ(MakeFusedMatmul(pitch, nullptr).status().code(), Code::kUnimplemented);
+TEST_F(FusedPlanTest, RefusesDeliveriesAndSumsThatDoNotFitTogether) {
+  const auto takes = [this](const std::function<void(CollectiveArgs*)>& change) {
+    CollectiveArgs args = AllReduce();
+    change(&args);
+    return TakesFused(args);
+  };
+  const auto code = [this](const std::function<void(CollectiveArgs*)>& change) {
+    CollectiveArgs args = AllReduce();
+    change(&args);
+    return MakeFusedMatmul(args, nullptr).status().code();
+  };
+  EXPECT_EQ(code([](CollectiveArgs*) {}), Code::kOk);
+  EXPECT_FALSE(takes([](CollectiveArgs* args) { args->parts[0].deliveries.push_back(args->parts[0].deliveries[0]); })) << "one place";
+  EXPECT_FALSE(takes([](CollectiveArgs* args) { args->parts[0].deliveries[0].to.extent[0] = kRows - 8; }));
+  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[2].deliveries[0].to.stride[0] = 2 * kN + 4; }), Code::kUnimplemented);
+  EXPECT_EQ(code([this](CollectiveArgs* args) { args->parts[2].sum_waits[1] = &arrived_[7]; }), Code::kUnimplemented) << "not beside the first";
+  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[2].sum_waits.pop_back(); }), Code::kUnimplemented);
+  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[0].deliveries[0].words = 3; }), Code::kUnimplemented) << "others are told in two";
+  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[2].deliveries[0].words = 2; }), Code::kUnimplemented);
+  EXPECT_EQ(code([](CollectiveArgs* args) {
+              for (int i : {0, 1}) args->parts[static_cast<size_t>(i)].deliveries[0].words = kMostWordBands + 1;
+            }), Code::kUnimplemented);
+  EXPECT_NE(code([](CollectiveArgs* args) { args->parts.push_back(args->parts.back()); }), Code::kOk) << "two sums";
 }
 
 TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {

@@ -21,35 +21,31 @@ DeviceView Dense(std::byte* data, std::vector<int64_t> extent, DType type = DTyp
   return {data, type, std::move(extent), std::move(stride)};
 }
 
-// Two ranks' matmul→all-reduce on rank `rank` in `groups` groups of tiles, whose first group holds the product's end: rank 1's
-// tile of it has kShort rows. Tile t's rows are [t * kRows, …).
+// Three ranks' matmul→all-reduce on rank `rank`: rank 2's part of it has kShort rows. Parts' rows are [owner * kRows, …).
 class FusedShort : public testing::Test {
  protected:
-  CollectiveArgs AllReduce(int rank, int groups) {
+  CollectiveArgs AllReduce(int rank) {
     CollectiveArgs args;
-    const auto add = [&](int owner, int group) {
-      const int tile = (groups - 1 - group) * 2 + owner;
-      const int64_t rows = owner == 1 && group == 0 ? kShort : kRows;
+    for (int i = 1; i <= 3; ++i) {
+      const int owner = (rank + i) % 3;
+      const int64_t rows = owner == 2 ? kShort : kRows;
       FusedPart part;
-      part.matmul.a = Dense(At(0x1000000) + tile * kRows * kK * 2, {rows, kK});
+      part.matmul.a = Dense(At(0x1000000) + owner * kRows * kK * 2, {rows, kK});
       part.matmul.b = Dense(At(0x9000000), {kK, kN});
-      part.matmul.c = Dense(At(0x5000000 + 0x100000 * static_cast<uintptr_t>(group)), {rows, kN});
-      part.done = &words_[static_cast<size_t>(tile)];
+      part.matmul.c = Dense(At(0x5000000 + 0x100000 * static_cast<uintptr_t>(owner)), {rows, kN});
+      part.done = &words_[static_cast<size_t>(owner)];
       if (owner == rank) {
-        part.matmul.c = Dense(At(0x3000000) + tile * kRows * kN * 2, {rows, kN});
+        part.matmul.c = Dense(At(0x3000000) + owner * kRows * kN * 2, {rows, kN});
         part.sums = true;
         part.own = rank;
         part.sum.dst = part.matmul.c;
-        const DeviceView slot = Dense(At(0x7000000 + 0x100000 * static_cast<uintptr_t>(group)), {rows, kN});
-        part.sum.sources = {part.matmul.c, slot};
-        if (rank == 1) std::swap(part.sum.sources[0], part.sum.sources[1]);
-        part.sum_waits = {&arrived_[static_cast<size_t>(group)]};
+        for (int source = 0; source < 3; ++source) {
+          const auto slot = static_cast<uintptr_t>((source - rank + 2) % 3);
+          part.sum.sources.push_back(source == rank ? part.matmul.c : Dense(At(0x7000000 + 0x100000 * slot), {rows, kN}));
+          if (source != rank) part.sum_waits.push_back(&arrived_[static_cast<size_t>(source)]);
+        }
       }
       args.parts.push_back(part);
-    };
-    for (int group = 0; group <= groups; ++group) {
-      if (group < groups) add(1 - rank, group);
-      if (group > 0) add(rank, group - 1);
     }
     return args;
   }
@@ -59,71 +55,56 @@ class FusedShort : public testing::Test {
 };
 
 TEST_F(FusedShort, HasMapsOfItsOwn) {
-  // The peer's tile is short: it alone is staged short, and what is summed is whole.
-  const CollectiveArgs args = AllReduce(0, 2);
+  // A peer's part is short: it alone is staged short, and what is summed is whole.
+  const CollectiveArgs args = AllReduce(0);
   ASSERT_TRUE(TakesFused(args));
   auto fused = MakeFusedMatmul(args, nullptr);
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_EQ(fused->rows, kRows);
   std::vector<int32_t> rows;
   for (const MatmulPiece& piece : fused->pieces) rows.push_back(piece.rows);
-  EXPECT_EQ(rows, (std::vector<int32_t>{kShort, kRows, kRows, kRows}));
-  const MatmulPiece &end = fused->pieces[0], &remote = fused->pieces[1], &own = fused->pieces[2];
+  EXPECT_EQ(rows, (std::vector<int32_t>{kRows, kShort, kRows}));
+  const MatmulPiece &remote = fused->pieces[0], &end = fused->pieces[1], &own = fused->pieces[2];
   EXPECT_EQ(end.a_map, 1);
   EXPECT_EQ(end.ready, nullptr);
-  EXPECT_EQ(fused->a[1].data, At(0x1000000) + 3 * kRows * kK * 2);
+  EXPECT_EQ(fused->a[1].data, At(0x1000000) + 2 * kRows * kK * 2);
   EXPECT_EQ(fused->a[1].rows, kShort);
   EXPECT_EQ(fused->a[1].slices, 1);
   EXPECT_EQ(remote.a_map, 0);
   EXPECT_EQ(fused->a[0].rows, 0);
-  EXPECT_EQ(fused->a[0].slices, 3);  // what is whole: none of it reaches beyond A
-  EXPECT_EQ(end.out_map, 1);
-  EXPECT_EQ(fused->out[1].rows, kShort);
-  EXPECT_EQ(remote.out_map, 2);
-  EXPECT_EQ(fused->out[2].rows, 0);
+  EXPECT_EQ(fused->a[0].slices, 2);  // what is whole: none of it reaches beyond A
+  EXPECT_EQ(remote.out_map, 1);
+  EXPECT_EQ(fused->out[1].rows, 0);
+  EXPECT_EQ(end.out_map, 2);
+  EXPECT_EQ(fused->out[2].rows, kShort);
   EXPECT_EQ(own.out_map, 0);
   EXPECT_EQ(fused->out[0].rows, 0);
   EXPECT_EQ(fused->slots.rows, kRows);
 }
 
-TEST_F(FusedShort, SumsShortAndWholeTilesFromOneMapOfSlots) {
-  CollectiveArgs args = AllReduce(1, 2);
-  ASSERT_TRUE(TakesFused(args));
-  auto fused = MakeFusedMatmul(args, nullptr);
+TEST_F(FusedShort, SumsNoMoreThanItsRows) {
+  auto fused = MakeFusedMatmul(AllReduce(2), nullptr);
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
-  const MatmulPiece &end = fused->pieces[2], &own = fused->pieces[3];
+  const MatmulPiece& end = fused->pieces[2];
   EXPECT_EQ(end.rows, kShort);
   EXPECT_EQ(end.out_map, 0);
   EXPECT_EQ(fused->out[0].rows, kShort);
-  EXPECT_EQ(fused->out[0].data, At(0x3000000) + 3 * kRows * kN * 2);
-  EXPECT_EQ(own.out_map, 2);
-  EXPECT_EQ(fused->out[2].rows, 0);
-  EXPECT_EQ(fused->slots.rows, kRows);
-  EXPECT_EQ(end.first_slot, 0);
-  EXPECT_EQ(own.first_slot, 1);
-  EXPECT_EQ(fused->slots.slices, 2);
-  // Alone it needs no more than its own rows.
-  fused = MakeFusedMatmul(AllReduce(1, 1), nullptr);
-  ASSERT_TRUE(fused.ok()) << fused.status().ToString();
+  EXPECT_EQ(fused->out[0].data, At(0x3000000) + 2 * kRows * kN * 2);
   EXPECT_EQ(fused->slots.rows, kShort);
-  EXPECT_EQ(fused->pieces[1].rows, kShort);
-  // Slots that nothing lies behind would be read beyond their end.
-  args.parts[2].sum.sources[0].data += 0x200000;
-  args.parts[3].sum.sources[0].data += 0x200000;
-  ASSERT_TRUE(MakeFusedMatmul(args, nullptr).ok());
-  args.parts[2].sum.sources[0].data += 0x200000;
-  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(fused->slots.slices, 2);
+  EXPECT_EQ(end.first_slot, 0);
 }
 
 // A single row's factor lies as one for all does.
 TEST_F(FusedShort, KeepsAFactorForEachRow) {
-  for (int rank : {0, 1}) {
-    CollectiveArgs args = AllReduce(rank, 1);
+  for (int rank : {0, 2}) {
+    CollectiveArgs args = AllReduce(rank);
     for (FusedPart& part : args.parts) {
       const bool is_short = part.matmul.a.extent[0] == kShort;
       if (is_short) {
         for (DeviceView* view : {&part.matmul.a, &part.matmul.c}) view->extent[0] = 1;
-        if (part.sums) part.sum.dst.extent[0] = part.sum.sources[0].extent[0] = part.sum.sources[1].extent[0] = 1;
+        if (part.sums) part.sum.dst.extent[0] = 1;
+        for (DeviceView& source : part.sum.sources) source.extent[0] = 1;
       }
       part.matmul.has_scale_a = true;
       part.matmul.scale_a = Dense(At(0x100), {is_short ? 1 : kRows}, DType::kF32);
@@ -136,16 +117,16 @@ TEST_F(FusedShort, KeepsAFactorForEachRow) {
 
 TEST_F(FusedShort, OthersRunStepByStep) {
   const auto takes = [this](const std::function<void(CollectiveArgs*)>& change) {
-    CollectiveArgs args = AllReduce(0, 2);
+    CollectiveArgs args = AllReduce(0);
     change(&args);
     return TakesFused(args);
   };
   EXPECT_TRUE(takes([](CollectiveArgs*) {}));
   EXPECT_FALSE(takes([](CollectiveArgs* args) {
-    for (DeviceView* view : {&args->parts[1].matmul.a, &args->parts[1].matmul.c}) view->extent[0] = 100;
+    for (DeviceView* view : {&args->parts[0].matmul.a, &args->parts[0].matmul.c}) view->extent[0] = 100;
   })) << "three heights";
   EXPECT_FALSE(takes([this](CollectiveArgs* args) { args->parts[1].waits = {&words_[9]}; })) << "A that arrives";
-  EXPECT_FALSE(takes([](CollectiveArgs* args) { args->parts[0].matmul.c.extent[0] = kRows; })) << "a C of other rows";
+  EXPECT_FALSE(takes([](CollectiveArgs* args) { args->parts[1].matmul.c.extent[0] = kRows; })) << "a C of other rows";
 }
 
 // All places of eight ranks' direct deliveries fit into the maps with a short tile, whoever owns it.
