@@ -71,7 +71,7 @@ class Gather : public Bench {
     Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m);
   }
   void Check(const Tuning& tuning) {
-    const int sets = c_.m > 4096 ? 1 : 3;
+    const int sets = c_.m > 1024 ? 1 : 3;
     for (int set = 0; set < sets; ++set) {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
       world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
@@ -88,7 +88,7 @@ class Gather : public Bench {
   void Run() {
     auto tunings = Tunings();
     for (const Tuning& tuning : tunings) {
-      if (tuning.ctas == 132 && (c_.m <= 4096 || &tuning == &tunings[0])) Check(tuning);
+      if (tuning.ctas == 132 && (c_.m <= 1024 || tuning.bands > 0 || &tuning == &tunings[0])) Check(tuning);
     }
     std::vector<Arm> arms;
     auto add = [&](const std::string& name, Enqueue enqueue) {
@@ -174,6 +174,17 @@ class Scatter : public Bench {
         piece.out_map = 0;
         piece.out_slice = 0;
         if (push) piece.first_slot = 0;
+      } else if (push && tuning.bands > 0) {
+        cuda::MatmulCopy copy = {};
+        copy.done = reinterpret_cast<uint64_t*>(world_.word(rank, owner, rank, kBands));
+        copy.map = static_cast<int16_t>(2 + owner);
+        copy.slice = static_cast<int16_t>(rank < owner ? rank : rank - 1);
+        matmul.out[copy.map] = {slots_.at(rank, owner), c_.n, w_ - 1, rows_ * c_.n};
+        piece.on_the_way = 1;
+        piece.words = static_cast<int16_t>(tuning.bands);
+        piece.first_copy = static_cast<int16_t>(matmul.copies.size());
+        piece.copies = 1;
+        matmul.copies.push_back(copy);
       } else if (push) {
         piece.done = reinterpret_cast<uint64_t*>(world_.word(rank, rank, owner, kDone));
       }
@@ -182,11 +193,18 @@ class Scatter : public Bench {
     for (int source = 0; source < w_; ++source) {
       if (source == rank) continue;
       matmul.slot_of.push_back(static_cast<int16_t>(matmul.arrived.size()));
-      matmul.arrived.push_back(Plain(world_.word(rank, rank, source, kArrived)));
+      matmul.arrived.push_back(Plain(world_.word(rank, rank, source, tuning.bands > 0 ? kBands : kArrived)));
     }
-    if (push) Push(rank, epoch, true);
+    const bool lane = push && tuning.bands == 0;
+    if (tuning.bands > 0) {
+      matmul.word_bands = tuning.bands;
+      matmul.word_step = World::kWordStep;
+      matmul.tiling.direct_tiles = tuning.ctas / matmul.tiling.cluster_m;
+      matmul.runs = cuda::ChooseRuns(matmul);
+    }
+    if (lane) Push(rank, epoch, true);
     Launch(rank, matmul);
-    if (push) world_.Join(rank);
+    if (lane) world_.Join(rank);
   }
   void Unfused(int rank, int set) {
     Lt(rank, a_[At(rank)][At(set % kSets)], full_[At(rank)], set, c_.m);
@@ -195,7 +213,7 @@ class Scatter : public Bench {
   }
   void Check(const Tuning& tuning) {
     std::vector<std::vector<uint16_t>> before(At(w_));
-    const int sets = c_.m > 4096 ? 1 : 3;
+    const int sets = c_.m > 1024 ? 1 : 3;
     for (int set = 0; set < sets; ++set) {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
       for (int repeat = 0; repeat < 2; ++repeat) {
@@ -219,12 +237,21 @@ class Scatter : public Bench {
     for (Tuning& tuning : tunings) std::reverse(tuning.runs.begin(), tuning.runs.end());
     // The own piece comes last, alone: it waits for what peers compute as late.
     std::erase_if(tunings, [](const Tuning& tuning) { return tuning.runs.back() != 1; });
+    for (int bands : {1, 4}) {
+      for (int ctas : {132, 128}) {
+        for (int width : {256, 192}) {
+          if (width != 256 && (!c_.exact || ClusterOf(width) == 0)) continue;
+          std::string name = "fused, carried, " + std::to_string(bands) + " bands, columns " + std::to_string(width);
+          tunings.push_back({name + ", ctas " + std::to_string(ctas), ctas, 16, {}, width, bands});
+        }
+      }
+    }
     return tunings;
   }
   void Run() {
     auto tunings = Orders();
     for (const Tuning& tuning : tunings) {
-      if (tuning.ctas == 132 && (c_.m <= 4096 || &tuning == &tunings[0])) Check(tuning);
+      if (tuning.ctas == 132 && (c_.m <= 1024 || tuning.bands > 0 || &tuning == &tunings[0])) Check(tuning);
     }
     std::vector<Arm> arms;
     auto add = [&](const std::string& name, Enqueue enqueue) {

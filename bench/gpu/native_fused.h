@@ -19,7 +19,7 @@
 namespace tandem::bench {
 inline constexpr int kSets = 4;
 inline constexpr DType kType = DType::kBf16;  // of C, and of A and B unless a case says otherwise
-inline constexpr int kReady = 0, kArrived = 1, kDone = 2;  // words of World::word
+inline constexpr int kReady = 0, kArrived = 1, kDone = 2, kBands = 4;  // words of World::word; of kBands one for each band
 
 struct Case {
   int64_t m, n, k;
@@ -42,6 +42,7 @@ struct Tuning {
   int ctas, band;
   std::vector<int> runs;  // pieces of each run
   int tile_n = 256;
+  int bands = 0;  // of columns in which couriers deliver what peers own; 0: a lane pushes it
 };
 
 inline const uint64_t* Plain(const Word* word) { return reinterpret_cast<const uint64_t*>(word); }
@@ -197,6 +198,28 @@ class Bench {
     std::fflush(stdout);
   }
 
+  void SetTypes(cuda::FusedMatmul* matmul) const {
+    matmul->type = matmul->b_type = c_.type;
+    matmul->out_type = kType;
+    matmul->exact = c_.exact;
+    matmul->b_along_n = c_.along_n;
+  }
+  // CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel that sums as the case says.
+  int ClusterOf(int tile_n) const {
+    cuda::FusedMatmul probe;
+    SetTypes(&probe);
+    probe.pieces.push_back({});  // is summed: each kernel that is tried here can
+    for (int cluster_m : {2, 1}) {
+      if (rows_ % (cluster_m * int64_t{cuda::kTileRows}) != 0 && cluster_m > 1) continue;
+      cuda::FusedTiling tiling;
+      tiling.tile_n = tile_n;
+      tiling.cluster_m = cluster_m;
+      const cuda::FusedVariant* variant = cuda::FusedVariantFor(probe, tiling);
+      if (variant != nullptr && variant->exact == c_.exact) return cluster_m;
+    }
+    return 0;
+  }
+
   World& world_;
   const Case c_;
   const int w_;
@@ -226,27 +249,6 @@ class Bench {
     args.scale_a = Dense(row_scale_[At(rank)][At(set % kSets)], DType::kF32, {c_.row_scales ? rows : 1, 1});
     args.scale_b = Dense(column_scale_[At(rank)][At(set % kSets)], DType::kF32, {1, c_.row_scales ? c_.n : 1});
     return args;
-  }
-  void SetTypes(cuda::FusedMatmul* matmul) const {
-    matmul->type = matmul->b_type = c_.type;
-    matmul->out_type = kType;
-    matmul->exact = c_.exact;
-    matmul->b_along_n = c_.along_n;
-  }
-  // CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel that sums as the case says.
-  int ClusterOf(int tile_n) const {
-    cuda::FusedMatmul probe;
-    SetTypes(&probe);
-    probe.pieces.push_back({});  // is summed: each kernel that is tried here can
-    for (int cluster_m : {2, 1}) {
-      if (rows_ % (cluster_m * int64_t{cuda::kTileRows}) != 0 && cluster_m > 1) continue;
-      cuda::FusedTiling tiling;
-      tiling.tile_n = tile_n;
-      tiling.cluster_m = cluster_m;
-      const cuda::FusedVariant* variant = cuda::FusedVariantFor(probe, tiling);
-      if (variant != nullptr && variant->exact == c_.exact) return cluster_m;
-    }
-    return 0;
   }
 
   std::vector<std::vector<std::byte*>> row_scale_, column_scale_;

@@ -123,34 +123,26 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
   }
 }
 
-// On lane 0 one kernel multiplies the slices in the pipeline's order and sums its own slice, the last, with its peers' as it
-// multiplies it. Two ways for a slice to its owner:
-//   direct   the kernel stores it there, tile by tile, and tells the owner; step by step, it lies in this rank's memory first and is
-//            copied. Nothing stands between the last product and the owner, but the SMs wait for the link.
-//   pushed   the kernel tells this rank's own lane 1, which pushes by copy engine beside the next slices' products. The kernel ends
-//            only when the peers' pushes have come: lanes 0 and 1 need a hardware queue each.
-// Direct is for what is one wave of tiles, where there is nothing to hide a push behind: measured with W = 2 on H200s, 512 rows
-// took 10 us less that way, 2048 rows 30 us more.
-bool NativeIsDirect(const Problem& problem) {
+// On lane 0 one kernel multiplies the slices in the pipeline's order, delivers those of others to their owners, by its tiles, and sums
+// its own slice, the last, with its peers' as it multiplies it. Step by step, a slice lies in this rank's memory first and is copied.
+// Pushes by copy engine of whole slices, with a word behind each, were as fast on two H200s and slower for fp8 and for short products
+// (docs/performance.md). Of more than one wave of the kernel's tiles, lane 1 meets the peers meanwhile.
+int NativeLanes(const Problem& problem) {
   const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
-  return IsOneNativeWave(problem.world_size, c.extent[0], c.extent[1]);
+  return IsOneNativeWave(problem.world_size, c.extent[0], c.extent[1]) ? 1 : 2;
 }
 
 void Native(const Problem& problem, Builder* builder) {
-  const bool direct = NativeIsDirect(problem);
   const int world = problem.world_size;
   const View c = problem.Slot(0, problem.slots.c[0]);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
-  const int sent = builder->Signals(), complete = direct ? 0 : builder->Signals(world);
-  // Only what delivers touches peers: the kernel need not wait for them.
-  if (builder->InBulk()) builder->EnterOn(direct ? 0 : 1);
-  const auto deliver = [&](int r, int owner) {
-    builder->Copy(r, direct ? 0 : 1, PackedLike(slice, stage.At(r, owner)), PackedLike(slice, inbox.At(owner, r)), true,
-                  Text("slice to ", owner));
-    builder->Signal(r, direct ? 0 : 1, owner, sent);
-  };
+  const int sent = builder->Signals(), entered = builder->Signals();
+  // Only deliveries touch peers: a kernel with a wave to compute before the first need not wait for them to start.
+  const bool beside = builder->InBulk() && builder->lanes() > 1;
+  if (builder->InBulk()) builder->EnterOn(builder->lanes() - 1);
   for (int r = 0; r < world; ++r) {
+    if (beside) builder->Signal(r, 1, r, entered, "peers have entered");
     builder->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulReduceScatter, problem.Slot(r, problem.slots.a),
                              problem.Slot(r, problem.slots.c[0]), ReduceOp::kSum);
     for (int j = 1; j <= world; ++j) {
@@ -159,11 +151,9 @@ void Native(const Problem& problem, Builder* builder) {
       const View target = owner == r ? problem.Slot(r, problem.slots.c[0]) : PackedLike(slice, stage.At(r, owner));
       builder->Add(r, 0, PartialMatmul(problem, r, 0, rows, target), Text("gemm slice ", owner));
       if (owner == r) continue;
-      if (direct) {
-        deliver(r, owner);
-      } else {
-        builder->Signal(r, 0, r, complete + owner, Text("slice ", owner));
-      }
+      if (beside && j == 1) builder->Wait(r, 0, r, entered, "peers have entered");
+      builder->Copy(r, 0, target, PackedLike(slice, inbox.At(owner, r)), true, Text("slice to ", owner));
+      builder->Signal(r, 0, owner, sent);
     }
     ReduceStep sum;
     sum.dst = problem.Slot(r, problem.slots.c[0]);
@@ -174,11 +164,6 @@ void Native(const Problem& problem, Builder* builder) {
     AddEpilogue(problem, r, 0, &sum);
     builder->Reduce(r, 0, std::move(sum), "sum in rank order");
     builder->EndCollective(r);
-    for (int j = 1; j < world && !direct; ++j) {
-      const int owner = (r + j) % world;
-      builder->Wait(r, 1, r, complete + owner, Text("slice ", owner));
-      deliver(r, owner);
-    }
   }
 }
 
@@ -301,8 +286,8 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
     SetSumNumbers(problem, plan);
     return BuildFewRows(problem, *few_rows, plan);
   }
-  const bool one_lane = world == 1 || unfused || (native && NativeIsDirect(problem));
-  const int lanes = one_lane ? 1 : request.lanes > 0 && !native ? request.lanes : 2;
+  const int asked = request.lanes > 0 ? request.lanes : 2;
+  const int lanes = world == 1 || unfused ? 1 : native ? NativeLanes(problem) : asked;
   Builder builder(world, lanes);
   if (unfused) {
     const bool again = Unfused(problem, collective, &builder);
