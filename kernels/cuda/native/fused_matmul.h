@@ -22,13 +22,13 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kMostPieces = 32;
 inline constexpr int kMostBands = 64;
 inline constexpr int kMostWordBands = 16;
 inline constexpr int kMostRanks = 8;
+inline constexpr int kMostPieces = kMostRanks;
 inline constexpr int kMostOutMaps = 18;  // in place, staged, two for each peer; and where a piece of fewer rows is on the way
-inline constexpr int kMostClosing = 64;
-inline constexpr int kMostCopies = 2 * kMostPieces;
+inline constexpr int kMostClosing = kMostRanks;
+inline constexpr int kMostCopies = 2 * kMostRanks;
 inline constexpr int kTileRows = 128;
 
 // Clusters' tiles along N, whose numbers share a word with what else there is to say of a tile.
