@@ -16,23 +16,13 @@
 
 namespace tandem::cuda {
 
-// A ring of tiles for the courier; two threads put the same one in, of which each has stored a half.
-struct ParcelPlace {
-  int slot = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void Next() {
-    if (++slot == kParcels) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
-};
-
+// Puts a tile into the ring for the courier. Two threads put the same one in, of which each has stored a half.
+using ParcelPlace = RingPlace<kParcels>;
 template <class T>
 __device__ __forceinline__ void HandOver(const FusedShared<T>& shared, int unit, ParcelPlace* place) {
-  ptx::Wait(shared.ParcelTaken(place->slot), place->phase ^ 1);
-  StoreSharedOwn(shared.Parcel(place->slot), unit);
-  ptx::Arrive(shared.ParcelReady(place->slot));
+  ptx::Wait(shared.ParcelTaken(place->stage), place->phase ^ 1);
+  StoreSharedOwn(shared.Parcel(place->stage), unit);
+  ptx::Arrive(shared.ParcelReady(place->stage));
   place->Next();
 }
 
@@ -130,8 +120,8 @@ __device__ __forceinline__ void CarryTiles(const FusedMatmulParams& params, cons
   bool entered = params.entered == nullptr;
   ParcelPlace parcel;
   for (;; parcel.Next()) {
-    ptx::Wait(shared.ParcelReady(parcel.slot), parcel.phase);
-    const int unit = LoadShared(shared.Parcel(parcel.slot));
+    ptx::Wait(shared.ParcelReady(parcel.stage), parcel.phase);
+    const int unit = LoadShared(shared.Parcel(parcel.stage));
     if (unit < 0) break;
     TilePlace<T> tile(unit, cta);
     const int index = tile.m / params.tiles_m;
@@ -158,7 +148,7 @@ __device__ __forceinline__ void CarryTiles(const FusedMatmulParams& params, cons
     __syncwarp();
     if (lane != 0) continue;
     if constexpr (!Probe::kFlagBeforeData) CountStored<T, Probe>(params, index, tile.n, 2);
-    ptx::Arrive(shared.ParcelTaken(parcel.slot));
+    ptx::Arrive(shared.ParcelTaken(parcel.stage));
   }
   // One CTA ends last, so that no lane need wait for what the peers deliver.
   if (blockIdx.x != 0) return;

@@ -104,10 +104,13 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
   const int64_t tiles = Tiles(matmul, tiling.tile_n), waves = std::max<int64_t>(1, Blocks(tiles, usable));
   const int64_t cluster = tiling.cluster_m * tiling.cluster_n;
   tiling.ctas = static_cast<int>(std::min(Blocks(Blocks(tiles, waves), cluster), usable / cluster) * cluster);
+  const bool sums_for_all = Sums(matmul.pieces.back()) && matmul.pieces.back().copies > 0;
+  // Nobody waits for its pieces' ends, and its own waits need nobody's SMs.
+  if (sums_for_all) tiling.ctas = static_cast<int>(std::min(Blocks(tiles, cluster), sms / cluster) * cluster);
   // Where sums go to all, couriers take longer for their tiles than products with less than this of K.
   constexpr int64_t kLeastCarriedBytes = 4096;
   const bool carries = matmul.k * static_cast<int64_t>(DTypeBytes(matmul.type)) >= kLeastCarriedBytes ||
-                       matmul.pieces.back().copies == 0;
+                       !sums_for_all;
   if (carries) tiling.direct_tiles = static_cast<int>(tiling.ctas / cluster);  // a wave: behind its tiles nothing is computed
   return tiling;
 }

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
+#include <tuple>
+#include <vector>
 
 namespace tandem::cuda {
 namespace {
@@ -158,6 +161,64 @@ TEST(ChooseRuns, MergesWhatAReduceScatterComputesFirst) {
   EXPECT_THAT(Runs(Product(3, 512, 8192, true)), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 1)));
   EXPECT_THAT(Runs(Product(4, 512, 7168, false)), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 1), Pair(3, 1)));
   EXPECT_THAT(Runs(Product(1, 512, 7168, false)), ElementsAre(Pair(0, 1)));
+}
+
+// As an all-reduce, or a reduce-scatter, that its kernel delivers: what peers own is on the way, and the own sum, if it goes to all.
+FusedMatmul Delivered(int64_t rows, int64_t n, int bands, bool sums_for_all) {
+  FusedMatmul matmul = Product(4, rows, n, true);
+  for (MatmulPiece& piece : matmul.pieces) {
+    const bool own = piece.first_slot >= 0;
+    piece.on_the_way = own ? 0 : 1;
+    piece.copies = static_cast<int16_t>(!own ? 1 : sums_for_all ? 3 : 0);
+    piece.words = static_cast<int16_t>(own ? 1 : bands);
+  }
+  matmul.word_bands = bands;
+  matmul.tiling = ChooseTiling(matmul, kSms);
+  return matmul;
+}
+
+TEST(ChooseTiling, DeliversTheLastWaveDirectly) {
+  for (bool sums_for_all : {false, true}) {
+    FusedMatmul matmul = Delivered(1024, 8192, 8, sums_for_all);
+    EXPECT_EQ(matmul.tiling.ctas, sums_for_all ? 132 : 128);
+    EXPECT_EQ(matmul.tiling.direct_tiles * matmul.tiling.cluster_m, matmul.tiling.ctas);
+    matmul.k = 1024;
+    EXPECT_EQ(ChooseTiling(matmul, kSms).direct_tiles == std::numeric_limits<int>::max(), sums_for_all) << "short products";
+  }
+}
+
+// Each tile is in one band; a word band's own rows come behind what peers own of the next.
+TEST(ChooseRuns, GoesByWordBandsWhereTheKernelDelivers) {
+  using Run = std::tuple<int, int, int>;
+  const auto runs_of = [](const FusedMatmul& matmul) {
+    std::vector<Run> runs;
+    for (const PieceRun& run : ChooseRuns(matmul)) runs.emplace_back(run.first, run.count, run.word_band);
+    return runs;
+  };
+  FusedMatmul matmul = Delivered(512, 8192 - 256, 4, true);
+  EXPECT_EQ(runs_of(matmul), (std::vector<Run>{{0, 3, 0}, {0, 3, 1}, {3, 1, 0}, {0, 3, 2}, {3, 1, 1}, {0, 3, 3}, {3, 1, 2}, {3, 1, 3}}));
+  EXPECT_EQ(WordBandColumns(matmul), 8 * 256);
+  matmul.runs = ChooseRuns(matmul);
+  const int cluster = matmul.tiling.cluster_m, units_m = 4 / cluster;
+  constexpr int kUnitsN = 31;
+  std::vector<int> drawn(static_cast<size_t>(4 * units_m * kUnitsN));
+  int units = 0;
+  for (const MatmulBand& band : CutBands(matmul, units_m, cluster, kUnitsN)) {
+    EXPECT_EQ(band.first_unit, units);
+    units += band.m_tiles * band.n_tiles;
+    for (int i = 0; i < band.m_tiles * band.n_tiles; ++i) {
+      ++drawn[static_cast<size_t>((band.first_m + i % band.m_tiles) * kUnitsN + band.first_n + i / band.m_tiles)];
+    }
+  }
+  EXPECT_THAT(drawn, testing::Each(1));
+  // Told at once: a reduce-scatter; tiles of which word bands are no multiple.
+  EXPECT_EQ(runs_of(Delivered(512, 8192, 1, false)), (std::vector<Run>{{0, 3, -1}, {3, 1, -1}}));
+  matmul.tiling.tile_n = 192;
+  EXPECT_EQ(runs_of(matmul), (std::vector<Run>{{0, 3, -1}, {3, 1, -1}}));
+  // A short part ends its run.
+  matmul = Delivered(512, 2048, 2, true);
+  matmul.pieces[1].rows = 100;
+  EXPECT_EQ(runs_of(matmul), (std::vector<Run>{{0, 2, 0}, {2, 1, 0}, {0, 2, 1}, {2, 1, 1}, {3, 1, 0}, {3, 1, 1}}));
 }
 
 }  // namespace
