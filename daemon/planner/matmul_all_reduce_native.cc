@@ -48,15 +48,12 @@ class NativeTwoShot {
                               problem_.Slot(r, problem_.slots.c[0]), ReduceOp::kSum);
     for (int owner : PeersWithRows(r)) MultiplyFor(r, owner);
     if (Owns(r)) MultiplyAndSum(r);
-    for (int owner : PeersWithRows(r)) {
-      if (in_place_) AwaitSum(r, 0, owner);
-    }
+    if (in_place_) AwaitSums(r, 0);
     builder_->EndCollective(r);
-    for (int owner : PeersWithRows(r)) {
-      if (in_place_) continue;
-      AwaitSum(r, side_lane(), owner);
-      builder_->Copy(r, side_lane(), Staged(r, owner), Out(r, owner), true, "copy out");
-    }
+    if (in_place_) return;
+    // Sums come at about the same time, and consecutive waits are one operation of the lane.
+    AwaitSums(r, side_lane());
+    for (int owner : PeersWithRows(r)) builder_->Copy(r, side_lane(), Staged(r, owner), Out(r, owner), true, "copy out");
   }
 
  private:
@@ -127,7 +124,9 @@ class NativeTwoShot {
     builder_->Wait(r, 0, r, entered_, "peers have entered");
     awaits_entry_[static_cast<size_t>(r)] = false;
   }
-  void AwaitSum(int r, int lane, int owner) { builder_->Wait(r, lane, owner, summed_, Text("result of ", owner)); }
+  void AwaitSums(int r, int lane) {
+    for (int owner : PeersWithRows(r)) builder_->Wait(r, lane, owner, summed_, Text("result of ", owner));
+  }
 
   const Problem& problem_;
   Builder* builder_;
