@@ -247,7 +247,9 @@ class NativeRaceTest : public testing::Test {
   void EnqueueReader(uint64_t epoch) {
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(reader_->WaitWord(word(3 + i), epoch).ok());
-      if (delivery_ != Delivery::kNone && i < 2) ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), epoch).ok());
+      if (delivery_ != Delivery::kNone && i < 2) {
+        ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), epoch).ok());
+      }
       Copy(*reader_, made() + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes, kCBytes);
     }
   }
@@ -258,10 +260,16 @@ class NativeRaceTest : public testing::Test {
       const size_t at = static_cast<size_t>(source) * kCBytes;
       Copy(*peer_, sums_ + at, slots_ + at, kCBytes);
       ASSERT_TRUE(peer_->WriteWord(word(1 + source), epoch).ok());
-      if (delivery_ != Delivery::kNone) ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch).ok());
+      if (delivery_ != Delivery::kNone) {
+        ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch).ok());
+      }
     }
-    if (delivery_ != Delivery::kNone) ASSERT_TRUE(peer_->WriteWord(word(8), epoch).ok());
-    if (delivery_ != Delivery::kNone && enter) ASSERT_TRUE(peer_->WriteWord(word(7), epoch).ok());
+    if (delivery_ != Delivery::kNone) {
+      ASSERT_TRUE(peer_->WriteWord(word(8), epoch).ok());
+    }
+    if (delivery_ != Delivery::kNone && enter) {
+      ASSERT_TRUE(peer_->WriteWord(word(7), epoch).ok());
+    }
   }
   void Copy(Lane& lane, std::byte* from, std::byte* to, size_t bytes) {
     const auto count = static_cast<int64_t>(bytes / 2);
