@@ -9,6 +9,7 @@
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
+#include "daemon/planner/native_entry.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -17,7 +18,7 @@ namespace {
 class NativeTwoShot {
  public:
   NativeTwoShot(const Problem& problem, Builder* builder)
-      : problem_(problem), builder_(builder), world_(problem.world_size), cut_(CutOf(problem)) {
+      : problem_(problem), builder_(builder), world_(problem.world_size), cut_(CutOf(problem)), entry_(builder) {
     const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
     part_ = Packed(Ref{}, problem.wire, {cut_.rows, c.extent[1]});
     in_place_ = problem.symmetric(problem.slots.c[0]);
@@ -25,7 +26,6 @@ class NativeTwoShot {
     inbox_.emplace(builder, Bytes(part_));
     sent_ = builder->Signals(cut_.bands);
     summed_ = builder->Signals();
-    if (meets_beside()) entered_ = builder->Signals();
   }
 
   int64_t parts() const { return cut_.parts(); }
@@ -35,13 +35,7 @@ class NativeTwoShot {
     const NativeCut cut = CutOf(problem);
     return IsOneNativeWave(cut.parts(), cut.rows, problem.n) ? 1 : 2;
   }
-  // Peers may write the bulk area. Only deliveries touch them: the kernel, which has a wave to compute before the first, need not
-  // wait for it to start.
-  void Enter() {
-    builder_->EnterOn(side_lane());
-    for (int r = 0; r < world_ && meets_beside(); ++r) builder_->Signal(r, side_lane(), r, entered_, "peers have entered");
-    awaits_entry_.assign(static_cast<size_t>(world_), meets_beside());
-  }
+  void Meet() { entry_.Meet(); }
 
   void Write(int r) {
     builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce, problem_.Slot(r, problem_.slots.a),
@@ -68,7 +62,6 @@ class NativeTwoShot {
     return owners;
   }
   int side_lane() const { return builder_->lanes() - 1; }
-  bool meets_beside() const { return builder_->lanes() > 1; }
   View Out(int rank, int owner) const {
     const Range rows = cut_.Rows(owner);
     return Slice(FoldedRows(problem_.Slot(rank, problem_.slots.c[0])), 0, rows.begin, rows.length);
@@ -92,7 +85,7 @@ class NativeTwoShot {
 
   void MultiplyFor(int r, int owner) {
     builder_->Add(r, 0, Product(r, owner, Staged(r, owner)), Text("gemm part of ", owner));
-    AwaitEntry(r);
+    entry_.BeforeDelivery(r);
     builder_->Copy(r, 0, Staged(r, owner), Landed(owner, r), true, Text("part to ", owner));
     for (int band = 0; band < cut_.bands; ++band) builder_->Signal(r, 0, owner, sent_ + band);
   }
@@ -111,18 +104,12 @@ class NativeTwoShot {
     builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
     // The peers have sent their parts of these rows in this launch: their symmetric output may be written, and what they staged
     // for them is no longer needed.
-    AwaitEntry(r);
+    entry_.BeforeDelivery(r);
     for (int j = 1; j < world_; ++j) {
       const int peer = (r + j) % world_;
       builder_->Copy(r, 0, own, in_place_ ? OnRank(own, peer) : Staged(peer, r), true, Text("result to ", peer));
       builder_->Signal(r, 0, peer, summed_);
     }
-  }
-  // Before `r`'s first delivery.
-  void AwaitEntry(int r) {
-    if (awaits_entry_.empty() || !awaits_entry_[static_cast<size_t>(r)]) return;
-    builder_->Wait(r, 0, r, entered_, "peers have entered");
-    awaits_entry_[static_cast<size_t>(r)] = false;
   }
   void AwaitSums(int r, int lane) {
     for (int owner : PeersWithRows(r)) builder_->Wait(r, lane, owner, summed_, Text("result of ", owner));
@@ -132,11 +119,11 @@ class NativeTwoShot {
   Builder* builder_;
   int world_;
   NativeCut cut_;
+  NativeEntry entry_;
   View part_;              // shape of a whole one, packed
   bool in_place_ = false;  // peers write the output
   std::optional<PeerSlots> stage_, inbox_;
-  int sent_ = 0, summed_ = 0, entered_ = 0;
-  std::vector<bool> awaits_entry_;  // by rank
+  int sent_ = 0, summed_ = 0;
 };
 
 }  // namespace
@@ -145,7 +132,7 @@ Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
   if (const auto few_rows = FewRowsFor(problem)) return BuildFewRows(problem, *few_rows, plan);
   Builder builder(problem.world_size, NativeTwoShot::Lanes(problem));
   NativeTwoShot parts(problem, &builder);
-  if (builder.InBulk()) parts.Enter();
+  parts.Meet();
   for (int r = 0; r < problem.world_size; ++r) parts.Write(r);
   plan->steps = static_cast<int>(parts.parts());
   return builder.Finish(plan);

@@ -9,6 +9,7 @@
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
+#include "daemon/planner/native_entry.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -137,12 +138,10 @@ void Native(const Problem& problem, Builder* builder) {
   const View c = problem.Slot(0, problem.slots.c[0]);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
-  const int sent = builder->Signals(), entered = builder->Signals();
-  // Only deliveries touch peers: a kernel with a wave to compute before the first need not wait for them to start.
-  const bool beside = builder->InBulk() && builder->lanes() > 1;
-  if (builder->InBulk()) builder->EnterOn(builder->lanes() - 1);
+  const int sent = builder->Signals();
+  NativeEntry entry(builder);
+  entry.Meet();
   for (int r = 0; r < world; ++r) {
-    if (beside) builder->Signal(r, 1, r, entered, "peers have entered");
     builder->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulReduceScatter, problem.Slot(r, problem.slots.a),
                              problem.Slot(r, problem.slots.c[0]), ReduceOp::kSum);
     for (int j = 1; j <= world; ++j) {
@@ -151,7 +150,7 @@ void Native(const Problem& problem, Builder* builder) {
       const View target = owner == r ? problem.Slot(r, problem.slots.c[0]) : PackedLike(slice, stage.At(r, owner));
       builder->Add(r, 0, PartialMatmul(problem, r, 0, rows, target), Text("gemm slice ", owner));
       if (owner == r) continue;
-      if (beside && j == 1) builder->Wait(r, 0, r, entered, "peers have entered");
+      entry.BeforeDelivery(r);
       builder->Copy(r, 0, target, PackedLike(slice, inbox.At(owner, r)), true, Text("slice to ", owner));
       builder->Signal(r, 0, owner, sent);
     }
