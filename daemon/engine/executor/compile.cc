@@ -7,6 +7,7 @@
 #include "daemon/engine/executor/executor.h"
 #include "daemon/engine/executor/fused_steps.h"
 #include "daemon/engine/executor/operation.h"
+#include "daemon/engine/executor/view_bounds.h"
 #include "daemon/planner/kernel_phases.h"
 #include "daemon/planner/views.h"
 
@@ -283,10 +284,7 @@ class ProgramCompiler {
     parts.resize(cut.parts.size());  // addresses of words and views inside must stay
     for (size_t i = 0; i < parts.size(); ++i) TANDEM_RETURN_IF_ERROR(SetPart(cut.parts[i], &parts[i], operation));
     TANDEM_RETURN_IF_ERROR(SetWaits(cut.closing, &operation->collective->closing, operation));
-    if (cut.entered == nullptr) return Status::Ok();
-    TANDEM_RETURN_IF_ERROR(CheckSignal(cut.entered->from_rank, cut.entered->index));
-    operation->words.push_back({static_cast<uint8_t>(program_.rank), OwnWord(cut.entered->index), &operation->collective->entered});
-    return Status::Ok();
+    return cut.entered == nullptr ? Status::Ok() : SetWait(*cut.entered, &operation->collective->entered, operation);
   }
 
   Status SetPart(const FusedSteps& steps, FusedPart* part, Operation* operation) {
@@ -321,12 +319,13 @@ class ProgramCompiler {
 
   Status SetWaits(const std::vector<const plan::WaitStep*>& waits, std::vector<Word*>* words, Operation* operation) {
     words->resize(waits.size());
-    for (size_t i = 0; i < waits.size(); ++i) {
-      TANDEM_RETURN_IF_ERROR(CheckSignal(waits[i]->from_rank, waits[i]->index));
-      operation->words.push_back(
-          {static_cast<uint8_t>(program_.rank),
-           static_cast<uint32_t>(waits[i]->from_rank * plan::kSignalsPerWriter + waits[i]->index), &(*words)[i]});
-    }
+    for (size_t i = 0; i < waits.size(); ++i) TANDEM_RETURN_IF_ERROR(SetWait(*waits[i], &(*words)[i], operation));
+    return Status::Ok();
+  }
+  Status SetWait(const plan::WaitStep& wait, Word** word, Operation* operation) {
+    TANDEM_RETURN_IF_ERROR(CheckSignal(wait.from_rank, wait.index));
+    const auto at = static_cast<uint32_t>(wait.from_rank * plan::kSignalsPerWriter + wait.index);
+    operation->words.push_back({static_cast<uint8_t>(program_.rank), at, word});
     return Status::Ok();
   }
 
@@ -431,27 +430,7 @@ class ProgramCompiler {
   // Checks that `view` stays inside its memory, and leaves its address to the launch.
   Status Resolve(const View& view, const char* name, DeviceView* out, Operation* operation) {
     TANDEM_ASSIGN_OR_RETURN(uint64_t limit, LimitOf(view, name));
-    if (!IsValid(view.dtype) || view.extent.size() != view.stride.size()) {
-      return InvalidArgument(std::string(name) + ": malformed view");
-    }
-    int64_t last = 0;
-    bool empty = false, overflow = false;
-    for (size_t d = 0; d < view.extent.size(); ++d) {
-      if (view.extent[d] < 0 || view.stride[d] < 0) return InvalidArgument(std::string(name) + ": negative extent");
-      empty = empty || view.extent[d] == 0;
-      int64_t reach = 0;
-      overflow = overflow || __builtin_mul_overflow(view.extent[d] - 1, view.stride[d], &reach) ||
-                 __builtin_add_overflow(last, reach, &last);
-    }
-    if (!empty) {
-      uint64_t element = DTypeBytes(view.dtype), end = 0;
-      overflow = overflow || __builtin_mul_overflow(static_cast<uint64_t>(last) + 1, element, &end) ||
-                 __builtin_add_overflow(end, view.ref.offset, &end);
-      if (overflow || end > limit) {
-        return OutOfRange(std::string(name) + ": ends beyond the " + std::to_string(limit) + " bytes there are");
-      }
-      if (view.ref.offset % element != 0) return InvalidArgument(std::string(name) + ": unaligned offset");
-    }
+    TANDEM_ASSIGN_OR_RETURN(const bool empty, CheckInside(view, limit, name));
     out->dtype = view.dtype;
     out->extent = view.extent;
     out->stride = view.stride;

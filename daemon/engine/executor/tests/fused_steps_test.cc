@@ -110,6 +110,29 @@ TEST_F(FusedStepsTest, AnOwnWordMayStandBeforeAllDeliveries) {
   EXPECT_EQ(cut->parts[1].deliveries.size(), 1u);
 }
 
+TEST_F(FusedStepsTest, ADeliveryMayBeToldByWordsSideBySideAndTheEndAwaited) {
+  const auto tell = [this](uint16_t index) { Add(plan::SignalStep{1, index}); };
+  Matmul(0);
+  Copy(0, 1);
+  for (uint16_t index : {4, 5, 6}) tell(index);
+  Wait(1);
+  Wait(2);
+  auto cut = CutFusedSteps(step_, 0);
+  ASSERT_TRUE(cut.ok()) << cut.status().ToString();
+  ASSERT_EQ(cut->parts[0].deliveries.size(), 1u);
+  EXPECT_EQ(cut->parts[0].deliveries[0].signal->index, 4);
+  EXPECT_EQ(cut->parts[0].deliveries[0].signals, 3);
+  ASSERT_EQ(cut->closing.size(), 2u);
+  EXPECT_EQ(cut->closing[1]->from_rank, 2);
+  EXPECT_EQ(cut->entered, nullptr);
+  step_ = {};
+  Matmul(0);
+  Copy(0, 1);
+  tell(4);
+  tell(6);
+  ExpectMalformedAt(3);
+}
+
 TEST_F(FusedStepsTest, NoDeliveryWaitsForAPeerOrAloneForAWord) {
   Matmul(0);
   Wait(1);
