@@ -4,9 +4,9 @@
 // sum what other GPUs deliver. See fused_matmul.h for its words.
 //
 // Three warpgroups a CTA. The first: warp 0 draws tiles and feeds a ring of stages by TMA (the only one that
-// waits for other GPUs' rows); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows of
-// the tile each, so that the next tile's products never wait for a store, and warp 3 carries stored tiles to other
-// GPUs (fused_store.cuh). A tile's number travels with its first stage. Sums of other GPUs travel through the same ring behind the tile's last product.
+// waits for other GPUs' rows); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows of the tile each, so
+// that the next tile's products never wait for a store, and warp 3 carries stored tiles to other GPUs (fused_store.cuh). A tile's
+// number travels with its first stage. Sums of other GPUs travel through the same ring behind the tile's last product.
 //
 // Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make progress in the order of
 // the bands.

@@ -93,7 +93,7 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
 // Rows of `piece`.
 inline int64_t RowsOf(const FusedMatmul& matmul, const MatmulPiece& piece) { return piece.rows > 0 ? piece.rows : matmul.rows; }
 
-// Columns of a word band of `matmul`: of tiles of 256, the widest. 
+// Columns of a word band of `matmul`: whole tiles of the widest kind.
 inline constexpr int kWordBandColumns = 256;
 int64_t WordBandColumns(const FusedMatmul& matmul);
 
