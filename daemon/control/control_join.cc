@@ -112,6 +112,8 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
     }
   }
   meeting.seats[request.rank()] = {session, request, gpu};
+  meeting.given_up.erase(request.rank());
+  std::erase_if(meeting.given_up, [&](const auto& seat) { return seat.second.session == session; });
   return Status::Ok();
 }
 
@@ -212,7 +214,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
       for (int rank = 0; rank < request.world_size(); ++rank) {
         if (!meeting->seats.contains(rank)) missing.push_back(rank);
       }
-      meeting->seats.erase(request.rank());
+      meeting->given_up.insert(meeting->seats.extract(request.rank()));
       if (meeting->seats.empty()) registry_->names[scope].joining.reset();
       if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
       return Status(Code::kDeadlineExceeded,
@@ -325,8 +327,11 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
 void Control::FailJoinsOfLocked(const Session& session, const std::string& why) {
   for (auto& [scope, entry] : registry_->names) {
     if (!entry.joining) continue;
-    for (const auto& [rank, seat] : entry.joining->seats) {
-      if (seat.session.get() != &session) continue;
+    for (const auto* seats : {&entry.joining->seats, &entry.joining->given_up}) {
+      const auto own = std::find_if(seats->begin(), seats->end(),
+                                    [&](const auto& seat) { return seat.second.session.get() == &session; });
+      if (own == seats->end()) continue;
+      const auto& [rank, seat] = *own;
       EndMeeting(*entry.joining,
                  Status(Code::kUnavailable,
                         "rank " + std::to_string(rank) + " (pid " + std::to_string(session.peer.pid) + ") of group '" +

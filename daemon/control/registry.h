@@ -143,6 +143,9 @@ struct JoinMeeting : Meeting {
     int gpu = 0;
   };
   std::map<int, Seat> seats;
+  // Who has given a seat up since the call that took it was cancelled or ran out of time. A process that dies takes its call and
+  // its session along, in any order: those that wait are told of its end either way.
+  std::map<int, Seat> given_up;
   std::shared_ptr<Group> group;
 };
 

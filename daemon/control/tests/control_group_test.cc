@@ -137,6 +137,60 @@ TEST_F(ControlTest, ADeadJoinerAnswersTheOthers) {
   EXPECT_FALSE(second.get().ok());
 }
 
+// A killed process's call may be seen to end before its session is.
+TEST_F(ControlTest, ADeadJoinerWhoseCallEndedFirstAnswersTheOthers) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  auto first = std::async(std::launch::async, [&] {
+    return control->JoinGroup(sessions[0], JoinRequest(3, 0), Waiter::For(kPatience));
+  });
+  std::atomic<bool> gone = false;
+  Waiter waiter = Waiter::For(kPatience);
+  waiter.cancelled = [&] { return gone.load(); };
+  auto second = std::async(std::launch::async, [&] { return control->JoinGroup(sessions[1], JoinRequest(3, 1), waiter); });
+  ASSERT_TRUE(Eventually([&] {
+    auto groups = control->SnapshotGroups();
+    return groups.size() == 1 && groups[0].members.size() == 2;
+  }));
+  gone = true;
+  EXPECT_EQ(second.get().status().code(), Code::kCancelled);
+  const auto start = Waiter::Clock::now();
+  control->SessionLost(IdOf(1), "its process has ended");
+  const Status told = first.get().status();
+  EXPECT_EQ(told.code(), Code::kUnavailable);
+  EXPECT_THAT(told.message(), HasSubstr("rank 1 (pid 1001)"));
+  EXPECT_LT(Waiter::Clock::now() - start, kPatience / 2);
+  EXPECT_TRUE(control->SnapshotGroups().empty());
+}
+
+// Somebody else has taken the seat meanwhile: the end of who gave it up concerns nobody.
+TEST_F(ControlTest, ASeatThatWasGivenUpIsForgottenOnceTaken) {
+  Start(3);
+  const auto sessions = AttachAll(3);
+  const auto seated = [&](size_t count) {
+    return Eventually([&] {
+      auto groups = control->SnapshotGroups();
+      return groups.size() == 1 && groups[0].members.size() == count;
+    });
+  };
+  const auto join = [&](size_t session, int rank) {
+    return std::async(std::launch::async, [&, session, rank] {
+      return control->JoinGroup(sessions[session], JoinRequest(3, rank), Waiter::For(kPatience)).status();
+    });
+  };
+  auto first = join(0, 0);
+  ASSERT_TRUE(seated(1));
+  const Waiter brief = Waiter::For(std::chrono::milliseconds(30));
+  EXPECT_EQ(control->JoinGroup(sessions[1], JoinRequest(3, 1), brief).status().code(), Code::kDeadlineExceeded);
+  auto second = join(2, 1);
+  ASSERT_TRUE(seated(2));
+  control->SessionLost(IdOf(1), "its process has ended");
+  EXPECT_TRUE(seated(2));
+  control->SessionLost(IdOf(0), "its process has ended");
+  EXPECT_EQ(second.get().code(), Code::kUnavailable);
+  EXPECT_FALSE(first.get().ok());
+}
+
 TEST_F(ControlTest, ADeathBreaksTheGroupAndTheNameComesBack) {
   Start(3);
   auto sessions = AttachAll(3);
