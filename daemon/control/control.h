@@ -97,8 +97,12 @@ class Control final : public EngineListener {
   Status Detach(const SessionRef& session, const Waiter& waiter);
   // Ends a session as if its process had died. NOT_FOUND.
   Status Evict(uint64_t session_id);
-  // The next event, or nothing at the waiter's end. UNAVAILABLE once the session has ended.
-  Result<std::optional<v1::Event>> NextEvent(const SessionRef& session, const Waiter& waiter);
+  // A stream of the session's events, in place of the one before: each event is told once, so two would share them, and each holds a
+  // thread of the service.
+  uint64_t OpenEvents(const SessionRef& session);
+  // The stream's next event, or nothing at the waiter's end. UNAVAILABLE once the session has ended, ABORTED once a newer stream of
+  // it has been opened.
+  Result<std::optional<v1::Event>> NextEvent(const SessionRef& session, uint64_t stream, const Waiter& waiter);
   // A waiter of the client's deadline (0: the default), bounded by the maximal one.
   Waiter WaiterFor(uint64_t deadline_ms, std::function<bool()> cancelled) const;
 

@@ -227,11 +227,18 @@ void Control::PostEventLocked(Session& session, v1::Event event) {
   session.events_changed.notify_all();
 }
 
-Result<std::optional<v1::Event>> Control::NextEvent(const SessionRef& session, const Waiter& waiter) {
+uint64_t Control::OpenEvents(const SessionRef& session) {
+  Lock lock(registry_->mutex);
+  session->events_changed.notify_all();
+  return ++session->event_streams;
+}
+
+Result<std::optional<v1::Event>> Control::NextEvent(const SessionRef& session, uint64_t stream, const Waiter& waiter) {
   Lock lock(registry_->mutex);
   const bool ready = waiter.Wait(lock, session->events_changed, [&] {
-    return !session->events.empty() || session->ended || registry_->stopping;
+    return !session->events.empty() || session->ended || registry_->stopping || session->event_streams != stream;
   });
+  if (session->event_streams != stream) return Status(Code::kAborted, "a newer stream of the session's events is open");
   if (!session->events.empty()) {
     v1::Event event = std::move(session->events.front());
     session->events.pop_front();

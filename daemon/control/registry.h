@@ -106,6 +106,7 @@ struct Session {
   TransferTable transfers;
   std::deque<v1::Event> events;
   std::condition_variable events_changed;
+  uint64_t event_streams = 0;  // opened; the last one is served
   std::map<uint64_t, std::shared_ptr<Tensor>> tensors;
   std::map<std::string, uint64_t> named_tensors;  // "<gpu>/<name>"
   std::map<uint64_t, Registration> registrations;

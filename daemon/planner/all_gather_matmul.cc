@@ -423,7 +423,7 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
   }
   const int planned = unfused && collective != Algorithm::kCopyEngine ? 1 : 2;
   const int lanes = world == 1 ? 1 : request.lanes > 0 && !native && !unfused ? request.lanes : planned;
-  Builder builder(world, lanes);
+  Builder builder(world, lanes, 4 * world * pieces + 32);  // a chunk's product, its copy and its words
   Gather gather(problem, pieces, !unfused, &builder);
   plan->steps = unfused ? 0 : world * pieces;
   bool in_slot = gather.direct();

@@ -45,12 +45,12 @@ uint64_t BytesSentBy(const std::vector<Step>& steps, const RankProgram& program)
 
 uint64_t BytesSent(const RankProgram& program) { return BytesSentBy(program.steps, program); }
 
-Builder::Builder(int world_size, int lanes) : world_size_(world_size), lanes_(lanes), ranks_(world_size) {
+Builder::Builder(int world_size, int lanes, int steps) : world_size_(world_size), lanes_(lanes), ranks_(world_size) {
   for (int r = 0; r < world_size; ++r) {
     ranks_[r].program.rank = r;
     ranks_[r].program.world_size = world_size;
     ranks_[r].program.lanes = lanes;
-    ranks_[r].program.steps.reserve(32);
+    ranks_[r].program.steps.reserve(static_cast<size_t>(steps));
     ranks_[r].last.assign(lanes, kNone);
   }
 }

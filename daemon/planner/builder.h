@@ -35,7 +35,9 @@ class Builder {
  public:
   using Work = decltype(Step::work);
 
-  Builder(int world_size, int lanes);
+  // `steps` is about how many each rank's program will have: a ring's hundreds, moved each time that they outgrow their place, would
+  // take most of the planning's time.
+  Builder(int world_size, int lanes, int steps = 32);
 
   // Layout: `bytes` in every rank's workspace at the same offset; call before the first step.
   uint64_t Reserve(uint64_t bytes);

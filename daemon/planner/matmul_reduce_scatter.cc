@@ -287,7 +287,7 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
   }
   const int asked = request.lanes > 0 ? request.lanes : 2;
   const int lanes = world == 1 || unfused ? 1 : native ? NativeLanes(problem) : asked;
-  Builder builder(world, lanes);
+  Builder builder(world, lanes, 3 * world * pieces + 32);  // a chunk's product, its copy and its words
   if (unfused) {
     const bool again = Unfused(problem, collective, &builder);
     SetUnfusedNumbers(problem, collective, again, plan);

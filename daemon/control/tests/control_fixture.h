@@ -128,7 +128,7 @@ class ControlTest : public ::testing::Test {
   // The next event of this kind.
   Result<v1::Event> NextOfKind(const SessionRef& session, v1::Event::Kind kind) {
     for (;;) {
-      auto event = control->NextEvent(session, Waiter::For(kPatience));
+      auto event = control->NextEvent(session, control->OpenEvents(session), Waiter::For(kPatience));
       if (!event.ok()) return event.status();
       if (!event->has_value()) return DeadlineExceeded("no such event");
       if ((*event)->kind() == kind) return **event;

@@ -229,7 +229,7 @@ TEST_F(ControlTest, ACleanEndNeverLooksLikeADeath) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
-  auto event = control->NextEvent(sessions[0], Waiter::For(kPatience));
+  auto event = control->NextEvent(sessions[0], control->OpenEvents(sessions[0]), Waiter::For(kPatience));
   ASSERT_TRUE(event.ok() && event->has_value());
   EXPECT_EQ((*event)->kind(), v1::Event::RANK_LEFT);
   EXPECT_EQ((*event)->rank(), 1);

@@ -328,6 +328,23 @@ TEST_F(ServiceTest, EventsStreamUntilTheSessionEnds) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_F(ServiceTest, ANewStreamOfEventsTakesThePlaceOfTheOldOne) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  auto old_context = client->Context(), new_context = client->Context();
+  auto old_reader = client->stub->Events(old_context.get(), {});
+  old_reader->WaitForInitialMetadata();
+  auto new_reader = client->stub->Events(new_context.get(), {});
+  new_reader->WaitForInitialMetadata();
+  v1::Event event;
+  EXPECT_FALSE(old_reader->Read(&event));
+  EXPECT_EQ(old_reader->Finish().error_code(), grpc::StatusCode::ABORTED);
+  control->SetDraining(true);
+  ASSERT_TRUE(new_reader->Read(&event));
+  EXPECT_EQ(event.kind(), v1::Event::DRAINING);
+  new_context->TryCancel();
+}
+
 TEST(PeerIdentity, BothWaysNameThisProcess) {
   auto pair = SeqpacketPair();
   ASSERT_TRUE(pair.ok());
