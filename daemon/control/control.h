@@ -169,6 +169,7 @@ class Control final : public EngineListener {
   void PostGroupEventLocked(Group& group, const v1::Event& event, int except_rank);
   void EndSession(uint64_t session_id, bool clean, const std::string& why);
   void FailJoinsOfLocked(const Session& session, const std::string& why);
+  void ForgetNameLocked(const std::string& scope);
   void EndSessionPartsLocked(Session& session);
 
   Status SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request, int gpu);
@@ -189,6 +190,8 @@ class Control final : public EngineListener {
   // Puts the group on its engines: control segments, arrival table, group, workspace, registrations, plans. The group's
   // `work` is held by the caller, the lock is not.
   Status Install(Group& group, const Waiter& waiter);
+  // Whether the engines are those that Install told of the group.
+  bool SameEnginesLocked(const Group& group) const;
   Status AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status InstalledLocked(const Group& group) const;
@@ -205,6 +208,8 @@ class Control final : public EngineListener {
 
   Status MeetTensors(Group& group, RendezvousMeeting& meeting, const Waiter& waiter);
   Result<std::shared_ptr<SymmetricBlock>> MakeBlock(Group& group, uint64_t bytes, const Waiter& waiter);
+  Status MayMeet(const Group& group, size_t open) const;
+  void FailMeetingsOfTensorLocked(const Session& session, const std::shared_ptr<Tensor>& tensor);
   void FreeTensorLocked(Session& session, uint64_t tensor_id);
   void ClearBlockLocked(const SegmentSet& set, uint64_t offset, uint64_t bytes);
   Status SendDescriptors(const SessionRef& session, uint64_t transfer_id, const std::vector<SharedFd>& fds);

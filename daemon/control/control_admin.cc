@@ -65,6 +65,7 @@ ControlSnapshot Control::Snapshot() {
     snapshot.channels += session->channels.size();
     ++snapshot.sessions_by_uid[session->peer.uid];
   }
+  snapshot.names = registry_->names.size();
   for (const auto& set : registry_->sets) snapshot.segment_bytes += set->bytes * set->segment_ids.size();
   snapshot.descriptors = registry_->ledger.Total(Resource::kDescriptors);
   return snapshot;

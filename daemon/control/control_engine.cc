@@ -85,10 +85,7 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
   if (shared_fate) BreakGroupsOfGpuLocked(gpu, text);
   for (const auto& [id, group] : registry_->groups) {
     if (!UsesGpu(*group, gpu) || group->suspended) continue;
-    if (group->state == GroupState::kJoining) {
-      // Its installation fails by the same engine's end.
-      continue;
-    }
+    if (group->state == GroupState::kJoining) continue;  // who installs it looks whether the engines are still the same
     engine::v1::Command command;
     command.mutable_break_group()->set_group_id(id);
     command.mutable_break_group()->set_code(static_cast<int>(Code::kAborted));
@@ -135,13 +132,15 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
     if (!all_up) return;  // the next OnEngineUp comes back to it
     ++group->generation;
   }
-  const Status status = Install(*group, Waiter::For(kInstallDeadline));
+  Status status = Install(*group, Waiter::For(kInstallDeadline));
   Lock lock(registry_->mutex);
   if (group->state != GroupState::kReady) {
     // It broke or ended meanwhile: what has just been installed goes again.
     UninstallLocked(*group, -1);
     return;
   }
+  // One that had been told may have ended before the last one was: its end passed over a group that was suspended already.
+  if (status.ok() && !SameEnginesLocked(*group)) status = Unavailable("an engine ended while the group was restored");
   if (!status.ok()) {
     if (status.detail().reason == "ENGINE_DOWN" || status.code() == Code::kUnavailable) {
       // Another engine went: what the others were given goes, and the next OnEngineUp comes back to it.

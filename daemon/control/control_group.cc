@@ -6,13 +6,6 @@
 #include "daemon/control/registry.h"
 
 namespace tandem::daemon {
-namespace {
-
-// Names of ended groups kept for their incarnation count.
-constexpr size_t kMaxIdleNames = 4096;
-
-}  // namespace
-
 Status Control::LeaveGroup(const SessionRef& session, uint64_t group_id, const Waiter& waiter) {
   int rank = 0;
   std::shared_ptr<Group> group;
@@ -189,9 +182,8 @@ void Control::DestroyGroupLocked(const std::shared_ptr<Group>& group) {
   auto entry = registry_->names.find(group->scope);
   if (entry != registry_->names.end() && entry->second.current == group) {
     entry->second.current.reset();
-    const auto freed = entry->second.freed;
-    if (!entry->second.joining && registry_->names.size() > kMaxIdleNames) registry_->names.erase(entry);
-    freed->notify_all();
+    entry->second.freed->notify_all();
+    ForgetNameLocked(group->scope);
   }
   group->changed.notify_all();
   registry_->engines_changed.notify_all();

@@ -4,12 +4,16 @@
 #include <algorithm>
 #include <fstream>
 
+#include "daemon/control/background_worker.h"
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/validate.h"
 
 namespace tandem::daemon {
 namespace {
+
+// Names of ended groups kept for their incarnation count.
+constexpr size_t kMaxIdleNames = 4096;
 
 std::string ScopeOf(uint32_t uid, const v1::JoinGroupRequest& request) {
   // The job key has any bytes; lengths first keep scopes apart.
@@ -81,6 +85,10 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
     if (other.world_size() != world) {
       return WrongSeat("world_size", name + they + " has world_size " + std::to_string(other.world_size()) + ", " +
                                          who + " has " + std::to_string(world), request.rank());
+    }
+    if (seat.session == session) {
+      return Status(Code::kAlreadyExists, name + who + " is asked for by the session that is " + they + " already",
+                    {.reason = "JOINED", .who = they, .field = "rank"});
     }
     if (rank == request.rank()) {
       return Status(Code::kAlreadyExists,
@@ -183,6 +191,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
     // Whoever waits would wait in vain: all ranks hear of it at once.
     EndMeeting(*meeting, wrong);
     entry.joining.reset();
+    ForgetNameLocked(scope);
     return wrong;
   }
   if (meeting->seats.size() == static_cast<size_t>(request.world_size())) {
@@ -201,12 +210,19 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
       if (status.ok()) {
         (*group)->state = GroupState::kReady;
         meeting->group = *group;
+        if (!SameEnginesLocked(**group)) {
+          // One that had been told ended before the last one was: its end passed over a group that was still joining.
+          (*group)->suspended = true;
+          UninstallLocked(**group, -1);
+          background_->Post([this, group = *group] { RestoreGroup(group); });
+        }
       } else {
         DestroyGroupLocked(*group);
       }
     }
     EndMeeting(*meeting, status);
     registry_->names[scope].freed->notify_all();
+    ForgetNameLocked(scope);
   } else {
     const bool done = waiter.Wait(lock, meeting->changed, [&] { return meeting->phase == Meeting::Phase::kDone; });
     if (!done && meeting->phase == Meeting::Phase::kWaiting) {
@@ -215,7 +231,10 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
         if (!meeting->seats.contains(rank)) missing.push_back(rank);
       }
       meeting->given_up.insert(meeting->seats.extract(request.rank()));
-      if (meeting->seats.empty()) registry_->names[scope].joining.reset();
+      if (meeting->seats.empty()) {
+        registry_->names[scope].joining.reset();
+        ForgetNameLocked(scope);
+      }
       if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
       return Status(Code::kDeadlineExceeded,
                     "group '" + request.name() + "': " + RankList(missing) + " did not join in time",
@@ -234,7 +253,7 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
                                                         JoinMeeting& meeting) {
   auto group = std::make_shared<Group>();
   const JoinMeeting::Seat& first = meeting.seats.begin()->second;
-  group->id = registry_->next_id++;
+  group->id = registry_->NewGroupId();
   group->scope = scope;
   group->name = first.request.name();
   group->payer = first.session->payer();
@@ -324,7 +343,15 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
   }
 }
 
+// Of ended groups a number of names is kept for their incarnation count; what never became a group leaves nothing.
+void Control::ForgetNameLocked(const std::string& scope) {
+  const auto it = registry_->names.find(scope);
+  if (it == registry_->names.end() || it->second.current || it->second.joining) return;
+  if (it->second.incarnation == 0 || registry_->names.size() > kMaxIdleNames) registry_->names.erase(it);
+}
+
 void Control::FailJoinsOfLocked(const Session& session, const std::string& why) {
+  std::vector<std::string> ended;
   for (auto& [scope, entry] : registry_->names) {
     if (!entry.joining) continue;
     for (const auto* seats : {&entry.joining->seats, &entry.joining->given_up}) {
@@ -338,9 +365,11 @@ void Control::FailJoinsOfLocked(const Session& session, const std::string& why) 
                             seat.request.name() + "' was lost while the group was joining: " + why,
                         {.reason = "RANK_LOST", .who = "rank " + std::to_string(rank), .field = {}}));
       entry.joining.reset();
+      ended.push_back(scope);
       break;
     }
   }
+  for (const std::string& scope : ended) ForgetNameLocked(scope);
 }
 
 }  // namespace tandem::daemon

@@ -18,7 +18,23 @@ uint64_t Aligned(uint64_t bytes) {
   return (bytes + OffsetAllocator::kAlignment - 1) / OffsetAllocator::kAlignment * OffsetAllocator::kAlignment;
 }
 
+Status FreedWhileMeeting(const Group& group, size_t rank) {
+  const std::string who = "rank " + std::to_string(rank);
+  return Status(Code::kFailedPrecondition, "rendezvous in group '" + group.name + "': " + who + " freed its tensor meanwhile",
+                {.reason = "TENSOR_FREED", .who = who, .field = "tensor_id"});
+}
+
 }  // namespace
+
+// Failed meetings stay until all ranks have heard of them, which one that never asks does not.
+Status Control::MayMeet(const Group& group, size_t open) const {
+  const uint64_t limit = options_.limits.meetings_per_group;
+  if (open < limit) return Status::Ok();
+  return Status(Code::kResourceExhausted, "group '" + group.name + "' has " + std::to_string(open) +
+                                              " meetings that not all ranks have come to",
+                {.reason = "QUOTA_MEETINGS", .who = {}, .field = {}, .limit = static_cast<long long>(limit),
+                 .usage = static_cast<long long>(open)});
+}
 
 Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::EmptyRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(uint64_t bytes, ParseEmpty(request));
@@ -91,6 +107,7 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
         it = group->rendezvous.end();
       }
       if (it == group->rendezvous.end()) {
+        TANDEM_RETURN_IF_ERROR(MayMeet(*group, group->rendezvous.size()));
         auto fresh = std::make_shared<RendezvousMeeting>();
         fresh->seated.resize(group->members.size());
         fresh->told.resize(group->members.size());
@@ -190,6 +207,10 @@ Result<std::shared_ptr<SymmetricBlock>> Control::MakeBlock(Group& group, uint64_
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<SegmentSet> set,
                           MakeSet(group, std::max(needed, step), "symmetric", waiter));
   Lock lock(registry_->mutex);
+  if (!registry_->Has(group)) {
+    RemoveSetLocked(set);
+    return Unavailable("group '" + group.name + "' has ended");
+  }
   group.symmetric.push_back(set);
   auto block = take(set);
   if (!block) return Internal("a new segment has no room for what it was made for");
@@ -225,6 +246,9 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
   {
     Lock lock(registry_->mutex);
     Status status = InstalledLocked(group);
+    for (size_t rank = 0; status.ok() && rank < world; ++rank) {
+      if (meeting.tensors[rank]->freed) status = FreedWhileMeeting(group, rank);
+    }
     const SymmetricBlock& first = fresh ? *fresh : *meeting.tensors[0]->block;
     for (size_t rank = 0; status.ok() && rank < world && !fresh; ++rank) {
       const SymmetricBlock& other = *meeting.tensors[rank]->block;
@@ -266,6 +290,10 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
     Lock lock(registry_->mutex);
     for (const auto& tensor : meeting.tensors) tensor->registrations.erase(group.id);
     group.tensors.erase(id);
+    // Some engines may have it, and would keep its memory.
+    engine::v1::Command command;
+    command.mutable_remove_registration()->set_registration_id(id);
+    for (const Member& member : group.members) registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
   }
   return status;
 }
@@ -288,9 +316,26 @@ void Control::ClearBlockLocked(const SegmentSet& set, uint64_t offset, uint64_t 
   }
 }
 
+// Whoever waits for the others with it would give memory to what nobody can free any more.
+void Control::FailMeetingsOfTensorLocked(const Session& session, const std::shared_ptr<Tensor>& tensor) {
+  for (uint64_t id : session.groups) {
+    const auto group = registry_->groups.find(id);
+    if (group == registry_->groups.end()) continue;
+    for (const auto& [key, meeting] : group->second->rendezvous) {
+      const auto own = std::find(meeting->tensors.begin(), meeting->tensors.end(), tensor);
+      if (own == meeting->tensors.end() || meeting->phase != Meeting::Phase::kWaiting) continue;
+      meeting->phase = Meeting::Phase::kDone;
+      meeting->status = FreedWhileMeeting(*group->second, static_cast<size_t>(own - meeting->tensors.begin()));
+      meeting->changed.notify_all();
+    }
+  }
+}
+
 void Control::FreeTensorLocked(Session& session, uint64_t tensor_id) {
   const std::shared_ptr<Tensor> tensor = session.tensors[tensor_id];
   session.tensors.erase(tensor_id);
+  tensor->freed = true;
+  FailMeetingsOfTensorLocked(session, tensor);
   if (!tensor->name.empty()) session.named_tensors.erase(std::to_string(tensor->gpu) + "/" + tensor->name);
   registry_->ledger.Refund(session.payer(), Resource::kTensors, 1);
   for (const auto& [group_id, registration_id] : tensor->registrations) {

@@ -168,6 +168,7 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
       return Unavailable("the daemon is draining: no new plans")
           .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
     }
+    TANDEM_RETURN_IF_ERROR(MayMeet(*group, group->prepares.size() - std::min(group->prepares.size(), group->plans.size())));
     auto fresh = std::make_shared<PrepareMeeting>();
     fresh->seated.resize(world);
     fresh->told.resize(world);
@@ -194,6 +195,9 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
       if (waiter.Cancelled()) {
         // The call is gone, not the rank: it may ask again, and the others go on waiting for it.
         meeting->seated[r] = false;
+        const bool empty = std::none_of(meeting->seated.begin(), meeting->seated.end(), [](bool s) { return s; });
+        auto mine = group->prepares.find(request.key());
+        if (empty && mine != group->prepares.end() && mine->second == meeting) group->prepares.erase(mine);
         return Status(Code::kCancelled, "the caller went away");
       }
       const std::string late = MissingRanks(*meeting);
@@ -282,14 +286,15 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
-    if (group->next_plan_index >= kMaxPlanIndexes || registry_->next_plan_id > kMaxPlanId) {
+    if (group->next_plan_index >= kMaxPlanIndexes) {
       return Status(Code::kResourceExhausted,
                     context + ": no plan index is left in this incarnation; leave the group and join again",
                     {.reason = "PLAN_INDEXES", .who = {}, .field = {}, .limit = kMaxPlanIndexes,
                      .usage = group->next_plan_index});
     }
+    plan_id = registry_->NewPlanId();
+    if (plan_id == 0) return ResourceExhausted(context + ": the node has as many plans as there are ids");
     TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(group->payer, Resource::kPlans, 1));
-    plan_id = registry_->next_plan_id++;
     PlanRecord record;
     record.id = plan_id;
     record.key = key;

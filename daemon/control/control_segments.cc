@@ -152,6 +152,13 @@ void Control::DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set) {
   if (!set->owned && set->allocator.empty()) RemoveSetLocked(set);
 }
 
+bool Control::SameEnginesLocked(const Group& group) const {
+  for (size_t rank = 0; rank < group.members.size(); ++rank) {
+    if (registry_->engine_generation[static_cast<size_t>(group.members[rank].gpu)] != group.engines[rank]) return false;
+  }
+  return true;
+}
+
 Status Control::Install(Group& group, const Waiter& waiter) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<SegmentSet> control, MakeSet(group, kControlBytes, "control", waiter));
   const int world = static_cast<int>(group.members.size());
@@ -193,6 +200,14 @@ Status Control::Install(Group& group, const Waiter& waiter) {
   }
   {
     Lock lock(registry_->mutex);
+    if (!registry_->Has(group)) {
+      RemoveSetLocked(control);
+      return Unavailable("group '" + group.name + "' has ended");
+    }
+    group.engines.clear();
+    for (const Member& member : group.members) {
+      group.engines.push_back(registry_->engine_generation[static_cast<size_t>(member.gpu)]);
+    }
     // Workspaces and tensors of the group are segments that the engines hold already (OnEngineUp sees to that).
     if (group.control) RemoveSetLocked(group.control);
     group.control = control;

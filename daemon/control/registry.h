@@ -32,8 +32,6 @@ namespace tandem::daemon {
 
 // Rows of a group's arrival table: plans of one incarnation, since an index is never used again.
 inline constexpr uint32_t kMaxPlanIndexes = 16384;
-// Plan ids have 24 bits in the order log.
-inline constexpr uint64_t kMaxPlanId = (uint64_t{1} << 24) - 1;
 
 // Segments of equal size, one per rank of the group that made them, with one allocator: a block lies at the same offset
 // on every rank. Removed when its group has ended and no block is left.
@@ -68,6 +66,7 @@ struct Tensor {
   std::string name;                              // persistent if not empty
   std::shared_ptr<SymmetricBlock> block;         // none before the first rendezvous
   int block_rank = 0;                            // which of the set's segments is this tensor's
+  bool freed = false;                            // its session no longer has it; a meeting may still
   std::map<uint64_t, uint64_t> registrations;    // group id -> registration id
 };
 
@@ -191,6 +190,7 @@ struct Group {
   Status broken;                 // why, once state is kBroken or kClosing
   bool suspended = false;        // an engine has gone; the background worker installs the group again
   std::vector<Member> members;   // by rank
+  std::vector<uint64_t> engines;  // by rank: the generation of the engine that was last told of the group
   plan::GroupContext context;
   std::string topology_class;
   uint64_t launch_deadline_ms = 0;
@@ -242,11 +242,17 @@ struct Registry {
   std::vector<std::unique_ptr<EngineMailbox>> mailboxes;           // by GPU
   std::vector<uint64_t> engine_generation;                         // by GPU; 0: down
   uint64_t next_id = 1;        // sessions, groups, tensors, registrations, channels, segments, transfers, launches
-  uint64_t next_plan_id = 1;   // 24 bits in the order log
+  uint64_t next_plan_id = 1;   // 24 bits in the order log: see NewPlanId
   bool draining = false;
   bool stopping = false;
   uint64_t sessions_total = 0, sessions_lost_total = 0, groups_broken_total = 0;
   std::map<int, uint64_t> launch_failures;
+
+  // False once the group has been destroyed: a call that holds it must not give it anything more.
+  bool Has(const Group& group) const;
+  // The order log keeps 24 bits of an id: no other living group or plan has the same ones. 0 if there is no plan id left.
+  uint64_t NewGroupId();
+  uint64_t NewPlanId();
 };
 
 }  // namespace tandem::daemon

@@ -104,6 +104,7 @@ struct ControlSnapshot {
   bool draining = false;
   uint64_t sessions = 0;
   uint64_t groups = 0;
+  uint64_t names = 0;                         // that groups have, had, or are joined by
   uint64_t plans = 0;
   uint64_t tensors = 0;
   uint64_t registrations = 0;

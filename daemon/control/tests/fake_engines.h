@@ -38,6 +38,7 @@ class FakeEngines final : public Engines {
   }
   std::map<int, std::chrono::milliseconds> demanded;  // of whom DemandAnswer asked, and the limit
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
+    if (before) before(gpu, command);
     std::lock_guard lock(mutex_);
     State& state = state_[static_cast<size_t>(gpu)];
     if (!state.up) return Unavailable("engine down");
@@ -145,6 +146,8 @@ class FakeEngines final : public Engines {
   std::map<int, std::string> no_native_kernels;  // by GPU, of those that have none; set before threads start
   // Set before threads start: the answer to a command, instead of doing it.
   std::function<Status(int, const engine::v1::Command&)> fail;
+  // Set before threads start: called before a command, without a lock. It may block, and kill engines.
+  std::function<void(int, const engine::v1::Command&)> before;
 
  private:
   mutable std::mutex mutex_;

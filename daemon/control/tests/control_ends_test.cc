@@ -1,0 +1,281 @@
+// What ends while somebody still works on it: a group while its memory is made, an engine while its group is installed, a tensor while
+// its ranks meet, a session with two seats. Nothing may stay behind.
+#include <gmock/gmock.h>
+
+#include <atomic>
+
+#include "daemon/control/registry.h"
+#include "daemon/control/tests/control_fixture.h"
+
+namespace tandem::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+using C = engine::v1::Command;
+
+// Holds whoever passes, from Shut on until Open. Thread-safe.
+class Gate {
+ public:
+  void Shut() { shut_ = true; }
+  void Open() { shut_ = false; }
+  void Pass() {
+    if (!shut_) return;
+    ++held_;
+    while (shut_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  int held() const { return held_; }
+
+ private:
+  std::atomic<bool> shut_ = false;
+  std::atomic<int> held_ = 0;
+};
+
+class ControlEndsTest : public ControlTest {
+ protected:
+  uint64_t Empty(const SessionRef& session, int gpu, int64_t bytes = 4096) {
+    v1::EmptyRequest request;
+    request.mutable_spec()->set_dtype(static_cast<uint32_t>(DType::kU8));
+    request.mutable_spec()->add_shape(bytes);
+    request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(gpu)].uuid);
+    auto reply = control->Empty(session, request);
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    return reply.ok() ? reply->tensor_id() : 0;
+  }
+  Status Meet(const SessionRef& session, uint64_t tensor, uint64_t group, Waiter waiter = Waiter::For(kPatience)) {
+    v1::RendezvousRequest request;
+    request.set_tensor_id(tensor);
+    request.set_group_id(group);
+    return control->Rendezvous(session, request, waiter).status();
+  }
+  // Commands of `kind` to `gpu` wait at the gate while it is shut.
+  void HoldAt(C::CommandCase kind, int gpu) {
+    engines->before = [this, kind, gpu](int at, const C& command) {
+      if (at == gpu && command.command_case() == kind) gate.Pass();
+    };
+  }
+  // Groups, memory and what is charged for it.
+  void ExpectNothingLeft() {
+    EXPECT_TRUE(Eventually([&] {
+      const ControlSnapshot all = control->Snapshot();
+      return all.groups == 0 && all.segment_bytes == 0;
+    })) << control->Snapshot().groups << " groups, " << control->Snapshot().segment_bytes << " bytes";
+    for (int gpu = 0; gpu < engines->count(); ++gpu) {
+      EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).segments.empty(); })) << "GPU " << gpu;
+      EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).registrations.empty(); })) << "GPU " << gpu;
+    }
+  }
+
+  Gate gate;
+};
+
+TEST_F(ControlEndsTest, AllRanksDieWhileTheirFirstTensorIsMade) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  HoldAt(C::kAddSegment, 1);
+  gate.Shut();
+  auto met = std::async(std::launch::async, [&] {
+    return Together(2, [&](int rank) {
+      const SessionRef& session = sessions[static_cast<size_t>(rank)];
+      return Meet(session, Empty(session, rank), group);
+    });
+  });
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
+  for (int rank = 0; rank < 2; ++rank) control->SessionLost(IdOf(rank), "its process has ended");
+  gate.Open();
+  for (const Status& status : met.get()) EXPECT_FALSE(status.ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, AllRanksDieWhileTheirGroupIsRestored) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  Join(sessions);
+  HoldAt(C::kAddSegment, 0);
+  engines->Kill(1);
+  gate.Shut();
+  engines->Restart(1);
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));  // the new control segments, mapped by the other engine
+  for (int rank = 0; rank < 2; ++rank) control->SessionLost(IdOf(rank), "its process has ended");
+  gate.Open();
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  HoldAt(C::kAddGroup, 1);
+  engines->Kill(1);
+  gate.Shut();
+  engines->Restart(1);
+  // Engine 0 has been told of the new generation, engine 1 is being told.
+  ASSERT_TRUE(Eventually([&] {
+    const auto state = engines->Look(0);
+    return gate.held() > 0 && state.groups.contains(group) && state.groups.at(group).generation() == 2;
+  }));
+  engines->Kill(0);
+  engines->Restart(0);
+  gate.Open();
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    EXPECT_TRUE(Eventually([&] {
+      const auto state = engines->Look(gpu);
+      return state.groups.contains(group) && state.groups.at(group).generation() > 2;
+    })) << "GPU " << gpu;
+  }
+  auto plans = Together(2, [&](int rank) {
+    return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience)).status();
+  });
+  for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
+}
+
+TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfAJoin) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  HoldAt(C::kAddGroup, 1);
+  gate.Shut();
+  auto joining = std::async(std::launch::async, [&] { return Join(sessions); });
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0 && !engines->Look(0).groups.empty(); }));
+  engines->Kill(0);
+  engines->Restart(0);
+  gate.Open();
+  const uint64_t group = joining.get();
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).groups.contains(group); })) << "GPU " << gpu;
+  }
+  auto plans = Together(2, [&](int rank) {
+    return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience)).status();
+  });
+  for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
+}
+
+TEST_F(ControlEndsTest, ARegistrationThatOneEngineRefusesIsTakenBack) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  std::atomic<bool> refuses = true;
+  engines->fail = [&](int gpu, const C& command) {
+    return gpu == 1 && command.has_add_registration() && refuses ? Internal("planted") : Status::Ok();
+  };
+  std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  auto met = Together(2, [&](int rank) {
+    return Meet(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
+  });
+  for (const Status& status : met) EXPECT_THAT(status.message(), HasSubstr("planted"));
+  EXPECT_TRUE(Eventually([&] { return engines->Look(0).registrations.empty(); }));
+  // The tensors are as before: they can meet again.
+  refuses = false;
+  met = Together(2, [&](int rank) {
+    return Meet(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
+  });
+  for (const Status& status : met) EXPECT_TRUE(status.ok()) << status.ToString();
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, ATensorFreedWhileItsRankWaits) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  const uint64_t freed = Empty(sessions[0], 0), other = Empty(sessions[1], 1);
+  auto first = std::async(std::launch::async, [&] { return Meet(sessions[0], freed, group); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most likely it waits; if not, it is told NOT_FOUND
+  EXPECT_TRUE(control->Free(sessions[0], freed).ok());
+  const Status told = first.get();
+  EXPECT_TRUE(told.code() == Code::kFailedPrecondition || told.code() == Code::kNotFound) << told.ToString();
+  const Status late = Meet(sessions[1], other, group, Waiter::For(std::chrono::milliseconds(100)));
+  EXPECT_FALSE(late.ok());
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  HoldAt(C::kAddSegment, 1);
+  gate.Shut();
+  std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  auto met = std::async(std::launch::async, [&] {
+    return Together(2, [&](int rank) {
+      return Meet(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
+    });
+  });
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
+  EXPECT_TRUE(control->Free(sessions[0], tensors[0]).ok());
+  gate.Open();
+  for (const Status& status : met.get()) {
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("rank 0 freed its tensor"));
+  }
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, ASessionHasOneSeatOfAGroup) {
+  Start(2);
+  const auto sessions = AttachAll(1);
+  auto joined = Together(2, [&](int rank) {
+    return control->JoinGroup(sessions[0], JoinRequest(2, rank), Waiter::For(kPatience)).status();
+  });
+  for (const Status& status : joined) EXPECT_EQ(status.code(), Code::kAlreadyExists) << status.ToString();
+  EXPECT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
+  ControlOptions options;
+  options.limits.meetings_per_group = 8;
+  Start(2, options);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  const Waiter brief = Waiter::For(std::chrono::milliseconds(1));
+  for (int i = 0; i < 8; ++i) {
+    const Status late = control->Prepare(sessions[0], AllReduce(group, std::to_string(i)), brief).status();
+    EXPECT_EQ(late.code(), Code::kDeadlineExceeded) << late.ToString();
+    EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kDeadlineExceeded);
+  }
+  const Status prepare = control->Prepare(sessions[0], AllReduce(group, "more"), brief).status();
+  EXPECT_EQ(prepare.code(), Code::kResourceExhausted);
+  EXPECT_EQ(prepare.detail().reason, "QUOTA_MEETINGS");
+  EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kResourceExhausted);
+  // The other rank hears of one, and there is room for one.
+  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "3"), brief).status().code(), Code::kDeadlineExceeded);
+  auto plans = Together(2, [&](int rank) {
+    return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "more"), Waiter::For(kPatience)).status();
+  });
+  for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
+}
+
+TEST(Registry, IdsDifferInWhatTheOrderLogKeeps) {
+  Registry registry{ControlLimits()};
+  registry.next_id = 5;
+  const auto group = std::make_shared<Group>();
+  group->id = registry.NewGroupId();
+  registry.groups[group->id] = group;
+  EXPECT_TRUE(registry.Has(*group));
+  registry.next_id = group->id + (uint64_t{1} << 24);
+  EXPECT_EQ(registry.NewGroupId(), group->id + (uint64_t{1} << 24) + 1);
+  // Plans' begin again, past those that live.
+  registry.next_plan_id = (1 << 24) - 1;
+  registry.plan_groups[1] = group;
+  EXPECT_EQ(registry.NewPlanId(), (1u << 24) - 1);
+  EXPECT_EQ(registry.NewPlanId(), 2u);
+}
+
+TEST_F(ControlEndsTest, NamesThatNeverBecameAGroupLeaveNothing) {
+  Start(1);
+  const auto session = Attach();
+  v1::JoinGroupRequest request = JoinRequest(2, 0);
+  for (int i = 0; i < 100; ++i) {
+    request.set_name("late" + std::to_string(i));
+    EXPECT_FALSE(control->JoinGroup(session, request, Waiter::For(std::chrono::milliseconds(1))).ok());
+    request.set_gpu_uuid("none");
+    EXPECT_FALSE(control->JoinGroup(session, request, Waiter::For(kPatience)).ok());
+    request.set_gpu_uuid(control->options().topology.gpus[0].uuid);
+  }
+  EXPECT_EQ(control->Snapshot().names, 0u);
+}
+
+}  // namespace
+}  // namespace tandem::daemon
