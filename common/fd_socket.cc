@@ -16,6 +16,9 @@
 namespace tandem {
 namespace {
 
+// As many as the kernel lets a packet carry. What does not fit would be closed by it, on our thread.
+constexpr size_t kMaxFdsReceived = 253;
+
 // Precedes every body. `outline` says that the body is in the last descriptor, a sealed memfd.
 struct Header {
   uint32_t magic;
@@ -98,11 +101,42 @@ Status SendMessage(int socket, const std::string& body, const std::vector<int>& 
   return Status::Ok();
 }
 
-Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes) {
+namespace {
+
+// The body of a packet of `received` bytes, `body` what came behind its header; takes the outline's descriptor off `fds`.
+Result<std::string> BodyOf(const Header& header, size_t received, std::string body, size_t max_bytes, std::vector<UniqueFd>* fds) {
+  if (received < sizeof(header) || header.magic != kMagic || header.outline > 1) {
+    return InvalidArgument("malformed message header");
+  }
+  const size_t inline_bytes = received - sizeof(header);
+  if (header.body_bytes > max_bytes) return InvalidArgument("message body too large");
+  if (header.outline == 0) {
+    if (inline_bytes != header.body_bytes) return InvalidArgument("message length does not match its header");
+    body.resize(inline_bytes);
+    return body;
+  }
+  if (fds->empty() || inline_bytes != 0 || header.body_bytes == 0) return InvalidArgument("message without its body");
+  TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fds->back().get(), header.body_bytes));
+  const UniqueFd outline = std::move(fds->back());  // memory, which closes at once
+  fds->pop_back();
+  // Not by a mapping: what its owner takes out of the memory meanwhile reads as zeros, and does no harm.
+  body.resize(header.body_bytes);
+  for (size_t done = 0; done < body.size();) {
+    const ssize_t n = ::pread(outline.get(), body.data() + done, body.size() - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return InvalidArgument("the message's body cannot be read");
+    done += static_cast<size_t>(n);
+  }
+  return body;
+}
+
+}  // namespace
+
+Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes, std::vector<UniqueFd>* refused) {
   Header header{};
   std::string body(kInlineBytes, '\0');
   std::array<iovec, 2> parts{{{&header, sizeof(header)}, {body.data(), body.size()}}};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFdsPerMessage * sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFdsReceived * sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
@@ -118,23 +152,15 @@ Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes) {
   if (received < 0) return SystemError("recvmsg", errno);
   std::vector<UniqueFd> fds = TakeFds(message);
   if (received == 0) return Unavailable("the peer closed").WithDetail({.reason = "EOF", .who = {}, .field = {}});
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return InvalidArgument("truncated message");
-  size_t inline_bytes = static_cast<size_t>(received) - sizeof(header);
-  if (static_cast<size_t>(received) < sizeof(header) || header.magic != kMagic || header.outline > 1) {
-    return InvalidArgument("malformed message header");
+  Result<std::string> whole = InvalidArgument("truncated message");
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && fds.size() <= kMaxFdsPerMessage) {
+    whole = BodyOf(header, static_cast<size_t>(received), std::move(body), max_bytes, &fds);
   }
-  if (header.body_bytes > max_bytes) return InvalidArgument("message body too large");
-  if (header.outline == 0) {
-    if (inline_bytes != header.body_bytes) return InvalidArgument("message length does not match its header");
-    body.resize(inline_bytes);
-    return FdMessage{std::move(body), std::move(fds)};
+  if (!whole.ok()) {
+    if (refused != nullptr) *refused = std::move(fds);
+    return whole.status();
   }
-  if (fds.empty() || inline_bytes != 0 || header.body_bytes == 0) return InvalidArgument("message without its body");
-  UniqueFd outline = std::move(fds.back());
-  fds.pop_back();
-  TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(outline.get(), header.body_bytes));
-  TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(outline.get(), 0, header.body_bytes, false));
-  return FdMessage{std::string(mapping.As<char>(), header.body_bytes), std::move(fds)};
+  return FdMessage{std::move(*whole), std::move(fds)};
 }
 
 Result<std::pair<UniqueFd, UniqueFd>> SeqpacketPair() {

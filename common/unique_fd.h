@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 namespace tandem {
@@ -35,5 +36,8 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// One descriptor with several owners.
+using SharedFd = std::shared_ptr<const UniqueFd>;
 
 }  // namespace tandem

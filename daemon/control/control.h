@@ -23,6 +23,7 @@
 
 #include "daemon/control/control_options.h"
 #include "daemon/control/engine_mailbox.h"
+#include "daemon/control/foreign_fds.h"
 #include "daemon/control/snapshot.h"
 #include "daemon/control/waiter.h"
 #include "daemon/planner/tuning_table.h"
@@ -89,7 +90,7 @@ class Control final : public EngineListener {
   // a token of an ended session or an earlier daemon.
   Result<SessionRef> Authenticate(std::string_view token);
   // A session's descriptors as they come over its lease.
-  Status AddTransfer(uint64_t session_id, const v1::FdTransfer& part, std::vector<UniqueFd> fds);
+  Status AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds);
   // Closes unclaimed descriptors that are too old; true while some are left.
   bool ReapOrphans();
   // The process has died or closed its lease: its groups break, everything of it is freed.
@@ -97,6 +98,9 @@ class Control final : public EngineListener {
   Status Detach(const SessionRef& session, const Waiter& waiter);
   // Ends a session as if its process had died. NOT_FOUND.
   Status Evict(uint64_t session_id);
+  // A place for one call of the session, for as long as it is held: each call that waits has a thread of the service.
+  // RESOURCE_EXHAUSTED.
+  Result<std::shared_ptr<void>> Admit(const SessionRef& session);
   // A stream of the session's events, in place of the one before: each event is told once, so two would share them, and each holds a
   // thread of the service.
   uint64_t OpenEvents(const SessionRef& session);

@@ -10,7 +10,7 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
                                                         const v1::RegisterTensorRequest& request,
                                                         const Waiter& waiter) {
   // Claimed first: descriptors of a call that is refused are closed at once, not as orphans later.
-  std::vector<UniqueFd> fds;
+  ForeignFds fds;
   if (request.ipc_handle().empty()) {
     Waiter claim = waiter;
     claim.deadline = std::min(claim.deadline, Waiter::Clock::now() + options_.orphan_deadline);
@@ -34,15 +34,13 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
   registration.offset = request.offset();
   for (size_t i = 0; i < fds.size(); ++i) {
     const uint64_t chunk = request.chunk_bytes(static_cast<int>(i));
-    if (options_.backend == "host") {
-      Status usable = CheckForeignMemfd(fds[i].get(), chunk);
-      if (!usable.ok()) {
-        return usable.WithContext("descriptor " + std::to_string(i))
-            .WithDetail({.reason = "BAD_DESCRIPTOR", .who = {}, .field = "transfer_id"});
-      }
+    const Status usable = options_.backend == "host" ? CheckForeignMemfd(fds[i].get(), chunk) : CheckForeignMemory(fds[i].get());
+    if (!usable.ok()) {
+      return usable.WithContext("descriptor " + std::to_string(i))
+          .WithDetail({.reason = "BAD_DESCRIPTOR", .who = {}, .field = "transfer_id"});
     }
     registration.chunk_bytes.push_back(chunk);
-    registration.fds.push_back(std::make_shared<const UniqueFd>(std::move(fds[i])));
+    registration.fds.push_back(ShareForeign(std::move(fds[i])));
   }
   auto batch = std::make_shared<CommandBatch>();
   uint64_t id = 0;

@@ -172,7 +172,7 @@ Status Control::SessionAlive(const Session& session) const {
   return Status::Ok();
 }
 
-Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
+Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds) {
   SessionRef session;
   Status quota;
   {
@@ -225,6 +225,17 @@ void Control::PostEventLocked(Session& session, v1::Event event) {
   if (session.events.size() >= options_.limits.events_per_session) session.events.pop_front();
   session.events.push_back(std::move(event));
   session.events_changed.notify_all();
+}
+
+Result<std::shared_ptr<void>> Control::Admit(const SessionRef& session) {
+  const uint64_t limit = options_.limits.calls_per_session;
+  std::shared_ptr<void> place(nullptr, [session](void*) { session->calls.fetch_sub(1); });
+  if (const uint64_t calls = session->calls.fetch_add(1); calls >= limit) {
+    return Status(Code::kResourceExhausted, "the session has " + std::to_string(calls) + " calls under way",
+                  {.reason = "QUOTA_CALLS", .who = {}, .field = {}, .limit = static_cast<long long>(limit),
+                   .usage = static_cast<long long>(calls)});
+  }
+  return place;
 }
 
 uint64_t Control::OpenEvents(const SessionRef& session) {

@@ -22,8 +22,6 @@
 
 namespace tandem::daemon {
 
-using SharedFd = std::shared_ptr<const UniqueFd>;
-
 // Counts commands that somebody waits for together, and keeps their first error. Thread-safe.
 class CommandBatch {
  public:

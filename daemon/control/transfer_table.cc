@@ -11,7 +11,7 @@ std::string NameOf(uint64_t transfer_id) { return "transfer " + std::to_string(t
 
 }  // namespace
 
-Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, std::vector<UniqueFd> fds) {
+Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, ForeignFds fds) {
   std::lock_guard lock(mutex_);
   if (closed_) return Unavailable("the session has ended");
   auto it = entries_.find(transfer_id);
@@ -32,7 +32,7 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
                                   {.reason = "TOO_MANY_DESCRIPTORS", .who = {}, .field = "total",
                                    .limit = kMaxTransferFds, .usage = total});
     } else {
-      it->second.fds.resize(total);
+      it->second.fds.Reserve(total);
     }
   }
   Entry& entry = it->second;
@@ -50,7 +50,7 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
     if (entry.fds[index + i].valid()) wrong = InvalidArgument(NameOf(transfer_id) + ": two parts overlap");
   }
   if (!wrong.ok()) {
-    entry.fds.clear();
+    entry.fds = {};
     entry.present = 0;
     entry.refused = wrong;
     changed_.notify_all();
@@ -72,7 +72,7 @@ void TransferTable::Refuse(uint64_t transfer_id, Status why) {
   changed_.notify_all();
 }
 
-Result<std::vector<UniqueFd>> TransferTable::Claim(uint64_t transfer_id, const Waiter& waiter) {
+Result<ForeignFds> TransferTable::Claim(uint64_t transfer_id, const Waiter& waiter) {
   std::unique_lock lock(mutex_);
   const bool came = waiter.Wait(lock, changed_, [&] {
     if (closed_) return true;

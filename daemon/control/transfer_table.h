@@ -9,9 +9,8 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <vector>
 
-#include "common/unique_fd.h"
+#include "daemon/control/foreign_fds.h"
 #include "daemon/control/waiter.h"
 #include "tandem/status.h"
 
@@ -28,13 +27,13 @@ class TransferTable {
   // One part of a transfer. A transfer that is too long is remembered as refused, its descriptors closed, and whoever
   // claims it is told; parts that contradict each other (totals, overlaps, no descriptors) are INVALID_ARGUMENT and end
   // the transfer; RESOURCE_EXHAUSTED when too many are open.
-  Status Add(uint64_t transfer_id, uint32_t index, uint32_t total, std::vector<UniqueFd> fds);
+  Status Add(uint64_t transfer_id, uint32_t index, uint32_t total, ForeignFds fds);
 
   // The transfer ends with `why`, its descriptors are closed, and whoever claims it is told.
   void Refuse(uint64_t transfer_id, Status why);
 
   // Waits for all parts and hands the descriptors over. NOT_FOUND names the transfer if it did not come.
-  Result<std::vector<UniqueFd>> Claim(uint64_t transfer_id, const Waiter& waiter);
+  Result<ForeignFds> Claim(uint64_t transfer_id, const Waiter& waiter);
 
   // Closes what is older than `age`; true if unclaimed transfers are left.
   bool ReapOrphans(std::chrono::milliseconds age);
@@ -49,7 +48,7 @@ class TransferTable {
   struct Entry {
     uint32_t total = 0;
     uint32_t present = 0;
-    std::vector<UniqueFd> fds;
+    ForeignFds fds;
     Waiter::Clock::time_point since;
     Status refused;
   };

@@ -15,6 +15,9 @@
 namespace tandem::daemon {
 namespace {
 
+// Of one server: twice what 256 sessions need for their events and a call each.
+constexpr int kMostThreads = 1024;
+
 void Configure(grpc::ServerBuilder& builder, const std::string& socket) {
   builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
@@ -22,6 +25,8 @@ void Configure(grpc::ServerBuilder& builder, const std::string& socket) {
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 4);
+  // All sessions together: engines and their threads need room among the unit's tasks.
+  builder.SetResourceQuota(grpc::ResourceQuota("tandemd").SetMaxThreads(kMostThreads));
 }
 
 // Builds and starts; the socket's file is nobody else's until ShareSocket opens it.

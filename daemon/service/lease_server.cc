@@ -51,6 +51,14 @@ LeaseServer::LeaseServer(LeaseServerOptions options, Control& control, UniqueFd 
   Watch(wake_.get(), Tag(0, kWake), EPOLLIN, true);
 }
 
+LeaseServer::Connection::~Connection() {
+  if (!socket.valid()) return;
+  ::shutdown(socket.get(), SHUT_RDWR);
+  std::vector<UniqueFd> last;
+  last.push_back(std::move(socket));
+  CloseElsewhere(std::move(last));
+}
+
 LeaseServer::~LeaseServer() {
   {
     std::lock_guard lock(mutex_);
@@ -125,6 +133,15 @@ void LeaseServer::Run() {
   }
 }
 
+// For one more connection that has not attached.
+bool LeaseServer::HasRoomLocked(uint32_t uid) const {
+  if (connections_.size() - by_session_.size() >= options_.max_unattached) return false;
+  const auto own = std::count_if(connections_.begin(), connections_.end(), [&](const auto& connection) {
+    return connection.second->session_id == 0 && connection.second->peer.uid == uid;
+  });
+  return static_cast<size_t>(own) < options_.max_unattached_of_uid;
+}
+
 void LeaseServer::Accept() {
   for (;;) {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -144,7 +161,7 @@ void LeaseServer::Accept() {
     connection->pidfd = std::move(peer->second);
     {
       std::lock_guard lock(mutex_);
-      if (connections_.size() - by_session_.size() >= options_.max_unattached) continue;
+      if (!HasRoomLocked(connection->peer.uid)) continue;
       connection->id = next_connection_++;
       connections_[connection->id] = connection;
     }
@@ -157,7 +174,9 @@ void LeaseServer::Readable(uint64_t connection_id) {
   const std::shared_ptr<Connection> connection = Find(connection_id);
   if (!connection) return;
   for (int i = 0; i < kPacketsPerTurn; ++i) {
-    Result<FdMessage> message = ReceiveMessage(connection->socket.get(), kMaxLeaseMessage);
+    std::vector<UniqueFd> refused;
+    Result<FdMessage> message = ReceiveMessage(connection->socket.get(), kMaxLeaseMessage, &refused);
+    CloseElsewhere(std::move(refused));
     if (!message.ok()) {
       const std::string& reason = message.status().detail().reason;
       if (reason == "WOULD_BLOCK") return;
@@ -165,7 +184,7 @@ void LeaseServer::Readable(uint64_t connection_id) {
       Refuse(*connection, message.status());
       return Drop(connection_id, "its lease carried a bad message: " + message.status().message());
     }
-    const Status handled = Handle(*connection, message->body, std::move(message->fds));
+    const Status handled = Handle(*connection, message->body, ForeignFds(std::move(message->fds)));
     if (!handled.ok()) {
       Refuse(*connection, handled);
       return Drop(connection_id, "its lease carried a bad message: " + handled.message());
@@ -173,7 +192,7 @@ void LeaseServer::Readable(uint64_t connection_id) {
   }
 }
 
-Status LeaseServer::Handle(Connection& connection, const std::string& body, std::vector<UniqueFd> fds) {
+Status LeaseServer::Handle(Connection& connection, const std::string& body, ForeignFds fds) {
   v1::LeaseMessage message;
   if (!message.ParseFromString(body)) return InvalidArgument("the lease message is malformed");
   if (message.has_attach()) {

@@ -24,6 +24,7 @@ struct LeaseServerOptions {
   std::string path;
   unsigned mode = 0660;
   size_t max_unattached = 256;   // connections that have not attached yet
+  size_t max_unattached_of_uid = 64;  // the same, of one user: it keeps nobody else out
   std::chrono::milliseconds attach_deadline{5000};
   size_t max_backlog = 256;      // messages that a client has not read
 };
@@ -57,19 +58,26 @@ class LeaseServer final : public LeasePort {
     uint64_t session_id = 0;  // 0: not attached
     Waiter::Clock::time_point since = Waiter::Clock::now();
     std::deque<Packet> backlog;
+
+    Connection() = default;
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+    // The peer hears of the end now; what it has sent and nobody has read, descriptors too, ends with the socket, elsewhere.
+    ~Connection();
   };
 
   LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll, UniqueFd wake);
   void Run();
   void Accept();
   void Readable(uint64_t connection_id);
-  Status Handle(Connection& connection, const std::string& body, std::vector<UniqueFd> fds);
+  Status Handle(Connection& connection, const std::string& body, ForeignFds fds);
   void Flush(uint64_t connection_id);
   Status SendLocked(Connection& connection, Packet packet);
   void Refuse(Connection& connection, const Status& why);
   void Drop(uint64_t connection_id, const std::string& why);
   void DropLate();
   int Timeout();
+  bool HasRoomLocked(uint32_t uid) const;
   std::shared_ptr<Connection> Find(uint64_t connection_id);
   void Watch(int fd, uint64_t tag, uint32_t events, bool add);
 

@@ -49,6 +49,8 @@ grpc::Status TandemService::Answer(grpc::ServerContext* context, uint64_t deadli
                                    Work work) const {
   Result<SessionRef> session = Authenticate(*context);
   if (!session.ok()) return ToGrpc(context, session.status());
+  const Result<std::shared_ptr<void>> place = control_.Admit(*session);
+  if (!place.ok()) return ToGrpc(context, place.status());
   const Waiter waiter = control_.WaiterFor(deadline_ms, [context] { return context->IsCancelled(); });
   auto result = work(*session, waiter);
   if constexpr (std::is_same_v<decltype(result), Status>) {
@@ -151,6 +153,8 @@ grpc::Status TandemService::Events(grpc::ServerContext* context, const v1::Event
                                    grpc::ServerWriter<v1::Event>* writer) {
   Result<SessionRef> session = Authenticate(*context);
   if (!session.ok()) return ToGrpc(context, session.status());
+  const Result<std::shared_ptr<void>> place = control_.Admit(*session);
+  if (!place.ok()) return ToGrpc(context, place.status());
   const uint64_t stream = control_.OpenEvents(*session);
   writer->SendInitialMetadata();
   while (!context->IsCancelled()) {

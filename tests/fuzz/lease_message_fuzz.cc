@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/fd_socket.h"
@@ -64,10 +65,10 @@ void Handle(FdMessage received, daemon::TransferTable& transfers) {
     const v1::FdTransfer& part = message.transfer();
     transfers.Add(part.transfer_id(), part.index(), part.total(), std::move(received.fds)).ok();
     const daemon::Waiter now = daemon::Waiter::For(std::chrono::milliseconds(0));
-    Result<std::vector<UniqueFd>> claimed = transfers.Claim(part.transfer_id(), now);
+    Result<daemon::ForeignFds> claimed = transfers.Claim(part.transfer_id(), now);
     if (!claimed.ok()) return;
     fuzz::Expect(!claimed->empty() && claimed->size() <= daemon::kMaxTransferFds, "a claim of an odd size");
-    for (const UniqueFd& fd : *claimed) fuzz::Expect(fd.valid(), "a claim with a hole");
+    for (size_t i = 0; i < claimed->size(); ++i) fuzz::Expect((*claimed)[i].valid(), "a claim with a hole");
   }
 }
 
@@ -103,6 +104,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
     }
   }
+  while (daemon::ClosesUnderWay() > 0) std::this_thread::yield();
   fuzz::Expect(NextDescriptor() == baseline, "descriptors leaked");
   return 0;
 }

@@ -11,6 +11,7 @@
 
 #include "common/fd_socket.h"
 #include "daemon/control/tests/control_fixture.h"
+#include "daemon/control/tests/lingering_socket.h"
 #include "daemon/service/lease_server.h"
 #include "daemon/service/peer_identity.h"
 #include "daemon/service/status_codec.h"
@@ -63,12 +64,14 @@ class ServiceTest : public ControlTest {
     ControlOptions options;
     options.grpc_socket = directory + "/client.sock";
     options.orphan_deadline = std::chrono::milliseconds(500);
+    options.limits.calls_per_session = 16;
     Start(4, options);
     LeaseServerOptions lease_options;
     lease_options.path = directory + "/lease.sock";
     lease_options.mode = 0600;
     lease_options.attach_deadline = std::chrono::milliseconds(500);
     lease_options.max_backlog = 8;
+    lease_options.max_unattached_of_uid = 8;
     auto started = LeaseServer::Start(lease_options, *control);
     ASSERT_TRUE(started.ok()) << started.status().ToString();
     leases = std::move(*started);
@@ -310,6 +313,74 @@ TEST_F(ServiceTest, ACancelledCallStopsWaiting) {
   context->TryCancel();
   EXPECT_EQ(call.get(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(Eventually([&] { return control->SnapshotGroups().empty(); }));
+}
+
+// Descriptors whose close lasts: with a message that is refused, before attach, behind a transfer that nobody claims, unread.
+TEST_F(ServiceTest, DescriptorsThatLingerHoldNobodyUp) {
+  const auto hostile = Connect();
+  ASSERT_TRUE(hostile.ok());
+  std::vector<LingeringSocket> sockets;
+  const auto send = [&](int lease, const std::string& body, size_t copies = 1) {
+    LingeringSocket& socket = sockets.emplace_back(std::chrono::seconds(40));
+    EXPECT_TRUE(SendMessage(lease, body, std::vector<int>(copies, socket.end.get())).ok());
+    socket.end.Reset();  // the daemon has the last ones
+  };
+  v1::LeaseMessage transfer;
+  transfer.mutable_transfer()->set_transfer_id(1);
+  transfer.mutable_transfer()->set_total(1);
+  send(hostile->lease.get(), transfer.SerializeAsString());
+  transfer.mutable_transfer()->set_total(1000);
+  send(hostile->lease.get(), transfer.SerializeAsString());
+  auto garbage = ConnectSeqpacket(directory + "/lease.sock"), early = ConnectSeqpacket(directory + "/lease.sock");
+  ASSERT_TRUE(garbage.ok() && early.ok());
+  send(garbage->get(), "garbage", kMaxFdsPerMessage);
+  send(garbage->get(), "never read");
+  send(early->get(), transfer.SerializeAsString());
+  const auto start = Waiter::Clock::now();
+  ASSERT_TRUE(Connect().ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // orphans are closed after half a second
+  EXPECT_EQ(control->SnapshotSessions().size(), 2u);
+  ASSERT_TRUE(Connect().ok());
+  EXPECT_LT(Waiter::Clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST_F(ServiceTest, OneUsersConnectionsThatNeverAttachAreLimited) {
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 8; ++i) idle.push_back(std::move(*ConnectSeqpacket(directory + "/lease.sock")));
+  EXPECT_EQ(Connect().status().detail().reason, "EOF");
+  EXPECT_TRUE(Eventually([&] { return Connect().ok(); }));  // once they are late
+}
+
+TEST_F(ServiceTest, CallsUnderWayAreLimited) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  std::vector<std::future<grpc::StatusCode>> calls;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  for (int i = 0; i < 16; ++i) {
+    contexts.push_back(client->Context());
+    calls.push_back(std::async(std::launch::async, [&, i] {
+      v1::JoinGroupReply reply;
+      return client->stub->JoinGroup(contexts[static_cast<size_t>(i)].get(), JoinRequest(2, 0, std::to_string(i)), &reply).error_code();
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return control->SnapshotGroups().size() == 16; }));
+  auto context = client->Context();
+  v1::JoinGroupReply reply;
+  EXPECT_EQ(client->stub->JoinGroup(context.get(), JoinRequest(2, 0, "one more"), &reply).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailOf(*context).reason(), "QUOTA_CALLS");
+  for (auto& waiting : contexts) waiting->TryCancel();
+  for (auto& call : calls) EXPECT_EQ(call.get(), grpc::StatusCode::CANCELLED);
+  context = client->Context();
+  v1::EmptyRequest empty;
+  v1::EmptyReply made;
+  empty.mutable_spec()->add_shape(1);
+  empty.mutable_spec()->set_dtype(static_cast<uint32_t>(DType::kU8));
+  empty.set_gpu_uuid(client->attached.gpus(0).uuid());
+  EXPECT_TRUE(Eventually([&] {
+    auto again = client->Context();
+    return client->stub->Empty(again.get(), empty, &made).ok();
+  }));
 }
 
 TEST_F(ServiceTest, EventsStreamUntilTheSessionEnds) {
