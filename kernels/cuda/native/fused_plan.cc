@@ -123,7 +123,7 @@ bool TakesFused(const CollectiveArgs& args) {
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
   const FusedPart* sums = nullptr;
   const std::optional<Heights> heights = HeightsOf(args.parts);
-  if (!heights) return false;
+  if (!heights || TilesM(static_cast<int64_t>(args.parts.size()), heights->high) > kMostTilesM) return false;
   for (const FusedPart& part : args.parts) {
     if (!TakesPart(part, first, *heights)) return false;
     if (part.sums && sums == nullptr) sums = &part;

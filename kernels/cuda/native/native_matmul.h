@@ -77,6 +77,11 @@ struct FusedMatmul {
 inline constexpr size_t kFusedStateBytes = 4096;
 static_assert((32 + kMostPieces * kMostWordBands) * sizeof(uint32_t) <= kFusedStateBytes);
 
+// Tiles of 128 rows of all pieces together, each as high as the highest: bands number M-tiles in 16 bits. Of clusters of two there
+// are half as many, but which there are is chosen later, and by the SMs too; the bound is the same on all ranks.
+inline constexpr int64_t kMostTilesM = std::numeric_limits<int16_t>::max();
+int64_t TilesM(int64_t pieces, int64_t rows);
+
 // The SMs of the current context's device; 0 where there is none.
 int SmCount();
 

@@ -181,6 +181,17 @@ TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {
   EXPECT_LE(most, 128);
 }
 
+TEST_F(FusedPlanTest, MoreTilesThanBandsCanNumberRunStepByStep) {
+  // Three parts of 10922 tiles are 32766, one tile less than the most; whatever clusters may halve.
+  for (const int64_t rows : {int64_t{10922} * 128, int64_t{10922} * 128 + 1, int64_t{2} * 10922 * 128}) {
+    CollectiveArgs args = Gather();
+    for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = rows;
+    const bool fits = rows == int64_t{10922} * 128;
+    EXPECT_EQ(TakesFused(args), fits) << rows;
+    EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), fits ? Code::kOk : Code::kUnimplemented) << rows;
+  }
+}
+
 TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
   auto fused = MakeFusedMatmul(Gather(), nullptr);
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
