@@ -5,6 +5,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 
 namespace tandem::cuda {
 namespace {
@@ -293,6 +294,17 @@ TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
   };
   EXPECT_TRUE(takes([](CollectiveArgs*) {}));
   EXPECT_FALSE(takes([](CollectiveArgs* all) { all->parts[1].matmul.scale_a.stride = {2, kRows}; })) << "shards that lie otherwise";
+  // The kernel reads two rows' factors, 8 apart, and counts in 32 bits.
+  constexpr int64_t kMostStep = std::numeric_limits<int32_t>::max() / 8;
+  for (const int64_t step : {kMostStep, kMostStep + 1}) {
+    const auto spread = [step](CollectiveArgs* all) {
+      for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {step, 1};
+    };
+    EXPECT_EQ(takes(spread), step == kMostStep);
+  }
+  EXPECT_TRUE(takes([](CollectiveArgs* all) {
+    for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {1, 8 * kMostStep};
+  })) << "from block to block of K one at a time";
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
     for (FusedPart& part : all->parts) part.matmul.scale_b = Dense(At(0x200000), DType::kF32, {1, kN});
   })) << "a factor a column";
