@@ -30,6 +30,10 @@ struct FusedTiling {
   int direct_tiles = std::numeric_limits<int>::max();
 };
 
+// A kernel that gives up waiting ends as if all had come, and nobody asks it. So a plan's wait until the word is there, or until the
+// group's abort word says that a launch is overdue or the group broken: launches have deadlines of their own, of any length.
+inline constexpr uint64_t kNoTimeLimit = std::numeric_limits<uint64_t>::max();
+
 // A run of pieces that may share bands: they are expected to be ready together. Over all of N, or a word band's columns.
 struct PieceRun {
   int first = 0, count = 0;
@@ -68,7 +72,7 @@ struct FusedMatmul {
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see FusedMatmulParams
   uint64_t guard_value = 0;
-  uint64_t timeout_ns = 60'000'000'000;
+  uint64_t timeout_ns = 60'000'000'000;  // of a wait, for those who have no abort word; plans have kNoTimeLimit
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
   void* state = nullptr;
   FusedTiling tiling;
