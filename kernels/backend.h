@@ -271,7 +271,7 @@ class Backend {
                                                         std::span<const uint64_t> /*bytes*/) {
     return Unimplemented("this backend maps the chunks of a range one by one");
   }
-  // Imports `bytes` at `offset` of a client's allocation by its CUDA IPC handle. Segment::data() is at the offset.
+  // Imports `bytes` at `offset` of a client's allocation by its CUDA IPC handle, fewer if it ends there. data() is at the offset.
   virtual Result<std::unique_ptr<Segment>> ImportIpc(std::string_view /*handle*/, uint64_t /*offset*/,
                                                      size_t /*bytes*/) {
     return Unimplemented("CUDA IPC handles need the CUDA backend");

@@ -109,6 +109,11 @@ Status MemoryTable::AddIpc(uint64_t id, uint64_t owner_session, uint64_t bytes, 
   } else {
     segment = std::move(opened);
   }
+  // Refused once it is in the hands of what closes it while no lane holds work.
+  if (segment->bytes() < bytes) {
+    return OutOfRange("the allocation behind the IPC handle has " + std::to_string(segment->bytes()) + " bytes from " +
+                      std::to_string(offset) + " on; [" + std::to_string(offset) + ", +" + std::to_string(bytes) + ") leaves it");
+  }
   auto registration = std::make_shared<Registration>();
   registration->chunks.push_back({.base = segment->data(), .begin = 0, .bytes = bytes});
   registration->pins.push_back(std::move(segment));

@@ -89,6 +89,11 @@ Status CheckChunkSignals(const Problem& problem, int64_t rows) {
   if (spec.shape.size() != 1 || spec.shape[0] < 1) {
     return FieldError(OperandField(slot, "shape"), "must be one dimension of at least one word");
   }
+  if (spec.shape[0] > kMaxChunkSignals) {
+    return FieldError(OperandField(slot, "shape"),
+                      Text(spec.shape[0], " chunks are more than ", kMaxChunkSignals,
+                           ": the work of all is enqueued before the first signal comes, and a stream takes only so much"));
+  }
   if (!spec.strides.empty() && spec.shape[0] > 1 && spec.strides[0] != 1) {
     return FieldError(OperandField(slot, "strides"), "chunk signals must be contiguous");
   }

@@ -12,6 +12,7 @@ namespace {
 // TMA's addresses and pitches are multiples of this.
 constexpr int64_t kTmaBytes = 16;
 constexpr int64_t kSms = 132;  // of an H100 or H200
+constexpr int64_t kMostTilesM = 32767;  // see native_matmul.h of the CUDA kernels
 
 int64_t ElementBytes(const View& view) { return static_cast<int64_t>(DTypeBytes(view.dtype)); }
 
@@ -91,6 +92,15 @@ std::string WhyNotBlocks(const Problem& problem) {
   return {};
 }
 
+// The kernel numbers the tiles of all parts in 16 bits.
+std::string WhyNotRows(const Problem& problem) {
+  const int world = problem.world_size;
+  NativeCut cut{problem.rows / world, problem.rows, world, 1};  // a shard's or a slice's rows
+  if (problem.request->op == Op::kMatmulAllReduce) cut = CutNative(problem.rows, problem.n, world);
+  if (NativeTiles(cut.parts(), cut.rows, 1) <= kMostTilesM) return {};
+  return Text(cut.parts(), " parts of ", cut.rows, " rows have more than ", kMostTilesM, " tiles of 128 rows");
+}
+
 }  // namespace
 
 int64_t NativeTiles(int64_t pieces, int64_t rows, int64_t n) {
@@ -130,6 +140,7 @@ std::string WhyNotNative(const Problem& problem) {
   const View a = problem.Slot(0, problem.slots.a);
   if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
+  if (std::string why = WhyNotRows(problem); !why.empty()) return why;
   const bool blocks = IsBlockWise(problem.scale_mode);
   const bool float8 = IsFloat8(a.dtype);
   if (problem.k * ElementBytes(a) % kTmaBytes != 0) return Text("K is no multiple of ", kTmaBytes, " bytes");

@@ -24,6 +24,11 @@ inline constexpr int kMaxLanes = 8;
 // could pass n's value before a has written it.
 inline constexpr int kSignalsPerWriter = 512;
 
+// Chunk signals of a matmul. All its chunks are enqueued at once, behind a wait that only the user ends: for each chunk a wait, a
+// product, and kernels and copies that some products need (some six in all). CUDA takes about a thousand on a stream that
+// stands still; the next one would hold the engine's only thread.
+inline constexpr int kMaxChunkSignals = 128;
+
 // Behind the signal words of a rank lie its packets, written by kLowLatency kernels only: two halves by epoch parity.
 inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsPerWriter * 8;
 inline constexpr uint64_t kPacketHalfBytes = uint64_t{512} << 10;

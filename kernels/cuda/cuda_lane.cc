@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_lane.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -108,13 +109,24 @@ Status CudaLane::Matmul(const MatmulArgs& args) {
   }
   DenseProduct dense = MakeDense(args);
   if (dense.scratch_bytes == 0) return chooser_->Enqueue(args, workspace_.data(), stream_);
-  if (transposed_.bytes() < dense.scratch_bytes) {
-    // Work of the lane may still read the smaller one: it is kept.
-    if (transposed_.data() != nullptr) outgrown_.push_back(std::move(transposed_));
-    TANDEM_ASSIGN_OR_RETURN(transposed_, VmmAllocation::Create(device_, dense.scratch_bytes));
-  }
+  if (transposed_.bytes() < dense.scratch_bytes) TANDEM_RETURN_IF_ERROR(GrowTransposed(dense.scratch_bytes));
   TANDEM_RETURN_IF_ERROR(EnqueueCopies(&dense, transposed_.data(), stream_));
   return chooser_->Enqueue(dense.args, workspace_.data(), stream_);
+}
+
+Status CudaLane::GrowTransposed(size_t bytes) {
+  std::erase_if(outgrown_, [](const Outgrown& outgrown) { return outgrown.behind->Done(); });
+  // By a half at least, so that products that grow little by little outgrow it seldom.
+  const size_t wanted = std::max(bytes, transposed_.bytes() + transposed_.bytes() / 2);
+  if (transposed_.data() != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<CudaEvent> behind, CudaEvent::Create(device_));
+    TANDEM_RETURN_IF_ERROR(Record(behind.get()));
+    outgrown_.push_back({std::move(transposed_), std::move(behind)});
+  }
+  auto grown = VmmAllocation::Create(device_, wanted);
+  if (grown.status().code() == Code::kResourceExhausted && bytes < wanted) grown = VmmAllocation::Create(device_, bytes);
+  TANDEM_ASSIGN_OR_RETURN(transposed_, std::move(grown));
+  return Status::Ok();
 }
 
 Status CudaLane::Reduce(const ReduceArgs& args) {

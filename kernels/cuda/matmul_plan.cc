@@ -1,12 +1,12 @@
 #include "kernels/cuda/matmul_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "kernels/cuda/block_scales.h"
 #include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/matmul_trial.h"
 #include "kernels/host/matmul.h"
 #include "kernels/host/strided.h"
 
@@ -14,10 +14,6 @@ namespace tandem::cuda {
 namespace {
 
 constexpr uint32_t kAligned = 16;
-// A candidate's time is the best of some rounds, so that what disturbed one of them is left out; a round takes the mean of some runs
-// behind one that warms up. Candidates that are far behind after a round run no more.
-constexpr int kTrialRounds = 4, kTrials = 3;
-constexpr float kFarBehind = 1.4f;
 
 uint32_t ElementAlignment(const MatmulArgs& args) {
   return static_cast<uint32_t>(
@@ -119,6 +115,8 @@ Status EnqueuePlain(const MatmulArgs& args, int64_t first, int64_t last, CUstrea
 
 }  // namespace
 
+const TrialCalls kTrialCalls = {.fill = &LaunchRandom};
+
 const MatmulChooser::Entry* MatmulChooser::Find(const LtProduct& product) const {
   for (const Entry& entry : entries_) {
     if (entry.product == product) return &entry;
@@ -133,18 +131,18 @@ void MatmulChooser::Forget(const LtProduct& product) {
   }
 }
 
-Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduct& product, bool trial) {
+Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduct& product, float* left_ms) {
   {
     std::lock_guard lock(mutex_);
     if (const Entry* entry = Find(product)) return entry->algorithm;
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates,
-                          lt_->Candidates(product, WorkspaceBytes(product), trial ? most_candidates_ : 1));
+                          lt_->Candidates(product, WorkspaceBytes(product), left_ms != nullptr ? most_candidates_ : 1));
   Entry entry;
   entry.product = product;
   if (!candidates.empty()) entry.algorithm = candidates[0];
-  if (trial && !candidates.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(size_t fastest, Fastest(product, candidates));
+  if (left_ms != nullptr && !candidates.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(size_t fastest, Fastest(product, candidates, left_ms));
     if (fastest < candidates.size()) {
       entry.algorithm = candidates[fastest];
     } else {
@@ -156,12 +154,14 @@ Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduc
   return entry.algorithm;
 }
 
-// The fastest candidate's index; candidates.size() when none of them runs.
-Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+// The fastest candidate's index; candidates.size() when none of them runs. The first, the heuristics' best guess, where there is no
+// time left for a trial, or no memory.
+Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates, float* left_ms) {
+  if (LeastMs(product) >= *left_ms) return 0;
   std::lock_guard trial(trial_mutex_);
   // What a fault shows in: which work was the last on the stream.
   std::string last = "filling its operands";
-  Result<size_t> fastest = TryAll(product, candidates, &last);
+  Result<size_t> fastest = TryAll(product, candidates, left_ms, &last);
   // However the trial went: nothing may run on its memory from here on.
   Status ended = trial_memory_.Release(device_->service_stream());
   if (fastest.ok() && !ended.ok()) fastest = ended;
@@ -169,7 +169,7 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product, const std::vecto
   return fastest.status().WithContext("the trial of " + TextOf(product) + ", " + last);
 }
 
-Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
+Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates, float* left_ms,
                                      std::string* last) {
   CudaDriver& driver = device_->driver();
   CUstream stream = device_->service_stream();
@@ -196,7 +196,10 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector
   std::vector<size_t> sizes;
   for (const Need& need : needs) sizes.push_back(need.elements * DTypeBytes(need.type) + shift_of(need.type));
   sizes.push_back(kMatmulWorkspaceBytes);
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::byte*> parts, trial_memory_.Take(sizes));
+  const auto taken = trial_memory_.Take(sizes);
+  if (taken.status().code() == Code::kResourceExhausted) return 0;
+  TANDEM_RETURN_IF_ERROR(taken.status());
+  const std::vector<std::byte*>& parts = *taken;
   for (size_t i = 0; i < needs.size(); ++i) {
     const Need& need = needs[i];
     // Scales, and what else AlignVectors sees to, are aligned when it comes to it.
@@ -205,46 +208,21 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product, const std::vector
     std::byte* base = parts[i] + (is_vector ? 0 : shift_of(need.type));
     *need.target = base;
     TANDEM_RETURN_IF_ERROR(
-        LaunchRandom(base, need.type, static_cast<int64_t>(need.elements), static_cast<uint32_t>(i + 1), stream));
+        calls_.fill(base, need.type, static_cast<int64_t>(need.elements), static_cast<uint32_t>(i + 1), stream));
   }
   TANDEM_RETURN_IF_ERROR(driver.StreamSynchronize(stream));
   operands.d = const_cast<void*>(d);
-  TANDEM_ASSIGN_OR_RETURN(CUevent start, driver.EventCreate(CU_EVENT_DEFAULT));
-  auto end = driver.EventCreate(CU_EVENT_DEFAULT);
-  constexpr float kNever = std::numeric_limits<float>::infinity();
-  std::vector<float> times(candidates.size(), kNever);
-  std::vector<bool> out(candidates.size());
-  float best_time = kNever;
-  Status status = end.status();
-  for (size_t n = 0; n < kTrialRounds * candidates.size() && status.ok(); ++n) {
-    const size_t i = n % candidates.size();
-    if (out[i] || (n >= candidates.size() && times[i] > kFarBehind * best_time)) continue;
-    auto run = [&] {
-      return lt_->Run(product, operands, candidates[i], parts.back(), WorkspaceBytes(product), stream);
-    };
-    *last = "candidate " + std::to_string(i + 1) + " of " + std::to_string(candidates.size());
-    // A candidate that is refused is left out; the others may serve.
-    if (!run().ok()) {
-      out[i] = true;
-      // Unless it is the context that is lost: the call says the same of both.
-      status = driver.StreamSynchronize(stream);
-      continue;
-    }
-    status = driver.EventRecord(start, stream);
-    for (int trial = 0; trial < kTrials && status.ok(); ++trial) status = run();
-    if (status.ok()) status = driver.EventRecord(*end, stream);
-    if (status.ok()) status = driver.StreamSynchronize(stream);
-    if (!status.ok()) break;
-    auto time = driver.EventElapsedTime(start, *end);
-    status = time.status();
-    if (time.ok()) times[i] = std::min(times[i], *time);
-    best_time = std::min(best_time, times[i]);
-  }
-  (void)driver.EventDestroy(start);
-  if (end.ok()) (void)driver.EventDestroy(*end);
-  TANDEM_RETURN_IF_ERROR(status);
-  const size_t fastest = static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
-  return best_time == kNever ? candidates.size() : fastest;
+  return MatmulTrial({.driver = driver,
+                      .lt = *lt_,
+                      .product = product,
+                      .operands = operands,
+                      .workspace = parts.back(),
+                      .workspace_bytes = WorkspaceBytes(product),
+                      .stream = stream,
+                      .last = last,
+                      .left_ms = left_ms},
+                     candidates)
+      .Fastest();
 }
 
 Status MatmulChooser::Prepare(const MatmulArgs& args) {
@@ -255,11 +233,13 @@ Status MatmulChooser::Prepare(const MatmulArgs& args) {
   // With chunks every call has a chunk's rows, the last one what remains.
   int64_t remainder = rows % chunk_rows;
   std::string reason;
-  for (int64_t part : {chunk_rows, remainder}) {
-    if (part == 0) continue;
-    for (uint32_t alignment : {kAligned, ElementAlignment(args)}) {
+  // Aligned addresses, the usual ones, are first to share the budget.
+  float left_ms = kTrialBudgetMs;
+  for (uint32_t alignment : {kAligned, ElementAlignment(args)}) {
+    for (int64_t part : {chunk_rows, remainder}) {
+      if (part == 0) continue;
       auto mapping = MapToLt(args, part, alignment, &reason);
-      if (mapping) TANDEM_RETURN_IF_ERROR(Choose(mapping->product, true).status());
+      if (mapping) TANDEM_RETURN_IF_ERROR(Choose(mapping->product, &left_ms).status());
     }
   }
   return Status::Ok();
@@ -327,7 +307,7 @@ Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t
     addresses |= reinterpret_cast<uintptr_t>(operands.bias);
   }
   if (addresses % kAligned != 0) mapping->product.alignment = ElementAlignment(args);
-  TANDEM_ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> algorithm, Choose(mapping->product, false));
+  TANDEM_ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> algorithm, Choose(mapping->product, nullptr));
   if (!algorithm) return EnqueuePlain(args, first, last, stream);
   Status status = lt_->Run(mapping->product, operands, *algorithm, scratch, WorkspaceBytes(mapping->product), stream);
   if (status.code() != Code::kUnimplemented) return status;

@@ -43,15 +43,22 @@ inline size_t WorkspaceBytes(const LtProduct& product) {
 // alignment is `alignment`.
 std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t alignment, std::string* reason);
 
+// What puts work on a stream; tests have their own.
+struct TrialCalls {
+  Status (*fill)(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);  // LaunchRandom
+};
+extern const TrialCalls kTrialCalls;
+
 // The choice among cuBLASLt's candidates for every product seen. Thread-safe.
 class MatmulChooser {
  public:
   // `lt` may be null: then nothing is chosen and every product runs on the plain kernel.
-  MatmulChooser(std::shared_ptr<CudaDevice> device, CublasLt* lt, int candidates)
-      : device_(std::move(device)), lt_(lt), most_candidates_(candidates), trial_memory_(device_) {}
+  MatmulChooser(std::shared_ptr<CudaDevice> device, CublasLt* lt, int candidates, const TrialCalls& calls = kTrialCalls)
+      : device_(std::move(device)), lt_(lt), most_candidates_(candidates), calls_(calls), trial_memory_(device_) {}
 
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned addresses, and
-  // for addresses aligned to their elements only.
+  // for addresses aligned to their elements only. Of what does not fit into the time (kTrialBudgetMs) or the memory that there is,
+  // the fastest of those that did, or the heuristics' first.
   Status Prepare(const MatmulArgs& args);
   // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`. Never times: an
   // unknown shape takes the heuristics' first candidate. What cuBLASLt refuses runs on the plain kernel, from then on too.
@@ -66,14 +73,16 @@ class MatmulChooser {
   Status EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, std::byte* scratch, CUstream stream);
   const Entry* Find(const LtProduct& product) const;
   void Forget(const LtProduct& product);
-  Result<std::optional<cublasLtMatmulAlgo_t>> Choose(const LtProduct& product, bool trial);
-  Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates);
+  // `left_ms`: of the trials' budget; null: no trial.
+  Result<std::optional<cublasLtMatmulAlgo_t>> Choose(const LtProduct& product, float* left_ms);
+  Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates, float* left_ms);
   // Fastest's work on the stream, which it leaves behind; `last` says what came last.
-  Result<size_t> TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates, std::string* last);
+  Result<size_t> TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates, float* left_ms, std::string* last);
 
   std::shared_ptr<CudaDevice> device_;
   CublasLt* const lt_;
   const int most_candidates_;
+  const TrialCalls calls_;
   mutable std::mutex mutex_;
   std::mutex trial_mutex_;  // one trial at a time: they share the service stream and the memory
   TrialMemory trial_memory_;

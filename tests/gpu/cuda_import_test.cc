@@ -114,10 +114,11 @@ void UseIpcMemory(int socket, pid_t owner, bool) {
   auto part = backend.ImportIpc(handle, 4096, 8192);
   Say("the same handle again", part.status());
   MUST(part.ok() && (*part)->data() == (*all)->data() + 4096 && Holds(**part, 4096));
-  Status beyond = backend.ImportIpc(handle, uint64_t{1} << 30, 1).status();
-  Say("beyond its end", beyond);
-  MUST(beyond.code() == Code::kOutOfRange);
-  MUST(backend.ImportIpc(handle, ~uint64_t{0}, 2).status().code() == Code::kOutOfRange);
+  for (const uint64_t offset : {uint64_t{1} << 30, ~uint64_t{0}}) {
+    auto beyond = backend.ImportIpc(handle, offset, 2);
+    Say("beyond its end", beyond.status());
+    MUST(beyond.ok() && (*beyond)->bytes() == 0);
+  }
   Status garbage = backend.ImportIpc(std::string(64, 'x'), 0, 1).status();
   Say("no handle", garbage);
   MUST(!garbage.ok());

@@ -13,7 +13,7 @@ namespace tandem {
 
 struct AsyncInputMatmulOptions {
   TensorSpec a, b, c;
-  int chunks = 1;  // of A's rows, equal in size; so many 32-bit signals
+  int chunks = 1;  // of A's rows, equal in size; so many 32-bit signals, 128 at most
   int pivot = 0;   // the chunk computed first, then pivot + 1, ... mod chunks
   Milliseconds deadline{30000};
 };

@@ -139,8 +139,12 @@ class ProgramCompiler {
     if (step.has_chunk_signals) {
       if (step.chunk_signals.dtype != DType::kI32 || step.chunk_signals.extent.size() != 1 ||
           step.chunk_signals.stride.size() != 1 || step.chunk_signals.stride[0] != 1 ||
-          step.chunk_signals.extent[0] < 1 || step.chunk_signals.extent[0] > (1 << 20)) {
+          step.chunk_signals.extent[0] < 1) {
         return InvalidArgument("chunk signals are a contiguous row of i32");
+      }
+      if (step.chunk_signals.extent[0] > plan::kMaxChunkSignals) {
+        return InvalidArgument(std::to_string(step.chunk_signals.extent[0]) + " chunk signals are more than " +
+                               std::to_string(plan::kMaxChunkSignals) + ": the lane would hold the engine before the first one comes");
       }
       args.chunks = static_cast<int>(step.chunk_signals.extent[0]);
       args.chunk_pivot = step.chunk_pivot;

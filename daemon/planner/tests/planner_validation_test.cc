@@ -301,6 +301,17 @@ TEST(AsyncInput, IsChecked) {
   ExpectRefused(
       Async(), [](OpRequest* r) { r->operands[3].spec.shape = {3}; }, "operands[3].shape",
       "8 rows are not divisible into 3 chunks");
+  const auto chunks_of_a_row = [](int64_t chunks) {
+    return [chunks](OpRequest* r) {
+      r->operands[0].spec = {DType::kF32, {chunks, 3}, {}};
+      r->operands[2].spec = {DType::kF32, {chunks, 5}, {}};
+      r->operands[3].spec.shape = {chunks};
+    };
+  };
+  OpRequest most = Async();
+  chunks_of_a_row(kMaxChunkSignals)(&most);
+  EXPECT_TRUE(PlanOf(most, SwitchGroup(4)).ok());
+  ExpectRefused(Async(), chunks_of_a_row(kMaxChunkSignals + 1), "operands[3].shape", "129 chunks are more than 128");
   ExpectRefused(
       Async(), [](OpRequest* r) { r->operands[3].spec.strides = {2}; }, "operands[3].strides");
   ExpectRefused(

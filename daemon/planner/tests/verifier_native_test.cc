@@ -313,6 +313,18 @@ TEST_P(Native, RefusesWithItsReason) {
     Check(refusal.request, {0}, &error_);
     EXPECT_NE(error_.find(refusal.reason), std::string::npos) << refusal.reason << ": " << error_;
   }
+  // The kernel's tiles of rows: one of 128 for each rank's part too many.
+  const int64_t most = 32767 / GetParam() * 128;
+  for (const int64_t rows : {most, most + 1}) {
+    for (OpRequest request : {Gather(DType::kBf16, rows, 16, 8), Scatter(DType::kBf16, rows, 16, 8),
+                              AllReduce(DType::kBf16, rows, 16, 8, false)}) {
+      request.algorithm = Algorithm::kNative;
+      auto plan = MakePlan(std::vector<OpRequest>(static_cast<size_t>(GetParam()), request), group_);
+      const std::string said = plan.status().ToString();
+      EXPECT_EQ(plan.ok(), rows == most) << rows << ": " << said;
+      EXPECT_EQ(said.find("more than 32767 tiles") == std::string::npos, rows == most) << said;
+    }
+  }
   group_.native_kernels = false;
   Check(Gather(DType::kBf16, 4, 16, 8), {0}, &error_);
   EXPECT_NE(error_.find("needs the CUDA backend's native kernels"), std::string::npos) << error_;

@@ -48,7 +48,7 @@ struct FewRowsMatmul {
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see FewRowsParams
   uint64_t guard_value = 0;
-  uint64_t timeout_ns = 60'000'000'000;
+  uint64_t timeout_ns = 60'000'000'000;  // see FusedMatmul
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
   void* state = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "kernels/cuda/native/native_matmul.h"
 #include "kernels/cuda/native/scales.h"
 
 namespace tandem::cuda {
@@ -100,6 +101,7 @@ Result<FewRowsMatmul> MakeFewRowsMatmul(const CollectiveArgs& args, void* state)
   if (matmul.has_result_scale) few.result_scale = reinterpret_cast<const float*>(matmul.result_scale.data);
   few.epoch = args.epoch;
   few.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+  few.timeout_ns = kNoTimeLimit;
   few.guard_word = reinterpret_cast<const uint64_t*>(args.guard.word);
   few.guard_value = args.guard.value;
   few.state = state;

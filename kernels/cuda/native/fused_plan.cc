@@ -45,7 +45,9 @@ std::optional<Heights> HeightsOf(const std::vector<FusedPart>& parts) {
   return heights;
 }
 
+// The kernel counts in 32 bits, of rows up to 8 at a time (BlockScaleReader).
 bool FitsStep(int64_t stride) { return stride >= 0 && stride <= std::numeric_limits<int32_t>::max(); }
+bool FitsRowStep(int64_t stride) { return FitsStep(stride) && FitsStep(8 * stride); }
 
 // Scales by blocks: A's of rows and blocks of K at any two strides, those of `first`; B's of whole blocks of columns.
 bool TakesBlockScales(const MatmulArgs& matmul, const MatmulArgs& first) {
@@ -56,7 +58,7 @@ bool TakesBlockScales(const MatmulArgs& matmul, const MatmulArgs& first) {
   const bool f32 = of_a.dtype == DType::kF32 && of_b.dtype == DType::kF32;
   return matmul.has_scale_a && matmul.has_scale_b && f32 && matmul.a.extent.size() == 2 && of_a.extent.size() == 2 &&
          of_a.extent[0] == matmul.a.extent[0] && of_a.extent[1] == k_blocks && of_a.stride == first.scale_a.stride &&
-         FitsStep(of_a.stride[0]) && FitsStep(of_a.stride[1]) && matmul.first_column == 0 &&
+         FitsRowStep(of_a.stride[0]) && FitsStep(of_a.stride[1]) && matmul.first_column == 0 &&
          of_b.extent == std::vector<int64_t>{k_blocks, n_blocks} && FitsStep(of_b.stride[0]) && FitsStep(of_b.stride[1]);
 }
 
@@ -123,7 +125,7 @@ bool TakesFused(const CollectiveArgs& args) {
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
   const FusedPart* sums = nullptr;
   const std::optional<Heights> heights = HeightsOf(args.parts);
-  if (!heights) return false;
+  if (!heights || TilesM(static_cast<int64_t>(args.parts.size()), heights->high) > kMostTilesM) return false;
   for (const FusedPart& part : args.parts) {
     if (!TakesPart(part, first, *heights)) return false;
     if (part.sums && sums == nullptr) sums = &part;
@@ -293,6 +295,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   for (const Word* word : args.closing) fused.closing.push_back(reinterpret_cast<const uint64_t*>(word));
   fused.entered = reinterpret_cast<const uint64_t*>(args.entered);
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+  fused.timeout_ns = kNoTimeLimit;
   fused.state = state;
   return fused;
 }

@@ -88,6 +88,8 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul) {
       std::to_string(matmul.tiling.cluster_n));
 }
 
+int64_t TilesM(int64_t pieces, int64_t rows) { return pieces * Blocks(rows, kTileRows); }
+
 int64_t WordBandColumns(const FusedMatmul& matmul) {
   return Blocks(Blocks(matmul.n, kWordBandColumns), matmul.word_bands) * kWordBandColumns;
 }
@@ -142,6 +144,9 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   }
   if (matmul.pieces.empty() || matmul.pieces.size() > kMostPieces) {
     return InvalidArgument(std::to_string(matmul.pieces.size()) + " pieces");
+  }
+  if (TilesM(static_cast<int64_t>(matmul.pieces.size()), matmul.rows) > kMostTilesM) {
+    return InvalidArgument(std::to_string(matmul.pieces.size()) + " pieces of " + std::to_string(matmul.rows) + " rows");
   }
   if (matmul.arrived.size() > kMostRanks - 1 || matmul.slot_of.size() != matmul.arrived.size()) {
     return InvalidArgument(std::to_string(matmul.arrived.size()) + " sources of partial sums in " +

@@ -30,6 +30,10 @@ struct FusedTiling {
   int direct_tiles = std::numeric_limits<int>::max();
 };
 
+// A kernel that gives up waiting ends as if all had come, and nobody asks it. So a plan's wait until the word is there, or until the
+// group's abort word says that a launch is overdue or the group broken: launches have deadlines of their own, of any length.
+inline constexpr uint64_t kNoTimeLimit = std::numeric_limits<uint64_t>::max();
+
 // A run of pieces that may share bands: they are expected to be ready together. Over all of N, or a word band's columns.
 struct PieceRun {
   int first = 0, count = 0;
@@ -68,7 +72,7 @@ struct FusedMatmul {
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see FusedMatmulParams
   uint64_t guard_value = 0;
-  uint64_t timeout_ns = 60'000'000'000;
+  uint64_t timeout_ns = 60'000'000'000;  // of a wait, for those who have no abort word; plans have kNoTimeLimit
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
   void* state = nullptr;
   FusedTiling tiling;
@@ -76,6 +80,11 @@ struct FusedMatmul {
 
 inline constexpr size_t kFusedStateBytes = 4096;
 static_assert((32 + kMostPieces * kMostWordBands) * sizeof(uint32_t) <= kFusedStateBytes);
+
+// Tiles of 128 rows of all pieces together, each as high as the highest: bands number M-tiles in 16 bits. Of clusters of two there
+// are half as many, but which there are is chosen later, and by the SMs too; the bound is the same on all ranks.
+inline constexpr int64_t kMostTilesM = std::numeric_limits<int16_t>::max();
+int64_t TilesM(int64_t pieces, int64_t rows);
 
 // The SMs of the current context's device; 0 where there is none.
 int SmCount();

@@ -218,5 +218,66 @@ TEST_F(CudaLaneTest, AFailedBatchIsReportedOnceAndForgotten) {
   EXPECT_EQ(lane_->WriteWord(nullptr, 1).code(), Code::kInvalidArgument);
 }
 
+// Memory for transposed fp8 operands, in MiB; without a GPU every product fails behind it.
+class LaneScratchTest : public CudaLaneTest {
+ protected:
+  LaneScratchTest() {
+    ON_CALL(driver_, MemCreate(_, _)).WillByDefault([this](size_t bytes, const CUmemAllocationProp&) {
+      if (bytes >> 20 > most_) return Result<CUmemGenericAllocationHandle>(ResourceExhausted("full"));
+      made_.push_back(bytes >> 20);
+      return Result<CUmemGenericAllocationHandle>(bytes >> 20);
+    });
+    ON_CALL(driver_, MemRelease(_)).WillByDefault([this](CUmemGenericAllocationHandle handle) {
+      released_.push_back(handle);
+      return Status::Ok();
+    });
+    ON_CALL(driver_, EventQuery(_)).WillByDefault([this](CUevent) { return Result<bool>(done_); });
+    Product(16);
+    made_.erase(made_.begin());  // the workspace
+  }
+  ~LaneScratchTest() override { lane_.reset(); }  // it releases what it has
+  // B has contiguous rows of 256 · `mib` columns: it is copied.
+  void Product(int64_t mib) {
+    const int64_t n = 256 * mib, k = 4096;
+    MatmulArgs args;
+    args.a = {bytes_, DType::kF8E4M3, {64, k}, {k, 1}};
+    args.b = {bytes_, DType::kF8E4M3, {k, n}, {n, 1}};
+    args.c = {bytes_, DType::kBf16, {64, n}, {n, 1}};
+    EXPECT_FALSE(lane_->Matmul(args).ok());
+  }
+
+  size_t most_ = 1024;
+  bool done_ = false;
+  std::vector<size_t> made_, released_;
+};
+
+TEST_F(LaneScratchTest, WhatIsOutgrownIsGivenBackBehindItsWork) {
+  TakeCalls();
+  Product(17);
+  EXPECT_THAT(TakeCalls(), ElementsAre("record"));
+  Product(20);  // fits
+  EXPECT_THAT(TakeCalls(), ElementsAre());
+  Product(28);
+  EXPECT_THAT(made_, ElementsAre(16, 24, 36)) << "by a half at least";
+  EXPECT_THAT(released_, ElementsAre()) << "work of the lane may still read it";
+  done_ = true;
+  Product(90);
+  EXPECT_THAT(made_, ElementsAre(16, 24, 36, 90));
+  EXPECT_THAT(released_, ElementsAre(16, 24));
+  Product(91);
+  EXPECT_THAT(released_, ElementsAre(16, 24, 36));
+}
+
+TEST_F(LaneScratchTest, OnAFullGpuItGrowsByWhatIsNeeded) {
+  most_ = 23;
+  Product(17);
+  EXPECT_THAT(made_, ElementsAre(16, 18)) << "in granules of 2 MiB";
+  Product(24);
+  EXPECT_THAT(made_, ElementsAre(16, 18)) << "no memory: the product fails";
+  most_ = 1024;
+  Product(24);
+  EXPECT_THAT(made_, ElementsAre(16, 18, 24));
+}
+
 }  // namespace
 }  // namespace tandem::cuda

@@ -80,6 +80,24 @@ TEST(CompileTest, RefusesWhatLeavesItsMemory) {
   EXPECT_EQ(CompileCode(copy_to(empty), limits), Code::kOk);
 }
 
+TEST(CompileTest, RefusesMoreChunkSignalsThanALaneCanHold) {
+  ProgramLimits limits = Limits(0, 2);
+  limits.slots = {{1024, false}, {1024, false}};
+  const auto chunked = [](int64_t chunks) {
+    plan::MatmulStep step;
+    step.a = step.c = {Ref{Space::kWorkspace, 0, 0, 0}, DType::kF32, {chunks, 1}, {1, 1}};
+    step.b = {Ref{Space::kOperand, 0, 0, 0}, DType::kF32, {1, 1}, {1, 1}};
+    step.has_chunk_signals = true;
+    step.chunk_signals = {Ref{Space::kOperand, 0, 1, 0}, DType::kI32, {chunks}, {1}};
+    return MakeProgram(0, 2, 1, {MakeStep(0, step)});
+  };
+  EXPECT_EQ(CompileCode(chunked(plan::kMaxChunkSignals), limits), Code::kOk);
+  EXPECT_EQ(CompileCode(chunked(0), limits), Code::kInvalidArgument);
+  const Status status = CompiledProgram::Compile(chunked(plan::kMaxChunkSignals + 1), limits).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("129 chunk signals are more than 128"), std::string::npos) << status.ToString();
+}
+
 TEST(CompileTest, RefusesLanesDependenciesAndSignalsThatDoNotExist) {
   ProgramLimits limits = Limits(0, 2);
   EXPECT_EQ(CompileCode(MakeProgram(0, 2, 1, {MakeStep(1, plan::NopStep{})}), limits), Code::kOutOfRange);

@@ -175,6 +175,7 @@ TEST_F(FewRowsPlanTest, KeepsItsParameters) {
     EXPECT_EQ(each.params.plain_b, 1);
     EXPECT_EQ(each.params.c_vectors, 0);
     EXPECT_EQ(each.params.rows, kRows);
+    EXPECT_EQ(each.params.timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
   }
   EXPECT_EQ(launched[0].params.epoch, 7u);
   EXPECT_EQ(launched[1].params.epoch, 9u);

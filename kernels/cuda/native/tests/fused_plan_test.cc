@@ -5,6 +5,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 
 namespace tandem::cuda {
 namespace {
@@ -181,6 +182,17 @@ TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {
   EXPECT_LE(most, 128);
 }
 
+TEST_F(FusedPlanTest, MoreTilesThanBandsCanNumberRunStepByStep) {
+  // Three parts of 10922 tiles are 32766, one tile less than the most; whatever clusters may halve.
+  for (const int64_t rows : {int64_t{10922} * 128, int64_t{10922} * 128 + 1, int64_t{2} * 10922 * 128}) {
+    CollectiveArgs args = Gather();
+    for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = rows;
+    const bool fits = rows == int64_t{10922} * 128;
+    EXPECT_EQ(TakesFused(args), fits) << rows;
+    EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), fits ? Code::kOk : Code::kUnimplemented) << rows;
+  }
+}
+
 TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
   auto fused = MakeFusedMatmul(Gather(), nullptr);
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
@@ -189,6 +201,7 @@ TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
   EXPECT_EQ(fused->n, kN);
   EXPECT_TRUE(fused->b_along_n);
   EXPECT_EQ(fused->epoch, 7u);
+  EXPECT_EQ(fused->timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
   EXPECT_EQ(fused->a[0].data, At(0x1000000));
   EXPECT_EQ(fused->a[0].slices, 1);
   EXPECT_EQ(fused->a[1].data, At(0x2100000));
@@ -282,6 +295,17 @@ TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
   };
   EXPECT_TRUE(takes([](CollectiveArgs*) {}));
   EXPECT_FALSE(takes([](CollectiveArgs* all) { all->parts[1].matmul.scale_a.stride = {2, kRows}; })) << "shards that lie otherwise";
+  // The kernel reads two rows' factors, 8 apart, and counts in 32 bits.
+  constexpr int64_t kMostStep = std::numeric_limits<int32_t>::max() / 8;
+  for (const int64_t step : {kMostStep, kMostStep + 1}) {
+    const auto spread = [step](CollectiveArgs* all) {
+      for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {step, 1};
+    };
+    EXPECT_EQ(takes(spread), step == kMostStep);
+  }
+  EXPECT_TRUE(takes([](CollectiveArgs* all) {
+    for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {1, 8 * kMostStep};
+  })) << "from block to block of K one at a time";
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
     for (FusedPart& part : all->parts) part.matmul.scale_b = Dense(At(0x200000), DType::kF32, {1, kN});
   })) << "a factor a column";

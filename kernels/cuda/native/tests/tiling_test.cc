@@ -221,5 +221,25 @@ TEST(ChooseRuns, GoesByWordBandsWhereTheKernelDelivers) {
   EXPECT_EQ(runs_of(matmul), (std::vector<Run>{{0, 2, 0}, {2, 1, 0}, {0, 2, 1}, {2, 1, 1}, {3, 1, 0}, {3, 1, 1}}));
 }
 
+// As many rows as bands can number; more are refused before any map is made.
+TEST(CutBands, NumbersAllTilesOfTheHighestPieces) {
+  constexpr int kPieces = 7, kUnits = kMostTilesM / kPieces;  // without a rest
+  FusedMatmul matmul = Product(kPieces, int64_t{kUnits} * kTileRows, 256, false);
+  matmul.runs = ChooseRuns(matmul);
+  ASSERT_EQ(TilesM(kPieces, matmul.rows), kMostTilesM);
+  int next = 0;
+  for (const MatmulBand& band : CutBands(matmul, kUnits, 1, 1)) {
+    EXPECT_EQ(band.first_m, next);
+    EXPECT_GT(band.m_tiles, 0);
+    next += band.m_tiles;
+  }
+  EXPECT_EQ(next, kMostTilesM);
+  ++matmul.rows;
+  const FusedVariant* variant = FusedVariantFor(matmul, ChooseTiling(matmul, kSms));
+  ASSERT_NE(variant, nullptr);
+  EXPECT_EQ(MakeFusedParams(matmul, *variant).status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(MakeFusedParams(matmul, *variant).status().message(), testing::HasSubstr("7 pieces of 599169 rows"));
+}
+
 }  // namespace
 }  // namespace tandem::cuda
