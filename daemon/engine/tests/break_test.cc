@@ -184,25 +184,51 @@ TEST(BreakTest, AnEngineThatEndsTellsItsPeersByTheLog) {
   EXPECT_EQ(channel1->producer.Outcome(1).status.code(), Code::kUnavailable);
 }
 
-TEST(BreakTest, AProgramThatCannotBeEnqueuedHasFailedBeforeItIsDone) {
-  EngineNode node(1);
-  TestGroup group = node.AddGroup(100, {0});
-  // Refused by the backend when it is enqueued, not before.
+// Refused by the backend when it is enqueued, not before. Its program needs 64 bytes of workspace.
+plan::MatmulStep RefusedProduct() {
   plan::View view;
   view.dtype = DType::kI32;
   view.extent = {4, 4};
   view.stride = {4, 1};
-  plan::RankProgram program;
-  program.workspace_bytes = 64;
   plan::MatmulStep product;
   product.a = product.b = product.c = view;
-  program.steps = {On(0, product)};
+  return product;
+}
+
+TEST(BreakTest, AProgramThatCannotBeEnqueuedHasFailedBeforeItIsDone) {
+  EngineNode node(1);
+  TestGroup group = node.AddGroup(100, {0});
+  plan::RankProgram program;
+  program.workspace_bytes = 64;
+  program.steps = {On(0, RefusedProduct())};
   uint64_t plan = node.AddPlan(&group, {program}, {});
   auto channel = node.OpenChannel(0);
   LaunchOutcome outcome = channel->LaunchAndWait(Entry(plan));
   EXPECT_EQ(outcome.status.code(), Code::kInvalidArgument) << outcome.status.ToString();
   EXPECT_THAT(outcome.status.message(), HasSubstr("could not be enqueued"));
   EXPECT_EQ(outcome.who_rank, 0);
+}
+
+TEST(BreakTest, AProgramThatCannotBeEnqueuedLeavesNoLaneWaiting) {
+  EngineNode node(1);
+  TestGroup group = node.AddGroup(100, {0}), bystander = node.AddGroup(101, {0});
+  plan::RankProgram program;
+  program.workspace_bytes = 64;
+  program.lanes = 2;
+  program.signal_count = 1;
+  // Lane 1 waits already for what nobody sends, when lane 0 refuses its product.
+  program.steps = {On(1, plan::WaitStep{0, 0}), On(0, RefusedProduct())};
+  const uint64_t refused = node.AddPlan(&group, {program}, {});
+  plan::RankProgram forking;
+  forking.lanes = 2;
+  forking.signal_count = 1;
+  forking.steps = {On(0, plan::SignalStep{0, 0}), On(1, plan::WaitStep{0, 0})};
+  const uint64_t other = node.AddPlan(&bystander, {forking}, {});
+  auto channel = node.OpenChannel(0);
+  const LaunchOutcome outcome = channel->LaunchAndWait(Entry(refused));
+  EXPECT_EQ(outcome.status.code(), Code::kInvalidArgument) << outcome.status.ToString();
+  const LaunchOutcome next = channel->LaunchAndWait(Entry(other));
+  EXPECT_TRUE(next.status.ok()) << next.status.ToString();
 }
 
 }  // namespace
