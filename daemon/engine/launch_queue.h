@@ -176,6 +176,8 @@ class LaunchQueue {
   }
   // Why a launch of a plan that this engine does not have, or that is another session's, cannot be made.
   Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
+  // Why the plan's next launch on this rank is refused without a number; OK: it gets one.
+  Failure WhyNotCounted(const Plan& plan) const;
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
 
