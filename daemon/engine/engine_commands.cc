@@ -135,7 +135,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       *deferred = true;
       Defer(command.id(), [this, id] {
         Group* leaving = queue_->FindGroup(id);
-        if (leaving != nullptr && !queue_->Idle(*leaving)) return false;
+        if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->HeadsPassed())) return false;
         if (leaving != nullptr) queue_->RemoveGroup(id);
         return true;
       });

@@ -104,6 +104,8 @@ class LaunchQueue {
   // Calls off what is on lane 0 ahead of its launch, if anything is: before calls that may block behind a lane, too.
   void CallOff();
   void CallOffIfForgotten(uint64_t now);
+  // True once the last head that was called off has left lane 0: until then it may still look at the guard in its group's memory.
+  bool HeadsPassed() const;
 
   // Notes programs that have ended. True if there were any.
   bool Reap();
@@ -205,8 +207,6 @@ class LaunchQueue {
 
   // Prelaunching.
   static Word* CallOffWord(const Group& group, uint64_t turn);
-  // True once the last head that was called off has left lane 0.
-  bool CalledOffHasPassed() const;
   // Lets the head of this launch go if it is on lane 0, and calls off another's.
   bool UsePrelaunched(const Plan& plan, bool parked);
 
