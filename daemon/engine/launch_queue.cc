@@ -154,6 +154,12 @@ Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
                               std::to_string(plan.id) + " behind; this launch does not count"),
             slowest_rank};
   }
+  // Nor further ahead of its own launch that is under way, with one rank above all: the log decides that one by 16 bits too.
+  if (plan.has_active && plan.arrivals - plan.active.count >= kMaxLead) {
+    return {ResourceExhausted(LaunchName(plan, plan.active.count) + " is under way since " + std::to_string(kMaxLead) +
+                              " launches; this launch does not count"),
+            group.rank};
+  }
   if ((group.left_mask & (1u << group.rank)) == 0) return {};
   // The peers end theirs without it: none must find all ranks there once some have. What the log has ended already keeps its number.
   if (std::any_of(plan.early.begin(), plan.early.end(), [&](auto& e) { return e.first == plan.arrivals + 1; })) return {};
