@@ -225,11 +225,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   backend_ = std::move(backend);
   gpu_ = request.gpu;
   memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
-  LaunchQueueOptions options{.gpu = gpu_,
-                             .log_position = start.log_position(),
-                             .prelaunch = !start.no_prelaunch(),
-                             .replaces = start.generation() > 1};
-  if (options.log_position == 0) options.log_position = log.Head();
+  const LaunchQueueOptions options{.gpu = gpu_, .prelaunch = !start.no_prelaunch(), .replaces = start.generation() > 1};
   queue_ = std::make_unique<LaunchQueue>(options, backend_.get(), memory_.get(), std::move(log), std::move(stats),
                                          std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
   channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());

@@ -40,7 +40,7 @@ LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, Me
       stats_(std::move(stats)),
       lanes_(std::move(lanes)),
       listener_(listener),
-      read_position_(options.log_position),
+      read_position_(log_.Head()),
       words_(std::move(words)),
       completion_(&words_[0]) {
   std::vector<Lane*> lane_pointers;

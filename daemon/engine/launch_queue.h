@@ -45,14 +45,13 @@ class LaunchListener {
 
 struct LaunchQueueOptions {
   int gpu = 0;
-  uint64_t log_position = 0;  // where to begin to read the order log
   bool prelaunch = true;      // whether anything goes onto a lane ahead of its launch
   bool replaces = false;      // an earlier engine: clients may launch plans that this one has not been told of yet
 };
 
 class LaunchQueue {
  public:
-  // `words`: a page of its own. The backend ends before the queue does.
+  // `words`: a page of its own. The backend ends before the queue does. What is in the log already concerns no plan that it will have.
   LaunchQueue(const LaunchQueueOptions& options, Backend* backend, MemoryTable* memory, OrderLog log, StatsArea stats,
               WordPage words, std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener);
   ~LaunchQueue();

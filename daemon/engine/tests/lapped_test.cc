@@ -5,8 +5,10 @@
 #include <thread>
 #include <utility>
 
+#include "common/fd_socket.h"
 #include "daemon/engine/tests/engine_node.h"
 #include "daemon/engine/tests/wrapped_backend.h"
+#include "kernels/host/host_backend.h"
 
 namespace tandem::engine {
 namespace {
@@ -44,6 +46,44 @@ TEST(LappedTest, AnEngineWithALaunchToDecideEnds) {
   v1::Message ended;
   ASSERT_TRUE(node.Await(0, [](const v1::Message& m) { return m.has_ended(); }, &ended));
   EXPECT_EQ(ended.ended().code(), static_cast<int>(Code::kDataLoss)) << ended.ended().message();
+}
+
+// A backend takes seconds to come, and the log does not wait for it.
+TEST(LappedTest, AnEngineBeginsWhereTheLogIsOnceItsBackendIsThere) {
+  const UniqueFd log_fd = std::move(*OrderLog::Create()), stats_fd = std::move(*CreateStatsArea(8, 8));
+  OrderLog log = std::move(*OrderLog::Map(log_fd.get()));
+  auto sockets = std::move(*SeqpacketPair());
+  const BackendFactory slow = [&log](const BackendRequest&) -> Result<std::unique_ptr<Backend>> {
+    Lap(&log);
+    return MakeHostBackend({});
+  };
+  std::thread running([engine = std::make_unique<Engine>(std::move(sockets.second), slow)]() mutable {
+    const Status end = engine->Run();
+    EXPECT_TRUE(end.ok()) << end.ToString();
+    engine.reset();  // its end of the socket too
+  });
+  v1::Command start, ping;
+  start.set_id(1);
+  start.mutable_start()->set_generation(2);
+  ping.set_id(2);
+  ping.mutable_ping();
+  EXPECT_TRUE(SendMessage(sockets.first.get(), start.SerializeAsString(), {log_fd.get(), stats_fd.get()}).ok());
+  uint64_t answered = 0;
+  while (answered < 2) {
+    const Result<FdMessage> received = ReceiveMessage(sockets.first.get());
+    v1::Message message;
+    if (!received.ok() || !message.ParseFromString(received->body)) break;
+    if (!message.has_ack()) continue;
+    EXPECT_EQ(message.ack().code(), 0) << message.ack().message();
+    answered = message.ack().id();
+    // By its answer to the first it has not looked at the log yet; by that to the second it has.
+    if (answered == 1) {
+      EXPECT_TRUE(SendMessage(sockets.first.get(), ping.SerializeAsString()).ok());
+    }
+  }
+  EXPECT_EQ(answered, 2u);
+  sockets.first.Reset();
+  running.join();
 }
 
 }  // namespace
