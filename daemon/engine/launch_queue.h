@@ -85,6 +85,9 @@ class LaunchQueue {
   void AllowOffers(bool allow) { may_offer_ = allow; }
   // True while a parked launch waits on the lanes for ranks: nothing may block behind it.
   bool HoldsParked() const;
+  // Launches of other groups than this one (0: of all) that are parked and wait for ranks end by DEADLINE_EXCEEDED: what they hold up
+  // waits no longer.
+  void EndParkedBeside(uint64_t group_id);
   // A channel ends: launches of its that are offered or parked, and have not arrived, never will.
   void ChannelEnded(const Channel& channel) {
     if (started_ && started_->channel.get() == &channel) ForgetStarted();
