@@ -246,7 +246,7 @@ void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t co
   launch.origin = request.origin;
   launch.count = count;
   launch.asked_deadline_ns = request.deadline_ns;
-  launch.run_limit_ns = std::max(request.deadline_ns, plan->group->deadline_ns);
+  launch.run_limit_ns = RunLimitNs(request.deadline_ns, plan->group->deadline_ns);
   launch.arrive_ns = 0;
   launch.start_ns = 0;
   launch.started = false;
