@@ -61,9 +61,16 @@ class Engine : private LaunchListener {
     std::string payload;
   };
 
+  struct HeldCommand {
+    ReceivedCommand received;
+    uint64_t since_ns = 0;
+  };
+
   // Commands (engine_commands.cc).
   bool ExecuteCommands();
   void Execute(ReceivedCommand received);
+  // Ends parked launches for which commands have been held back too long.
+  void EndParkedForHeld();
   // Drops a plan whose AddPlan is held back, and answers that. False if there is none.
   bool ForgetHeldPlan(uint64_t plan_id);
   Status Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred);
@@ -109,7 +116,7 @@ class Engine : private LaunchListener {
   std::unique_ptr<LaunchQueue> queue_;
   std::unique_ptr<ChannelServer> channels_;
   std::vector<PendingAck> pending_acks_;
-  std::deque<ReceivedCommand> held_commands_;  // that may block behind a parked launch, until it runs
+  std::deque<HeldCommand> held_commands_;  // that may block behind a parked launch, until it runs
   bool stopping_ = false;
   Status health_;  // not OK: the device does nothing more for this process
   uint64_t last_health_ns_ = 0;

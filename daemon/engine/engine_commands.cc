@@ -135,7 +135,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       *deferred = true;
       Defer(command.id(), [this, id] {
         Group* leaving = queue_->FindGroup(id);
-        if (leaving != nullptr && !queue_->Idle(*leaving)) return false;
+        if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->HeadsPassed())) return false;
         if (leaving != nullptr) queue_->RemoveGroup(id);
         return true;
       });
@@ -225,11 +225,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   backend_ = std::move(backend);
   gpu_ = request.gpu;
   memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
-  LaunchQueueOptions options{.gpu = gpu_,
-                             .log_position = start.log_position(),
-                             .prelaunch = !start.no_prelaunch(),
-                             .replaces = start.generation() > 1};
-  if (options.log_position == 0) options.log_position = log.Head();
+  const LaunchQueueOptions options{.gpu = gpu_, .prelaunch = !start.no_prelaunch(), .replaces = start.generation() > 1};
   queue_ = std::make_unique<LaunchQueue>(options, backend_.get(), memory_.get(), std::move(log), std::move(stats),
                                          std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
   channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());

@@ -2,7 +2,8 @@
 //
 // A lane that is let go runs on with whatever its buffers hold, and signals its peers as if all were well. So a rank
 //   1. fails what has not started, marks what is on its lanes as failed, and tells the peers by its word in the arrival table;
-//   2. lets its lanes go when every peer has done the same, has never had the group, or is a process that has ended.
+//   2. lets its lanes go, and aborts its communicator, when every peer has done the same, has never had the group, or is a process
+//      that has ended.
 // Parked launches that have not begun are called off in between (parking.cc). The order log carries BREAK as well, so that
 // peers hear of it even if tandemd tells them nothing. docs/model/group_break.pml is this protocol's model.
 #include <algorithm>
@@ -94,7 +95,7 @@ bool LaunchQueue::PeersMarked(Group* group, uint64_t now, int stage) {
     if (owner.pid == 0 || owner.Gone()) {
       group->gone_mask |= bit;
       unmarked &= static_cast<uint8_t>(~bit);
-    } else if (now - group->broken_ns >= kPeerPatienceNs && (group->silent_mask & bit) == 0) {
+    } else if (group->in_flight > 0 && now - group->broken_ns >= kPeerPatienceNs && (group->silent_mask & bit) == 0) {
       group->silent_mask |= bit;
       listener_->OnPeerSilent(*group, rank);
     }
@@ -104,8 +105,8 @@ bool LaunchQueue::PeersMarked(Group* group, uint64_t now, int stage) {
 
 void LaunchQueue::ServeLanesOfBroken(Group* group, uint64_t now) {
   if (group->in_flight == 0 ? group->lanes_released : now - group->last_release_ns <= kReleaseEveryNs) return;
-  // Idle lanes wait for nothing that could be let go wrongly; the communicator ends all the same.
-  if (group->in_flight > 0 && !group->lanes_released && !(LetParkedGo(group, now) && PeersMarked(group, now, 2))) return;
+  // Idle lanes too: a peer may run a launch whose START this rank has not read, and an abort here may end its collective.
+  if (!group->lanes_released && !(LetParkedGo(group, now) && PeersMarked(group, now, 2))) return;
   group->lanes_released = true;
   ReleaseLanes(group, now);
 }

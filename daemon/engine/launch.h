@@ -4,6 +4,7 @@
 // Plain data of the engine's main thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -117,7 +118,7 @@ struct Launch {
   uint64_t arrive_ns = 0, deadline_ns = 0, next_late_ns = 0;
   uint64_t start_ns = 0;
   uint64_t asked_deadline_ns = 0;  // relative; 0: the group's
-  uint64_t run_limit_ns = 0;  // how long it may run: the launch's deadline or the group's, the longer one
+  uint64_t run_limit_ns = 0;  // how long it may run: see RunLimitNs
   uint64_t digest = 0;
   bool started = false;
   bool arrived = false;      // else it is only offered or parked
@@ -227,6 +228,13 @@ inline constexpr int kFirstCallOffSignal = kGuardSignal - kCallOffSignals;
 
 // Why none of a plan's launches can be parked on a GPU with so many hardware queues; empty if they can.
 std::string WhyNeverParked(const Plan& plan, const plan::RankProgram& program, int hardware_queues);
+
+// How long a launch may run that asks for one deadline and whose group has another: the longer of them, but what it asks for counts
+// up to an hour only. All groups share the lanes, and a client may write anything into its ring.
+inline constexpr uint64_t kLongestAskedRunNs = 3'600'000'000'000;
+inline constexpr uint64_t RunLimitNs(uint64_t asked_ns, uint64_t groups_ns) {
+  return std::max(std::min(asked_ns, kLongestAskedRunNs), groups_ns);
+}
 
 // CLOCK_MONOTONIC in nanoseconds.
 uint64_t NowNs();

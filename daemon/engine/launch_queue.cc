@@ -40,7 +40,7 @@ LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, Me
       stats_(std::move(stats)),
       lanes_(std::move(lanes)),
       listener_(listener),
-      read_position_(options.log_position),
+      read_position_(log_.Head()),
       words_(std::move(words)),
       completion_(&words_[0]) {
   std::vector<Lane*> lane_pointers;
@@ -137,6 +137,35 @@ Failure LaunchQueue::UnknownPlan(const LaunchRequest& request, bool foreign) con
   return {NotFound("no " + plan + " on this engine"), -1};
 }
 
+Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
+  const Group& group = *plan.group;
+  uint64_t slowest = plan.arrivals;
+  int slowest_rank = group.rank;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    if (rank == group.rank) continue;
+    // Ranks that have not launched since this engine learnt of the plan stand where it began.
+    if (uint64_t count = std::max(group.arrivals.Count(plan.index, rank), plan.first_count); count < slowest) {
+      slowest = count;
+      slowest_rank = rank;
+    }
+  }
+  if (plan.arrivals - slowest > kMaxLead) {
+    return {ResourceExhausted("rank " + std::to_string(slowest_rank) + " is " + std::to_string(kMaxLead) + " launches of plan " +
+                              std::to_string(plan.id) + " behind; this launch does not count"),
+            slowest_rank};
+  }
+  // Nor further ahead of its own launch that is under way, with one rank above all: the log decides that one by 16 bits too.
+  if (plan.has_active && plan.arrivals - plan.active.count >= kMaxLead) {
+    return {ResourceExhausted(LaunchName(plan, plan.active.count) + " is under way since " + std::to_string(kMaxLead) +
+                              " launches; this launch does not count"),
+            group.rank};
+  }
+  if ((group.left_mask & (1u << group.rank)) == 0) return {};
+  // The peers end theirs without it: none must find all ranks there once some have. What the log has ended already keeps its number.
+  if (std::any_of(plan.early.begin(), plan.early.end(), [&](auto& e) { return e.first == plan.arrivals + 1; })) return {};
+  return {Unavailable("rank " + std::to_string(group.rank) + " has left the group; this launch does not count"), group.rank};
+}
+
 void LaunchQueue::Arrive(const LaunchRequest& request) {
   Plan* plan = FindPlan(request.plan_id);
   bool foreign = plan != nullptr && plan->group->session_id != 0 && request.origin.session_id != 0 &&
@@ -165,31 +194,16 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     ArriveOffered(plan);
     return;
   }
-  uint64_t slowest = plan->arrivals;
-  // Ranks that have not launched since this engine learnt of the plan stand where it began.
-  auto position_of = [&](int rank) { return std::max(group.arrivals.Count(plan->index, rank), plan->first_count); };
-  int slowest_rank = group.rank;
-  for (int rank = 0; rank < group.world_size; ++rank) {
-    if (rank == group.rank) continue;
-    if (uint64_t count = position_of(rank); count < slowest) {
-      slowest = count;
-      slowest_rank = rank;
-    }
-  }
-  if (plan->arrivals - slowest > kMaxLead) {
-    RejectArrival(request, group.generation,
-                  {ResourceExhausted("rank " + std::to_string(slowest_rank) + " is " + std::to_string(kMaxLead) +
-                                     " launches of plan " + std::to_string(plan->id) +
-                                     " behind; this launch does not count"),
-                   slowest_rank});
-    return;
-  }
   if (plan->has_active) Reap();
   if (MustHold(*plan)) {
     Hold(request);
     return;
   }
-  uint64_t count = ++plan->arrivals;
+  if (Failure failure = WhyNotCounted(*plan); !failure.status.ok()) {
+    RejectArrival(request, group.generation, std::move(failure));
+    return;
+  }
+  const uint64_t count = ++plan->arrivals;
   if (plan->has_active) {
     // Its row still speaks for the launch that is under way, so this one is told by the log alone.
     AppendFailure(plan, count, LogKind::kFailOverlap, static_cast<uint8_t>(1u << group.rank));
@@ -232,7 +246,7 @@ void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t co
   launch.origin = request.origin;
   launch.count = count;
   launch.asked_deadline_ns = request.deadline_ns;
-  launch.run_limit_ns = std::max(request.deadline_ns, plan->group->deadline_ns);
+  launch.run_limit_ns = RunLimitNs(request.deadline_ns, plan->group->deadline_ns);
   launch.arrive_ns = 0;
   launch.start_ns = 0;
   launch.started = false;

@@ -45,14 +45,13 @@ class LaunchListener {
 
 struct LaunchQueueOptions {
   int gpu = 0;
-  uint64_t log_position = 0;  // where to begin to read the order log
   bool prelaunch = true;      // whether anything goes onto a lane ahead of its launch
   bool replaces = false;      // an earlier engine: clients may launch plans that this one has not been told of yet
 };
 
 class LaunchQueue {
  public:
-  // `words`: a page of its own. The backend ends before the queue does.
+  // `words`: a page of its own. The backend ends before the queue does. What is in the log already concerns no plan that it will have.
   LaunchQueue(const LaunchQueueOptions& options, Backend* backend, MemoryTable* memory, OrderLog log, StatsArea stats,
               WordPage words, std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener);
   ~LaunchQueue();
@@ -86,6 +85,9 @@ class LaunchQueue {
   void AllowOffers(bool allow) { may_offer_ = allow; }
   // True while a parked launch waits on the lanes for ranks: nothing may block behind it.
   bool HoldsParked() const;
+  // Launches of other groups than this one (0: of all) that are parked and wait for ranks end by DEADLINE_EXCEEDED: what they hold up
+  // waits no longer.
+  void EndParkedBeside(uint64_t group_id);
   // A channel ends: launches of its that are offered or parked, and have not arrived, never will.
   void ChannelEnded(const Channel& channel) {
     if (started_ && started_->channel.get() == &channel) ForgetStarted();
@@ -104,6 +106,8 @@ class LaunchQueue {
   // Calls off what is on lane 0 ahead of its launch, if anything is: before calls that may block behind a lane, too.
   void CallOff();
   void CallOffIfForgotten(uint64_t now);
+  // True once the last head that was called off has left lane 0: until then it may still look at the guard in its group's memory.
+  bool HeadsPassed() const;
 
   // Notes programs that have ended. True if there were any.
   bool Reap();
@@ -176,6 +180,8 @@ class LaunchQueue {
   }
   // Why a launch of a plan that this engine does not have, or that is another session's, cannot be made.
   Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
+  // Why the plan's next launch on this rank is refused without a number; OK: it gets one.
+  Failure WhyNotCounted(const Plan& plan) const;
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
 
@@ -203,8 +209,6 @@ class LaunchQueue {
 
   // Prelaunching.
   static Word* CallOffWord(const Group& group, uint64_t turn);
-  // True once the last head that was called off has left lane 0.
-  bool CalledOffHasPassed() const;
   // Lets the head of this launch go if it is on lane 0, and calls off another's.
   bool UsePrelaunched(const Plan& plan, bool parked);
 

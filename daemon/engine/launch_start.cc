@@ -159,12 +159,14 @@ void LaunchQueue::ServeStreamChoice() {
 bool LaunchQueue::Poll() {
   ServeStreamChoice();
   bool any = DrainLog();
+  if (!fatal_.ok()) return true;  // what the log has decided is not known any more, and nothing can be told by it
   if (!held_arrivals_.empty()) any |= ArriveHeld();
   if (!undecided_.empty()) {
     uint64_t now = NowNs();
     for (size_t i = 0; i < undecided_.size();) {
       Plan* plan = undecided_[i];
       if (DecideOne(plan, now)) {
+        if (!fatal_.ok()) return true;
         any = true;
         candidates_.clear();
         i = 0;  // the list has changed, perhaps by more than this one

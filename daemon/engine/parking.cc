@@ -130,6 +130,17 @@ void LaunchQueue::EndForTheNext(Plan* plan, const Plan& next, uint64_t now) {
   TakeBack(plan, LogKind::kFailDeadline, MissingMask(*plan));
 }
 
+void LaunchQueue::EndParkedBeside(uint64_t group_id) {
+  std::vector<Plan*> parked;
+  for (Plan* plan : in_flight_) {
+    if (plan->active.parked.Waits() && plan->group->id != group_id && !plan->group->broken.has_value()) parked.push_back(plan);
+  }
+  for (Plan* plan : parked) {
+    // All there: it runs, and only has not been seen to.
+    if (const uint8_t missing = MissingMask(*plan); missing != 0) TakeBack(plan, LogKind::kFailDeadline, missing);
+  }
+}
+
 void LaunchQueue::TakeBack(Plan* plan, LogKind kind, uint8_t ranks) {
   const Launch& launch = plan->active;
   LogEntry entry{.kind = kind,

@@ -96,6 +96,7 @@ void LaunchQueue::RefuseOffer(Plan* plan, LogKind kind, bool comes) {
   AppendFailure(plan, count, kind, own);
   if (!plan->has_active || plan->active.count != count) return;
   if (plan->active.started) return TakeBack(plan, kind, own);  // the log says PARK first
+  if (!plan->active.parked.taken_back.has_value()) return;  // the log has lapped this engine, which ends
   const LogEntry entry = *plan->active.parked.taken_back;
   WithdrawOffer(plan);
   if (comes) {

@@ -25,8 +25,7 @@ Word* LaunchQueue::CallOffWord(const Group& group, uint64_t turn) {
 }
 
 bool LaunchQueue::MayPrelaunch() const {
-  return options_.prelaunch && !prelaunched_ && undecided_.empty() && parked_ == 0 && !WantsOtherStream() &&
-         CalledOffHasPassed();
+  return options_.prelaunch && !prelaunched_ && undecided_.empty() && parked_ == 0 && !WantsOtherStream() && HeadsPassed();
 }
 
 bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
@@ -95,14 +94,14 @@ void LaunchQueue::CallOff() {
   called_off_ = ahead.turn;
 }
 
-bool LaunchQueue::CalledOffHasPassed() const { return words_[kCalledOffWord].load(std::memory_order_acquire) >= called_off_; }
+bool LaunchQueue::HeadsPassed() const { return words_[kCalledOffWord].load(std::memory_order_acquire) >= called_off_; }
 
 void LaunchQueue::CallOffIfForgotten(uint64_t now) {
   if (prelaunched_ && now - prelaunched_->since_ns > kPatienceNs) CallOff();
 }
 
 bool LaunchQueue::LanesIdle() const {
-  return in_flight_.empty() && !prelaunched_ && CalledOffHasPassed();
+  return in_flight_.empty() && !prelaunched_ && HeadsPassed();
 }
 
 }  // namespace tandem::engine

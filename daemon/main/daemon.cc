@@ -106,7 +106,6 @@ Status Daemon::StartEngines(const NodeChoice& node) {
   TANDEM_ASSIGN_OR_RETURN(EngineSettings settings, EngineSettingsOf(config_, node));
   TANDEM_ASSIGN_OR_RETURN(UniqueFd log_fd, OrderLog::Create());
   TANDEM_ASSIGN_OR_RETURN(order_log_, OrderLog::Map(log_fd.get()));
-  settings.log_position = [this] { return order_log_.Head(); };
   std::vector<EngineSeat> seats;
   for (const GpuInfo& gpu : node.topology.gpus) {
     EngineSeat seat{gpu.uuid, gpu.memory_bytes, UniqueFd(), EngineEnvironment(node, gpu)};

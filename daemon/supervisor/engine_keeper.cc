@@ -290,7 +290,6 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   start->set_trace_records(settings_.trace_records);
   start->set_emulated_native(settings_.emulated_native);
   start->set_no_prelaunch(!settings_.prelaunch);
-  if (settings_.log_position) start->set_log_position(settings_.log_position());
   return connection->Post(command, {order_log_, seat_.stats_area.get()});
 }
 

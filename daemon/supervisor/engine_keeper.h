@@ -45,8 +45,6 @@ struct EngineSettings {
   std::chrono::milliseconds ping_interval{2000};
   // From end of file (or Stop) to SIGKILL.
   std::chrono::milliseconds end_grace{5000};
-  // Where in the order log an engine that starts now begins to read; may be empty.
-  std::function<uint64_t()> log_position;
   // One line for the log; called from the keepers' threads.
   std::function<void(SupervisorLogSeverity, const std::string&)> log;
 };

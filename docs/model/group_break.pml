@@ -104,6 +104,15 @@ end_serving:               /* an engine whose launch has ended goes on reading t
   :: enqueued[me] && done[me] -> skip
   :: !enqueued[me] -> unused[me] = true
   fi;
+#ifdef MUTANT_ABORT_UNUSED
+  /* A communicator whose abort ends the collective on all ranks. */
+  p = 0;
+  do
+  :: unused[me] && p < N -> freed[p] = true; p++
+  :: else -> break
+  od;
+  p = 0;
+#endif
 #ifdef MUTANT_FREE_BEFORE_MARK
   freed[me] = true;
 #endif

@@ -29,7 +29,7 @@ check launch_queue three_ranks none -DN=3 -DLAUNCHES=1
 check launch_queue mutant some -DN=2 -DLAUNCHES=2 -DMUTANT_UNREAD_APPEND
 check group_break break_two_ranks none -DN=2
 check group_break break_three_ranks none -DN=3
-for mutant in FREE_AT_ONCE FREE_BEFORE_MARK WAIT_FOR_THE_DEAD; do
+for mutant in FREE_AT_ONCE FREE_BEFORE_MARK WAIT_FOR_THE_DEAD ABORT_UNUSED; do
   check group_break "break_$mutant" some -DN=2 -DMUTANT_$mutant
 done
 check parking parked_two_ranks none -DN=2

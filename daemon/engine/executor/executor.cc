@@ -139,8 +139,25 @@ void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoc
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
   Status status = EnqueueOperations(program, context);
   // What a failed launch leaves behind must be on its lanes now: there the break of its group releases it.
-  for (size_t lane = 0; !status.ok() && lane < lanes_.size(); ++lane) (void)lanes_[lane]->FlushWords();
+  if (status.ok()) return status;
+  for (Lane* lane : lanes_) (void)lane->FlushWords();
+  // Lane 0 must not come to the launch's end while another lane still waits: that wait would be nobody's any more.
+  (void)Join(program);
   return status;
+}
+
+Status Executor::Join(const CompiledProgram& program) {
+  Status joined;
+  const size_t lanes = std::min(static_cast<size_t>(program.lanes_), lanes_.size());
+  for (size_t lane = 1; lane < lanes; ++lane) {
+    if (!program.lane_used_[lane]) continue;
+    Result<Event*> end = LaneEvent(static_cast<int>(lane), 0);
+    Status status = end.status();
+    if (status.ok()) status = lanes_[lane]->Record(*end);
+    if (status.ok()) status = lanes_[0]->Wait(*end);
+    if (joined.ok()) joined = status;  // the others are joined all the same
+  }
+  return joined;
 }
 
 Status Executor::CheckContext(const CompiledProgram& program, const LaunchContext& context) {
@@ -285,13 +302,7 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
     }
   }
   if (previous != lanes_[0]) TANDEM_RETURN_IF_ERROR(previous->FlushWords());
-  for (int lane = 1; forks && lane < program.lanes_; ++lane) {
-    if (!program.lane_used_[lane]) continue;
-    TANDEM_ASSIGN_OR_RETURN(Event * join, LaneEvent(lane, 0));
-    TANDEM_RETURN_IF_ERROR(lanes_[lane]->Record(join));
-    TANDEM_RETURN_IF_ERROR(lanes_[0]->Wait(join));
-  }
-  return Status::Ok();
+  return Join(program);
 }
 
 }  // namespace tandem::engine

@@ -147,7 +147,7 @@ class Executor {
   // Enqueues one launch. All lanes of the program start after what lane 0 holds now, and lane 0 is joined with them at
   // the end: what the caller enqueues on lane 0 next runs after the whole program. Lane 0 may still hold words back
   // (Lane::HoldWords), for the caller to add to them and to flush; no other lane does. On an error nothing or a part has been
-  // enqueued and the program must count as failed; peers may then wait for its signals.
+  // enqueued and the program must count as failed; peers may then wait for its signals. Lane 0 is joined with the part too.
   Status Enqueue(CompiledProgram& program, const LaunchContext& context);
 
   // Enqueues the program's head alone, which must honour `context.guard`; see LaunchContext::head_enqueued. On an error nothing
@@ -156,6 +156,8 @@ class Executor {
 
  private:
   Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);
+  // Lets lane 0 wait for what the program's other lanes hold now.
+  Status Join(const CompiledProgram& program);
   static Status CheckContext(const CompiledProgram& program, const LaunchContext& context);
   // Sets an operation's addresses and words for one launch.
   static Status Bind(const CompiledProgram& program, CompiledProgram::Operation& operation, const LaunchContext& context);

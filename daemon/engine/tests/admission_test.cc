@@ -74,5 +74,38 @@ TEST(AdmissionTest, LatencyClassThenLeastGpuTimeThenAge) {
   EXPECT_EQ(StartsFrom(node.log(), before), expected);
 }
 
+// The log names launches by 16 bits: what waits to be decided must stay within their reach, however many overlap it.
+TEST(AdmissionTest, ALaunchIsDecidedHoweverManyOverlapIt) {
+  EngineNode node(1);
+  TestGroup group = node.AddGroup(100, {0}, 3'600'000);
+  const std::vector<uint64_t> gates = {AddGate(&node, &group, 0), AddGate(&node, &group, 1)};
+  const uint64_t plan = node.AddEmptyPlan(&group);
+  std::vector<std::unique_ptr<TestChannel>> channels;
+  for (int i = 0; i < 4; ++i) channels.push_back(node.OpenChannel(0));
+  // The GPU is full, so that the plan's launch waits outside the log.
+  ASSERT_EQ(channels[0]->Launch(Entry(gates[0])), 1u);
+  ASSERT_EQ(channels[1]->Launch(Entry(gates[1])), 1u);
+  ASSERT_TRUE(node.AwaitQueued(0, 2));
+  ASSERT_EQ(channels[2]->Launch(Entry(plan)), 1u);
+  ASSERT_TRUE(node.AwaitQueued(0, 3));
+  constexpr int kLaunches = 33000;
+  int counted = 0;
+  for (int i = 0; i < kLaunches; ++i) {
+    const Code code = channels[3]->LaunchAndWait(Entry(plan)).status.code();
+    counted += code == Code::kFailedPrecondition;
+    ASSERT_TRUE(code == Code::kFailedPrecondition || code == Code::kResourceExhausted) << i;
+  }
+  EXPECT_EQ(counted, 16384);
+
+  for (int gate : {0, 1}) node.SignalWord(group, 0, 0, gate)->store(1000);
+  for (int i : {0, 1, 2}) {
+    ASSERT_TRUE(channels[static_cast<size_t>(i)]->Wait(1)) << i;
+    EXPECT_TRUE(channels[static_cast<size_t>(i)]->producer.Outcome(1).status.ok()) << i;
+  }
+  EXPECT_TRUE(channels[3]->LaunchAndWait(Entry(plan)).status.ok());
+  // An entry for each launch that has started or was counted, and no more.
+  EXPECT_EQ(node.log().Head(), static_cast<uint64_t>(counted) + 4);
+}
+
 }  // namespace
 }  // namespace tandem::engine

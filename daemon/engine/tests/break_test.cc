@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "daemon/engine/tests/engine_node.h"
+#include "daemon/engine/tests/wrapped_backend.h"
 
 namespace tandem::engine {
 namespace {
@@ -89,6 +90,45 @@ TEST(BreakTest, WhatAFreedLaneSendsNeverEndsAPeersLaunchWithOk) {
   node.SignalWord(group, 1, 1, 1)->store(uint64_t{1} << 62);
   ASSERT_TRUE(channel1->Wait(1));
   EXPECT_EQ(channel1->producer.Outcome(1).status.code(), Code::kUnavailable);
+}
+
+// The host's stand-in for NCCL aborts for all ranks at once: not before the peers have marked what they run.
+TEST(BreakTest, AnEngineThatHasNotReadTheStartEndsNoPeersCollectiveWithOk) {
+  EngineGate gate;
+  EngineNode node(2, 8, [&gate](std::unique_ptr<Backend> backend) { return std::make_unique<HeldBackend>(std::move(backend), &gate); });
+  TestGroup group = node.AddGroup(100, {0, 1});
+  std::vector<plan::RankProgram> programs = Programs(0);
+  for (plan::RankProgram& program : programs) {
+    plan::NcclStep barrier;
+    barrier.kind = plan::NcclKind::kBarrier;
+    program.steps = {On(0, barrier)};
+  }
+  const uint64_t plan = node.AddPlan(&group, programs, {});
+  auto channel0 = node.OpenChannel(0), channel1 = node.OpenChannel(1);
+  channel0->Launch(Entry(plan));
+  ASSERT_TRUE(node.AwaitQueued(0, 1));
+  v1::Command hold, end;
+  hold.mutable_make_unique_id();
+  ASSERT_TRUE(node.Send(0, hold).ok());
+  gate.AwaitReached();
+  channel1->Launch(Entry(plan));
+  EXPECT_TRUE(OneHasStarted(node, {1}));
+  end.mutable_break_group()->set_group_id(group.id);
+  end.mutable_break_group()->set_code(static_cast<int>(Code::kUnavailable));
+  const auto broken = node.Send(0, end);
+  gate.open = true;
+  ASSERT_TRUE(broken.ok());
+  ASSERT_TRUE(node.Await(0, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *broken; }));
+  // Rank 1's engine is told later. Until then its launch must not end.
+  for (int i = 0; i < 100; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_EQ(channel1->producer.Done(), 0u);
+  }
+  ASSERT_TRUE(node.Call(1, end).ok());
+  for (TestChannel* channel : {channel0.get(), channel1.get()}) {
+    ASSERT_TRUE(channel->Wait(1));
+    EXPECT_EQ(channel->producer.Outcome(1).status.code(), Code::kUnavailable);
+  }
 }
 
 class ImpersonatedPeerTest : public ::testing::Test {
@@ -184,25 +224,51 @@ TEST(BreakTest, AnEngineThatEndsTellsItsPeersByTheLog) {
   EXPECT_EQ(channel1->producer.Outcome(1).status.code(), Code::kUnavailable);
 }
 
-TEST(BreakTest, AProgramThatCannotBeEnqueuedHasFailedBeforeItIsDone) {
-  EngineNode node(1);
-  TestGroup group = node.AddGroup(100, {0});
-  // Refused by the backend when it is enqueued, not before.
+// Refused by the backend when it is enqueued, not before. Its program needs 64 bytes of workspace.
+plan::MatmulStep RefusedProduct() {
   plan::View view;
   view.dtype = DType::kI32;
   view.extent = {4, 4};
   view.stride = {4, 1};
-  plan::RankProgram program;
-  program.workspace_bytes = 64;
   plan::MatmulStep product;
   product.a = product.b = product.c = view;
-  program.steps = {On(0, product)};
+  return product;
+}
+
+TEST(BreakTest, AProgramThatCannotBeEnqueuedHasFailedBeforeItIsDone) {
+  EngineNode node(1);
+  TestGroup group = node.AddGroup(100, {0});
+  plan::RankProgram program;
+  program.workspace_bytes = 64;
+  program.steps = {On(0, RefusedProduct())};
   uint64_t plan = node.AddPlan(&group, {program}, {});
   auto channel = node.OpenChannel(0);
   LaunchOutcome outcome = channel->LaunchAndWait(Entry(plan));
   EXPECT_EQ(outcome.status.code(), Code::kInvalidArgument) << outcome.status.ToString();
   EXPECT_THAT(outcome.status.message(), HasSubstr("could not be enqueued"));
   EXPECT_EQ(outcome.who_rank, 0);
+}
+
+TEST(BreakTest, AProgramThatCannotBeEnqueuedLeavesNoLaneWaiting) {
+  EngineNode node(1);
+  TestGroup group = node.AddGroup(100, {0}), bystander = node.AddGroup(101, {0});
+  plan::RankProgram program;
+  program.workspace_bytes = 64;
+  program.lanes = 2;
+  program.signal_count = 1;
+  // Lane 1 waits already for what nobody sends, when lane 0 refuses its product.
+  program.steps = {On(1, plan::WaitStep{0, 0}), On(0, RefusedProduct())};
+  const uint64_t refused = node.AddPlan(&group, {program}, {});
+  plan::RankProgram forking;
+  forking.lanes = 2;
+  forking.signal_count = 1;
+  forking.steps = {On(0, plan::SignalStep{0, 0}), On(1, plan::WaitStep{0, 0})};
+  const uint64_t other = node.AddPlan(&bystander, {forking}, {});
+  auto channel = node.OpenChannel(0);
+  const LaunchOutcome outcome = channel->LaunchAndWait(Entry(refused));
+  EXPECT_EQ(outcome.status.code(), Code::kInvalidArgument) << outcome.status.ToString();
+  const LaunchOutcome next = channel->LaunchAndWait(Entry(other));
+  EXPECT_TRUE(next.status.ok()) << next.status.ToString();
 }
 
 }  // namespace

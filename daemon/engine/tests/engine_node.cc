@@ -77,7 +77,10 @@ EngineNode::EngineNode(int gpus, int hardware_queues, const BackendWrapper& wrap
     engine->stats_fd = std::move(*CreateStatsArea(64, 256));
     engine->stats = std::move(*StatsArea::Map(engine->stats_fd.get()));
     engine->engine = std::make_unique<Engine>(std::move(pair->second), factory);
-    engine->thread = std::thread([e = engine->engine.get()] { EXPECT_TRUE(e->Run().ok()); });
+    engine->thread = std::thread([e = engine.get()] {
+      const Status end = e->engine->Run();
+      EXPECT_NE(end.ok(), e->fails.load()) << end.ToString();
+    });
     engines_.push_back(std::move(engine));
     v1::Command command;
     command.mutable_start()->set_gpu(static_cast<uint32_t>(gpu));

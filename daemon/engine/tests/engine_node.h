@@ -103,6 +103,8 @@ class EngineNode {
   OrderLog& log() { return log_; }
   // Closes tandemd's end of the socket and waits for the engine's end.
   void EndEngine(int gpu);
+  // The engine will end by a failure; else that fails the test.
+  void ExpectFailure(int gpu) { engines_[static_cast<size_t>(gpu)]->fails = true; }
 
  private:
   struct EngineThread {
@@ -110,6 +112,7 @@ class EngineNode {
     UniqueFd stats_fd;
     StatsArea stats;
     std::unique_ptr<Engine> engine;
+    std::atomic<bool> fails{false};
     std::thread thread;
     std::vector<v1::Message> kept;
     std::vector<UniqueFd> allocated;

@@ -425,6 +425,7 @@ TEST(EngineTest, ARankThatLeavesEndsOnlyLaterLaunches) {
   EngineNode node(2);
   TestGroup group = node.AddGroup(100, {0, 1});
   uint64_t plan = node.AddEmptyPlan(&group);
+  uint64_t barrier = node.AddBarrierPlan(&group);
   auto channel0 = node.OpenChannel(0);
   auto channel1 = node.OpenChannel(1);
   channel0->Launch(Entry(plan));
@@ -435,9 +436,16 @@ TEST(EngineTest, ARankThatLeavesEndsOnlyLaterLaunches) {
     leave.mutable_leave_group()->set_rank(1);
     ASSERT_TRUE(node.Call(gpu, leave).ok());
   }
-  LaunchOutcome outcome = channel0->LaunchAndWait(Entry(plan));
+  for (uint64_t later : {plan, barrier}) {
+    LaunchOutcome outcome = channel0->LaunchAndWait(Entry(later));
+    EXPECT_EQ(outcome.status.code(), Code::kUnavailable);
+    EXPECT_EQ(outcome.who_rank, 1);
+  }
+  // A replay that was queued before comes late: not counted, it never waits on the lanes for the launch that rank 0 has ended.
+  LaunchOutcome outcome = channel1->LaunchAndWait(Entry(barrier));
   EXPECT_EQ(outcome.status.code(), Code::kUnavailable);
   EXPECT_EQ(outcome.who_rank, 1);
+  EXPECT_EQ(node.Arrivals(group).Count(1, 1), 0u);
 }
 
 TEST(EngineTest, TheEndOfTheSocketReleasesStreams) {

@@ -99,5 +99,14 @@ TEST(OverdueTest, ALaunchMayRunAsLongAsItsOwnDeadlineAndWaitForLanesLonger) {
   EXPECT_TRUE(second->producer.Outcome(1).status.ok()) << second->producer.Outcome(1).status.ToString();
 }
 
+TEST(OverdueTest, NoDeadlineThatAClientAsksForHoldsTheLanesForGood) {
+  constexpr uint64_t kSecond = 1'000'000'000, kHour = 3600 * kSecond;
+  EXPECT_EQ(RunLimitNs(0, 10 * kSecond), 10 * kSecond);
+  EXPECT_EQ(RunLimitNs(5 * kSecond, 10 * kSecond), 10 * kSecond);
+  EXPECT_EQ(RunLimitNs(60 * kSecond, 10 * kSecond), 60 * kSecond);
+  EXPECT_EQ(RunLimitNs(~uint64_t{0}, 10 * kSecond), kHour);
+  EXPECT_EQ(RunLimitNs(2 * kHour, 3 * kHour), 3 * kHour);  // the group's counts as it is
+}
+
 }  // namespace
 }  // namespace tandem::engine

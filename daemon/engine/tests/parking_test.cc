@@ -163,6 +163,42 @@ TEST_F(ParkingTest, APlanIsAddedOnlyWhenNoParkedLaunchWaits) {
   for (auto& channel : channels_) ASSERT_TRUE(channel->Wait(sequence + 1));
 }
 
+// At it no rank has arrived, so that no deadline of its own runs.
+TEST_F(ParkingTest, AnotherGroupsPlanDoesNotWaitForAParkedLaunchThatNobodyReaches) {
+  Open();
+  const uint64_t plan = AddGatherPlan();
+  const uint64_t sequence = PushEverywhere(Gather(plan));
+  TestGroup joined = node_.AddGroup(101, {0, 1});
+  const uint64_t theirs = node_.AddBarrierPlan(&joined);
+  for (auto& channel : channels_) {
+    ASSERT_TRUE(channel->Wait(sequence));
+    EXPECT_EQ(channel->producer.Outcome(sequence).status.code(), Code::kDeadlineExceeded);
+    channel->Reach(sequence);  // it comes after all
+  }
+  for (auto& channel : channels_) channel->Launch(Entry(theirs));
+  for (auto& channel : channels_) {
+    ASSERT_TRUE(channel->Wait(sequence + 1));
+    EXPECT_TRUE(channel->producer.Outcome(sequence + 1).status.ok());
+  }
+  ASSERT_NO_FATAL_FAILURE(LaunchWell(plan));
+}
+
+TEST_F(ParkingTest, AGroupsOwnPlanEndsNoLaunchOfItsOwn) {
+  Open();
+  const uint64_t plan = AddGatherPlan();
+  const uint64_t sequence = PushEverywhere(Gather(plan));
+  std::thread streams([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than others' plans would wait
+    for (auto& channel : channels_) channel->Reach(sequence);
+  });
+  node_.AddBarrierPlan(&group_);
+  streams.join();
+  for (auto& channel : channels_) {
+    ASSERT_TRUE(channel->Wait(sequence));
+    EXPECT_TRUE(channel->producer.Outcome(sequence).status.ok());
+  }
+}
+
 // Streams at random paces, two plans in turn, deadlines that sometimes pass.
 TEST_F(ParkingTest, ManyLaunchesOfStreamsAtRandomPaces) {
   Open();

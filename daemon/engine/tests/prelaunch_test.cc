@@ -9,6 +9,7 @@
 
 #include "daemon/engine/forecast.h"
 #include "daemon/engine/tests/gather_fixture.h"
+#include "daemon/engine/tests/wrapped_backend.h"
 
 namespace tandem::engine {
 namespace {
@@ -43,6 +44,8 @@ TEST(ForecastTest, EveryWrongOneAsksForMore) {
 class PrelaunchTest : public GatherTest {
  protected:
   static constexpr auto kPatience = std::chrono::minutes(1);
+
+  explicit PrelaunchTest(const EngineNode::BackendWrapper& wrap = {}) : GatherTest(2, 8, wrap) {}
 
   // A captured launch on every rank; slots are alike on all.
   int CaptureEntry(LaunchEntry entry) {
@@ -290,6 +293,76 @@ TEST_F(PrelaunchTest, AnEngineThatEndsLetsItGo) {
   Fill();
   node_.EndEngine(0);
   ExpectNothingGathered();
+}
+
+// Lane 0 whose heads stand still at a gate once they have been let go, before they look at their guard.
+class HeadGate : public WrappedLane {
+ public:
+  HeadGate(std::unique_ptr<Lane> wrapped, const WrappedBackend& from, const Word* gate)
+      : WrappedLane(std::move(wrapped)), from_(from), gate_(gate) {}
+  Status WaitWord(const Word* word, uint64_t value) override {
+    TANDEM_RETURN_IF_ERROR(WrappedLane::WaitWord(word, value));
+    // Without parking it is for heads alone that a lane waits for a word of the engine's own page.
+    const bool own = word >= from_.own_words() && word < from_.own_words() + kWordsOfPage;
+    return own ? WrappedLane::WaitWord(gate_, 1) : Status::Ok();
+  }
+
+ private:
+  static constexpr ptrdiff_t kWordsOfPage = 512;
+  const WrappedBackend& from_;
+  const Word* gate_;
+};
+
+class HeldHeadTest : public PrelaunchTest {
+ protected:
+  HeldHeadTest() : PrelaunchTest([this](std::unique_ptr<Backend> backend) { return Gated(std::move(backend)); }) {}
+  ~HeldHeadTest() override { Gate(true); }
+
+  std::unique_ptr<Backend> Gated(std::unique_ptr<Backend> backend) {
+    return std::make_unique<WrappedBackend>(
+        std::move(backend), [this](std::unique_ptr<Lane> lane, int index, WrappedBackend& from) -> std::unique_ptr<Lane> {
+          if (index != 0) return lane;
+          return std::make_unique<HeadGate>(std::move(lane), from, &gate_);
+        });
+  }
+  void Gate(bool open) { gate_.store(open ? 1 : 0, std::memory_order_release); }
+  static v1::Command Ping() {
+    v1::Command ping;
+    ping.mutable_ping();
+    return ping;
+  }
+
+  Word gate_{1};
+};
+
+// Its guard lies in the group's memory, which goes with the group.
+TEST_F(HeldHeadTest, AGroupIsThereUntilAHeadThatWasCalledOffHasPassed) {
+  Open();
+  const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  // Until a command finds a head on the lane, and calls it off.
+  for (uint64_t before = CalledOff(0); CalledOff(0) == before;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is prelaunched";
+    Gate(true);
+    Learn(slots, 3);
+    Gate(false);
+    before = CalledOff(0);
+    ASSERT_TRUE(node_.Call(0, Ping()).ok());
+  }
+  v1::Command remove;
+  remove.mutable_remove_group()->set_group_id(group_.id);
+  const auto removal = node_.Send(0, remove);
+  ASSERT_TRUE(removal.ok());
+  // What the engine could answer before this one, it has answered before the next.
+  ASSERT_TRUE(node_.Call(0, Ping()).ok());
+  const auto ping = node_.Send(0, Ping());
+  ASSERT_TRUE(ping.ok());
+  v1::Message answer;
+  ASSERT_TRUE(node_.Await(
+      0, [&](const v1::Message& m) { return m.has_ack() && (m.ack().id() == *removal || m.ack().id() == *ping); }, &answer));
+  EXPECT_EQ(answer.ack().id(), *ping) << "the group was removed before its head had passed";
+  Gate(true);
+  EXPECT_TRUE(node_.Await(0, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *removal; }));
 }
 
 // Two groups on the same GPUs whose launches come in no order: no forecast holds, and all is right.

@@ -1,13 +1,15 @@
 // File: wrapped_backend.h
 //
 // `WrappedBackend`: another backend, with lanes that a test has put something around. `WrappedLane`: such a lane, which does
-// nothing but pass everything on.
+// nothing but pass everything on. `HeldBackend`: one that holds its engine in a command.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "kernels/backend.h"
@@ -73,6 +75,28 @@ class WrappedBackend : public Backend {
   LaneWrapper wrap_;
   int lanes_ = 0;
   Word* own_words_ = nullptr;
+};
+
+// Where an engine is held: in MakeUniqueId, from the moment at which it has come there.
+struct EngineGate {
+  std::atomic<bool> open{false}, reached{false};
+  void AwaitReached() const {
+    while (!reached) std::this_thread::yield();
+  }
+};
+
+class HeldBackend : public WrappedBackend {
+ public:
+  HeldBackend(std::unique_ptr<Backend> backend, EngineGate* gate)
+      : WrappedBackend(std::move(backend), [](std::unique_ptr<Lane> lane, int, WrappedBackend&) { return lane; }), gate_(gate) {}
+  Result<std::string> MakeUniqueId() override {
+    gate_->reached = true;
+    while (!gate_->open) std::this_thread::yield();
+    return std::string();
+  }
+
+ private:
+  EngineGate* gate_;
 };
 
 }  // namespace tandem::engine
