@@ -29,6 +29,8 @@ struct FakeDaemon {
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
     return CreateSealedMemfd("fake-segment", bytes);
   };
+  // How launches by gRPC end; null: well.
+  std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
   std::atomic<uint64_t> next_id{1};
   std::atomic<bool> gone{false};
   std::atomic<int> destroyed{0};
@@ -129,7 +131,10 @@ class FakeControl final : public Control {
     return Answer();
   }
   Result<uint64_t> Launch(const DirectLaunch&) override { return daemon_->next_id++; }
-  Status WaitLaunch(uint64_t, Milliseconds) override { return Answer(); }
+  Status WaitLaunch(uint64_t id, Milliseconds deadline) override {
+    TANDEM_RETURN_IF_ERROR(Answer());
+    return daemon_->wait_launch ? daemon_->wait_launch(id, deadline) : Status::Ok();
+  }
   Status Check() override { return Answer(); }
   Status Detach() override { return Answer(); }
   void Shutdown() override {}

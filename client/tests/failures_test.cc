@@ -1,0 +1,59 @@
+// How failures of launches reach the user: each once, by a call that makes its launch all the same, and an engine's restart
+// by one that does not.
+#include <gtest/gtest.h>
+
+#include "client/tests/fake_daemon_test.h"
+
+namespace tandem::client {
+namespace {
+
+class FailuresTest : public HostClientTest {};
+
+TEST(GroupStateTest, ARestartThatAnotherCallHasToldIsNotAwaitedAgain) {
+  GroupState group(11, 1);
+  group.Learn(2);
+  EXPECT_TRUE(group.Outdated());
+  EXPECT_TRUE(group.MoveOn(1));
+  EXPECT_FALSE(group.MoveOn(1)) << "the second of two threads, or the second launch that the restart cut off";
+  EXPECT_FALSE(group.Outdated());
+  Result<uint64_t> generation = group.ForLaunch(Milliseconds(0));
+  ASSERT_TRUE(generation.ok()) << generation.status().ToString();
+  EXPECT_EQ(*generation, 2u);
+}
+
+TEST(GroupStateTest, ARestartThatIsToldBeforeItsEndIsAwaited) {
+  GroupState group(11, 1);
+  EXPECT_TRUE(group.MoveOn(1));
+  EXPECT_EQ(group.ForLaunch(Milliseconds(0)).status().code(), Code::kUnavailable);
+  group.Learn(2);
+  EXPECT_FALSE(group.Outdated());
+  EXPECT_EQ(group.ForLaunch(Milliseconds(0)).value(), 2u);
+}
+
+TEST_F(FailuresTest, EveryLaunchByGrpcThatARestartCutOffSaysSoAndThePlanGoesOn) {
+  daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("engine of GPU 0 has ended"); };
+  uint64_t first = plan_->LaunchDirect({}).value();
+  uint64_t second = plan_->LaunchDirect({}).value();
+  TellRestart(2);
+  EXPECT_EQ(plan_->WaitLaunch(first, kLong).code(), Code::kAborted);
+  EXPECT_EQ(plan_->WaitLaunch(second, kLong).code(), Code::kAborted);
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  LaunchEntry entry = Arrive(Engine());
+  EXPECT_EQ(entry.group_generation, 2u);
+  Finish(Engine(), entry, Code::kOk, "", 2);
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
+TEST_F(FailuresTest, APlansEndCutsItsLaunchesOffWithoutARestart) {
+  auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("launch 1 of plan 100 ended: the plan was released"); };
+  uint64_t launch = plan_->LaunchDirect({}).value();
+  ASSERT_TRUE(plan_->Release().ok());
+  EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kAborted);
+  ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+  Finish(Engine(), Arrive(Engine()));
+  EXPECT_TRUE(other->Wait(kLong).ok());
+}
+
+}  // namespace
+}  // namespace tandem::client
