@@ -115,17 +115,16 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
                                       : session().ChannelFor(stream_id, group_->gpu_uuid()));
     channel->Reap();
     if (!capturing) session().ReapReplays();
-    std::optional<Status> earlier = state_->TakeFailure(stream_id);
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
-    if (earlier.has_value() && earlier->code() == Code::kAborted) return *earlier;
+    if (std::optional<Status> aborted = state_->TakeAborted(stream_id)) return *aborted;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
     Status pushed = capturing ? channel->Capture(&entry, state_, stream, group_->session())
                               : channel->Launch(&entry, state_, stream, !wrong.ok());
     if (pushed.ok()) {
-      if (earlier.has_value()) return *earlier;
-      return wrong;
+      // Only now: a failure that is taken is told, and until here this launch may have to wait, or end without being made.
+      std::optional<Status> earlier = state_->TakeOther(stream_id);
+      return earlier.has_value() ? *earlier : wrong;
     }
-    if (earlier.has_value()) return *earlier;
     if (pushed.detail().reason == "SLOTS_FULL") {
       ++captures;
       continue;

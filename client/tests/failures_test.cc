@@ -44,6 +44,38 @@ TEST_F(FailuresTest, EveryLaunchByGrpcThatARestartCutOffSaysSoAndThePlanGoesOn) 
   EXPECT_TRUE(plan_->Wait(kLong).ok());
 }
 
+TEST_F(FailuresTest, AFullRingHoldsTheLaunchUpAndNotTheNewsOfAnEarlierFailure) {
+  auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  ChannelConsumer* engine = Engine();
+  for (uint32_t i = 1; i < kRingEntries; ++i) ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+  Finish(engine, Arrive(engine), Code::kDeadlineExceeded, "rank 1 has not launched");
+  ASSERT_TRUE(other->Launch(stream_.get(), {}).ok()) << "it takes the room";
+  LaunchOptions hasty;
+  hasty.deadline = Milliseconds(20);
+  Status full = plan_->Launch(stream_.get(), {}, hasty);
+  EXPECT_EQ(full.detail().reason, "RING_FULL") << full.ToString();
+  std::thread engine_thread([&] {
+    for (uint32_t i = 0; i < kRingEntries + 1; ++i) Finish(engine, Arrive(engine));
+  });
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "rank 1 has not launched");
+  engine_thread.join();  // the launch that told it was made as well
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+  EXPECT_TRUE(other->Wait(kLong).ok());
+}
+
+TEST_F(FailuresTest, OnlyARestartIsToldInsteadOfALaunch) {
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  Finish(Engine(), Arrive(Engine()), Code::kDeadlineExceeded, "rank 1 has not launched");
+  TellRestart(2);
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kAborted);
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kDeadlineExceeded);
+  LaunchEntry entry = Arrive(Engine());
+  EXPECT_EQ(entry.group_generation, 2u);
+  Finish(Engine(), entry, Code::kOk, "", 2);
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
 TEST_F(FailuresTest, APlansEndCutsItsLaunchesOffWithoutARestart) {
   auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
   daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("launch 1 of plan 100 ended: the plan was released"); };
