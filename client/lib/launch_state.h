@@ -86,8 +86,8 @@ class PlanState {
   void Told(uint64_t generation, const Status& status);
 
   // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the launches that
-  // one restart cut off, the first alone is kept. `again`: a replay of a captured launch, whose failing status sticks:
-  // it is told for every such replay, or once for those of one stream that no call has told yet.
+  // one restart cut off, the first alone is kept. `again`: a replay of a captured launch: each that fails is told, or
+  // once those of one code that no call has told yet.
   void Fail(uint64_t stream, uint64_t generation, const Status& status, bool again = false);
   // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a restart's.
   std::optional<Status> TakeFailure(uint64_t stream) { return Take(stream, Kind::kAny); }

@@ -73,10 +73,12 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   struct CapturedSlot {
     std::shared_ptr<PlanState> plan;  // null: not live
     uint64_t generation = 0;
+    uint64_t failures = 0;  // of the slot, handed on or of an earlier graph
+    bool cut_off = false;   // the channel's end has been handed on
   };
 
   void ReapLocked();
-  void ReapCapturedLocked();
+  void ReapCapturedLocked(int slot);
   void DisarmDroppedLocked();
   InFlight& Slot(uint64_t sequence) { return in_flight_[sequence & (in_flight_.size() - 1)]; }
 
