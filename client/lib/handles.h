@@ -19,7 +19,7 @@ namespace tandem::client {
 
 class GroupHandle;
 
-class PlanHandle : public Plan {
+class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> {
  public:
   PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info);
   ~PlanHandle() override;

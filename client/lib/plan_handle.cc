@@ -118,7 +118,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
     if (std::optional<Status> aborted = state_->TakeAborted(stream_id)) return *aborted;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
-    Status pushed = capturing ? channel->Capture(&entry, state_, stream, group_->session())
+    Status pushed = capturing ? channel->Capture(&entry, state_, stream, shared_from_this())
                               : channel->Launch(&entry, state_, stream, !wrong.ok());
     if (pushed.ok()) {
       // Only now: a failure that is taken is told, and until here this launch may have to wait, or end without being made.

@@ -16,7 +16,8 @@ struct CapturedLaunch {
   int slot;
   ~CapturedLaunch() {
     channel->DropCaptured(slot);
-    // The session's or the channel's end may wait for streams and call the GPU's driver: not on this thread.
+    // The plan's, the session's or the channel's end may ask the daemon, wait for streams and call the GPU's driver: not on this
+    // thread.
     ChannelGraveyard::Get().Discard(std::move(keep_alive));
     ChannelGraveyard::Get().Discard(std::move(channel));
   }

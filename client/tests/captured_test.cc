@@ -32,6 +32,10 @@ class CapturedTest : public HostClientTest {
     Engine()->CompleteCaptured(graph.slot);
     ASSERT_TRUE(stream_->Synchronize(kLong).ok());
   }
+  bool PlansAreReleased(const std::vector<uint64_t>& plans) {
+    std::lock_guard lock(daemon_->mutex);
+    return daemon_->released_plans == plans;
+  }
   std::shared_ptr<Plan> OtherPlan() {
     return group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
   }
@@ -92,6 +96,24 @@ TEST_F(CapturedTest, ASlotsNextGraphHasNoFailuresOfTheOneBefore) {
   EXPECT_TRUE(plan_->Wait(kLong).ok());
   EXPECT_EQ(other->Wait(kLong).message(), "rank 1 is gone");
   EXPECT_TRUE(other->Wait(kLong).ok());
+}
+
+TEST_F(CapturedTest, AGraphKeepsItsPlan) {
+  const uint64_t id = plan_->info().plan_id;
+  {
+    Captured graph = Capture(*plan_);
+    plan_.reset();
+    group_.reset();
+    client_.reset();
+    EXPECT_TRUE(PlansAreReleased({}));
+    EXPECT_EQ(daemon_->destroyed, 0);
+    for (int i = 0; i < 3; ++i) Replay(graph, Code::kOk);
+    EXPECT_TRUE(PlansAreReleased({}));
+  }
+  auto deadline = Clock::now() + kLong;
+  while (daemon_->destroyed == 0 && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(daemon_->destroyed, 1) << "the last of them ends everything";
+  EXPECT_TRUE(PlansAreReleased({id}));
 }
 
 }  // namespace

@@ -189,6 +189,20 @@ class Captured(TandemTest):
         self.hear_restart(clients[1])
         self.check_all_reduce(clients)
 
+    def test_a_graph_keeps_its_plan_and_group(self):
+        clients = self.captured()
+        everybody(clients, "drop", plan="ar", group="tp")
+        for base in (1, 10):
+            for rank, client in enumerate(clients):
+                client.call("fill", memory="ar.in", base=base + rank)
+            everybody(clients, "replay", graph="g")
+            everybody(clients, "sync", deadline_ms=20000)
+            for client in clients:
+                self.assertEqual(client.call("read", memory="ar.out", count=1)["values"], [2 * base + 1])
+        self.assertEqual(len(self.daemon.ctl_json("plans")["plans"]), 1)
+        everybody(clients, "drop", graph="g")
+        wait_until(lambda: self.daemon.ctl_json("stats")["groups"] == 0, 20, "the group stays")
+
 
 class WithoutDaemon(unittest.TestCase):
     def test_replay_after_the_daemon_has_died(self):

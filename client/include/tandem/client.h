@@ -171,7 +171,7 @@ struct LaunchOptions {
   std::string tag;            // compared across ranks: a mismatch fails the launch on all of them
 };
 
-// A request prepared once, launched many times.
+// A request prepared once, launched many times. Ends with its last handle; a graph with a captured launch has one.
 class TANDEM_API Plan {
  public:
   virtual ~Plan() = default;
