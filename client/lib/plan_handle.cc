@@ -166,7 +166,12 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
 Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   Status status = session().control().WaitLaunch(launch, deadline);
-  if (status.code() == Code::kDeadlineExceeded) return status;
+  if (status.code() == Code::kDeadlineExceeded) {
+    // This call's deadline, or the launch's own? The daemon forgets a launch once it has told its outcome.
+    Status again = session().control().WaitLaunch(launch, Milliseconds(1));
+    if (again.code() != Code::kNotFound) status = again;
+    if (again.code() == Code::kDeadlineExceeded) return status;
+  }
   // The outcome of a launch that has ended is told here, and once.
   uint64_t generation = 0;
   {
@@ -199,7 +204,11 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
     std::lock_guard lock(direct_mutex_);
     for (const auto& [launch, generation] : direct_) launches.push_back(launch);
   }
-  for (uint64_t launch : launches) TANDEM_RETURN_IF_ERROR(WaitLaunch(launch, Until(deadline)));
+  for (uint64_t launch : launches) {
+    Status status = WaitLaunch(launch, Until(deadline));
+    // Its outcome was another call's to tell.
+    if (!status.ok() && status.code() != Code::kNotFound) return status;
+  }
   return Status::Ok();
 }
 

@@ -76,6 +76,31 @@ TEST_F(FailuresTest, OnlyARestartIsToldInsteadOfALaunch) {
   EXPECT_TRUE(plan_->Wait(kLong).ok());
 }
 
+TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
+  std::atomic<bool> ended{false}, taken{false};
+  std::atomic<int> waits{0};
+  daemon_->wait_launch = [&](uint64_t, Milliseconds) {
+    ++waits;
+    if (!ended) return DeadlineExceeded("launch 1 has not ended yet");
+    return taken.exchange(true) ? NotFound("its outcome was taken already") : DeadlineExceeded("rank 1 had not arrived");
+  };
+  uint64_t launch = plan_->LaunchDirect({}).value();
+  EXPECT_EQ(plan_->WaitLaunch(launch, Milliseconds(1)).message(), "launch 1 has not ended yet");
+  EXPECT_EQ(plan_->Wait(Milliseconds(1)).message(), "launch 1 has not ended yet") << "it is still waited for";
+  ended = true;
+  EXPECT_EQ(plan_->WaitLaunch(launch, kLong).message(), "rank 1 had not arrived");
+  waits = 0;
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+  EXPECT_EQ(waits, 0) << "the launch is kept";
+}
+
+TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {
+  daemon_->wait_launch = [](uint64_t, Milliseconds) { return NotFound("the launch's outcome was taken by another call"); };
+  uint64_t launch = plan_->LaunchDirect({}).value();
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+  EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kNotFound);
+}
+
 TEST_F(FailuresTest, APlansEndCutsItsLaunchesOffWithoutARestart) {
   auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
   daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("launch 1 of plan 100 ended: the plan was released"); };

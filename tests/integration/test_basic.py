@@ -41,6 +41,10 @@ class Basic(TandemTest):
         everybody(clients, "launch_direct", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
         for client in clients:
             self.assertEqual(client.call("read", memory="ar.out", count=4)["values"], [3.0] * 4)
+        failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "launch_direct", plan="ar", launch_deadline_ms=300,
+                                   bindings=[["ar.in", 0], ["ar.out", 0]])
+        self.assertIn("rank 1", failure.message)
+        clients[0].call("wait", plan="ar")  # told once
 
     def test_symmetric_tensors_signals_and_persistence(self):
         clients = self.group(3)

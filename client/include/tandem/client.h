@@ -186,6 +186,7 @@ class TANDEM_API Plan {
   virtual Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
   // Without a stream, over gRPC: arrives at once. Returns a number for WaitLaunch.
   virtual Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
+  // How that launch has ended, once; DEADLINE_EXCEEDED also if it has not by `deadline`: it can be waited for again then.
   virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline) = 0;
   // Waits until every launch of this plan by this client has ended; the first failure not yet returned, else OK.
   virtual Status Wait(Milliseconds deadline = Milliseconds(600000)) = 0;
