@@ -276,6 +276,15 @@ TEST_F(ClientTest, SignalsAndBarriersNameWhoDidNotCome) {
   EXPECT_EQ(tensor->Memset32(stream_.get(), 1, 4092, 1, 2).code(), Code::kOutOfRange);
 }
 
+TEST_F(ClientTest, ADetachIsNoLossOfTheDaemon) {
+  std::atomic<int> lost{0};
+  client_->OnEvent([&](const ClientEvent& event) { lost += event.kind == ClientEvent::Kind::kDaemonLost; });
+  daemon_->at_detach = [&] { daemon_->callbacks.on_lost(Unavailable("the daemon is gone")); };
+  EXPECT_TRUE(client_->Detach().ok());
+  EXPECT_EQ(lost, 0);
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "the client has detached");
+}
+
 TEST_F(ClientTest, TheSameKeyIsTheSameHandleAndReleasedOnce) {
   EXPECT_EQ(group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value(), plan_);
   EXPECT_TRUE(plan_->Release().ok());

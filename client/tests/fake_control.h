@@ -29,6 +29,7 @@ struct FakeDaemon {
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
     return CreateSealedMemfd("fake-segment", bytes);
   };
+  std::function<void()> at_detach;  // while the call is under way
   // How launches by gRPC end; null: well.
   std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
   std::atomic<uint64_t> next_id{1};
@@ -136,7 +137,10 @@ class FakeControl final : public Control {
     return daemon_->wait_launch ? daemon_->wait_launch(id, deadline) : Status::Ok();
   }
   Status Check() override { return Answer(); }
-  Status Detach() override { return Answer(); }
+  Status Detach() override {
+    if (daemon_->at_detach) daemon_->at_detach();
+    return Answer();
+  }
   void Shutdown() override {}
   int LeaseFd() const override { return daemon_->lease.get(); }
 
