@@ -43,6 +43,7 @@ Status Show(const Reply& reply, bool json, View view) {
 
 // A GPU by its index among tandemd's, or by its UUID.
 Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu) {
+  if (gpu.empty()) return InvalidArgument("the GPU's index or UUID is empty (tandemctl stats)");
   if (gpu.find_first_not_of("0123456789") != std::string::npos) return gpu;
   TANDEM_ASSIGN_OR_RETURN(auto stats, Ask(connection, &Admin::Stub::GetStats));
   const auto index = static_cast<size_t>(std::strtoul(gpu.c_str(), nullptr, 10));
@@ -164,6 +165,7 @@ Status Drain(const Connection& connection, const CommandOptions& options) {
 }
 
 Status Evict(const Connection& connection, const CommandOptions& options) {
+  if (options.id == 0 && options.gpu.empty()) return InvalidArgument("a session's id, or a GPU's index or UUID");
   TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
   admin::v1::EvictRequest request;
   request.set_session_id(options.id);

@@ -165,7 +165,7 @@ void AddTune(CLI::App& app, CommandLine& line) {
       [&line](const Connection& c) { return ShowTuning(c, line.tuning_id, line.options.json); })
       ->add_option("id", line.tuning_id, "The entry")->required();
   CLI::App* forget = add("forget", "Drop an entry that was measured on this node, or all of them",
-                         [&line](const Connection& c) { return ForgetTuning(c, line.tuning_id, line.options.json); });
+                         [&line](const Connection& c) { return ForgetTuning(c, line.tuning_id, line.all, line.options.json); });
   CLI::Option_group* which = forget->add_option_group("which");
   which->add_option("id", line.tuning_id, "The entry");
   which->add_flag("--all", line.all, "All that was measured on this node");

@@ -270,15 +270,18 @@ Status ListWantedTuning(const Connection& connection, bool json) {
 }
 
 Status ShowTuning(const Connection& connection, const std::string& id, bool json) {
+  if (id.empty()) return InvalidArgument("the entry's id is empty (tandemctl tuning list)");
   TANDEM_ASSIGN_OR_RETURN(const auto reply, Entries(connection, id));
+  if (reply.entries().empty()) return NotFound("there is no entry " + id + " (tandemctl tuning list)");
   return Print(reply, json, TuningEntryText(reply.entries(0)));
 }
 
-Status ForgetTuning(const Connection& connection, const std::string& id, bool json) {
+Status ForgetTuning(const Connection& connection, const std::string& id, bool all, bool json) {
+  if (id.empty() != all) return InvalidArgument("an entry's id, or --all for all of them (tandemctl tuning list)");
   TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
   admin::v1::ForgetTuningRequest request;
   request.set_id(id);
-  request.set_all(id.empty());
+  request.set_all(all);
   admin::v1::ForgetTuningReply reply;
   TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::ForgetTuning, request, &reply));
   return Print(reply, json, std::to_string(reply.forgotten()) + " forgotten; plans that are made from now on do without\n");

@@ -29,7 +29,8 @@ Status ListTuning(const Connection& connection, bool json);
 // What plans were made for without a time.
 Status ListWantedTuning(const Connection& connection, bool json);
 Status ShowTuning(const Connection& connection, const std::string& id, bool json);
-// All entries measured on this node with an empty id.
-Status ForgetTuning(const Connection& connection, const std::string& id, bool json);
+// One entry, or all that were measured on this node; INVALID_ARGUMENT unless it is one of the two: a script's empty variable
+// must not drop everything.
+Status ForgetTuning(const Connection& connection, const std::string& id, bool all, bool json);
 
 }  // namespace tandem::ctl

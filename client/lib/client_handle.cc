@@ -137,8 +137,11 @@ Status ClientHandle::Check() {
 
 Status ClientHandle::Detach() {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  // The lease may end before the answer is here.
+  session_->SetDetaching(true);
   Status status = session_->control().Detach();
-  session_->Close(Unavailable("the client has detached"));
+  if (!status.ok()) session_->SetDetaching(false);
+  session_->Close(Unavailable(kDetached));
   return status;
 }
 

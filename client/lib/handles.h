@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +19,7 @@ namespace tandem::client {
 
 class GroupHandle;
 
-class PlanHandle : public Plan {
+class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> {
  public:
   PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info);
   ~PlanHandle() override;
@@ -50,9 +49,8 @@ class PlanHandle : public Plan {
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;
   const std::shared_ptr<PlanState> state_;
-  std::atomic<bool> released_{false};
   std::mutex direct_mutex_;
-  std::set<uint64_t> direct_;  // launches by gRPC that nobody has waited for
+  std::map<uint64_t, uint64_t> direct_;  // launches by gRPC that nobody has waited for, and their generations
 };
 
 class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandle> {

@@ -24,9 +24,9 @@ Status GroupState::Broken() const {
   return broken_;
 }
 
-void GroupState::MoveOn(uint64_t told) {
+bool GroupState::MoveOn(uint64_t told) {
   std::lock_guard lock(mutex_);
-  if (told < generation_.load(std::memory_order_relaxed)) return;
+  if (told < generation_.load(std::memory_order_relaxed)) return false;
   uint64_t latest = latest_.load(std::memory_order_relaxed);
   if (latest > told) {
     generation_.store(latest, std::memory_order_release);
@@ -34,6 +34,7 @@ void GroupState::MoveOn(uint64_t told) {
   } else {
     awaiting_.store(true, std::memory_order_release);
   }
+  return true;
 }
 
 Result<uint64_t> GroupState::ForLaunch(Milliseconds deadline) {
@@ -66,12 +67,18 @@ void PlanState::Fail(uint64_t stream, uint64_t generation, const Status& status,
   failure_count_.store(failures_.size(), std::memory_order_release);
 }
 
-std::optional<Status> PlanState::TakeFailure(uint64_t stream) {
+void PlanState::Told(uint64_t generation, const Status& status) {
+  // Without a restart no newer generation would ever come.
+  if (status.code() == Code::kAborted && !Released()) group_->MoveOn(generation);
+}
+
+std::optional<Status> PlanState::Take(uint64_t stream, Kind kind) {
   if (failure_count_.load(std::memory_order_acquire) == 0) return std::nullopt;
   std::optional<Failure> taken;
   {
     std::lock_guard lock(mutex_);
     auto it = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+      if (kind != Kind::kAny && (kind == Kind::kAborted) != (failure.status.code() == Code::kAborted)) return false;
       return stream == kAnyStream || failure.stream == stream || failure.stream == kReplays;
     });
     if (it == failures_.end()) return std::nullopt;
@@ -79,7 +86,7 @@ std::optional<Status> PlanState::TakeFailure(uint64_t stream) {
     failures_.erase(it);
     failure_count_.store(failures_.size(), std::memory_order_release);
   }
-  if (taken->status.code() == Code::kAborted) group_->MoveOn(taken->generation);
+  Told(taken->generation, taken->status);
   return taken->status;
 }
 

@@ -37,8 +37,9 @@ class GroupState {
   bool Outdated() const {
     return latest_.load(std::memory_order_acquire) > generation() && !awaiting_.load(std::memory_order_acquire);
   }
-  // The user has been told that launches of `told` were cut off: later ones carry a newer generation.
-  void MoveOn(uint64_t told);
+  // The user has been told that launches of `told` were cut off: later ones carry a newer generation. False if they do
+  // already, since another call has told it: there is nothing to wait for then.
+  bool MoveOn(uint64_t told);
   // The generation for a new launch. Waits up to `deadline` if the user was told of a restart and the engines are not
   // back yet; UNAVAILABLE then.
   Result<uint64_t> ForLaunch(Milliseconds deadline);
@@ -78,12 +79,21 @@ class PlanState {
   }
   uint64_t Pending() const { return pending_.load(std::memory_order_acquire); }
 
+  // The user ends the plan, which cuts off what is in flight without any engine's restart. What it was before.
+  bool SetReleased(bool released) { return released_.exchange(released, std::memory_order_acq_rel); }
+  bool Released() const { return released_.load(std::memory_order_acquire); }
+  // The user has been told how a launch of `generation` ended: if a restart cut it off, the group moves on.
+  void Told(uint64_t generation, const Status& status);
+
   // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the launches that
-  // one restart cut off, the first alone is kept. `again`: a replay of a captured launch, whose failing status sticks:
-  // it is told for every such replay, or once for those of one stream that no call has told yet.
+  // one restart cut off, the first alone is kept. `again`: a replay of a captured launch: each that fails is told, or
+  // once those of one code that no call has told yet.
   void Fail(uint64_t stream, uint64_t generation, const Status& status, bool again = false);
   // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a restart's.
-  std::optional<Status> TakeFailure(uint64_t stream);
+  std::optional<Status> TakeFailure(uint64_t stream) { return Take(stream, Kind::kAny); }
+  // The same of those that a restart cut off only, and of all others.
+  std::optional<Status> TakeAborted(uint64_t stream) { return Take(stream, Kind::kAborted); }
+  std::optional<Status> TakeOther(uint64_t stream) { return Take(stream, Kind::kOther); }
 
  private:
   struct Failure {
@@ -91,12 +101,16 @@ class PlanState {
     uint64_t generation;
     Status status;
   };
+  enum class Kind { kAny, kAborted, kOther };
+  std::optional<Status> Take(uint64_t stream, Kind kind);
+
   // More are of no use to anybody, and a failing loop must not grow the list without bound.
   static constexpr size_t kMaxFailures = 256;
 
   const uint64_t plan_id_;
   const std::shared_ptr<GroupState> group_;
   std::atomic<uint64_t> pending_{0};
+  std::atomic<bool> released_{false};
   std::atomic<uint64_t> failure_count_{0};
   std::mutex mutex_;
   std::vector<Failure> failures_;

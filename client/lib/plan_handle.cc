@@ -26,7 +26,7 @@ PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info)
       state_(std::make_shared<PlanState>(info_.plan_id, group_->state())) {}
 
 PlanHandle::~PlanHandle() {
-  if (!released_.load() && session().Talks()) (void)session().control().ReleasePlan(info_.plan_id);
+  if (!state_->Released() && session().Talks()) (void)session().control().ReleasePlan(info_.plan_id);
 }
 
 Session& PlanHandle::session() const { return *group_->session(); }
@@ -80,18 +80,18 @@ Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bind
 
 Status PlanHandle::BeforeLaunch() {
   TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
-  if (released_.load(std::memory_order_acquire)) return FailedPrecondition("the plan has been released");
+  if (state_->Released()) return FailedPrecondition("the plan has been released");
   GroupState& group = *group_->state();
   Status broken = group.Broken();
   if (!broken.ok()) return broken;
-  if (group.Outdated()) {
-    // Every launch up to here belongs to engines that are gone. Told once; what it has in flight says the same.
-    session().ReapAll();
-    if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
-    group.MoveOn(group.generation());
-    return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
-  }
-  return Status::Ok();
+  const uint64_t told = group.generation();
+  if (!group.Outdated()) return Status::Ok();
+  // Every launch up to here belongs to engines that are gone. Told once; what it has in flight says the same. Other failures
+  // are no reason not to make a launch: a later call tells them.
+  session().ReapAll();
+  if (std::optional<Status> failure = state_->TakeAborted(kAnyStream)) return *failure;
+  if (!group.MoveOn(told)) return Status::Ok();
+  return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
 }
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
@@ -115,17 +115,16 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
                                       : session().ChannelFor(stream_id, group_->gpu_uuid()));
     channel->Reap();
     if (!capturing) session().ReapReplays();
-    std::optional<Status> earlier = state_->TakeFailure(stream_id);
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
-    if (earlier.has_value() && earlier->code() == Code::kAborted) return *earlier;
+    if (std::optional<Status> aborted = state_->TakeAborted(stream_id)) return *aborted;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
-    Status pushed = capturing ? channel->Capture(&entry, state_, stream, group_->session())
+    Status pushed = capturing ? channel->Capture(&entry, state_, stream, shared_from_this())
                               : channel->Launch(&entry, state_, stream, !wrong.ok());
     if (pushed.ok()) {
-      if (earlier.has_value()) return *earlier;
-      return wrong;
+      // Only now: a failure that is taken is told, and until here this launch may have to wait, or end without being made.
+      std::optional<Status> earlier = state_->TakeOther(stream_id);
+      return earlier.has_value() ? *earlier : wrong;
     }
-    if (earlier.has_value()) return *earlier;
     if (pushed.detail().reason == "SLOTS_FULL") {
       ++captures;
       continue;
@@ -160,20 +159,29 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
   }
   TANDEM_ASSIGN_OR_RETURN(uint64_t id, session().control().Launch(launch));
   std::lock_guard lock(direct_mutex_);
-  direct_.insert(id);
+  direct_.emplace(id, launch.generation);
   return id;
 }
 
 Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
-  uint64_t generation = group_->state()->generation();
   Status status = session().control().WaitLaunch(launch, deadline);
-  // The outcome of a launch that has ended is told here, and once.
-  if (status.code() == Code::kAborted) group_->state()->MoveOn(generation);
-  if (status.code() != Code::kDeadlineExceeded) {
-    std::lock_guard lock(direct_mutex_);
-    direct_.erase(launch);
+  if (status.code() == Code::kDeadlineExceeded) {
+    // This call's deadline, or the launch's own? The daemon forgets a launch once it has told its outcome.
+    Status again = session().control().WaitLaunch(launch, Milliseconds(1));
+    if (again.code() != Code::kNotFound) status = again;
+    if (again.code() == Code::kDeadlineExceeded) return status;
   }
+  // The outcome of a launch that has ended is told here, and once.
+  uint64_t generation = 0;
+  {
+    std::lock_guard lock(direct_mutex_);
+    auto it = direct_.find(launch);
+    if (it == direct_.end()) return status;
+    generation = it->second;
+    direct_.erase(it);
+  }
+  state_->Told(generation, status);
   return status;
 }
 
@@ -194,9 +202,13 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
   std::vector<uint64_t> launches;
   {
     std::lock_guard lock(direct_mutex_);
-    launches.assign(direct_.begin(), direct_.end());
+    for (const auto& [launch, generation] : direct_) launches.push_back(launch);
   }
-  for (uint64_t launch : launches) TANDEM_RETURN_IF_ERROR(WaitLaunch(launch, Until(deadline)));
+  for (uint64_t launch : launches) {
+    Status status = WaitLaunch(launch, Until(deadline));
+    // Its outcome was another call's to tell.
+    if (!status.ok() && status.code() != Code::kNotFound) return status;
+  }
   return Status::Ok();
 }
 
@@ -222,10 +234,10 @@ Result<bool> PlanHandle::Query() {
 
 Status PlanHandle::Release() {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
-  if (released_.exchange(true)) return FailedPrecondition("the plan has been released already");
+  if (state_->SetReleased(true)) return FailedPrecondition("the plan has been released already");
   Status ended = WaitPending(Clock::now() + kRoomDeadline);
   if (!ended.ok()) {
-    released_.store(false);
+    state_->SetReleased(false);
     return ended;
   }
   return session().control().ReleasePlan(info_.plan_id);

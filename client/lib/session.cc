@@ -204,14 +204,22 @@ void Session::HandleEvent(const ControlEvent& event) {
   if (callback_) callback_(event.event);
 }
 
+void Session::SetDetaching(bool detaching) {
+  std::lock_guard lock(state_mutex_);
+  detaching_ = detaching;
+}
+
 void Session::HandleLost(const Status& why) {
+  bool detaching = false;
   {
     std::lock_guard lock(state_mutex_);
     if (is_lost_.load()) return;
-    lost_ = why;
+    detaching = detaching_;
+    lost_ = detaching ? Unavailable(kDetached) : why;
     is_lost_.store(true, std::memory_order_release);
   }
   state_changed_->notify_all();
+  if (detaching) return;
   ClientEvent event{ClientEvent::Kind::kDaemonLost, 0, -1, why};
   std::lock_guard lock(callback_mutex_);
   if (callback_) callback_(event);

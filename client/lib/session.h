@@ -27,6 +27,7 @@
 namespace tandem::client {
 
 inline constexpr uint32_t kRingEntries = 256;
+inline constexpr char kDetached[] = "the client has detached";
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
@@ -66,6 +67,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void AddGroup(const std::shared_ptr<GroupState>& group);
   void OnEvent(std::function<void(const ClientEvent&)> callback);
 
+  // The user ends the session: that the daemon lets it go from here on is no news. False takes it back.
+  void SetDetaching(bool detaching);
   // Closes the session from this side; later calls say `why`. Idempotent.
   void Close(const Status& why);
 
@@ -125,6 +128,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Status lost_;
   std::atomic<bool> is_lost_{false};
   std::atomic<bool> is_closed_{false};
+  bool detaching_ = false;
   bool stopping_ = false;
   std::chrono::steady_clock::time_point swept_;  // the watchdog's
   std::thread* watchdog_ = nullptr;  // leaked in a forked child, where it does not run

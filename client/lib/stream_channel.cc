@@ -16,7 +16,8 @@ struct CapturedLaunch {
   int slot;
   ~CapturedLaunch() {
     channel->DropCaptured(slot);
-    // The session's or the channel's end may wait for streams and call the GPU's driver: not on this thread.
+    // The plan's, the session's or the channel's end may ask the daemon, wait for streams and call the GPU's driver: not on this
+    // thread.
     ChannelGraveyard::Get().Discard(std::move(keep_alive));
     ChannelGraveyard::Get().Discard(std::move(channel));
   }
@@ -81,7 +82,7 @@ Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanStat
   }
   TANDEM_RETURN_IF_ERROR(armed.status());
   int slot = *armed;
-  captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation};
+  captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation, producer_.CapturedFailures(slot), false};
   captured_count_.fetch_add(1, std::memory_order_acq_rel);
   auto launch = std::make_shared<CapturedLaunch>();
   launch->keep_alive = std::move(keep_alive);
@@ -103,7 +104,7 @@ void StreamChannel::ReapLocked() {
   uint64_t done = std::min(producer_.Done(), producer_.NextSequence() - 1);
   uint64_t failures = producer_.Failures();
   bool look = released || failures != seen_failures_;
-  uint64_t explained = 0;
+  uint64_t failed = 0;
   for (; reaped_ < done; ++reaped_) {
     InFlight& slot = Slot(reaped_ + 1);
     if (look) {
@@ -111,7 +112,7 @@ void StreamChannel::ReapLocked() {
       GroupState& group = *slot.plan->group();
       if (outcome.generation != 0) group.Learn(outcome.generation);
       if (!outcome.status.ok()) {
-        ++explained;
+        ++failed;
         if (!slot.told || outcome.status.code() == Code::kAborted) {
           slot.plan->Fail(stream_id_, slot.generation, outcome.status);
         }
@@ -121,30 +122,26 @@ void StreamChannel::ReapLocked() {
     slot.plan.reset();
   }
   if (!look) return;
-  if (!released) {
-    // A failure may be counted whose launch is not done yet: it is looked at with its launch, so do not take note of it.
-    uint64_t unexplained = failures - seen_failures_ - std::min(explained, failures - seen_failures_);
-    if (HasCaptured() && unexplained != 0) {
-      ReapCapturedLocked();
-      seen_failures_ = failures;
-    } else {
-      seen_failures_ += std::min(explained, failures - seen_failures_);
-    }
-  } else if (HasCaptured()) {
-    ReapCapturedLocked();
-  }
+  for (int i = 0; HasCaptured() && i < kCapturedSlots; ++i) ReapCapturedLocked(i);
+  // A failure may be counted whose launch is not done yet: it is looked at with its launch, so do not take note of it.
+  bool all_ended = reaped_ + 1 == producer_.NextSequence();
+  seen_failures_ += all_ended ? failures - seen_failures_ : std::min(failed, failures - seen_failures_);
 }
 
-void StreamChannel::ReapCapturedLocked() {
-  for (int i = 0; i < kCapturedSlots; ++i) {
-    CapturedSlot& slot = captured_[static_cast<size_t>(i)];
-    if (slot.plan == nullptr) continue;
-    LaunchOutcome outcome = producer_.CapturedOutcome(i);
+void StreamChannel::ReapCapturedLocked(int index) {
+  CapturedSlot& slot = captured_[static_cast<size_t>(index)];
+  if (slot.plan == nullptr) return;
+  if (producer_.CapturedFailures(index) != slot.failures) {
+    LaunchOutcome outcome = producer_.CapturedFailure(index, &slot.failures);
     if (outcome.generation != 0) slot.plan->group()->Learn(outcome.generation);
-    // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look.
-    bool replayed = !Released() || producer_.doorbell(i)->exchange(0, std::memory_order_acq_rel) != 0;
-    if (!outcome.status.ok()) slot.plan->Fail(kReplays, slot.generation, outcome.status, replayed);
+    slot.plan->Fail(kReplays, slot.generation, outcome.status, true);
   }
+  if (!Released()) return;
+  // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look. One that the
+  // engine had taken may have been cut off by the release, so that is told in any case, but once.
+  bool rang = producer_.doorbell(index)->exchange(0, std::memory_order_acq_rel) != 0;
+  if (rang || !slot.cut_off) slot.plan->Fail(kReplays, slot.generation, producer_.words().ClosedStatus(), rang);
+  slot.cut_off = true;
 }
 
 bool StreamChannel::Idle() { return LockIdle().owns_lock(); }
@@ -177,6 +174,7 @@ void StreamChannel::DisarmDroppedLocked() {
     // A full ring: the next call tries again. A released channel has no engine that needs to know.
     Status status = producer_.Disarm(slot);
     if (!status.ok() && status.code() == Code::kResourceExhausted) return false;
+    ReapCapturedLocked(slot);  // its last replays have ended, and nobody looks at the slot for this plan any more
     captured_[static_cast<size_t>(slot)] = {};
     captured_count_.fetch_sub(1, std::memory_order_acq_rel);
     return true;

@@ -38,7 +38,8 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   // itself, so that its outcome is not returned twice. RESOURCE_EXHAUSTED with reason RING_FULL when there is no room
   // now, UNAVAILABLE once released; nothing was enqueued then.
   Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream, bool told);
-  // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` is held by the graph.
+  // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` is held by the graph: without
+  // the plan the engine would refuse its replays.
   // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.
   Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
                  std::shared_ptr<void> keep_alive);
@@ -73,10 +74,12 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   struct CapturedSlot {
     std::shared_ptr<PlanState> plan;  // null: not live
     uint64_t generation = 0;
+    uint64_t failures = 0;  // of the slot, handed on or of an earlier graph
+    bool cut_off = false;   // the channel's end has been handed on
   };
 
   void ReapLocked();
-  void ReapCapturedLocked();
+  void ReapCapturedLocked(int slot);
   void DisarmDroppedLocked();
   InFlight& Slot(uint64_t sequence) { return in_flight_[sequence & (in_flight_.size() - 1)]; }
 

@@ -7,25 +7,11 @@
 #include <thread>
 
 #include "client/tests/fake_daemon_test.h"
-#include "tandem/host_stream.h"
 
 namespace tandem::client {
 namespace {
 
-class ClientTest : public FakeDaemonTest {
- protected:
-  void SetUp() override {
-    MakeDaemon("host");
-    Connect();
-    stream_ = HostStream::Create().value();
-  }
-  void TearDown() override {
-    Lose();
-    (void)stream_->Synchronize(kLong);
-  }
-
-  std::unique_ptr<HostStream> stream_;
-};
+class ClientTest : public HostClientTest {};
 
 TEST_F(ClientTest, LaunchesAreStreamOrdered) {
   std::atomic<int> before{0}, after{0};
@@ -124,11 +110,7 @@ TEST_F(ClientTest, ARestartIsToldOnceAndThePlanGoesOn) {
   Arrive(engine);
   engine->words().Release(Code::kAborted, "engine of GPU 0 has ended");
   ASSERT_TRUE(stream_->Synchronize(kLong).ok());
-  ControlEvent event;
-  event.event.kind = ClientEvent::Kind::kEngineRestarted;
-  event.event.group_id = group_->id();
-  event.generation = 2;
-  daemon_->callbacks.on_event(event);
+  TellRestart(2);
   Status told = plan_->Launch(stream_.get(), {});
   EXPECT_EQ(told.code(), Code::kAborted) << told.ToString();
   EXPECT_EQ(told.message(), "engine of GPU 0 has ended");
@@ -292,6 +274,15 @@ TEST_F(ClientTest, SignalsAndBarriersNameWhoDidNotCome) {
   EXPECT_EQ(words[2], 42u);
   EXPECT_EQ(words[3], 42u);
   EXPECT_EQ(tensor->Memset32(stream_.get(), 1, 4092, 1, 2).code(), Code::kOutOfRange);
+}
+
+TEST_F(ClientTest, ADetachIsNoLossOfTheDaemon) {
+  std::atomic<int> lost{0};
+  client_->OnEvent([&](const ClientEvent& event) { lost += event.kind == ClientEvent::Kind::kDaemonLost; });
+  daemon_->at_detach = [&] { daemon_->callbacks.on_lost(Unavailable("the daemon is gone")); };
+  EXPECT_TRUE(client_->Detach().ok());
+  EXPECT_EQ(lost, 0);
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "the client has detached");
 }
 
 TEST_F(ClientTest, TheSameKeyIsTheSameHandleAndReleasedOnce) {

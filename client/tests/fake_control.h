@@ -29,6 +29,9 @@ struct FakeDaemon {
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
     return CreateSealedMemfd("fake-segment", bytes);
   };
+  std::function<void()> at_detach;  // while the call is under way
+  // How launches by gRPC end; null: well.
+  std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
   std::atomic<uint64_t> next_id{1};
   std::atomic<bool> gone{false};
   std::atomic<int> destroyed{0};
@@ -129,9 +132,15 @@ class FakeControl final : public Control {
     return Answer();
   }
   Result<uint64_t> Launch(const DirectLaunch&) override { return daemon_->next_id++; }
-  Status WaitLaunch(uint64_t, Milliseconds) override { return Answer(); }
+  Status WaitLaunch(uint64_t id, Milliseconds deadline) override {
+    TANDEM_RETURN_IF_ERROR(Answer());
+    return daemon_->wait_launch ? daemon_->wait_launch(id, deadline) : Status::Ok();
+  }
   Status Check() override { return Answer(); }
-  Status Detach() override { return Answer(); }
+  Status Detach() override {
+    if (daemon_->at_detach) daemon_->at_detach();
+    return Answer();
+  }
   void Shutdown() override {}
   int LeaseFd() const override { return daemon_->lease.get(); }
 

@@ -14,6 +14,7 @@
 
 #include "client/lib/handles.h"
 #include "client/tests/fake_control.h"
+#include "tandem/host_stream.h"
 
 namespace tandem::client {
 
@@ -80,10 +81,35 @@ class FakeDaemonTest : public ::testing::Test {
     engine->Complete(entry.sequence);
   }
 
+  // The group's engines are back after a restart, as the daemon tells it.
+  void TellRestart(uint64_t generation) {
+    ControlEvent event;
+    event.event.kind = ClientEvent::Kind::kEngineRestarted;
+    event.event.group_id = group_->id();
+    event.generation = generation;
+    daemon_->callbacks.on_event(event);
+  }
+
   std::shared_ptr<FakeDaemon> daemon_;
   std::shared_ptr<Client> client_;
   std::shared_ptr<Group> group_;
   std::shared_ptr<Plan> plan_;
+};
+
+// The same on the host backend, with a stream.
+class HostClientTest : public FakeDaemonTest {
+ protected:
+  void SetUp() override {
+    MakeDaemon("host");
+    Connect();
+    stream_ = HostStream::Create().value();
+  }
+  void TearDown() override {
+    Lose();
+    (void)stream_->Synchronize(kLong);
+  }
+
+  std::unique_ptr<HostStream> stream_;
 };
 
 }  // namespace tandem::client

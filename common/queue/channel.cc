@@ -238,6 +238,16 @@ LaunchOutcome ChannelProducer::CapturedOutcome(int slot) const {
   return read.outcome;
 }
 
+uint64_t ChannelProducer::CapturedFailures(int slot) const {
+  return words_.header()->captured[slot].failure.sequence.load(std::memory_order_acquire);
+}
+
+LaunchOutcome ChannelProducer::CapturedFailure(int slot, uint64_t* number) const {
+  ReadRecordResult read = ReadRecord(&words_.header()->captured[slot].failure);
+  *number = read.sequence;
+  return read.outcome;
+}
+
 Result<ChannelConsumer> ChannelConsumer::Map(int ring_fd, int words_fd, uint32_t entries) {
   ChannelConsumer consumer;
   TANDEM_ASSIGN_OR_RETURN(consumer.ring_, MapRing(ring_fd, entries));
@@ -282,8 +292,12 @@ void ChannelConsumer::SetArmed(int slot, bool armed) {
 
 void ChannelConsumer::PublishCaptured(int slot, uint64_t replay, Code code, std::string_view text,
                                       uint64_t generation, int who_rank) {
-  WriteRecord(&words_.header()->captured[slot].status, replay, code, text, generation, who_rank);
-  if (code != Code::kOk) words_.header()->failures.fetch_add(1, std::memory_order_release);
+  CapturedWords& captured = words_.header()->captured[slot];
+  WriteRecord(&captured.status, replay, code, text, generation, who_rank);
+  if (code == Code::kOk) return;
+  const uint64_t failed = captured.failure.sequence.load(std::memory_order_relaxed);
+  WriteRecord(&captured.failure, failed + 1, code, text, generation, who_rank);
+  words_.header()->failures.fetch_add(1, std::memory_order_release);
 }
 
 void ChannelConsumer::Beat(uint64_t now_ns, uint64_t engine_generation) {

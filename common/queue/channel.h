@@ -105,6 +105,11 @@ class ChannelProducer {
   Word* captured_done(int slot) const { return &words_.header()->captured[slot].done; }
   // The outcome of the slot's latest replay.
   LaunchOutcome CapturedOutcome(int slot) const;
+  // How many of the slot's replays have failed since the channel was made, whatever graphs had the slot.
+  uint64_t CapturedFailures(int slot) const;
+  // How the latest of these ended, however many have gone well since; `number` is its own among them. A replay that a
+  // release cut off is none.
+  LaunchOutcome CapturedFailure(int slot, uint64_t* number) const;
 
   ChannelWords& words() { return words_; }
   const ChannelWords& words() const { return words_; }

@@ -25,7 +25,7 @@ inline constexpr uint64_t kReleaseValue = uint64_t{1} << 62;
 inline constexpr uint64_t kOrdinaryLimit = uint64_t{1} << 61;
 
 inline constexpr uint32_t kChannelMagic = 0x54514348;  // "TQCH"
-inline constexpr uint32_t kChannelVersion = 1;
+inline constexpr uint32_t kChannelVersion = 2;
 inline constexpr uint32_t kMaxChannelEntries = 1u << 16;
 inline constexpr int kMaxBindings = 24;
 inline constexpr int kCapturedSlots = 64;
@@ -96,6 +96,9 @@ struct CapturedWords {
   alignas(64) Word done;
   alignas(64) Word armed;  // 1 from the engine's receipt of kArm to that of kDisarm
   StatusRecord status;
+  // The latest replay that failed, numbered among those: a client that looks after many replays must not miss one because a
+  // later one went well.
+  StatusRecord failure;
 };
 
 struct ChannelWordsHeader {

@@ -105,6 +105,7 @@ class Ctl(CtlTest):
         self.assertEqual(self.daemon.ctl("nonsense", check=False).returncode, 2)
         self.assertEqual(self.daemon.ctl("plans", "77", check=False).returncode, 4)
         self.assertEqual(self.daemon.ctl("evict", "99999", check=False).returncode, 4)
+        self.assertEqual(self.daemon.ctl("evict", "--gpu", "", check=False).returncode, 2)
         self.assertEqual(self.daemon.ctl("explain", "all_reduce", "--shape", "1024", "--world", "2").returncode, 0)
         self.assertEqual(self.daemon.ctl("explain", "all_reduce", "--shape", "x", check=False).returncode, 2)
         for shell in ("bash", "zsh", "fish"):

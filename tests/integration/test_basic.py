@@ -2,7 +2,7 @@
 
 import unittest
 
-from harness import GPUS, TandemTest, everybody
+from harness import GPUS, TandemTest, everybody, wait_until
 
 
 class Basic(TandemTest):
@@ -17,6 +17,15 @@ class Basic(TandemTest):
                 self.check_all_reduce(clients)
             everybody(clients, "leave", group=f"w{world}")
             everybody(clients, "detach")
+
+    def test_a_clean_detach_is_no_loss_of_the_daemon(self):
+        clients = [self.daemon.client(f"rank{rank}") for rank in range(8)]
+        for client in clients:
+            client.connect()
+        everybody(clients, "detach")
+        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20, "sessions stay")
+        for client in clients:
+            self.assertEqual(client.call("events")["events"], [])
 
     def test_explicit_algorithms_and_their_refusal(self):
         clients = self.group(2)
@@ -41,6 +50,10 @@ class Basic(TandemTest):
         everybody(clients, "launch_direct", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
         for client in clients:
             self.assertEqual(client.call("read", memory="ar.out", count=4)["values"], [3.0] * 4)
+        failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "launch_direct", plan="ar", launch_deadline_ms=300,
+                                   bindings=[["ar.in", 0], ["ar.out", 0]])
+        self.assertIn("rank 1", failure.message)
+        clients[0].call("wait", plan="ar")  # told once
 
     def test_symmetric_tensors_signals_and_persistence(self):
         clients = self.group(3)

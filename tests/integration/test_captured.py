@@ -172,6 +172,37 @@ class Captured(TandemTest):
         self.assertEqual(reply.get("code"), "DEADLINE_EXCEEDED", reply)
         self.assertIn("rank 1", reply["message"])
 
+    def test_a_failed_replay_is_told_once_and_not_lost_behind_a_good_one(self):
+        clients = self.captured(launch_deadline_ms=1000)
+        for client in clients:  # the other's first replay meets one that its deadline has ended
+            client.call("replay", graph="g")
+            client.call("sync", deadline_ms=20000)
+        everybody(clients, "replay", graph="g")
+        everybody(clients, "sync", deadline_ms=20000)
+        for client in clients:
+            self.assertFails("DEADLINE_EXCEEDED", client.call, "wait", plan="ar")
+            client.call("wait", plan="ar")
+        self.daemon.kill_engine(0)
+        self.daemon.wait_engines()
+        wait_until(lambda: any(e["kind"] == "engine_restarted" for e in clients[0].call("events")["events"]), 10)
+        self.hear_restart(clients[0], earlier=[clients[0].call("wait", plan="ar", check=False) for _ in range(5)])
+        self.hear_restart(clients[1])
+        self.check_all_reduce(clients)
+
+    def test_a_graph_keeps_its_plan_and_group(self):
+        clients = self.captured()
+        everybody(clients, "drop", plan="ar", group="tp")
+        for base in (1, 10):
+            for rank, client in enumerate(clients):
+                client.call("fill", memory="ar.in", base=base + rank)
+            everybody(clients, "replay", graph="g")
+            everybody(clients, "sync", deadline_ms=20000)
+            for client in clients:
+                self.assertEqual(client.call("read", memory="ar.out", count=1)["values"], [2 * base + 1])
+        self.assertEqual(len(self.daemon.ctl_json("plans")["plans"]), 1)
+        everybody(clients, "drop", graph="g")
+        wait_until(lambda: self.daemon.ctl_json("stats")["groups"] == 0, 20, "the group stays")
+
 
 class WithoutDaemon(unittest.TestCase):
     def test_replay_after_the_daemon_has_died(self):

@@ -197,6 +197,19 @@ class EngineFaults(TandemTest):
         self.hear_restart(clients[1])
         everybody(clients, "launch_direct", plan="ar", bindings=BINDINGS)
 
+    def test_direct_launches_that_one_restart_cut_off(self):
+        clients = self.group(2)
+        for key in ("ar", "b"):
+            self.all_reduce_plan(clients, key=key)
+            clients[0].call("launch_direct", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]], wait=False)
+        self.await_engines(self.kill(0))
+        wait_until(lambda: any(e["kind"] == "engine_restarted" for e in clients[0].call("events")["events"]), 10)
+        for key in ("ar", "b"):
+            self.assertFails("ABORTED", clients[0].call, "wait", plan=key)
+        self.hear_restart(clients[1])
+        for key in ("ar", "b"):
+            self.check_all_reduce(clients, key=key)
+
 
 if __name__ == "__main__":
     unittest.main()

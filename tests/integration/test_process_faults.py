@@ -82,6 +82,8 @@ class CrashLoop(TandemTest):
         self.assertEqual(doctor.returncode, 1)
         self.assertIn("tandemctl unfuse", doctor.stdout)
         self.assertEqual(self.daemon.ctl("unfuse", "7", check=False).returncode, 4)
+        self.assertEqual(self.daemon.ctl("unfuse", "", check=False).returncode, 2)
+        self.assertEqual(state()[0], "fused")
         other = self.daemon.ctl("unfuse", "1", check=False)
         self.assertEqual(other.returncode, 1)
         self.assertIn("is not held down", other.stderr)

@@ -91,8 +91,12 @@ class Tune(TandemTest):
         self.assertEqual(self.daemon.ctl("tuning", "show", "0" * 16, check=False).returncode, 4)
         self.assertEqual(self.daemon.ctl("tuning", "forget", "0" * 16, check=False).returncode, 4)
         self.assertEqual(self.daemon.ctl("tuning", "forget", check=False).returncode, 2)
+        for command in ("show", "forget"):  # a script's empty variable: neither all entries nor a crash
+            self.assertEqual(self.daemon.ctl("tuning", command, "", check=False).returncode, 2)
+        self.assertEqual(len(self.daemon.ctl_json("tuning", "list")["entries"]), 1)
         self.assertIn("1 forgotten", self.daemon.ctl("tuning", "forget", entry).stdout)
         self.assertNotEqual(self.plan("forgotten")["algorithm"], "ring")
+        self.assertEqual(self.daemon.ctl("tuning", "show", "", check=False).returncode, 2)
         self.assertIn("0 forgotten", self.daemon.ctl("tuning", "forget", "--all").stdout)
 
     def test_a_file_of_cases_is_measured_by_one_command(self):

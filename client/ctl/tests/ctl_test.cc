@@ -172,6 +172,9 @@ TEST(ExitCodeTest, UsageFailureAndReach) {
   EXPECT_EQ(RunCtl("nonsense"), 2);
   EXPECT_EQ(RunCtl("evict"), 2);
   EXPECT_EQ(RunCtl("unfuse"), 2);
+  for (const char* empty : {"tuning show ''", "tuning forget ''", "evict --gpu ''"}) {
+    EXPECT_EQ(RunCtl("--runtime-dir /nonexistent/tandem " + std::string(empty), &text), 2) << empty << ": " << text;
+  }
   EXPECT_EQ(RunCtl("explain all_reduce --shape 4xx"), 2);
   EXPECT_EQ(RunCtl("explain no_such_op"), 2);
   EXPECT_EQ(RunCtl("explain all_reduce --topology /nonexistent.toml"), 4);

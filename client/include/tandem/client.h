@@ -171,7 +171,7 @@ struct LaunchOptions {
   std::string tag;            // compared across ranks: a mismatch fails the launch on all of them
 };
 
-// A request prepared once, launched many times.
+// A request prepared once, launched many times. Ends with its last handle; a graph with a captured launch has one.
 class TANDEM_API Plan {
  public:
   virtual ~Plan() = default;
@@ -181,10 +181,12 @@ class TANDEM_API Plan {
   // wrong with this launch (which then still arrives, and fails on all ranks). The launch is made all the same, save for
   // the failures after which nothing can be: ABORTED (an engine was started again; told once, then the plan goes on), a
   // broken group, a lost daemon. RESOURCE_EXHAUSTED with reason RING_FULL: the ring was full for as long as the launch's
-  // deadline. In a capture the launch becomes part of the graph and is served at each replay.
+  // deadline, and the launch was not made; a later call returns the earlier failure then. In a capture the launch becomes part of the graph and is served at each replay;
+  // a replay's failure is returned by the next call whatever stream it ran on, of several since the last call the latest.
   virtual Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
   // Without a stream, over gRPC: arrives at once. Returns a number for WaitLaunch.
   virtual Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
+  // How that launch has ended, once; DEADLINE_EXCEEDED also if it has not by `deadline`: it can be waited for again then.
   virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline) = 0;
   // Waits until every launch of this plan by this client has ended; the first failure not yet returned, else OK.
   virtual Status Wait(Milliseconds deadline = Milliseconds(600000)) = 0;

@@ -132,6 +132,26 @@ TEST(ChannelTest, CapturedSlotsAreReusedOnlyAfterTheEngineHasTakenNote) {
   EXPECT_EQ(*ends.producer.Arm(&entry), slots[5]);
 }
 
+TEST(ChannelTest, AFailedReplayStaysKnownWhenLaterOnesGoWell) {
+  Ends ends(4);
+  EXPECT_EQ(ends.producer.CapturedFailures(3), 0u);
+  ends.consumer.PublishCaptured(3, 1, Code::kDeadlineExceeded, "rank 1 is late", 5, 1);
+  ends.consumer.PublishCaptured(3, 2, Code::kOk, "", 5);
+  EXPECT_TRUE(ends.producer.CapturedOutcome(3).status.ok());
+  EXPECT_EQ(ends.producer.CapturedFailures(3), 1u);
+  EXPECT_EQ(ends.producer.Failures(), 1u);
+  uint64_t number = 0;
+  LaunchOutcome failure = ends.producer.CapturedFailure(3, &number);
+  EXPECT_EQ(number, 1u);
+  EXPECT_EQ(failure.status.message(), "rank 1 is late");
+  EXPECT_EQ(failure.generation, 5u);
+  EXPECT_EQ(failure.who_rank, 1);
+  ends.consumer.PublishCaptured(3, 1, Code::kUnavailable, "rank 1 is gone", 5, 1);  // another graph's first
+  EXPECT_EQ(ends.producer.CapturedFailure(3, &number).status.code(), Code::kUnavailable);
+  EXPECT_EQ(number, 2u);
+  EXPECT_EQ(ends.producer.CapturedFailures(4), 0u);
+}
+
 TEST(ChannelTest, ALyingProducerIndexNeverLeavesTheRing) {
   Ends ends(4);
   Mapping ring = std::move(*Mapping::Map(ends.memory.ring.get(), 0, RingBytes(4), true));

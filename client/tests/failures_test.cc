@@ -1,0 +1,116 @@
+// How failures of launches reach the user: each once, by a call that makes its launch all the same, and an engine's restart
+// by one that does not.
+#include <gtest/gtest.h>
+
+#include "client/tests/fake_daemon_test.h"
+
+namespace tandem::client {
+namespace {
+
+class FailuresTest : public HostClientTest {};
+
+TEST(GroupStateTest, ARestartThatAnotherCallHasToldIsNotAwaitedAgain) {
+  GroupState group(11, 1);
+  group.Learn(2);
+  EXPECT_TRUE(group.Outdated());
+  EXPECT_TRUE(group.MoveOn(1));
+  EXPECT_FALSE(group.MoveOn(1)) << "the second of two threads, or the second launch that the restart cut off";
+  EXPECT_FALSE(group.Outdated());
+  Result<uint64_t> generation = group.ForLaunch(Milliseconds(0));
+  ASSERT_TRUE(generation.ok()) << generation.status().ToString();
+  EXPECT_EQ(*generation, 2u);
+}
+
+TEST(GroupStateTest, ARestartThatIsToldBeforeItsEndIsAwaited) {
+  GroupState group(11, 1);
+  EXPECT_TRUE(group.MoveOn(1));
+  EXPECT_EQ(group.ForLaunch(Milliseconds(0)).status().code(), Code::kUnavailable);
+  group.Learn(2);
+  EXPECT_FALSE(group.Outdated());
+  EXPECT_EQ(group.ForLaunch(Milliseconds(0)).value(), 2u);
+}
+
+TEST_F(FailuresTest, EveryLaunchByGrpcThatARestartCutOffSaysSoAndThePlanGoesOn) {
+  daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("engine of GPU 0 has ended"); };
+  uint64_t first = plan_->LaunchDirect({}).value();
+  uint64_t second = plan_->LaunchDirect({}).value();
+  TellRestart(2);
+  EXPECT_EQ(plan_->WaitLaunch(first, kLong).code(), Code::kAborted);
+  EXPECT_EQ(plan_->WaitLaunch(second, kLong).code(), Code::kAborted);
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  LaunchEntry entry = Arrive(Engine());
+  EXPECT_EQ(entry.group_generation, 2u);
+  Finish(Engine(), entry, Code::kOk, "", 2);
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
+TEST_F(FailuresTest, AFullRingHoldsTheLaunchUpAndNotTheNewsOfAnEarlierFailure) {
+  auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  ChannelConsumer* engine = Engine();
+  for (uint32_t i = 1; i < kRingEntries; ++i) ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+  Finish(engine, Arrive(engine), Code::kDeadlineExceeded, "rank 1 has not launched");
+  ASSERT_TRUE(other->Launch(stream_.get(), {}).ok()) << "it takes the room";
+  LaunchOptions hasty;
+  hasty.deadline = Milliseconds(20);
+  Status full = plan_->Launch(stream_.get(), {}, hasty);
+  EXPECT_EQ(full.detail().reason, "RING_FULL") << full.ToString();
+  std::thread engine_thread([&] {
+    for (uint32_t i = 0; i < kRingEntries + 1; ++i) Finish(engine, Arrive(engine));
+  });
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "rank 1 has not launched");
+  engine_thread.join();  // the launch that told it was made as well
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+  EXPECT_TRUE(other->Wait(kLong).ok());
+}
+
+TEST_F(FailuresTest, OnlyARestartIsToldInsteadOfALaunch) {
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  Finish(Engine(), Arrive(Engine()), Code::kDeadlineExceeded, "rank 1 has not launched");
+  TellRestart(2);
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kAborted);
+  EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kDeadlineExceeded);
+  LaunchEntry entry = Arrive(Engine());
+  EXPECT_EQ(entry.group_generation, 2u);
+  Finish(Engine(), entry, Code::kOk, "", 2);
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+}
+
+TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
+  std::atomic<bool> ended{false}, taken{false};
+  std::atomic<int> waits{0};
+  daemon_->wait_launch = [&](uint64_t, Milliseconds) {
+    ++waits;
+    if (!ended) return DeadlineExceeded("launch 1 has not ended yet");
+    return taken.exchange(true) ? NotFound("its outcome was taken already") : DeadlineExceeded("rank 1 had not arrived");
+  };
+  uint64_t launch = plan_->LaunchDirect({}).value();
+  EXPECT_EQ(plan_->WaitLaunch(launch, Milliseconds(1)).message(), "launch 1 has not ended yet");
+  EXPECT_EQ(plan_->Wait(Milliseconds(1)).message(), "launch 1 has not ended yet") << "it is still waited for";
+  ended = true;
+  EXPECT_EQ(plan_->WaitLaunch(launch, kLong).message(), "rank 1 had not arrived");
+  waits = 0;
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+  EXPECT_EQ(waits, 0) << "the launch is kept";
+}
+
+TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {
+  daemon_->wait_launch = [](uint64_t, Milliseconds) { return NotFound("the launch's outcome was taken by another call"); };
+  uint64_t launch = plan_->LaunchDirect({}).value();
+  EXPECT_TRUE(plan_->Wait(kLong).ok());
+  EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kNotFound);
+}
+
+TEST_F(FailuresTest, APlansEndCutsItsLaunchesOffWithoutARestart) {
+  auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("launch 1 of plan 100 ended: the plan was released"); };
+  uint64_t launch = plan_->LaunchDirect({}).value();
+  ASSERT_TRUE(plan_->Release().ok());
+  EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kAborted);
+  ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+  Finish(Engine(), Arrive(Engine()));
+  EXPECT_TRUE(other->Wait(kLong).ok());
+}
+
+}  // namespace
+}  // namespace tandem::client
