@@ -43,6 +43,13 @@ Status CheckDTypes(const Problem& problem, int b_slot, int c_slot) {
   return Status::Ok();
 }
 
+// A sum over one element that is named again and again: K would be bounded by nothing that the caller has, neither memory nor time.
+Status CheckInnerStride(const Problem& problem, int slot, size_t dim) {
+  const TensorSpec& spec = Spec(problem, slot);
+  if (spec.strides.empty() || spec.shape[dim] <= 1 || spec.strides[dim] != 0) return Status::Ok();
+  return FieldError(OperandField(slot, "strides"), Text("must not be 0 along K, dimension ", dim));
+}
+
 // B, C, bias and result_scale number `i`; `c_shape` without its last extent, which `columns` of B
 // replace.
 Status CheckProduct(const Problem& problem, size_t i, int64_t k, Shape c_shape, bool scatter_columns) {
@@ -52,6 +59,7 @@ Status CheckProduct(const Problem& problem, size_t i, int64_t k, Shape c_shape, 
   if (b[0] != k) {
     return FieldError(OperandField(slots.b[i], "shape"), Text("has ", b[0], " rows; A's K is ", k));
   }
+  TANDEM_RETURN_IF_ERROR(CheckInnerStride(problem, slots.b[i], 0));
   const int64_t columns = b[1];
   if (scatter_columns && columns % problem.world_size != 0) {
     return FieldError(OperandField(slots.b[i], "shape"), Text("its ", columns,
@@ -152,6 +160,7 @@ Status FillMatmul(Problem* problem) {
   TANDEM_RETURN_IF_ERROR(CheckCount(slots.bias, slots.b.size(), Role::kBias));
   TANDEM_RETURN_IF_ERROR(CheckCount(slots.result_scale, slots.b.size(), Role::kResultScale));
   problem->k = gathered.back();
+  TANDEM_RETURN_IF_ERROR(CheckInnerStride(*problem, slots.a, a.size() - 1));
   for (size_t i = 0; i < slots.b.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(CheckProduct(*problem, i, problem->k, c_leading, scatter_columns));
     problem->n += Spec(*problem, slots.b[i]).shape[1];

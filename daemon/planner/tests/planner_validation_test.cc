@@ -293,6 +293,22 @@ TEST(Scales, AreChecked) {
       "operands[3].shape", "neither one element, nor [8, 1]");
 }
 
+TEST(AsyncInput, NamesNoElementOverAndOverAlongK) {
+  const auto operand = [](size_t slot, std::vector<int64_t> shape, std::vector<int64_t> strides) {
+    return [=](OpRequest* r) { r->operands[slot].spec = {DType::kF32, shape, strides}; };
+  };
+  const OpRequest base = Async();
+  const int64_t k = base.operands[0].spec.shape[1];
+  ExpectRefused(base, operand(0, base.operands[0].spec.shape, {1, 0}), "operands[0].strides", "0 along K");
+  ExpectRefused(base, operand(1, base.operands[1].spec.shape, {0, 1}), "operands[1].strides", "0 along K");
+  // Rows of A, or columns of B, may be one and the same.
+  OpRequest repeated = base;
+  operand(0, base.operands[0].spec.shape, {0, 1})(&repeated);
+  operand(1, base.operands[1].spec.shape, {1, 0})(&repeated);
+  EXPECT_TRUE(PlanOf(repeated, SwitchGroup(4)).ok());
+  EXPECT_GT(k, 1);
+}
+
 TEST(AsyncInput, IsChecked) {
   ExpectRefused(
       Async(), [](OpRequest* r) { r->operands[3].spec.dtype = DType::kF32; }, "operands[3].dtype");
