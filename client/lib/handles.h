@@ -34,11 +34,11 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
  private:
   Session& session() const;
-  // What is wrong with the bindings as far as this side knows; fills `entry` all the same.
+  // What is wrong with the bindings as far as this side knows; fills `entry` all the same, and `bound`.
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
-                   LaunchEntry* entry) const;
+                   LaunchEntry* entry, BoundRegistrations* bound) const;
   // What slot `i` is bound to.
-  Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding) const;
+  Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding, BoundRegistrations* bound) const;
   std::string SlotName(size_t i) const { return "slot " + std::to_string(i) + " of plan '" + info_.key + "'"; }
   // The failure that a launch must return instead of being made; OK if it may go on.
   Status BeforeLaunch();
@@ -50,7 +50,11 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   const PlanInfo info_;
   const std::shared_ptr<PlanState> state_;
   std::mutex direct_mutex_;
-  std::map<uint64_t, uint64_t> direct_;  // launches by gRPC that nobody has waited for, and their generations
+  struct Direct {
+    uint64_t generation = 0;
+    BoundRegistrations bound;
+  };
+  std::map<uint64_t, Direct> direct_;  // launches by gRPC that nobody has waited for
 };
 
 class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandle> {
@@ -110,7 +114,7 @@ class RegisteredMemory : public Memory {
 };
 
 // Memory of the user's own on a GPU, named by its address.
-class ForeignMemory : public Memory {
+class ForeignMemory final : public Memory {
  public:
   ForeignMemory(std::shared_ptr<Session> session, std::shared_ptr<ForeignRegistration> registration, std::byte* data,
                 size_t bytes)
@@ -124,6 +128,7 @@ class ForeignMemory : public Memory {
   }
   Status Check() const override;
   const std::string& gpu_uuid() const override { return registration_->range().gpu_uuid; }
+  const std::shared_ptr<ForeignRegistration>& registration() const { return registration_; }
 
  private:
   const std::shared_ptr<Session> session_;

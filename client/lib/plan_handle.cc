@@ -31,12 +31,13 @@ PlanHandle::~PlanHandle() {
 
 Session& PlanHandle::session() const { return *group_->session(); }
 
-Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const Binding& binding) const {
+Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const Binding& binding,
+                                          BoundRegistrations* bound) const {
   uint64_t needed = info_.slot_bytes[i];
   if (binding.memory == nullptr) {
     if (binding.pointer == nullptr) return InvalidArgument("is not bound");
     return session().registrations().Resolve(session().control(), device, group_->id(), group_->gpu_uuid(),
-                                             static_cast<const std::byte*>(binding.pointer) + binding.offset, needed);
+                                             static_cast<const std::byte*>(binding.pointer) + binding.offset, needed, bound);
   }
   const Memory& memory = *binding.memory;
   if (binding.offset > memory.bytes() || needed > memory.bytes() - binding.offset) {
@@ -48,11 +49,13 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
     return InvalidArgument("the memory is on " + memory.gpu_uuid() + ", the group's rank has " + group_->gpu_uuid())
         .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
   }
+  // Such a handle only names the memory: the user may drop it at once.
+  if (auto* foreign = dynamic_cast<const ForeignMemory*>(&memory)) bound->Add(foreign->registration());
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
 }
 
 Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
-                             LaunchEntry* entry) const {
+                             LaunchEntry* entry, BoundRegistrations* bound) const {
   entry->plan_id = info_.plan_id;
   entry->deadline_ns = options.deadline.count() <= 0 ? 0 : static_cast<uint64_t>(options.deadline.count()) * 1'000'000;
   entry->tag_digest = TagDigest(options.tag);
@@ -65,15 +68,15 @@ Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bind
   for (size_t i = 0; i < entry->binding_count; ++i) {
     entry->bindings[i] = {};
     if (i >= info_.slot_bytes.size() || info_.slot_bytes[i] == 0) continue;
-    Result<LaunchBinding> bound = Resolve(device, i, bindings[i]);
-    if (bound.ok()) {
-      entry->bindings[i] = *bound;
-    } else if (bound.status().code() == Code::kOutOfRange && bindings[i].memory != nullptr) {
+    Result<LaunchBinding> binding = Resolve(device, i, bindings[i], bound);
+    if (binding.ok()) {
+      entry->bindings[i] = *binding;
+    } else if (binding.status().code() == Code::kOutOfRange && bindings[i].memory != nullptr) {
       // The engine says the same. Any other slot stays unbound, which it refuses too: the launch fails on all ranks.
       const Memory& memory = *bindings[i].memory;
       entry->bindings[i] = {memory.registration_id(), memory.registration_offset() + bindings[i].offset};
     }
-    if (!bound.ok() && status.ok()) status = bound.status().WithContext(SlotName(i));
+    if (!binding.ok() && status.ok()) status = binding.status().WithContext(SlotName(i));
   }
   return status;
 }
@@ -101,7 +104,8 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
   TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device->Open(ref, group_->gpu_uuid(), &storage));
   TANDEM_ASSIGN_OR_RETURN(bool capturing, stream->IsCapturing());
   LaunchEntry entry;
-  Status wrong = FillEntry(*device, bindings, options, &entry);
+  BoundRegistrations bound;
+  Status wrong = FillEntry(*device, bindings, options, &entry, &bound);
   if (capturing && !wrong.ok()) return wrong;
   uint64_t stream_id = kReplays, captures = 0;
   if (!capturing) {
@@ -118,8 +122,8 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
     if (std::optional<Status> aborted = state_->TakeAborted(stream_id)) return *aborted;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
-    Status pushed = capturing ? channel->Capture(&entry, state_, stream, shared_from_this())
-                              : channel->Launch(&entry, state_, stream, !wrong.ok());
+    Status pushed = capturing ? channel->Capture(&entry, state_, stream, shared_from_this(), &bound)
+                              : channel->Launch(&entry, state_, stream, !wrong.ok(), &bound);
     if (pushed.ok()) {
       // Only now: a failure that is taken is told, and until here this launch may have to wait, or end without being made.
       std::optional<Status> earlier = state_->TakeOther(stream_id);
@@ -150,16 +154,17 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
   TANDEM_ASSIGN_OR_RETURN(launch.generation, group_->state()->ForLaunch(kRestartDeadline));
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchEntry entry;
-  (void)FillEntry(*device, bindings, options, &entry);
+  Direct direct{launch.generation, {}};
+  (void)FillEntry(*device, bindings, options, &entry, &direct.bound);
   // What is wrong with them is the daemon's to say, since its answer counts for all ranks; what is beyond an entry's
   // length is not bound at all.
   for (size_t i = 0; i < bindings.size(); ++i) {
-    LaunchBinding bound = i < entry.binding_count ? entry.bindings[i] : LaunchBinding{};
-    launch.bindings.emplace_back(bound.registration_id, bound.offset);
+    LaunchBinding binding = i < entry.binding_count ? entry.bindings[i] : LaunchBinding{};
+    launch.bindings.emplace_back(binding.registration_id, binding.offset);
   }
   TANDEM_ASSIGN_OR_RETURN(uint64_t id, session().control().Launch(launch));
   std::lock_guard lock(direct_mutex_);
-  direct_.emplace(id, launch.generation);
+  direct_.emplace(id, std::move(direct));
   return id;
 }
 
@@ -178,7 +183,7 @@ Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
     std::lock_guard lock(direct_mutex_);
     auto it = direct_.find(launch);
     if (it == direct_.end()) return status;
-    generation = it->second;
+    generation = it->second.generation;
     direct_.erase(it);
   }
   state_->Told(generation, status);
@@ -202,7 +207,7 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
   std::vector<uint64_t> launches;
   {
     std::lock_guard lock(direct_mutex_);
-    for (const auto& [launch, generation] : direct_) launches.push_back(launch);
+    for (const auto& [launch, direct] : direct_) launches.push_back(launch);
   }
   for (uint64_t launch : launches) {
     Status status = WaitLaunch(launch, Until(deadline));

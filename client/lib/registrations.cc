@@ -60,9 +60,12 @@ Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(Control& con
   info.chunk_bytes = exported.chunk_bytes;
   info.ipc_handle = exported.ipc_handle;
   Result<uint64_t> id = control.Register(info);
-  if (!id.ok() && id.status().code() == Code::kResourceExhausted && Sweep(device, true)) {
-    Deregister(control);
-    id = control.Register(info);
+  if (!id.ok() && id.status().code() == Code::kResourceExhausted) {
+    if (reap_) reap_();
+    if (Sweep(device, true)) {
+      Deregister(control);
+      id = control.Register(info);
+    }
   }
   TANDEM_RETURN_IF_ERROR(id.status());
   auto made = std::make_shared<ForeignRegistration>(ended_, *id, std::move(range));
@@ -72,7 +75,8 @@ Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(Control& con
 }
 
 Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& device, uint64_t group_id,
-                                             const std::string& gpu_uuid, const void* address, size_t bytes) {
+                                             const std::string& gpu_uuid, const void* address, size_t bytes,
+                                             BoundRegistrations* bound) {
   auto at = reinterpret_cast<uintptr_t>(address);
   {
     std::shared_lock lock(mutex_);
@@ -90,7 +94,9 @@ Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& dev
     return InvalidArgument("the memory is on " + foreign->range().gpu_uuid + ", the group's rank has " + gpu_uuid)
         .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
   }
-  return LaunchBinding{foreign->id(), at - foreign->range().base()};
+  const LaunchBinding binding{foreign->id(), at - foreign->range().base()};
+  bound->Add(std::move(foreign));
+  return binding;
 }
 
 bool Registrations::Sweep(ClientDevice& device, bool unused) {

@@ -7,11 +7,14 @@
 // Thread-safe. Look-ups for launches allocate nothing and take a shared lock.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "client/lib/client_device.h"
@@ -49,8 +52,32 @@ class ForeignRegistration {
   const ForeignRange range_;
 };
 
+// Those that one launch is bound to, held until it has ended: none of them may be taken back to make room for another.
+// Room for all: the launch path allocates nothing.
+class BoundRegistrations {
+ public:
+  void Add(std::shared_ptr<ForeignRegistration> registration) {
+    if (count_ < held_.size()) held_[count_++] = std::move(registration);
+  }
+  void Take(BoundRegistrations* other) {
+    Clear();
+    for (size_t i = 0; i < other->count_; ++i) held_[i] = std::move(other->held_[i]);
+    count_ = std::exchange(other->count_, 0);
+  }
+  void Clear() {
+    while (count_ > 0) held_[--count_].reset();
+  }
+
+ private:
+  size_t count_ = 0;
+  std::array<std::shared_ptr<ForeignRegistration>, kMaxBindings> held_;  // one a slot
+};
+
 class Registrations {
  public:
+  // Called before unused registrations are looked for: lets go of those of launches that have ended. Set once, first.
+  void BeforeSweep(std::function<void()> reap) { reap_ = std::move(reap); }
+
   // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that any group takes.
   void Add(const std::byte* data, size_t bytes, uint64_t group_id, uint64_t registration_id);
   void Remove(const std::byte* data, uint64_t registration_id);
@@ -59,11 +86,13 @@ class Registrations {
   Result<std::shared_ptr<ForeignRegistration>> Foreign(Control& control, ClientDevice& device, const void* address,
                                                        size_t bytes);
 
-  // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the user's own.
-  Result<LaunchBinding> Resolve(Control& control, ClientDevice& device, uint64_t group_id,
-                                const std::string& gpu_uuid, const void* address, size_t bytes);
+  // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the user's own, which
+  // goes to `bound` too.
+  Result<LaunchBinding> Resolve(Control& control, ClientDevice& device, uint64_t group_id, const std::string& gpu_uuid,
+                                const void* address, size_t bytes, BoundRegistrations* bound);
 
-  // Lets go of registrations whose memory is gone; `unused` also of those that nobody else holds. True if any went.
+  // Lets go of registrations whose memory is gone; `unused` also of those that nobody else holds: no
+  // handle, no launch. True if any went.
   bool Sweep(ClientDevice& device, bool unused = false);
   bool HasForeign() const;
   // Tells the daemon of those that have ended.
@@ -78,6 +107,7 @@ class Registrations {
 
   std::shared_ptr<ForeignRegistration> Find(ClientDevice& device, uintptr_t address, size_t bytes) const;
 
+  std::function<void()> reap_;
   mutable std::shared_mutex mutex_;
   std::multimap<uintptr_t, Own> own_;  // by first address
   ForeignMap foreign_;                 // the same

@@ -27,6 +27,7 @@ Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> contro
   session->ready_device_ = session->device_.get();
   session->control_ = std::move(control);
   Session* raw = session.get();
+  session->registrations_.BeforeSweep([raw] { raw->ReapAll(); });
   // Shutdown, before the session ends, outlives every callback: the raw pointer stays good.
   ControlCallbacks callbacks{[raw](const ControlEvent& event) { raw->HandleEvent(event); },
                              [raw](const Status& why) { raw->HandleLost(why); }};

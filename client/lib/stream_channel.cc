@@ -13,6 +13,7 @@ namespace {
 struct CapturedLaunch {
   std::shared_ptr<void> keep_alive;
   std::shared_ptr<StreamChannel> channel;
+  BoundRegistrations bound;
   int slot;
   ~CapturedLaunch() {
     channel->DropCaptured(slot);
@@ -48,7 +49,7 @@ Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
 }
 
 Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
-                             bool told) {
+                             bool told, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
   // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the engine has
@@ -64,6 +65,7 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState
   slot.plan = plan;
   slot.generation = entry->group_generation;
   slot.told = told;
+  slot.bound.Take(bound);
   plan->Began();
   Status status = stream->Arrive(producer_.request(), producer_.done(), entry->sequence);
   if (status.ok()) return status;
@@ -73,7 +75,7 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState
 }
 
 Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
-                              std::shared_ptr<void> keep_alive) {
+                              std::shared_ptr<void> keep_alive, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   DisarmDroppedLocked();
   Result<int> armed = producer_.Arm(entry);
@@ -87,6 +89,7 @@ Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanStat
   auto launch = std::make_shared<CapturedLaunch>();
   launch->keep_alive = std::move(keep_alive);
   launch->channel = shared_from_this();
+  launch->bound.Take(bound);
   launch->slot = slot;
   TANDEM_RETURN_IF_ERROR(stream->RetainInCapture(std::move(launch)));
   return stream->ArriveCaptured(producer_.doorbell(slot), producer_.captured_done(slot));
@@ -120,6 +123,7 @@ void StreamChannel::ReapLocked() {
     }
     slot.plan->Ended();
     slot.plan.reset();
+    slot.bound.Clear();
   }
   if (!look) return;
   for (int i = 0; HasCaptured() && i < kCapturedSlots; ++i) ReapCapturedLocked(i);

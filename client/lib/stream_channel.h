@@ -16,6 +16,7 @@
 
 #include "client/lib/client_device.h"
 #include "client/lib/launch_state.h"
+#include "client/lib/registrations.h"
 #include "common/queue/channel.h"
 
 namespace tandem::client {
@@ -35,14 +36,15 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   uint64_t stream_id() const { return stream_id_; }
 
   // Pushes `entry` and enqueues its arrival and its wait. `told` says that the caller returns a failure of this launch
-  // itself, so that its outcome is not returned twice. RESOURCE_EXHAUSTED with reason RING_FULL when there is no room
-  // now, UNAVAILABLE once released; nothing was enqueued then.
-  Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream, bool told);
-  // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` is held by the graph: without
-  // the plan the engine would refuse its replays.
+  // itself, so that its outcome is not returned twice. `bound` is taken over once it is pushed. RESOURCE_EXHAUSTED with
+  // reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing was enqueued then.
+  Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream, bool told,
+                BoundRegistrations* bound);
+  // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are held by the
+  // graph: without the plan and its memory the engine would refuse the replays.
   // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.
   Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
-                 std::shared_ptr<void> keep_alive);
+                 std::shared_ptr<void> keep_alive, BoundRegistrations* bound);
 
   // Hands the outcomes of launches that have ended to their plans.
   void Reap();
@@ -70,6 +72,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
     std::shared_ptr<PlanState> plan;
     uint64_t generation = 0;
     bool told = false;
+    BoundRegistrations bound;
   };
   struct CapturedSlot {
     std::shared_ptr<PlanState> plan;  // null: not live

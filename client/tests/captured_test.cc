@@ -92,6 +92,10 @@ TEST_F(CapturedTest, ASlotsNextGraphHasNoFailuresOfTheOneBefore) {
   auto other = OtherPlan();
   Captured graph = Capture(*other);
   ASSERT_EQ(graph.slot, slot);
+  Captured again = Capture(*plan_);
+  Replay(again, Code::kDeadlineExceeded, "rank 1 is late again");
+  EXPECT_TRUE(other->Wait(kLong).ok()) << "the failure of the slot's last graph";
+  EXPECT_EQ(plan_->Wait(kLong).message(), "rank 1 is late again");
   Replay(graph, Code::kUnavailable, "rank 1 is gone");
   EXPECT_TRUE(plan_->Wait(kLong).ok());
   EXPECT_EQ(other->Wait(kLong).message(), "rank 1 is gone");

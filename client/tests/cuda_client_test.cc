@@ -58,6 +58,15 @@ class CudaClientTest : public FakeDaemonTest {
     EXPECT_TRUE(Until([&] { return daemon_->Engine(index) != nullptr && daemon_->Engine(index)->Poll(&entry); }));
     return entry;
   }
+  // Registers what lies there, for which the daemon has no room at first.
+  Status RegisterWhenFull(uintptr_t address) {
+    daemon_->full_once = true;
+    return client_->RegisterCuda(At(address), 4096).status();
+  }
+  std::vector<uint64_t> Deregistered() {
+    std::lock_guard lock(daemon_->mutex);
+    return daemon_->deregistered;
+  }
   void Finish(const LaunchEntry& entry, size_t index = 0) {
     daemon_->Engine(index)->PublishOk(entry.sequence, 1);
     daemon_->Engine(index)->Complete(entry.sequence);
@@ -227,6 +236,67 @@ TEST_F(CudaClientTest, MemoryThatIsGoneIsDeregisteredWithoutACall) {
     std::lock_guard lock(daemon_->mutex);
     return daemon_->deregistered == std::vector<uint64_t>{id};
   }));
+}
+
+TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromALaunchUnderWay) {
+  gpus_.Put(kAddress, {"malloc", 4096, 1, 0, true});
+  gpus_.Put(kAddress + kChunk, {"malloc", 4096, 2, 0, true});
+  gpus_.Put(kAddress + 2 * kChunk, {"malloc", 4096, 3, 0, true});
+  auto plan = BoundPlan();
+  auto named = client_->RegisterCuda(At(kAddress + kChunk), 4096).value();
+  std::vector<Binding> bindings = {{nullptr, 0, At(kAddress)}, {named.get(), 0}};
+  ASSERT_TRUE(plan->Launch(StreamRef::Cuda(stream_), bindings).ok());
+  named.reset();  // it only names the memory
+  LaunchEntry entry = Next();
+  EXPECT_EQ(RegisterWhenFull(kAddress + 2 * kChunk).code(), Code::kResourceExhausted);
+  EXPECT_EQ(Deregistered(), std::vector<uint64_t>());
+  Finish(entry);
+  EXPECT_TRUE(RegisterWhenFull(kAddress + 2 * kChunk).ok()) << "the launch has ended, whether anybody has looked or not";
+  EXPECT_EQ(Deregistered().size(), 2u);
+  EXPECT_TRUE(plan->Wait(kLong).ok());
+}
+
+TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromACapturedLaunch) {
+  gpus_.Put(kAddress, {"malloc", 4096, 1, 0, true});
+  gpus_.Put(kAddress + kChunk, {"malloc", 4096, 2, 0, true});
+  auto plan = BoundPlan();
+  FakeGpus::Of(stream_).capturing = reinterpret_cast<CUgraph>(0x99);
+  std::vector<Binding> bindings(2, {nullptr, 0, At(kAddress)});
+  ASSERT_TRUE(plan->Launch(StreamRef::Cuda(stream_), bindings).ok());
+  FakeGpus::Of(stream_).capturing = nullptr;
+  const uint64_t id = Next().bindings[0].registration_id;
+  EXPECT_EQ(RegisterWhenFull(kAddress + kChunk).code(), Code::kResourceExhausted);
+  EXPECT_EQ(Deregistered(), std::vector<uint64_t>());
+  gpus_.DropGraph();
+  EXPECT_TRUE(RegisterWhenFull(kAddress + kChunk).ok());
+  EXPECT_EQ(Deregistered(), std::vector<uint64_t>{id});
+}
+
+TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromALaunchByGrpc) {
+  gpus_.Put(kAddress, {"malloc", 4096, 1, 0, true});
+  gpus_.Put(kAddress + kChunk, {"malloc", 4096, 2, 0, true});
+  auto plan = BoundPlan();
+  std::vector<Binding> bindings(2, {nullptr, 0, At(kAddress)});
+  uint64_t launch = plan->LaunchDirect(bindings).value();
+  EXPECT_EQ(RegisterWhenFull(kAddress + kChunk).code(), Code::kResourceExhausted);
+  EXPECT_TRUE(plan->WaitLaunch(launch, kLong).ok());
+  EXPECT_TRUE(RegisterWhenFull(kAddress + kChunk).ok());
+  EXPECT_EQ(Deregistered().size(), 1u);
+}
+
+TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromTheLaunchThatMeetsIt) {
+  gpus_.Put(kAddress, {"malloc", 4096, 1, 0, true});
+  gpus_.Put(kAddress + kChunk, {"malloc", 4096, 2, 0, true});
+  auto plan = BoundPlan();
+  ASSERT_TRUE(client_->RegisterCuda(At(kAddress), 4096).ok());
+  daemon_->full_once = true;
+  std::vector<Binding> bindings = {{nullptr, 0, At(kAddress)}, {nullptr, 0, At(kAddress + kChunk)}};
+  Status wrong = plan->Launch(StreamRef::Cuda(stream_), bindings);
+  EXPECT_EQ(wrong.code(), Code::kResourceExhausted) << wrong.ToString();
+  LaunchEntry entry = Next();
+  EXPECT_NE(entry.bindings[0].registration_id, 0u);
+  EXPECT_EQ(Deregistered(), std::vector<uint64_t>());
+  Finish(entry);
 }
 
 TEST_F(CudaClientTest, OfARangeOnlyTheChunksTouchedAreRegistered) {

@@ -34,6 +34,7 @@ struct FakeDaemon {
   std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
   std::atomic<uint64_t> next_id{1};
   std::atomic<bool> gone{false};
+  std::atomic<bool> full_once{false};  // the next registration is refused by a quota
   std::atomic<int> destroyed{0};
   UniqueFd lease;
 
@@ -88,6 +89,7 @@ class FakeControl final : public Control {
   Result<uint64_t> Register(const RegisterInfo& memory) override {
     TANDEM_RETURN_IF_ERROR(Answer());
     std::lock_guard lock(daemon_->mutex);
+    if (daemon_->full_once.exchange(false)) return ResourceExhausted("registrations: the session's limit");
     daemon_->registered.push_back({memory.gpu_uuid, memory.bytes, {}, memory.chunk_bytes, memory.ipc_handle,
                                    memory.offset});
     return daemon_->next_id++;

@@ -181,8 +181,9 @@ class TANDEM_API Plan {
   // wrong with this launch (which then still arrives, and fails on all ranks). The launch is made all the same, save for
   // the failures after which nothing can be: ABORTED (an engine was started again; told once, then the plan goes on), a
   // broken group, a lost daemon. RESOURCE_EXHAUSTED with reason RING_FULL: the ring was full for as long as the launch's
-  // deadline, and the launch was not made; a later call returns the earlier failure then. In a capture the launch becomes part of the graph and is served at each replay;
-  // a replay's failure is returned by the next call whatever stream it ran on, of several since the last call the latest.
+  // deadline, and the launch was not made; a later call returns the earlier failure then. In a capture the launch becomes
+  // part of the graph and is served at each replay; a replay's failure is returned by the next call whatever stream it ran
+  // on, of several since the last call the latest.
   virtual Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
   // Without a stream, over gRPC: arrives at once. Returns a number for WaitLaunch.
   virtual Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
