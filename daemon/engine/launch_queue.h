@@ -51,7 +51,8 @@ struct LaunchQueueOptions {
 
 class LaunchQueue {
  public:
-  // `words`: a page of its own. The backend ends before the queue does. What is in the log already concerns no plan that it will have.
+  // `words`: a page of its own. The backend ends before the queue does. It reads `log` from its head on: what is there already concerns
+  // no plan that it will have.
   LaunchQueue(const LaunchQueueOptions& options, Backend* backend, MemoryTable* memory, OrderLog log, StatsArea stats,
               WordPage words, std::vector<std::unique_ptr<Lane>> lanes, LaunchListener* listener);
   ~LaunchQueue();
@@ -85,8 +86,8 @@ class LaunchQueue {
   void AllowOffers(bool allow) { may_offer_ = allow; }
   // True while a parked launch waits on the lanes for ranks: nothing may block behind it.
   bool HoldsParked() const;
-  // Launches of other groups than this one (0: of all) that are parked and wait for ranks end by DEADLINE_EXCEEDED: what they hold up
-  // waits no longer.
+  // Launches of other groups than this one (0: of all) that are parked and wait for ranks end by DEADLINE_EXCEEDED: what they hold
+  // up waits no longer.
   void EndParkedBeside(uint64_t group_id);
   // A channel ends: launches of its that are offered or parked, and have not arrived, never will.
   void ChannelEnded(const Channel& channel) {

@@ -95,7 +95,7 @@ TEST(BreakTest, WhatAFreedLaneSendsNeverEndsAPeersLaunchWithOk) {
 // The host's stand-in for NCCL aborts for all ranks at once: not before the peers have marked what they run.
 TEST(BreakTest, AnEngineThatHasNotReadTheStartEndsNoPeersCollectiveWithOk) {
   EngineGate gate;
-  EngineNode node(2, 8, [&gate](std::unique_ptr<Backend> backend) { return std::make_unique<HeldBackend>(std::move(backend), &gate); });
+  EngineNode node(2, 8, HeldBackend::Wrapper(&gate));
   TestGroup group = node.AddGroup(100, {0, 1});
   std::vector<plan::RankProgram> programs = Programs(0);
   for (plan::RankProgram& program : programs) {

@@ -29,7 +29,7 @@ v1::Command Hold() {
 // Its launch differs from the peer's, which is to be said in the log: and nothing can be said there any more.
 TEST(LappedTest, AnEngineWithALaunchToDecideEnds) {
   EngineGate gate;
-  EngineNode node(1, 8, [&gate](std::unique_ptr<Backend> backend) { return std::make_unique<HeldBackend>(std::move(backend), &gate); });
+  EngineNode node(1, 8, HeldBackend::Wrapper(&gate));
   node.Impersonate(1);
   TestGroup group = node.AddGroup(100, {0, 0});
   const uint64_t plan = node.AddEmptyPlan(&group);

@@ -89,6 +89,10 @@ class HeldBackend : public WrappedBackend {
  public:
   HeldBackend(std::unique_ptr<Backend> backend, EngineGate* gate)
       : WrappedBackend(std::move(backend), [](std::unique_ptr<Lane> lane, int, WrappedBackend&) { return lane; }), gate_(gate) {}
+  // Gives an EngineNode's engines such backends.
+  static auto Wrapper(EngineGate* gate) {
+    return [gate](std::unique_ptr<Backend> backend) { return std::make_unique<HeldBackend>(std::move(backend), gate); };
+  }
   Result<std::string> MakeUniqueId() override {
     gate_->reached = true;
     while (!gate_->open) std::this_thread::yield();
