@@ -1,5 +1,6 @@
 #include "daemon/planner/matmul_checks.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/planner/operand_checks.h"
@@ -46,7 +47,8 @@ Status CheckDTypes(const Problem& problem, int b_slot, int c_slot) {
 // A sum over one element that is named again and again: K would be bounded by nothing that the caller has, neither memory nor time.
 Status CheckInnerStride(const Problem& problem, int slot, size_t dim) {
   const TensorSpec& spec = Spec(problem, slot);
-  if (spec.strides.empty() || spec.shape[dim] <= 1 || spec.strides[dim] != 0) return Status::Ok();
+  const bool sums = spec.shape[dim] > 1 && std::find(spec.shape.begin(), spec.shape.end(), 0) == spec.shape.end();
+  if (spec.strides.empty() || spec.strides[dim] != 0 || !sums) return Status::Ok();
   return FieldError(OperandField(slot, "strides"), Text("must not be 0 along K, dimension ", dim));
 }
 

@@ -133,13 +133,24 @@ void LeaseServer::Run() {
   }
 }
 
-// For one more connection that has not attached.
-bool LeaseServer::HasRoomLocked(uint32_t uid) const {
-  if (connections_.size() - by_session_.size() >= options_.max_unattached) return false;
-  const auto own = std::count_if(connections_.begin(), connections_.end(), [&](const auto& connection) {
-    return connection.second->session_id == 0 && connection.second->peer.uid == uid;
-  });
-  return static_cast<size_t>(own) < options_.max_unattached_of_uid;
+// For one more connection that has not attached: of the user who has most of them the one that has waited longest goes. So a user
+// who opens connections for nothing keeps nobody out, nor itself.
+void LeaseServer::MakeRoom() {
+  uint64_t oldest = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (connections_.size() - by_session_.size() < options_.max_unattached) return;
+    std::map<uint32_t, std::vector<uint64_t>> waiting;  // by user, the oldest first
+    for (const auto& [id, connection] : connections_) {
+      if (connection->session_id == 0) waiting[connection->peer.uid].push_back(id);
+    }
+    const auto most = std::max_element(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) {
+      return a.second.size() < b.second.size();
+    });
+    if (most == waiting.end()) return;
+    oldest = most->second.front();
+  }
+  Drop(oldest, "others wait to attach");
 }
 
 void LeaseServer::Accept() {
@@ -159,9 +170,9 @@ void LeaseServer::Accept() {
     }
     connection->peer = peer->first;
     connection->pidfd = std::move(peer->second);
+    MakeRoom();
     {
       std::lock_guard lock(mutex_);
-      if (!HasRoomLocked(connection->peer.uid)) continue;
       connection->id = next_connection_++;
       connections_[connection->id] = connection;
     }

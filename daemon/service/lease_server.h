@@ -23,8 +23,7 @@ namespace tandem::daemon {
 struct LeaseServerOptions {
   std::string path;
   unsigned mode = 0660;
-  size_t max_unattached = 256;   // connections that have not attached yet
-  size_t max_unattached_of_uid = 64;  // the same, of one user: it keeps nobody else out
+  size_t max_unattached = 256;   // connections that have not attached yet; beyond, the oldest of who has most goes
   std::chrono::milliseconds attach_deadline{5000};
   size_t max_backlog = 256;      // messages that a client has not read
 };
@@ -77,7 +76,7 @@ class LeaseServer final : public LeasePort {
   void Drop(uint64_t connection_id, const std::string& why);
   void DropLate();
   int Timeout();
-  bool HasRoomLocked(uint32_t uid) const;
+  void MakeRoom();
   std::shared_ptr<Connection> Find(uint64_t connection_id);
   void Watch(int fd, uint64_t tag, uint32_t events, bool add);
 
