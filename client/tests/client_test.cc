@@ -96,7 +96,7 @@ TEST_F(ClientTest, TheWatchdogReleasesStreamsWhenTheDaemonIsGone) {
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
   Arrive(Engine());
   daemon_->gone = true;
-  daemon_->callbacks.on_lost(Unavailable("the daemon is gone"));
+  daemon_->TellLoss("the daemon is gone");
   EXPECT_TRUE(stream_->Synchronize(kLong).ok());
   Status status = plan_->Wait(kLong);
   EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
@@ -129,7 +129,7 @@ TEST_F(ClientTest, ABrokenGroupTakesNoLaunches) {
   event.event.kind = ClientEvent::Kind::kGroupBroken;
   event.event.group_id = group_->id();
   event.event.status = Unavailable("rank 1 (pid 5) was lost");
-  daemon_->callbacks.on_event(event);
+  daemon_->Tell(event);
   EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "rank 1 (pid 5) was lost");
 }
 
@@ -158,7 +158,7 @@ TEST_F(ClientTest, ReplaysOfACapturedLaunchAreServedUntilTheGraphIsGone) {
       EXPECT_EQ(plan_->Wait(kLong).code(), replay == 2 ? Code::kDeadlineExceeded : Code::kOk);
     }
     // After the daemon's end a replay still never hangs, however often.
-    daemon_->callbacks.on_lost(Unavailable("the daemon is gone"));
+    daemon_->TellLoss("the daemon is gone");
     for (int replay = 0; replay < 3; ++replay) {
       ASSERT_TRUE(exec.Launch(*stream_).ok());
       EXPECT_TRUE(stream_->Synchronize(kLong).ok());
@@ -279,7 +279,7 @@ TEST_F(ClientTest, SignalsAndBarriersNameWhoDidNotCome) {
 TEST_F(ClientTest, ADetachIsNoLossOfTheDaemon) {
   std::atomic<int> lost{0};
   client_->OnEvent([&](const ClientEvent& event) { lost += event.kind == ClientEvent::Kind::kDaemonLost; });
-  daemon_->at_detach = [&] { daemon_->callbacks.on_lost(Unavailable("the daemon is gone")); };
+  daemon_->at_detach = [&] { daemon_->TellLoss("the daemon is gone"); };
   EXPECT_TRUE(client_->Detach().ok());
   EXPECT_EQ(lost, 0);
   EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "the client has detached");

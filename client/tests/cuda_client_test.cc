@@ -186,7 +186,7 @@ TEST_F(CudaClientTest, PagesStayRegisteredWhileAnythingIsInFlight) {
   event.event.kind = ClientEvent::Kind::kEngineRestarted;
   event.event.group_id = group_->id();
   event.generation = 2;
-  daemon_->callbacks.on_event(event);
+  daemon_->Tell(event);
   EXPECT_EQ(Launch(stream_).code(), Code::kAborted);
   ASSERT_TRUE(Launch(stream_).ok());  // opens another channel, whose stream waits
   LaunchEntry entry = Next(1);
@@ -383,7 +383,7 @@ TEST_F(CudaClientTest, ADeadDaemonReleasesTheWords) {
   ASSERT_TRUE(Launch(stream_).ok());
   Next();
   daemon_->gone = true;
-  daemon_->callbacks.on_lost(Unavailable("the daemon is gone"));
+  daemon_->TellLoss("the daemon is gone");
   auto* done = reinterpret_cast<std::atomic<uint64_t>*>(FakeGpus::Of(stream_).operations[1].waitValue.address);
   EXPECT_TRUE(Until([&] { return done->load() == kReleaseValue; }));
   EXPECT_EQ(plan_->Wait(kLong).code(), Code::kUnavailable);

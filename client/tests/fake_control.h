@@ -19,6 +19,9 @@ namespace tandem::client {
 // What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
+  // Held while a callback runs, as the real half's Shutdown waits for those: none comes once the session has ended, on whatever thread
+  // that may be. A callback may end the session itself.
+  std::recursive_mutex telling;
   ControlCallbacks callbacks;
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
   std::vector<uint64_t> released_plans, closed_channels, deregistered;
@@ -38,6 +41,15 @@ struct FakeDaemon {
   std::atomic<int> destroyed{0};
   UniqueFd lease;
 
+  void Tell(const ControlEvent& event) {
+    std::lock_guard lock(telling);
+    if (callbacks.on_event) callbacks.on_event(event);
+  }
+  void TellLoss(const std::string& why) {
+    std::lock_guard lock(telling);
+    if (callbacks.on_lost) callbacks.on_lost(Unavailable(why));
+  }
+
   ChannelConsumer* Engine(size_t index) {
     std::lock_guard lock(mutex);
     return index < engines.size() ? engines[index].get() : nullptr;
@@ -50,6 +62,7 @@ class FakeControl final : public Control {
   ~FakeControl() override { ++daemon_->destroyed; }
 
   Result<AttachInfo> Attach(const ConnectOptions&, const std::string&, ControlCallbacks callbacks) override {
+    std::lock_guard lock(daemon_->telling);
     daemon_->callbacks = std::move(callbacks);
     AttachInfo info;
     info.session_id = 7;
@@ -143,7 +156,10 @@ class FakeControl final : public Control {
     if (daemon_->at_detach) daemon_->at_detach();
     return Answer();
   }
-  void Shutdown() override {}
+  void Shutdown() override {
+    std::lock_guard lock(daemon_->telling);
+    daemon_->callbacks = {};
+  }
   int LeaseFd() const override { return daemon_->lease.get(); }
 
  private:

@@ -42,7 +42,7 @@ class FakeDaemonTest : public ::testing::Test {
   }
   // Frees streams that wait: a failed test must not leave one waiting on words that nobody writes.
   void Lose() {
-    if (daemon_->callbacks.on_lost) daemon_->callbacks.on_lost(Unavailable("the test ends"));
+    daemon_->TellLoss("the test ends");
   }
 
   // The engine's end of channel `index`, once it is open.
@@ -87,7 +87,7 @@ class FakeDaemonTest : public ::testing::Test {
     event.event.kind = ClientEvent::Kind::kEngineRestarted;
     event.event.group_id = group_->id();
     event.generation = generation;
-    daemon_->callbacks.on_event(event);
+    daemon_->Tell(event);
   }
 
   std::shared_ptr<FakeDaemon> daemon_;
