@@ -43,11 +43,11 @@ struct FakeDaemon {
 
   void Tell(const ControlEvent& event) {
     std::lock_guard lock(telling);
-    if (callbacks.on_event) callbacks.on_event(event);
+    if (const auto on_event = callbacks.on_event) on_event(event);  // a copy: the session's end clears it
   }
   void TellLoss(const std::string& why) {
     std::lock_guard lock(telling);
-    if (callbacks.on_lost) callbacks.on_lost(Unavailable(why));
+    if (const auto on_lost = callbacks.on_lost) on_lost(Unavailable(why));
   }
 
   ChannelConsumer* Engine(size_t index) {
