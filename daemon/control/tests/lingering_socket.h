@@ -33,6 +33,13 @@ struct LingeringSocket {
     const std::vector<char> data(1 << 20);
     while (::send(end.get(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
     }
+    Linger(time);
+  }
+  ~LingeringSocket() { Linger(std::chrono::seconds(0)); }  // what is left of it does not hold up the test
+  LingeringSocket(LingeringSocket&&) = default;
+
+  void Linger(std::chrono::seconds time) {
+    if (!end.valid()) return;
     const linger lingers{.l_onoff = 1, .l_linger = static_cast<int>(time.count())};
     EXPECT_EQ(::setsockopt(end.get(), SOL_SOCKET, SO_LINGER, &lingers, sizeof(lingers)), 0);
   }

@@ -322,20 +322,21 @@ TEST_F(ServiceTest, DescriptorsThatLingerHoldNobodyUp) {
   std::vector<LingeringSocket> sockets;
   const auto send = [&](int lease, const std::string& body, size_t copies = 1) {
     LingeringSocket& socket = sockets.emplace_back(std::chrono::seconds(40));
-    EXPECT_TRUE(SendMessage(lease, body, std::vector<int>(copies, socket.end.get())).ok());
-    socket.end.Reset();  // the daemon has the last ones
+    const Status sent = SendMessage(lease, body, std::vector<int>(copies, socket.end.get()));
+    if (sent.ok()) socket.end.Reset();  // the daemon has the last ones
+    return sent.ok();
   };
   v1::LeaseMessage transfer;
   transfer.mutable_transfer()->set_transfer_id(1);
   transfer.mutable_transfer()->set_total(1);
-  send(hostile->lease.get(), transfer.SerializeAsString());
+  EXPECT_TRUE(send(hostile->lease.get(), transfer.SerializeAsString()));
   transfer.mutable_transfer()->set_total(1000);
-  send(hostile->lease.get(), transfer.SerializeAsString());
+  EXPECT_TRUE(send(hostile->lease.get(), transfer.SerializeAsString()));
   auto garbage = ConnectSeqpacket(directory + "/lease.sock"), early = ConnectSeqpacket(directory + "/lease.sock");
   ASSERT_TRUE(garbage.ok() && early.ok());
-  send(garbage->get(), "garbage", kMaxFdsPerMessage);
-  send(garbage->get(), "never read");
-  send(early->get(), transfer.SerializeAsString());
+  EXPECT_TRUE(send(garbage->get(), "garbage", kMaxFdsPerMessage));
+  send(garbage->get(), "never read");  // unless the daemon was faster
+  EXPECT_TRUE(send(early->get(), transfer.SerializeAsString()));
   const auto start = Waiter::Clock::now();
   ASSERT_TRUE(Connect().ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // orphans are closed after half a second
