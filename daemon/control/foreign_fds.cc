@@ -1,7 +1,9 @@
 #include "daemon/control/foreign_fds.h"
 
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <condition_variable>
@@ -16,10 +18,17 @@ namespace {
 // As many closes may last for ever before others have to wait; far fewer than the tasks that the unit allows for.
 constexpr int kMostThreads = 256;
 
+// Memory has no owner that could hold its close up, and a little of it is freed at once: a flood of such descriptors does not pile up.
+bool ClosesAtOnce(int fd) {
+  struct stat status {};
+  return ::fcntl(fd, F_GET_SEALS) >= 0 && ::fstat(fd, &status) == 0 && status.st_size <= 1 << 20;
+}
+
 // Threads that close descriptors. Made when none is idle, since any may be held up; one stays.
 class Closer {
  public:
   void Add(UniqueFd fd) {
+    if (ClosesAtOnce(fd.get())) return;
     std::lock_guard lock(mutex_);
     ++under_way_;
     waiting_.push_back(std::move(fd));
