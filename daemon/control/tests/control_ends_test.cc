@@ -47,6 +47,13 @@ class ControlEndsTest : public ControlTest {
     request.set_group_id(group);
     return control->Rendezvous(session, request, waiter).status();
   }
+  // All ranks prepare an all-reduce, and get it.
+  void ExpectPrepared(const std::vector<SessionRef>& sessions, uint64_t group, const std::string& key) {
+    const auto plans = Together(static_cast<int>(sessions.size()), [&](int rank) {
+      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kPatience)).status();
+    });
+    for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
+  }
   // Commands of `kind` to `gpu` wait at the gate while it is shut.
   void HoldAt(C::CommandCase kind, int gpu) {
     engines->before = [this, kind, gpu](int at, const C& command) {
@@ -123,10 +130,7 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
       return state.groups.contains(group) && state.groups.at(group).generation() > 2;
     })) << "GPU " << gpu;
   }
-  auto plans = Together(2, [&](int rank) {
-    return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience)).status();
-  });
-  for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
+  ExpectPrepared(sessions, group, "ar");
 }
 
 TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfAJoin) {
@@ -143,10 +147,7 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfAJoin) {
   for (int gpu = 0; gpu < 2; ++gpu) {
     EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).groups.contains(group); })) << "GPU " << gpu;
   }
-  auto plans = Together(2, [&](int rank) {
-    return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience)).status();
-  });
-  for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
+  ExpectPrepared(sessions, group, "ar");
 }
 
 TEST_F(ControlEndsTest, ARegistrationThatOneEngineRefusesIsTakenBack) {
@@ -241,10 +242,7 @@ TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
   EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kResourceExhausted);
   // The other rank hears of one, and there is room for one.
   EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "3"), brief).status().code(), Code::kDeadlineExceeded);
-  auto plans = Together(2, [&](int rank) {
-    return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "more"), Waiter::For(kPatience)).status();
-  });
-  for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
+  ExpectPrepared(sessions, group, "more");
 }
 
 TEST(Registry, IdsDifferInWhatTheOrderLogKeeps) {
