@@ -116,8 +116,10 @@ TEST(BreakTest, AnEngineThatHasNotReadTheStartEndsNoPeersCollectiveWithOk) {
   end.mutable_break_group()->set_group_id(group.id);
   end.mutable_break_group()->set_code(static_cast<int>(Code::kUnavailable));
   const auto broken = node.Send(0, end);
+  // Before it looks into the log again, it is to have both commands.
+  const bool received = node.AwaitReceived(0);
   gate.open = true;
-  ASSERT_TRUE(broken.ok());
+  ASSERT_TRUE(broken.ok() && received);
   ASSERT_TRUE(node.Await(0, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *broken; }));
   // Rank 1's engine is told later. Until then its launch must not end.
   for (int i = 0; i < 100; ++i) {

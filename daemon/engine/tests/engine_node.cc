@@ -2,9 +2,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "common/fd_socket.h"
 #include "daemon/planner/program_codec.h"
@@ -120,6 +123,20 @@ Result<uint64_t> EngineNode::Send(int gpu, v1::Command command, const std::vecto
   TANDEM_RETURN_IF_ERROR(
       SendMessage(engines_[static_cast<size_t>(gpu)]->socket.get(), command.SerializeAsString(), fds));
   return id;
+}
+
+bool EngineNode::AwaitReceived(int gpu) {
+  // The receiver takes one command after the other: once the last one has left the socket, those before it are the engine's.
+  v1::Command last;
+  last.mutable_ping();
+  if (!Send(gpu, last).ok()) return false;
+  const auto deadline = Clock::now() + kPatience;
+  int unread = 1;
+  while (unread != 0) {
+    if (Clock::now() > deadline || ::ioctl(engines_[static_cast<size_t>(gpu)]->socket.get(), SIOCOUTQ, &unread) != 0) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 Status EngineNode::Call(int gpu, v1::Command command, const std::vector<int>& fds) {

@@ -70,6 +70,8 @@ class EngineNode {
   Status Call(int gpu, v1::Command command, const std::vector<int>& fds = {});
   // The same without its Ack, whose id is the result: Await finds it.
   Result<uint64_t> Send(int gpu, v1::Command command, const std::vector<int>& fds = {});
+  // Waits until the engine's receiver has all commands that have been sent: it may not have begun with any. False after a minute.
+  bool AwaitReceived(int gpu);
   // Reads until a message satisfies `wanted` (looking at kept ones first); false after a minute.
   bool Await(int gpu, const std::function<bool(const v1::Message&)>& wanted, v1::Message* found = nullptr);
   // Asks for the queue until it has `items`; false after a minute.
