@@ -47,6 +47,7 @@ struct QuotaConfig {
   int64_t sessions_per_uid = 128;
   int64_t groups = 1024;
   int64_t plans = 16384;
+  int64_t plan_bytes = int64_t{4} << 30;
   int64_t tensors = 65536;                           // symmetric tensors and registrations
   int64_t descriptors = 4096;                        // open descriptors that tandemd holds for it
   int64_t segment_bytes = int64_t{256} << 30;        // symmetric memory
@@ -55,6 +56,7 @@ struct QuotaConfig {
   int64_t cgroup_sessions = 0;
   int64_t cgroup_groups = 0;
   int64_t cgroup_plans = 0;
+  int64_t cgroup_plan_bytes = 0;
   int64_t cgroup_tensors = 0;
   int64_t cgroup_descriptors = 0;
   int64_t cgroup_segment_bytes = 0;

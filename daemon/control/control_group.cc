@@ -150,7 +150,10 @@ void Control::MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bo
 
 void Control::DestroyGroupLocked(const std::shared_ptr<Group>& group) {
   UninstallLocked(*group, -1);
-  for (const auto& [id, plan] : group->plans) registry_->plan_groups.erase(id);
+  for (const auto& [id, plan] : group->plans) {
+    registry_->plan_groups.erase(id);
+    registry_->ledger.Refund(group->payer, Resource::kPlanBytes, plan.kept_bytes);
+  }
   registry_->ledger.Refund(group->payer, Resource::kPlans, group->plans.size());
   registry_->ledger.Refund(group->payer, Resource::kGroups, 1);
   group->plans.clear();

@@ -17,7 +17,7 @@ class TuningStore;
 
 // Quotas of one cgroup, in all its uids. 0: as many as of a uid.
 struct CgroupLimits {
-  uint64_t sessions = 0, groups = 0, plans = 0, tensors = 0, descriptors = 0, segment_bytes = 0, registered_bytes = 0;
+  uint64_t sessions = 0, groups = 0, plans = 0, plan_bytes = 0, tensors = 0, descriptors = 0, segment_bytes = 0, registered_bytes = 0;
 };
 
 // Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit, usage and who, reason "QUOTA_<NAME>". Of one
@@ -27,6 +27,7 @@ struct ControlLimits {
   uint64_t sessions_per_uid = 128;
   uint64_t groups = 1024;
   uint64_t plans = 16384;
+  uint64_t plan_bytes = uint64_t{4} << 30;         // of what tandemd keeps of them, for engines that start again
   uint64_t tensors = 65536;                        // symmetric tensors and registrations
   uint64_t descriptors = 4096;                     // that tandemd holds
   uint64_t segment_bytes = uint64_t{256} << 30;    // all GPUs together

@@ -66,13 +66,11 @@ void FillOperands(const OpRequest& request, v1::PlanInfo* info) {
   }
 }
 
-std::string AddPlanCommand(const plan::Plan& plan, const OpRequest& request, size_t rank, uint64_t group_id,
-                           uint64_t plan_id, uint32_t index) {
+// The plan's id and index are still to be set.
+engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& request, size_t rank, uint64_t group_id) {
   engine::v1::Command command;
   engine::v1::AddPlan& add = *command.mutable_add_plan();
-  add.set_plan_id(plan_id);
   add.set_group_id(group_id);
-  add.set_plan_index(index);
   plan::EncodeProgram(plan.programs[rank], add.mutable_program());
   for (const Operand& operand : request.operands) {
     engine::v1::PlanSlot* slot = add.add_slots();
@@ -85,7 +83,20 @@ std::string AddPlanCommand(const plan::Plan& plan, const OpRequest& request, siz
   add.set_latency_class(plan.bytes_moved <= kLatencyClassBytes && plan.predicted_us <= kLatencyClassUs);
   add.set_predicted_us(plan.predicted_us);
   add.set_bytes_moved(plan.bytes_moved);
-  return command.SerializeAsString();
+  return command;
+}
+
+std::vector<engine::v1::Command> AddPlanCommands(const plan::Plan& plan, const std::vector<OpRequest>& requests, uint64_t group_id) {
+  std::vector<engine::v1::Command> commands;
+  for (size_t rank = 0; rank < requests.size(); ++rank) commands.push_back(AddPlanCommand(plan, requests[rank], rank, group_id));
+  return commands;
+}
+
+// What tandemd keeps of a plan until it is released: its key, and each engine's command.
+uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command>& commands) {
+  uint64_t bytes = sizeof(PlanRecord) + key.size();
+  for (const engine::v1::Command& command : commands) bytes += command.ByteSizeLong();
+  return bytes;
 }
 
 // The first of several engines' texts that says something. Thread-safe.
@@ -261,12 +272,15 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     TANDEM_ASSIGN_OR_RETURN(plan::VerifyContext sizes, plan::ContextOf(requests));
     TANDEM_RETURN_IF_ERROR(plan::VerifyPrograms(plan->programs, sizes).WithContext(context + ": verifier"));
   }
+  std::vector<engine::v1::Command> commands = AddPlanCommands(*plan, requests, group->id);
+  const uint64_t kept_bytes = KeptBytes(key, commands);
   Placement placement;
   std::lock_guard work(group->work);
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
     TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(group->payer, Resource::kPlans, 1));
+    TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(group->payer, Resource::kPlanBytes, kept_bytes));
     placement = PlacementLocked(*group);
     // Copy engines are not time-sliced: a plan of copies alone loses nothing.
     placement.slow = placement.slow && std::any_of(plan->programs.begin(), plan->programs.end(), RunsKernels);
@@ -294,11 +308,14 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     }
     plan_id = registry_->NewPlanId();
     if (plan_id == 0) return ResourceExhausted(context + ": the node has as many plans as there are ids");
+    TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(group->payer, Resource::kPlanBytes, kept_bytes));
     TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(group->payer, Resource::kPlans, 1));
+    TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(group->payer, Resource::kPlanBytes, kept_bytes));
     PlanRecord record;
     record.id = plan_id;
     record.key = key;
     record.index = group->next_plan_index++;
+    record.kept_bytes = kept_bytes;
     record.workspace_bytes = plan->workspace_bytes;
     record.bulk_bytes = plan->bulk_bytes;
     record.released.resize(world);
@@ -311,9 +328,10 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     if (placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn) info.add_warnings(placement.text);
     record.info = info.SerializeAsString();
     for (size_t rank = 0; rank < world; ++rank) {
-      record.commands.push_back(AddPlanCommand(*plan, requests[rank], rank, group->id, plan_id, record.index));
-      engine::v1::Command command;
-      command.ParseFromString(record.commands.back());
+      engine::v1::Command& command = commands[rank];
+      command.mutable_add_plan()->set_plan_id(plan_id);
+      command.mutable_add_plan()->set_plan_index(record.index);
+      record.commands.push_back(command.SerializeAsString());
       command.mutable_add_plan()->set_nccl_unique_id(unique_id);
       registry_->mailboxes[static_cast<size_t>(group->members[rank].gpu)]->PostAsk(
           std::move(command), [never_parked](std::string why) { never_parked->Set(std::move(why)); }, batch);
@@ -403,6 +421,7 @@ void Control::RemovePlanLocked(Group& group, uint64_t plan_id) {
   }
   registry_->plan_groups.erase(plan_id);
   registry_->ledger.Refund(group.payer, Resource::kPlans, 1);
+  registry_->ledger.Refund(group.payer, Resource::kPlanBytes, it->second.kept_bytes);
   group.plans.erase(it);
 }
 

@@ -7,7 +7,7 @@ namespace tandem::daemon {
 namespace {
 
 constexpr std::array<const char*, kResources> kNames = {
-    "sessions", "groups", "plans", "tensors", "descriptors", "segment bytes", "registered bytes"};
+    "sessions", "groups", "plans", "plan bytes", "tensors", "descriptors", "segment bytes", "registered bytes"};
 
 size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
@@ -46,11 +46,11 @@ Status CheckLimit(const std::string& name, const std::string& who, uint64_t limi
 }
 
 Ledger::Ledger(const ControlLimits& limits)
-    : uid_limits_{limits.sessions_per_uid, limits.groups,        limits.plans,           limits.tensors,
-                  limits.descriptors,      limits.segment_bytes, limits.registered_bytes},
-      cgroup_limits_{limits.cgroup.sessions,    limits.cgroup.groups,        limits.cgroup.plans,
-                     limits.cgroup.tensors,     limits.cgroup.descriptors,   limits.cgroup.segment_bytes,
-                     limits.cgroup.registered_bytes} {
+    : uid_limits_{limits.sessions_per_uid, limits.groups,      limits.plans,         limits.plan_bytes,
+                  limits.tensors,          limits.descriptors, limits.segment_bytes, limits.registered_bytes},
+      cgroup_limits_{limits.cgroup.sessions,   limits.cgroup.groups,  limits.cgroup.plans,
+                     limits.cgroup.plan_bytes, limits.cgroup.tensors, limits.cgroup.descriptors,
+                     limits.cgroup.segment_bytes, limits.cgroup.registered_bytes} {
   for (size_t i = 0; i < kResources; ++i) {
     if (cgroup_limits_[i] == 0) cgroup_limits_[i] = uid_limits_[i];
   }

@@ -22,12 +22,13 @@ enum class Resource : size_t {
   kSessions,
   kGroups,
   kPlans,
+  kPlanBytes,    // that tandemd keeps of them
   kTensors,      // symmetric tensors and registrations
   kDescriptors,  // that tandemd holds
   kSegmentBytes,
   kRegisteredBytes,
 };
-inline constexpr size_t kResources = 7;
+inline constexpr size_t kResources = 8;
 
 // Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to the session
 // that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.

@@ -167,6 +167,7 @@ struct PlanRecord {
   uint32_t index = 0;
   std::string info;                   // serialised v1::PlanInfo
   std::vector<std::string> commands;  // by rank: serialised engine::v1::Command with AddPlan
+  uint64_t kept_bytes = 0;  // charged as Resource::kPlanBytes
   uint64_t workspace_bytes = 0;
   uint64_t bulk_bytes = 0;
   std::vector<bool> released;

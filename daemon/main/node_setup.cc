@@ -159,6 +159,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.limits.sessions_per_uid = quotas.sessions_per_uid;
   options.limits.groups = quotas.groups;
   options.limits.plans = quotas.plans;
+  options.limits.plan_bytes = quotas.plan_bytes;
   options.limits.tensors = quotas.tensors;
   options.limits.descriptors = quotas.descriptors;
   options.limits.segment_bytes = quotas.segment_bytes;
@@ -166,6 +167,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.limits.cgroup.sessions = quotas.cgroup_sessions;
   options.limits.cgroup.groups = quotas.cgroup_groups;
   options.limits.cgroup.plans = quotas.cgroup_plans;
+  options.limits.cgroup.plan_bytes = quotas.cgroup_plan_bytes;
   options.limits.cgroup.tensors = quotas.cgroup_tensors;
   options.limits.cgroup.descriptors = quotas.cgroup_descriptors;
   options.limits.cgroup.segment_bytes = quotas.cgroup_segment_bytes;

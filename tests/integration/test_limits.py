@@ -56,6 +56,16 @@ class Limits(unittest.TestCase):
         client.call("drop", plan="a")
         client.call("prepare", key="b", request=AR)
 
+    def test_plan_bytes(self):
+        client = self.client(self.daemon("--quotas-plan-bytes", "8KiB"))
+        replies = [client.call("prepare", key=f"{i}", request=AR, check=False) for i in range(100)]
+        refused = next(reply for reply in replies if not reply["ok"])
+        self.assertTrue(replies[0]["ok"], "one plan fits")
+        self.assertExhausted(refused, 8192, "plan bytes")
+        client.call("release", plan="0")
+        client.call("drop", plan="0")
+        client.call("prepare", key="again", request=AR)
+
     def test_tensors(self):
         client = self.client(self.daemon("--quotas-tensors", "2"))
         client.call("empty", tensor="a", shape=[16])

@@ -113,6 +113,39 @@ TEST_F(ControlPlanTest, ADeadRankAnswersPendingPrepares) {
   EXPECT_EQ(told.detail().who, "rank 1");
 }
 
+TEST_F(ControlPlanTest, WhatIsKeptOfPlansIsCounted) {
+  ControlOptions options;
+  options.limits.plan_bytes = 8192;
+  Start(2, options);
+  const auto sessions = AttachAll(2);
+  uint64_t group = Join(sessions);
+  int plans = 0;
+  uint64_t first = 0;
+  const auto prepare = [&] {
+    auto reply = std::move(PrepareAll(sessions, [&](int) { return AllReduce(group, std::to_string(plans)); })[0]);
+    if (reply.ok()) ++plans;
+    if (reply.ok() && first == 0) first = reply->plan().plan_id();
+    return reply.status();
+  };
+  const auto fill = [&] {
+    Status status;
+    for (int i = 0; i < 100 && status.ok(); ++i) status = prepare();
+    EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
+    EXPECT_EQ(status.detail().reason, "QUOTA_PLAN_BYTES");
+    EXPECT_EQ(status.detail().limit, 8192);
+  };
+  fill();
+  const int fitted = plans;
+  EXPECT_GT(fitted, 1);
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->ReleasePlan(session, first).ok());
+  EXPECT_TRUE(prepare().ok());
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->LeaveGroup(session, group, Waiter::For(kPatience)).ok());
+  group = Join(sessions);
+  plans = 0;
+  fill();
+  EXPECT_EQ(plans, fitted) << "the group that ended has given back what its plans had";
+}
+
 TEST_F(ControlPlanTest, PlansShareOneWorkspace) {
   Start(2);
   const auto sessions = AttachAll(2);

@@ -63,9 +63,14 @@ class DoneTest : public GatherTest {
     }
     return channels[0]->producer.Outcome(sequence).status.code();
   }
+  // Closes the gate once the engines know of all ends: what is still before it then would hold up all that follows.
+  void CloseGate() {
+    for (int gpu : gpus_) EXPECT_TRUE(node_.AwaitQueued(gpu, 0));
+    Gate(false);
+  }
   // A launch whose clients know of its end and whose engines do not.
   uint64_t LaunchBehindTheGate() {
-    Gate(false);
+    CloseGate();
     const uint64_t sequence = LaunchBy(channels_);
     EXPECT_EQ(CodeOf(channels_, sequence), Code::kOk);
     return sequence;
@@ -133,7 +138,7 @@ TEST_F(DoneTest, CapturedLaunchesOfOnePlanFollowOneAnother) {
     }
   };
   for (int round = 0; round < 3; ++round) {
-    Gate(false);
+    CloseGate();
     ring(slots[0]);
     ended(slots[0]);
     ring(slots[1]);
