@@ -23,6 +23,17 @@ uint64_t NcclBytesSent(const NcclStep& nccl, int rank, uint64_t world) {
   return 0;
 }
 
+// Where views of too many dimensions are cut into rows: in as few as can be, and never along the last dimension.
+int DimToCut(const View& view) {
+  int cut = -1;
+  for (int d = 0; d + 1 < static_cast<int>(view.extent.size()); ++d) {
+    if (view.extent[d] > 1 && (cut < 0 || view.extent[d] < view.extent[cut])) cut = d;
+  }
+  return cut;
+}
+
+View Row(const View& view, int dim, int64_t index) { return DropDim(Slice(view, dim, index, 1), dim); }
+
 uint64_t BytesSentBy(const std::vector<Step>& steps, const RankProgram& program) {
   uint64_t bytes = 0;
   for (const Step& step : steps) {
@@ -105,12 +116,32 @@ uint32_t Builder::Add(int rank, int lane, Work work, std::string label, std::vec
 uint32_t Builder::Copy(int rank, int lane, const View& src, const View& dst, bool copy_engine,
                        std::string label, std::vector<uint32_t> deps) {
   if (Elements(src) == 0 || src == dst) return Last(rank, lane);
+  const View* const views[] = {&src, &dst};
+  if (JoinedDims(views) > kMaxDims) {
+    const int cut = DimToCut(src);
+    for (int64_t i = 0; i < src.extent[cut]; ++i) {
+      Copy(rank, lane, Row(src, cut, i), Row(dst, cut, i), copy_engine, label, deps);
+    }
+    return Last(rank, lane);
+  }
   return Add(rank, lane, CopyStep{src, dst, copy_engine}, std::move(label), std::move(deps));
 }
 
 uint32_t Builder::Reduce(int rank, int lane, ReduceStep reduce, std::string label,
                          std::vector<uint32_t> deps) {
   if (Elements(reduce.dst) == 0) return Last(rank, lane);
+  std::vector<const View*> views = {&reduce.dst};
+  for (const View& source : reduce.sources) views.push_back(&source);
+  if (JoinedDims(views) > kMaxDims) {
+    const int cut = DimToCut(reduce.dst);
+    for (int64_t i = 0; i < reduce.dst.extent[cut]; ++i) {
+      ReduceStep row = reduce;
+      row.dst = Row(reduce.dst, cut, i);
+      for (View& source : row.sources) source = Row(source, cut, i);
+      Reduce(rank, lane, std::move(row), label, deps);
+    }
+    return Last(rank, lane);
+  }
   return Add(rank, lane, std::move(reduce), std::move(label), std::move(deps));
 }
 

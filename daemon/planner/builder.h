@@ -53,7 +53,8 @@ class Builder {
   // dropped.
   uint32_t Add(int rank, int lane, Work work, std::string label = {}, std::vector<uint32_t> deps = {});
   // Appends a copy. Nothing is appended for no elements or identical source and destination; the result then
-  // is the lane's last step (or kNone).
+  // is the lane's last step (or kNone). One of more dimensions than backends take becomes several, as does a sum; the
+  // result is the last of them.
   uint32_t Copy(int rank, int lane, const View& src, const View& dst, bool copy_engine,
                 std::string label = {}, std::vector<uint32_t> deps = {});
   // Appends a sum unless it has no elements.

@@ -9,7 +9,6 @@
 namespace tandem::plan {
 
 inline constexpr int kMaxOperands = 64;
-inline constexpr int kMaxDims = 8;
 inline constexpr int64_t kMaxOperandBytes = int64_t{1} << 46;
 
 // Sizes, strides and aliases of all operands.

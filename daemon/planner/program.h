@@ -115,6 +115,9 @@ struct ReduceStep {
   View result_scale;
 };
 
+// Dimensions of an operand, and those of a copy's or a sum's views that backends walk together (a matmul's have one more).
+inline constexpr int kMaxDims = 8;
+
 // One send or receive of a transfer group. A send copies `src` to the peer's `dst` and signals `index`; a receive waits
 // for that signal. `index` is the word (sender, index) of the receiver.
 struct TransferPart {

@@ -102,6 +102,21 @@ bool LieAlike(const View& a, const View& b) {
   return true;
 }
 
+int JoinedDims(std::span<const View* const> views) {
+  const std::vector<int64_t>& extent = views[0]->extent;
+  int dims = 0;
+  size_t outer = 0;  // the last dimension that did not vanish
+  for (size_t d = 0; d < extent.size(); ++d) {
+    if (extent[d] == 1) continue;
+    const bool joins = dims > 0 && std::all_of(views.begin(), views.end(), [&](const View* view) {
+      return view->stride[outer] == view->stride[d] * extent[d];
+    });
+    if (!joins) ++dims;
+    outer = d;
+  }
+  return dims;
+}
+
 View OnRank(View view, int rank) {
   view.ref.rank = static_cast<uint8_t>(rank);
   return view;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "daemon/planner/program.h"
@@ -48,6 +49,10 @@ bool IsContiguous(const View& view);
 
 // True when elements of two views of one shape lie alike: the same strides wherever there are several.
 bool LieAlike(const View& a, const View& b);
+
+// How many dimensions remain of views of one shape, walked together: those of one element vanish, neighbours merge where all views
+// allow it.
+int JoinedDims(std::span<const View* const> views);
 
 // The same place in another rank's memory.
 View OnRank(View view, int rank);

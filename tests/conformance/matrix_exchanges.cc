@@ -18,6 +18,14 @@ OpRequest Exchange(Op op, DType dtype, const Shape& shard, int dim, int world, b
   return request;
 }
 
+// With room after every dimension: none joins another, and those of a dimension for each rank are nine.
+Shape GappedStrides(const Shape& shape) {
+  Shape strides(shape.size());
+  int64_t next = 2;
+  for (size_t d = shape.size(); d-- > 0; next *= shape[d] + 1) strides[d] = next;
+  return strides;
+}
+
 void AddExchange(Matrix* matrix, Op op, DType dtype, const Shape& shard, int dim, const std::string& note = {}) {
   Draw& draw = matrix->draw();
   OpRequest request = Exchange(op, dtype, shard, dim, matrix->world(), draw.OneIn(2));
@@ -84,6 +92,9 @@ void AddExchanges(Matrix* matrix) {
     strided.operands[0].spec.strides = TransposedStrides(strided.operands[0].spec.shape);
     strided.operands[1].spec.strides = {9, 1};
     matrix->AddEvery(strided, {.note = "strided"});
+    OpRequest gapped = Exchange(op, DType::kBf16, Shape(8, 2), 1, world, false);
+    for (Operand& operand : gapped.operands) operand.spec.strides = GappedStrides(operand.spec.shape);
+    matrix->AddEvery(gapped, {.note = "eight dims"});
   }
   AddBroadcasts(matrix);
 }

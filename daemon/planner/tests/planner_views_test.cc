@@ -43,6 +43,22 @@ TEST(Views, KnowWhetherTheyAreContiguous) {
   EXPECT_TRUE(IsContiguous(empty));
 }
 
+TEST(Views, DimensionsJoinWhereAllViewsAllowIt) {
+  const View matrix = Matrix(), split = SplitDim(Matrix(), 0, 2);
+  const auto joined = [](std::vector<const View*> views) { return JoinedDims(views); };
+  EXPECT_EQ(joined({&matrix}), 1);
+  EXPECT_EQ(joined({&split, &split}), 1);
+  View gap = matrix;
+  gap.stride[0] = 8;
+  EXPECT_EQ(joined({&gap}), 2);
+  EXPECT_EQ(joined({&matrix, &gap}), 2);
+  View one = Packed(Ref{}, DType::kF32, {4, 1, 6});
+  one.stride[1] = 1000;  // never stepped over
+  EXPECT_EQ(joined({&one}), 1);
+  const View moved = MoveDim(split, 2, 0);
+  EXPECT_EQ(joined({&moved}), 2);
+}
+
 TEST(Order, IsKeptWhenAViewIsPacked) {
   const View rows = Packed(Ref{}, DType::kF32, {3, 4});
   EXPECT_EQ(PackedInOrder(rows, Ref{}).stride, (std::vector<int64_t>{4, 1}));

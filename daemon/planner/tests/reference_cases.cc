@@ -14,6 +14,17 @@ Shape Transposed(const Shape& shape) {
   return strides;
 }
 
+// Strides with a gap after every dimension: no two of them join, and none is dense.
+Shape Gapped(const Shape& shape) {
+  Shape strides(shape.size());
+  int64_t next = 2;
+  for (size_t d = shape.size(); d-- > 0;) {
+    strides[d] = next;
+    next *= shape[d] + 1;
+  }
+  return strides;
+}
+
 class Cases {
  public:
   explicit Cases(int world) : world_(world), group_(ReferenceSwitchGroup(world)) {}
@@ -24,8 +35,9 @@ class Cases {
     Rooted();
     GatherMatmuls();
     ReducedMatmuls();
-    // Long sums: a few worlds tell as much as all.
+    // Long sums, and views of many rows: a few worlds tell as much as all.
     if (world_ < 4) {
+      EightDims();
       BlockScaledGathers();
       BlockScaledReductions();
     }
@@ -115,6 +127,26 @@ class Cases {
         }
       }
     }
+  }
+
+  // Those of a dimension for each rank are of nine.
+  void EightDims() {
+    Shape shard(8, 2), whole = shard;
+    whole[1] *= world_;
+    OpRequest r;
+    r.dim = 1;
+    r.op = Op::kAllGather;
+    r.operands = {MakeOperand(Role::kInput, DType::kBf16, shard, false, Gapped(shard)),
+                  MakeOperand(Role::kOutput, DType::kBf16, whole, false, Gapped(whole))};
+    Add("eight dims", r);
+    r.op = Op::kReduceScatter;
+    std::swap(r.operands[0].spec, r.operands[1].spec);
+    r.wire = WireType::kF32;
+    Add("eight dims", r);
+    r.op = Op::kAllToAll;
+    r.wire = WireType::kOutput;
+    r.operands[1].spec = r.operands[0].spec;
+    Add("eight dims", r);
   }
 
   void Rooted() {
