@@ -1,0 +1,89 @@
+// The tables that come with Tandem: they are read, are of what their names say, and plans on such a node go by them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "daemon/planner/planner.h"
+#include "daemon/topology/topology.h"
+#include "daemon/tuning/tuning_file.h"
+
+namespace tandem::daemon {
+namespace {
+
+using plan::TuningEntry;
+using plan::TuningTable;
+
+const std::filesystem::path kTables = TANDEM_SOURCE_DIR "/deploy/tuning";
+
+std::vector<std::filesystem::path> Tables() {
+  std::vector<std::filesystem::path> tables;
+  for (const auto& file : std::filesystem::directory_iterator(kTables)) {
+    if (file.path().extension() == ".toml") tables.push_back(file.path());
+  }
+  std::sort(tables.begin(), tables.end());
+  return tables;
+}
+
+// "h200-nvswitch-4": four.
+int WorldOf(const std::filesystem::path& table) {
+  const std::string name = table.stem().string();
+  return std::stoi(name.substr(name.rfind('-') + 1));
+}
+
+// The entry's request in bf16, as its shape says; without operands if it is of another kind.
+OpRequest RequestOf(const TuningEntry& entry) {
+  OpRequest request;
+  if (entry.key.types != "bf16 x bf16 -> bf16" || !entry.key.traits.empty() || entry.shape.size() != 3) return request;
+  const int64_t world = entry.key.world_size, m = entry.shape[0], n = entry.shape[1], k = entry.shape[2];
+  const bool gathers = entry.key.op == Op::kAllGatherMatmul, scatters = entry.key.op == Op::kMatmulReduceScatter;
+  request.op = entry.key.op;
+  request.operands = {{Role::kA, {DType::kBf16, {gathers ? m / world : m, k}, {}}, false, -1},
+                      {Role::kB, {DType::kBf16, {k, n}, {}}, false, -1},
+                      {Role::kC, {DType::kBf16, {scatters ? m / world : m, n}, {}}, false, -1}};
+  return request;
+}
+
+TEST(ShippedTables, AreOfWhatTheirNamesSay) {
+  ASSERT_FALSE(Tables().empty());
+  for (const auto& path : Tables()) {
+    SCOPED_TRACE(path);
+    const Result<TuningTable> table = LoadTuning(path.string());
+    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    EXPECT_GT(table->size(), 0u);
+    for (const TuningEntry* entry : table->Entries()) {
+      EXPECT_EQ(entry->key.world_size, WorldOf(path));
+      EXPECT_EQ(entry->key.gpu, "NVIDIA H200");
+      EXPECT_EQ(entry->key.topology_class, "nvswitch");
+    }
+  }
+}
+
+TEST(ShippedTables, DecideForTheirNodes) {
+  for (const auto& path : Tables()) {
+    const TuningTable table = *LoadTuning(path.string());
+    plan::GroupContext group;
+    group.topology = EmulatedTopology(WorldOf(path));
+    for (GpuInfo& gpu : group.topology.gpus) gpu.model = "NVIDIA H200";
+    group.gpu_model = "NVIDIA H200";
+    group.tuning = &table;
+    group.native_kernels = group.native_by_choice = group.packet_kernels = true;
+    int decided = 0;
+    for (const TuningEntry* entry : table.Entries()) {
+      const OpRequest request = RequestOf(*entry);
+      if (request.operands.empty()) continue;
+      SCOPED_TRACE(path.string() + " " + std::string(OpName(entry->key.op)) + " " + plan::TuningShapeText(entry->shape));
+      const auto plan = plan::MakePlan(std::vector<OpRequest>(static_cast<size_t>(WorldOf(path)), request), group);
+      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+      EXPECT_EQ(plan->algorithm, entry->candidates[0].algorithm) << plan->reason;
+      EXPECT_EQ(plan->reason.find("measured fastest"), 0u) << plan->reason;
+      ++decided;
+    }
+    EXPECT_GT(decided, 20);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::daemon
