@@ -26,6 +26,9 @@ const std::vector<Types> kTypes = {{kBf16, kBf16, kBf16},
                                    {kF8E5M2, kF8E4M3, kBf16, false},
                                    {kF8E4M3, kF8E5M2, kF32, false},
                                    {kF8E5M2, kF8E4M3, kF16, false},
+                                   {kF8E4M3, kF8E5M2, kF16},
+                                   {kF8E5M2, kF8E4M3, kF32},
+                                   {kF8E5M2, kF8E5M2, kF16},
                                    {kF8E5M2, kF8E5M2, kBf16, false},
                                    {kF8E5M2, kF8E5M2, kF32}};
 
@@ -81,10 +84,33 @@ void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents, i
   matrix->Add(request, extras);
 }
 
+// A gather for three products, their widths unequal; the gathered A is returned to half of the callers.
+void AddSeveral(Matrix* matrix, DType type, const Extents& extents) {
+  Draw& draw = matrix->draw();
+  const int64_t all = extents.rows * matrix->world();
+  OpRequest request;
+  request.op = Op::kAllGatherMatmul;
+  request.algorithm = Algorithm::kNative;
+  request.operands = {MakeOperand(Role::kA, type, {extents.rows, extents.k}, draw.OneIn(3))};
+  for (int64_t n : {extents.n, extents.n + 16, extents.n + 32}) {
+    const Shape b = {extents.k, n};
+    request.operands.push_back(MakeOperand(Role::kB, type, b, false, draw.OneIn(2) ? TransposedStrides(b) : Shape()));
+    request.operands.push_back(MakeOperand(Role::kC, type, {all, n}, draw.OneIn(2)));
+  }
+  if (draw.OneIn(2)) request.operands.push_back(MakeOperand(Role::kGatheredA, type, {all, extents.k}));
+  Extras extras;
+  extras.note = std::string("native, three B, ") + extents.note;
+  extras.must_run = true;
+  matrix->Add(request, extras);
+}
+
 }  // namespace
 
 void AddNativeMatmuls(Matrix* matrix) {
   if (matrix->world() == 1) return;  // nothing to overlap
+  for (DType type : {kBf16, kF16}) {
+    for (const Extents& extents : kExtents) AddSeveral(matrix, type, extents);
+  }
   for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
     for (const Types& types : kTypes) {
       for (const Extents& extents : kExtents) AddOne(matrix, op, types, extents, extents.rows * matrix->world());

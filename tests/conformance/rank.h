@@ -47,6 +47,8 @@ class Rank {
   const Arena& own() const { return own_; }
   const Arena& symmetric() const { return symmetric_; }
   const RankOptions& options() const { return options_; }
+  // Whether the group runs the operation by this algorithm where it fits; always by `auto`.
+  bool OnOffer(Op op, Algorithm algorithm) const;
   // What a plan's outputs come by.
   Execution ExecutionOf(const PlanInfo& info) const {
     return {info.roundings, info.algorithm, client_->backend() == "cuda"};
@@ -64,7 +66,6 @@ class Rank {
   Status JudgeRefusal(const Case& test, const Status& refusal, nlohmann::json* report) const;
   // Whether `auto` has chosen what the planner's bounds say.
   Status JudgeChoice(const OpRequest& request, const PlanInfo& info) const;
-  bool OnOffer(Op op, Algorithm algorithm) const;
   Status Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way);
   Status Upload(const Layout& layout);
   Status Download(const Layout& layout);

@@ -60,7 +60,8 @@ class Stress {
     }
     TANDEM_RETURN_IF_ERROR(Check());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    *report = {{"status", "ok"}, {"launches", made_}, {"seconds", seconds}, {"delays", delays_}, {"checks", checks_}};
+    *report = {{"status", "ok"}, {"launches", made_}, {"seconds", seconds}, {"delays", delays_}, {"checks", checks_},
+               {"native", native_}};
     graph_.reset();
     for (StressPlan& plan : plans_) TANDEM_RETURN_IF_ERROR(plan.plan->Release());
     return Status::Ok();
@@ -77,10 +78,12 @@ class Stress {
       own.test = &cases_[i];
       // The last two are launched by the graph only.
       own.stream = i + 2 >= cases_.size() ? kStreams : static_cast<int>(i) % kStreams;
-      Result<std::shared_ptr<Plan>> plan = rank_.group().Prepare(
-          "stress" + std::to_string(i), own.test->requests[static_cast<size_t>(rank())], deadline());
+      OpRequest request = own.test->requests[static_cast<size_t>(rank())];
+      if (!rank_.OnOffer(request.op, request.algorithm)) request.algorithm = Algorithm::kAuto;
+      Result<std::shared_ptr<Plan>> plan = rank_.group().Prepare("stress" + std::to_string(i), request, deadline());
       if (!plan.ok()) return plan.status().WithContext(own.test->name);
       own.plan = *plan;
+      native_ += own.plan->info().algorithm == Algorithm::kNative ? 1 : 0;
       for (int variant = 0; variant < kVariants; ++variant) {
         OperandSet& set = own.sets.emplace_back();
         set.inputs = MakeInputs(*own.test, Mix(rank_.options().seed, i * kVariants + static_cast<size_t>(variant)));
@@ -241,7 +244,7 @@ class Stress {
   std::unique_ptr<RankGraph> graph_;
   Image image_;
   Draw common_, own_;
-  int made_ = 0, delays_ = 0, checks_ = 0;
+  int made_ = 0, delays_ = 0, checks_ = 0, native_ = 0;
 };
 
 }  // namespace
@@ -249,13 +252,13 @@ class Stress {
 std::vector<Case> StressCases(int world) {
   Matrix matrix(world, 1);
   const auto add = [&matrix](Op op, Algorithm algorithm, std::vector<Operand> operands, Values values,
-                             int alias_of = -1) {
+                             int alias_of = -1, int shift = 1) {
     OpRequest request;
     request.op = op;
     request.algorithm = algorithm;
     request.operands = std::move(operands);
     if (alias_of >= 0) request.operands[1].alias_of = alias_of;
-    matrix.Add(request, {.values = values, .shift = 1});
+    matrix.Add(request, {.values = values, .shift = shift});
   };
   using enum Algorithm;
   const auto pair = [](DType dtype, int64_t in, int64_t out, bool symmetric) {
@@ -278,7 +281,18 @@ std::vector<Case> StressCases(int world) {
   add(Op::kMatmulAllReduce, kTiledTwoShot, product(10, 24, 40, 10), Values::kExact);
   add(Op::kAllGather, kCopyEngine, pair(DType::kI64, 700, 700 * world, false), Values::kBits);
   add(Op::kBarrier, kDirect, {}, Values::kRandom);
-  // Whatever the daemon prefers: packets and fused kernels where there are any.
+  // One kernel a rank where there are native ones, else what the daemon prefers: for few rows, and for tiles of several waves.
+  for (int64_t rows : {8, 136}) {
+    const auto bf16 = [&](int64_t a_rows, int64_t c_rows) {
+      return std::vector<Operand>{MakeOperand(Role::kA, DType::kBf16, {a_rows, 48}), MakeOperand(Role::kB, DType::kBf16, {48, 272}),
+                                  MakeOperand(Role::kC, DType::kBf16, {c_rows, 272}, true)};
+    };
+    add(Op::kAllGatherMatmul, kNative, bf16(rows, rows * world), Values::kExact, -1, 0);
+    add(Op::kMatmulReduceScatter, kNative, bf16(rows * world, rows), Values::kExact, -1, 0);
+    add(Op::kMatmulAllReduce, kNative, bf16(rows * world, rows * world), Values::kExact, -1, 0);
+  }
+  add(Op::kAllGather, kLowLatency, pair(DType::kBf16, 40, 40 * world, false), Values::kBits);
+  // Whatever the daemon prefers: packets where there are any.
   add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
   add(Op::kReduceScatter, kAuto, pair(DType::kF32, 40 * world, 40, true), Values::kExact);
   add(Op::kAllGatherMatmul, kAuto, product(32, 64, 48, 32 * world), Values::kExact);

@@ -10,7 +10,8 @@
 
 namespace tandem::conformance {
 
-// Makes `launches` launches with all other ranks. {"status", "message", "launches", "seconds", "delays"}.
+// Makes `launches` launches with all other ranks. {"status", "message", "launches", "seconds", "delays", "checks", "native": how many
+// of the plans are native}. What is not on offer runs by the daemon's own choice.
 nlohmann::json RunStress(Rank& rank, int launches);
 
 // The cases whose plans the stress launches, and the arenas' bytes that it needs.
