@@ -27,5 +27,7 @@ GroupContext ReferenceMeshGroup();
 
 // All cases of a world size, every algorithm of their operation asked for by name (CUDA's own aside).
 std::vector<Case> CasesOf(int world);
+// The algorithms of CUDA's own kernels, for a group that has them.
+std::vector<Case> KernelCasesOf(int world);
 
 }  // namespace tandem::plan

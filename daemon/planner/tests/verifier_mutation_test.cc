@@ -34,18 +34,21 @@ class Mutations : public testing::Test {
  protected:
   // Programs of one representative case of each operation and algorithm.
   void ForEachProgram(int world, const std::function<void(const Case&, const Plan&, const VerifyContext&)>& visit) {
-    std::string last;
-    for (const Case& c : CasesOf(world)) {
+    std::vector<Case> cases = CasesOf(world);
+    for (const Case& c : KernelCasesOf(world)) cases.push_back(c);
+    for (const Case& c : cases) {
       std::string key = std::string(OpName(c.requests[0].op)) + std::string(AlgorithmName(c.requests[0].algorithm));
-      // Small or empty requests exchange no bytes; every third case is plenty.
+      // Small or empty requests exchange no bytes; every fifth case is plenty.
       if (c.name.find(" n0") != std::string::npos || c.name.find(" n1 ") != std::string::npos) continue;
-      if (++seen_[key] % 5 != 2) continue;
+      const bool kernel = c.group.native_kernels;
+      if (!kernel && ++seen_[key] % 5 != 2) continue;
       auto plan = MakePlan(c.requests, c.group);
       if (!plan.ok()) continue;
       auto context = ContextOf(c.requests);
       ASSERT_TRUE(context.ok());
       if (!VerifyPrograms(plan->programs, *context).ok()) continue;  // the sweep reports it
       ++programs_;
+      kernels_ += kernel ? 1 : 0;
       visit(c, *plan, *context);
     }
   }
@@ -82,11 +85,12 @@ class Mutations : public testing::Test {
     });
     std::printf("%s, world size %d: %d caught, %d harmless\n", what.c_str(), world, tally.caught, tally.passed);
     EXPECT_GT(programs_, 10);
+    EXPECT_GT(kernels_, 10);
     return tally;
   }
 
   std::map<std::string, int> seen_;
-  int programs_ = 0;
+  int programs_ = 0, kernels_ = 0;
 };
 
 void Drop(std::vector<Step>& steps, size_t s) { steps[s].work = NopStep{}; }

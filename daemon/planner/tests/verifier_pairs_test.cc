@@ -23,7 +23,9 @@ struct Planned {
 std::vector<Planned> PlansOf(int world) {
   std::vector<Planned> plans;
   std::map<std::string, int> taken;
-  for (const Case& c : CasesOf(world)) {
+  std::vector<Case> cases = CasesOf(world);
+  for (Case& c : KernelCasesOf(world)) cases.push_back(std::move(c));
+  for (const Case& c : cases) {
     std::string key = std::string(OpName(c.requests[0].op)) + " " + std::string(AlgorithmName(c.requests[0].algorithm));
     if (taken[key] == 2 || c.group.topology.size() != world) continue;
     Result<Plan> plan = MakePlan(c.requests, c.group);
