@@ -11,6 +11,7 @@
 #include <span>
 
 #include "kernels/cuda/native/few_rows.h"
+#include "kernels/cuda/native/native_matmul.h"
 #include "kernels/few_rows_layout.h"
 #include "tandem/dtype.h"
 #include "tandem/status.h"
@@ -48,7 +49,7 @@ struct FewRowsMatmul {
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see FewRowsParams
   uint64_t guard_value = 0;
-  uint64_t timeout_ns = 60'000'000'000;  // see FusedMatmul
+  uint64_t timeout_ns = kUnabortedLimitNs;  // see FusedMatmul
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
   void* state = nullptr;
 };

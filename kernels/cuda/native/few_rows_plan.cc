@@ -42,6 +42,7 @@ class PreparedFewRows : public PreparedWork {
   Status Enqueue(const CollectiveArgs& args, CUstream_st* stream, const FewRowsCalls& calls) {
     params_.epoch = args.epoch;
     params_.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+    params_.timeout_ns = TimeLimit(args.abort_word);
     params_.guard_word = reinterpret_cast<const uint64_t*>(args.guard.word);
     params_.guard_value = args.guard.value;
     return calls.launch(params_, *variant_, ctas_, stream);
@@ -101,7 +102,7 @@ Result<FewRowsMatmul> MakeFewRowsMatmul(const CollectiveArgs& args, void* state)
   if (matmul.has_result_scale) few.result_scale = reinterpret_cast<const float*>(matmul.result_scale.data);
   few.epoch = args.epoch;
   few.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
-  few.timeout_ns = kNoTimeLimit;
+  few.timeout_ns = TimeLimit(args.abort_word);
   few.guard_word = reinterpret_cast<const uint64_t*>(args.guard.word);
   few.guard_value = args.guard.value;
   few.state = state;

@@ -295,7 +295,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   for (const Word* word : args.closing) fused.closing.push_back(reinterpret_cast<const uint64_t*>(word));
   fused.entered = reinterpret_cast<const uint64_t*>(args.entered);
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
-  fused.timeout_ns = kNoTimeLimit;
+  fused.timeout_ns = TimeLimit(args.abort_word);
   fused.state = state;
   return fused;
 }

@@ -25,6 +25,7 @@ class PreparedFused : public PreparedWork {
   Status Enqueue(const CollectiveArgs& args, CUstream_st* stream, const FusedCalls& calls) {
     params_.epoch = args.epoch;
     params_.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+    params_.timeout_ns = TimeLimit(args.abort_word);
     params_.guard_word = reinterpret_cast<const uint64_t*>(args.guard.word);
     params_.guard_value = args.guard.value;
     return calls.launch(params_, *variant_, ctas_, stream);

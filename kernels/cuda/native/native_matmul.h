@@ -33,6 +33,9 @@ struct FusedTiling {
 // A kernel that gives up waiting ends as if all had come, and nobody asks it. So a plan's wait until the word is there, or until the
 // group's abort word says that a launch is overdue or the group broken: launches have deadlines of their own, of any length.
 inline constexpr uint64_t kNoTimeLimit = std::numeric_limits<uint64_t>::max();
+// Of those who have no abort word: nothing else would end them.
+inline constexpr uint64_t kUnabortedLimitNs = 60'000'000'000;
+constexpr uint64_t TimeLimit(const void* abort_word) { return abort_word == nullptr ? kUnabortedLimitNs : kNoTimeLimit; }
 
 // A run of pieces that may share bands: they are expected to be ready together. Over all of N, or a word band's columns.
 struct PieceRun {
@@ -72,7 +75,7 @@ struct FusedMatmul {
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see FusedMatmulParams
   uint64_t guard_value = 0;
-  uint64_t timeout_ns = 60'000'000'000;  // of a wait, for those who have no abort word; plans have kNoTimeLimit
+  uint64_t timeout_ns = kUnabortedLimitNs;  // of a wait; TimeLimit's in plans
   // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
   void* state = nullptr;
   FusedTiling tiling;

@@ -175,11 +175,12 @@ TEST_F(FewRowsPlanTest, KeepsItsParameters) {
     EXPECT_EQ(each.params.plain_b, 1);
     EXPECT_EQ(each.params.c_vectors, 0);
     EXPECT_EQ(each.params.rows, kRows);
-    EXPECT_EQ(each.params.timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
   }
   EXPECT_EQ(launched[0].params.epoch, 7u);
   EXPECT_EQ(launched[1].params.epoch, 9u);
   EXPECT_EQ(launched[0].params.abort_word, nullptr);
+  EXPECT_EQ(launched[0].params.timeout_ns, kUnabortedLimitNs) << "nothing else ends its waits";
+  EXPECT_EQ(launched[1].params.timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
   EXPECT_EQ(launched[1].params.abort_word, reinterpret_cast<const uint64_t*>(&words_[3]));
   EXPECT_EQ(launched[0].params.guard_word, nullptr);
   EXPECT_EQ(launched[1].params.guard_word, reinterpret_cast<const uint64_t*>(&words_[0]));
@@ -192,6 +193,7 @@ TEST_F(FewRowsPlanTest, KeepsItsParameters) {
   launched[1].params.guard_value = 0;
   launched[1].params.epoch = launched[0].params.epoch;
   launched[1].params.abort_word = nullptr;
+  launched[1].params.timeout_ns = kUnabortedLimitNs;
   EXPECT_EQ(std::memcmp(&launched[0].params, &launched[1].params, sizeof(FewRowsParams)), 0);
 }
 

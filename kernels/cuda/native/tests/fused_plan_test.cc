@@ -201,7 +201,7 @@ TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
   EXPECT_EQ(fused->n, kN);
   EXPECT_TRUE(fused->b_along_n);
   EXPECT_EQ(fused->epoch, 7u);
-  EXPECT_EQ(fused->timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
+  EXPECT_EQ(fused->timeout_ns, kUnabortedLimitNs) << "nothing else ends its waits";
   EXPECT_EQ(fused->a[0].data, At(0x1000000));
   EXPECT_EQ(fused->a[0].slices, 1);
   EXPECT_EQ(fused->a[1].data, At(0x2100000));

@@ -51,6 +51,8 @@ TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
   EXPECT_EQ(launched[0].epoch, 3u);
   EXPECT_EQ(launched[0].guard_word, nullptr);
   EXPECT_EQ(launched[0].abort_word, reinterpret_cast<const uint64_t*>(&abort));
+  EXPECT_EQ(launched[0].timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
+  EXPECT_EQ(launched[2].timeout_ns, kUnabortedLimitNs) << "it has none";
   EXPECT_EQ(launched[1].epoch, 3u);
   EXPECT_EQ(launched[1].guard_word, reinterpret_cast<const uint64_t*>(&guard));
   EXPECT_EQ(launched[1].guard_value, 3u);
