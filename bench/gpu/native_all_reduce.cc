@@ -145,7 +145,7 @@ class AllReduce : public Bench {
           const bool right = error < 6e-3 && same;  // the reference rounds its partial sums too
           if (right && set + repeat < sets) continue;
           std::printf("check reduce set %d rank %d %s: error %.2e %s %s\n", set, rank, way.tuning.name.c_str(), error,
-                      same ? "same bits" : "OTHER BITS", right ? "ok" : "WRONG");
+                      same ? "same bits" : "OTHER BITS", Verdict(right));
         }
       }
     }

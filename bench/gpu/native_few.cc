@@ -97,7 +97,7 @@ class FewRowsBench : public Bench {
     }
     std::printf("check %s W %d M %ld N %ld K %ld %s shift %d: tiles %dx%d of %dx%d, error %.2e %s\n", kNames[static_cast<int>(kind_)], w_,
                 c_.m, c_.n, c_.k, c_.along_n ? "n" : "k", shift, layout_.tiles_m, layout_.tiles_n, layout_.segment * w_, layout_.tile_n,
-                worst, all ? "ok" : "WRONG");
+                worst, Verdict(all));
     std::fflush(stdout);
     return all;
   }
@@ -180,5 +180,5 @@ int main(int argc, char** argv) {
   }
   FewRowsBench(&world, kind, test, *layout).Run();
   std::fflush(stdout);
-  std::_Exit(0);  // the driver's threads need no orderly end
+  std::_Exit(ExitStatus());  // the driver's threads need no orderly end
 }

@@ -80,7 +80,7 @@ class Gather : public Bench {
         const bool right = error < MostError(4e-3);
         if (right && set + 1 < sets) continue;
         std::printf("check gather set %d rank %d %s: error %.2e %s\n", set, rank, tuning.name.c_str(), error,
-                    right ? "ok" : "WRONG");
+                    Verdict(right));
       }
     }
     std::fflush(stdout);
@@ -226,7 +226,7 @@ class Scatter : public Bench {
           bool right = error < MostError(6e-3) && same;  // the reference rounds its partial sums too
           if (right && set + repeat < sets) continue;
           std::printf("check scatter set %d rank %d %s: error %.2e %s %s\n", set, rank, tuning.name.c_str(),
-                      error, same ? "same bits again" : "OTHER BITS", right ? "ok" : "WRONG");
+                      error, same ? "same bits again" : "OTHER BITS", Verdict(right));
         }
       }
     }
@@ -327,5 +327,5 @@ int main(int argc, char** argv) {
     Scatter(&world, *test).Run();
   }
   std::fflush(stdout);
-  std::_Exit(0);  // the driver's threads need no orderly end
+  std::_Exit(ExitStatus());  // the driver's threads need no orderly end
 }

@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kPage = size_t{2} << 20;
 
+bool all_right = true;
+
 size_t Whole(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
@@ -27,6 +29,13 @@ void Fail(const Status& status, const char* what) {
   std::fflush(stdout);
   std::_Exit(1);
 }
+
+const char* Verdict(bool right) {
+  all_right = all_right && right;
+  return right ? "ok" : "WRONG";
+}
+
+int ExitStatus() { return all_right ? 0 : 1; }
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

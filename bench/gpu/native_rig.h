@@ -28,6 +28,10 @@ inline void Must(const Status& status, const char* what) {
   if (!status.ok()) Fail(status, what);
 }
 
+// "ok" or "WRONG", for a check's line; after one of the latter ExitStatus() is 1.
+const char* Verdict(bool right);
+int ExitStatus();
+
 double Median(std::vector<double> values);
 DeviceView Dense(std::byte* data, DType type, std::vector<int64_t> extent);
 

@@ -3,6 +3,7 @@
 // The native matmul kernel with pauses at random places, and with faults planted in its order; a kernel that holds SMs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/native/few_rows.h"
@@ -23,6 +24,10 @@ FewRowsVariant ProbedFewRows(NativeFault fault);
 
 // Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory of the host.
 Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream);
+
+// Adds to *count, in device memory, the words of 4 bytes in which the two differ.
+Status LaunchCountDifferent(const void* have, const void* wanted, size_t bytes, uint64_t* count, CUstream_st* stream);
+Status LoadCountDifferent();
 
 // Loads all of them into the current context.
 Status LoadNativeProbes();

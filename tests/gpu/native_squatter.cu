@@ -71,6 +71,7 @@ Status LoadNativeProbes() {
     const FewRowsVariant few = ProbedFewRows(fault);
     TANDEM_RETURN_IF_ERROR(Load(few.kernel, few.shared_bytes));
   }
+  TANDEM_RETURN_IF_ERROR(LoadCountDifferent());
   return Load(reinterpret_cast<const void*>(&Squatter), kSquatterBytes);
 }
 
