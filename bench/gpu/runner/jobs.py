@@ -23,6 +23,8 @@ FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "te
                 "test_sharing", "test_native", "test_basic", "test_cuda")
 # Where a suite has tests for four GPUs.
 FOUR_GPU_SUITES = ("test_engine_faults",)
+# After all that measures.
+LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
@@ -107,6 +109,8 @@ def conformance_jobs(bundle, results, backend, count):
     yield job("stress_w2", 2, 20, "--stress", "100000")
     if count >= 4:
         yield job("conformance_w4", 4, 120, *matrix, "--time-limit", "120")
+        # No power of two, and extents that three does not divide.
+        yield job("conformance_w3", 3, 60, *matrix, "--seed", "3", "--time-limit", "60")
         yield job("stress_w4", 4, 30, "--stress", "100000")
 
 
@@ -213,6 +217,7 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     native = list(native_jobs(bundle))
     return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first, *recovery,
             *(job for job in native if not job.alone), *(job for job in tests if job.gpus > 2),
-            *(job for job in conformance if job.gpus > 2), *wide, *handover_jobs(bundle, results),
+            *(job for job in conformance if job.gpus > 2 and job.name not in LATE), *wide, *handover_jobs(bundle, results),
             *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
-            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *later]
+            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *later,
+            *(job for job in conformance if job.name in LATE)]

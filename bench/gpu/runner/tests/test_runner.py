@@ -1,6 +1,8 @@
 """The runner's own logic, with jobs that are small scripts: no GPU, no daemon."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -140,6 +142,7 @@ class VerdictTest(unittest.TestCase):
                 with open(path, "w") as file:
                     json.dump(summary, file)
             found = verdict.read(kind, log, code, timed_out, path)
+        self.cut_short = found.cut_short
         return (found.passed, found.failed, found.skipped, found.failures)
 
     def test_gtest(self):
@@ -169,6 +172,13 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(self.read("conformance", "", summary=nothing), (0, 1, 0, ["W2 : no daemon"]))
         self.assertEqual(self.read("conformance", "ok 1 - x\nnot ok 2 - y\nBail out! W2: gone\n", 137, True),
                          (1, 2, 0, ["y", "W2: gone"]))
+
+    def test_a_conformance_run_that_its_limit_has_cut_short(self):
+        summary = {"drawn": 60, "run": 10, "refused": 2, "wrong": 0, "failures": [], "cut_short": True}
+        self.assertEqual(self.read("conformance", "", 0, summary=summary), (8, 0, 2, []))
+        self.assertEqual(self.cut_short, "10 of 60 cases")
+        self.read("conformance", "", 0, summary={**summary, "cut_short": False})
+        self.assertEqual(self.cut_short, "")
 
     def test_a_bad_end_is_a_failure_whatever_the_log_says(self):
         self.assertEqual(self.read("plain", "x\nno device\n", 2), (0, 1, 0, ["exit 2: no device"]))
@@ -253,7 +263,7 @@ class PlanTest(unittest.TestCase):
         plan = [job for job in tests if job.gpus <= 2] + plan[:wide] + [job for job in tests if job.gpus > 2] + plan[wide:]
         begins, _ = schedule.estimate(plan, 4)
         ends = {job.name: begins[job.name] + job.expect for job in plan}
-        late = {job.name for job in jobs.float8_jobs(REPOSITORY)}
+        late = {*jobs.LATE, *(job.name for job in jobs.float8_jobs(REPOSITORY))}
         for job in plan:
             if job.name in late:
                 self.assertGreater(begins[job.name], begins["peers_w4"])
@@ -261,6 +271,11 @@ class PlanTest(unittest.TestCase):
                 self.assertLess(ends[job.name], 25 * 60, job.name)
         self.assertLess(ends["peers_w4"], 25 * 60)
         self.assertLess(ends["conformance_w2"], 5 * 60)
+
+    def test_the_matrix_runs_on_every_number_of_ranks_that_the_gpus_allow(self):
+        def worlds(count):
+            return {job.gpus for job in self.plan(count) if job.name.startswith("conformance_")}
+        self.assertEqual([worlds(count) for count in (2, 4)], [{2}, {2, 3, 4}])
 
     def test_faults_are_tested_without_mps_and_a_job_outlives_what_is_expected(self):
         for job in self.plan(4):
@@ -278,9 +293,19 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(main.rows_of("/nonexistent"), {})
 
     def test_words(self):
-        def word(code, passed, timed_out=False):
-            return main.word({"code": code, "passed": passed, "timed_out": timed_out})
+        def word(code, passed, timed_out=False, cut_short=""):
+            return main.word({"code": code, "passed": passed, "timed_out": timed_out, "cut_short": cut_short})
         self.assertEqual([word(0, 3), word(0, 0), word(1, 3), word(-15, 3, True)], ["ok", "skipped", "FAILED", "TIME"])
+        self.assertEqual([word(0, 3, cut_short="3 of 4 cases"), word(1, 3, cut_short="3 of 4 cases")], ["cut", "FAILED"])
+
+    def test_the_table_says_how_many_cases_ran(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as told:
+            report = main.Report(folder)
+            self.addCleanup(report.lines.close)
+            report.rows = [{"job": "conformance_w4", "part": "conformance", "code": 0, "passed": 8, "failed": 0, "skipped": 2,
+                            "cut_short": "10 of 60 cases", "seconds": 1.0, "timed_out": False, "log": "conformance_w4.log"}]
+            report.table()
+        self.assertRegex(told.getvalue(), r"conformance_w4 .* cut +conformance_w4\.log, 10 of 60 cases\n")
 
     def test_arguments(self):
         options = main.parse(["tests", "peers", "-o", "r", "-s", "560", "--", "--groups", "fp8"])
