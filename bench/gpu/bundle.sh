@@ -57,6 +57,7 @@ for test in json.load(sys.stdin)["tests"]:
   cp "$root/client/examples/data/digits.csv" "$folder/share/tandem/"
   cp "$root"/deploy/tuning/*.toml "$folder/share/tandem/tuning/"
   cp "$root"/tests/integration/*.py "$folder/tests/integration/"
+  cp -r "$root/tests/fixtures" "$folder/tests/"
   cp "$root"/tests/gpu/recovery/*.py "$folder/tests/gpu/recovery/"
   cp "$here"/peers/*.py "$folder/peers/"
   cp "$here"/runner/*.py "$folder/runner/"
