@@ -87,6 +87,15 @@ def suite_jobs(bundle, backend, count):
                   environment={"TANDEM_TEST_BACKEND": backend})
 
 
+def digits_jobs(backend, count):
+    """A training from its data to its end, which checks itself; then with a rank killed and recovered, and on fewer ranks."""
+    for world in (2, 4) if backend == "cuda" else (4,):  # emulated GPUs are not handed out: there are always enough
+        if world <= count:
+            yield Job(f"digits_w{world}", "integration", ("python3", "-B", "run_digits.py"), 20 * world, 240, gpus=world,
+                      kind="digits", mps=backend == "cuda", folder="tests/integration",
+                      environment={"TANDEM_TEST_BACKEND": backend})
+
+
 def gpu_test_jobs(bundle, count):
     folder = os.path.join(bundle, "tests/bin")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
@@ -214,8 +223,9 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     then what measures and must be alone."""
     conformance = list(conformance_jobs(bundle, results, backend, count))
     suites = list(suite_jobs(bundle, backend, count))
+    digits = list(digits_jobs(backend, count))
     if backend != "cuda":
-        return conformance + suites
+        return conformance + suites + digits
     tests, recovery = list(gpu_test_jobs(bundle, count)), list(recovery_jobs())
     pairs = [job for job in suites if job.gpus <= 2]
     first = [job for job in pairs if job.name in FIRST_SUITES]
@@ -223,9 +233,10 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     later = [job for job in suites if job.name not in FIRST_SUITES]
     peers = list(peers_jobs(bundle, results, world, count, more))
     native = list(native_jobs(bundle))
-    return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first, *recovery,
+    return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first,
+            *digits[:1], *recovery,
             *(job for job in native if not job.alone), *(job for job in tests if job.gpus > 2),
             *(job for job in conformance if job.gpus > 2 and job.name not in LATE), *wide, *handover_jobs(bundle, results),
             *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
-            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *later,
-            *(job for job in conformance if job.name in LATE)]
+            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *digits[1:],
+            *later, *(job for job in conformance if job.name in LATE)]

@@ -56,7 +56,13 @@ def of_conformance(log, summary):
     return Verdict(len(re.findall(r"^ok \d+", log, re.M)), len(failures), 0, failures)
 
 
-READERS = {"gtest": of_gtest, "unittest": of_unittest, "conformance": of_conformance}
+def of_digits(log, _summary):
+    """The checks of tandem-train-digits, of all its runs."""
+    failures = re.findall(r"^  FAILED  (.+)$", log, re.M)
+    return Verdict(len(re.findall(r"^  ok      ", log, re.M)), len(failures), 0, failures)
+
+
+READERS = {"gtest": of_gtest, "unittest": of_unittest, "conformance": of_conformance, "digits": of_digits}
 
 
 def read(kind, log_path, code, timed_out, summary_path=None):

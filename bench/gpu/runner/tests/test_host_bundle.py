@@ -40,7 +40,7 @@ class HostBundle(unittest.TestCase):
             with open(os.path.join(bundle, "runner/jobs.py"), "a") as file:
                 file.write("\nSUITES['test_a_stuck'] = -10\n")  # a limit of 5 s, in which it surely begins
             wanted = ("conformance", "integration", "--backend", "host", "-o", results, "--only",
-                      "^(conformance_w2|test_a_.*|test_basic|test_bad_input|test_services)$")
+                      "^(conformance_w2|test_a_.*|test_basic|test_bad_input|test_services|digits_w4)$")
 
             # Too little time: only what fits is run, and what is left is said.
             first = self.call(*wanted, "-s", "40", folder=bundle)
@@ -50,7 +50,7 @@ class HostBundle(unittest.TestCase):
             second = self.call(*wanted, folder=bundle)
             self.assertEqual(second.returncode, 1, second.stdout + second.stderr)
             table = second.stdout.split("\n\n")[-1].splitlines()
-            self.assertEqual(len(table), 1 + 6, second.stdout)
+            self.assertEqual(len(table), 1 + 7, second.stdout)
             rows = {}
             with open(os.path.join(results, "results.jsonl")) as lines:
                 for line in lines:
@@ -60,8 +60,9 @@ class HostBundle(unittest.TestCase):
                         rows[row["job"]] = row
             shown = second.stdout + second.stderr
             self.assertEqual(set(rows), {"conformance_w2", "test_a_failing", "test_a_stuck", "test_basic", "test_bad_input",
-                                         "test_services"}, shown)
-            for name, passed in (("conformance_w2", 20), ("test_basic", 5), ("test_bad_input", 10), ("test_services", 3)):
+                                         "test_services", "digits_w4"}, shown)
+            for name, passed in (("conformance_w2", 20), ("test_basic", 5), ("test_bad_input", 10), ("test_services", 3),
+                                 ("digits_w4", 100)):
                 self.assertEqual((rows[name]["code"], rows[name]["failed"]), (0, 0), rows[name])
                 self.assertGreaterEqual(rows[name]["passed"], passed)
             failing, stuck = rows["test_a_failing"], rows["test_a_stuck"]

@@ -173,6 +173,12 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(self.read("conformance", "ok 1 - x\nnot ok 2 - y\nBail out! W2: gone\n", 137, True),
                          (1, 2, 0, ["y", "W2: gone"]))
 
+    def test_digits(self):
+        log = ("--- --world 2\n  ok      every rank has the same loss\n  FAILED  accuracy 12.00 % (at least 90 %)\n"
+               "1 of 2 checks FAILED.\n--- FAILED: --world 2\n--- --world 1\n  ok      every rank has the same loss\n")
+        self.assertEqual(self.read("digits", log), (2, 1, 0, ["accuracy 12.00 % (at least 90 %)"]))
+        self.assertEqual(self.read("digits", "--- --world 2\n--- FAILED: --world 2\n"), (0, 1, 0, ["exit 1: --- FAILED: --world 2"]))
+
     def test_a_conformance_run_that_its_limit_has_cut_short(self):
         summary = {"drawn": 60, "run": 10, "refused": 2, "wrong": 0, "failures": [], "cut_short": True}
         self.assertEqual(self.read("conformance", "", 0, summary=summary), (8, 0, 2, []))
@@ -248,12 +254,20 @@ class PlanTest(unittest.TestCase):
     def test_every_suite_runs_once_wherever_it_can(self):
         suites = {name[:-3] for name in os.listdir(os.path.join(REPOSITORY, "tests/integration")) if name.startswith("test_")}
         for count, backend in ((4, "cuda"), (2, "cuda"), (4, "host")):
-            names = [job.name for job in self.plan(count, backend) if job.part == "integration"]
+            names = [job.name for job in self.plan(count, backend) if job.kind == "unittest" and job.part == "integration"]
             self.assertEqual(sorted(names), sorted(suites))
         names = [job.name for job in self.plan(4)]
         self.assertEqual(len(names), len(set(names)))
         self.assertEqual({job.part for job in self.plan(4)} | {"tests"}, set(jobs.PARTS))
         self.assertLessEqual(set(jobs.FIRST_SUITES) | set(jobs.SUITES) | set(jobs.UNDER_MPS), suites)
+
+    def test_the_training_runs_on_two_and_on_four_gpus(self):
+        def digits(count, backend="cuda"):
+            return [(job.name, job.gpus, job.mps, job.environment["TANDEM_TEST_BACKEND"]) for job in self.plan(count, backend)
+                    if job.command[-1] == "run_digits.py"]
+        two, four = ("digits_w2", 2, True, "cuda"), ("digits_w4", 4, True, "cuda")
+        self.assertEqual([digits(1), digits(2), digits(4), digits(8)], [[], [two], [two, four], [two, four]])
+        self.assertEqual(digits(4, "host"), [("digits_w4", 4, False, "host")])
 
     def test_what_tells_most_fits_25_minutes_on_four_gpus(self):
         tests = [jobs.Job(name, "tests", ("x",), seconds, 2 * seconds, gpus=gpus)

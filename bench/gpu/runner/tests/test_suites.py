@@ -13,6 +13,7 @@ SUITES = os.path.join(HERE, "../../../../tests/integration")
 sys.path[:0] = [os.path.join(HERE, ".."), SUITES]
 import harness
 import jobs
+import run_digits
 
 # What only emulated GPUs have: options of tandemd, names, memory.
 HOSTS_OWN = ("--emulated-", "--debug-emulated-", "--visibility-delay-us", "EMU-", "register_foreign")
@@ -56,6 +57,20 @@ class HostsOwnTest(unittest.TestCase):
                               ('@host_only("why")\nclass A:\n  extra = ("--visibility-delay-us", "9")', []),
                               ('@cuda_only\nclass A:\n  extra = ("--visibility-delay-us", "9")', ["--visibility-delay-us"])):
             self.assertEqual([word for _, word in unmarked(ast.parse(source))], found, source)
+
+
+class DigitsTest(unittest.TestCase):
+    def test_it_trains_on_as_many_ranks_as_there_are_gpus(self):
+        def worlds(gpus, cuda=True):
+            return [(daemon["gpus"], [run[1] + (" kill" if "--kill-rank" in run else "") for run in runs])
+                    for daemon, runs in run_digits.plan(gpus, cuda)]
+        four = (4, ["4", "4 kill", "3", "1"])
+        self.assertEqual([worlds(gpus) for gpus in (1, 2, 4, 8)],
+                         [[(1, ["1"])], [(2, ["2", "2 kill", "1"])], [four], [four]])
+        self.assertEqual(worlds(8, cuda=False), [four, (8, ["8"])])
+        for daemon, runs in run_digits.plan(2, True):
+            self.assertIn(["--world", "2", "--kill-rank", "1", "--at-epoch", "3"], runs)
+            self.assertNotIn("extra", daemon)
 
 
 class MostRanksTest(unittest.TestCase):
