@@ -164,6 +164,9 @@ def bench_jobs(bundle):
         yield Job(f"collectives_w{world}", "bench",
                   (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)), 12, 60, gpus=world, alone=True,
                   stdout=f"collectives-w{world}.jsonl")
+        yield Job(f"copies_w{world}", "bench",
+                  (os.path.join(bundle, "bin/bench_collective"), "copies", str(world)), 12, 60, gpus=world, alone=True,
+                  stdout=f"copies-w{world}.jsonl")
 
 
 def native_case(mode, world, rows):

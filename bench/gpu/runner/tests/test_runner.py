@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -268,6 +269,16 @@ class PlanTest(unittest.TestCase):
         two, four = ("digits_w2", 2, True, "cuda"), ("digits_w4", 4, True, "cuda")
         self.assertEqual([digits(1), digits(2), digits(4), digits(8)], [[], [two], [two, four], [two, four]])
         self.assertEqual(digits(4, "host"), [("digits_w4", 4, False, "host")])
+
+    def test_every_mode_of_the_collectives_benchmark_has_a_job_with_a_file_of_its_own(self):
+        with open(os.path.join(HERE, "../../bench_collective.cc")) as file:
+            modes = set(re.findall(r'mode == "(\w+)"', file.read()))
+        found = {(job.command[1], int(job.command[2])): job for job in self.plan(4)
+                 if os.path.basename(job.command[0]) == "bench_collective"}
+        self.assertEqual(set(found), {(mode, world) for mode in modes - {"sweep"} for world in (2, 4)})  # sweep: to tune by hand
+        self.assertEqual(len({job.stdout for job in found.values()}), len(found))
+        for (mode, world), job in found.items():
+            self.assertEqual((job.gpus, job.alone, job.stdout.endswith(f"-w{world}.jsonl")), (world, True, True), job.name)
 
     def test_what_tells_most_fits_25_minutes_on_four_gpus(self):
         tests = [jobs.Job(name, "tests", ("x",), seconds, 2 * seconds, gpus=gpus)
