@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -29,11 +30,24 @@ class HostBundle(unittest.TestCase):
         return subprocess.run([os.path.join(folder, "run") if folder else RUN, *words], capture_output=True, text=True,
                               timeout=240, check=False)
 
+    def check_packed(self, bundle, archive):
+        """Of this build; one with CUDA is bounded by the same command."""
+        packed = self.call("pack", bundle, archive)
+        self.assertEqual(packed.returncode, 0, packed.stderr)
+        self.assertLess(os.path.getsize(archive), 64 << 20)
+        with tarfile.open(archive) as files:
+            self.assertLessEqual({"bundle/run", "bundle/bin/tandemd", "bundle/lib/libtandem.so"}, set(files.getnames()))
+        refused = self.call("pack", bundle, archive, "1")
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertRegex(refused.stderr, r"has \d+ bytes packed, more than 1 MiB")
+        self.assertFalse(os.path.exists(archive))
+
     def test_bundle_and_run(self):
         with tempfile.TemporaryDirectory() as temporary:
             bundle, results = os.path.join(temporary, "bundle"), os.path.join(temporary, "results")
             made = self.call("bundle", "--here", BUILD, bundle)
             self.assertEqual(made.returncode, 0, made.stderr)
+            self.check_packed(bundle, os.path.join(temporary, "bundle.tar.xz"))
             for name, text in (("test_a_failing", FAILING), ("test_a_stuck", STUCK)):
                 with open(os.path.join(bundle, f"tests/integration/{name}.py"), "w") as file:
                     file.write(text)
