@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by bench/gpu/run: `build` and `bundle`.
+# Sourced by bench/gpu/run: `build`, `bundle` and `pack`.
 
 root=$(cd "${here:?}/../.." && pwd)
 programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-test-rogue tandem-train-digits tandem-conformance
@@ -57,6 +57,7 @@ for test in json.load(sys.stdin)["tests"]:
   cp "$root/client/examples/data/digits.csv" "$folder/share/tandem/"
   cp "$root"/deploy/tuning/*.toml "$folder/share/tandem/tuning/"
   cp "$root"/tests/integration/*.py "$folder/tests/integration/"
+  cp -r "$root/tests/fixtures" "$folder/tests/"
   cp "$root"/tests/gpu/recovery/*.py "$folder/tests/gpu/recovery/"
   cp "$here"/peers/*.py "$folder/peers/"
   cp "$here"/runner/*.py "$folder/runner/"
@@ -64,4 +65,23 @@ for test in json.load(sys.stdin)["tests"]:
   { git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown; (cd "$folder" && find . -type f | sort); } \
     >"$folder/bundle.txt"
   du -sh "$folder"
+}
+
+# pack FOLDER FILE [LIMIT]: a bundle as an archive, refused above LIMIT MiB (64). Each test and benchmark holds the kernels: a window
+# of 64 MiB finds them again, gzip's of 32 KiB does not.
+pack() {
+  if [ $# -lt 2 ] || [ $# -gt 3 ] || [ ! -f "$1/bundle.txt" ]; then
+    echo "usage: bench/gpu/run pack FOLDER FILE [LIMIT]" >&2
+    return 2
+  fi
+  local folder limit=${3:-64} bytes
+  folder=$(realpath "$1")
+  tar -C "$(dirname "$folder")" -c "$(basename "$folder")" | xz -T1 --lzma2=preset=1,dict=64MiB >"$2"
+  bytes=$(stat -c %s "$2")
+  if [ "$bytes" -gt $((limit << 20)) ]; then
+    rm "$2"
+    echo "pack: $1 has $bytes bytes packed, more than $limit MiB" >&2
+    return 1
+  fi
+  du -h --apparent-size "$2"
 }

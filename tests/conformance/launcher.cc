@@ -160,6 +160,7 @@ class Launcher {
     }
     std::printf("# W%d: %zu of %zu cases, seed %llu\n", world, selected.size(), matrix.size(),
                 static_cast<unsigned long long>(options_.seed));
+    report_.AddDrawn(selected.size());
     const auto start = Clock::now();
     Status status = RunCases(matrix, selected, world, start);
     spent_ += SecondsSince(start);

@@ -165,9 +165,10 @@ int Report::Summarise(double seconds) const {
   std::printf("# %d run, %d refused with a reason, %d wrong, %d groups anew, seed %llu, %.1f s%s\n", run_, refused_, failed_,
               restarts_, static_cast<unsigned long long>(options_.seed), seconds, cut_ ? " (cut short by the limit)" : "");
   if (!options_.json.empty()) {
-    std::ofstream(options_.json) << json{{"run", run_}, {"refused", refused_}, {"wrong", failed_}, {"restarts", restarts_},
-                                         {"seed", options_.seed}, {"worlds", options_.worlds}, {"seconds", seconds},
-                                         {"cut_short", cut_ > 0}, {"table", rows}, {"failures", failures_}}
+    std::ofstream(options_.json) << json{{"drawn", drawn_}, {"run", run_}, {"refused", refused_}, {"wrong", failed_},
+                                         {"restarts", restarts_}, {"seed", options_.seed}, {"worlds", options_.worlds},
+                                         {"seconds", seconds}, {"cut_short", cut_ > 0}, {"table", rows},
+                                         {"failures", failures_}}
                                         .dump(1)
                                  << "\n";
   }

@@ -34,6 +34,8 @@ class Report {
   void Fail(int world, const std::string& what);
   void AddStress(int world, const nlohmann::json& first);
   void AddRestart() { ++restarts_; }
+  // How many cases a world's seed, filter and sample have drawn.
+  void AddDrawn(size_t cases) { drawn_ += cases; }
   void AddCut(int world);
 
   int run() const { return run_; }
@@ -62,6 +64,7 @@ class Report {
   std::deque<Before> before_;  // the last cases of this incarnation of the group
   nlohmann::json failures_ = nlohmann::json::array();
   int run_ = 0, refused_ = 0, failed_ = 0, restarts_ = 0, cut_ = 0;
+  size_t drawn_ = 0;
 };
 
 }  // namespace tandem::conformance

@@ -3,9 +3,11 @@
 Every test gets a daemon of its own in a temporary folder. A `Client` is a tandem-test-client process; its calls are
 commands (see driver/commands.cc). `client.call` waits for the reply, `client.send` does not: `client.reply` takes it up.
 
-TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means are skipped, and
-those that need more GPUs than there are. TANDEM_TEST_FLAGS are flags of every tandemd ("--parking auto"). There classes that say `shares` use one daemon for all their tests, since engines
-take seconds to start. CUDA_VISIBLE_DEVICES limits daemon and clients alike, so that runs beside each other share no GPU.
+TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means (`host_only`) are
+skipped, and those that need more GPUs than there are. A module whose groups have more than two ranks says so by MOST_RANKS: a
+bundle's runner reads it and gives the module as many GPUs. There classes that say `shares` use one daemon for all their tests,
+since engines take seconds to start. TANDEM_TEST_FLAGS are flags of every tandemd ("--parking auto"). CUDA_VISIBLE_DEVICES limits
+daemon and clients alike, so that runs beside each other share no GPU.
 """
 
 import atexit
@@ -15,6 +17,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -23,6 +26,7 @@ BACKEND = os.environ.get("TANDEM_TEST_BACKEND", "host")
 CUDA = BACKEND == "cuda"
 EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split()
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
+IN_BUNDLE = os.path.exists(os.path.join(BIN, "../bundle.txt"))
 
 
 # Under MPS a server gives each client on a GPU hardware queues of its own, from one pool: with 32 each, the fourth process
@@ -52,7 +56,16 @@ def cuda_only(test):
 
 
 def needs_gpus(count):
-    return unittest.skipIf(GPUS < count, f"needs {count} GPUs")
+    def mark(test):
+        check_most_ranks(test.__module__, count)
+        return unittest.skipIf(GPUS < count, f"needs {count} GPUs")(test)
+    return mark
+
+
+def check_most_ranks(module, count):
+    """Fails, on every backend, where a module uses more GPUs than it says: a runner would give it too few, and skip the test."""
+    if count > getattr(sys.modules[module], "MOST_RANKS", 2):
+        raise AssertionError(f"{module} uses {count} GPUs: say MOST_RANKS = {count} at its top")
 
 
 class CallFailed(Exception):
@@ -254,6 +267,7 @@ class TandemTest(unittest.TestCase):
 
     def group(self, world, name="tp", job_key=None, gpus=None, **arguments):
         """`world` connected clients that have joined one group."""
+        check_most_ranks(type(self).__module__, world)
         if world > GPUS:
             self.skipTest(f"needs {world} GPUs")
         clients = [self.daemon.client(f"rank{rank}") for rank in range(world)]
@@ -263,6 +277,7 @@ class TandemTest(unittest.TestCase):
         return clients
 
     def join(self, clients, name="tp", job_key=None, gpus=None, **arguments):
+        check_most_ranks(type(self).__module__, len(clients))
         return everybody(clients, "join", each=lambda rank: {
             "rank": rank, "world": len(clients), "name": name,
             "job_key": job_key or self.job_key,

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import urllib.request
 
-from harness import TandemTest, everybody, wait_until
+from harness import CUDA, TandemTest, everybody, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
@@ -19,7 +19,7 @@ class CtlTest(TandemTest):
 
     def working(self):
         clients = self.group(2)
-        self.all_reduce_plan(clients)
+        self.plan = self.all_reduce_plan(clients)[0]["plan"]
         for _ in range(3):
             self.check_all_reduce(clients)
         return clients
@@ -37,17 +37,18 @@ class CtlTest(TandemTest):
 class Ctl(CtlTest):
     def test_every_listing_for_people(self):
         clients = self.working()
+        gpus = [engine["gpu_uuid"] for engine in self.daemon.engines()]
         for arguments, words in (
-                (("topo",), ("GPU0", "NV18", "nvswitch")),
+                (("topo",), ("GPU0", self.daemon.ctl_json("topo")["topology_class"], *(() if CUDA else ("NV18", "nvswitch")))),
                 (("doctor",), ("engines are ready",)),
                 (("sessions",), ("rank0", "rank1", str(clients[0].pid))),
                 (("groups",), ("tp", "ready", "2")),
-                (("pools",), ("EMU-0000-0000", "EMU-0000-0001")),
-                (("plans",), ("all_reduce", "one_shot", "ar")),
+                (("pools",), gpus[:2]),
+                (("plans",), ("all_reduce", self.plan["algorithm"], "ar")),
                 (("plans", "--programs"), ("program of rank 0", "program of rank 1", "lane 0")),
                 (("queue",), ("nothing in flight",)),
                 (("stats",), ("2 sessions", "1 groups", "1 plans", "ready")),
-                (("top", "--once"), ("EMU-0000-0000", "all_reduce"))):
+                (("top", "--once"), (gpus[0], "all_reduce"))):
             with self.subTest(arguments=arguments):
                 result = self.daemon.ctl(*arguments)
                 for word in words:
@@ -57,7 +58,8 @@ class Ctl(CtlTest):
         clients = self.working()
         listing = {name: self.daemon.ctl_json(*name.split()) for name in (
             "topo", "doctor", "sessions", "groups", "pools", "plans", "queue", "stats", "top --once")}
-        self.assertEqual(listing["topo"]["topology_class"], "nvswitch")
+        if not CUDA:
+            self.assertEqual(listing["topo"]["topology_class"], "nvswitch")
         self.assertTrue(listing["doctor"]["findings"])
         self.assertEqual({s["pid"] for s in listing["sessions"]["sessions"]}, {client.pid for client in clients})
         group = listing["groups"]["groups"][0]

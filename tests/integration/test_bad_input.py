@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import BIN, Daemon, TandemTest, everybody
+from harness import BIN, Daemon, TandemTest, everybody, host_only
 
 
 def request(op="all_reduce", shape=(256,), dtype="f32", **more):
@@ -81,6 +81,7 @@ class Disagreement(TandemTest):
 class Memory(TandemTest):
     gpus = 2
 
+    @host_only("of the host's memory")
     def test_descriptors_that_are_no_good_memory(self):
         client = self.group(1)[0]
         for kind, word in (("file", "memfd"), ("unsealed", "F_SEAL_SHRINK"), ("small", "bytes")):
@@ -135,6 +136,7 @@ class Limits(unittest.TestCase):
         self.assertEqual(reply["code"], "RESOURCE_EXHAUSTED", reply)
         self.assertEqual(reply["detail"]["limit"], 2)
 
+    @host_only("fills an emulated GPU")
     def test_no_room_for_memory(self):
         daemon = self.daemon("--emulated-memory-bytes", str(64 << 20))
         client = daemon.client()

@@ -4,6 +4,8 @@ import unittest
 
 from harness import GPUS, TandemTest, everybody, wait_until
 
+MOST_RANKS = 4
+
 
 class Basic(TandemTest):
     shares = True

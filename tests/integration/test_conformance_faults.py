@@ -26,6 +26,7 @@ class ConformanceFaults(unittest.TestCase):
             with open(path) as file:
                 summary = json.load(file)
         self.assertEqual((summary["run"], summary["wrong"], summary["restarts"]), (10, 4, 3), run.stdout)
+        self.assertEqual((summary["drawn"], summary["cut_short"]), (10, False))
         self.assertEqual(summary["table"], {"all_reduce/one_shot": {"right": 6, "refused": 0, "wrong": 4, "refusals": {}}})
         lines = [line for line in run.stdout.splitlines() if line.startswith(("ok", "not ok"))]
         self.assertEqual([number for number, line in enumerate(lines, 1) if line.startswith("not ok")], sorted(planted))
@@ -66,6 +67,18 @@ class ConformanceFaults(unittest.TestCase):
                 row = json.load(file)["table"]["all_gather/sm"]
         self.assertEqual(row, {"right": 0, "refused": 5, "wrong": 0,
                                "refusals": {"low contention was asked for, and it communicates by SMs": 5}})
+
+    @unittest.skipIf(GPUS < 2, "needs two GPUs")
+    def test_a_run_that_its_time_limit_ends_says_how_much_it_left_out(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "summary.json")
+            run = subprocess.run(
+                [os.path.join(BIN, "tandem-conformance"), "--backend", BACKEND, "--world", "2", "--no-heavy", "--sample", "5",
+                 "--time-limit", "0.000001", "--json", path], capture_output=True, text=True, timeout=240)
+            with open(path) as file:
+                summary = json.load(file)
+        self.assertEqual((summary["drawn"], summary["cut_short"]), (5, True), run.stdout)
+        self.assertLess(summary["run"], 5)
 
     def test_a_plant_that_nobody_knows_is_refused(self):
         run = subprocess.run([os.path.join(BIN, "tandem-conformance"), "--plant", "0:wrong"], capture_output=True, text=True,

@@ -9,6 +9,7 @@ import unittest
 
 from harness import GPUS, TandemTest, everybody, needs_gpus, wait_until
 
+MOST_RANKS = 4
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]

@@ -4,7 +4,7 @@ import os
 import subprocess
 import unittest
 
-from harness import BIN, Daemon, everybody
+from harness import BIN, Daemon, everybody, host_only
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [64]},
                                         {"role": "output", "dtype": "f32", "shape": [64]}]}
@@ -124,6 +124,7 @@ class Limits(unittest.TestCase):
         third.connect()
         second.call("prepare", key="b", request=AR)
 
+    @host_only("fills an emulated GPU")
     def test_no_room_for_memory_on_one_rank_fails_all_and_leaves_the_group_whole(self):
         daemon = self.daemon("--emulated-memory-bytes", str(64 * MIB), gpus=2)
         clients = [daemon.client(f"rank{rank}") for rank in range(2)]
@@ -211,9 +212,9 @@ class Configuration(unittest.TestCase):
 
     def test_a_good_configuration_passes_and_prints_itself(self):
         self.assertEqual(self.check("emulated_gpus = 2\n[quotas]\ngroups = 7\n").returncode, 0)
-        printed = self.tandemd("--print-config", "--emulated-gpus", "3")
+        printed = self.tandemd("--print-config", "--hardware-queues", "3")
         self.assertEqual(printed.returncode, 0, printed.stderr)
-        self.assertIn("emulated_gpus = 3", printed.stdout)
+        self.assertIn("hardware_queues = 3", printed.stdout)
         self.assertEqual(self.check(printed.stdout).returncode, 0)
 
     def test_a_stale_socket_is_replaced(self):

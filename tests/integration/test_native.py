@@ -7,6 +7,7 @@ import unittest
 from harness import CUDA, TandemTest, everybody, host_only, wait_until
 from test_operations import Slot, OperationsTest, add, matmul, ramp
 
+MOST_RANKS = 3
 OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
 EMULATED = () if CUDA else ("--debug-emulated-native",)
 
@@ -44,34 +45,39 @@ class Native(OperationsTest):
             self.assertEqual(reply["code"], "FAILED_PRECONDITION")
             self.assertIn("K is no multiple of 16 bytes", reply["message"])
 
-    def test_sums_are_right(self):
+    def test_sums_of_two_ranks_are_right(self):
+        self.check_sums(2)
+
+    def test_sums_of_three_ranks_are_right(self):
+        self.check_sums(3)
+
+    def check_sums(self, world):
         m, n, k = 5, 16, 8
-        for world in (2, 3):
-            clients = self.group(world, name=f"w{world}")
-            a = [ramp(rank + 1, 0, m * k) for rank in range(world)]
-            whole = [ramp(rank + 1, 0, m * k * world) for rank in range(world)]
-            b = ramp(1, 0, k * n)
-            ones = lambda rank: (1, 0)
-            value = lambda rank: (rank + 1, 0)
-            gathered = sum(a, [])
-            self.run_op(clients, "all_gather_matmul", [
-                Slot("a", (m, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
-                Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: matmul(gathered, b, m * world, k, n)),
-                Slot("gathered_a", (m * world, k), dtype="bf16", expect=lambda rank: gathered)],
-                f"g{world}", group=f"w{world}", algorithm="native")
-            total = add(*[matmul(part, b, m * world, k, n) for part in whole])
-            self.run_op(clients, "matmul_reduce_scatter", [
-                Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
-                Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n:(rank + 1) * m * n])],
-                f"s{world}", group=f"w{world}", algorithm="native")
-            # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
-            for rows, out in ((m * world, "bf16"), (m * world - 1, "bf16"), (m * world - 1, "f32"), (1, "bf16"), (1, "f32")):
-                self.run_op(clients, "matmul_all_reduce", [
-                    Slot("a", (rows, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
-                    Slot("c", (rows, n), dtype=out, expect=lambda rank: total[:rows * n])],
-                    f"r{world}.{rows}.{out}", group=f"w{world}", algorithm="native")
-            everybody(clients, "leave", group=f"w{world}")
-            everybody(clients, "detach")
+        clients = self.group(world, name=f"w{world}")
+        a = [ramp(rank + 1, 0, m * k) for rank in range(world)]
+        whole = [ramp(rank + 1, 0, m * k * world) for rank in range(world)]
+        b = ramp(1, 0, k * n)
+        ones = lambda rank: (1, 0)
+        value = lambda rank: (rank + 1, 0)
+        gathered = sum(a, [])
+        self.run_op(clients, "all_gather_matmul", [
+            Slot("a", (m, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+            Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: matmul(gathered, b, m * world, k, n)),
+            Slot("gathered_a", (m * world, k), dtype="bf16", expect=lambda rank: gathered)],
+            f"g{world}", group=f"w{world}", algorithm="native")
+        total = add(*[matmul(part, b, m * world, k, n) for part in whole])
+        self.run_op(clients, "matmul_reduce_scatter", [
+            Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+            Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n:(rank + 1) * m * n])],
+            f"s{world}", group=f"w{world}", algorithm="native")
+        # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
+        for rows, out in ((m * world, "bf16"), (m * world - 1, "bf16"), (m * world - 1, "f32"), (1, "bf16"), (1, "f32")):
+            self.run_op(clients, "matmul_all_reduce", [
+                Slot("a", (rows, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+                Slot("c", (rows, n), dtype=out, expect=lambda rank: total[:rows * n])],
+                f"r{world}.{rows}.{out}", group=f"w{world}", algorithm="native")
+        everybody(clients, "leave", group=f"w{world}")
+        everybody(clients, "detach")
 
     def native_plan(self, clients, key="n"):
         m, n, k = 64, 64, 64

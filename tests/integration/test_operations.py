@@ -5,6 +5,8 @@ import unittest
 
 from harness import TandemTest, everybody, host_only
 
+MOST_RANKS = 4
+
 
 def ramp(base, step, count):
     """What the driver's `fill` writes."""

@@ -4,7 +4,7 @@ import os
 import subprocess
 import unittest
 
-from harness import BIN, TandemTest
+from harness import BIN, IN_BUNDLE, TandemTest
 from test_rogue import Rogue
 
 SERVING = "0801"  # HealthCheckResponse{status: SERVING}
@@ -33,6 +33,7 @@ class Services(TandemTest):
         self.assertFails("UNAUTHENTICATED", self.caller("client.sock"), "/tandem.v1.Tandem/Detach")
 
 
+@unittest.skipIf(IN_BUNDLE, "its programs are in no bundle")
 class BesideAnotherGrpc(TandemTest):
     gpus = 1
 

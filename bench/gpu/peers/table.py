@@ -37,13 +37,37 @@ def backend_table(results):
               f"{r['ratio_p10']:.3f} … {r['ratio_p90']:.3f}")
 
 
+def collectives_table(results):
+    """One line a size: the median of each arm, in µs, an arm's rivals behind it."""
+    lines = {}
+    for r in results:
+        lines.setdefault((r["gpus"], r["op"], r["bytes"]), []).append(f"{r['arm']} {r['us']:.2f}")
+    for (world, op, size), arms in lines.items():
+        print(f"W={world} {op:16} {size:9} B  " + "  ".join(arms))
+
+
 def figures_table(results):
     for r in results:
         print(f"{r['name']:88} {r['value']:10.2f} {r['unit']}")
 
 
+def other_table(results):
+    """What is no figure: why a rival was not there, say."""
+    for r in results:
+        print(json.dumps(r))
+
+
+def kind_of(result):
+    if result.get("benchmark") == "peers":
+        return "peers"
+    for key, kind in (("tandem_us", "backend"), ("arm", "collectives"), ("value", "figures")):
+        if key in result:
+            return kind
+    return "other"
+
+
 def main():
-    found = {"peers": [], "backend": [], "figures": []}
+    found = {"peers": [], "backend": [], "collectives": [], "figures": [], "other": []}
     for path in sys.argv[1:]:
         try:
             with open(path) as lines:
@@ -51,9 +75,9 @@ def main():
         except OSError:
             continue
         for result in results:
-            kind = "peers" if result.get("benchmark") == "peers" else "backend" if "tandem_us" in result else "figures"
-            found[kind].append(result)
-    for kind, table in (("backend", backend_table), ("figures", figures_table), ("peers", peers_table)):
+            found[kind_of(result)].append(result)
+    for kind, table in (("backend", backend_table), ("collectives", collectives_table), ("figures", figures_table),
+                        ("peers", peers_table), ("other", other_table)):
         if found[kind]:
             table(found[kind])
 

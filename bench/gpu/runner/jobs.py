@@ -5,6 +5,7 @@ what. `limit` ends it.
 """
 
 import os
+import re
 from dataclasses import dataclass, field
 
 PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handover", "bench", "native", "peers", "tune")
@@ -15,14 +16,14 @@ UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sh
 # Seconds, by suite; DEFAULT_SUITE for another.
 SUITES = {"test_captured": 25, "test_client_faults": 75, "test_engine_faults": 60, "test_kill_every_call": 120,
           "test_daemon_death": 35, "test_sharing": 15, "test_native": 25, "test_cuda": 20, "test_basic": 15,
-          "test_operations": 60, "test_rounds": 120, "test_process_faults": 90, "test_conformance_faults": 60,
-          "test_tune": 90}
+          "test_operations": 60, "test_rounds": 240, "test_process_faults": 90, "test_conformance_faults": 60,
+          "test_tune": 90, "test_parking": 200, "test_rogue": 180, "test_admin": 80, "test_limits": 90, "test_bad_input": 70}
 DEFAULT_SUITE = 45
 # Those whose paths differ most on GPUs; the others in the order of their names.
 FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "test_kill_every_call", "test_daemon_death",
-                "test_sharing", "test_native", "test_basic", "test_cuda")
-# Where a suite has tests for four GPUs.
-FOUR_GPU_SUITES = ("test_engine_faults",)
+                "test_sharing", "test_cuda")
+# After all that measures.
+LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
@@ -66,15 +67,33 @@ def shell(text):
     return ("bash", "-c", text)
 
 
+def most_ranks(path):
+    """How many GPUs a suite's tests use: its MOST_RANKS. Read, since importing it would start what it measures with; the suites'
+    harness fails a test that uses more."""
+    with open(path) as file:
+        said = re.search(r"^MOST_RANKS = (\d+)$", file.read(), re.M)
+    return int(said.group(1)) if said else 2
+
+
 def suite_jobs(bundle, backend, count):
-    names = sorted(name[:-3] for name in os.listdir(os.path.join(bundle, "tests/integration"))
+    folder = os.path.join(bundle, "tests/integration")
+    names = sorted(name[:-3] for name in os.listdir(folder)
                    if name.startswith("test_") and name.endswith(".py"))
     for name in sorted(names, key=lambda n: (FIRST_SUITES.index(n) if n in FIRST_SUITES else len(FIRST_SUITES), n)):
         expect = SUITES.get(name, DEFAULT_SUITE)
         yield Job(name, "integration", ("python3", "-B", "-m", "unittest", "-v", name), expect, 2.5 * expect + 30,
-                  gpus=min(count, 4 if name in FOUR_GPU_SUITES else 2), kind="unittest",
+                  gpus=min(count, most_ranks(os.path.join(folder, name + ".py"))), kind="unittest",
                   mps=backend == "cuda" and name in UNDER_MPS, folder="tests/integration",
                   environment={"TANDEM_TEST_BACKEND": backend})
+
+
+def digits_jobs(backend, count):
+    """A training from its data to its end, which checks itself; then with a rank killed and recovered, and on fewer ranks."""
+    for world in (2, 4) if backend == "cuda" else (4,):  # emulated GPUs are not handed out: there are always enough
+        if world <= count:
+            yield Job(f"digits_w{world}", "integration", ("python3", "-B", "run_digits.py"), 20 * world, 240, gpus=world,
+                      kind="digits", mps=backend == "cuda", folder="tests/integration",
+                      environment={"TANDEM_TEST_BACKEND": backend})
 
 
 def gpu_test_jobs(bundle, count):
@@ -106,7 +125,9 @@ def conformance_jobs(bundle, results, backend, count):
               mps=False)
     yield job("stress_w2", 2, 20, "--stress", "100000")
     if count >= 4:
-        yield job("conformance_w4", 4, 120, *matrix, "--time-limit", "120")
+        yield job("conformance_w4", 4, 110, *matrix, "--time-limit", "110")
+        # No power of two, and extents that three does not divide.
+        yield job("conformance_w3", 3, 60, *matrix, "--seed", "3", "--time-limit", "60")
         yield job("stress_w4", 4, 30, "--stress", "100000")
 
 
@@ -143,6 +164,9 @@ def bench_jobs(bundle):
         yield Job(f"collectives_w{world}", "bench",
                   (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)), 12, 60, gpus=world, alone=True,
                   stdout=f"collectives-w{world}.jsonl")
+        yield Job(f"copies_w{world}", "bench",
+                  (os.path.join(bundle, "bin/bench_collective"), "copies", str(world)), 12, 60, gpus=world, alone=True,
+                  stdout=f"copies-w{world}.jsonl")
 
 
 def native_case(mode, world, rows):
@@ -202,17 +226,20 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     then what measures and must be alone."""
     conformance = list(conformance_jobs(bundle, results, backend, count))
     suites = list(suite_jobs(bundle, backend, count))
+    digits = list(digits_jobs(backend, count))
     if backend != "cuda":
-        return conformance + suites
+        return conformance + suites + digits
     tests, recovery = list(gpu_test_jobs(bundle, count)), list(recovery_jobs())
     pairs = [job for job in suites if job.gpus <= 2]
     first = [job for job in pairs if job.name in FIRST_SUITES]
-    later = [job for job in pairs if job.name not in FIRST_SUITES]
-    wide = [job for job in suites if job.gpus > 2]
+    wide = [job for job in suites if job.gpus > 2 and job.name in FIRST_SUITES]
+    later = [job for job in suites if job.name not in FIRST_SUITES]
     peers = list(peers_jobs(bundle, results, world, count, more))
     native = list(native_jobs(bundle))
-    return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first, *recovery,
+    return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first,
+            *digits[:1], *recovery,
             *(job for job in native if not job.alone), *(job for job in tests if job.gpus > 2),
-            *(job for job in conformance if job.gpus > 2), *wide, *handover_jobs(bundle, results),
+            *(job for job in conformance if job.gpus > 2 and job.name not in LATE), *wide, *handover_jobs(bundle, results),
             *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
-            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *later]
+            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *digits[1:],
+            *later, *(job for job in conformance if job.name in LATE)]

@@ -57,15 +57,17 @@ class Report:
         found = verdict.read(job.kind, one.log_path, code, one.timed_out, os.path.join(self.results, job.name + ".json"))
         cut = one.asked_to_end is not None and (not one.timed_out or one.limit < job.limit)  # not by its own limit
         row = {"job": job.name, "part": job.part, "code": code, "timed_out": one.timed_out, "cut": cut,
-               "passed": found.passed, "failed": found.failed, "skipped": found.skipped, "seconds": seconds, "gpus": len(one.gpus), "mps": job.mps,
-               "left_behind": left_behind, "log": log, "failures": found.failures,
+               "passed": found.passed, "failed": found.failed, "skipped": found.skipped, "cut_short": found.cut_short,
+               "seconds": seconds, "gpus": len(one.gpus), "mps": job.mps, "left_behind": left_behind, "log": log,
+               "failures": found.failures,
                "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
         self.rows.append(row)
         if cut:
             self.later.append(job.name)
         self.lines.write(json.dumps(row) + "\n")
         self.say(f"end   {job.name}: {word(row)}, {found.passed} passed, {found.failed} failed, {found.skipped} skipped, "
-                 f"{seconds} s" + (f", {left_behind} processes left behind" if left_behind else ""))
+                 f"{seconds} s" + (f", {found.cut_short}" if found.cut_short else "")
+                 + (f", {left_behind} processes left behind" if left_behind else ""))
         for failure in found.failures[:SHOWN]:
             print(f"{'':11}- {failure[:160]}", flush=True)
 
@@ -84,7 +86,8 @@ class Report:
                 print(f"{row['part']:12} {row['job']:28} left out: {row['left_out']}")
             else:
                 print(f"{row['part']:12} {row['job']:28} {row['passed']:6} {row['failed']:6} {row['skipped']:7} "
-                      f"{row['seconds']:8.1f}  {word(row):8} {row['log']}")
+                      f"{row['seconds']:8.1f}  {word(row):8} {row['log']}"
+                      + (f", {row['cut_short']}" if row["cut_short"] else ""))
         if self.later:
             print(f"not run, call again: {' '.join(self.later)}")
 
@@ -92,6 +95,8 @@ class Report:
 def word(row):
     if row["code"] != 0:
         return "TIME" if row["timed_out"] else "FAILED"
+    if row["cut_short"]:
+        return "cut"
     return "ok" if row["passed"] else "skipped"
 
 

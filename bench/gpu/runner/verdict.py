@@ -13,6 +13,7 @@ class Verdict:
     failed: int = 0
     skipped: int = 0
     failures: list = field(default_factory=list)  # a line each
+    cut_short: str = ""  # "5 of 60 cases": its own limit ended it there, and what ran was right
 
 
 def of_gtest(log, _summary):
@@ -49,12 +50,19 @@ def of_conformance(log, summary):
                     + (f", {one['first_wrong']}" if one.get("first_wrong") else "") for one in summary["failures"]]
         # What went wrong outside a case (no daemon, say) is counted as wrong, not as run.
         passed = max(0, summary["run"] - summary["refused"] - summary["wrong"])
-        return Verdict(passed, summary["wrong"], summary["refused"], failures)
+        cut = f"{summary['run']} of {summary['drawn']} cases" if summary.get("cut_short") else ""
+        return Verdict(passed, summary["wrong"], summary["refused"], failures, cut)
     failures = re.findall(r"^(?:not ok \d+ - |Bail out! )(.+)$", log, re.M)
     return Verdict(len(re.findall(r"^ok \d+", log, re.M)), len(failures), 0, failures)
 
 
-READERS = {"gtest": of_gtest, "unittest": of_unittest, "conformance": of_conformance}
+def of_digits(log, _summary):
+    """The checks of tandem-train-digits, of all its runs."""
+    failures = re.findall(r"^  FAILED  (.+)$", log, re.M)
+    return Verdict(len(re.findall(r"^  ok      ", log, re.M)), len(failures), 0, failures)
+
+
+READERS = {"gtest": of_gtest, "unittest": of_unittest, "conformance": of_conformance, "digits": of_digits}
 
 
 def read(kind, log_path, code, timed_out, summary_path=None):

@@ -1,15 +1,23 @@
 """The parts of the comparison that need neither a GPU nor torch."""
 
+import contextlib
+import glob
+import io
 import os
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
 import cases
 import run
 import stats
+import table
 import tune
+
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../results")
 
 
 class TuneTest(unittest.TestCase):
@@ -23,6 +31,27 @@ class TuneTest(unittest.TestCase):
         whole = "--op all_gather --shape 131072 --dtype bf16"
         self.assertEqual(tune.lines(cases.Case("all_gather", size=1 << 20), 4), [whole, whole + " --symmetric"])
         self.assertNotIn([], by_kind.values())
+
+
+class TableTest(unittest.TestCase):
+    def printed(self, *paths):
+        with mock.patch.object(sys, "argv", ["table.py", *paths]), contextlib.redirect_stdout(io.StringIO()) as told:
+            table.main()
+        return told.getvalue()
+
+    def test_every_file_of_results_has_its_table(self):
+        for path in glob.glob(os.path.join(RESULTS, "gpu-*.jsonl")):
+            with self.subTest(file=os.path.basename(path)):
+                self.assertTrue(self.printed(path))
+
+    def test_copies_of_one_size_stand_in_one_line_whatever_else_a_file_says(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"nccl": "no such library"}\n')
+            for arm, us in (("push_by_copy_engine", 7.5), ("push_by_sm_copy", 3.25)):
+                file.write(f'{{"op": "all_gather", "arm": "{arm}", "gpus": 2, "bytes": 4096, "blocks": 0, "us": {us}, "min": 1}}\n')
+            file.flush()
+            self.assertEqual(self.printed(file.name).splitlines(), [
+                "W=2 all_gather            4096 B  push_by_copy_engine 7.50  push_by_sm_copy 3.25", '{"nccl": "no such library"}'])
 
 
 class StatsTest(unittest.TestCase):

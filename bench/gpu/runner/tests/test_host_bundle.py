@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -29,18 +30,31 @@ class HostBundle(unittest.TestCase):
         return subprocess.run([os.path.join(folder, "run") if folder else RUN, *words], capture_output=True, text=True,
                               timeout=240, check=False)
 
+    def check_packed(self, bundle, archive):
+        """Of this build; one with CUDA is bounded by the same command."""
+        packed = self.call("pack", bundle, archive)
+        self.assertEqual(packed.returncode, 0, packed.stderr)
+        self.assertLess(os.path.getsize(archive), 64 << 20)
+        with tarfile.open(archive) as files:
+            self.assertLessEqual({"bundle/run", "bundle/bin/tandemd", "bundle/lib/libtandem.so"}, set(files.getnames()))
+        refused = self.call("pack", bundle, archive, "1")
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertRegex(refused.stderr, r"has \d+ bytes packed, more than 1 MiB")
+        self.assertFalse(os.path.exists(archive))
+
     def test_bundle_and_run(self):
         with tempfile.TemporaryDirectory() as temporary:
             bundle, results = os.path.join(temporary, "bundle"), os.path.join(temporary, "results")
             made = self.call("bundle", "--here", BUILD, bundle)
             self.assertEqual(made.returncode, 0, made.stderr)
+            self.check_packed(bundle, os.path.join(temporary, "bundle.tar.xz"))
             for name, text in (("test_a_failing", FAILING), ("test_a_stuck", STUCK)):
                 with open(os.path.join(bundle, f"tests/integration/{name}.py"), "w") as file:
                     file.write(text)
             with open(os.path.join(bundle, "runner/jobs.py"), "a") as file:
                 file.write("\nSUITES['test_a_stuck'] = -10\n")  # a limit of 5 s, in which it surely begins
-            wanted = ("conformance", "integration", "--backend", "host", "--only", "^(conformance_w2|test_a_.*|test_basic)$",
-                      "-o", results)
+            wanted = ("conformance", "integration", "--backend", "host", "-o", results, "--only",
+                      "^(conformance_w2|test_a_.*|test_basic|test_bad_input|test_services|digits_w4)$")
 
             # Too little time: only what fits is run, and what is left is said.
             first = self.call(*wanted, "-s", "40", folder=bundle)
@@ -50,7 +64,7 @@ class HostBundle(unittest.TestCase):
             second = self.call(*wanted, folder=bundle)
             self.assertEqual(second.returncode, 1, second.stdout + second.stderr)
             table = second.stdout.split("\n\n")[-1].splitlines()
-            self.assertEqual(len(table), 1 + 4, second.stdout)
+            self.assertEqual(len(table), 1 + 7, second.stdout)
             rows = {}
             with open(os.path.join(results, "results.jsonl")) as lines:
                 for line in lines:
@@ -59,8 +73,10 @@ class HostBundle(unittest.TestCase):
                         self.assertNotIn(row["job"], rows, "run twice")
                         rows[row["job"]] = row
             shown = second.stdout + second.stderr
-            self.assertEqual(set(rows), {"conformance_w2", "test_a_failing", "test_a_stuck", "test_basic"}, shown)
-            for name, passed in (("conformance_w2", 20), ("test_basic", 5)):
+            self.assertEqual(set(rows), {"conformance_w2", "test_a_failing", "test_a_stuck", "test_basic", "test_bad_input",
+                                         "test_services", "digits_w4"}, shown)
+            for name, passed in (("conformance_w2", 20), ("test_basic", 5), ("test_bad_input", 10), ("test_services", 3),
+                                 ("digits_w4", 100)):
                 self.assertEqual((rows[name]["code"], rows[name]["failed"]), (0, 0), rows[name])
                 self.assertGreaterEqual(rows[name]["passed"], passed)
             failing, stuck = rows["test_a_failing"], rows["test_a_stuck"]

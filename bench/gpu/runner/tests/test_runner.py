@@ -1,8 +1,11 @@
 """The runner's own logic, with jobs that are small scripts: no GPU, no daemon."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -140,6 +143,7 @@ class VerdictTest(unittest.TestCase):
                 with open(path, "w") as file:
                     json.dump(summary, file)
             found = verdict.read(kind, log, code, timed_out, path)
+        self.cut_short = found.cut_short
         return (found.passed, found.failed, found.skipped, found.failures)
 
     def test_gtest(self):
@@ -169,6 +173,19 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(self.read("conformance", "", summary=nothing), (0, 1, 0, ["W2 : no daemon"]))
         self.assertEqual(self.read("conformance", "ok 1 - x\nnot ok 2 - y\nBail out! W2: gone\n", 137, True),
                          (1, 2, 0, ["y", "W2: gone"]))
+
+    def test_digits(self):
+        log = ("--- --world 2\n  ok      every rank has the same loss\n  FAILED  accuracy 12.00 % (at least 90 %)\n"
+               "1 of 2 checks FAILED.\n--- FAILED: --world 2\n--- --world 1\n  ok      every rank has the same loss\n")
+        self.assertEqual(self.read("digits", log), (2, 1, 0, ["accuracy 12.00 % (at least 90 %)"]))
+        self.assertEqual(self.read("digits", "--- --world 2\n--- FAILED: --world 2\n"), (0, 1, 0, ["exit 1: --- FAILED: --world 2"]))
+
+    def test_a_conformance_run_that_its_limit_has_cut_short(self):
+        summary = {"drawn": 60, "run": 10, "refused": 2, "wrong": 0, "failures": [], "cut_short": True}
+        self.assertEqual(self.read("conformance", "", 0, summary=summary), (8, 0, 2, []))
+        self.assertEqual(self.cut_short, "10 of 60 cases")
+        self.read("conformance", "", 0, summary={**summary, "cut_short": False})
+        self.assertEqual(self.cut_short, "")
 
     def test_a_bad_end_is_a_failure_whatever_the_log_says(self):
         self.assertEqual(self.read("plain", "x\nno device\n", 2), (0, 1, 0, ["exit 2: no device"]))
@@ -238,12 +255,30 @@ class PlanTest(unittest.TestCase):
     def test_every_suite_runs_once_wherever_it_can(self):
         suites = {name[:-3] for name in os.listdir(os.path.join(REPOSITORY, "tests/integration")) if name.startswith("test_")}
         for count, backend in ((4, "cuda"), (2, "cuda"), (4, "host")):
-            names = [job.name for job in self.plan(count, backend) if job.part == "integration"]
+            names = [job.name for job in self.plan(count, backend) if job.kind == "unittest" and job.part == "integration"]
             self.assertEqual(sorted(names), sorted(suites))
         names = [job.name for job in self.plan(4)]
         self.assertEqual(len(names), len(set(names)))
         self.assertEqual({job.part for job in self.plan(4)} | {"tests"}, set(jobs.PARTS))
         self.assertLessEqual(set(jobs.FIRST_SUITES) | set(jobs.SUITES) | set(jobs.UNDER_MPS), suites)
+
+    def test_the_training_runs_on_two_and_on_four_gpus(self):
+        def digits(count, backend="cuda"):
+            return [(job.name, job.gpus, job.mps, job.environment["TANDEM_TEST_BACKEND"]) for job in self.plan(count, backend)
+                    if job.command[-1] == "run_digits.py"]
+        two, four = ("digits_w2", 2, True, "cuda"), ("digits_w4", 4, True, "cuda")
+        self.assertEqual([digits(1), digits(2), digits(4), digits(8)], [[], [two], [two, four], [two, four]])
+        self.assertEqual(digits(4, "host"), [("digits_w4", 4, False, "host")])
+
+    def test_every_mode_of_the_collectives_benchmark_has_a_job_with_a_file_of_its_own(self):
+        with open(os.path.join(HERE, "../../bench_collective.cc")) as file:
+            modes = set(re.findall(r'mode == "(\w+)"', file.read()))
+        found = {(job.command[1], int(job.command[2])): job for job in self.plan(4)
+                 if os.path.basename(job.command[0]) == "bench_collective"}
+        self.assertEqual(set(found), {(mode, world) for mode in modes - {"sweep"} for world in (2, 4)})  # sweep: to tune by hand
+        self.assertEqual(len({job.stdout for job in found.values()}), len(found))
+        for (mode, world), job in found.items():
+            self.assertEqual((job.gpus, job.alone, job.stdout.endswith(f"-w{world}.jsonl")), (world, True, True), job.name)
 
     def test_what_tells_most_fits_25_minutes_on_four_gpus(self):
         tests = [jobs.Job(name, "tests", ("x",), seconds, 2 * seconds, gpus=gpus)
@@ -253,7 +288,7 @@ class PlanTest(unittest.TestCase):
         plan = [job for job in tests if job.gpus <= 2] + plan[:wide] + [job for job in tests if job.gpus > 2] + plan[wide:]
         begins, _ = schedule.estimate(plan, 4)
         ends = {job.name: begins[job.name] + job.expect for job in plan}
-        late = {job.name for job in jobs.float8_jobs(REPOSITORY)}
+        late = {*jobs.LATE, *(job.name for job in jobs.float8_jobs(REPOSITORY))}
         for job in plan:
             if job.name in late:
                 self.assertGreater(begins[job.name], begins["peers_w4"])
@@ -261,6 +296,11 @@ class PlanTest(unittest.TestCase):
                 self.assertLess(ends[job.name], 25 * 60, job.name)
         self.assertLess(ends["peers_w4"], 25 * 60)
         self.assertLess(ends["conformance_w2"], 5 * 60)
+
+    def test_the_matrix_runs_on_every_number_of_ranks_that_the_gpus_allow(self):
+        def worlds(count):
+            return {job.gpus for job in self.plan(count) if job.name.startswith("conformance_")}
+        self.assertEqual([worlds(count) for count in (2, 4)], [{2}, {2, 3, 4}])
 
     def test_faults_are_tested_without_mps_and_a_job_outlives_what_is_expected(self):
         for job in self.plan(4):
@@ -278,9 +318,19 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(main.rows_of("/nonexistent"), {})
 
     def test_words(self):
-        def word(code, passed, timed_out=False):
-            return main.word({"code": code, "passed": passed, "timed_out": timed_out})
+        def word(code, passed, timed_out=False, cut_short=""):
+            return main.word({"code": code, "passed": passed, "timed_out": timed_out, "cut_short": cut_short})
         self.assertEqual([word(0, 3), word(0, 0), word(1, 3), word(-15, 3, True)], ["ok", "skipped", "FAILED", "TIME"])
+        self.assertEqual([word(0, 3, cut_short="3 of 4 cases"), word(1, 3, cut_short="3 of 4 cases")], ["cut", "FAILED"])
+
+    def test_the_table_says_how_many_cases_ran(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as told:
+            report = main.Report(folder)
+            self.addCleanup(report.lines.close)
+            report.rows = [{"job": "conformance_w4", "part": "conformance", "code": 0, "passed": 8, "failed": 0, "skipped": 2,
+                            "cut_short": "10 of 60 cases", "seconds": 1.0, "timed_out": False, "log": "conformance_w4.log"}]
+            report.table()
+        self.assertRegex(told.getvalue(), r"conformance_w4 .* cut +conformance_w4\.log, 10 of 60 cases\n")
 
     def test_arguments(self):
         options = main.parse(["tests", "peers", "-o", "r", "-s", "560", "--", "--groups", "fp8"])
