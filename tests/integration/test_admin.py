@@ -101,6 +101,28 @@ class Ctl(CtlTest):
         last = json.loads(self.daemon.ctl("trace", "--last", "1").stdout)["traceEvents"]
         self.assertEqual(len([event for event in last if event.get("cat") == "launch"]), 2)
 
+    def test_stats_have_what_plans_send_beside_the_measured_links(self):
+        self.working()
+        plan = self.daemon.ctl_json("plans")["plans"][0]["info"]
+        uuids = [engine["gpu_uuid"] for engine in self.daemon.engines()]
+
+        def timed():  # a launch is timed when its events are read, a little after its end
+            return all(sent["gb_per_second"] > 0 for sent in self.daemon.ctl_json("stats")["sent"])
+        wait_until(timed, 20, "launches without a time")
+        stats = self.daemon.ctl_json("stats")
+        rates = {(link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"] for link in stats["links"]}
+        self.assertEqual(set(rates), {(uuids[0], uuids[1]), (uuids[1], uuids[0])})
+        self.assertGreater(min(rates.values()), 0)
+        self.assertEqual([(sent["plan_id"], sent["rank"], sent["gpu_uuid"]) for sent in stats["sent"]],
+                         [(plan["plan_id"], 0, uuids[0]), (plan["plan_id"], 1, uuids[1])])
+        for sent, link in zip(stats["sent"], (rates[uuids[0], uuids[1]], rates[uuids[1], uuids[0]])):
+            self.assertEqual(sent["bytes"], 3 * plan["bytes_moved"])
+            self.assertEqual(sent["link_gb_per_second"], link)
+            self.assertAlmostEqual(sent["link_fraction"], sent["gb_per_second"] / link)
+        text = self.daemon.ctl("stats").stdout
+        for word in ("of the link", "GB/s", " %\n", "links measured", "from GPU1"):
+            self.assertIn(word, text)
+
     def test_exit_codes(self):
         self.assertEqual(self.daemon.ctl("nonsense", check=False).returncode, 2)
         self.assertEqual(self.daemon.ctl("plans", "77", check=False).returncode, 4)
@@ -187,6 +209,9 @@ class Metrics(CtlTest):
         sessions = [value for name, value in values.items() if name.split("{")[0] == "tandem_sessions"]
         self.assertEqual([float(value) for value in sessions], [2.0], text[:3000])
         self.assertTrue(any("launches_total" in name for name in values))
+        for family, count in (("tandem_link_bytes_per_second", 2), ("tandem_plan_sent_bytes_per_second", 2),
+                              ("tandem_plan_link_ratio", 2)):
+            self.assertEqual(len([name for name in values if name.split("{")[0] == family]), count, family)
 
 
 if __name__ == "__main__":
