@@ -1,13 +1,14 @@
 """tandemctl against a live daemon: every subcommand for people and for programs; drain, evict, events, metrics."""
 
 import json
+import os
 import re
 import signal
 import tempfile
 import unittest
 import urllib.request
 
-from harness import TandemTest, everybody, wait_until
+from harness import Daemon, TandemTest, everybody, needs_gpus, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
@@ -191,6 +192,74 @@ class Ctl(CtlTest):
         clients[1].kill(signal.SIGKILL)
         self.await_event(clients[0], "rank_lost", rank=1)
         self.await_event(clients[0], "group_broken")
+
+
+@needs_gpus(3)
+class FailedLink(TandemTest):
+    """A probe that found a pair of GPUs wrong: its outcome is written by hand into what tandemd keeps of the probe."""
+
+    gpus = 3
+    reason = "reading back by copy engine: word 7 of 16384 differs from what was written"
+
+    def setUp(self):
+        super().setUp()
+        uuids = [engine["gpu_uuid"] for engine in self.daemon.engines()]
+        self.a, self.b, self.c = uuids[:3]
+        state = os.path.join(self.daemon.runtime_dir, "state")
+        self.path = os.path.join(state, "pair-probe.txt")
+        with open(self.path) as file:
+            lines = file.read().splitlines()
+        self.links = [tuple(line.split()[1:3]) for line in lines if line.startswith("link ")]
+        self.assertEqual(lines[-1], "end")
+        # As a version without measured links left it.
+        kept = [line for line in lines[:-1] if not line.startswith("link ")]
+        with open(self.path, "w") as file:
+            file.write("\n".join([*kept, f"failed {self.a} {self.b} {self.reason}", "end"]) + "\n")
+        self.daemon.process.terminate()
+        self.daemon.process.wait(30)
+        self.daemon.log.close()
+        first, self.daemon = self.daemon, Daemon(self.gpus, self.extra, runtime_dir=self.daemon.runtime_dir)
+        self.daemon.own_dir = first.own_dir
+
+    def finding(self, check):
+        findings = json.loads(self.daemon.ctl("doctor", "--json", check=False).stdout)["findings"]
+        return [finding for finding in findings if finding["check"] == check]
+
+    def test_doctor_names_it_and_plans_avoid_it(self):
+        failed = self.finding("link_probe")
+        self.assertEqual(len(failed), 1, failed)
+        self.assertEqual(failed[0]["severity"], "FAILURE")
+        for word in (self.a, self.b, self.reason):
+            self.assertIn(word, failed[0]["message"])
+        self.assertIn("the link is not used", failed[0]["advice"])
+        people = self.daemon.ctl("doctor", check=False)
+        self.assertIn("FAILURE", people.stdout)
+        self.assertIn(self.reason, people.stdout)
+        self.assertIn(self.reason, self.daemon.tail(200))
+        self.assertTrue(any(self.a in f["message"] and self.b in f["message"] for f in self.finding("p2p")))
+
+        # What meets over the link goes by NCCL, in whatever order the ranks are; what does not is as ever.
+        for name, gpus, by_nccl in (("bad", [self.a, self.b], True), ("turned", [self.b, self.a], True),
+                                    ("all", [self.a, self.b, self.c], True), ("good", [self.b, self.c], False)):
+            with self.subTest(group=name):
+                clients = self.group(len(gpus), name=name, gpus=gpus)
+                plan = self.all_reduce_plan(clients, group=name)[0]["plan"]
+                self.assertEqual(plan["algorithm"] == "nccl", by_nccl, plan)
+                if by_nccl:
+                    replies = self.prepare_all_reduce(clients, key="asked", group=name, check=False, algorithm="one_shot")
+                    self.assertEqual({reply.get("code") for reply in replies}, {"FAILED_PRECONDITION"}, replies)
+                self.check_all_reduce(clients)
+                self.daemon.close_clients()
+
+    def test_the_other_links_are_measured_anew_and_the_failure_is_kept(self):
+        left = [pair for pair in self.links if set(pair) != {self.a, self.b}]
+        self.assertEqual(len(left), len(self.links) - 2)
+        measured = [(link["from_gpu_uuid"], link["to_gpu_uuid"]) for link in self.daemon.ctl_json("stats")["links"]]
+        self.assertEqual(sorted(measured), sorted(left))
+        with open(self.path) as file:
+            lines = file.read().splitlines()
+        self.assertIn(f"failed {self.a} {self.b} {self.reason}", lines)
+        self.assertEqual(sorted(tuple(line.split()[1:3]) for line in lines if line.startswith("link ")), sorted(left))
 
 
 class Metrics(CtlTest):
