@@ -194,8 +194,57 @@ class Ctl(CtlTest):
         self.await_event(clients[0], "group_broken")
 
 
+class KeptProbe(TandemTest):
+    """Tests that change what tandemd keeps of the probe of the links, and start it again."""
+
+    def setUp(self):
+        super().setUp()
+        self.uuids = [engine["gpu_uuid"] for engine in self.daemon.engines()]
+        self.path = os.path.join(self.daemon.runtime_dir, "state", "pair-probe.txt")
+
+    def kept(self):
+        with open(self.path) as file:
+            return file.read().splitlines()
+
+    def start_again_with(self, lines):
+        self.daemon.process.terminate()
+        self.daemon.process.wait(30)
+        with open(self.path, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        self.daemon.log.close()
+        first, self.daemon = self.daemon, Daemon(self.gpus, self.extra, runtime_dir=self.daemon.runtime_dir)
+        self.daemon.own_dir = first.own_dir
+
+
+@needs_gpus(2)
+class KeptLinks(KeptProbe):
+    gpus = 2
+
+    def test_links_are_measured_once_a_boot(self):
+        lines, figures = [], {}
+        for line in self.kept():
+            if line.startswith("link "):
+                _, start, end, _ = line.split()
+                figures[start, end] = 12345.5 + len(figures)
+                line = f"link {start} {end} {figures[start, end]}"
+            lines.append(line)
+        self.assertEqual(len(figures), len(self.uuids) * (len(self.uuids) - 1))
+        self.start_again_with(lines)
+        shown = {(link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"]
+                 for link in self.daemon.ctl_json("stats")["links"]}
+        self.assertEqual(shown, figures)
+        self.assertEqual(self.kept(), lines)
+
+    def test_links_are_measured_anew_if_one_is_missing(self):
+        lines = [line for line in self.kept() if not line.startswith(f"link {self.uuids[1]} ")]
+        self.start_again_with([re.sub(r"^(link .*) \S+$", r"\1 12345.5", line) for line in lines])
+        links = self.daemon.ctl_json("stats")["links"]
+        self.assertEqual(len(links), len(self.uuids) * (len(self.uuids) - 1))
+        self.assertNotIn(12345.5, [link["gb_per_second"] for link in links])
+
+
 @needs_gpus(3)
-class FailedLink(TandemTest):
+class FailedLink(KeptProbe):
     """A probe that found a pair of GPUs wrong: its outcome is written by hand into what tandemd keeps of the probe."""
 
     gpus = 3
@@ -203,23 +252,13 @@ class FailedLink(TandemTest):
 
     def setUp(self):
         super().setUp()
-        uuids = [engine["gpu_uuid"] for engine in self.daemon.engines()]
-        self.a, self.b, self.c = uuids[:3]
-        state = os.path.join(self.daemon.runtime_dir, "state")
-        self.path = os.path.join(state, "pair-probe.txt")
-        with open(self.path) as file:
-            lines = file.read().splitlines()
+        self.a, self.b, self.c = self.uuids[:3]
+        lines = self.kept()
         self.links = [tuple(line.split()[1:3]) for line in lines if line.startswith("link ")]
         self.assertEqual(lines[-1], "end")
         # As a version without measured links left it.
-        kept = [line for line in lines[:-1] if not line.startswith("link ")]
-        with open(self.path, "w") as file:
-            file.write("\n".join([*kept, f"failed {self.a} {self.b} {self.reason}", "end"]) + "\n")
-        self.daemon.process.terminate()
-        self.daemon.process.wait(30)
-        self.daemon.log.close()
-        first, self.daemon = self.daemon, Daemon(self.gpus, self.extra, runtime_dir=self.daemon.runtime_dir)
-        self.daemon.own_dir = first.own_dir
+        lines = [line for line in lines[:-1] if not line.startswith("link ")]
+        self.start_again_with([*lines, f"failed {self.a} {self.b} {self.reason}", "end"])
 
     def finding(self, check):
         findings = json.loads(self.daemon.ctl("doctor", "--json", check=False).stdout)["findings"]
@@ -256,8 +295,7 @@ class FailedLink(TandemTest):
         self.assertEqual(len(left), len(self.links) - 2)
         measured = [(link["from_gpu_uuid"], link["to_gpu_uuid"]) for link in self.daemon.ctl_json("stats")["links"]]
         self.assertEqual(sorted(measured), sorted(left))
-        with open(self.path) as file:
-            lines = file.read().splitlines()
+        lines = self.kept()
         self.assertIn(f"failed {self.a} {self.b} {self.reason}", lines)
         self.assertEqual(sorted(tuple(line.split()[1:3]) for line in lines if line.startswith("link ")), sorted(left))
 
