@@ -19,6 +19,42 @@ std::string Number(double value, const char* format) {
 
 std::string Name(uint32_t algorithm) { return std::string(AlgorithmName(static_cast<Algorithm>(algorithm))); }
 
+std::string Rate(double gb_per_second) {
+  return gb_per_second > 0 ? Number(gb_per_second, gb_per_second < 100 ? "%.3g GB/s" : "%.0f GB/s") : "-";
+}
+
+// What the plans' ranks send, beside their links.
+std::string SentText(const admin::v1::GetStatsReply& reply) {
+  Table table({">plan", "group", "operation", ">rank", "gpu", ">sent", ">sends at", ">link", ">of the link"});
+  for (const auto& s : reply.sent()) {
+    table.Add({std::to_string(s.plan_id()), s.group_name(), s.summary(), std::to_string(s.rank()), s.gpu_uuid(),
+               Bytes(s.bytes()), Rate(s.gb_per_second()), Rate(s.link_gb_per_second()),
+               s.link_gb_per_second() > 0 ? Number(100 * s.link_fraction(), "%.1f %%") : "-"});
+  }
+  return table.empty() ? "" : "\n" + table.Text();
+}
+
+// The measured links: a row for each GPU that sends, a column for each that is sent to.
+std::string LinksText(const admin::v1::GetStatsReply& reply) {
+  if (reply.links_size() == 0) return "";
+  std::vector<std::string> headings{"links measured"};
+  for (int to = 0; to < reply.engines_size(); ++to) headings.push_back(">to GPU" + std::to_string(to));
+  Table table(headings);
+  for (int from = 0; from < reply.engines_size(); ++from) {
+    std::vector<std::string> row{"from GPU" + std::to_string(from)};
+    for (const auto& to : reply.engines()) {
+      double rate = 0;
+      for (const auto& link : reply.links()) {
+        const bool is_it = link.from_gpu_uuid() == reply.engines(from).gpu_uuid() && link.to_gpu_uuid() == to.gpu_uuid();
+        if (is_it) rate = link.gb_per_second();
+      }
+      row.push_back(Rate(rate));
+    }
+    table.Add(row);
+  }
+  return "\n" + table.Text();
+}
+
 std::string OrNone(const Table& table, const std::string& none) { return table.empty() ? none + "\n" : table.Text(); }
 
 }  // namespace
@@ -176,7 +212,7 @@ std::string StatsText(const admin::v1::GetStatsReply& reply) {
                std::to_string(e.prelaunched()), std::to_string(e.called_off()), std::to_string(e.failures()),
                Micros(e.busy_seconds() * 1e6), e.last_exit()});
   }
-  return text + table.Text();
+  return text + table.Text() + SentText(reply) + LinksText(reply);
 }
 
 std::string TopText(const admin::v1::GetStatsReply& before, const admin::v1::GetStatsReply& now, double seconds,

@@ -55,6 +55,36 @@ void FillSteps(const std::vector<StepTotals>& steps, const PlanSnapshot& plan, a
   }
 }
 
+void FillLinks(const AdminSources& sources, admin::v1::GetStatsReply* reply) {
+  for (const LinkRate& link : sources.links) {
+    auto* out = reply->add_links();
+    out->set_from_gpu_uuid(link.from);
+    out->set_to_gpu_uuid(link.to);
+    out->set_gb_per_second(link.gb_per_second);
+  }
+  std::map<uint64_t, std::vector<int>> gpus_of_plan;
+  std::map<uint64_t, std::pair<std::string, std::string>> names;  // group and summary
+  for (const PlanSnapshot& plan : sources.control->SnapshotPlans(0, 0, false)) {
+    gpus_of_plan[plan.plan_id] = plan.gpus;
+    v1::PlanInfo info;
+    if (info.ParseFromString(plan.info)) names[plan.plan_id] = {plan.group_name, info.summary()};
+  }
+  std::vector<std::string> uuids;
+  for (const GpuInfo& gpu : sources.topology.gpus) uuids.push_back(gpu.uuid);
+  for (const SentRate& rate : SentRates(ReadAllPlans(sources.stats), gpus_of_plan, uuids, sources.links)) {
+    auto* out = reply->add_sent();
+    out->set_plan_id(rate.plan_id);
+    out->set_group_name(names[rate.plan_id].first);
+    out->set_summary(names[rate.plan_id].second);
+    out->set_rank(rate.rank);
+    out->set_gpu_uuid(uuids[static_cast<size_t>(rate.gpu)]);
+    out->set_bytes(rate.bytes);
+    out->set_gb_per_second(rate.gb_per_second);
+    out->set_link_gb_per_second(rate.link_gb_per_second);
+    out->set_link_fraction(rate.link_fraction);
+  }
+}
+
 }  // namespace
 
 grpc::Status AdminService::GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
@@ -252,6 +282,7 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
   }
   reply->set_launches(launches);
   reply->set_failures(failures);
+  FillLinks(sources_, reply);
   return grpc::Status::OK;
 }
 

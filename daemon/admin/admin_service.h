@@ -15,6 +15,7 @@
 #include "daemon/engine/stats_area.h"
 #include "daemon/observe/doctor.h"
 #include "daemon/observe/gpu_processes.h"
+#include "daemon/observe/link_traffic.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/admin/v1/admin.grpc.pb.h"
@@ -30,6 +31,7 @@ struct AdminSources {
   const Config* config = nullptr;
   Topology topology;                    // without the links that failed their probe
   std::vector<std::string> failed_links;  // one sentence each
+  std::vector<LinkRate> links;          // as measured; empty where they were not
   std::string backend;
   std::string version;
   std::span<const StatsArea> stats;     // by GPU

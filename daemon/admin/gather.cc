@@ -30,7 +30,9 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
     if (!info.ParseFromString(plan.info)) continue;
     input.labels[plan.plan_id] = {std::string(OpName(static_cast<Op>(info.op()))),
                                   std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm())))};
+    input.gpus_of_plan[plan.plan_id] = plan.gpus;
   }
+  input.links = sources.links;
   input.process = ReadProcessInfo();
   return input;
 }

@@ -180,6 +180,12 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       return Launch(command);
     }
     case Case::kProbe: return RunProbe(command.probe(), backend_.get(), *memory_, dead_.get());
+    case Case::kMeasureLink: {
+      TANDEM_ASSIGN_OR_RETURN(uint64_t rate, MeasureLink(command.measure_link(), backend_.get(), *memory_, dead_.get()));
+      *deferred = true;
+      SendAck(command.id(), Status::Ok(), std::to_string(rate));
+      return Status::Ok();
+    }
     case Case::kQueueSnapshot: SendQueueSnapshot(); return Status::Ok();
     default: return Unimplemented("an unknown command");
   }

@@ -17,7 +17,8 @@ constexpr uint64_t kOwnPatienceNs = 20'000'000'000;
 
 // Loading kernels, and work that is waited for, may stand behind every lane: never while one waits for ranks.
 bool MayBlock(v1::Command::CommandCase command) {
-  return command == v1::Command::kAddPlan || command == v1::Command::kProbe || command == v1::Command::kClearMemory;
+  return command == v1::Command::kAddPlan || command == v1::Command::kProbe || command == v1::Command::kMeasureLink ||
+         command == v1::Command::kClearMemory;
 }
 
 // Whose command it is; 0: of no group.

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/sd_notify.h"
 #include "daemon/main/instance_lock.h"
+#include "daemon/main/link_rates.h"
 #include "daemon/main/node_setup.h"
 #include "daemon/main/pair_probe.h"
 #include "daemon/observe/process_info.h"
@@ -20,6 +21,8 @@ namespace {
 // resident with the first reading.
 constexpr uint32_t kPlanRows = 1 << 11;
 constexpr std::chrono::milliseconds kEnginesDeadline{60000};
+// Of each copy by which a link is measured. Emulated links are the CPU's memory: there any figure will do, soon.
+constexpr uint64_t kLinkBytes = uint64_t{8} << 20, kEmulatedLinkBytes = uint64_t{256} << 10;
 // No keeper waits so long in one turn of its loop.
 constexpr std::chrono::milliseconds kKeeperLimit{20000};
 
@@ -122,23 +125,38 @@ Status Daemon::StartEngines(const NodeChoice& node) {
 // Before anybody is served: what is found makes the topology that plans are chosen by.
 void Daemon::ProbeLinks(Topology topology) {
   const std::string path = config_.state_dir + "/pair-probe.txt", boot_id = BootId();
-  Result<std::vector<PairFailure>> failures = LoadProbe(path, boot_id, topology);
-  if (!failures.ok()) {
-    failures = ProbePairs(*supervisor_, topology);
+  const Topology reported = topology;
+  Result<ProbeOutcome> outcome = LoadProbe(path, boot_id, reported);
+  bool is_new = !outcome.ok();
+  if (!outcome.ok()) {
+    Result<std::vector<PairFailure>> failures = ProbePairs(*supervisor_, reported);
     if (!failures.ok()) {
       log::Error("the links among the GPUs have not been probed: " + failures.status().message());
       return;
     }
-    if (Status saved = SaveProbe(path, boot_id, topology, *failures); !saved.ok()) {
-      log::Warning("the probe of the links is not kept: " + saved.message());
-    }
+    outcome = ProbeOutcome{std::move(*failures), {}};
   }
-  for (const PairFailure& failure : *failures) {
+  for (const PairFailure& failure : outcome->failures) {
     std::string text = "data from " + failure.from + " to " + failure.to + " is not transferred right: " + failure.reason;
     log::Error(text + "; the link is not used");
     sources_.failed_links.push_back(std::move(text));
   }
-  DropFailedPairs(*failures, &topology);
+  DropFailedPairs(outcome->failures, &topology);
+  if (!HasAllLinks(outcome->links, topology)) {
+    auto links = MeasureLinks(*supervisor_, topology, sources_.backend == "host" ? kEmulatedLinkBytes : kLinkBytes);
+    if (links.ok()) {
+      outcome->links = std::move(*links);
+      is_new = true;
+    } else {
+      log::Warning("the links among the GPUs have not been measured: " + links.status().message());
+    }
+  }
+  if (is_new) {
+    if (Status saved = SaveProbe(path, boot_id, reported, *outcome); !saved.ok()) {
+      log::Warning("the probe of the links is not kept: " + saved.message());
+    }
+  }
+  sources_.links = std::move(outcome->links);
   sources_.topology = topology;
   control_->SetTopology(std::move(topology));
 }

@@ -180,8 +180,7 @@ Result<std::vector<PairFailure>> ProbePairs(Engines& engines, const Topology& to
   return Prober(engines, topology).Run();
 }
 
-Result<std::vector<PairFailure>> LoadProbe(const std::string& path, const std::string& boot_id,
-                                           const Topology& topology) {
+Result<ProbeOutcome> LoadProbe(const std::string& path, const std::string& boot_id, const Topology& topology) {
   if (boot_id.empty()) return NotFound("the kernel does not name this boot");
   std::ifstream file(path);
   if (!file) return NotFound("no " + path);
@@ -189,34 +188,45 @@ Result<std::vector<PairFailure>> LoadProbe(const std::string& path, const std::s
   all << file.rdbuf();
   const std::string text = all.str(), identity = Identity(boot_id, topology);
   if (text.compare(0, identity.size(), identity) != 0) return NotFound(path + " is of another boot or other GPUs");
-  std::vector<PairFailure> failures;
+  ProbeOutcome outcome;
   std::istringstream lines(text.substr(identity.size()));
   bool complete = false;
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string kind;
     PairFailure failure;
+    LinkRate link;
     words >> kind;
     if (kind == "end") {
       complete = true;
       break;
     }
+    if (kind == "link") {
+      if (!(words >> link.from >> link.to >> link.gb_per_second) || !(link.gb_per_second > 0)) {
+        return NotFound(path + " is malformed");
+      }
+      outcome.links.push_back(std::move(link));
+      continue;
+    }
     if (kind != "failed" || !(words >> failure.from >> failure.to)) return NotFound(path + " is malformed");
     std::getline(words >> std::ws, failure.reason);
-    failures.push_back(std::move(failure));
+    outcome.failures.push_back(std::move(failure));
   }
   if (!complete) return NotFound(path + " is cut off");
-  return failures;
+  return outcome;
 }
 
 Status SaveProbe(const std::string& path, const std::string& boot_id, const Topology& topology,
-                 const std::vector<PairFailure>& failures) {
+                 const ProbeOutcome& outcome) {
   if (boot_id.empty()) return Status::Ok();
   std::string text = Identity(boot_id, topology);
-  for (const PairFailure& failure : failures) {
+  for (const PairFailure& failure : outcome.failures) {
     std::string reason = failure.reason;
     for (char& c : reason) c = c == '\n' ? ' ' : c;
     text += "failed " + failure.from + " " + failure.to + " " + reason + "\n";
+  }
+  for (const LinkRate& link : outcome.links) {
+    text += "link " + link.from + " " + link.to + " " + std::to_string(link.gb_per_second) + "\n";
   }
   return ReplaceFile(path, text + "end\n");
 }

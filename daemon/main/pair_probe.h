@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/observe/link_traffic.h"
 #include "daemon/supervisor/engines.h"
 #include "daemon/topology/topology.h"
 #include "tandem/status.h"
@@ -24,11 +25,15 @@ struct PairFailure {
 // there or ends meanwhile: then nothing is known.
 Result<std::vector<PairFailure>> ProbePairs(Engines& engines, const Topology& topology);
 
+// What is kept of a probe.
+struct ProbeOutcome {
+  std::vector<PairFailure> failures;
+  std::vector<LinkRate> links;  // none in a file of a version that did not measure them
+};
+
 // The outcome of an earlier probe of these GPUs in this boot; NOT_FOUND if there is none that can be used.
-Result<std::vector<PairFailure>> LoadProbe(const std::string& path, const std::string& boot_id,
-                                           const Topology& topology);
-Status SaveProbe(const std::string& path, const std::string& boot_id, const Topology& topology,
-                 const std::vector<PairFailure>& failures);
+Result<ProbeOutcome> LoadProbe(const std::string& path, const std::string& boot_id, const Topology& topology);
+Status SaveProbe(const std::string& path, const std::string& boot_id, const Topology& topology, const ProbeOutcome& outcome);
 
 // Takes the pairs that failed out of `topology`: no peer access, both ways.
 void DropFailedPairs(const std::vector<PairFailure>& failures, Topology* topology);

@@ -111,6 +111,29 @@ void AddLaunches(const LaunchCounters& launches, Families& families) {
   for (const auto& [key, value] : launches.values()) durations.metric.push_back(DurationHistogram(labels(key), value));
 }
 
+// Gauges of live plans, which go with them: a rate of what has been released tells nobody anything.
+void AddLinks(const MetricsInput& input, Families& families) {
+  auto& links = families.Add("tandem_link_bytes_per_second", "Measured pushes from one GPU into another's memory",
+                             MetricType::Gauge);
+  for (const LinkRate& link : input.links) {
+    Families::AddGauge(links, {{"gpu", link.from}, {"peer", link.to}}, link.gb_per_second * 1e9);
+  }
+  auto& sent = families.Add("tandem_plan_sent_bytes_per_second", "What a rank of a live plan sends while its launches run",
+                            MetricType::Gauge);
+  auto& fraction = families.Add("tandem_plan_link_ratio", "The same as a part of what its slowest link was measured to carry",
+                                MetricType::Gauge);
+  for (const SentRate& rate : SentRates(input.plans, input.gpus_of_plan, input.gpu_uuids, input.links)) {
+    auto found = input.labels.find(rate.plan_id);
+    if (found == input.labels.end()) continue;
+    const Labels labels = {{"gpu", input.gpu_uuids[static_cast<size_t>(rate.gpu)]},
+                           {"plan", std::to_string(rate.plan_id)},
+                           {"op", found->second.op},
+                           {"algorithm", found->second.algorithm}};
+    Families::AddGauge(sent, labels, rate.gb_per_second * 1e9);
+    if (rate.link_gb_per_second > 0) Families::AddGauge(fraction, labels, rate.link_fraction);
+  }
+}
+
 }  // namespace
 
 void LaunchCounters::Update(const MetricsInput& input) {
@@ -156,6 +179,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const Launch
   }
   AddEngines(input, families);
   AddLaunches(launches, families);
+  AddLinks(input, families);
   auto& segments = families.Add("tandem_pool_segment_bytes", "Memory in segments of a GPU's pool", MetricType::Gauge);
   for (const auto& pool : input.pools) Families::AddGauge(segments, {{"gpu", pool.gpu_uuid}}, pool.segment_bytes);
   auto& used = families.Add("tandem_pool_used_bytes", "Memory of a GPU's pool that is in use", MetricType::Gauge);

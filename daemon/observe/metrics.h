@@ -1,7 +1,8 @@
 // File: metrics.h
 //
 // Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID, operation,
-// algorithm, canonical code). Collected from snapshots when somebody asks; nothing is counted on the launch path.
+// algorithm, canonical code; a live plan's id). Collected from snapshots when somebody asks; nothing is counted on the launch
+// path.
 #pragma once
 
 #include <functional>
@@ -12,6 +13,7 @@
 
 #include "daemon/control/snapshot.h"
 #include "daemon/engine/stats_area.h"
+#include "daemon/observe/link_traffic.h"
 #include "daemon/observe/process_info.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/status.h"
@@ -34,6 +36,8 @@ struct MetricsInput {
     std::string op, algorithm;
   };
   std::map<uint64_t, PlanLabels> labels;       // of the live plans
+  std::map<uint64_t, std::vector<int>> gpus_of_plan;  // of the live plans, by rank
+  std::vector<LinkRate> links;                 // measured
   ProcessInfo process;
 };
 

@@ -1,13 +1,14 @@
 """tandemctl against a live daemon: every subcommand for people and for programs; drain, evict, events, metrics."""
 
 import json
+import os
 import re
 import signal
 import tempfile
 import unittest
 import urllib.request
 
-from harness import CUDA, TandemTest, everybody, wait_until
+from harness import CUDA, Daemon, TandemTest, everybody, needs_gpus, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
@@ -103,6 +104,28 @@ class Ctl(CtlTest):
         last = json.loads(self.daemon.ctl("trace", "--last", "1").stdout)["traceEvents"]
         self.assertEqual(len([event for event in last if event.get("cat") == "launch"]), 2)
 
+    def test_stats_have_what_plans_send_beside_the_measured_links(self):
+        self.working()
+        plan = self.daemon.ctl_json("plans")["plans"][0]["info"]
+        uuids = [engine["gpu_uuid"] for engine in self.daemon.engines()]
+
+        def timed():  # a launch is timed when its events are read, a little after its end
+            return all(sent["gb_per_second"] > 0 for sent in self.daemon.ctl_json("stats")["sent"])
+        wait_until(timed, 20, "launches without a time")
+        stats = self.daemon.ctl_json("stats")
+        rates = {(link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"] for link in stats["links"]}
+        self.assertEqual(set(rates), {(uuids[0], uuids[1]), (uuids[1], uuids[0])})
+        self.assertGreater(min(rates.values()), 0)
+        self.assertEqual([(sent["plan_id"], sent["rank"], sent["gpu_uuid"]) for sent in stats["sent"]],
+                         [(plan["plan_id"], 0, uuids[0]), (plan["plan_id"], 1, uuids[1])])
+        for sent, link in zip(stats["sent"], (rates[uuids[0], uuids[1]], rates[uuids[1], uuids[0]])):
+            self.assertEqual(sent["bytes"], 3 * plan["bytes_moved"])
+            self.assertEqual(sent["link_gb_per_second"], link)
+            self.assertAlmostEqual(sent["link_fraction"], sent["gb_per_second"] / link)
+        text = self.daemon.ctl("stats").stdout
+        for word in ("of the link", "GB/s", " %\n", "links measured", "from GPU1"):
+            self.assertIn(word, text)
+
     def test_exit_codes(self):
         self.assertEqual(self.daemon.ctl("nonsense", check=False).returncode, 2)
         self.assertEqual(self.daemon.ctl("plans", "77", check=False).returncode, 4)
@@ -173,6 +196,112 @@ class Ctl(CtlTest):
         self.await_event(clients[0], "group_broken")
 
 
+class KeptProbe(TandemTest):
+    """Tests that change what tandemd keeps of the probe of the links, and start it again."""
+
+    def setUp(self):
+        super().setUp()
+        self.uuids = [engine["gpu_uuid"] for engine in self.daemon.engines()]
+        self.path = os.path.join(self.daemon.runtime_dir, "state", "pair-probe.txt")
+
+    def kept(self):
+        with open(self.path) as file:
+            return file.read().splitlines()
+
+    def start_again_with(self, lines):
+        self.daemon.process.terminate()
+        self.daemon.process.wait(30)
+        with open(self.path, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        self.daemon.log.close()
+        first, self.daemon = self.daemon, Daemon(self.gpus, self.extra, runtime_dir=self.daemon.runtime_dir)
+        self.daemon.own_dir = first.own_dir
+
+
+@needs_gpus(2)
+class KeptLinks(KeptProbe):
+    gpus = 2
+
+    def test_links_are_measured_once_a_boot(self):
+        lines, figures = [], {}
+        for line in self.kept():
+            if line.startswith("link "):
+                _, start, end, _ = line.split()
+                figures[start, end] = 12345.5 + len(figures)
+                line = f"link {start} {end} {figures[start, end]}"
+            lines.append(line)
+        self.assertEqual(len(figures), len(self.uuids) * (len(self.uuids) - 1))
+        self.start_again_with(lines)
+        shown = {(link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"]
+                 for link in self.daemon.ctl_json("stats")["links"]}
+        self.assertEqual(shown, figures)
+        self.assertEqual(self.kept(), lines)
+
+    def test_links_are_measured_anew_if_one_is_missing(self):
+        lines = [line for line in self.kept() if not line.startswith(f"link {self.uuids[1]} ")]
+        self.start_again_with([re.sub(r"^(link .*) \S+$", r"\1 12345.5", line) for line in lines])
+        links = self.daemon.ctl_json("stats")["links"]
+        self.assertEqual(len(links), len(self.uuids) * (len(self.uuids) - 1))
+        self.assertNotIn(12345.5, [link["gb_per_second"] for link in links])
+
+
+@needs_gpus(3)
+class FailedLink(KeptProbe):
+    """A probe that found a pair of GPUs wrong: its outcome is written by hand into what tandemd keeps of the probe."""
+
+    gpus = 3
+    reason = "reading back by copy engine: word 7 of 16384 differs from what was written"
+
+    def setUp(self):
+        super().setUp()
+        self.a, self.b, self.c = self.uuids[:3]
+        lines = self.kept()
+        self.links = [tuple(line.split()[1:3]) for line in lines if line.startswith("link ")]
+        self.assertEqual(lines[-1], "end")
+        # As a version without measured links left it.
+        lines = [line for line in lines[:-1] if not line.startswith("link ")]
+        self.start_again_with([*lines, f"failed {self.a} {self.b} {self.reason}", "end"])
+
+    def finding(self, check):
+        findings = json.loads(self.daemon.ctl("doctor", "--json", check=False).stdout)["findings"]
+        return [finding for finding in findings if finding["check"] == check]
+
+    def test_doctor_names_it_and_plans_avoid_it(self):
+        failed = self.finding("link_probe")
+        self.assertEqual(len(failed), 1, failed)
+        self.assertEqual(failed[0]["severity"], "FAILURE")
+        for word in (self.a, self.b, self.reason):
+            self.assertIn(word, failed[0]["message"])
+        self.assertIn("the link is not used", failed[0]["advice"])
+        people = self.daemon.ctl("doctor", check=False)
+        self.assertIn("FAILURE", people.stdout)
+        self.assertIn(self.reason, people.stdout)
+        self.assertIn(self.reason, self.daemon.tail(200))
+        self.assertTrue(any(self.a in f["message"] and self.b in f["message"] for f in self.finding("p2p")))
+
+        # What meets over the link goes by NCCL, in whatever order the ranks are; what does not is as ever.
+        for name, gpus, by_nccl in (("bad", [self.a, self.b], True), ("turned", [self.b, self.a], True),
+                                    ("all", [self.a, self.b, self.c], True), ("good", [self.b, self.c], False)):
+            with self.subTest(group=name):
+                clients = self.group(len(gpus), name=name, gpus=gpus)
+                plan = self.all_reduce_plan(clients, group=name)[0]["plan"]
+                self.assertEqual(plan["algorithm"] == "nccl", by_nccl, plan)
+                if by_nccl:
+                    replies = self.prepare_all_reduce(clients, key="asked", group=name, check=False, algorithm="one_shot")
+                    self.assertEqual({reply.get("code") for reply in replies}, {"FAILED_PRECONDITION"}, replies)
+                self.check_all_reduce(clients)
+                self.daemon.close_clients()
+
+    def test_the_other_links_are_measured_anew_and_the_failure_is_kept(self):
+        left = [pair for pair in self.links if set(pair) != {self.a, self.b}]
+        self.assertEqual(len(left), len(self.links) - 2)
+        measured = [(link["from_gpu_uuid"], link["to_gpu_uuid"]) for link in self.daemon.ctl_json("stats")["links"]]
+        self.assertEqual(sorted(measured), sorted(left))
+        lines = self.kept()
+        self.assertIn(f"failed {self.a} {self.b} {self.reason}", lines)
+        self.assertEqual(sorted(tuple(line.split()[1:3]) for line in lines if line.startswith("link ")), sorted(left))
+
+
 class Metrics(CtlTest):
     extra = ("--metrics-listen", "127.0.0.1:0")
 
@@ -189,6 +318,9 @@ class Metrics(CtlTest):
         sessions = [value for name, value in values.items() if name.split("{")[0] == "tandem_sessions"]
         self.assertEqual([float(value) for value in sessions], [2.0], text[:3000])
         self.assertTrue(any("launches_total" in name for name in values))
+        for family, count in (("tandem_link_bytes_per_second", 2), ("tandem_plan_sent_bytes_per_second", 2),
+                              ("tandem_plan_link_ratio", 2)):
+            self.assertEqual(len([name for name in values if name.split("{")[0] == family]), count, family)
 
 
 if __name__ == "__main__":

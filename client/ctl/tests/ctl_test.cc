@@ -92,6 +92,34 @@ TEST(ViewsTest, TopShowsRatesBetweenTwoSamples) {
   EXPECT_THAT(TopText(before, now, 2, {}), HasSubstr("50 %"));
 }
 
+TEST(ViewsTest, StatsHaveWhatIsSentBesideTheLinks) {
+  admin::v1::GetStatsReply reply;
+  reply.add_engines()->set_gpu_uuid("GPU-a");
+  reply.add_engines()->set_gpu_uuid("GPU-b");
+  EXPECT_THAT(StatsText(reply), Not(HasSubstr("link")));
+  auto* link = reply.add_links();
+  link->set_from_gpu_uuid("GPU-b");
+  link->set_to_gpu_uuid("GPU-a");
+  link->set_gb_per_second(391.4);
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex("links measured +to GPU0 +to GPU1\n"));
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex("from GPU0 +- +-\nfrom GPU1 +391 GB/s +-\n"));
+  auto* sent = reply.add_sent();
+  sent->set_plan_id(7);
+  sent->set_group_name("tp");
+  sent->set_summary("all_gather 4 x 4");
+  sent->set_rank(1);
+  sent->set_gpu_uuid("GPU-b");
+  sent->set_bytes(2 << 20);
+  sent->set_gb_per_second(97.85);
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex("7 +tp +all_gather 4 x 4 +1 +GPU-b +2 MiB +97.8 GB/s +- +-\n"));
+  sent->set_gb_per_second(1234.5);
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex(" 123[45] GB/s +- +-\n"));
+  sent->set_gb_per_second(97.85);
+  sent->set_link_gb_per_second(391.4);
+  sent->set_link_fraction(0.25);
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex("97.8 GB/s +391 GB/s +25.0 %\n"));
+}
+
 TEST(ExplainTest, ShapesAreParsedOrRefused) {
   EXPECT_EQ(ParseShape("4x5x6").value(), (std::vector<int64_t>{4, 5, 6}));
   for (const char* bad : {"", "x", "4x", "4xx5", "-1", "4x5a", "99999999999999999999", "4000000000x4000000000"}) {

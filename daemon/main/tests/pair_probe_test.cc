@@ -159,17 +159,34 @@ class ProbeFileTest : public testing::Test {
 
 TEST_F(ProbeFileTest, KeepsTheOutcomeForTheBoot) {
   EXPECT_EQ(LoadProbe(path_, "boot", topology_).status().code(), Code::kNotFound);
-  std::vector<PairFailure> failures = {{topology_.gpus[0].uuid, topology_.gpus[1].uuid, "reading\nback: word 1"}};
-  ASSERT_TRUE(SaveProbe(path_, "boot", topology_, failures).ok());
-  Result<std::vector<PairFailure>> loaded = LoadProbe(path_, "boot", topology_);
+  const std::string a = topology_.gpus[0].uuid, b = topology_.gpus[1].uuid;
+  const ProbeOutcome outcome = {.failures = {{a, b, "reading\nback: word 1"}}, .links = {{a, b, 391.5}, {b, a, 24.25}}};
+  ASSERT_TRUE(SaveProbe(path_, "boot", topology_, outcome).ok());
+  Result<ProbeOutcome> loaded = LoadProbe(path_, "boot", topology_);
   ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
-  ASSERT_EQ(loaded->size(), 1u);
-  EXPECT_EQ((*loaded)[0].to, topology_.gpus[1].uuid);
-  EXPECT_EQ((*loaded)[0].reason, "reading back: word 1");
+  ASSERT_EQ(loaded->failures.size(), 1u);
+  EXPECT_EQ(loaded->failures[0].to, topology_.gpus[1].uuid);
+  EXPECT_EQ(loaded->failures[0].reason, "reading back: word 1");
+  ASSERT_EQ(loaded->links.size(), 2u);
+  EXPECT_EQ(loaded->links[1].from, topology_.gpus[1].uuid);
+  EXPECT_EQ(loaded->links[1].to, topology_.gpus[0].uuid);
+  EXPECT_DOUBLE_EQ(loaded->links[0].gb_per_second, 391.5);
+  EXPECT_DOUBLE_EQ(loaded->links[1].gb_per_second, 24.25);
   EXPECT_EQ(LoadProbe(path_, "another", topology_).status().code(), Code::kNotFound);
   EXPECT_EQ(LoadProbe(path_, "boot", EmulatedTopology(3)).status().code(), Code::kNotFound);
   ASSERT_TRUE(SaveProbe(path_, "boot", topology_, {}).ok());
-  EXPECT_THAT(*LoadProbe(path_, "boot", topology_), IsEmpty());
+  EXPECT_THAT(LoadProbe(path_, "boot", topology_)->failures, IsEmpty());
+  EXPECT_THAT(LoadProbe(path_, "boot", topology_)->links, IsEmpty()) << "what has not been measured is no failure";
+}
+
+TEST_F(ProbeFileTest, ARateThatIsNoneMakesTheFileNone) {
+  for (const char* rate : {"", " x", " 0", " -3"}) {
+    ASSERT_TRUE(SaveProbe(path_, "boot", topology_, {}).ok());
+    std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 4);
+    std::ofstream(path_, std::ios::app)
+        << "link " << topology_.gpus[0].uuid << " " << topology_.gpus[1].uuid << rate << "\nend\n";
+    EXPECT_EQ(LoadProbe(path_, "boot", topology_).status().code(), Code::kNotFound) << rate;
+  }
 }
 
 TEST_F(ProbeFileTest, ACutOffFileIsNone) {

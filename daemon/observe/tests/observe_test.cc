@@ -236,6 +236,70 @@ TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
   EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
 }
 
+TEST(DoctorTest, NamesPairsWhoseDataDoesNotArrive) {
+  DoctorInput input = Healthy();
+  EXPECT_TRUE(Of(input, "link_probe").empty());
+  input.failed_links = {"data from EMU-0 to EMU-1 is not transferred right: word 3 differs", "data from EMU-2 is lost"};
+  const auto findings = Of(input, "link_probe");
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0].severity, Severity::kFailure);
+  EXPECT_THAT(findings[0].message, HasSubstr("from EMU-0 to EMU-1"));
+  EXPECT_THAT(findings[0].message, HasSubstr("word 3 differs"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("the link is not used"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("IOMMU"));
+  EXPECT_THAT(findings[1].message, HasSubstr("from EMU-2"));
+}
+
+TEST(DoctorTest, NamesGpusInMigMode) {
+  DoctorInput input = HealthyGpus();
+  EXPECT_TRUE(Of(input, "mig").empty());
+  input.topology.gpus[1].mig_enabled = true;
+  const auto findings = Of(input, "mig");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].severity, Severity::kFailure);
+  EXPECT_THAT(findings[0].message, HasSubstr(input.topology.gpus[1].uuid));
+  EXPECT_THAT(findings[0].message, HasSubstr("no peer access"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("-mig 0"));
+}
+
+TEST(DoctorTest, ExclusiveModeIsFineUnderMpsOnly) {
+  DoctorInput input = HealthyGpus();
+  EXPECT_TRUE(Of(input, "compute_mode").empty());
+  input.topology.gpus[0].compute_mode = input.topology.gpus[1].compute_mode = ComputeMode::kExclusiveProcess;
+  EXPECT_TRUE(Of(input, "compute_mode").empty()) << "the MPS server is the one process";
+  input.engines[1].mps.answers = false;
+  const auto findings = Of(input, "compute_mode");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].severity, Severity::kWarning);
+  EXPECT_THAT(findings[0].message, HasSubstr(input.topology.gpus[1].uuid));
+  EXPECT_THAT(findings[0].message, HasSubstr("exclusive"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("-c DEFAULT, or run MPS"));
+}
+
+TEST(DoctorTest, ProhibitedModeFailsAlsoUnderMps) {
+  DoctorInput input = HealthyGpus();
+  input.topology.gpus[0].compute_mode = ComputeMode::kProhibited;
+  const auto findings = Of(input, "compute_mode");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].severity, Severity::kFailure);
+  EXPECT_THAT(findings[0].message, HasSubstr(input.topology.gpus[0].uuid + " prohibits contexts"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("-c DEFAULT"));
+}
+
+TEST(DoctorTest, TellsOfAnEngineThatTakesMuchMemory) {
+  DoctorInput input = HealthyGpus();
+  input.engines[1].own_memory_bytes = uint64_t{700} << 20;
+  EXPECT_TRUE(Of(input, "engine_memory").empty());
+  input.engines[1].own_memory_bytes = uint64_t{1536} << 20;
+  const auto findings = Of(input, "engine_memory");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].severity, Severity::kNote);
+  EXPECT_THAT(findings[0].message, HasSubstr("engine of GPU 1 (" + input.topology.gpus[1].uuid + ") takes 1.5 GiB"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("contexts and loaded kernels"));
+  input.engines[1].state = EngineState::kStarting;
+  EXPECT_TRUE(Of(input, "engine_memory").empty()) << "it is not known yet";
+}
+
 // Processes as NVML has them, of this very process.
 TEST(GpuProcessesTest, JoinsNvmlsListsAndWhatTheKernelKnows) {
   auto nvml = std::make_unique<testing::NiceMock<MockNvml>>(2);
