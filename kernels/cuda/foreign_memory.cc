@@ -96,7 +96,8 @@ Result<std::unique_ptr<Segment>> ForeignMemory::Open(std::string_view handle, ui
   size_t size = 0;
   TANDEM_RETURN_IF_ERROR(driver.MemGetAddressRange(allocation->address(), &base, &size));
   size -= static_cast<size_t>(allocation->address() - base);
-  // A range that leaves the allocation, or another GPU's, is not refused here: that would close the handle at once, and block behind lanes.
+  // A range that leaves the allocation, or another GPU's, is not refused here: that would close the handle at once, and block
+  // behind lanes.
   offset = std::min<uint64_t>(offset, size);
   bytes = std::min<size_t>(bytes, size - offset);
   open_[std::string(handle)] = allocation;

@@ -1,7 +1,7 @@
 // File: nccl_options.h
 //
-// What a group's options ("nccl.…", JoinOptions::options) say of its NCCL communicator. The stand-in checks them too, so that what
-// NCCL would be refused is refused on every backend.
+// What a group's options ("nccl.…", JoinOptions::options) say of its NCCL communicator. The stand-in checks them too: a wrong
+// one is refused on every backend.
 #pragma once
 
 #include <map>
