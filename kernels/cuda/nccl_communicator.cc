@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "daemon/planner/program.h"
+#include "kernels/host/nccl_options.h"
 #include "kernels/host/strided.h"
 
 namespace tandem::cuda {
@@ -34,27 +35,10 @@ Result<ncclDataType_t> NcclType(DType type) {
 }
 
 // The group's options over NCCL's defaults.
-Status Configure(const std::map<std::string, std::string>& options, ncclConfig_t* config, int* blocking) {
-  constexpr std::string_view kPrefix = "nccl.";
-  const std::map<std::string_view, int*> known = {{"nccl.min_ctas", &config->minCTAs},
-                                                  {"nccl.max_ctas", &config->maxCTAs},
-                                                  {"nccl.cga_cluster_size", &config->cgaClusterSize},
-                                                  {"nccl.blocking", blocking}};
-  for (const auto& [key, value] : options) {
-    if (key.rfind(kPrefix, 0) != 0) continue;
-    auto found = known.find(key);
-    if (found == known.end()) {
-      return InvalidArgument("there is no group option '" + key +
-                             "'; known are nccl.min_ctas, nccl.max_ctas, nccl.cga_cluster_size, nccl.blocking");
-    }
-    const char* end = value.data() + value.size();
-    if (auto parsed = std::from_chars(value.data(), end, *found->second);
-        parsed.ec != std::errc() || parsed.ptr != end || *found->second < 0) {
-      return InvalidArgument("group option '" + key + "' is no number: '" + value + "'");
-    }
-  }
-  if (*blocking > 1) return InvalidArgument("group option 'nccl.blocking' is 0 or 1");
-  return Status::Ok();
+void Configure(const NcclOptions& options, ncclConfig_t* config) {
+  config->minCTAs = options.min_ctas.value_or(config->minCTAs);
+  config->maxCTAs = options.max_ctas.value_or(config->maxCTAs);
+  config->cgaClusterSize = options.cga_cluster_size.value_or(config->cgaClusterSize);
 }
 
 }  // namespace
@@ -73,11 +57,11 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(std::shared_p
   std::memcpy(id.internal, options.unique_id.data(), sizeof(id.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  int blocking = 1;
-  TANDEM_RETURN_IF_ERROR(Configure(options.config, &config, &blocking));
+  TANDEM_ASSIGN_OR_RETURN(const NcclOptions parsed, ParseNcclOptions(options.config));
+  Configure(parsed, &config);
   TANDEM_RETURN_IF_ERROR(device->Enter());
   auto handle = std::make_shared<Handle>();
-  handle->splits = blocking != 0;
+  handle->splits = parsed.blocking;
   handle->child_config = config;
   handle->child_config.blocking = 1;
   if (handle->splits) config.splitShare = 1;

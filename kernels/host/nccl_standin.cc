@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/planner/program.h"
+#include "kernels/host/nccl_options.h"
 #include "kernels/host/random_delay.h"
 #include "kernels/host/reduce.h"
 #include "kernels/host/strided.h"
@@ -52,6 +53,7 @@ Result<std::unique_ptr<HostCommunicator>> HostCommunicator::Create(const Communi
       return InvalidArgument("communicator: a scratch area is missing or not aligned to 64 bytes");
     }
   }
+  TANDEM_RETURN_IF_ERROR(ParseNcclOptions(options.config).status());
   std::unique_ptr<HostCommunicator> communicator(new HostCommunicator(options));
   communicator->half_bytes_ = (options.scratch_bytes - kWordsBytes) / 2 / kLineBytes * kLineBytes;
   return communicator;

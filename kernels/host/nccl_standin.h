@@ -21,7 +21,7 @@ inline constexpr size_t kMinScratchBytes = 4096 + 2 * 4096;
 
 class HostCommunicator : public Communicator {
  public:
-  // INVALID_ARGUMENT when rank, world size or the scratch areas do not fit.
+  // INVALID_ARGUMENT when rank, world size or the scratch areas do not fit, and as ParseNcclOptions.
   static Result<std::unique_ptr<HostCommunicator>> Create(const CommunicatorOptions& options);
 
   // INVALID_ARGUMENT unless the tensors have the sizes of plan::NcclStep and are contiguous.

@@ -23,6 +23,8 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-heavy", options.heavy, "Leave out tensors of more than a megabyte");
   app.add_option("--time-limit", options.time_limit, "Seconds for cases, the start not counted; what is left then is not run");
   app.add_option("--max-failures", options.max_failures, "Give a world up after so many");
+  app.add_option("--must-run", options.must_run, "Fail unless a case of this operation/algorithm ran and was right")
+      ->delimiter(',');
   app.add_option("--deadline", options.deadline, "Seconds for each step of a case")->check(CLI::Range(1, 600));
   app.add_option("--plant", options.plant, "Shows what becomes of a fault: NUMBER:wrong, NUMBER:exit, NUMBER:hang")
       ->delimiter(',');

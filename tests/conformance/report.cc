@@ -146,7 +146,19 @@ void Report::AddCut(int world) {
   std::printf("# W%d: out of time\n", world);
 }
 
-int Report::Summarise(double seconds) const {
+void Report::FailUnlessRun() {
+  for (const std::string& name : options_.must_run) {
+    const auto row = table_.find(name);
+    if (row != table_.end() && row->second.right > 0) continue;
+    const std::string why = row == table_.end()              ? "none was selected"
+                            : row->second.refusals.empty() ? "all were wrong"
+                                                             : row->second.refusals.begin()->first;
+    Fail(options_.worlds.back(), "no case of " + name + " ran and was right: " + why);
+  }
+}
+
+int Report::Summarise(double seconds) {
+  FailUnlessRun();
   std::printf("1..%d\n", run_);
   for (size_t i = 0; i < failures_.size() && i < kListed; ++i) {
     const json& failure = failures_[i];

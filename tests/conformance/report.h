@@ -43,7 +43,7 @@ class Report {
   // An algorithm that was refused often and has never run: asked for no more.
   bool NeverRuns(const Case& test) const;
   // Prints the table, writes the JSON; the program's exit code.
-  int Summarise(double seconds) const;
+  int Summarise(double seconds);
 
  private:
   struct Row {
@@ -56,6 +56,8 @@ class Report {
     std::string name;
   };
 
+  // Fails for each of the options' `must_run` that no right case bears out.
+  void FailUnlessRun();
   // Prints and returns what ran before a case that broke the group: what failed may have been begun there.
   nlohmann::json TellBefore(int world, size_t place) const;
 

@@ -1,5 +1,5 @@
-// Memory of another process: by IPC handle and by descriptors, with an owner that sees another GPU only; and what is
-// refused. Owner and importer are children; this process never uses CUDA.
+// Memory of another process: by IPC handle and by descriptors, of the importer's GPU and of another, all of which both see, their
+// own first, as clients and engines do; and what is refused. Owner and importer are children; this process never uses CUDA.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -44,10 +44,13 @@ int Gpus() {
   return count;
 }
 
-pid_t Child(int visible_gpu, const std::function<void()>& body) {
+// Sees all of `gpus`, its own first.
+pid_t Child(int own_gpu, int gpus, const std::function<void()>& body) {
   pid_t pid = ::fork();
   if (pid != 0) return pid;
-  ::setenv("CUDA_VISIBLE_DEVICES", std::to_string(visible_gpu).c_str(), 1);
+  std::string visible = std::to_string(own_gpu);
+  for (int gpu = 0; gpu < gpus; ++gpu) visible += gpu == own_gpu ? "" : "," + std::to_string(gpu);
+  ::setenv("CUDA_VISIBLE_DEVICES", visible.c_str(), 1);
   body();
   ::_exit(0);
 }
@@ -101,7 +104,7 @@ void OwnIpcMemory(int socket) {
   ::pause();
 }
 
-void UseIpcMemory(int socket, pid_t owner, bool) {
+void UseIpcMemory(int socket, pid_t owner, bool own_gpu) {
   auto made = MakeCudaBackend({});
   MUST(made.ok());
   Backend& backend = **made;
@@ -110,7 +113,19 @@ void UseIpcMemory(int socket, pid_t owner, bool) {
   const std::string handle = message->body;
   auto all = backend.ImportIpc(handle, 0, kBytes);
   Say("import", all.status());
-  MUST(all.ok() && Holds(**all, 0));
+  MUST(all.ok());
+  const Status registrable = (*all)->CheckRegistrable();
+  Say("its registration", registrable);
+  if (!own_gpu) {  // to be registered with its own GPU's engine
+    MUST(registrable.code() == Code::kInvalidArgument);
+    auto* driver = *cuda::LoadCudaDriver();
+    for (const CUdevice gpu : {0, 1}) {
+      MUST(registrable.message().find(*driver->DeviceGetUuid(gpu)) != std::string::npos);
+    }
+    MUST(backend.Health().ok());
+    return;
+  }
+  MUST(registrable.ok() && Holds(**all, 0));
   auto part = backend.ImportIpc(handle, 4096, 8192);
   Say("the same handle again", part.status());
   MUST(part.ok() && (*part)->data() == (*all)->data() + 4096 && Holds(**part, 4096));
@@ -200,8 +215,9 @@ class CudaImportTest : public testing::TestWithParam<bool> {
     if (Gpus() < (other_gpu ? 2 : 1)) GTEST_SKIP() << "needs " << (other_gpu ? 2 : 1) << " GPUs";
     auto sockets = SeqpacketPair();
     ASSERT_TRUE(sockets.ok());
-    pid_t owner = Child(0, [&] { own(sockets->first.get()); });
-    pid_t user = Child(other_gpu ? 1 : 0, [&] {
+    const int gpus = other_gpu ? 2 : 1;
+    pid_t owner = Child(0, gpus, [&] { own(sockets->first.get()); });
+    pid_t user = Child(other_gpu ? 1 : 0, gpus, [&] {
       sockets->first.Reset();
       use(sockets->second.get(), owner, !other_gpu);
     });
@@ -216,7 +232,7 @@ TEST_P(CudaImportTest, ByIpcHandle) { Run(OwnIpcMemory, UseIpcMemory); }
 TEST_P(CudaImportTest, ByDescriptorsOfChunks) { Run(OwnChunks, UseChunks); }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaImportTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "OfAnInvisibleGpu" : "OfTheSameGpu"; });
+                         [](const auto& info) { return info.param ? "OfAnotherGpu" : "OfTheSameGpu"; });
 
 }  // namespace
 }  // namespace tandem

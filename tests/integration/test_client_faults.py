@@ -231,5 +231,41 @@ class ClientFaults(TandemTest):
         self.check_all_reduce(bystanders)
 
 
+    def test_killed_while_collectives_of_nccl_run(self):
+        # Of so many bytes that a collective is under way nearly all the time.
+        bystanders = self.bystanders()
+        clients = self.group(2, options={"nccl.min_ctas": "2", "nccl.max_ctas": "4"})
+        self.assertEqual(self.all_reduce_plan(clients, count=1 << 20, algorithm="nccl")[0]["plan"]["algorithm"], "nccl")
+        self.check_all_reduce(clients)
+        bindings = [["ar.in", 0], ["ar.out", 0]]
+        # More than any machine ends: the rank that stays launches until it is told.
+        calls = [c.send("launch", plan="ar", times=10**7, bindings=bindings) for c in clients]
+        wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
+        clients[1].kill()
+        self.assertNamed(clients[0].reply(calls[0], check=False), 1)
+        clients[0].call("sync", deadline_ms=20000)
+        self.check_all_reduce(bystanders)
+        # The next incarnation has a communicator of its own.
+        successor = self.daemon.client("successor")
+        successor.connect()
+        clients[1] = successor
+        self.join(clients, options={"nccl.min_ctas": "2", "nccl.max_ctas": "4"})
+        self.all_reduce_plan(clients, count=1 << 20, key="again", algorithm="nccl")
+        self.check_all_reduce(clients, key="again")
+
+    def test_an_option_of_nccl_that_is_none_is_refused_by_its_name(self):
+        for options, words in (({"nccl.min_cta": "2"}, "there is no group option 'nccl.min_cta'"),
+                               ({"nccl.min_ctas": "two"}, "group option 'nccl.min_ctas' is no number: 'two'"),
+                               ({"nccl.blocking": "2"}, "group option 'nccl.blocking' is 0 or 1")):
+            clients = self.group(2, name=words, group="tp", options=options)
+            everybody(clients, "register", memory="ar.in", bytes=1024)
+            for reply in self.prepare_all_reduce(clients, algorithm="nccl", check=False):
+                self.assertEqual(reply.get("code"), "INVALID_ARGUMENT", reply)
+                self.assertIn(words, reply["message"])
+            # What needs no communicator is not refused.
+            self.all_reduce_plan(clients, key="other", algorithm="one_shot")
+            self.check_all_reduce(clients, key="other")
+
+
 if __name__ == "__main__":
     unittest.main()

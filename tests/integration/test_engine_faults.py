@@ -212,5 +212,24 @@ class EngineFaults(TandemTest):
             self.check_all_reduce(clients, key=key)
 
 
+    def test_killed_while_collectives_of_nccl_run(self):
+        clients = self.group(2)
+        # Of so many bytes that a collective is under way nearly all the time.
+        self.all_reduce_plan(clients, count=1 << 20, algorithm="nccl")
+        self.check_all_reduce(clients)
+        for _ in range(3):
+            # More than any machine ends: each rank launches until it is told.
+            calls = [client.send("launch", plan="ar", times=10**7, bindings=BINDINGS) for client in clients]
+            wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
+            killed = self.kill(1)
+            replies = [client.reply(call, timeout=20, check=False) for client, call in zip(clients, calls)]
+            everybody(clients, "sync", deadline_ms=20000)
+            self.await_engines(killed)
+            for client, reply in zip(clients, replies):
+                self.assertEqual(reply.get("code"), "ABORTED", reply)
+                self.hear_restart(client, earlier=[reply])
+            self.check_all_reduce(clients)  # by another communicator
+
+
 if __name__ == "__main__":
     unittest.main()

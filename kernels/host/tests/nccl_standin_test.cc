@@ -206,6 +206,29 @@ TEST(NcclStandinEndTest, WaitsEnd) {
   }
 }
 
+TEST(NcclStandinEndTest, RefusesOptionsThatNcclDoesNotHave) {
+  std::vector<uint64_t> memory(kMinScratchBytes);
+  CommunicatorOptions options;
+  options.scratch = {reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64)};
+  options.scratch_bytes = kMinScratchBytes;
+  struct Case {
+    const char* key;
+    const char* value;
+    const char* refusal;
+  };
+  for (const Case& c : {Case{"nccl.min_ctas", "2", ""}, Case{"nccl.blocking", "0", ""}, Case{"parking", "auto", ""},
+                        Case{"nccl.min_cta", "2", "no group option 'nccl.min_cta'"},
+                        Case{"nccl.max_ctas", "many", "'nccl.max_ctas' is no number: 'many'"},
+                        Case{"nccl.max_ctas", "", "'nccl.max_ctas' is no number: ''"},
+                        Case{"nccl.cga_cluster_size", "-1", "'nccl.cga_cluster_size' is no number: '-1'"},
+                        Case{"nccl.blocking", "2", "'nccl.blocking' is 0 or 1"}}) {
+    options.config = {{c.key, c.value}};
+    const Status status = HostCommunicator::Create(options).status();
+    EXPECT_EQ(status.code(), *c.refusal == 0 ? Code::kOk : Code::kInvalidArgument) << c.key << "=" << c.value;
+    EXPECT_NE(status.message().find(c.refusal), std::string::npos) << status.message();
+  }
+}
+
 TEST(NcclStandinEndTest, RefusesWhatDoesNotFit) {
   CommunicatorOptions options;
   options.world_size = 2;
