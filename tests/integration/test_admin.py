@@ -10,6 +10,8 @@ import urllib.request
 
 from harness import CUDA, Daemon, TandemTest, everybody, needs_gpus, wait_until
 
+MOST_RANKS = 3
+
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]
