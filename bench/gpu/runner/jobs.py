@@ -27,7 +27,7 @@ LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
-             "cuda_native_race_test": (1, 15), "cuda_native_long_test": (1, 25), "cuda_few_rows_race_test": (1, 10), "cuda_import_test": (2, 20),
+             "cuda_native_race_test": (1, 15), "cuda_native_long_test": (1, 20), "cuda_few_rows_race_test": (1, 10), "cuda_import_test": (2, 20),
              "cuda_words_test": (2, 10)}
 # What they measure has goals: alone, but for the rounds that measure nothing.
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
@@ -125,7 +125,7 @@ def conformance_jobs(bundle, results, backend, count):
               mps=False)
     yield job("stress_w2", 2, 20, "--stress", "100000")
     if count >= 4:
-        yield job("conformance_w4", 4, 110, *matrix, "--time-limit", "110")
+        yield job("conformance_w4", 4, 100, *matrix, "--time-limit", "100")
         # No power of two, and extents that three does not divide.
         yield job("conformance_w3", 3, 60, *matrix, "--seed", "3", "--time-limit", "60")
         yield job("stress_w4", 4, 30, "--stress", "100000")
