@@ -62,7 +62,7 @@ void ChannelGraveyard::Watch(std::weak_ptr<StreamChannel> channel) {
 
 size_t ChannelGraveyard::kept() const {
   std::lock_guard lock(mutex_);
-  return graves_.size() + pages_.size() + in_hand_;
+  return graves_.size() + pages_.size() + in_hand_ + discarded_.size() + dropping_;
 }
 
 void ChannelGraveyard::SetGrace(std::chrono::milliseconds grace) {
@@ -90,8 +90,12 @@ void ChannelGraveyard::Run() {
       changed_.wait_for(lock, kLookEvery, [this] { return !discarded_.empty(); });
     }
     std::vector<std::shared_ptr<void>> discarded = std::exchange(discarded_, {});
+    dropping_ = discarded.size();
     lock.unlock();
     discarded.clear();
+    lock.lock();
+    dropping_ = 0;
+    lock.unlock();
     Sweep();
     lock.lock();
   }

@@ -35,7 +35,7 @@ class ChannelGraveyard {
   void Discard(std::shared_ptr<void> object);
   // Tells of a channel whose streams will wait on pinned words, before they do.
   void Watch(std::weak_ptr<StreamChannel> channel);
-  // For tests: ended channels and pinned pages that are still kept, and another grace time than 10 s.
+  // For tests: ended channels, pinned pages and discarded objects that are still kept, and another grace time than 10 s.
   size_t kept() const;
   void SetGrace(std::chrono::milliseconds grace);
 
@@ -66,6 +66,7 @@ class ChannelGraveyard {
   std::vector<Pages> pages_;
   size_t in_hand_ = 0;  // taken out of either for the moment
   std::vector<std::shared_ptr<void>> discarded_;
+  size_t dropping_ = 0;  // of these, taken out to be dropped: what comes of that may be buried here
   std::mutex watched_mutex_;  // held while pages are unpinned: a new channel's first launch comes after
   std::vector<std::weak_ptr<StreamChannel>> watched_;
 };
