@@ -1,32 +1,23 @@
 // The order of the few-rows kernel's words and data: two ranks on one GPU, one of which comes late. Right under random pauses, found
 // wrong with each fault that is planted; shards are complete beside a kernel that holds most of the SMs; an end by abort; a launch that
 // is called off leaves nothing behind.
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_lane.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 #include "kernels/cuda/native/few_rows_matmul.h"
 #include "kernels/cuda/native/native_matmul.h"
-#include "tests/gpu/native_probes.h"
+#include "tests/gpu/probed_gpu_test.h"
 
 namespace tandem::cuda {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 2, kLaunches = 12, kWordsOfWriter = 512;
 constexpr int64_t kRows = 33, kN = 520;  // of each rank's part: a ragged tile each way; ten CTAs a rank
-constexpr size_t kPage = 4096;
 
 using Matrix = std::vector<float>;
 
@@ -46,7 +37,7 @@ void Multiply(const float* a, const Matrix& b, int64_t rows, int64_t k, float* s
   }
 }
 
-class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
+class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface<FewRowsKind> {
  protected:
   struct Rank {
     std::unique_ptr<Lane> lane;
@@ -57,27 +48,6 @@ class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
     Matrix expected;
   };
 
-  void SetUp() override {
-    auto made = MakeCudaBackend({});
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
-    backend_ = std::move(*made);
-    if (!backend_->NativeKernels().ok()) GTEST_SKIP() << backend_->NativeKernels().ToString();
-    driver_ = *LoadCudaDriver();
-    const size_t bytes = size_t{64} << 20;
-    auto fd = backend_->AllocateSegment(bytes);
-    ASSERT_TRUE(fd.ok()) << fd.status().ToString();
-    auto segment = backend_->MapSegment(fd->get(), bytes);
-    ASSERT_TRUE(segment.ok()) << segment.status().ToString();
-    segment_ = std::move(*segment);
-    next_ = segment_->data();
-    end_ = next_ + bytes;
-    page_ = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(page_, MAP_FAILED);
-    ASSERT_TRUE(backend_->RegisterHostMemory(page_, kPage).ok());
-    squatter_ = std::move(*backend_->MakeLane(0));
-    service_ = *driver_->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0);
-    ASSERT_TRUE(LoadNativeProbes().ok());
-  }
   // Ranks of the parameter's kind, of operands of `k` columns.
   void MakeRanks(int64_t k) {
     auto layout = MakeFewRowsLayout(GetParam(), kRanks, kRanks * kRows, kN, k, 2, 2);
@@ -95,46 +65,7 @@ class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
     }
     guard_ = reinterpret_cast<uint64_t*>(Take(sizeof(uint64_t)));
   }
-  void TearDown() override {
-    if (driver_ == nullptr) return;
-    *HostWord(1) = 1;  // the squatter, if a check failed
-    if (squatter_) Sync(*squatter_);
-    if (service_ != nullptr) {
-      EXPECT_TRUE(driver_->StreamDestroy(service_).ok());
-    }
-    EXPECT_TRUE(backend_->UnregisterHostMemory(page_).ok());
-    ::munmap(page_, kPage);
-  }
-
-  std::byte* Take(int64_t bytes) {
-    std::byte* taken = next_;
-    next_ += (bytes + 1023) / 1024 * 1024;
-    EXPECT_LE(next_, end_);
-    return taken;
-  }
-  volatile uint32_t* HostWord(int index) const { return static_cast<uint32_t*>(page_) + 32 * index; }
-  CUstream stream(Lane& lane) const { return dynamic_cast<CudaLane&>(lane).stream(); }
-  void Sync(Lane& lane) {
-    ASSERT_TRUE(backend_->MakeEvent().ok());  // makes the context current
-    ASSERT_TRUE(driver_->StreamSynchronize(stream(lane)).ok());
-  }
-  bool EndsWithin(const Rank& rank, std::chrono::milliseconds time) {
-    const auto deadline = Clock::now() + time;
-    while (!rank.ended->Done()) {
-      if (Clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-  void Move(void* to, const void* from, size_t bytes) {
-    ASSERT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, service_).ok());
-    ASSERT_TRUE(driver_->StreamSynchronize(service_).ok());
-  }
-  void Upload(std::byte* to, const Matrix& values) {
-    std::vector<std::byte> bytes(values.size() * 2);
-    for (size_t i = 0; i < values.size(); ++i) StoreFromFloat(bytes.data(), DType::kBf16, i, values[i]);
-    Move(to, bytes.data(), bytes.size());
-  }
+  bool EndsWithin(const Rank& rank, std::chrono::milliseconds time) { return ProbedGpuTest::EndsWithin(*rank.ended, time); }
   bool IsRight(const Rank& rank) {
     std::vector<std::byte> bytes(rank.expected.size() * 2);
     Move(bytes.data(), rank.c, bytes.size());
@@ -210,7 +141,7 @@ class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
     }
     const FewRowsVariant variant = ProbedFewRows(fault);
     ASSERT_EQ(variant.tile_n, layout_.tile_n);
-    ASSERT_TRUE(LaunchFewRows(*params, variant, layout_.ctas(), stream(*rank.lane)).ok());
+    ASSERT_TRUE(LaunchFewRows(*params, variant, layout_.ctas(), stream(rank.lane)).ok());
     ASSERT_TRUE(rank.lane->Record(rank.ended.get()).ok());
   }
   // Launches with data of their own, of which each rank comes late in turn: the results that were wrong in all.
@@ -225,7 +156,7 @@ class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
       const bool early = EndsWithin(ranks_[static_cast<size_t>(first)], std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
       EXPECT_FALSE(early && fault == NativeFault::kNone) << "launch " << i << " ended before its peer came";
       Enqueue(1 - first, epoch_, fault);
-      for (Rank& rank : ranks_) Sync(*rank.lane);
+      for (Rank& rank : ranks_) Sync(rank.lane);
       for (Rank& rank : ranks_) wrong += IsRight(rank) ? 0 : 1;
     }
     return wrong;
@@ -238,7 +169,7 @@ class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
     UploadOperands(77);
     const int squatters = SmCount() - 8;  // four clusters
     auto* holding = const_cast<uint32_t*>(HostWord(0));
-    ASSERT_TRUE(LaunchSquatter(squatters, holding, const_cast<uint32_t*>(HostWord(1)), stream(*squatter_)).ok());
+    ASSERT_TRUE(LaunchSquatter(squatters, holding, const_cast<uint32_t*>(HostWord(1)), stream(squatter_)).ok());
     const auto deadline = Clock::now() + std::chrono::seconds(20);
     while (*HostWord(0) < static_cast<uint32_t>(squatters) && Clock::now() < deadline) std::this_thread::yield();
     ASSERT_EQ(*HostWord(0), static_cast<uint32_t>(squatters));
@@ -265,17 +196,10 @@ class FewRowsRaceTest : public testing::TestWithParam<FewRowsKind> {
     Move(ranks_[0].words + kWordsOfWriter, words.data(), units * 8);
     EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(20))) << "no progress";
     *HostWord(1) = 1;
-    Sync(*ranks_[0].lane);
+    Sync(ranks_[0].lane);
     EXPECT_TRUE(IsRight(ranks_[0]));
   }
 
-  std::unique_ptr<Backend> backend_;
-  CudaDriver* driver_ = nullptr;
-  std::unique_ptr<Segment> segment_;
-  std::byte *next_ = nullptr, *end_ = nullptr;
-  void* page_ = nullptr;
-  std::unique_ptr<Lane> squatter_;
-  CUstream service_ = nullptr;
   FewRowsLayout layout_;
   std::array<Rank, kRanks> ranks_;
   uint64_t* guard_ = nullptr;
@@ -310,7 +234,7 @@ TEST_P(FewRowsRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(1)));
   ++epoch_;
   for (int rank = 0; rank < kRanks; ++rank) Enqueue(rank, epoch_, NativeFault::kNone);
-  for (Rank& rank : ranks_) Sync(*rank.lane);
+  for (Rank& rank : ranks_) Sync(rank.lane);
   for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank));
 }
 
@@ -325,7 +249,7 @@ TEST_P(FewRowsRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   };
   const auto both = [&](bool guarded) {
     for (int rank = 0; rank < kRanks; ++rank) Enqueue(rank, epoch_, NativeFault::kNone, 20'000'000'000, guarded);
-    for (Rank& rank : ranks_) Sync(*rank.lane);
+    for (Rank& rank : ranks_) Sync(rank.lane);
     for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank)) << "epoch " << epoch_;
   };
   UploadOperands(5);
@@ -341,7 +265,7 @@ TEST_P(FewRowsRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   ASSERT_TRUE(backend_->StoreWord(reinterpret_cast<Word*>(guard_), epoch_).ok());
   gate->store(epoch_, std::memory_order_release);
   EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(1))) << "though its peer does not come";
-  Sync(*ranks_[0].lane);
+  Sync(ranks_[0].lane);
   std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(guard_) - segment_->data()), &epoch_, sizeof(epoch_));
   EXPECT_TRUE(everything() == expected);
   both(false);

@@ -3,22 +3,13 @@
 // The native kernel on one GPU, its peers played by lanes, in launches whose results are known to the bit.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-
 #include <array>
-#include <chrono>
-#include <cstring>
 #include <random>
-#include <thread>
 #include <tuple>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_lane.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 #include "kernels/cuda/native/native_matmul.h"
-#include "tests/gpu/native_probes.h"
+#include "tests/gpu/probed_gpu_test.h"
 
 namespace tandem::cuda {
 
@@ -26,7 +17,6 @@ inline constexpr int64_t kRows = 256, kN = 512;  // of a piece: two tiles by two
 inline constexpr size_t kCBytes = kRows * kN * 2;
 inline constexpr int kTiles = 12;
 inline constexpr int kLaunches = 16;
-inline constexpr size_t kPage = 4096;
 inline constexpr int kBandStep = 16;
 
 // What a launch's kernel runs with. One stage of K and a CTA for each tile, or stages and tiles that follow one another: rings that wrap,
@@ -78,33 +68,15 @@ inline Launch Draw(uint32_t seed, int64_t k_extent) {
   return launch;
 }
 
-class NativeRaceTest : public testing::Test {
+class NativeRaceTest : public ProbedGpuTest {
  protected:
-  using Clock = std::chrono::steady_clock;
-
   explicit NativeRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {}) : delivery_(delivery), extent_(extent) {}
 
   void SetUp() override {
-    auto made = MakeCudaBackend({});
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
-    backend_ = std::move(*made);
-    if (!backend_->NativeKernels().ok()) GTEST_SKIP() << backend_->NativeKernels().ToString();
-    driver_ = *LoadCudaDriver();
-    const size_t bytes = backend_->SegmentGranularity() * 16;
-    auto fd = backend_->AllocateSegment(bytes);
-    ASSERT_TRUE(fd.ok()) << fd.status().ToString();
-    auto segment = backend_->MapSegment(fd->get(), bytes);
-    ASSERT_TRUE(segment.ok()) << segment.status().ToString();
-    segment_ = std::move(*segment);
-    next_ = segment_->data();
-    end_ = next_ + bytes;
-    page_ = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(page_, MAP_FAILED);
-    ASSERT_TRUE(backend_->RegisterHostMemory(page_, kPage).ok());
-    for (auto* lane : {&main_, &peer_, &reader_, &squatter_}) *lane = std::move(*backend_->MakeLane(0));
+    ProbedGpuTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    for (auto* lane : {&main_, &peer_, &reader_}) *lane = std::move(*backend_->MakeLane(0));
     ended_ = std::move(*backend_->MakeEvent());
-    service_ = *driver_->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0);
-    ASSERT_TRUE(LoadNativeProbes().ok());
     a_ = Take(3 * a_bytes());
     landing_ = Take(a_bytes());
     b_ = Take(b_bytes());
@@ -117,62 +89,22 @@ class NativeRaceTest : public testing::Test {
     words_ = reinterpret_cast<Word*>(Take(4096));
     ASSERT_NE(words_, nullptr);
   }
-  void TearDown() override {
-    if (driver_ == nullptr) return;
-    *HostWord(1) = 1;  // the squatter, if a check failed
-    Sync(squatter_);
-    if (service_ != nullptr) {
-      EXPECT_TRUE(driver_->StreamDestroy(service_).ok());
-    }
-    EXPECT_TRUE(backend_->UnregisterHostMemory(page_).ok());
-    ::munmap(page_, kPage);
-  }
 
   size_t a_bytes() const { return static_cast<size_t>(kRows * extent_.k) * 2; }
   size_t b_bytes() const { return static_cast<size_t>(extent_.k * kN) * 2; }
   Launch Draw(uint32_t seed) const { return cuda::Draw(seed, extent_.k); }
 
-  std::byte* Take(size_t bytes) {
-    std::byte* taken = next_;
-    next_ += (bytes + 1023) / 1024 * 1024;
-    EXPECT_LE(next_, end_);
-    return taken;
-  }
   Word* word(int index) const { return words_ + 16 * index; }
   uint64_t word_value(int index) {
     uint64_t value = 0;
-    EXPECT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(&value), reinterpret_cast<CUdeviceptr>(word(index)), sizeof(value),
-                                     service_).ok());
-    EXPECT_TRUE(driver_->StreamSynchronize(service_).ok());
+    Move(&value, word(index), sizeof(value));
     return value;
   }
-  volatile uint32_t* HostWord(int index) const { return static_cast<uint32_t*>(page_) + 32 * index; }
-  CUstream stream(const std::unique_ptr<Lane>& lane) const { return dynamic_cast<CudaLane&>(*lane).stream(); }
-  void Sync(const std::unique_ptr<Lane>& lane) {
-    ASSERT_TRUE(backend_->MakeEvent().ok());  // makes the context current
-    ASSERT_TRUE(driver_->StreamSynchronize(stream(lane)).ok());
-  }
-  bool EndsWithin(std::chrono::milliseconds time) {
-    const auto deadline = Clock::now() + time;
-    while (!ended_->Done()) {
-      if (Clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-  void Upload(std::byte* to, const std::vector<float>& values) {
-    std::vector<std::byte> bytes(values.size() * 2);
-    for (size_t i = 0; i < values.size(); ++i) StoreFromFloat(bytes.data(), DType::kBf16, i, values[i]);
-    ASSERT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(bytes.data()),
-                                     bytes.size(), service_).ok());
-    ASSERT_TRUE(driver_->StreamSynchronize(service_).ok());
-  }
+  bool EndsWithin(std::chrono::milliseconds time) { return ProbedGpuTest::EndsWithin(*ended_, time); }
   // The number of pieces at `from` that are not as expected.
   int Wrong(const std::byte* from, const Launch& launch) {
     std::vector<std::byte> bytes(3 * kCBytes);
-    EXPECT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(bytes.data()), reinterpret_cast<CUdeviceptr>(from),
-                                     bytes.size(), service_).ok());
-    EXPECT_TRUE(driver_->StreamSynchronize(service_).ok());
+    Move(bytes.data(), from, bytes.size());
     int wrong = 0;
     for (size_t piece = 0; piece < 3; ++piece) {
       bool same = true;
@@ -254,9 +186,7 @@ class NativeRaceTest : public testing::Test {
   // All memory that a kernel could reach.
   std::vector<std::byte> Everything() {
     std::vector<std::byte> bytes(static_cast<size_t>(next_ - segment_->data()));
-    EXPECT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(bytes.data()), reinterpret_cast<CUdeviceptr>(segment_->data()),
-                                     bytes.size(), service_).ok());
-    EXPECT_TRUE(driver_->StreamSynchronize(service_).ok());
+    Move(bytes.data(), segment_->data(), bytes.size());
     return bytes;
   }
   // A launch with its peers; the pieces that went wrong.
@@ -329,14 +259,8 @@ class NativeRaceTest : public testing::Test {
     return wrong;
   }
 
-  std::unique_ptr<Backend> backend_;
-  CudaDriver* driver_ = nullptr;
-  std::unique_ptr<Segment> segment_;
-  std::byte *next_ = nullptr, *end_ = nullptr;
-  void* page_ = nullptr;
-  std::unique_ptr<Lane> main_, peer_, reader_, squatter_;
+  std::unique_ptr<Lane> main_, peer_, reader_;
   std::unique_ptr<Event> ended_;
-  CUstream service_ = nullptr;
   std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr, *c_ = nullptr,
             *sent_ = nullptr, *seen_ = nullptr, *state_ = nullptr;
   Word* words_ = nullptr;
