@@ -1,178 +1,56 @@
 // The order of the few-rows kernel's words and data: two ranks on one GPU, one of which comes late. Right under random pauses, found
 // wrong with each fault that is planted; shards are complete beside a kernel that holds most of the SMs; an end by abort; a launch that
 // is called off leaves nothing behind.
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
+#include "tests/gpu/few_rows_race_fixture.h"
 
-#include "kernels/cuda/native/few_rows_matmul.h"
-#include "kernels/cuda/native/native_matmul.h"
-#include "tests/gpu/probed_gpu_test.h"
+#include <algorithm>
+#include <thread>
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kRanks = 2, kLaunches = 12, kWordsOfWriter = 512;
-constexpr int64_t kRows = 33, kN = 520;  // of each rank's part: a ragged tile each way; ten CTAs a rank
-
-using Matrix = std::vector<float>;
-
-// Small whole numbers: their sums are exact in bf16.
-Matrix Draw(int64_t count, std::mt19937& random) {
-  Matrix values(static_cast<size_t>(count));
-  for (float& value : values) value = static_cast<float>(random() % 3) - 1;
-  return values;
-}
-
-// rows × K times the transpose of kN × K, added to `sum`.
-void Multiply(const float* a, const Matrix& b, int64_t rows, int64_t k, float* sum) {
-  for (int64_t m = 0; m < rows; ++m) {
-    for (int64_t n = 0; n < kN; ++n) {
-      for (int64_t i = 0; i < k; ++i) sum[m * kN + n] += a[m * k + i] * b[static_cast<size_t>(n * k + i)];
-    }
-  }
-}
-
-class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface<FewRowsKind> {
+// Beside a kernel that holds nearly all SMs.
+class FewRowsSquatterTest : public FewRowsRaceTest {
  protected:
-  struct Rank {
-    std::unique_ptr<Lane> lane;
-    std::unique_ptr<Event> ended;
-    std::byte *a = nullptr, *b = nullptr, *c = nullptr, *state = nullptr;
-    std::array<std::byte*, 2> area{};  // by parity of the epoch
-    uint64_t* words = nullptr;         // by writer
-    Matrix expected;
-  };
+  static constexpr int kLeft = 8;  // SMs: four clusters
 
-  // Ranks of the parameter's kind, of operands of `k` columns.
-  void MakeRanks(int64_t k) {
-    auto layout = MakeFewRowsLayout(GetParam(), kRanks, kRanks * kRows, kN, k, 2, 2);
-    ASSERT_TRUE(layout);
-    layout_ = *layout;
-    for (Rank& rank : ranks_) {
-      rank.lane = std::move(*backend_->MakeLane(0));
-      rank.ended = std::move(*backend_->MakeEvent());
-      rank.a = Take(kRanks * kRows * k * 2);
-      rank.b = Take(kN * k * 2);
-      rank.c = Take(kRanks * kRows * kN * 2);
-      rank.state = Take(kFusedStateBytes);
-      for (std::byte*& area : rank.area) area = Take(layout_.area_bytes());
-      rank.words = reinterpret_cast<uint64_t*>(Take(kRanks * kWordsOfWriter * 8));
-    }
-    guard_ = reinterpret_cast<uint64_t*>(Take(sizeof(uint64_t)));
-  }
-  bool EndsWithin(const Rank& rank, std::chrono::milliseconds time) { return ProbedGpuTest::EndsWithin(*rank.ended, time); }
-  bool IsRight(const Rank& rank) {
-    std::vector<std::byte> bytes(rank.expected.size() * 2);
-    Move(bytes.data(), rank.c, bytes.size());
-    for (size_t i = 0; i < rank.expected.size(); ++i) {
-      if (LoadAsFloat(bytes.data(), DType::kBf16, i) != rank.expected[i]) return false;
-    }
-    return true;
+  // Holds all SMs but `left`.
+  void Squat(int left) {
+    const auto squatters = static_cast<uint32_t>(SmCount() - left);
+    auto* holding = const_cast<uint32_t*>(HostWord(0));
+    ASSERT_TRUE(LaunchSquatter(static_cast<int>(squatters), holding, const_cast<uint32_t*>(HostWord(1)), stream(squatter_)).ok());
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    while (*HostWord(0) < squatters && Clock::now() < deadline) std::this_thread::yield();
+    ASSERT_EQ(*HostWord(0), squatters);
   }
 
-  // New operands for both ranks, and what becomes of them.
-  void UploadOperands(uint32_t seed) {
-    std::mt19937 random(seed);
-    const int64_t k = layout_.k;
-    const bool gathers = GetParam() == FewRowsKind::kGather;
-    std::vector<Matrix> a, b;
-    for (Rank& rank : ranks_) {
-      a.push_back(Draw((gathers ? 1 : kRanks) * kRows * k, random));
-      b.push_back(Draw(kN * k, random));
-      Upload(rank.a, a.back());
-      Upload(rank.b, b.back());
-    }
-    Matrix sum(kRanks * kRows * kN);
-    for (size_t r = 0; r < kRanks; ++r) {
-      if (gathers) {
-        ranks_[r].expected.assign(kRanks * kRows * kN, 0);
-        for (size_t s = 0; s < kRanks; ++s) Multiply(a[s].data(), b[r], kRows, k, &ranks_[r].expected[s * kRows * kN]);
-      } else {
-        Multiply(a[r].data(), b[r], kRanks * kRows, k, sum.data());
-      }
-    }
-    for (size_t r = 0; r < kRanks && !gathers; ++r) {
-      ranks_[r].expected = sum;
-      if (GetParam() == FewRowsKind::kScatter) {
-        ranks_[r].expected.assign(sum.begin() + static_cast<int64_t>(r) * kRows * kN, sum.begin() + static_cast<int64_t>(r + 1) * kRows * kN);
-      }
-    }
-  }
-  FewRowsMatmul MatmulOf(int r, uint64_t epoch) {
-    Rank& rank = ranks_[static_cast<size_t>(r)];
-    FewRowsMatmul matmul;
-    matmul.layout = layout_;
-    matmul.b_along_n = false;
-    matmul.rank = r;
-    matmul.a = rank.a;
-    matmul.b = rank.b;
-    matmul.c = rank.c;
-    matmul.a_pitch = matmul.b_pitch = layout_.k;
-    matmul.c_pitch = kN;
-    for (size_t peer = 0; peer < kRanks; ++peer) {
-      matmul.area[peer] = ranks_[peer].area[epoch & 1];
-      matmul.words[peer] = ranks_[peer].words + r * kWordsOfWriter;
-      matmul.arrived[peer] = rank.words + peer * kWordsOfWriter;
-    }
-    matmul.epoch = epoch;
-    matmul.abort_word = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
-    matmul.state = rank.state;
-    return matmul;
-  }
-  void Enqueue(int r, uint64_t epoch, NativeFault fault, uint64_t timeout_ns = 20'000'000'000, bool guarded = false) {
-    FewRowsMatmul matmul = MatmulOf(r, epoch);
-    matmul.timeout_ns = timeout_ns;
-    if (guarded) {
-      matmul.guard_word = guard_;
-      matmul.guard_value = epoch;
-    }
-    Rank& rank = ranks_[static_cast<size_t>(r)];
-    ASSERT_TRUE(backend_->MakeEvent().ok());
-    auto params = MakeFewRowsParams(matmul);
-    ASSERT_TRUE(params.ok()) << params.status().ToString();
-    if (epoch % 2 == 1) {  // shards so short are pushed at the start; these in turn, as long ones are
-      params->first_units = 1;
-      params->cycles_per_unit = 3000;
-    }
-    const FewRowsVariant variant = ProbedFewRows(fault);
-    ASSERT_EQ(variant.tile_n, layout_.tile_n);
-    ASSERT_TRUE(LaunchFewRows(*params, variant, layout_.ctas(), stream(rank.lane)).ok());
-    ASSERT_TRUE(rank.lane->Record(rank.ended.get()).ok());
-  }
-  // Launches with data of their own, of which each rank comes late in turn: the results that were wrong in all.
-  int CountWrong(NativeFault fault) {
+  // Of sums, on few SMs: the peer has room for all of its CTAs, and came first.
+  void SumOnFewSms() {
     MakeRanks(512);
-    int wrong = 0;
-    for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
-      UploadOperands(static_cast<uint32_t>(i) + 1);
-      const int first = i & 1;
+    ASSERT_GT(layout_.ctas(), kLeft) << "there is room for all CTAs";
+    for (int late = 0; late < kRanks && !HasFatalFailure(); ++late) {
+      UploadOperands(70 + static_cast<uint32_t>(late));
       ++epoch_;
-      Enqueue(first, epoch_, fault);
-      const bool early = EndsWithin(ranks_[static_cast<size_t>(first)], std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
-      EXPECT_FALSE(early && fault == NativeFault::kNone) << "launch " << i << " ended before its peer came";
-      Enqueue(1 - first, epoch_, fault);
+      *HostWord(0) = 0;
+      *HostWord(1) = 0;
+      Enqueue(1 - late, epoch_, NativeFault::kNone);
+      EXPECT_FALSE(EndsWithin(ranks_[static_cast<size_t>(1 - late)], std::chrono::milliseconds(20)));
+      Squat(layout_.ctas() + kLeft);  // the peer's CTAs are there already
+      Enqueue(late, epoch_, NativeFault::kNone);
+      for (const Rank& rank : ranks_) EXPECT_TRUE(EndsWithin(rank, std::chrono::seconds(10))) << "no progress, late " << late;
+      *HostWord(1) = 1;
       for (Rank& rank : ranks_) Sync(rank.lane);
-      for (Rank& rank : ranks_) wrong += IsRight(rank) ? 0 : 1;
+      Sync(squatter_);
+      for (const Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank));
     }
-    return wrong;
   }
 
   // Of a gather, on few SMs; the peer announces one `part`-th of its shard at once (0: nothing), and the rest when it has all of ours.
-  void MeetASlowPeer(size_t part) {
-    if (GetParam() != FewRowsKind::kGather) GTEST_SKIP() << "sums are sent tile by tile";
+  void GatherOnFewSms(size_t part) {
     MakeRanks(2048);
     UploadOperands(77);
-    const int squatters = SmCount() - 8;  // four clusters
-    auto* holding = const_cast<uint32_t*>(HostWord(0));
-    ASSERT_TRUE(LaunchSquatter(squatters, holding, const_cast<uint32_t*>(HostWord(1)), stream(squatter_)).ok());
+    Squat(kLeft);
     const auto deadline = Clock::now() + std::chrono::seconds(20);
-    while (*HostWord(0) < static_cast<uint32_t>(squatters) && Clock::now() < deadline) std::this_thread::yield();
-    ASSERT_EQ(*HostWord(0), static_cast<uint32_t>(squatters));
     // The peer, played by this thread.
     ++epoch_;
     const auto units = static_cast<size_t>(layout_.units());
@@ -199,11 +77,6 @@ class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface
     Sync(ranks_[0].lane);
     EXPECT_TRUE(IsRight(ranks_[0]));
   }
-
-  FewRowsLayout layout_;
-  std::array<Rank, kRanks> ranks_;
-  uint64_t* guard_ = nullptr;
-  uint64_t epoch_ = 0;
 };
 
 TEST_P(FewRowsRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
@@ -215,10 +88,19 @@ TEST_P(FewRowsRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(NativeFault:
 TEST_P(FewRowsRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(NativeFault::kStaleEpoch), 0); }
 
 // Not all of ten CTAs have room: those that run push what the others should, for the peer does not announce its shard before it has ours.
-TEST_P(FewRowsRaceTest, MakesProgressBesideAKernelThatHoldsNearlyAllSms) { MeetASlowPeer(0); }
+TEST_P(FewRowsSquatterTest, MakesProgress) {
+  if (GetParam() == FewRowsKind::kGather) {
+    GatherOnFewSms(0);
+  } else {
+    SumOnFewSms();
+  }
+}
 
 // The same when the tiles have begun already.
-TEST_P(FewRowsRaceTest, MakesProgressWithHalfOfTheColumnsBesideAKernelThatHoldsNearlyAllSms) { MeetASlowPeer(2); }
+TEST_P(FewRowsSquatterTest, MakesProgressWithHalfOfTheColumns) {
+  if (GetParam() != FewRowsKind::kGather) GTEST_SKIP() << "sums are sent tile by tile";
+  GatherOnFewSms(2);
+}
 
 TEST_P(FewRowsRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   MakeRanks(512);
@@ -275,11 +157,8 @@ TEST_P(FewRowsRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   both(true);
 }
 
-std::string NameOf(const testing::TestParamInfo<FewRowsKind>& kind) {
-  constexpr const char* kNames[] = {"Gather", "Scatter", "AllReduce"};
-  return kNames[static_cast<size_t>(kind.param)];
-}
-INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsRaceTest, testing::Values(FewRowsKind::kGather, FewRowsKind::kScatter, FewRowsKind::kAllReduce), NameOf);
+INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsRaceTest, testing::ValuesIn(kKinds), KindName);
+INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsSquatterTest, testing::ValuesIn(kKinds), KindName);
 
 }  // namespace
 }  // namespace tandem::cuda

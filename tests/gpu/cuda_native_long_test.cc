@@ -8,7 +8,8 @@ namespace {
 constexpr int kSets = 3;          // of data, in turn: what is one or two launches old is wrong
 constexpr int kMany = 12'500;     // launches of each of eight ways
 constexpr int kBatch = 250;       // launches between two looks at the count
-constexpr int kDifferences = 20;  // the word that counts them
+constexpr int kDifferences = 30;  // the word that counts them
+static_assert(kDifferences > 8 + kBandStep, "a word of the kernel's");
 
 class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface<std::tuple<Delivery, int>> {
  protected:

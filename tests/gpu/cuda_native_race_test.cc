@@ -88,6 +88,12 @@ TEST_P(NativeDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
 
 // All but four SMs are held: most of its CTAs cannot run before others have ended.
 TEST_F(NativeRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
+  const Launch launch = Draw(77);
+  UploadLaunch(launch);
+  // A copy within the GPU would stand behind the CTAs that have no room: the peers' data are there, their words come later.
+  Copy(*peer_, a_ + a_bytes(), landing_, a_bytes());
+  Copy(*peer_, sums_, slots_, 2 * kCBytes);
+  Sync(peer_);
   const int squatters = SmCount() - 4;
   ASSERT_GT(kTiles, SmCount() - squatters) << "there is room for all of its CTAs";
   auto* holding = const_cast<uint32_t*>(HostWord(0));
@@ -95,11 +101,10 @@ TEST_F(NativeRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   const auto deadline = Clock::now() + std::chrono::seconds(20);
   while (*HostWord(0) < static_cast<uint32_t>(squatters) && Clock::now() < deadline) std::this_thread::yield();
   ASSERT_EQ(*HostWord(0), static_cast<uint32_t>(squatters));
-  const Launch launch = Draw(77);
-  UploadLaunch(launch);
   EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
   EnqueueReader(epoch_);
-  EnqueuePeers(epoch_);
+  EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(peer_->WriteWord(word(i), epoch_).ok());
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(20))) << "no progress";
   *HostWord(1) = 1;
   for (auto* lane : {&main_, &peer_, &reader_, &squatter_}) Sync(*lane);

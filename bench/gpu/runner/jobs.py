@@ -27,8 +27,8 @@ LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
-             "cuda_native_race_test": (1, 15), "cuda_native_long_test": (1, 20), "cuda_few_rows_race_test": (1, 10), "cuda_import_test": (2, 20),
-             "cuda_words_test": (2, 10)}
+             "cuda_native_race_test": (1, 15), "cuda_native_long_test": (1, 20), "cuda_few_rows_race_test": (1, 10),
+             "cuda_few_rows_long_test": (1, 20), "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
 # What they measure has goals: alone, but for the rounds that measure nothing.
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
             "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
