@@ -226,9 +226,6 @@ class Segment {
   virtual size_t bytes() const = 0;
   // True when letting go of it may block behind every lane: do that only while no lane holds work.
   virtual bool ReleaseBlocks() const { return false; }
-  // Whether it may stand behind a client's registration. An import that was opened but may not says so here, since it is its
-  // holder who knows when it may be closed.
-  virtual Status CheckRegistrable() const { return Status::Ok(); }
 };
 
 // The group's handle on NCCL or its stand-in. Aborting ends every collective in flight, here and on the peers.
@@ -274,8 +271,7 @@ class Backend {
                                                         std::span<const uint64_t> /*bytes*/) {
     return Unimplemented("this backend maps the chunks of a range one by one");
   }
-  // Imports `bytes` at `offset` of a client's allocation by its CUDA IPC handle, fewer if it ends there. data() is at the
-  // offset. Memory of another GPU is not registrable.
+  // Imports `bytes` at `offset` of a client's allocation by its CUDA IPC handle, fewer if it ends there. data() is at the offset.
   virtual Result<std::unique_ptr<Segment>> ImportIpc(std::string_view /*handle*/, uint64_t /*offset*/,
                                                      size_t /*bytes*/) {
     return Unimplemented("CUDA IPC handles need the CUDA backend");

@@ -110,7 +110,6 @@ Status MemoryTable::AddIpc(uint64_t id, uint64_t owner_session, uint64_t bytes, 
     segment = std::move(opened);
   }
   // Refused once it is in the hands of what closes it while no lane holds work.
-  TANDEM_RETURN_IF_ERROR(segment->CheckRegistrable());
   if (segment->bytes() < bytes) {
     return OutOfRange("the allocation behind the IPC handle has " + std::to_string(segment->bytes()) + " bytes from " +
                       std::to_string(offset) + " on; [" + std::to_string(offset) + ", +" + std::to_string(bytes) + ") leaves it");

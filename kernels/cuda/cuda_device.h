@@ -25,7 +25,6 @@ class CudaDevice {
   static Result<std::shared_ptr<CudaDevice>> Create(CudaDriver* driver, int ordinal);
 
   CudaDriver& driver() const { return *driver_; }
-  CUdevice ordinal() const { return device_; }
   const std::string& name() const { return name_; }
   size_t granularity() const { return granularity_; }
   size_t memory_bytes() const { return memory_bytes_; }

@@ -9,34 +9,16 @@ namespace tandem::cuda {
 // One open handle. Closing may block behind lanes.
 class ForeignMemory::Allocation {
  public:
-  Allocation(std::shared_ptr<CudaDevice> device, CUdeviceptr address)
-      : device_(std::move(device)), address_(address), on_own_device_(CheckOwnDevice()) {}
+  Allocation(std::shared_ptr<CudaDevice> device, CUdeviceptr address) : device_(std::move(device)), address_(address) {}
   ~Allocation() {
     (void)device_->Enter();
     (void)device_->driver().IpcCloseMemHandle(address_);
   }
   CUdeviceptr address() const { return address_; }
-  // INVALID_ARGUMENT when it is memory of another GPU than the one that it was opened for.
-  const Status& on_own_device() const { return on_own_device_; }
 
  private:
-  // A handle opens on any GPU that reaches its memory.
-  Status CheckOwnDevice() const {
-    CudaDriver& driver = device_->driver();
-    CUdevice at = 0;
-    TANDEM_RETURN_IF_ERROR(driver.PointerGetAttribute(&at, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address_));
-    if (at == device_->ordinal()) return Status::Ok();
-    const auto name = [&driver](CUdevice device) {
-      const Result<std::string> uuid = driver.DeviceGetUuid(device);
-      return uuid.ok() ? *uuid : "a GPU that this process does not see";
-    };
-    return InvalidArgument("the memory behind the IPC handle lies on " + name(at) + ", not on " + name(device_->ordinal()) +
-                           ", for which it is registered");
-  }
-
   std::shared_ptr<CudaDevice> device_;
   CUdeviceptr address_;
-  Status on_own_device_;
 };
 
 class ForeignMemory::Part : public Segment {
@@ -46,7 +28,6 @@ class ForeignMemory::Part : public Segment {
   std::byte* data() const override { return reinterpret_cast<std::byte*>(allocation_->address() + offset_); }
   size_t bytes() const override { return bytes_; }
   bool ReleaseBlocks() const override { return true; }
-  Status CheckRegistrable() const override { return allocation_->on_own_device(); }
 
  private:
   std::shared_ptr<Allocation> allocation_;
@@ -96,8 +77,7 @@ Result<std::unique_ptr<Segment>> ForeignMemory::Open(std::string_view handle, ui
   size_t size = 0;
   TANDEM_RETURN_IF_ERROR(driver.MemGetAddressRange(allocation->address(), &base, &size));
   size -= static_cast<size_t>(allocation->address() - base);
-  // A range that leaves the allocation, or another GPU's, is not refused here: that would close the handle at once, and block
-  // behind lanes.
+  // A range that leaves the allocation is not refused here: that would close the handle at once, and block behind lanes.
   offset = std::min<uint64_t>(offset, size);
   bytes = std::min<size_t>(bytes, size - offset);
   open_[std::string(handle)] = allocation;

@@ -23,9 +23,9 @@ class ForeignMemory {
  public:
   explicit ForeignMemory(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}
 
-  // See Backend::ImportIpc. INVALID_ARGUMENT for what is no handle, or memory of this very process; FAILED_PRECONDITION when the
-  // memory is gone. A segment of fewer bytes, or of none, when it ends before offset + bytes, and one whose CheckRegistrable is
-  // INVALID_ARGUMENT, naming both, when it lies on another GPU: it is the caller who knows when it may be closed.
+  // See Backend::ImportIpc. INVALID_ARGUMENT for what is no handle, memory of this very process, or of another GPU;
+  // FAILED_PRECONDITION when the memory is gone. A segment of fewer bytes, or of none, when it ends before offset + bytes: it is the
+  // caller who knows when it may be closed.
   Result<std::unique_ptr<Segment>> Open(std::string_view handle, uint64_t offset, size_t bytes);
 
  private:

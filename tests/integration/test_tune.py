@@ -5,10 +5,13 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
 
 from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only, wait_until
 
+NO_TABLES = tempfile.TemporaryDirectory(prefix="tandem-no-tables.")
+unittest.addModuleCleanup(NO_TABLES.cleanup)
 M, N, K = 256, 128, 64
 RING, NATIVE = 10, 12  # of tandem/op_request.h
 TUNE = ("--timeout", "30", "tune", "--op", "all_gather_matmul", "--shape", f"{M},{N},{K}", "--dtype", "bf16", "--world", "2")
@@ -22,6 +25,7 @@ def gather_matmul(**request):
 
 class Tune(TandemTest):
     gpus = 2
+    extra = ("--tuning-dir", NO_TABLES.name)  # what ships is for other shapes, and would be listed beside what is measured here
 
     def tune(self, *more, check=True):
         return self.daemon.ctl(*TUNE, "--rounds", "3", "--launches", "2", *more, check=check, timeout=240)
@@ -65,14 +69,19 @@ class Tune(TandemTest):
             self.assertIn("native: refused: ", result.stderr)
         self.assertIn("round 3 of 3", result.stderr)
 
+        fastest = native if not native["refused"] and native["median_us"] < rings[0]["median_us"] else rings[0]
+
         def check(key):
             plan = self.plan(key)
-            self.assertEqual((plan["algorithm"], plan["steps"], plan["lanes"]), ("ring", rings[0]["steps"], rings[0]["lanes"]))
+            if fastest is native:
+                self.assertEqual(plan["algorithm"], "native")
+            else:
+                self.assertEqual((plan["algorithm"], plan["steps"], plan["lanes"]), ("ring", fastest["steps"], fastest["lanes"]))
             self.assertIn("measured fastest", plan["reason"])
-            self.assertIn(f"{rings[0]['median_us']:.1f} us (predicted ", plan["reason"])
+            self.assertIn(f"{fastest['median_us']:.1f} us (predicted ", plan["reason"])
             self.assertIn("state/tuning.toml", plan["reason"])
 
-        check("after")  # native, where it is measured, runs only when it is asked for
+        check("after")
         self.restart()
         check("restarted")
         self.assertEqual(self.plan("asked", algorithm="pipeline")["reason"], "asked for")
@@ -82,7 +91,7 @@ class Tune(TandemTest):
         self.assertIn("nothing has been measured", self.daemon.ctl("tuning", "list").stdout)
         table = self.tune("--candidates", "ring")
         self.assertIn("ring", table.stdout)
-        self.assertEqual(self.plan("tuned")["algorithm"], "ring")
+        self.assertEqual(self.plan("tuned")["algorithm"], "ring")  # the only one that was measured
         entries = self.daemon.ctl_json("tuning", "list")["entries"]
         self.assertEqual(len(entries), 1)
         entry = entries[0]["id"]
@@ -115,7 +124,7 @@ class Tune(TandemTest):
             self.assertEqual(done, [[M, N, K], [2 * M, N, K], [4096 * 4]])
         self.assertEqual(kept[-1]["traits"], "symmetric")
         self.assertEqual({e["id"] for e in self.daemon.ctl_json("tuning", "list")["entries"]}, {e["id"] for e in kept})
-        self.assertEqual(self.plan("tuned")["algorithm"], "ring")
+        self.assertEqual(self.plan("tuned")["algorithm"], "ring")  # the only one that was measured
         self.assertNotIn("tune", self.daemon.ctl("groups").stdout)
         # No case begins when the time is up.
         result = self.daemon.ctl(*from_file, "--time-limit", "0.001", check=False, timeout=240)

@@ -75,24 +75,6 @@ TEST_F(EngineImportTest, ARefusedRangeIsClosedWhileNoLaneHoldsWork) {
   while (!dead_->empty()) dead_->RunOne(backend_.get());
 }
 
-TEST_F(EngineImportTest, MemoryOfAnotherGpuIsRefusedAndClosedWhileNoLaneHoldsWork) {
-  ON_CALL(driver_, DeviceGetUuid(0)).WillByDefault(Return(Result<std::string>("GPU-own")));
-  ON_CALL(driver_, DeviceGetUuid(1)).WillByDefault(Return(Result<std::string>("GPU-other")));
-  ON_CALL(driver_, PointerGetAttribute(_, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, kOpened))
-      .WillByDefault([](void* value, CUpointer_attribute, CUdeviceptr) {
-        *static_cast<CUdevice*>(value) = 1;
-        return Status::Ok();
-      });
-  EXPECT_CALL(driver_, IpcCloseMemHandle(_)).Times(0);
-  const Status refused = Add(5, 4096, 0);
-  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_THAT(refused.message(), HasSubstr("lies on GPU-other, not on GPU-own"));
-  EXPECT_EQ(memory_->RemoveRegistration(5).code(), Code::kNotFound);
-  Mock::VerifyAndClearExpectations(&driver_);
-  EXPECT_CALL(driver_, IpcCloseMemHandle(kOpened)).Times(1);
-  while (!dead_->empty()) dead_->RunOne(backend_.get());
-}
-
 TEST_F(EngineImportTest, ARegistrationIsClosedBehindItsEnd) {
   EXPECT_CALL(driver_, IpcCloseMemHandle(_)).Times(0);
   ASSERT_TRUE(Add(5, 4096, kAllocated - 4096).ok());

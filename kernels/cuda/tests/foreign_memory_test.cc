@@ -50,7 +50,6 @@ TEST_F(ForeignMemoryTest, OneMappingServesAllThatOpenAHandle) {
   auto first = memory.Open(handle_, 0, 4096);
   auto second = memory.Open(handle_, 8192, 100);
   ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_TRUE((*first)->CheckRegistrable().ok() && (*second)->CheckRegistrable().ok());
   EXPECT_EQ((*second)->data(), (*first)->data() + 8192);
   EXPECT_EQ((*second)->bytes(), 100u);
   EXPECT_TRUE((*first)->ReleaseBlocks());
@@ -89,46 +88,6 @@ TEST_F(ForeignMemoryTest, ARangeThatIsTooShortIsClosedByItsCaller) {
   testing::Mock::VerifyAndClearExpectations(&driver_);
   EXPECT_CALL(driver_, IpcCloseMemHandle(kOpened)).Times(1);
   part->reset();
-}
-
-// Opened for the registration of GPU 0, it lies on another: whoever closes it refuses it, and names both.
-TEST_F(ForeignMemoryTest, MemoryOfAnotherGpuIsNotRegistrable) {
-  ForeignMemory memory(device_);
-  ON_CALL(driver_, DeviceGetUuid(0)).WillByDefault(Return(Result<std::string>("GPU-own")));
-  ON_CALL(driver_, DeviceGetUuid(3)).WillByDefault(Return(Result<std::string>("GPU-other")));
-  ON_CALL(driver_, DeviceGetUuid(-2)).WillByDefault(Return(Result<std::string>(InvalidArgument("no device"))));
-  struct Case {
-    CUdevice at;
-    const char* name;
-  };
-  for (const Case& c : {Case{3, "lies on GPU-other"}, Case{-2, "lies on a GPU that this process does not see"}}) {
-    EXPECT_CALL(driver_, PointerGetAttribute(_, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, kOpened))
-        .WillOnce([&c](void* value, CUpointer_attribute, CUdeviceptr) {
-          *static_cast<CUdevice*>(value) = c.at;
-          return Status::Ok();
-        });
-    EXPECT_CALL(driver_, IpcCloseMemHandle(_)).Times(0);
-    auto part = memory.Open(handle_, 0, 4096);
-    ASSERT_TRUE(part.ok()) << part.status().ToString();
-    auto again = memory.Open(handle_, 4096, 4096);
-    ASSERT_TRUE(again.ok());
-    for (const auto& opened : {part->get(), again->get()}) {
-      const Status refused = opened->CheckRegistrable();
-      EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-      EXPECT_THAT(refused.message(), HasSubstr(c.name));
-      EXPECT_THAT(refused.message(), HasSubstr("not on GPU-own"));
-    }
-    testing::Mock::VerifyAndClearExpectations(&driver_);
-    EXPECT_CALL(driver_, IpcCloseMemHandle(kOpened)).Times(1);
-    part->reset();
-    again->reset();
-    testing::Mock::VerifyAndClearExpectations(&driver_);
-  }
-  // What cannot be told is no leave.
-  EXPECT_CALL(driver_, PointerGetAttribute(_, _, _)).WillOnce(Return(Internal("cuPointerGetAttribute")));
-  auto unknown = memory.Open(handle_, 0, 4096);
-  ASSERT_TRUE(unknown.ok());
-  EXPECT_EQ((*unknown)->CheckRegistrable().code(), Code::kInternal);
 }
 
 TEST_F(ForeignMemoryTest, EachRefusalSaysWhatItMeans) {

@@ -107,12 +107,6 @@ inline void MakeUsable(testing::NiceMock<MockCudaDriver>& driver, size_t granula
   ON_CALL(driver, StreamCreateWithPriority(_, _)).WillByDefault(Return(Result<CUstream>(stream)));
   ON_CALL(driver, EventCreate(_)).WillByDefault(Return(Result<CUevent>(event)));
   ON_CALL(driver, EventQuery(_)).WillByDefault(Return(Result<bool>(true)));
-  // A pointer's device: device 0.
-  ON_CALL(driver, PointerGetAttribute(_, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, _))
-      .WillByDefault([](void* value, CUpointer_attribute, CUdeviceptr) {
-        *static_cast<CUdevice*>(value) = 0;
-        return Status::Ok();
-      });
   ON_CALL(driver, MemCreate(_, _)).WillByDefault(Return(Result<CUmemGenericAllocationHandle>(1)));
   ON_CALL(driver, MemAddressReserve(_, _)).WillByDefault(Return(Result<CUdeviceptr>(granularity)));
 }
