@@ -20,6 +20,7 @@ class Context:
     def __init__(self, bench, windows, tandem):
         self.bench, self.rank, self.world, self.windows, self.tandem = bench, bench.rank, bench.world, windows, tandem
         self.group = dist.group.WORLD.group_name
+        self.exact = None  # some rows of the result of operand set 0 in float64: (rows, values)
         if windows is not None:
             windows.reset()
 

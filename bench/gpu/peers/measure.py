@@ -9,6 +9,8 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
 
 import gpu_state
+import kernel_times
+import stats
 
 SLEEP_CYCLES = 800_000  # about 0.4 ms: the host enqueues everything behind it before the GPU gets there
 
@@ -17,11 +19,18 @@ class Arm:
     """One way to do an operation. `run(i)` enqueues it once on the current stream with operand set i and returns its
     output; `run.spoil`, if there, spoils output 0 before a check. `graph`: measured in a CUDA graph, else launched on a
     stream, one call after another. `checked`: the output is compared with the reference. `check()` raises if something
-    went wrong unseen, `close()` gives up what the arm holds; `note` goes to the results."""
+    went wrong unseen, `close()` gives up what the arm holds; `note` goes to the results; `plan` is the id of a plan of
+    Tandem's, whose launches its daemon times."""
 
-    def __init__(self, name, run, graph=True, checked=True, check=None, close=None, note=None):
+    def __init__(self, name, run, graph=True, checked=True, check=None, close=None, note=None, plan=None):
         self.name, self.run, self.graph, self.checked = name, run, graph, checked
-        self.check, self.close, self.note = check, close, note
+        self.check, self.close, self.note, self.plan = check, close, note, plan
+
+
+def squares(output, exact):
+    """Summed over the rows of `exact`, (rows, their values in float64): the squares of the output's errors, and of the values."""
+    rows, values = exact
+    return [((output[rows].double() - values) ** 2).sum().item(), (values ** 2).sum().item()]
 
 
 class Bench:
@@ -37,6 +46,7 @@ class Bench:
         self.barrier_handle = symm_mem.rendezvous(pad, group)
         self.external = self.external_events_work()
         self.skip = frozenset()  # (case, arm) pairs that ended an earlier run
+        self.trace = None  # gives the trace of the latest launches of each GPU, so many; on all ranks or on none
         log(f"{properties.name} {self.uuid}: events {'inside' if self.external else 'around'} graphs")
 
     def external_events_work(self):
@@ -145,28 +155,29 @@ class Bench:
         seen = [clock for clock in clocks[:-1] or clocks if clock]  # the last was read when the work had ended
         return start.elapsed_time(end) * 1000 / count, sum(seen) / len(seen) if seen else None
 
-    def wrong(self, arm, reference, tolerance):
-        """Runs the arm once and compares; returns (error, problem)."""
+    def wrong(self, arm, reference, tolerance, exact):
+        """Runs the arm once and compares; returns (error, squares of the error against float64 or None) and the problem."""
         with torch.cuda.stream(self.stream):
             if hasattr(arm.run, "spoil"):
                 arm.run.spoil()
             output = arm.run(0)
         self.stream.synchronize()
         error = ((output.float() - reference.float()).norm() / reference.float().norm()).item()
-        return error, None if error <= tolerance else f"wrong by {error:.2e}"
+        problem = None if error <= tolerance else f"wrong by {error:.2e}"
+        return (error, squares(output, exact) if exact and problem is None else None), problem
 
-    def usable(self, case, name, factory, reference, tolerance, count):
-        """Makes and prepares an arm on all ranks and compares its output with the reference. (arm, prepared, error) and
+    def usable(self, case, name, factory, reference, tolerance, count, exact):
+        """Makes and prepares an arm on all ranks and compares its output with the reference. (arm, prepared, errors) and
         None, or None and the problem, alike on all ranks."""
         self.log(f"prepare {case} / {name}")
         if (case, name) in self.skip:
             return None, "ended an earlier run"
-        arm, prepared, error, problem = None, None, None, None
+        arm, prepared, errors, problem = None, None, (None, None), None
         try:
             arm = factory()
             torch.cuda.synchronize()  # it was made on the default stream
             if reference is not None and arm.checked:
-                error, problem = self.wrong(arm, reference, tolerance)
+                errors, problem = self.wrong(arm, reference, tolerance, exact)
             if problem is None:
                 prepared = self.prepare(arm, count)
                 self.time(prepared, count)
@@ -175,7 +186,7 @@ class Bench:
             self.log(traceback.format_exc(limit=4))
         problems = [text for text in self.gather(problem) if text]
         if not problems:
-            return (arm, prepared, error), None
+            return (arm, prepared, errors), None
         del prepared  # graphs go before what they launch
         self.finish(arm)
         return None, problems[0]
@@ -191,14 +202,38 @@ class Bench:
                 problem = problem or f"{type(failure).__name__}: {str(failure)[:400]}"
         return problem
 
-    def compare(self, case, factories, reference, tolerance, count, rounds):
-        """Runs the arms in turn. Returns {arm: {"times": [rank][round], "clocks": [round][rank], "error", "note"}}, what
-        failed, and the mean power in watts; alike on all ranks."""
+    def kernel_times(self, case, live, times, count, rounds):
+        """What the daemon says of the GPU time of its plans' launches: {arm: figures}, on rank 0. The measured rounds are
+        over; further launches follow them until enough have been timed by events, where that is a matter of an instant."""
+        plans = {name: made[0].plan for name, made in sorted(live.items()) if made[0].plan is not None}
+        if self.trace is None or not plans:
+            return {}
+        gathered = self.gather({name: stats.median(times[name]) for name in plans})
+        done = 3 + count * (1 + rounds)  # by `prepare`, `usable` and the rounds
+        turns = {name: -(-kernel_times.more_calls(done, max(rank[name] for rank in gathered)) // count) for name in plans}
+        for turn in range(max(turns.values())):
+            for name in (name for name in plans if turn < turns[name]):
+                if turn == 0:
+                    self.log(f"measure {case} / {name}")
+                self.time(live[name][1], count)
+        self.gather(None)  # all ranks' launches have ended
+        if self.rank != 0:
+            return {}
+        try:
+            launches = kernel_times.by_plan(self.trace((rounds + max(turns.values()) + 2) * count * len(plans)), self.world)
+            return {name: kernel_times.figures(launches.get(plan, {}), count + 4) for name, plan in plans.items()}
+        except Exception as failure:
+            self.log(f"no kernel times: {type(failure).__name__}: {str(failure)[:400]}")
+            return {}
+
+    def compare(self, case, factories, reference, tolerance, count, rounds, exact=None):
+        """Runs the arms in turn. Returns {arm: {"times": [rank][round], "clocks": [round][rank], "error", "error_fp64",
+        "kernel", "note"}}, what failed, and the mean power in watts; alike on all ranks but for "kernel", which is rank 0's."""
         if reference is not None and not reference.isfinite().all().item():
             self.log(f"{case}: {reference.isnan().sum().item()} NaN in the reference")
         live, failed = {}, {}
         for name, factory in factories:
-            made, problem = self.usable(case, name, factory, reference, tolerance, count)
+            made, problem = self.usable(case, name, factory, reference, tolerance, count, exact)
             if made is None:
                 failed[name] = problem
                 self.log(f"not usable: {case} / {name}: {problem}")
@@ -214,13 +249,15 @@ class Bench:
                 times[name].append(took)
                 clocks[name].append(clock)
             power.append(self.gpu.power_watts())
+        kernels = self.kernel_times(case, live, times, count, rounds)
         self.log(f"end {case}")
         notes, errors, problems = {}, {}, {}
         for name in list(live):
             arm, _, errors[name] = live.pop(name)
             del _  # graphs go before what they launch
             notes[name], problems[name] = arm.note, self.finish(arm)
-        gathered = self.gather({"times": times, "clocks": clocks, "power": power, "problems": problems})
+        gathered = self.gather({"times": times, "clocks": clocks, "power": power, "problems": problems,
+                                "squares": {name: against for name, (_, against) in errors.items()}})
         measured = {}
         for name in times:
             bad = [rank["problems"][name] for rank in gathered if rank["problems"][name]]
@@ -229,6 +266,7 @@ class Bench:
                 continue
             measured[name] = {"times": [rank["times"][name] for rank in gathered],
                               "clocks": list(zip(*[rank["clocks"][name] for rank in gathered])),
-                              "error": errors[name], "note": notes[name]}
+                              "error": errors[name][0], "kernel": kernels.get(name, {}), "note": notes[name],
+                              "error_fp64": stats.relative_norm([rank["squares"][name] for rank in gathered])}
         watts = [value for rank in gathered for value in rank["power"] if value]
         return measured, failed, round(sum(watts) / len(watts)) if watts else None

@@ -19,8 +19,8 @@ import stats
 from measure import Bench
 
 WINDOW_BYTES = 2304 << 20  # the largest case's operands, four sets of them
-BASELINES = ("gemm", "nccl+cublas", "nccl+cublas stream", "windows+cublas", "pytorch fused", arms.BESIDE, "nccl", "windows",
-             "pytorch one-shot", "pytorch two-shot", "bare pushes")
+BASELINES = ("gemm", "nccl+cublas", "nccl+cublas stream", "windows+cublas", "pytorch fused", "cublas+pytorch two-shot",
+             "pytorch fused rs+ag", arms.BESIDE, "nccl", "windows", "pytorch one-shot", "pytorch two-shot", "bare pushes")
 
 
 def result_line(world, case, count, measured, failed, watts, clocks_seen):
@@ -33,8 +33,10 @@ def result_line(world, case, count, measured, failed, watts, clocks_seen):
                 ratios.append({"of": ours, "to": theirs, **stats.ratio(
                     rounds[ours], rounds[theirs], measured[ours]["clocks"], measured[theirs]["clocks"])})
     return {"benchmark": "peers", "world": world, "case": case.name, "calls": count, "power_w": watts, **clocks_seen,
-            "arms": {name: {**stats.summary(rounds[name]), "error": arm["error"], **(
-                {"plan": arm["note"]} if arm["note"] else {})} for name, arm in measured.items()},
+            "arms": {name: {**stats.summary(rounds[name]), "error": arm["error"],
+                            **({"error_fp64": arm["error_fp64"]} if arm["error_fp64"] is not None else {}),
+                            **arm["kernel"], **({"plan": arm["note"]} if arm["note"] else {})}
+                     for name, arm in measured.items()},
             "ratios": ratios, "failed": failed,
             "rounds_us": {name: [round(value, 2) for value in values] for name, values in rounds.items()}}
 
@@ -90,6 +92,7 @@ def main():
             log(f"no Tandem: {failure}")
         if not bench.agree(tandem is not None):
             tandem = None
+        bench.trace = tandem.trace if tandem is not None else None
     done = set(json.loads(options.done))
     for case in cases.cases(options.world, options.groups.split(","), options.small):
         if not re.search(options.only, case.name):
@@ -101,7 +104,8 @@ def main():
         context = arms.Context(bench, windows, tandem)
         count = case.calls()
         factories, reference, tolerance = arms.BUILDERS[case.kind](context, case)
-        measured, failed, watts = bench.compare(case.name, factories, reference, tolerance, count, options.rounds)
+        measured, failed, watts = bench.compare(case.name, factories, reference, tolerance, count, options.rounds,
+                                                context.exact)
         if options.rank == 0:
             with open(options.out, "a") as out:
                 out.write(json.dumps(result_line(options.world, case, count, measured, failed, watts,

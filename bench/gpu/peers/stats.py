@@ -49,3 +49,12 @@ def ratio(ours, theirs, our_clocks=None, their_clocks=None, seed=1):
 def summary(times):
     return {"us": round(median(times), 2), "p10": round(quantile(times, 0.1), 2), "p90": round(quantile(times, 0.9), 2),
             "rounds": len(times)}
+
+
+def relative_norm(per_rank):
+    """The relative Frobenius norm of an error: [rank] (squares of the errors, squares of the values), summed; None where a
+    rank has none."""
+    if not per_rank or None in per_rank:
+        return None
+    errors, values = (sum(column) for column in zip(*per_rank))
+    return float(f"{(errors / values) ** 0.5:.3g}") if values else None

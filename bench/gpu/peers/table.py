@@ -4,28 +4,49 @@ import json
 import sys
 
 RIVALS = {"matmul": ("nccl+cublas", "windows+cublas", "pytorch fused"),
+          "composition": ("cublas+pytorch two-shot", "pytorch fused rs+ag"),  # for what no rival has fused
           "collective": ("nccl", "windows", "pytorch one-shot", "pytorch two-shot")}
 
 
+def ratio_line(result, ours, rivals):
+    """Tandem's arm against the best of these rivals, and how long its kernels alone take; None without a figure."""
+    arms = result["arms"]
+    graphs = [rival for rival in rivals if rival in arms]
+    if not graphs:
+        return None
+    rival = min(graphs, key=lambda name: arms[name]["us"])
+    for ratio in result["ratios"]:
+        if ratio["of"] == ours and ratio["to"] == rival and ratio["median"] is not None:
+            kernel = arms[ours].get("kernel_us")
+            alone = (f"; kernel {kernel:.1f} µs by {arms[ours]['kernel_by']}, {kernel / arms[rival]['us']:.3f}" if kernel else "")
+            return (f"{ours} / {rival}: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], "
+                    f"{ratio['rounds']} rounds, {ratio['dropped']} dropped{alone}")
+    return None
+
+
+def error_line(arms):
+    """The errors against float64 of the arms of Tandem that are further off than NCCL + cuBLAS; None if none is."""
+    rival = arms.get("nccl+cublas", {}).get("error_fp64")
+    above = [f"{name} {arm['error_fp64']:.3g}" for name, arm in arms.items()
+             if rival is not None and name.startswith("tandem") and arm.get("error_fp64", 0) > rival]
+    return f"error against float64: nccl+cublas {rival:.3g}, above it {', '.join(above)}" if above else None
+
+
 def peers_table(results):
-    """One line a case: the rivals' medians, then Tandem's best arm and its ratio to the best rival."""
+    """One line a case: the rivals' medians, then Tandem's best arm and its ratio to the best rival and the best composition."""
     for result in results:
         arms = result["arms"]
-        kind = "matmul" if "gemm" in arms or "nccl+cublas" in arms else "collective"
-        cells = [f"{name.replace('pytorch ', 'torch ')} {arms[name]['us']:.1f}" for name in ("gemm", "gemm beside copies", *RIVALS[kind], "bare pushes")
-                 if name in arms]
+        kinds = ("matmul", "composition") if "gemm" in arms or "nccl+cublas" in arms else ("collective",)
+        shown = ("gemm", "gemm beside copies", *(rival for kind in kinds for rival in RIVALS[kind]), "bare pushes")
+        cells = [f"{name.replace('pytorch ', 'torch ')} {arms[name]['us']:.1f}" for name in shown if name in arms]
         ours = {name: arm["us"] for name, arm in arms.items() if name.startswith("tandem")}
         print(f"W={result['world']} {result['case']:36} " + "  ".join(cells))
         if ours:
             print(" " * 10 + "  ".join(f"{name} {us:.1f}" for name, us in sorted(ours.items(), key=lambda item: item[1])))
             best = min(ours, key=ours.get)
-            graphs = [rival for rival in RIVALS[kind] if rival in arms]
-            if graphs:
-                rival = min(graphs, key=lambda name: arms[name]["us"])
-                for ratio in result["ratios"]:
-                    if ratio["of"] == best and ratio["to"] == rival and ratio["median"] is not None:
-                        print(f"{'':10}{best} / {rival}: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], "
-                              f"{ratio['rounds']} rounds, {ratio['dropped']} dropped")
+            lines = [ratio_line(result, best, RIVALS[kind]) for kind in kinds] + [error_line(arms)]
+            for line in filter(None, lines):
+                print(f"{'':10}{line}")
         for name, problem in result["failed"].items():
             print(f"{'':10}{name}: {problem[:150]}")
 

@@ -1,7 +1,12 @@
 """Tandem's part of the comparison: one client and group a rank, plans as arms."""
 
+import json
+import os
+import subprocess
+
 import torch
 
+import node
 import tandem_c
 from measure import Arm
 
@@ -10,7 +15,13 @@ class TandemSide:
     def __init__(self, runtime_dir, rank, world, uuid, job_key):
         self.client = tandem_c.Client(runtime_dir, f"bench{rank}")
         self.group = tandem_c.Group(self.client, f"bench{world}", rank, world, uuid, job_key)
-        self.memories = {}
+        self.runtime_dir, self.memories = runtime_dir, {}
+
+    def trace(self, last):
+        """Events of the daemon's trace: of the latest `last` launches of each GPU."""
+        done = subprocess.run([os.path.join(node.BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, "--timeout", "20", "trace",
+                               "--last", str(last)], capture_output=True, text=True, timeout=30, check=True)
+        return json.loads(done.stdout)["traceEvents"]
 
     def memory(self, tensor):
         key = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
@@ -34,7 +45,8 @@ class TandemSide:
         info = plan.info()
         note = {field: info[field] for field in ("algorithm", "summary", "placement", "workspace_bytes", "bytes_moved",
                                                  "predicted_us", "steps", "lanes") if field in info}
-        return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note)
+        return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note,
+                   plan=info.get("plan_id"))
 
     def end_case(self):
         """Forgets the case's memory."""

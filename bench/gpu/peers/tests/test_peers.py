@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import io
+import json
 import os
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from unittest import mock
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
 import cases
+import kernel_times
 import run
 import stats
 import table
@@ -54,7 +56,81 @@ class TableTest(unittest.TestCase):
                 "W=2 all_gather            4096 B  push_by_copy_engine 7.50  push_by_sm_copy 3.25", '{"nccl": "no such library"}'])
 
 
+    def peers(self, arms, ratios=()):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write(json.dumps({"benchmark": "peers", "world": 2, "case": "a case", "arms": arms, "failed": {}, "ratios": [
+                {"of": ours, "to": theirs, "median": 1.5, "low": 1.4, "high": 1.6, "rounds": 9, "dropped": 0}
+                for ours, theirs in ratios]}) + "\n")
+            file.flush()
+            return [line.strip() for line in self.printed(file.name).splitlines()]
+
+    def test_a_kernel_stands_beside_the_best_rival(self):
+        arms = {"nccl": {"us": 10.0}, "windows": {"us": 8.0}, "tandem sm": {"us": 12.0, "kernel_us": 6.0, "kernel_by": "events"}}
+        self.assertEqual(self.peers(arms, [("tandem sm", "nccl"), ("tandem sm", "windows")])[2],
+                         "tandem sm / windows: 1.500 [1.400, 1.600], 9 rounds, 0 dropped; kernel 6.0 µs by events, 0.750")
+        del arms["tandem sm"]["kernel_us"]
+        self.assertEqual(self.peers(arms, [("tandem sm", "windows")])[2],
+                         "tandem sm / windows: 1.500 [1.400, 1.600], 9 rounds, 0 dropped")
+
+    def test_the_best_rival_and_the_best_composition_both_stand_there(self):
+        rivals = {"nccl+cublas": 9.0, "windows+cublas": 8.0, "cublas+pytorch two-shot": 7.0, "pytorch fused rs+ag": 6.0}
+        lines = self.peers({**{name: {"us": us} for name, us in rivals.items()}, "tandem native": {"us": 5.0}},
+                           [("tandem native", name) for name in rivals])
+        self.assertEqual([line.split(":")[0] for line in lines[2:]],
+                         ["tandem native / windows+cublas", "tandem native / pytorch fused rs+ag"])
+        self.assertIn("torch fused rs+ag 6.0", lines[0])
+
+    def test_an_error_is_told_where_it_is_above_the_rivals(self):
+        arms = {"nccl+cublas": {"us": 9.0, "error_fp64": 2e-3}, "tandem ring": {"us": 9.0, "error_fp64": 2.5e-3},
+                "tandem native": {"us": 8.0, "error_fp64": 2e-3}}
+        self.assertEqual(self.peers(arms)[2:], ["error against float64: nccl+cublas 0.002, above it tandem ring 0.0025"])
+        arms["tandem ring"]["error_fp64"] = 1e-3
+        self.assertEqual(self.peers(arms)[2:], [])
+
+
+class KernelTimesTest(unittest.TestCase):
+    def test_it_knows_which_launches_the_engine_times(self):
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../daemon/engine/launch_start.cc")
+        with open(source) as file:
+            text = file.read()
+        self.assertIn(f"kTimeEvery = {kernel_times.TIMED_EVERY};", text)
+        self.assertIn(f"kTimeStepsEvery = {kernel_times.STEPS_EVERY};", text)
+        self.assertEqual([launch for launch in range(1, 1200) if kernel_times.is_timed(launch)][:7],
+                         [192, 320, 384, 448, 576, 640, 704])
+        self.assertFalse(kernel_times.is_timed(3072))
+
+    def test_launches_follow_until_enough_are_timed_unless_that_takes_long(self):
+        self.assertEqual(kernel_times.more_calls(200, 20), 376)
+        self.assertEqual(kernel_times.more_calls(576, 20), 0)
+        self.assertEqual(kernel_times.more_calls(200, 1000), 0)
+
+    def trace(self, durations):
+        """Slices of plan 3 on two GPUs: {launch: µs by GPU}."""
+        return [{"cat": "launch", "pid": gpu, "dur": us, "args": {"plan": 3, "launch": launch}}
+                for launch, gpus in durations.items() for gpu, us in gpus.items()]
+
+    def test_the_slowest_rank_counts_and_a_launch_that_one_lacks_does_not(self):
+        events = self.trace({192: {0: 5.0, 1: 7.0}, 320: {0: 9.0}}) + [{"cat": "wait", "pid": 0}, {"ph": "M"}]
+        self.assertEqual(kernel_times.by_plan(events, 2), {3: {192: 7.0}})
+
+    def test_events_go_before_the_clock_and_launches_with_timed_steps_count_nowhere(self):
+        launches = {64: 300.0, 128: 300.0, 192: 6.0, 320: 7.0, 384: 8.0, 65: 9.0, 66: 10.0, 67: 11.0, 5: 500.0}
+        self.assertEqual(kernel_times.figures(launches, 24),
+                         {"kernel_us": 7.0, "kernel_by": "events", "kernel_launches": 3, "kernel_clock_us": 10.0})
+        del launches[320]
+        self.assertEqual(kernel_times.figures(launches, 24),
+                         {"kernel_us": 10.0, "kernel_by": "clock", "kernel_launches": 3, "kernel_clock_us": 10.0})
+
+    def test_a_plan_without_steps_has_no_kernel_time(self):
+        self.assertEqual(kernel_times.figures({65: 0.0, 66: 0.0}, 24), {})
+        self.assertEqual(kernel_times.figures({}, 24), {})
+
+
 class StatsTest(unittest.TestCase):
+    def test_an_error_is_that_of_all_ranks_rows(self):
+        self.assertEqual(stats.relative_norm([(9e-6, 4.0), (16e-6, 21.0)]), 1e-3)
+        self.assertIsNone(stats.relative_norm([(9e-6, 4.0), None]))
+
     def test_a_round_takes_as_long_as_its_slowest_rank(self):
         self.assertEqual(stats.slowest([[1, 5, 3], [4, 2, 3]]), [4, 5, 3])
 
