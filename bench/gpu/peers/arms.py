@@ -136,6 +136,27 @@ def all_gather_matmul(context, case):
     return arms, reference, TOLERANCE
 
 
+def all_reduce_compositions(context, a, b, out):
+    """PyTorch has no fused matmul -> all-reduce; these are what it can be put together from."""
+    ops, shape = torch.ops.symm_mem, out[0].shape
+
+    def two_shot():
+        sums = [symm_mem.empty(*shape, device=context.bench.device, dtype=BF16) for _ in range(SETS)]
+        for tensor in sums:
+            symm_mem.rendezvous(tensor, context.group)
+
+        def call(i):
+            torch.mm(a[i], b[i], out=sums[i])
+            ops.two_shot_all_reduce_(sums[i], "sum", context.group)
+        return Arm("cublas+pytorch two-shot", writing(sums, call))
+
+    def scattered_and_gathered(i):
+        part = ops.fused_matmul_reduce_scatter(a[i], b[i], "sum", 0, context.group)
+        dist.all_gather_into_tensor(out[i], part.contiguous())
+    return [("cublas+pytorch two-shot", two_shot),
+            ("pytorch fused rs+ag", lambda: Arm("pytorch fused rs+ag", writing(out, scattered_and_gathered)))]
+
+
 def matmul_reduce(context, case):
     """matmul -> reduce-scatter (rs, ring) and matmul -> all-reduce (ar)."""
     m, n, k, world = case.m, case.n, case.k, context.world
@@ -174,6 +195,8 @@ def matmul_reduce(context, case):
     if scatter:
         arms += [("pytorch fused", lambda: Arm("pytorch fused", fused)),
                  beside_copies(context, lambda i: torch.mm(a[i], b[i], out=full[i]), out[0].numel())]
+    else:
+        arms += all_reduce_compositions(context, a, b, out)
     if context.windows:
         arms.append(("windows+cublas", windows))
     if case.kind == "ring":
