@@ -48,7 +48,9 @@ def cases(world, groups, small=False):
         for m in rows:
             found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
         if not small:
-            found += [Case("ag", 8192, n_small, SMALL_HIDDEN), Case("rs", 8192, SMALL_HIDDEN, n_small)]
+            found += [Case("ag", 8192, n_small, SMALL_HIDDEN), Case("rs", 8192, SMALL_HIDDEN, n_small),
+                      Case("ar", 8192, SMALL_HIDDEN, n_small)]
+            found.append(Case("rs", 8192, SMALL_HIDDEN, 1024))  # takes as long on the links as on the tensor cores, or longer
     if "fp8" in groups:
         for m in rows:
             for scales in ("tensor", "row"):
@@ -56,7 +58,8 @@ def cases(world, groups, small=False):
     if "ring" in groups:
         found += [Case("ring", size, size, size) for size in ((2048,) if small else (2048, 4096, 8192))]
     if "collectives" in groups:
-        sizes = (KIB, 64 * KIB, 1 << 20, 16 << 20) if small else tuple(KIB * 4**i for i in range(10))
+        sizes = ((KIB, 64 * KIB, 1 << 20, 16 << 20) if small
+                 else (*(KIB << power for power in range(15)), 64 << 20, 256 << 20))
         found += [Case(kind, size=size) for kind in ("all_reduce", "all_gather", "reduce_scatter") for size in sizes]
     return found
 

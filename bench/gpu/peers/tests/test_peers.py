@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import cases
 import kernel_times
 import run
+import stand_ins
 import stats
 import table
 import tune
@@ -172,6 +173,52 @@ class CasesTest(unittest.TestCase):
     def test_measurements_use_every_operand_set_equally(self):
         for case in cases.cases(2, cases.GROUPS):
             self.assertEqual(case.calls() % 4, 0, case.name)
+
+
+# What goals are set for: kind, then rows (N and K are the 70B model's, split over the ranks) or bytes.
+ROWS = (512, 2048, 4096, 8192, 16384)
+GOALS = (
+    *((kind, m, None) for kind in ("ag", "rs", "ar") for m in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
+    *((kind, m, scales) for kind in ("ag8", "rs8") for m in ROWS for scales in ("tensor", "row")),
+)
+SMALL_MODEL = {2: {"ag": (7168, 4096), "rs": (4096, 7168), "ar": (4096, 7168)},
+               4: {"ag": (3584, 4096), "rs": (4096, 3584), "ar": (4096, 3584)},
+               8: {"ag": (1792, 4096), "rs": (4096, 1792), "ar": (4096, 1792)}}
+LARGE_MODEL = {2: (14336, 8192), 4: (7168, 8192), 8: (3584, 8192)}
+MESSAGES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304, 8388608, 16777216,
+            67108864, 268435456)
+PLAIN = {"nccl+cublas", "windows+cublas"}
+RIVALS_OF = {"ag": PLAIN | {"pytorch fused"}, "rs": PLAIN | {"pytorch fused"}, "ring": PLAIN | {"pytorch fused"},
+             "ag8": PLAIN | {"pytorch fused"}, "rs8": PLAIN | {"pytorch fused"},
+             "ar": PLAIN | {"cublas+pytorch two-shot", "pytorch fused rs+ag"},
+             "all_reduce": {"nccl", "windows", "pytorch one-shot", "pytorch two-shot"},
+             "all_gather": {"nccl", "windows", "bare pushes"}, "reduce_scatter": {"nccl", "windows"}, "empty": set()}
+
+
+class GoalsTest(unittest.TestCase):
+    def test_every_cell_of_the_goals_has_a_case(self):
+        for world in (2, 4, 8):
+            split, whole = LARGE_MODEL[world]
+            wanted = {cases.Case(kind, m, *((split, whole) if kind.startswith("ag") else (whole, split)), scales or "")
+                      for kind, m, scales in GOALS}
+            wanted |= {cases.Case(kind, 8192, *shape) for kind, shape in SMALL_MODEL[world].items()}
+            wanted |= {cases.Case("rs", 8192, 4096, 1024)}
+            wanted |= {cases.Case("ring", size, size, size) for size in (2048, 4096, 8192)}
+            wanted |= {cases.Case(kind, size=size) for kind in ("all_reduce", "all_gather", "reduce_scatter") for size in MESSAGES}
+            self.assertEqual({case.name for case in wanted - set(cases.cases(world, cases.GROUPS))}, set(), f"W={world}")
+
+    def test_every_kind_has_its_rivals_and_the_table_and_the_ratios_know_them(self):
+        arms, rank = stand_ins.with_torch("arms"), stand_ins.with_torch("rank")
+        known = {name for names in table.RIVALS.values() for name in names} | {"bare pushes"}
+        kinds = {case.kind: case for case in reversed(cases.cases(2, cases.GROUPS))}
+        self.assertEqual(set(kinds), set(RIVALS_OF))
+        for kind, case in kinds.items():
+            made = {name for name, _ in arms.BUILDERS[kind](stand_ins.Context(0, 2), case)[0]}
+            with self.subTest(kind=kind):
+                self.assertLessEqual(RIVALS_OF[kind], made)
+                self.assertLessEqual(RIVALS_OF[kind], known)
+                self.assertLessEqual(RIVALS_OF[kind], set(rank.BASELINES))
+                self.assertTrue(any(name.startswith("tandem") for name in made))
 
 
 class StoodAtTest(unittest.TestCase):

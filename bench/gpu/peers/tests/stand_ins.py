@@ -1,0 +1,72 @@
+"""A torch that does nothing, for the arms' names: every call, attribute and element of it is the same again."""
+
+import sys
+import types
+from unittest import mock
+
+
+class Anything:
+    """Whatever is asked of it, it goes along; as a number it is 1, and it has no elements."""
+
+    itemsize = 2
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *arguments, **named):
+        return self
+
+    def __iter__(self):
+        return iter(())
+
+    def __index__(self):
+        return 1
+
+    def __len__(self):
+        return 1
+
+    def __setitem__(self, key, value):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        return None
+
+    def itself(self, other):
+        return self
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __matmul__ = __pow__ = itself
+
+
+def torch_modules():
+    """For sys.modules while something that imports torch is imported."""
+    names = ("torch", "torch.distributed", "torch.distributed._symmetric_memory")
+    modules = {name: types.ModuleType(name) for name in names}
+    for module in modules.values():
+        module.__getattr__ = lambda name: Anything()
+    modules["torch"].distributed = modules["torch.distributed"]
+    modules["torch.distributed"]._symmetric_memory = modules["torch.distributed._symmetric_memory"]
+    return modules
+
+
+def with_torch(name):
+    """The comparison's module of that name, imported beside a torch that does nothing."""
+    with mock.patch.dict(sys.modules, torch_modules()):
+        return __import__(name)
+
+
+class Context:
+    """What builders of arms get, with windows and Tandem there."""
+
+    def __init__(self, rank, world):
+        self.rank, self.world, self.group, self.exact = rank, world, "", None
+        self.bench = self.windows = self.tandem = Anything()
+
+    def tensors(self, *shape, **named):
+        return [Anything() for _ in range(4)]
+
+    random = empty = window_empty = window_copies = tensors
