@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
 
+import exact
 from measure import Arm
 
 SETS = 4  # operand sets in turn, so that no weight stays in the L2 cache
@@ -112,6 +113,7 @@ def all_gather_matmul(context, case):
     reference = out[0].clone()
     for i in range(SETS):
         unfused(i)
+    context.exact = exact.of(context, exact.gathered, a[0], b[0])
     own = context.empty(m, n) if context.tandem else None
 
     def windows():
@@ -172,6 +174,7 @@ def matmul_reduce(context, case):
         reduce_plain(i)
     unfused(0)
     reference = out[0].clone()
+    context.exact = exact.of(context, exact.reduced, a[0], b[0], scatter)
     own = context.empty(*out[0].shape) if context.tandem else None
 
     def windows():
@@ -243,6 +246,7 @@ def all_gather_scaled_matmul(context, case):
     for i in reversed(range(SETS)):
         unfused(i)
     reference = out[0].clone()
+    context.exact = exact.of(context, exact.gathered, a[0], b[0], scale_a[0], scale_b[0])
     own = context.empty(m, n) if context.tandem else None
 
     def windows():
@@ -282,6 +286,7 @@ def scaled_matmul_reduce_scatter(context, case):
         dist.reduce_scatter_tensor(out[i], full[i])
     unfused(0)
     reference = out[0].clone()
+    context.exact = exact.of(context, exact.reduced, a[0], b[0], True, scale_a[0], scale_b[0])
     own = context.empty(m // world, n) if context.tandem else None
 
     def windows():

@@ -213,12 +213,14 @@ class GoalsTest(unittest.TestCase):
         kinds = {case.kind: case for case in reversed(cases.cases(2, cases.GROUPS))}
         self.assertEqual(set(kinds), set(RIVALS_OF))
         for kind, case in kinds.items():
-            made = {name for name, _ in arms.BUILDERS[kind](stand_ins.Context(0, 2), case)[0]}
+            context = stand_ins.Context(0, 2)
+            made = {name for name, _ in arms.BUILDERS[kind](context, case)[0]}
             with self.subTest(kind=kind):
                 self.assertLessEqual(RIVALS_OF[kind], made)
                 self.assertLessEqual(RIVALS_OF[kind], known)
                 self.assertLessEqual(RIVALS_OF[kind], set(rank.BASELINES))
                 self.assertTrue(any(name.startswith("tandem") for name in made))
+                self.assertEqual(context.exact is not None, "nccl+cublas" in made)
 
 
 class StoodAtTest(unittest.TestCase):
