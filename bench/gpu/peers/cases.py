@@ -1,5 +1,6 @@
 """What is measured: shapes of a 70B and an 8B model split over W ranks, and collectives by size. No GPU, no torch."""
 
+import re
 from dataclasses import dataclass
 
 KIB = 1024
@@ -62,6 +63,11 @@ def cases(world, groups, small=False):
                  else (*(KIB << power for power in range(15)), 64 << 20, 256 << 20))
         found += [Case(kind, size=size) for kind in ("all_reduce", "all_gather", "reduce_scatter") for size in sizes]
     return found
+
+
+def chosen(world, groups, small=False, only=""):
+    """Those whose names the regular expression `only` finds."""
+    return [case for case in cases(world, groups, small) if re.search(only, case.name)]
 
 
 GROUPS = ("empty", "few", "matmul", "fp8", "ring", "collectives")

@@ -17,7 +17,7 @@ def some_rows(count, most, device):
 def rows_in_float64(a, rows, scale):
     """These rows of A, times their scales: one for all, one for each row, or None."""
     # Not every version of torch can index fp8.
-    taken = a.view(torch.uint8)[rows].view(a.dtype) if a.dtype.itemsize == 1 else a[rows]
+    taken = a.view(torch.uint8)[rows].view(a.dtype) if a.element_size() == 1 else a[rows]
     exact = taken.float().double()
     if scale is None:
         return exact

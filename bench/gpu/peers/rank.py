@@ -5,7 +5,6 @@ import datetime
 import gc
 import json
 import os
-import re
 import sys
 import time
 
@@ -94,9 +93,7 @@ def main():
             tandem = None
         bench.trace = tandem.trace if tandem is not None else None
     done = set(json.loads(options.done))
-    for case in cases.cases(options.world, options.groups.split(","), options.small):
-        if not re.search(options.only, case.name):
-            continue
+    for case in cases.chosen(options.world, options.groups.split(","), options.small, options.only):
         if case.name in done or not bench.agree(time.monotonic() - begun < options.seconds):
             continue
         log(f"case {case.name}")

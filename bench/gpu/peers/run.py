@@ -1,7 +1,9 @@
 """Tandem beside what a user would pick instead, on the GPUs of this node.
 
     run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--without-tandem] [--tandemd OPTION] [--seconds 500]
+    run.py --list [--world 2] [--groups …] [--small] [--only REGEX]
 
+A call for whose cases the time is too short names those that are left; the next one with the same FILE goes on with them.
 Each world size gets its own ranks, one process a GPU, and all arms alternate in them. A rank that ends early or says
 nothing for a while costs the arm at which it stood: the ranks are started again without it."""
 
@@ -88,6 +90,17 @@ def finished_cases(path, world):
     return [result["case"] for result in results if result.get("world") == world and "case" in result]
 
 
+def chosen(options, world):
+    """Names of the cases, in their order."""
+    return [case.name for case in cases.chosen(world, options.groups.split(","), options.small, options.only)]
+
+
+def cases_left(options, world):
+    """Names of the cases that FILE has no line of."""
+    finished = set(finished_cases(options.out, world))
+    return [name for name in chosen(options, world) if name not in finished]
+
+
 def compare(options, world, folder, end, daemon_log):
     """All cases at one world size. True if none was lost."""
     skip, good = [], True
@@ -131,7 +144,8 @@ def compare(options, world, folder, end, daemon_log):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", help="a line a case is added to it")
+    parser.add_argument("--list", action="store_true", help="names the cases and measures nothing; no GPU needed")
     parser.add_argument("--world", type=int, default=0, help="0: 2, 4 and 8, as far as there are GPUs")
     parser.add_argument("--groups", default=",".join(cases.GROUPS))
     parser.add_argument("--rounds", type=int, default=30)
@@ -141,10 +155,17 @@ def main():
     parser.add_argument("--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --prelaunch=false")
     parser.add_argument("--seconds", type=float, default=500, help="of all world sizes together")
     options = parser.parse_args()
-    options.out = os.path.abspath(options.out)
     unknown = set(options.groups.split(",")) - set(cases.GROUPS)
     if unknown:
         parser.error(f"no such groups: {', '.join(sorted(unknown))}")
+    if not chosen(options, options.world or 2):
+        parser.error(f"no case's name has {options.only}")
+    if options.list:
+        print("\n".join(chosen(options, options.world or 2)))
+        return
+    if not options.out:
+        parser.error("--out is needed")
+    options.out = os.path.abspath(options.out)
     worlds = [options.world] if options.world else [world for world in (2, 4, 8) if world <= gpu_count()]
     begun, good = time.monotonic(), True
     logs = os.path.splitext(options.out)[0] + "-logs"
@@ -153,6 +174,8 @@ def main():
         left = options.seconds - (time.monotonic() - begun)
         end = time.monotonic() + left / (len(worlds) - index)
         good &= compare(options, world, logs, end, os.path.join(logs, f"world{world}-tandemd.log"))
+        if left := cases_left(options, world):
+            print(f"W={world}: not measured, {len(left)} cases: {', '.join(left)}", flush=True)
     sys.exit(0 if good else 1)
 
 

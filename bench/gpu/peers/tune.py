@@ -8,12 +8,11 @@ What stands after -- goes to tandemctl tune. A table that ships goes to deploy/t
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
 
-from cases import cases
+from cases import chosen
 from node import BIN, Daemon
 
 OPS = {"ag": "all_gather_matmul", "rs": "matmul_reduce_scatter", "ar": "matmul_all_reduce",
@@ -35,8 +34,8 @@ def lines(case, world):
 
 
 def all_lines(options):
-    chosen = [case for case in cases(options.world, options.groups.split(","), options.small) if re.search(options.only, case.name)]
-    return [line for case in chosen for line in lines(case, options.world)]
+    found = chosen(options.world, options.groups.split(","), options.small, options.only)
+    return [line for case in found for line in lines(case, options.world)]
 
 
 def main():

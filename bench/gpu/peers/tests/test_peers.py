@@ -223,6 +223,30 @@ class GoalsTest(unittest.TestCase):
                 self.assertEqual(context.exact is not None, "nccl+cublas" in made)
 
 
+class ChoiceTest(unittest.TestCase):
+    def options(self, *arguments):
+        with mock.patch.object(sys, "argv", ["run.py", *arguments]), contextlib.redirect_stdout(io.StringIO()) as told:
+            run.main()
+        return told.getvalue().splitlines()
+
+    def test_cases_are_listed_by_group_and_expression(self):
+        self.assertEqual(self.options("--list", "--world", "4", "--groups", "matmul,collectives", "--only", "K=1024$|reduce bf16 128 KiB"),
+                         ["GEMM+RS bf16 M=8192 N=4096 K=1024", "all_reduce bf16 128 KiB"])
+
+    def test_an_expression_that_finds_nothing_and_a_missing_file_are_errors(self):
+        for arguments in (("--list", "--only", "no such case"), ("--only", "empty")):
+            with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()):
+                self.options(*arguments)
+            self.assertEqual(ended.exception.code, 2)
+
+    def test_what_the_file_lacks_is_left(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"world": 2, "case": "all_reduce bf16 2 KiB"}\n{"world": 4, "case": "all_reduce bf16 4 KiB"}\n')
+            file.flush()
+            options = mock.Mock(out=file.name, groups="collectives", small=False, only="all_reduce bf16 [24] KiB")
+            self.assertEqual(run.cases_left(options, 2), ["all_reduce bf16 4 KiB"])
+
+
 class StoodAtTest(unittest.TestCase):
     def test_the_last_arm_is_read_from_the_log(self):
         ranks = run.Ranks.__new__(run.Ranks)
