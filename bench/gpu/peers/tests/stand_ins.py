@@ -40,7 +40,8 @@ class Anything:
         return self
 
     __hash__ = object.__hash__
-    __eq__ = __getitem__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __floordiv__ = __matmul__ = __pow__ = itself
+    __eq__ = __getitem__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = itself
+    __truediv__ = __floordiv__ = __matmul__ = __pow__ = itself
 
 
 def torch_modules():

@@ -204,7 +204,8 @@ class GoalsTest(unittest.TestCase):
             wanted |= {cases.Case(kind, 8192, *shape) for kind, shape in SMALL_MODEL[world].items()}
             wanted |= {cases.Case("rs", 8192, 4096, 1024)}
             wanted |= {cases.Case("ring", size, size, size) for size in (2048, 4096, 8192)}
-            wanted |= {cases.Case(kind, size=size) for kind in ("all_reduce", "all_gather", "reduce_scatter") for size in MESSAGES}
+            wanted |= {cases.Case(kind, size=size) for size in MESSAGES
+                       for kind in ("all_reduce", "all_gather", "reduce_scatter")}
             self.assertEqual({case.name for case in wanted - set(cases.cases(world, cases.GROUPS))}, set(), f"W={world}")
 
     def test_every_kind_has_its_rivals_and_the_table_and_the_ratios_know_them(self):
@@ -230,8 +231,9 @@ class ChoiceTest(unittest.TestCase):
         return told.getvalue().splitlines()
 
     def test_cases_are_listed_by_group_and_expression(self):
-        self.assertEqual(self.options("--list", "--world", "4", "--groups", "matmul,collectives", "--only", "K=1024$|reduce bf16 128 KiB"),
-                         ["GEMM+RS bf16 M=8192 N=4096 K=1024", "all_reduce bf16 128 KiB"])
+        chosen = self.options("--list", "--world", "4", "--groups", "matmul,collectives",
+                              "--only", "K=1024$|reduce bf16 128 KiB")
+        self.assertEqual(chosen, ["GEMM+RS bf16 M=8192 N=4096 K=1024", "all_reduce bf16 128 KiB"])
 
     def test_an_expression_that_finds_nothing_and_a_missing_file_are_errors(self):
         for arguments in (("--list", "--only", "no such case"), ("--only", "empty")):
