@@ -127,6 +127,44 @@ class KernelTimesTest(unittest.TestCase):
         self.assertEqual(kernel_times.figures({}, 24), {})
 
 
+class LaunchesBehindTheRoundsTest(unittest.TestCase):
+    """Of rank 0 of two; the other one takes twice as long."""
+
+    def bench(self, trace):
+        measure = stand_ins.with_torch("measure")
+        bench = measure.Bench.__new__(measure.Bench)
+        bench.rank, bench.world, bench.trace, bench.told, bench.calls = 0, 2, trace, [], []
+        bench.log = bench.told.append
+        bench.gather = lambda value: [value, value and {name: 2 * us for name, us in value.items()}]
+        bench.time = lambda prepared, count: bench.calls.append(prepared)
+        live = {"nccl": (measure.Arm("nccl", None), "rival", None),
+                "tandem sm": (measure.Arm("tandem sm", None, plan=3), "ours", None)}
+        self.figures = bench.kernel_times("a case", live, {"nccl": [5.0], "tandem sm": [self.us]}, 20, 10)
+        return bench
+
+    def events(self, last):
+        self.last = last
+        return [{"cat": "launch", "pid": gpu, "dur": 4.0 + gpu, "args": {"plan": 3, "launch": launch}}
+                for launch in range(600) for gpu in range(2)]
+
+    def test_only_tandems_arms_follow_until_enough_launches_are_timed(self):
+        self.us = 10.0
+        bench = self.bench(self.events)
+        self.assertEqual(bench.calls, ["ours"] * 18)  # 3 + 20 · 11 launches before, 576 wanted
+        self.assertEqual(bench.told, ["measure a case / tandem sm"])
+        self.assertEqual(self.last, (10 + 18 + 2) * 20)
+        self.assertEqual((self.figures["tandem sm"]["kernel_us"], self.figures["tandem sm"]["kernel_launches"]), (5.0, 5))
+
+    def test_the_slowest_rank_says_whether_they_take_too_long(self):
+        self.us = 300.0  # 353 launches of it are within MOST_SECONDS, of 600 µs not
+        self.assertEqual(self.bench(self.events).calls, [])
+
+    def test_without_a_trace_the_comparison_goes_on(self):
+        self.us = 10.0
+        bench = self.bench(mock.Mock(side_effect=RuntimeError("no daemon")))
+        self.assertEqual((self.figures, bench.told[-1]), ({}, "no kernel times: RuntimeError: no daemon"))
+
+
 class StatsTest(unittest.TestCase):
     def test_an_error_is_that_of_all_ranks_rows(self):
         self.assertEqual(stats.relative_norm([(9e-6, 4.0), (16e-6, 21.0)]), 1e-3)
