@@ -49,6 +49,7 @@ class Session {
   Status Fork(json* reply);
   Status CudaTrouble(const std::string& name, const json& command);
   Status CudaMemory(const std::string& name, const json& command, json* reply);
+  Status CudaChunks(const std::string& name, const json& command, json* reply);
 
   Result<std::shared_ptr<Group>> FindGroup(const json& command) const;
   Result<std::shared_ptr<Plan>> FindPlan(const json& command) const;
@@ -88,7 +89,12 @@ class Session {
   std::map<std::string, std::unique_ptr<RankGraph>> graphs_;
   struct Gate;
   std::vector<std::shared_ptr<Gate>> gates_;                         // closed
-  std::map<std::string, uint64_t> allocations_;                      // of "cuda_malloc"
+  std::map<std::string, uint64_t> allocations_;                      // of "cuda_malloc" and "cuda_reserve"
+  struct ChunkRange {
+    uint64_t address = 0;
+    size_t chunk = 0, chunks = 0;  // bytes of each, how many
+  };
+  std::map<std::string, ChunkRange> ranges_;                         // of "cuda_reserve", for the process's life
 };
 
 }  // namespace tandem::driver

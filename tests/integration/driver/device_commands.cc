@@ -91,8 +91,52 @@ Status Session::CudaTrouble(const std::string& name, const json& command) {
   return error == 0 ? Status::Ok() : Aborted(faults::ErrorName(error));
 }
 
+// cuda_reserve {allocation, chunk, chunks}: addresses for so many chunks of so many bytes, without memory. cuda_map and cuda_unmap
+// {allocation, first, count}: gives each of these chunks memory of its own ("exportable": false: that no other process can have),
+// and takes it. So do PyTorch's expandable segments.
+Status Session::CudaChunks(const std::string& name, const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
+  const std::string allocation = command.value("allocation", "");
+  if (name == "cuda_reserve") {
+    ChunkRange range{.chunk = command.value("chunk", size_t{0}), .chunks = command.value("chunks", size_t{0})};
+    TANDEM_ASSIGN_OR_RETURN(range.address, driver->MemAddressReserve(range.chunk * range.chunks, 0));
+    allocations_[allocation] = range.address;
+    ranges_[allocation] = range;
+    (*reply)["address"] = range.address;
+    return Status::Ok();
+  }
+  auto it = ranges_.find(allocation);
+  if (it == ranges_.end()) return NotFound("the script has not reserved " + allocation);
+  const ChunkRange& range = it->second;
+  const size_t first = command.value("first", size_t{0}), count = command.value("count", size_t{1});
+  if (first > range.chunks || count > range.chunks - first) return OutOfRange("the range has fewer chunks");
+  if (name == "cuda_unmap") {  // one by one, as they were mapped
+    for (size_t i = first; i < first + count; ++i) {
+      TANDEM_RETURN_IF_ERROR(driver->MemUnmap(range.address + i * range.chunk, range.chunk));
+    }
+    return Status::Ok();
+  }
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  TANDEM_ASSIGN_OR_RETURN(properties.location.id, driver->CtxGetDevice());
+  if (command.value("exportable", true)) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemAccessDesc access = {};
+  access.location = properties.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  for (size_t i = first; i < first + count; ++i) {
+    const CUdeviceptr at = range.address + i * range.chunk;
+    TANDEM_ASSIGN_OR_RETURN(CUmemGenericAllocationHandle handle, driver->MemCreate(range.chunk, properties));
+    Status mapped = driver->MemMap(at, range.chunk, handle);
+    (void)driver->MemRelease(handle);  // the mapping keeps the memory
+    TANDEM_RETURN_IF_ERROR(mapped);
+    TANDEM_RETURN_IF_ERROR(driver->MemSetAccess(at, range.chunk, access));
+  }
+  return Status::Ok();
+}
+
 // cuda_malloc {allocation, bytes}; cuda_free {allocation}; cuda_register {allocation, memory, bytes, offset}: as a program
-// with cudaMalloc does. cuda_check {memory}: Memory::Check.
+// with cudaMalloc does, and as one with a range of cuda_reserve. cuda_check {memory}: Memory::Check.
 Status Session::CudaMemory(const std::string& name, const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(command.value("gpu", "")));
   TANDEM_RETURN_IF_ERROR(device->Enter());
@@ -100,6 +144,7 @@ Status Session::CudaMemory(const std::string& name, const json& command, json* r
   if (name == "cuda_prepare" || name == "cuda_fault" || name == "cuda_spin" || name == "cuda_probe") {
     return CudaTrouble(name, command);
   }
+  if (name == "cuda_reserve" || name == "cuda_map" || name == "cuda_unmap") return CudaChunks(name, command, reply);
   std::string allocation = command.value("allocation", "");
   size_t bytes = command.value("bytes", size_t{0});
   if (name == "cuda_malloc") {
@@ -134,6 +179,8 @@ Status Session::CudaMemory(const std::string& name, const json& command, json* r
 #else
 
 Status Session::CudaTrouble(const std::string&, const json&) { return Unimplemented("built without CUDA"); }
+
+Status Session::CudaChunks(const std::string&, const json&, json*) { return Unimplemented("built without CUDA"); }
 
 Status Session::CudaMemory(const std::string&, const json&, json*) {
   return Unimplemented("the test's client was built without CUDA");
