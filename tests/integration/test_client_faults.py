@@ -96,6 +96,45 @@ class ClientFaults(TandemTest):
                    "the daemon keeps what dead clients had")
         self.check_all_reduce(bystanders)
 
+    def test_memory_keeps_its_contents_when_its_group_breaks(self):
+        count = 1000
+        gpus = [engine["gpu_uuid"] for engine in self.daemon.engines()][:2]
+        clients = self.group(2, gpus=gpus)
+        everybody(clients, "empty", each=lambda rank: {"gpu": gpus[rank]}, tensor="t", shape=[count])
+        everybody(clients, "rendezvous", tensor="t", memory="t")
+        for rank, client in enumerate(clients):
+            client.call("fill", memory="t", base=100 * (rank + 1), step=1)
+        survivor = clients[1]
+        survivor.call("peer", memory="t", peer=0, name="t of 0")
+
+        def both_are_kept():
+            for memory, base in (("t", 200.0), ("t of 0", 100.0)):
+                values = survivor.call("read", memory=memory, count=count)["values"]
+                self.assertEqual(values, [base + i % 64 for i in range(count)], memory)
+        both_are_kept()
+        clients[0].kill()
+        wait_until(lambda: any(event["kind"] == "group_broken" for event in survivor.call("events")["events"]), 10)
+        survivor.call("check")
+        both_are_kept()
+        again = self.daemon.client("rank0 again")
+        again.connect()
+        self.join([again, survivor], group="again", gpus=gpus)
+        self.all_reduce_plan([again, survivor], group="again")
+        self.check_all_reduce([again, survivor])
+        both_are_kept()
+        # The survivor's engine has its part too: the same tensor in a group of its own.
+        survivor.call("join", world=1, rank=0, name="alone", job_key=self.job_key, gpu=gpus[1])
+        survivor.call("rendezvous", group="alone", tensor="t", memory="t alone")
+        survivor.call("allocate", group="alone", memory="copy", shape=[count])
+        operand = {"dtype": "f32", "shape": [count], "symmetric": True}
+        survivor.call("prepare", group="alone", key="copy", plan="copy", request={
+            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        survivor.call("launch", plan="copy", bindings=[["t alone", 0], ["copy", 0]])
+        survivor.call("sync")
+        survivor.call("wait", plan="copy")
+        values = survivor.call("read", memory="copy", count=count)["values"]
+        self.assertEqual(values, [200.0 + i % 64 for i in range(count)])
+
     def test_a_broken_group_opens_its_next_incarnation(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)

@@ -37,6 +37,20 @@ std::shared_ptr<EventLog> GlobalEvents() {
   return log;
 }
 
+// A rank's part of a symmetric tensor as this process has it mapped, to be read and filled.
+class PeerMemory final : public Memory {
+ public:
+  PeerMemory(std::shared_ptr<SymmetricTensor> tensor, std::byte* data) : tensor_(std::move(tensor)), data_(data) {}
+  uint64_t registration_id() const override { return tensor_->registration_id(); }
+  std::byte* data() const override { return data_; }
+  size_t bytes() const override { return tensor_->bytes(); }
+  const std::string& gpu_uuid() const override { return tensor_->gpu_uuid(); }
+
+ private:
+  const std::shared_ptr<SymmetricTensor> tensor_;
+  std::byte* const data_;
+};
+
 constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left", "engine_restarted",
                                        "draining", "late", "daemon_lost"};
 
@@ -161,6 +175,18 @@ Status Session::Rendezvous(const json& command, json* reply) {
   return Status::Ok();
 }
 
+// {"memory", "peer", "name"}: the peer's part of that tensor, under a name of its own. For "fill" and "read", not for launches.
+Status Session::Peer(const json& command) {
+  const std::string name = command.value("memory", "");
+  TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(name));
+  auto tensor = std::dynamic_pointer_cast<SymmetricTensor>(memory);
+  if (tensor == nullptr) return InvalidArgument("not a symmetric tensor");
+  const auto bytes = static_cast<int64_t>(tensor->bytes());
+  TANDEM_ASSIGN_OR_RETURN(std::byte * data, tensor->GetBuffer(command.value("peer", 0), {bytes}, DType::kF8E4M3));
+  Name({{"memory", command.value("name", "")}}, std::make_shared<PeerMemory>(tensor, data), memories_.at(name).gpu);
+  return Status::Ok();
+}
+
 Status Session::Register(const json& command, json* reply) {
   std::string gpu = command.value("gpu", "");
   if (gpu.empty()) {
@@ -270,6 +296,7 @@ Status Session::Execute(const json& command, json* reply) {
                                                 : tensors_[command.value("tensor", "")];
     return client_->Free(id);
   }
+  if (name == "peer") return Peer(command);
   if (name == "register") return Register(command, reply);
   if (name == "register_foreign") return RegisterForeign(command);
   if (name == "prepare") return Prepare(command, reply);

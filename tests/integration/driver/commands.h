@@ -31,6 +31,7 @@ class Session {
   Status Allocate(const json& command, json* reply);
   Status Empty(const json& command, json* reply);
   Status Rendezvous(const json& command, json* reply);
+  Status Peer(const json& command);
   Status Register(const json& command, json* reply);
   Status RegisterForeign(const json& command);
   Status Prepare(const json& command, json* reply);
