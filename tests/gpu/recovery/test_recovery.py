@@ -40,6 +40,7 @@ class Recovery:
 
     def setUp(self):
         self.neighbours = []
+        self.incarnations = {}  # of groups, by name
         cls = type(self)
         if cls.daemon and (cls.daemon.process.poll() is not None or
                            any(engine["state"] != "ready" for engine in cls.daemon.engines())):
@@ -79,9 +80,15 @@ class Recovery:
     def group(self, name, gpus, **arguments):
         """Clients that have joined, with an all-reduce from and to symmetric memory, and the troublemakers' kernels loaded."""
         clients = [self.client(f"{name}{rank}", **arguments) for rank in range(len(gpus))]
-        everybody(clients, "join", each=lambda rank: {
+        self.form(clients, name, gpus)
+        return clients
+
+    def form(self, clients, name, gpus):
+        """The same for clients that are connected."""
+        replies = everybody(clients, "join", each=lambda rank: {
             "rank": rank, "world": len(gpus), "name": name, "group": name, "job_key": "0123456789abcdef",
             "gpu": self.uuids[gpus[rank]], "launch_deadline_ms": 20000})
+        self.incarnations[name] = replies[0]["incarnation"]
         everybody(clients, "cuda_prepare")
         for memory in ("in", "out"):
             everybody(clients, "allocate", group=name, memory=memory, shape=[COUNT])
@@ -91,7 +98,6 @@ class Recovery:
         for rank, client in enumerate(clients):
             client.call("fill", memory="in", base=rank + 1, step=1)
         self.check(clients)
-        return clients
 
     def check(self, clients):
         """One launch, and the sums that it must give: `in` has what group() wrote, whoever has died since."""
@@ -105,6 +111,13 @@ class Recovery:
 
     def stage(self):
         self.tp = self.group("tp", [0, 1])
+        # A tensor whose both parts the rank on GPU 1 is to find again, whatever happens to its group.
+        everybody(self.tp, "empty", each=lambda rank: {"gpu": self.uuids[rank]}, tensor="kept", shape=[COUNT])
+        everybody(self.tp, "rendezvous", group="tp", tensor="kept", memory="kept")
+        for rank, client in enumerate(self.tp):
+            client.call("fill", memory="kept", base=100 * (rank + 1), step=1)
+        self.tp[1].call("peer", memory="kept", peer=0, name="kept of 0")
+        self.contents_are_kept(self.tp[1])
         self.solo = self.group("solo", [1])
         self.near, self.far = self.neighbour(0), self.neighbour(1)
 
@@ -132,6 +145,33 @@ class Recovery:
         self.assertIsNone(self.near.lost())
         self.assertEqual(self.daemon.engine(0)["generation"], self.generations[0])
         self.others_never_noticed()
+
+    def contents_are_kept(self, survivor):
+        """What stage() wrote to both ranks' parts of a tensor, as the rank on GPU 1 has them mapped: one lies on GPU 0."""
+        for memory, base in (("kept", 200), ("kept of 0", 100)):
+            for offset in (0, (COUNT - 128) * 4):
+                values = survivor.call("read", memory=memory, offset=offset, count=128)["values"]
+                self.assertEqual(values, [base + i % 64 for i in range(128)], memory)
+
+    def joins_again(self, survivor):
+        """With a new process on GPU 0 the rank on GPU 1 forms its group anew, in the session that it had; its memory is what
+        it was, also for its engine."""
+        survivor.call("check")
+        incarnation = self.incarnations["tp"]
+        self.tp = [self.client("tp0 again"), survivor]
+        self.form(self.tp, "tp", [0, 1])
+        self.assertEqual(self.incarnations["tp"], incarnation + 1)
+        self.contents_are_kept(survivor)
+        survivor.call("join", rank=0, world=1, name="alone", group="alone", job_key="0123456789abcdef", gpu=self.uuids[1])
+        survivor.call("rendezvous", group="alone", tensor="kept", memory="kept alone")
+        operand = {"dtype": "f32", "shape": [COUNT], "symmetric": True}
+        survivor.call("allocate", group="alone", memory="copy", shape=[COUNT])
+        survivor.call("prepare", group="alone", key="copy", plan="copy", request={
+            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        survivor.call("launch", plan="copy", bindings=[["kept alone", 0], ["copy", 0]])
+        survivor.call("sync", deadline_ms=20000)
+        survivor.call("wait", plan="copy")
+        self.assertEqual(survivor.call("read", memory="copy", count=128)["values"], [200 + i % 64 for i in range(128)])
 
     def group_broke(self, client, within=3.0):
         """The rank on GPU 1 is told, by an event and by its calls."""
@@ -166,6 +206,7 @@ class Recovery:
         note(f"the neighbour's error: {self.near.lost()}")
         note(f"the survivor's: {self.group_broke(survivor)}")
         self.doctor_names(self.near.pid)
+        self.contents_are_kept(survivor)  # while no engine has GPU 0
         self.others_never_noticed()
 
     def back_after_the_last_end(self, end):
@@ -174,7 +215,7 @@ class Recovery:
         seconds = self.daemon.wait_engine(0, self.generations[0])
         measured("engine ready after the last affected process's end", seconds)
         self.others_never_noticed()
-        self.check(self.group("fresh", [0, 1]))  # a new process works on GPU 0 again
+        self.joins_again(self.tp[1])  # and a new process works on GPU 0
 
     def back_to(self, before, slack=64):
         """Every process but tandemd's ends, and the GPUs have what they had."""
@@ -202,6 +243,7 @@ class Recovery:
                 reply = client.call("wait", plan="ar", check=False)
             self.assertEqual(reply.get("code"), "ABORTED", reply)
         self.check(self.tp)  # memory has kept its contents: `in` was written before
+        self.contents_are_kept(self.tp[1])
         self.others_never_noticed()
 
     def test_engine_killed_inside_a_launch(self):
@@ -242,6 +284,7 @@ class Recovery:
             self.tp[0].close()
             self.group_broke(self.tp[1])
             self.only_the_culprit_fell()
+            self.joins_again(self.tp[1])
             return
         self.all_of_gpu_0_fell(self.tp[1])
         self.tp[0].close()
