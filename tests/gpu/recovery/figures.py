@@ -6,6 +6,8 @@ from gpu_node import note
 
 # The goal: from the end of the last process that keeps an engine from starting to its being ready.
 BACK_WITHIN_SECONDS = 2.0
+# From the kill of tandemd until a stream that waits in a launch stands no longer.
+RELEASED_WITHIN_SECONDS = 1.0
 ROUNDS_WITHIN_SECONDS = 150.0
 FIGURES = []  # (what, seconds, goal), filled by the tests
 

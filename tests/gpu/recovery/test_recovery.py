@@ -13,7 +13,7 @@ import signal
 import time
 import unittest
 
-from figures import WhatItTook, measured, note  # noqa: F401: WhatItTook is a test of this module too
+from figures import RELEASED_WITHIN_SECONDS, WhatItTook, measured, note  # noqa: F401: WhatItTook is a test of this module too
 from gpu_node import NOBODY, GpuDaemon, Mps, Neighbour, gpu_count, memory_used, wait_until
 from harness import CallFailed, everybody
 
@@ -339,9 +339,23 @@ class Recovery:
     def test_zz_tandemd_is_killed(self):
         self.stage()
         engines = [engine["pid"] for engine in self.daemon.engines()]
+        waiter = self.tp[0]
+        waiter.call("launch", **ALL_REDUCE)  # its peer never comes
+        self.assertEqual(waiter.call("sync", deadline_ms=50, check=False).get("code"), "DEADLINE_EXCEEDED")
         begun = time.monotonic()
         self.daemon.process.kill()
         self.daemon.process.wait()
+        waiter.call("sync", deadline_ms=20000)
+        measured("tandemd killed to a waiting stream's going on", time.monotonic() - begun, RELEASED_WITHIN_SECONDS)
+        # Whoever was first has let it go: the client's watchdog, or the engine. The next calls say why.
+        why = "the daemon at .* is gone|the engine ended with its daemon"
+        for call, arguments in (("wait", {"plan": "ar"}), ("launch", ALL_REDUCE)):
+            reply = waiter.call(call, check=False, **arguments)
+            if reply["ok"]:  # a launch that has overtaken the news is let go on in its turn
+                waiter.call("sync", deadline_ms=20000)
+                reply = waiter.call("wait", plan="ar", check=False)
+            self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
+            self.assertRegex(reply["message"], why)
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10, "engines outlive tandemd")
         note(f"all engines gone {time.monotonic() - begun:.2f} s after tandemd")
         for client in self.tp + self.solo:
