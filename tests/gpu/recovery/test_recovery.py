@@ -261,6 +261,7 @@ class Recovery:
             self.others_never_noticed()
             self.tp[0].close()
             self.group_broke(self.tp[1])
+            self.tp[1].call("sync", stream="busy", deadline_ms=20000)  # no stream hangs
             self.back_after_the_last_end(self.near.close)
             return
         self.daemon.wait_engine(0, self.generations[0])
