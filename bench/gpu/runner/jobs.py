@@ -15,7 +15,7 @@ PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handov
 UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
 SUITES = {"test_captured": 25, "test_client_faults": 75, "test_engine_faults": 60, "test_kill_every_call": 120,
-          "test_daemon_death": 35, "test_sharing": 15, "test_native": 25, "test_cuda": 35, "test_basic": 15,
+          "test_daemon_death": 35, "test_sharing": 15, "test_native": 25, "test_cuda": 25, "test_basic": 15,
           "test_operations": 60, "test_rounds": 240, "test_process_faults": 90, "test_conformance_faults": 60,
           "test_tune": 90, "test_parking": 200, "test_rogue": 180, "test_admin": 80, "test_limits": 90, "test_bad_input": 70}
 DEFAULT_SUITE = 45
