@@ -14,10 +14,10 @@ PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handov
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
 UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
-SUITES = {"test_captured": 25, "test_client_faults": 75, "test_engine_faults": 60, "test_kill_every_call": 120,
+SUITES = {"test_captured": 40, "test_client_faults": 60, "test_engine_faults": 60, "test_kill_every_call": 50,
           "test_daemon_death": 35, "test_sharing": 15, "test_native": 25, "test_cuda": 25, "test_basic": 15,
-          "test_operations": 60, "test_rounds": 240, "test_process_faults": 90, "test_conformance_faults": 60,
-          "test_tune": 90, "test_parking": 200, "test_rogue": 180, "test_admin": 80, "test_limits": 90, "test_bad_input": 70}
+          "test_operations": 50, "test_rounds": 160, "test_process_faults": 60, "test_conformance_faults": 50,
+          "test_tune": 60, "test_parking": 200, "test_rogue": 180, "test_admin": 60, "test_limits": 50, "test_bad_input": 40}
 DEFAULT_SUITE = 45
 # Those whose paths differ most on GPUs; the others in the order of their names.
 FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "test_kill_every_call", "test_daemon_death",
@@ -26,9 +26,9 @@ FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "te
 LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
-             "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 50), "cuda_nccl_test": (2, 30),
-             "cuda_native_race_test": (1, 15), "cuda_native_long_test": (1, 20), "cuda_few_rows_race_test": (1, 10),
-             "cuda_few_rows_long_test": (1, 20), "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
+             "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 60), "cuda_nccl_test": (2, 30),
+             "cuda_native_race_test": (1, 60), "cuda_native_long_test": (1, 20), "cuda_few_rows_race_test": (1, 10),
+             "cuda_few_rows_long_test": (1, 10), "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
 # What they measure has goals: alone, but for the rounds that measure nothing.
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
             "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
