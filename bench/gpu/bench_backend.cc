@@ -151,6 +151,49 @@ void BenchPush(Gpu& gpu, Gpu& peer) {
   }
 }
 
+// A product beside pushes of half of A to a peer on another lane, with no dependency, as a pipeline has them; bare: the same product
+// beside cuMemcpyAsync on a plain stream.
+void BenchBeside(Gpu& gpu, Gpu& peer) {
+  constexpr int64_t kM = 8192, kN = 7168, kK = 8192;
+  constexpr int kPushes = 4;
+  const DType type = DType::kBf16;
+  MatmulArgs product;
+  product.a = Dense(gpu.Random(kM * kK * 2, type), type, {kM, kK});
+  product.b = Dense(gpu.Random(kK * kN * 2, type), type, {kK, kN});
+  product.c = Dense(gpu.Random(kM * kN * 2, type), type, {kM, kN});
+  Must(gpu.backend->PrepareMatmul(product), "prepare");
+  constexpr int64_t kPushed = kM / 2 * kK / kPushes;
+  peer.Random(kM / 2 * kK * 2, type);
+  auto mapped = Must(gpu.backend->MapSegment(peer.fds.back().get(), peer.segments.back()->bytes()), "mapping");
+  auto side = Must(gpu.backend->MakeLane(0), "lane");
+  CUstream side_stream = dynamic_cast<cuda::CudaLane&>(*side).stream();
+  auto begun = Must(gpu.backend->MakeEvent(), "event"), pushed = Must(gpu.backend->MakeEvent(), "event");
+  auto beside = [&](const std::function<void(std::byte*, std::byte*)>& push) {
+    return gpu.Time(2, [&] {
+      Must(gpu.lane->Record(begun.get()), "record");
+      Must(side->Wait(begun.get()), "wait");
+      for (int64_t i = 0; i < kPushes; ++i) {
+        push(product.a.data + i * kPushed * 2, mapped->data() + i * kPushed * 2);
+      }
+      Must(side->Record(pushed.get()), "record");
+      Must(gpu.lane->Matmul(product), "matmul");
+      Must(gpu.lane->Wait(pushed.get()), "wait");
+    });
+  };
+  Report("matmul bf16 8192x7168x8192 beside pushes of 64 MiB, bare = beside cuMemcpyAsync", 0,
+         [&] {
+           return beside([&](std::byte* from, std::byte* to) {
+             Must(side->Copy({Dense(from, type, {kPushed}), Dense(to, type, {kPushed}), true}), "copy");
+           });
+         },
+         [&] {
+           return beside([&](std::byte* from, std::byte* to) {
+             const auto target = reinterpret_cast<CUdeviceptr>(to), source = reinterpret_cast<CUdeviceptr>(from);
+             Must(driver->MemcpyAsync(target, source, kPushed * 2, side_stream), "copy");
+           });
+         });
+}
+
 // The best of cuBLASLt's candidates beside its first, on shapes of a 70B model over 4 ranks; four operand sets in turn.
 void BenchMatmul(Gpu& tried, Gpu& first) {
   struct Shape {
@@ -252,6 +295,7 @@ int main(int argc, char** argv) {
   if (gpus > 1) {
     Gpu second(1), zero(0);
     BenchPush(zero, second);
+    BenchBeside(zero, second);
   }
   Gpu tried(0), first(0, 1);
   BenchReduce(tried);

@@ -1,6 +1,7 @@
 // The cost of a launch itself: plans through a running daemon, from a client's stream to the engine and back. First the empty
 // plan, which the engine's CPU ends; then, on several ranks, the least that lanes can do: an all-reduce of 1 KiB by the kernel of
-// low_latency (bench_collective has the kernel's own time).
+// low_latency (bench_collective has the kernel's own time), and an all-gather of 1 KiB by copy engines, which has no kernel of the
+// engine's that would take turns with the client's without MPS.
 //   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
 // Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name. With several ranks launches
 // that were pushed long before their streams come are measured by doorbell and parked, beside each other.
@@ -71,8 +72,8 @@ struct Run {
   std::string parking = {};      // what the plan says of it
 };
 
-enum class Work { kEmpty, kSmallest };
-constexpr int64_t kSmallestCount = 256;  // f32
+enum class Work { kEmpty, kSmallest, kCopies };
+constexpr int64_t kSmallestCount = 256;  // f32, of the result
 
 struct Rank {
   std::shared_ptr<Client> client;
@@ -87,16 +88,17 @@ struct Rank {
   Status Launch() { return plan->Launch(stream->ref(), bindings); }
 };
 
-Status PreparePlan(Work work, Rank* rank) {
+Status PreparePlan(Work work, int world, Rank* rank) {
   OpRequest request;
   request.op = Op::kEmpty;
-  if (work == Work::kSmallest) {
-    request.op = Op::kAllReduce;
-    request.algorithm = Algorithm::kLowLatency;
+  if (work != Work::kEmpty) {
+    const bool gathers = work == Work::kCopies;
+    request.op = gathers ? Op::kAllGather : Op::kAllReduce;
+    request.algorithm = gathers ? Algorithm::kCopyEngine : Algorithm::kLowLatency;
     for (Role role : {Role::kInput, Role::kOutput}) {
       Operand& operand = request.operands.emplace_back();
       operand.role = role;
-      operand.spec.shape = {kSmallestCount};
+      operand.spec.shape = {gathers && role == Role::kInput ? kSmallestCount / world : kSmallestCount};
     }
     const uint64_t bytes = kSmallestCount * sizeof(float);
     TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->client->AllocateRegistered(2 * bytes, rank->group->gpu_uuid()));
@@ -211,7 +213,7 @@ Status InGraph(Run& run, Rank& rank, Samples* samples) {
 Status Measure(Run& run, Work work, int index, Samples* samples) {
   Rank rank;
   TANDEM_RETURN_IF_ERROR(Open(run, index, &rank));
-  TANDEM_RETURN_IF_ERROR(PreparePlan(work, &rank));
+  TANDEM_RETURN_IF_ERROR(PreparePlan(work, run.world, &rank));
   if (index == 0) run.parking = rank.plan->info().parking;
   if (run.world > 1) TANDEM_RETURN_IF_ERROR(Ahead(run, rank, samples));
   if (run.parked) return rank.client->Detach();
@@ -273,4 +275,6 @@ int main(int argc, char** argv) {
   for (bool parked : {false, true}) {
     if (world > 1) MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ", parked);
   }
+  // Copies are never parked.
+  if (world > 1) MeasureAll(argv[1], world, engines, Work::kCopies, label + ": all-gather of 1 KiB by copy engines, ", false);
 }

@@ -31,7 +31,7 @@ def figure(name, value, unit):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--label", default="")
-    parser.add_argument("--worlds", default="1,2")
+    parser.add_argument("--worlds", default="1,2,4", help="those that there are not GPUs enough for are left out")
     options = parser.parse_args()
     good = subprocess.run([os.path.join(node.BIN, "bare_handover"), options.label], timeout=60).returncode == 0
     log = os.path.join(tempfile.gettempdir(), f"tandem-handover.{os.getpid()}.log")

@@ -14,7 +14,7 @@ PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handov
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
 UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
-SUITES = {"test_captured": 40, "test_client_faults": 60, "test_engine_faults": 60, "test_kill_every_call": 50,
+SUITES = {"test_captured": 35, "test_client_faults": 40, "test_engine_faults": 60, "test_kill_every_call": 50,
           "test_daemon_death": 35, "test_sharing": 15, "test_native": 25, "test_cuda": 25, "test_basic": 15,
           "test_operations": 50, "test_rounds": 160, "test_process_faults": 60, "test_conformance_faults": 50,
           "test_tune": 60, "test_parking": 200, "test_rogue": 180, "test_admin": 60, "test_limits": 50, "test_bad_input": 40}
@@ -157,10 +157,11 @@ def sanitizer_jobs(bundle, tool):
                   90, 150, gpus=1, needs=tool or "compute-sanitizer")
 
 
-def handover_jobs(bundle, results):
+def handover_jobs(bundle, count):
     for how in ("with", "without"):
         yield Job(f"handover-{how}-mps", "handover",
-                  ("python3", "-B", os.path.join(bundle, "peers/handover.py"), "--label", f"{how} MPS"), 35, 120, gpus=2,
+                  ("python3", "-B", os.path.join(bundle, "peers/handover.py"), "--label", f"{how} MPS"), 45, 150,
+                  gpus=4 if count >= 4 else 2,
                   mps=how == "with", alone=True, stdout=f"handover-{how}-mps.jsonl")
 
 
@@ -246,7 +247,7 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first,
             *digits[:1], *recovery,
             *(job for job in native if not job.alone), *(job for job in tests if job.gpus > 2),
-            *(job for job in conformance if job.gpus > 2 and job.name not in LATE), *wide, *handover_jobs(bundle, results),
+            *(job for job in conformance if job.gpus > 2 and job.name not in LATE), *wide, *handover_jobs(bundle, count),
             *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
             *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *digits[1:],
             *later, *(job for job in conformance if job.name in LATE)]
