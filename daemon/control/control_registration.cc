@@ -2,6 +2,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/validate.h"
+#include "common/fd_socket.h"
 #include "common/shared_memory.h"
 
 namespace tandem::daemon {
@@ -75,6 +76,14 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
 void Control::PostOwnRegistrationLocked(const Session& session, uint64_t registration_id,
                                         const std::shared_ptr<CommandBatch>& batch) {
   const Registration& registration = session.registrations.at(registration_id);
+  EngineMailbox& mailbox = *registry_->mailboxes[static_cast<size_t>(registration.gpu)];
+  // What one message does not carry goes ahead.
+  auto rest = registration.fds.begin();
+  for (; registration.fds.end() - rest > static_cast<ptrdiff_t>(kMaxFdsPerMessage); rest += kMaxFdsPerMessage) {
+    engine::v1::Command chunks;
+    chunks.mutable_add_chunks()->set_registration_id(registration_id);
+    mailbox.Post(std::move(chunks), std::vector<SharedFd>(rest, rest + kMaxFdsPerMessage), batch);
+  }
   engine::v1::Command command;
   engine::v1::AddRegistration& message = *command.mutable_add_registration();
   message.set_registration_id(registration_id);
@@ -83,7 +92,7 @@ void Control::PostOwnRegistrationLocked(const Session& session, uint64_t registr
   message.set_ipc_handle(registration.ipc_handle);
   message.set_offset(registration.offset);
   for (uint64_t bytes : registration.chunk_bytes) message.add_chunk_bytes(bytes);
-  registry_->mailboxes[static_cast<size_t>(registration.gpu)]->Post(std::move(command), registration.fds, batch);
+  mailbox.Post(std::move(command), std::vector<SharedFd>(rest, registration.fds.end()), batch);
 }
 
 Status Control::Deregister(const SessionRef& session, uint64_t registration_id, const Waiter& waiter) {

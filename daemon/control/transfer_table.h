@@ -16,8 +16,8 @@
 
 namespace tandem::daemon {
 
-// Descriptors of one transfer: an engine command carries at most 64, some of them its own.
-inline constexpr uint32_t kMaxTransferFds = 60;
+// Descriptors of one transfer: a range of so many chunks, 20 GiB of PyTorch's. What a uid has in all is its quota's matter.
+inline constexpr uint32_t kMaxTransferFds = 1024;
 
 // Thread-safe.
 class TransferTable {

@@ -79,7 +79,7 @@ class Engine : private LaunchListener {
   Status SetWorkspace(const v1::Command& command);
   Status AddPlan(const v1::Command& command, bool* deferred);
   Status MakeGroupCommunicator(Group* group);
-  Status AddRegistration(const v1::Command& command, const std::vector<UniqueFd>& fds);
+  Status AddRegistration(const v1::Command& command, std::vector<UniqueFd> fds);
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
   void SendQueueSnapshot();

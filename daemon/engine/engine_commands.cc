@@ -141,7 +141,8 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       });
       return Status::Ok();
     }
-    case Case::kAddRegistration: return AddRegistration(command, fds);
+    case Case::kAddChunks: return memory_->AddChunks(command.add_chunks().registration_id(), std::move(fds));
+    case Case::kAddRegistration: return AddRegistration(command, std::move(fds));
     case Case::kRemoveRegistration:
       return memory_->RemoveRegistration(command.remove_registration().registration_id());
     case Case::kAddPlan: return AddPlan(command, deferred);
@@ -422,7 +423,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   return Status::Ok();
 }
 
-Status Engine::AddRegistration(const v1::Command& command, const std::vector<UniqueFd>& fds) {
+Status Engine::AddRegistration(const v1::Command& command, std::vector<UniqueFd> fds) {
   const v1::AddRegistration& from = command.add_registration();
   if (from.registration_id() == 0) return InvalidArgument("registration ids begin at 1");
   if (from.segments_size() > 0) {
@@ -435,7 +436,7 @@ Status Engine::AddRegistration(const v1::Command& command, const std::vector<Uni
   }
   std::vector<uint64_t> chunk_bytes = ToVector(from.chunk_bytes());
   if (chunk_bytes.empty()) chunk_bytes.assign(1, from.bytes());
-  return memory_->AddForeign(from.registration_id(), from.owner_session(), from.bytes(), fds, chunk_bytes,
+  return memory_->AddForeign(from.registration_id(), from.owner_session(), from.bytes(), std::move(fds), chunk_bytes,
                              from.offset());
 }
 

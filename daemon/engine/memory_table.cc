@@ -1,5 +1,7 @@
 #include "daemon/engine/memory_table.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -62,8 +64,19 @@ Status MemoryTable::AddSymmetric(uint64_t id, uint64_t owner_session, uint64_t g
   return AddRegistration(std::move(registration));
 }
 
-Status MemoryTable::AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::vector<UniqueFd>& fds,
+Status MemoryTable::AddChunks(uint64_t id, std::vector<UniqueFd> fds) {
+  std::vector<UniqueFd>& held = arriving_[id];
+  std::move(fds.begin(), fds.end(), std::back_inserter(held));
+  return Status::Ok();
+}
+
+Status MemoryTable::AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, std::vector<UniqueFd> fds,
                                const std::vector<uint64_t>& chunk_bytes, uint64_t offset) {
+  if (auto ahead = arriving_.extract(id)) {
+    std::vector<UniqueFd> all = std::move(ahead.mapped());
+    std::move(fds.begin(), fds.end(), std::back_inserter(all));
+    fds = std::move(all);
+  }
   if (fds.empty() || fds.size() != chunk_bytes.size()) {
     return InvalidArgument("a registration of own memory has one descriptor for each chunk");
   }

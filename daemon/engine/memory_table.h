@@ -72,8 +72,11 @@ class MemoryTable {
   // A symmetric registration: by rank, a segment and an offset in it.
   Status AddSymmetric(uint64_t id, uint64_t owner_session, uint64_t group_id, uint64_t bytes,
                       const std::vector<uint64_t>& segments, const std::vector<uint64_t>& offsets);
-  // A client's own memory: descriptors and all the bytes of each; the memory begins at `offset` of the first.
-  Status AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::vector<UniqueFd>& fds,
+  // The next chunks' descriptors of the foreign registration that will be added by that id.
+  Status AddChunks(uint64_t id, std::vector<UniqueFd> fds);
+  // A client's own memory: the descriptors that AddChunks took, then these, and all the bytes of each; the memory begins at
+  // `offset` of the first. Whatever comes of it, none waits any longer.
+  Status AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, std::vector<UniqueFd> fds,
                     const std::vector<uint64_t>& chunk_bytes, uint64_t offset);
   // The same by CUDA IPC handle: [offset, offset + bytes) of its allocation. RESOURCE_EXHAUSTED while too many closed
   // imports cannot be let go of.
@@ -96,6 +99,7 @@ class MemoryTable {
   std::shared_ptr<DeferredRelease> dead_;
   std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;
   std::unordered_map<uint64_t, std::shared_ptr<Registration>> registrations_;
+  std::unordered_map<uint64_t, std::vector<UniqueFd>> arriving_;  // chunks of registrations that are still to be added
 };
 
 // Folds `value` into a digest (FNV-1a over its bytes).

@@ -81,7 +81,7 @@ class Engine {
     memory.mapping = std::move(*Mapping::Map(memory.fd.get(), 0, kMemoryBytes, true));
     std::vector<UniqueFd> fds;
     fds.emplace_back(::dup(memory.fd.get()));
-    Status added = memory_->AddForeign(id, session, kMemoryBytes, fds, {kMemoryBytes}, 0);
+    Status added = memory_->AddForeign(id, session, kMemoryBytes, std::move(fds), {kMemoryBytes}, 0);
     fuzz::Expect(added.ok(), added.ToString());
     return memory;
   }

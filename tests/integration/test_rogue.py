@@ -193,13 +193,16 @@ class Transfers(RogueTest):
     def test_too_many_descriptors(self):
         rogue = self.rogue()
         rogue.attach()
-        rogue.call("send_transfer", transfer_id=1, count=300)
-        reply = self.register(rogue, 1, [4096] * 300)
+        rogue.call("send_transfer", transfer_id=1, count=5, total=1025)
+        reply = self.register(rogue, 1, [4096] * 1025)
         self.assertEqual((reply.get("code"), reply["detail"]["reason"]), ("INVALID_ARGUMENT", "TOO_MANY_DESCRIPTORS"))
-        self.assertEqual(reply["detail"]["usage"], 300)
-        # The session goes on.
+        self.assertEqual(reply["detail"]["usage"], 1025)
+        # The session goes on, with one descriptor, and with more than a message carries to the engine.
         rogue.call("send_transfer", transfer_id=2, count=1)
         self.assertTrue(self.register(rogue, 2)["ok"])
+        rogue.call("send_transfer", transfer_id=3, count=200)
+        reply = self.register(rogue, 3, [4096] * 200)
+        self.assertTrue(reply["ok"], reply)
         self.assertGone(rogue)
 
     def test_orphans_are_closed(self):

@@ -254,7 +254,7 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   virtual Result<std::shared_ptr<Memory>> AllocateRegistered(size_t bytes, const std::string& gpu_uuid) = 0;
   // Registers [device_pointer, device_pointer + bytes) of the user's own memory on a GPU: cudaMalloc's (whose whole
   // allocation the daemon's engine then maps) or virtual memory that can be exported as POSIX descriptors (PyTorch's
-  // expandable segments: the chunks touched, of which there may be 60; for more INVALID_ARGUMENT, reason
+  // expandable segments: the chunks touched, a descriptor each, of which there may be 1024; for more INVALID_ARGUMENT, reason
   // TOO_MANY_DESCRIPTORS). The same memory again costs a look-up. Registered until it is freed or the session ends; the
   // handle only names it. INVALID_ARGUMENT with reason NOT_REGISTRABLE says why other memory cannot be, and what can.
   virtual Result<std::shared_ptr<Memory>> RegisterCuda(const void* device_pointer, size_t bytes) = 0;

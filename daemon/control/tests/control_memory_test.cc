@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
+#include "common/fd_socket.h"
 #include "daemon/control/tests/control_fixture.h"
 
 namespace tandem::daemon {
@@ -173,6 +174,43 @@ TEST_F(ControlMemoryTest, ForeignDescriptorsAreChecked) {
   EXPECT_TRUE(engines->Look(0).registrations.empty());
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
   EXPECT_EQ(control->Deregister(session, good->registration_id(), Waiter::For(kPatience)).code(), Code::kNotFound);
+}
+
+// More chunks than a message carries descriptors: they go to the engine in parts, and to the next one again.
+TEST_F(ControlMemoryTest, ARangeOfManyChunksGoesInParts) {
+  constexpr uint32_t kChunks = 150;
+  constexpr uint64_t kChunkBytes = 4096;
+  Start(1);
+  const SessionRef session = Attach();
+  const size_t before = OpenDescriptors();
+  v1::RegisterTensorRequest request;
+  request.set_gpu_uuid(control->options().topology.gpus[0].uuid);
+  request.set_bytes(kChunks * kChunkBytes);
+  request.set_transfer_id(1);
+  for (uint32_t first = 0; first < kChunks; first += kMaxFdsPerMessage) {
+    v1::FdTransfer part;
+    part.set_transfer_id(1);
+    part.set_index(first);
+    part.set_total(kChunks);
+    std::vector<UniqueFd> fds;
+    for (uint32_t i = first; i < std::min<uint32_t>(kChunks, first + kMaxFdsPerMessage); ++i) {
+      fds.push_back(std::move(*CreateSealedMemfd("chunk", kChunkBytes)));
+      request.add_chunk_bytes(kChunkBytes);
+    }
+    ASSERT_TRUE(control->AddTransfer(IdOf(0), part, std::move(fds)).ok());
+  }
+  auto registered = control->RegisterTensor(session, request, Waiter::For(kPatience));
+  ASSERT_TRUE(registered.ok()) << registered.status().ToString();
+  const uint64_t id = registered->registration_id();
+  const std::vector<size_t> ahead = {kMaxFdsPerMessage, kMaxFdsPerMessage};
+  EXPECT_EQ(engines->Look(0).arriving.at(id), ahead);
+  EXPECT_EQ(engines->Look(0).registrations.count(id), 1u);
+  engines->Kill(0);
+  engines->Restart(0);
+  EXPECT_TRUE(Eventually([&] { return engines->Look(0).registrations.contains(id); }));
+  EXPECT_EQ(engines->Look(0).arriving.at(id), ahead);
+  ASSERT_TRUE(control->Deregister(session, id, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
 }
 
 TEST_F(ControlMemoryTest, TwoHundredRoundsOfDeathLeaveNothing) {

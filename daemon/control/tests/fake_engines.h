@@ -58,8 +58,11 @@ class FakeEngines final : public Engines {
         break;
       case C::kRemoveGroup: state.groups.erase(command.remove_group().group_id()); break;
       case C::kBreakGroup: state.broken[command.break_group().group_id()] = command.break_group(); break;
-      case C::kAddRegistration:
-        if (fds.size() != static_cast<size_t>(command.add_registration().chunk_bytes_size())) {
+      case C::kAddChunks: state.arriving[command.add_chunks().registration_id()].push_back(fds.size()); break;
+      case C::kAddRegistration: {
+        size_t chunks = fds.size();
+        for (size_t part : state.arriving[command.add_registration().registration_id()]) chunks += part;
+        if (chunks != static_cast<size_t>(command.add_registration().chunk_bytes_size())) {
           return InvalidArgument("descriptors and chunks differ");
         }
         for (uint64_t id : command.add_registration().segments()) {
@@ -67,6 +70,7 @@ class FakeEngines final : public Engines {
         }
         state.registrations[command.add_registration().registration_id()] = command.add_registration();
         break;
+      }
       case C::kRemoveRegistration: state.registrations.erase(command.remove_registration().registration_id()); break;
       case C::kAddPlan:
         if (!state.groups.contains(command.add_plan().group_id())) return NotFound("no group");
@@ -130,6 +134,7 @@ class FakeEngines final : public Engines {
     std::map<uint64_t, engine::v1::AddGroup> groups;
     std::map<uint64_t, engine::v1::BreakGroup> broken;
     std::map<uint64_t, engine::v1::AddRegistration> registrations;
+    std::map<uint64_t, std::vector<size_t>> arriving;  // descriptors of each AddChunks, by registration
     std::map<uint64_t, engine::v1::AddPlan> plans;
     std::map<uint64_t, engine::v1::SetWorkspace> workspace;
     std::vector<engine::v1::Launch> launches;

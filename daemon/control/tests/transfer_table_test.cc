@@ -30,11 +30,11 @@ TEST(TransferTable, WaitsForAllParts) {
 
 TEST(TransferTable, TellsTheClaimerWhatWasWrong) {
   TransferTable table(4);
-  ASSERT_TRUE(table.Add(1, 0, 300, Fds(2)).ok());
+  ASSERT_TRUE(table.Add(1, 0, 3000, Fds(2)).ok());
   EXPECT_EQ(table.descriptors(), 0u);
   const Status many = table.Claim(1, Waiter::For(kSoon)).status();
   EXPECT_EQ(many.code(), Code::kInvalidArgument);
-  EXPECT_EQ(many.detail().usage, 300);
+  EXPECT_EQ(many.detail().usage, 3000);
   EXPECT_EQ(table.Add(2, 1, 2, Fds(2)).code(), Code::kInvalidArgument);
   EXPECT_EQ(table.Claim(2, Waiter::For(kSoon)).status().code(), Code::kInvalidArgument);
   ASSERT_TRUE(table.Add(3, 0, 2, Fds(1)).ok());

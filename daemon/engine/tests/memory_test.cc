@@ -106,9 +106,18 @@ TEST_F(EngineMemoryTest, ForeignMemoryMayBeginInsideItsFirstChunk) {
     if (status.ok()) *address = addresses[0];
     return status;
   };
-  EXPECT_EQ(memory_->AddForeign(5, 3, 8192, fds, {8192, 8192}, 8193).code(), Code::kInvalidArgument);
-  EXPECT_EQ(memory_->AddForeign(5, 3, 12289, fds, {8192, 8192}, 4096).code(), Code::kInvalidArgument);
-  ASSERT_TRUE(memory_->AddForeign(5, 3, 12288, fds, {8192, 8192}, 4096).ok());
+  const auto dups = [&fds](size_t from, size_t to) {
+    std::vector<UniqueFd> made;
+    for (size_t i = from; i < to; ++i) made.emplace_back(::dup(fds[i].get()));
+    return made;
+  };
+  EXPECT_EQ(memory_->AddForeign(5, 3, 8192, dups(0, 2), {8192, 8192}, 8193).code(), Code::kInvalidArgument);
+  // What came ahead goes with the registration that is refused.
+  ASSERT_TRUE(memory_->AddChunks(5, dups(0, 1)).ok());
+  EXPECT_EQ(memory_->AddForeign(5, 3, 12289, dups(1, 2), {8192, 8192}, 4096).code(), Code::kInvalidArgument);
+  EXPECT_EQ(memory_->AddForeign(5, 3, 12288, dups(1, 2), {8192, 8192}, 4096).code(), Code::kInvalidArgument);
+  ASSERT_TRUE(memory_->AddChunks(5, dups(0, 1)).ok());
+  ASSERT_TRUE(memory_->AddForeign(5, 3, 12288, dups(1, 2), {8192, 8192}, 4096).ok());
   Mapping first = std::move(*Mapping::Map(fds[0].get(), 0, 8192, true));
   Mapping second = std::move(*Mapping::Map(fds[1].get(), 0, 8192, true));
   first.data()[4096] = std::byte{41};

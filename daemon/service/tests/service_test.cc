@@ -270,11 +270,11 @@ TEST_F(ServiceTest, DescriptorsAreClaimedOrReaped) {
   deregister.set_registration_id(reply.registration_id());
   v1::DeregisterReply done;
   EXPECT_TRUE(client->stub->Deregister(client->Context().get(), deregister, &done).ok());
-  // An orphan is closed after its time, 300 at once are refused by name.
+  // An orphan is closed after its time, 3000 at once are refused by name.
   message.mutable_transfer()->set_transfer_id(6);
   ASSERT_TRUE(SendMessage(client->lease.get(), message.SerializeAsString(), {memfd->get()}).ok());
   message.mutable_transfer()->set_transfer_id(7);
-  message.mutable_transfer()->set_total(300);
+  message.mutable_transfer()->set_total(3000);
   ASSERT_TRUE(SendMessage(client->lease.get(), message.SerializeAsString(), {memfd->get()}).ok());
   request.set_transfer_id(7);
   auto context = client->Context();
