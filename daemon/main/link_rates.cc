@@ -19,9 +19,15 @@ constexpr std::chrono::milliseconds kDeadline{10000};
 // Ids that no segment of a group has (those count from 1), nor one of the probe.
 uint64_t SegmentId(int gpu) { return (uint64_t{3} << 62) | static_cast<uint64_t>(gpu); }
 
-bool Linked(const Topology& topology, int a, int b) {
-  return a != b && topology.p2p[static_cast<size_t>(a)][static_cast<size_t>(b)] &&
-         topology.p2p[static_cast<size_t>(b)][static_cast<size_t>(a)];
+// {from, to} of each ordered pair with peer access.
+std::vector<std::pair<int, int>> PairsOf(const Topology& topology) {
+  std::vector<std::pair<int, int>> pairs;
+  for (int from = 0; from < topology.size(); ++from) {
+    for (int to = 0; to < topology.size(); ++to) {
+      if (topology.HasPeerAccess(from, to)) pairs.emplace_back(from, to);
+    }
+  }
+  return pairs;
 }
 
 // The least that is allocated.
@@ -53,15 +59,12 @@ class LinkSegments {
       held_.emplace_back(gpu, gpu);
       fds.push_back(std::move(fd));
     }
-    for (int gpu = 0; gpu < topology_.size(); ++gpu) {
-      for (int owner = 0; owner < topology_.size(); ++owner) {
-        if (!Linked(topology_, gpu, owner)) continue;
-        Command command;
-        command.mutable_add_segment()->set_segment_id(SegmentId(owner));
-        command.mutable_add_segment()->set_bytes(segment_bytes_);
-        TANDEM_RETURN_IF_ERROR(engines_.Call(gpu, std::move(command), {fds[static_cast<size_t>(owner)].get()}));
-        held_.emplace_back(gpu, owner);
-      }
+    for (const auto& [gpu, owner] : PairsOf(topology_)) {
+      Command command;
+      command.mutable_add_segment()->set_segment_id(SegmentId(owner));
+      command.mutable_add_segment()->set_bytes(segment_bytes_);
+      TANDEM_RETURN_IF_ERROR(engines_.Call(gpu, std::move(command), {fds[static_cast<size_t>(owner)].get()}));
+      held_.emplace_back(gpu, owner);
     }
     return Status::Ok();
   }
@@ -94,31 +97,25 @@ class LinkSegments {
 
 Result<std::vector<LinkRate>> MeasureLinks(Engines& engines, const Topology& topology, uint64_t bytes) {
   std::vector<LinkRate> rates;
-  if (HasAllLinks(rates, topology)) return rates;  // there are none
+  const auto pairs = PairsOf(topology);
+  if (pairs.empty()) return rates;
   LinkSegments segments(engines, topology, bytes);
   TANDEM_RETURN_IF_ERROR(segments.Make());
-  for (int from = 0; from < topology.size(); ++from) {
-    for (int to = 0; to < topology.size(); ++to) {
-      if (!Linked(topology, from, to)) continue;
-      TANDEM_ASSIGN_OR_RETURN(uint64_t rate, segments.Measure(from, to));
-      rates.push_back({topology.gpus[static_cast<size_t>(from)].uuid, topology.gpus[static_cast<size_t>(to)].uuid,
-                       static_cast<double>(rate) / 1e9});
-    }
+  for (const auto& [from, to] : pairs) {
+    TANDEM_ASSIGN_OR_RETURN(uint64_t rate, segments.Measure(from, to));
+    rates.push_back({topology.gpus[static_cast<size_t>(from)].uuid, topology.gpus[static_cast<size_t>(to)].uuid,
+                     static_cast<double>(rate) / 1e9});
   }
   return rates;
 }
 
 bool HasAllLinks(const std::vector<LinkRate>& rates, const Topology& topology) {
-  for (int from = 0; from < topology.size(); ++from) {
-    for (int to = 0; to < topology.size(); ++to) {
-      if (!Linked(topology, from, to)) continue;
-      const std::string &a = topology.gpus[static_cast<size_t>(from)].uuid, &b = topology.gpus[static_cast<size_t>(to)].uuid;
-      if (std::none_of(rates.begin(), rates.end(), [&](const LinkRate& rate) { return rate.from == a && rate.to == b; })) {
-        return false;
-      }
-    }
-  }
-  return true;
+  const auto pairs = PairsOf(topology);
+  return std::all_of(pairs.begin(), pairs.end(), [&](const std::pair<int, int>& pair) {
+    const std::string& from = topology.gpus[static_cast<size_t>(pair.first)].uuid;
+    const std::string& to = topology.gpus[static_cast<size_t>(pair.second)].uuid;
+    return std::any_of(rates.begin(), rates.end(), [&](const LinkRate& rate) { return rate.from == from && rate.to == to; });
+  });
 }
 
 }  // namespace tandem::daemon

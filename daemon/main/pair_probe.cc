@@ -49,8 +49,6 @@ class Prober {
     bool operator==(const Pair&) const = default;
   };
 
-  bool Usable(int a, int b) const { return topology_.p2p[a][b] && topology_.p2p[b][a]; }
-
   // `work(gpu)` for each GPU, side by side: the first error of an engine that is not there.
   Status ForEachGpu(const std::function<Status(int)>& work) {
     std::vector<Status> outcomes(static_cast<size_t>(topology_.size()));
@@ -91,7 +89,7 @@ class Prober {
     }));
     return ForEachGpu([this](int gpu) -> Status {
       for (int owner = 0; owner < topology_.size(); ++owner) {
-        if (owner == gpu || !Usable(gpu, owner)) continue;
+        if (!topology_.HasPeerAccess(gpu, owner)) continue;
         Command command;
         command.mutable_add_segment()->set_segment_id(SegmentId(owner));
         command.mutable_add_segment()->set_bytes(kSegmentBytes);
@@ -167,7 +165,7 @@ std::string Identity(const std::string& boot_id, const Topology& topology) {
   for (int i = 0; i < topology.size(); ++i) {
     text += "gpu " + topology.gpus[static_cast<size_t>(i)].uuid;
     // Which pairs were probed at all.
-    for (int j = 0; j < topology.size(); ++j) text += topology.p2p[i][j] && topology.p2p[j][i] ? " 1" : " 0";
+    for (int j = 0; j < topology.size(); ++j) text += topology.HasPeerAccess(i, j) ? " 1" : " 0";
     text += "\n";
   }
   return text;

@@ -63,7 +63,7 @@ void CheckTopology(const DoctorInput& input, Findings& findings) {
                           "nvidia-smi -i <gpu> -c DEFAULT"});
     }
     for (int j = i + 1; j < topology.size(); ++j) {
-      if (topology.p2p[i][j]) continue;
+      if (topology.HasPeerAccess(i, j)) continue;
       findings.push_back({Severity::kWarning, "p2p",
                           "no peer access between " + gpu.uuid + " and " + topology.gpus[j].uuid,
                           "groups with both use NCCL; look for IOMMU or ACS settings that forbid it"});

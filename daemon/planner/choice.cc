@@ -32,7 +32,7 @@ std::string MissingPeerAccess(const Problem& problem, Algorithm algorithm) {
   const Topology& topology = problem.group->topology;
   for (int i = 0; i < problem.world_size; ++i) {
     for (int j = i + 1; j < problem.world_size; ++j) {
-      if (topology.p2p[i][j] && topology.p2p[j][i]) continue;
+      if (topology.HasPeerAccess(i, j)) continue;
       // The mesh's data goes over links only, and the class says that they are there.
       if (algorithm == Algorithm::kHybridCubeMesh && topology.LinkCount(i, j) == 0) continue;
       // A gathering ring touches neighbours only.

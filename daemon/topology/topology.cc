@@ -15,12 +15,11 @@ constexpr std::array<std::string_view, 6> kDistanceNames = {"X", "PIX", "PXB", "
 constexpr std::array<std::string_view, 3> kComputeModeNames = {"default", "exclusive_process", "prohibited"};
 
 bool HasDirectLink(const Topology& topology, int i, int j) {
-  return i != j && topology.p2p[i][j] && topology.p2p[j][i] && topology.nvlinks[i][j] > 0;
+  return topology.HasPeerAccess(i, j) && topology.nvlinks[i][j] > 0;
 }
 
 bool HasSwitchLink(const Topology& topology, int i, int j) {
-  return i != j && topology.p2p[i][j] && topology.p2p[j][i] && topology.gpus[i].switch_links > 0 &&
-         topology.gpus[j].switch_links > 0;
+  return topology.HasPeerAccess(i, j) && topology.gpus[i].switch_links > 0 && topology.gpus[j].switch_links > 0;
 }
 
 // The GPUs with a direct link to each GPU, one bit each.
@@ -89,7 +88,7 @@ std::string_view ComputeModeName(ComputeMode mode) {
 }
 
 int Topology::LinkCount(int i, int j) const {
-  if (i == j || !p2p[i][j] || !p2p[j][i]) return 0;
+  if (!HasPeerAccess(i, j)) return 0;
   return nvlinks[i][j] + std::min(gpus[i].switch_links, gpus[j].switch_links);
 }
 

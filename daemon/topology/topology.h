@@ -61,6 +61,8 @@ struct Topology {
   std::array<std::array<bool, kMaxGpus>, kMaxGpus> p2p{};
 
   int size() const { return static_cast<int>(gpus.size()); }
+  // Whether i and j, another one, may reach each other's memory: both ways, or nobody uses the pair.
+  bool HasPeerAccess(int i, int j) const { return i != j && p2p[i][j] && p2p[j][i]; }
   // Links over which i and j can talk: direct ones plus min(switch links of i, of j). 0 means PCIe; it is also the
   // answer for a pair without peer access (`p2p` false), whose links nobody may use.
   int LinkCount(int i, int j) const;

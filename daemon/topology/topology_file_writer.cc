@@ -42,7 +42,7 @@ std::string WriteTopology(const Topology& topology) {
   std::string failures;
   for (int i = 0; i < size; ++i) {
     for (int j = i + 1; j < size; ++j) {
-      if (topology.p2p[i][j] && topology.p2p[j][i]) continue;
+      if (topology.HasPeerAccess(i, j)) continue;
       failures += (failures.empty() ? "[" : ", [") + std::to_string(i) + ", " + std::to_string(j) + "]";
     }
   }

@@ -80,7 +80,7 @@ std::string WithoutPeerAccess(const Topology& topology) {
   std::string pairs;
   for (int i = 0; i < topology.size(); ++i) {
     for (int j = i + 1; j < topology.size(); ++j) {
-      if (topology.p2p[i][j] && topology.p2p[j][i]) continue;
+      if (topology.HasPeerAccess(i, j)) continue;
       pairs += (pairs.empty() ? "" : ", ") + std::string("GPU") + std::to_string(i) + "-GPU" + std::to_string(j);
     }
   }
