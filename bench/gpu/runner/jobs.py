@@ -33,11 +33,12 @@ GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cu
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
             "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
             "servers": (("test_servers",), 180)}  # fifty rounds among them
-# (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the native kernels it reports words that
-# threads pass by acquire and release (docs/gotchas.md).
+# (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the kernel for few rows it reports a word
+# that threads pass by acquire and release (docs/gotchas.md).
 RIGHT = "*RaceTest.IsRight*-*Queue*"
 GUARDED = "*AGuardThatIsRaised*"
 SANITIZED = (("memcheck", "cuda_native_race_test", RIGHT, 15), ("synccheck", "cuda_native_race_test", RIGHT, 15),
+             ("racecheck", "cuda_native_race_test", RIGHT, 30),
              ("memcheck", "cuda_few_rows_race_test", RIGHT, 10), ("synccheck", "cuda_few_rows_race_test", RIGHT, 10),
              ("memcheck", "cuda_collective_test", GUARDED, 10), ("racecheck", "cuda_collective_test", GUARDED, 10),
              ("synccheck", "cuda_collective_test", GUARDED, 10), ("memcheck", "cuda_kernels_test", "", 90),
