@@ -94,6 +94,12 @@ struct Parked {
   bool Waits() const { return on_lanes && !running; }
 };
 
+// Around a launch on lane 0; both or none.
+struct TimingEvents {
+  std::unique_ptr<Event> start, end;
+  explicit operator bool() const { return start != nullptr; }
+};
+
 // What is on lane 0 ahead of a launch that is expected (prelaunch.cc): the head of its program.
 struct Prelaunched {
   Plan* plan = nullptr;
@@ -103,6 +109,7 @@ struct Prelaunched {
   std::vector<SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
   std::shared_ptr<Forecast> forecast;  // that said so
+  TimingEvents events;     // where the launch is to be timed; the first stands between the go word and the head
 };
 
 // How a launch ends badly. OK when it does not.
@@ -128,7 +135,7 @@ struct Launch {
   uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
   bool alone = false;        // no program was on the lanes when it was enqueued
   bool prelaunched = false;  // its program's head was on lane 0 already
-  std::unique_ptr<Event> start_event, end_event;  // of a launch that is timed by events, else none
+  TimingEvents events;       // of a launch that is timed by events, else none
   std::vector<StepEvents> step_events;  // of a sampled launch, else empty; they are the plan's
   std::vector<SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
@@ -139,7 +146,7 @@ struct EndedLaunch {
   Plan* plan = nullptr;
   TraceRecord record;       // its times are estimates
   LaunchObserved observed;  // without what the events say
-  std::unique_ptr<Event> start_event, end_event;
+  TimingEvents events;
   std::vector<StepEvents> steps;  // the plan's
   size_t next_step = 0;           // the first that has not been read
 };

@@ -49,13 +49,13 @@ void LaunchQueue::ReadStep(EndedLaunch& ended) {
 
 void LaunchQueue::FinishTiming(EndedLaunch ended) {
   while (ended.next_step < ended.steps.size()) ReadStep(ended);
-  ended.observed.started_ns = TimeOf(ended.start_event.get());
-  ended.observed.ended_ns = TimeOf(ended.end_event.get());
+  ended.observed.started_ns = TimeOf(ended.events.start.get());
+  ended.observed.ended_ns = TimeOf(ended.events.end.get());
   const LaunchTimes times = TimesOf(ended.observed, &ended.plan->lags);
   ended.record.start_ns = times.start_ns;
   ended.record.end_ns = times.end_ns;
   stats_.Time(ended.plan->stats_row, ended.record);
-  free_events_.emplace_back(std::move(ended.start_event), std::move(ended.end_event));
+  GiveBack(std::move(ended.events));
 }
 
 bool LaunchQueue::ReadEvents() {

@@ -89,12 +89,11 @@ void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns, const
                      .end_ns = end_ns,
                      .code = static_cast<int32_t>(failure.status.code())};
   stats_.Count(plan->stats_row, !failure.status.ok(), plan->bytes_moved);
-  if (observed != nullptr && launch.start_event) {
+  if (observed != nullptr && launch.events) {
     untimed_.push_back({.plan = plan,
                         .record = record,
                         .observed = *observed,
-                        .start_event = std::move(launch.start_event),
-                        .end_event = std::move(launch.end_event),
+                        .events = std::exchange(launch.events, {}),
                         .steps = std::exchange(launch.step_events, {})});
   } else {
     stats_.Time(plan->stats_row, record);
@@ -109,7 +108,7 @@ void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns, const
     }
   }
   if (plan->uses_bulk && launch.epoch != 0) group.arrivals.SetBulkEnded(group.rank, launch.epoch);
-  if (launch.start_event) free_events_.emplace_back(std::move(launch.start_event), std::move(launch.end_event));
+  GiveBack(std::exchange(launch.events, {}));
   launch.pins.clear();
   launch.origin.channel.reset();
   plan->has_active = false;

@@ -154,7 +154,10 @@ class LaunchQueue {
   static LaunchContext ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots);
   // True if a plan's launch of that number is timed by events.
   static bool IsTimed(uint64_t launch);
-  Status TakeEvents(Launch* launch);
+  // Whether it is timed step by step too.
+  bool TimesSteps(const Plan& plan, uint64_t launch) const;
+  Result<TimingEvents> TakeEvents();
+  void GiveBack(TimingEvents events);
   // Events for the steps of a launch that is to be sampled; else none.
   Status PrepareStepEvents(Plan* plan);
   // What is known of a launch without its events, whose end has been seen just now.
@@ -211,7 +214,7 @@ class LaunchQueue {
   // Prelaunching.
   static Word* CallOffWord(const Group& group, uint64_t turn);
   // Lets the head of this launch go if it is on lane 0, and calls off another's.
-  bool UsePrelaunched(const Plan& plan, bool parked);
+  bool UsePrelaunched(Plan* plan, bool parked);
 
   // Lane 0's stream. Tells the choice of a turn, if an arrival of this origin ends one.
   void NoteTurn(const Origin& origin, uint64_t now);
@@ -285,7 +288,7 @@ class LaunchQueue {
   std::optional<Prelaunched> prelaunched_;
   std::optional<Origin> started_;
   uint64_t next_turn_ = 0, called_off_ = 0;  // of heads: the last one's, and the last one's that was called off
-  std::vector<std::pair<std::unique_ptr<Event>, std::unique_ptr<Event>>> free_events_;
+  std::vector<TimingEvents> free_events_;
   std::deque<EndedLaunch> untimed_;  // their plans live
   uint64_t busy_ns_ = 0, busy_until_ns_ = 0;
   uint64_t published_progress_ = ~uint64_t{0};

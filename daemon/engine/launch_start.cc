@@ -1,7 +1,6 @@
 // Deciding and starting: who is missing, what may enter the order log, how a program gets onto the lanes.
 #include <algorithm>
 #include <bit>
-#include <tuple>
 #include <utility>
 
 #include "common/queue/channel_layout.h"
@@ -12,11 +11,10 @@ namespace tandem::engine {
 namespace {
 
 constexpr int kMaxProgramsPerGpu = 2;
-// Launches 1, 2, 4, 8 … of a plan, then every so many, are timed by events: their steps, and the launch as a whole. Such a launch
-// is not prelaunched, and each step's events part it from the next: measured on four H200s, 10 µs a timed launch and 40 to 250 a
-// sampled one.
+// Launches 1, 2, 4, 8 … of a plan, then every so many, are timed by events: their steps, and the launch as a whole. One whose steps
+// are is not prelaunched, and each step's events part it from the next: measured on four H200s, 40 to 250 µs.
 constexpr uint64_t kTimeStepsEvery = 1024;
-constexpr uint64_t kTimeEvery = 64;
+constexpr uint64_t kTimeEvery = 32;
 constexpr size_t kMaxSampledSteps = 256;
 
 bool IsSampled(uint64_t launch, uint64_t every) { return std::has_single_bit(launch) || launch % every == 0; }
@@ -24,6 +22,10 @@ bool IsSampled(uint64_t launch, uint64_t every) { return std::has_single_bit(lau
 }  // namespace
 
 bool LaunchQueue::IsTimed(uint64_t launch) { return IsSampled(launch, kTimeEvery); }
+
+bool LaunchQueue::TimesSteps(const Plan& plan, uint64_t launch) const {
+  return stats_.traces() && IsSampled(launch, kTimeStepsEvery) && plan.program->step_count() <= kMaxSampledSteps;
+}
 
 std::vector<int> LaunchQueue::MissingRanks(const Plan& plan) const {
   std::vector<int> missing;
@@ -193,7 +195,7 @@ void LaunchQueue::Start(Plan* plan, bool parked) {
   }
   const bool uses_lanes = plan->program->step_count() > 0 || parked;
   // First of all: the kernel that is there already can begin meanwhile. It ends no launch; what does comes behind it.
-  launch.prelaunched = uses_lanes && UsePrelaunched(*plan, parked);
+  launch.prelaunched = uses_lanes && UsePrelaunched(plan, parked);
   launch.start_ns = NowNs();
   if (parked) TakeForParking(plan);
   if (launch.origin.channel) launch.origin.channel->latest_started = true;
@@ -216,24 +218,27 @@ void LaunchQueue::Start(Plan* plan, bool parked) {
   }
 }
 
-Status LaunchQueue::TakeEvents(Launch* launch) {
+Result<TimingEvents> LaunchQueue::TakeEvents() {
+  TimingEvents events;
   if (free_events_.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Event> start, backend_->MakeEvent());
-    TANDEM_ASSIGN_OR_RETURN(launch->end_event, backend_->MakeEvent());
-    launch->start_event = std::move(start);
-    return Status::Ok();
+    TANDEM_ASSIGN_OR_RETURN(events.start, backend_->MakeEvent());
+    TANDEM_ASSIGN_OR_RETURN(events.end, backend_->MakeEvent());
+    return events;
   }
-  std::tie(launch->start_event, launch->end_event) = std::move(free_events_.back());
+  events = std::move(free_events_.back());
   free_events_.pop_back();
-  return Status::Ok();
+  return events;
+}
+
+void LaunchQueue::GiveBack(TimingEvents events) {
+  if (events) free_events_.push_back(std::move(events));
 }
 
 Status LaunchQueue::PrepareStepEvents(Plan* plan) {
   Launch& launch = plan->active;
   launch.step_events.clear();
-  if (!stats_.traces() || !IsSampled(launch.count, kTimeStepsEvery)) return Status::Ok();
+  if (!TimesSteps(*plan, launch.count)) return Status::Ok();
   const size_t steps = plan->program->step_count();
-  if (steps > kMaxSampledSteps) return Status::Ok();
   ReadAllEvents(*plan);  // they are used again
   while (plan->step_events.size() < 2 * steps) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, backend_->MakeEvent());
@@ -266,9 +271,13 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   ProfilerRange range("start", plan->id, launch.count);
   Lane& lane = *lanes_[0];
   Status status;
-  // A head that is on its way already cannot be timed any more.
+  // Of a head that is on its way already only Prelaunch can have seen to it.
   const bool timed = IsTimed(launch.count) && !launch.prelaunched;
-  if (timed) status = TakeEvents(&launch);
+  if (timed) {
+    Result<TimingEvents> events = TakeEvents();
+    status = events.status();
+    if (status.ok()) launch.events = *std::move(events);
+  }
   LaunchContext context = ContextOf(*plan, launch.epoch, launch.slots);
   context.head_enqueued = launch.prelaunched;
   // A launch without its sample is as good.
@@ -280,7 +289,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
     context.guard = {GuardWord(group), launch.epoch};
     if (status.ok()) status = EnqueueParkingWaits(*plan);
   }
-  if (status.ok() && launch.start_event) status = lane.Record(launch.start_event.get());
+  if (status.ok() && timed) status = lane.Record(launch.events.start.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   if (!status.ok()) {
     // Before the words below: who sees done must not find the OK of the start.
@@ -298,7 +307,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   }
   const Status completed = lane.WriteWord(completion_, launch.ticket);
   // Behind done, for nobody waits for it: it lets the words above go out with the program's last ones.
-  Status recorded = launch.end_event ? lane.Record(launch.end_event.get()) : Status::Ok();
+  Status recorded = launch.events ? lane.Record(launch.events.end.get()) : Status::Ok();
   for (const Status& next : {done, completed, recorded, lane.FlushWords()}) {
     if (status.ok()) status = next;
   }

@@ -36,7 +36,8 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
   if (group.broken.has_value() || group.log_break_ns != 0 || group.left_mask != 0 || group.parking) return false;
   if (request.group_generation != group.generation || group.signals[static_cast<size_t>(group.rank)] == nullptr) return false;
   if (group.session_id != 0 && request.origin.session_id != group.session_id) return false;
-  if (IsTimed(plan->arrivals + 1)) return false;  // an event comes first on its lane
+  const uint64_t launch = plan->arrivals + 1;
+  if (TimesSteps(*plan, launch)) return false;  // an event comes before its head, and one behind it
   Prelaunched ahead;
   uint64_t digest = 0;  // the peers' business, when it arrives; so is what is wrong with it
   if (!ResolveBindings(*plan, request, &ahead.slots, &ahead.pins, &digest).ok()) return false;
@@ -47,8 +48,12 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
   ahead.forecast = std::move(forecast);
   LaunchContext context = ContextOf(*plan, ahead.epoch, ahead.slots);
   context.guard = {CallOffWord(group, ahead.turn), ahead.turn};
+  if (IsTimed(launch)) {
+    if (Result<TimingEvents> events = TakeEvents(); events.ok()) ahead.events = *std::move(events);  // else it goes untimed
+  }
   Lane& lane = *lanes_[0];
   Status status = lane.WaitWord(&words_[kGoWord], ahead.turn);
+  if (status.ok() && ahead.events) status = lane.Record(ahead.events.start.get());
   if (status.ok()) status = executor_->EnqueueHead(*plan->program, context);
   if (const Status flushed = lane.FlushWords(); status.ok()) status = flushed;
   if (!status.ok()) {
@@ -56,24 +61,26 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
     words_[kGoWord].store(ahead.turn, std::memory_order_release);
     if (lane.WriteWord(&words_[kCalledOffWord], ahead.turn).ok() && lane.FlushWords().ok()) called_off_ = ahead.turn;
     plan->never_prelaunched = true;
+    GiveBack(std::move(ahead.events));
     return false;
   }
   prelaunched_ = std::move(ahead);
   return true;
 }
 
-bool LaunchQueue::UsePrelaunched(const Plan& plan, bool parked) {
+bool LaunchQueue::UsePrelaunched(Plan* plan, bool parked) {
   if (!prelaunched_) return false;
-  const Launch& launch = plan.active;
+  Launch& launch = plan->active;
   // The other lanes of a program that forks would wait for its head, were they not idle.
-  const bool same = !parked && prelaunched_->plan == &plan && prelaunched_->epoch == launch.epoch &&
-                    prelaunched_->slots == launch.slots && (in_flight_.empty() || !plan.program->forks());
+  const bool same = !parked && prelaunched_->plan == plan && prelaunched_->epoch == launch.epoch &&
+                    prelaunched_->slots == launch.slots && (in_flight_.empty() || !plan->program->forks());
   if (!same) {
     prelaunched_->forecast->WasWrong();
     CallOff();
     return false;
   }
   words_[kGoWord].store(prelaunched_->turn, std::memory_order_release);
+  launch.events = std::move(prelaunched_->events);
   prelaunched_.reset();
   stats_.CountPrelaunched();
   return true;
@@ -81,7 +88,7 @@ bool LaunchQueue::UsePrelaunched(const Plan& plan, bool parked) {
 
 void LaunchQueue::CallOff() {
   if (!prelaunched_) return;
-  const Prelaunched ahead = std::move(*prelaunched_);
+  Prelaunched ahead = std::move(*prelaunched_);
   prelaunched_.reset();
   stats_.CountCalledOff();
   Word* guard = CallOffWord(*ahead.plan->group, ahead.turn);
@@ -92,6 +99,8 @@ void LaunchQueue::CallOff() {
   if (const Status flushed = lane.FlushWords(); told.ok()) told = flushed;
   if (!told.ok() && fatal_.ok()) fatal_ = told.WithContext("calling a kernel off");
   called_off_ = ahead.turn;
+  // Recorded anew it is behind this record on the same lane, unless the lane changes its stream: not before heads have passed.
+  GiveBack(std::move(ahead.events));
 }
 
 bool LaunchQueue::HeadsPassed() const { return words_[kCalledOffWord].load(std::memory_order_acquire) >= called_off_; }

@@ -16,8 +16,9 @@ constexpr size_t kMaxPhases = 4, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 
 
 // Bytes of its largest item that a block should have at least: one 16-byte word for each of its threads.
 constexpr uint64_t kBytesPerBlock = 8192;
-// Blocks beyond these only take SMs: as many as fill the links.
-constexpr int kMostBlocks = 32;
+// As many as fill the links with what is only moved; what is summed on its way needs more loads under way, and large tensors gain by
+// more (docs/performance.md, "Blocks").
+constexpr uint64_t kFewBlocks = 32, kBytesPerFurtherBlock = 16384;
 
 class Fuser {
  public:
@@ -185,8 +186,9 @@ int BlocksFor(std::span<CollectiveStep* const> steps) {
   }
   if (!std::all_of(touches.begin(), touches.end(), BlocksAgree)) return 0;
   const int signals = std::max<int>(1, steps[0]->signal_count);
-  const int most = std::min(kMostBlocks, kSignalsPerWriter / kKernelWordStride / signals);
-  const uint64_t wanted = (largest + kBytesPerBlock - 1) / kBytesPerBlock;
+  const int most = std::min(kMaxKernelBlocks, kSignalsPerWriter / kKernelWordStride / signals);
+  const uint64_t few = std::min(kFewBlocks, (largest + kBytesPerBlock - 1) / kBytesPerBlock);
+  const uint64_t wanted = std::max(few, largest / kBytesPerFurtherBlock);
   return static_cast<int>(std::clamp<uint64_t>(wanted, 1, static_cast<uint64_t>(most)));
 }
 

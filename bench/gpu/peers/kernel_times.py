@@ -5,10 +5,10 @@ daemon/engine/launch_start.cc say which. Launches whose steps are timed too take
 
 import stats
 
-TIMED_EVERY, STEPS_EVERY = 64, 1024
-SAMPLES = 3           # launches timed by events that a figure should be made of
+TIMED_EVERY, STEPS_EVERY = 32, 1024
+SAMPLES = 5           # launches timed by events that a figure should be made of
 FEWEST_SAMPLES = 3    # with fewer it is made of the others
-MOST_SECONDS = 0.3    # for launches behind the measured rounds, an arm
+MOST_SECONDS = 0.5    # for launches behind the measured rounds, an arm
 
 
 def has_timed_steps(launch):

@@ -302,13 +302,10 @@ class HeadGate : public WrappedLane {
       : WrappedLane(std::move(wrapped)), from_(from), gate_(gate) {}
   Status WaitWord(const Word* word, uint64_t value) override {
     TANDEM_RETURN_IF_ERROR(WrappedLane::WaitWord(word, value));
-    // Without parking it is for heads alone that a lane waits for a word of the engine's own page.
-    const bool own = word >= from_.own_words() && word < from_.own_words() + kWordsOfPage;
-    return own ? WrappedLane::WaitWord(gate_, 1) : Status::Ok();
+    return from_.IsOwnWord(word) ? WrappedLane::WaitWord(gate_, 1) : Status::Ok();
   }
 
  private:
-  static constexpr ptrdiff_t kWordsOfPage = 512;
   const WrappedBackend& from_;
   const Word* gate_;
 };
@@ -363,6 +360,59 @@ TEST_F(HeldHeadTest, AGroupIsThereUntilAHeadThatWasCalledOffHasPassed) {
   EXPECT_EQ(answer.ack().id(), *ping) << "the group was removed before its head had passed";
   Gate(true);
   EXPECT_TRUE(node_.Await(0, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *removal; }));
+}
+
+// Sees whether an event stands between the wait for the go word and the head.
+class HeadWatch : public WrappedLane {
+ public:
+  struct Seen {
+    std::atomic<int> heads{0}, timed{0};
+  };
+  HeadWatch(std::unique_ptr<Lane> wrapped, const WrappedBackend& from, Seen* seen)
+      : WrappedLane(std::move(wrapped)), from_(from), seen_(seen) {}
+  Status WaitWord(const Word* word, uint64_t value) override {
+    if (from_.IsOwnWord(word)) behind_wait_ = true;
+    return WrappedLane::WaitWord(word, value);
+  }
+  Status Record(Event* event) override {
+    if (behind_wait_) ++seen_->timed;
+    return WrappedLane::Record(event);
+  }
+  Status Copy(const CopyArgs& args) override {
+    if (std::exchange(behind_wait_, false)) ++seen_->heads;
+    return WrappedLane::Copy(args);
+  }
+
+ private:
+  const WrappedBackend& from_;
+  Seen* seen_;
+  bool behind_wait_ = false;
+};
+
+class TimedHeadTest : public PrelaunchTest {
+ protected:
+  TimedHeadTest() : PrelaunchTest([this](std::unique_ptr<Backend> backend) { return Watched(std::move(backend)); }) {}
+  std::unique_ptr<Backend> Watched(std::unique_ptr<Backend> backend) {
+    return std::make_unique<WrappedBackend>(
+        std::move(backend), [this](std::unique_ptr<Lane> lane, int index, WrappedBackend& from) -> std::unique_ptr<Lane> {
+          if (index != 0) return lane;
+          return std::make_unique<HeadWatch>(std::move(lane), from, &seen_);
+        });
+  }
+  HeadWatch::Seen seen_;
+};
+
+// Launches that are timed are prelaunched like any other: what times them says nothing else of how long they take.
+TEST_F(TimedHeadTest, AnEventComesBetweenTheGoWordAndTheHead) {
+  Open();
+  const std::vector<int> slots = {Capture(AddGatherPlan())};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (seen_.timed == 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "no launch that is timed is prelaunched, of " << seen_.heads;
+    Learn(slots, 16);
+  }
+  Learn(slots, 40);
+  EXPECT_LT(seen_.timed * 8, seen_.heads);
 }
 
 // Two groups on the same GPUs whose launches come in no order: no forecast holds, and all is right.

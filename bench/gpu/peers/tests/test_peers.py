@@ -97,13 +97,13 @@ class KernelTimesTest(unittest.TestCase):
         self.assertIn(f"kTimeEvery = {kernel_times.TIMED_EVERY};", text)
         self.assertIn(f"kTimeStepsEvery = {kernel_times.STEPS_EVERY};", text)
         self.assertEqual([launch for launch in range(1, 1200) if kernel_times.is_timed(launch)][:7],
-                         [192, 320, 384, 448, 576, 640, 704])
+                         [96, 160, 192, 224, 288, 320, 352])
         self.assertFalse(kernel_times.is_timed(3072))
 
     def test_launches_follow_until_enough_are_timed_unless_that_takes_long(self):
-        self.assertEqual(kernel_times.more_calls(200, 20), 184)
-        self.assertEqual(kernel_times.more_calls(384, 20), 0)
-        self.assertEqual(kernel_times.more_calls(200, 2000), 0)
+        self.assertEqual(kernel_times.more_calls(200, 20), 88)
+        self.assertEqual(kernel_times.more_calls(288, 20), 0)
+        self.assertEqual(kernel_times.more_calls(30, 2000), 0)
 
     def trace(self, durations):
         """Slices of plan 3 on two GPUs: {launch: µs by GPU}."""
@@ -150,13 +150,13 @@ class LaunchesBehindTheRoundsTest(unittest.TestCase):
     def test_only_tandems_arms_follow_until_enough_launches_are_timed(self):
         self.us = 10.0
         bench = self.bench(self.events)
-        self.assertEqual(bench.calls, ["ours"] * 9)  # 3 + 20 · 11 launches before, 384 wanted
+        self.assertEqual(bench.calls, ["ours"] * 4)  # 3 + 20 · 11 launches before, 288 wanted
         self.assertEqual(bench.told, ["measure a case / tandem sm"])
-        self.assertEqual(self.last, (10 + 9 + 2) * 20)
-        self.assertEqual((self.figures["tandem sm"]["kernel_us"], self.figures["tandem sm"]["kernel_launches"]), (5.0, 5))
+        self.assertEqual(self.last, (10 + 4 + 2) * 20)
+        self.assertEqual((self.figures["tandem sm"]["kernel_us"], self.figures["tandem sm"]["kernel_launches"]), (5.0, 13))
 
     def test_the_slowest_rank_says_whether_they_take_too_long(self):
-        self.us = 1000.0  # 161 launches of it are within MOST_SECONDS, of 2000 µs not
+        self.us = 5000.0  # 65 launches of it are within MOST_SECONDS, of 10000 µs not
         self.assertEqual(self.bench(self.events).calls, [])
 
     def test_without_a_trace_the_comparison_goes_on(self):
