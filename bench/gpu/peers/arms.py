@@ -31,6 +31,10 @@ class Context:
     def empty(self, *shape, dtype=BF16):
         return [torch.empty(*shape, device=self.bench.device, dtype=dtype) for _ in range(SETS)]
 
+    def symmetric(self, *shape, dtype=BF16):
+        """Outputs for Tandem's arms where rivals have theirs in symmetric memory too; None without Tandem."""
+        return self.tandem.symmetric(SETS, shape, dtype) if self.tandem else None
+
     def window_copies(self, tensors):
         copies = []
         for tensor in tensors:
@@ -53,8 +57,8 @@ def writing(outputs, function):
 
 
 def tandem_arms(context, key, op, operands, outputs, algorithms, stream=True, **attributes):
-    """Tandem's arms: each algorithm in a graph, and the daemon's own choice on a stream. `operands`: role -> tensors by
-    set. `algorithms`: (label, algorithm, more attributes)."""
+    """Tandem's arms: each algorithm in a graph, and the daemon's own choice in a graph and on a stream. `operands`: role -> tensors
+    by set. `algorithms`: (label, algorithm, more attributes)."""
     def factory(label, algorithm, graph, more):
         def make():
             return context.tandem.arm(f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph,
@@ -63,7 +67,15 @@ def tandem_arms(context, key, op, operands, outputs, algorithms, stream=True, **
     if context.tandem is None:
         return []
     made = [factory(label, algorithm, True, more) for label, algorithm, more in algorithms]
-    return made + ([factory("stream", "auto", False, {})] if stream else [])
+    return made + ([factory("auto", "auto", True, {}), factory("stream", "auto", False, {})] if stream else [])
+
+
+def ordinary_arm(context, key, op, operands, role, shape):
+    """The daemon's own choice in a graph, with an output in the client's ordinary memory where the other arms' is symmetric."""
+    def make():
+        out = context.empty(*shape)
+        return context.tandem.arm("tandem auto, ordinary", f"{key}/ordinary", op, {**operands, role: out}, out, "auto", True, {})
+    return [("tandem auto, ordinary", make)] if context.tandem else []
 
 
 def pushes(context, count):
@@ -175,7 +187,9 @@ def matmul_reduce(context, case):
     unfused(0)
     reference = out[0].clone()
     context.exact = exact.of(context, exact.reduced, a[0], b[0], scatter)
-    own = context.empty(*out[0].shape) if context.tandem else None
+    # The sums of all ranks are every rank's: PyTorch's two-shot and NCCL's windows have them in symmetric memory, so these have too.
+    shared = case.kind == "ar"
+    own = context.symmetric(m, n) if shared else context.empty(*out[0].shape) if context.tandem else None
 
     def windows():
         whole = context.window_empty(m, n)
@@ -209,6 +223,8 @@ def matmul_reduce(context, case):
         algorithms = plain("unfused", "nccl", *(("pipeline", "ring") if scatter else ("tiled_two_shot",)), "native", "low_latency")
     arms += tandem_arms(context, case.name, "matmul_reduce_scatter" if scatter else "matmul_all_reduce",
                         {"a": a, "b": b, "c": own}, own, algorithms, stream=case.kind != "ring")
+    if shared:
+        arms += ordinary_arm(context, case.name, "matmul_all_reduce", {"a": a, "b": b}, "c", (m, n))
     return arms, reference, TOLERANCE
 
 
@@ -363,14 +379,17 @@ def collective(context, case):
             push = pushes(context, shard)
             return Arm("bare pushes", lambda i: push(), checked=False)
         arms.append(("bare pushes", bare))
+    shared = case.kind != "reduce_scatter"  # whose outputs peers write to, here as in PyTorch's and NCCL's windows
     if context.tandem:
-        own = context.empty(sizes[1])
+        own = context.symmetric(sizes[1]) if shared else context.empty(sizes[1])
     arms += tandem_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, algorithms)
+    if shared:
+        arms += ordinary_arm(context, case.name, case.kind, {"input": inputs}, "output", (sizes[1],))
     return arms, reference, TOLERANCE
 
 
 def empty(context, case):
-    return tandem_arms(context, case.name, "empty", {}, None, plain("auto")), None, 0
+    return tandem_arms(context, case.name, "empty", {}, None, []), None, 0
 
 
 BUILDERS = {"ag": all_gather_matmul, "rs": matmul_reduce, "ar": matmul_reduce, "ring": matmul_reduce,

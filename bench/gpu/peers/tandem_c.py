@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 import os
 
 import torch
@@ -57,6 +58,8 @@ class Library:
                      "tandem_memory_free"):
             getattr(self.c, name).restype = None
             getattr(self.c, name).argtypes = [Pointer]
+        self.c.tandem_memory_data.restype = Pointer
+        self.c.tandem_memory_data.argtypes = [Pointer]
 
     def call(self, name, *arguments):
         function = getattr(self.c, name)
@@ -69,6 +72,9 @@ class Library:
 
 
 class Memory:
+    """A torch tensor of this process's, registered."""
+    symmetric = 0
+
     def __init__(self, client, tensor):
         self.library, self.handle = client.library, Pointer()
         self.tensor = tensor  # kept as long as it is registered
@@ -81,16 +87,43 @@ class Memory:
         self.tensor = None
 
 
+class DeviceBytes:
+    """Memory at a device address, as torch.as_tensor takes it."""
+
+    def __init__(self, address, count):
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "typestr": "|u1", "strides": None,
+                                         "version": 3}
+
+
+class SymmetricTensor:
+    """A symmetric tensor of the group, which all ranks make together; `tensor` is this rank's part of it."""
+    symmetric = 1
+
+    def __init__(self, group, shape, dtype):
+        self.library, self.handle = group.library, Pointer()
+        extents = (ctypes.c_int64 * len(shape))(*shape)
+        self.library.call("tandem_allocate", group.handle, extents, ctypes.c_size_t(len(shape)), DTYPES[dtype], None,
+                          ctypes.c_uint32(60000), ctypes.byref(self.handle))
+        address = self.library.c.tandem_memory_data(self.handle)
+        whole = torch.as_tensor(DeviceBytes(address, math.prod(shape) * dtype.itemsize), device="cuda")
+        self.tensor = whole.view(dtype).view(*shape)
+
+    def close(self):
+        self.tensor = None
+        self.library.c.tandem_memory_free(self.handle)
+
+
 class Plan:
     """A prepared request; `launch` binds one Memory a slot."""
 
     def __init__(self, group, key, op, operands, algorithm="auto", **attributes):
-        """`operands`: (role, tensor) pairs whose shapes, strides and types the plan takes."""
+        """`operands`: (role, memory) pairs; the plan takes their tensors' shapes, strides and types."""
         self.library, self.handle = group.library, Pointer()
         request = Request()
         self.library.c.tandem_request_init(ctypes.byref(request))
         array = (Operand * max(1, len(operands)))()
-        for slot, (role, tensor) in zip(array, operands):
+        for slot, (role, memory) in zip(array, operands):
+            tensor, slot.symmetric = memory.tensor, memory.symmetric
             extents = ctypes.c_int64 * max(1, tensor.dim())
             slot.role, slot.dtype, slot.dims, slot.alias_of = ROLES[role], DTYPES[tensor.dtype], tensor.dim(), -1
             slot.shape, slot.strides = extents(*tensor.shape), extents(*tensor.stride())

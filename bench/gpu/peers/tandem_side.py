@@ -23,16 +23,26 @@ class TandemSide:
                                "--last", str(last)], capture_output=True, text=True, timeout=30, check=True)
         return json.loads(done.stdout)["traceEvents"]
 
+    @staticmethod
+    def key(tensor):
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
     def memory(self, tensor):
-        key = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        key = self.key(tensor)
         if key not in self.memories:
             self.memories[key] = tandem_c.Memory(self.client, tensor)
         return self.memories[key]
 
+    def symmetric(self, count, shape, dtype):
+        """`count` tensors in symmetric memory, made by all ranks together, until the case ends."""
+        made = [tandem_c.SymmetricTensor(self.group, shape, dtype) for _ in range(count)]
+        self.memories.update((self.key(memory.tensor), memory) for memory in made)
+        return [memory.tensor for memory in made]
+
     def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes):
         """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses."""
-        plan = tandem_c.Plan(self.group, key, op, [(role, tensors[0]) for role, tensors in operands.items()], algorithm,
-                             **attributes)
+        plan = tandem_c.Plan(self.group, key, op, [(role, self.memory(tensors[0])) for role, tensors in operands.items()],
+                             algorithm, **attributes)
         sets = len(next(iter(operands.values()))) if operands else 1
         bindings = [plan.bind([self.memory(tensors[i]) for tensors in operands.values()]) for i in range(sets)]
         count = len(operands)

@@ -71,4 +71,4 @@ class Context:
     def tensors(self, *shape, **named):
         return [Anything() for _ in range(4)]
 
-    random = empty = window_empty = window_copies = tensors
+    random = empty = symmetric = window_empty = window_copies = tensors

@@ -253,12 +253,16 @@ class GoalsTest(unittest.TestCase):
         self.assertEqual(set(kinds), set(RIVALS_OF))
         for kind, case in kinds.items():
             context = stand_ins.Context(0, 2)
-            made = {name for name, _ in arms.BUILDERS[kind](context, case)[0]}
+            names = [name for name, _ in arms.BUILDERS[kind](context, case)[0]]
+            made = set(names)
             with self.subTest(kind=kind):
+                self.assertEqual(len(made), len(names))
                 self.assertLessEqual(RIVALS_OF[kind], made)
                 self.assertLessEqual(RIVALS_OF[kind], known)
                 self.assertLessEqual(RIVALS_OF[kind], set(rank.BASELINES))
                 self.assertTrue(any(name.startswith("tandem") for name in made))
+                # What peers write to is in symmetric memory for all; what it is like without stands beside it.
+                self.assertEqual("tandem auto, ordinary" in made, kind in ("ar", "all_reduce", "all_gather"))
                 self.assertEqual(context.exact is not None, "nccl+cublas" in made)
 
 
