@@ -27,7 +27,7 @@ struct TuneCase {
 struct TuneOptions {
   int world = 4;
   std::vector<std::string> gpus; // indexes or UUIDs, in rank order; empty: the first ones
-  int rounds = 9;
+  int rounds = 15;
   int launches = 0;              // of a round; 0: as many as take about kBatchUs
   bool force = false;            // also beside other groups on these GPUs
   bool dry_run = false;          // the table stays as it is

@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kAlignment = 256;
 // What the CUDA backend allocates in.
 constexpr size_t kGranule = size_t{2} << 20;
-// The numbers repeat after so many elements.
-constexpr size_t kPattern = size_t{1} << 16;
+// The numbers repeat after so many elements: a prime, so that no two rows of a matrix are alike. Equal ones draw less power.
+constexpr size_t kPattern = 1'048'573;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -20,16 +20,30 @@ bool IsRead(Role role) {
   return role != Role::kOutput && role != Role::kC && role != Role::kGatheredA;
 }
 
-// Numbers in [-1, 1); scales are a half, so that products of fp8 stay in range.
+// A uniform number in [0, 2^24): Numerical Recipes' linear congruential generator.
+uint32_t Next(uint32_t* state) {
+  *state = *state * 1664525u + 1013904223u;
+  return *state >> 8;
+}
+
+// About normal, of variance 1, as activations and weights are; integers in [0, 16); scales are a half, so that products of fp8 stay in
+// range.
 void FillOperand(const Operand& operand, std::byte* at, size_t bytes, uint32_t seed) {
   const DType type = operand.spec.dtype;
   const size_t element = DTypeBytes(type), pattern = std::min(bytes / element, kPattern);
   const bool scale = operand.role == Role::kScaleA || operand.role == Role::kScaleB || operand.role == Role::kResultScale;
   uint32_t state = seed * 2654435761u + 1;
   for (size_t i = 0; i < pattern; ++i) {
-    state = state * 1664525u + 1013904223u;  // Numerical Recipes' linear congruential generator
-    const float number = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1.0f;
-    StoreFromFloat(at, type, i, scale ? 0.5f : IsFloating(type) ? number : static_cast<float>(state >> 28));
+    float number = 0.5f;
+    if (!scale && IsFloating(type)) {
+      // The sum of twelve uniform ones in [0, 1) has variance 1 (Irwin–Hall).
+      uint32_t sum = 0;
+      for (int uniform = 0; uniform < 12; ++uniform) sum += Next(&state);
+      number = static_cast<float>(static_cast<double>(sum) / (1 << 24) - 6.0);
+    } else if (!scale) {
+      number = static_cast<float>(Next(&state) >> 20);
+    }
+    StoreFromFloat(at, type, i, number);
   }
   for (size_t done = pattern * element; done < bytes;) {
     const size_t piece = std::min(pattern * element, bytes - done);

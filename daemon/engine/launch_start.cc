@@ -296,6 +296,8 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
     launch.failure = {status.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank};
     PublishOutcome(launch.origin, group.generation, launch.failure);
   }
+  // What it took is told without the words below, which cost a microsecond or two; so they are that of an event later.
+  const Status recorded = launch.events ? lane.Record(launch.events.end.get()) : Status::Ok();
   // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. The client's word before
   // ours, for it is the one that somebody waits for: a client may know of the end a moment before we do (held_arrivals.cc), and
   // once we know, no lane writes into its channel any more.
@@ -306,9 +308,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
     done = lane.WriteWord(launch.origin.channel->consumer.captured_done(launch.origin.slot), 1);
   }
   const Status completed = lane.WriteWord(completion_, launch.ticket);
-  // Behind done, for nobody waits for it: it lets the words above go out with the program's last ones.
-  Status recorded = launch.events ? lane.Record(launch.events.end.get()) : Status::Ok();
-  for (const Status& next : {done, completed, recorded, lane.FlushWords()}) {
+  for (const Status& next : {recorded, done, completed, lane.FlushWords()}) {
     if (status.ok()) status = next;
   }
   return status;

@@ -22,8 +22,7 @@ LaunchTimes TimesOf(const LaunchObserved& observed, LaunchLags* lags) {
     lags->end_ns = seen > times.end_ns ? seen - times.end_ns : 0;
     if (observed.started_ns > 0) lags->run_ns = times.end_ns - times.start_ns;
   } else {
-    // The end's event lies behind the words by which the end is seen: often it is still to come. What this thread was late for at
-    // another launch it may have seen in time now: it took no less than then.
+    // What this thread was late for at another launch it may have seen in time now: it took no less than then.
     const uint64_t most = seen > times.start_ns ? seen - times.start_ns : 1;
     const uint64_t least = std::clamp<uint64_t>(lags->run_ns, 1, most);
     times.end_ns = std::max(seen - std::min(seen, lags->end_ns), times.start_ns + least);

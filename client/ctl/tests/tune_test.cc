@@ -142,8 +142,8 @@ TEST(TuneSetup, RoundsAreSummarised) {
   EXPECT_EQ(candidate.median_us(), 4);
   EXPECT_EQ(candidate.p10_us(), 4);
   EXPECT_EQ(candidate.p90_us(), 4);
-  EXPECT_EQ(BatchOf(100), 200);
-  EXPECT_EQ(BatchOf(1000), 20);
+  EXPECT_EQ(BatchOf(10), 200);
+  EXPECT_EQ(BatchOf(1000), 6);
   EXPECT_EQ(BatchOf(1e6), 1);
 }
 

@@ -20,9 +20,9 @@ TEST(LaunchTimes, EventsSayAllAndTeachTheClock) {
   EXPECT_EQ(times.end_ns, 19700u);
 }
 
-// The end's event lies behind the word by which the engine sees the end. The start is known all the same: a lag that was learned
-// when the kernels were loaded would put it behind the launch's own steps.
-TEST(LaunchTimes, AnEndThatIsStillToComeDoesNotMoveTheStart) {
+// An event that cannot be read says nothing. The start is known all the same: a lag that was learned when the kernels were loaded
+// would put it behind the launch's own steps.
+TEST(LaunchTimes, AnEndThatIsNotKnownDoesNotMoveTheStart) {
   LaunchLags lags{.start_ns = 5000, .end_ns = 300, .run_ns = 100};
   const LaunchTimes times = TimesOf(Observed(1400, 0), &lags);
   EXPECT_EQ(times.start_ns, 1400u);

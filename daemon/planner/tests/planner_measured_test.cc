@@ -184,8 +184,9 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
     EXPECT_EQ(chosen(kKiB, world), Algorithm::kLowLatency);
     EXPECT_EQ(chosen(64 * kKiB, world), Algorithm::kLowLatency);
     EXPECT_EQ(chosen(64 * kKiB + 16, world), Algorithm::kOneShot);
-    EXPECT_EQ(chosen(16 * kMiB, world), Algorithm::kTwoShot);
-    EXPECT_EQ(chosen(16 * kMiB + 16, world), Algorithm::kNccl);
+    const int64_t two_shot = (world == 2 ? 256 : 16) * kMiB;
+    EXPECT_EQ(chosen(two_shot, world), Algorithm::kTwoShot);
+    EXPECT_EQ(chosen(two_shot + 16, world), Algorithm::kNccl);
   }
   EXPECT_EQ(chosen(kMiB, 2), Algorithm::kOneShot);
   EXPECT_EQ(chosen(kMiB, 4), Algorithm::kTwoShot);
@@ -210,8 +211,10 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   }
   EXPECT_EQ(moved(Op::kAllGather, 64 * kMiB, 4), Algorithm::kSm);
   EXPECT_EQ(moved(Op::kReduceScatter, 32 * kMiB, 4), Algorithm::kCopyEngine);
-  EXPECT_EQ(moved(Op::kAllGather, 32 * kMiB, 2), Algorithm::kCopyEngine);
-  EXPECT_EQ(moved(Op::kReduceScatter, 16 * kMiB, 2), Algorithm::kCopyEngine);
+  EXPECT_EQ(moved(Op::kAllGather, 256 * kMiB, 2), Algorithm::kSm);
+  EXPECT_EQ(moved(Op::kAllGather, 512 * kMiB, 2), Algorithm::kCopyEngine);
+  EXPECT_EQ(moved(Op::kReduceScatter, 16 * kMiB, 2), Algorithm::kSm);
+  EXPECT_EQ(moved(Op::kReduceScatter, 32 * kMiB, 2), Algorithm::kCopyEngine);
   OpRequest quiet = Request(Op::kAllGather, {Tensor(Role::kInput, DType::kF32, {64}),
                                              Tensor(Role::kOutput, DType::kF32, {256})});
   quiet.low_contention = true;

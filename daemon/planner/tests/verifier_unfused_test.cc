@@ -210,14 +210,15 @@ TEST(UnfusedChoice, TakesTheCollectiveOfItsSize) {
     EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 64 * kKiB, group), HasSubstr("all-gather by low_latency ("));
     EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 4 * kMiB, group), HasSubstr("all-gather by sm ("));
     EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 32 * kMiB, group),
-                HasSubstr(world == 2 ? "all-gather by copy_engine (32 MiB is above 16 MiB, where copy engines are faster; predicted "
+                HasSubstr(world == 2 ? "all-gather by sm (32 MiB is within its bound of 256 MiB, as measured on these GPUs' kind; predicted "
                                      : "all-gather by copy_engine (as measured beside a product of this size; predicted "));
     EXPECT_THAT(reason(Op::kAllGatherMatmul, world, 32 * kMiB, group), HasSubstr(" us alone), then the product"));
     EXPECT_THAT(reason(Op::kMatmulReduceScatter, world, 32 * kMiB, group),
                 HasSubstr(world == 2 ? "then reduce-scatter by copy_engine (" : "then reduce-scatter by nccl (as measured"));
     EXPECT_THAT(reason(Op::kMatmulReduceScatter, world, 96 * kMiB, group), HasSubstr("then reduce-scatter by copy_engine ("));
     EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 16 * kMiB, group), HasSubstr("then all-reduce by two_shot ("));
-    EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 32 * kMiB, group), HasSubstr("then all-reduce by nccl ("));
+    EXPECT_THAT(reason(Op::kMatmulAllReduce, world, 32 * kMiB, group),
+                HasSubstr(world == 2 ? "then all-reduce by two_shot (" : "then all-reduce by nccl ("));
   }
   // Elsewhere as collectives go there.
   EXPECT_THAT(reason(Op::kMatmulAllReduce, 4, 32 * kMiB, SwitchGroup(4)), HasSubstr("all-reduce by nccl (32 MiB is above 10 MiB; predicted "));
@@ -258,11 +259,11 @@ TEST(UnfusedChoice, NcclRunsWhenItIsAskedFor) {
 
 // The own copy runs beside the pushes, and the gathered A goes back beside the product.
 TEST(UnfusedChoice, CopyEnginesGatherOnTwoLanes) {
-  OpRequest request = Sized(Op::kAllGatherMatmul, 2, 32 << 20);
-  request.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {16384, 1024}));
+  OpRequest request = Sized(Op::kAllGatherMatmul, 2, 512 << 20);
+  request.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {262144, 1024}));
   const Plan plan = MustPlan(request, H200s(2));
   EXPECT_EQ(plan.lanes, 2);
-  EXPECT_EQ(plan.gathered_a_bytes, uint64_t{32} << 20);
+  EXPECT_EQ(plan.gathered_a_bytes, uint64_t{512} << 20);
   int own = 0, other = 0;
   for (const Step& step : plan.programs[0].steps) {
     if (const auto* copy = std::get_if<CopyStep>(&step.work)) {
