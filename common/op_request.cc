@@ -1,5 +1,6 @@
 #include "tandem/op_request.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
@@ -64,6 +65,21 @@ std::string_view Name(const Table& table, Key key) {
   return "unknown";
 }
 
+// An operation in place along a dimension: the slot that is a part, and the one of which it is one.
+struct Part {
+  int part = -1, whole = -1;
+};
+Part PartOf(const OpRequest& request) {
+  if (request.op != Op::kAllGather && request.op != Op::kReduceScatter) return {};
+  const int slots = static_cast<int>(request.operands.size());
+  for (int slot = 0; slot < slots; ++slot) {
+    const Operand& operand = request.operands[static_cast<size_t>(slot)];
+    if (operand.role != Role::kOutput || operand.alias_of < 0 || operand.alias_of >= slots || operand.alias_of == slot) continue;
+    return request.op == Op::kAllGather ? Part{operand.alias_of, slot} : Part{slot, operand.alias_of};
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view OpName(Op op) { return Name(kOps, op); }
@@ -122,6 +138,32 @@ Result<int64_t> SpanBytes(const TensorSpec& spec) {
     last += steps * strides[i];
   }
   return (last + 1) * static_cast<int64_t>(DTypeBytes(spec.dtype));
+}
+
+int PartSlot(const OpRequest& request) { return PartOf(request).part; }
+
+std::vector<int64_t> StridesOf(const OpRequest& request, int slot) {
+  const auto strides = [&request](int of) {
+    const TensorSpec& spec = request.operands[static_cast<size_t>(of)].spec;
+    return spec.strides.empty() ? ContiguousStrides(spec.shape) : spec.strides;
+  };
+  const Part pair = PartOf(request);
+  const bool left_out = request.operands[static_cast<size_t>(slot)].spec.strides.empty();
+  return strides(left_out && slot == pair.part ? pair.whole : slot);
+}
+
+Result<int64_t> BoundBytes(const OpRequest& request, int slot) {
+  const auto holder = [&request](int of) {
+    const int alias = request.operands[static_cast<size_t>(of)].alias_of;
+    return alias >= 0 ? alias : of;
+  };
+  int64_t most = 0;
+  for (int other = 0; other < static_cast<int>(request.operands.size()); ++other) {
+    if (holder(other) != holder(slot)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, SpanBytes(request.operands[static_cast<size_t>(other)].spec));
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 }  // namespace tandem

@@ -117,8 +117,8 @@ class FakeControl final : public Control {
     PlanInfo info;
     info.plan_id = plans_.try_emplace(key, 100 + plans_.size()).first->second;
     info.key = key;
-    for (const Operand& operand : request.operands) {
-      TANDEM_ASSIGN_OR_RETURN(int64_t bytes, SpanBytes(operand.spec));
+    for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
+      TANDEM_ASSIGN_OR_RETURN(int64_t bytes, BoundBytes(request, slot));
       info.slot_bytes.push_back(static_cast<uint64_t>(bytes));
     }
     return info;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -34,6 +35,50 @@ TEST(OpRequest, OverflowIsRefused) {
   EXPECT_EQ(ElementCount({huge, 0}).ok(), false);
   EXPECT_EQ(SpanBytes({DType::kF32, {2, 2}, {huge, huge}}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(SpanBytes({DType::kF32, {2}, {-1}}).status().code(), Code::kInvalidArgument);
+}
+
+OpRequest InPlace(Op op, Operand input, Operand output) {
+  OpRequest request;
+  request.op = op;
+  output.alias_of = 0;
+  request.operands = {std::move(input), std::move(output)};
+  return request;
+}
+
+Operand Slot(Role role, std::vector<int64_t> shape, std::vector<int64_t> strides = {}) {
+  return {role, {DType::kF32, std::move(shape), std::move(strides)}, false, -1};
+}
+
+TEST(OpRequest, AGatherInPlaceReadsAPartOfItsOutput) {
+  OpRequest request = InPlace(Op::kAllGather, Slot(Role::kInput, {4, 3}), Slot(Role::kOutput, {4, 6}, {8, 1}));
+  EXPECT_EQ(PartSlot(request), 0);
+  EXPECT_EQ(StridesOf(request, 0), (std::vector<int64_t>{8, 1}));
+  EXPECT_EQ(*BoundBytes(request, 0), (3 * 8 + 6) * 4);
+  EXPECT_EQ(*BoundBytes(request, 1), (3 * 8 + 6) * 4);
+  // Strides that are given are what they are.
+  request.operands[0].spec.strides = {9, 1};
+  EXPECT_EQ(StridesOf(request, 0), (std::vector<int64_t>{9, 1}));
+  request.operands[1].alias_of = -1;
+  request.operands[0].spec.strides.clear();
+  EXPECT_EQ(PartSlot(request), -1);
+  EXPECT_EQ(StridesOf(request, 0), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(*BoundBytes(request, 0), 4 * 3 * 4);
+}
+
+TEST(OpRequest, AReduceScatterInPlaceWritesAPartOfItsInput) {
+  OpRequest request = InPlace(Op::kReduceScatter, Slot(Role::kInput, {4, 6}), Slot(Role::kOutput, {4, 3}));
+  EXPECT_EQ(PartSlot(request), 1);
+  EXPECT_EQ(StridesOf(request, 1), (std::vector<int64_t>{6, 1}));
+  EXPECT_EQ(*BoundBytes(request, 0), 4 * 6 * 4);
+  EXPECT_EQ(*BoundBytes(request, 1), 4 * 6 * 4);
+  // Other operations' aliases are no parts, and what is no slot is none either.
+  request.op = Op::kAllToAll;
+  EXPECT_EQ(PartSlot(request), -1);
+  request.op = Op::kReduceScatter;
+  for (int slot : {1, 2, -2}) {
+    request.operands[1].alias_of = slot;
+    EXPECT_EQ(PartSlot(request), -1) << slot;
+  }
 }
 
 }  // namespace

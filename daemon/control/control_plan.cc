@@ -56,10 +56,11 @@ void FillInfo(const plan::Plan& from, const Group& group, const std::string& key
 }
 
 void FillOperands(const OpRequest& request, v1::PlanInfo* info) {
-  for (const Operand& operand : request.operands) {
+  for (int i = 0; i < static_cast<int>(request.operands.size()); ++i) {
+    const Operand& operand = request.operands[static_cast<size_t>(i)];
     v1::OperandInfo* to = info->add_operands();
     to->set_role(static_cast<uint32_t>(operand.role));
-    Result<int64_t> span = SpanBytes(operand.spec);
+    Result<int64_t> span = BoundBytes(request, i);
     to->set_span_bytes(span.ok() ? static_cast<uint64_t>(*span) : 0);
     to->set_alignment(static_cast<uint32_t>(DTypeBytes(operand.spec.dtype)));
     to->set_symmetric(operand.symmetric);
@@ -72,9 +73,10 @@ engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& requ
   engine::v1::AddPlan& add = *command.mutable_add_plan();
   add.set_group_id(group_id);
   plan::EncodeProgram(plan.programs[rank], add.mutable_program());
-  for (const Operand& operand : request.operands) {
+  for (int i = 0; i < static_cast<int>(request.operands.size()); ++i) {
+    const Operand& operand = request.operands[static_cast<size_t>(i)];
     engine::v1::PlanSlot* slot = add.add_slots();
-    Result<int64_t> span = SpanBytes(operand.spec);
+    Result<int64_t> span = BoundBytes(request, i);
     slot->set_span_bytes(span.ok() ? static_cast<uint64_t>(*span) : 0);
     slot->set_alignment(static_cast<uint32_t>(DTypeBytes(operand.spec.dtype)));
     slot->set_symmetric(operand.symmetric);

@@ -31,21 +31,16 @@ Status CompareField(Requests requests, const std::string& field, const FieldText
 
 std::string BoolText(bool value) { return value ? "true" : "false"; }
 
-std::string StridesText(const TensorSpec& spec) {
-  return ShapeText(spec.strides.empty() ? ContiguousStrides(spec.shape) : spec.strides);
-}
-
-// Whether two operands agree; cheap, so that the usual case makes no text.
-bool Agree(const Operand& a, const Operand& b) {
+// Whether two requests' operands agree; cheap, so that the usual case makes no text.
+bool Agree(const OpRequest& x, const OpRequest& y, int slot) {
+  const Operand &a = x.operands[slot], &b = y.operands[slot];
   return a == b || (a.role == b.role && a.spec.dtype == b.spec.dtype && a.spec.shape == b.spec.shape &&
-                    a.symmetric == b.symmetric && a.alias_of == b.alias_of &&
-                    StridesText(a.spec) == StridesText(b.spec));
+                    a.symmetric == b.symmetric && a.alias_of == b.alias_of && StridesOf(x, slot) == StridesOf(y, slot));
 }
 
 Status CompareOperand(Requests requests, int slot) {
-  const Operand& first = requests[0].operands[slot];
   bool equal = true;
-  for (const OpRequest& request : requests) equal = equal && Agree(request.operands[slot], first);
+  for (const OpRequest& request : requests) equal = equal && Agree(request, requests[0], slot);
   if (equal) return Status::Ok();
   const auto compare = [&](std::string_view member, const std::function<std::string(const Operand&)>& text) {
     return CompareField(requests, OperandField(slot, member),
@@ -57,7 +52,9 @@ Status CompareOperand(Requests requests, int slot) {
                                  : Text(static_cast<int>(o.spec.dtype));
   }));
   TANDEM_RETURN_IF_ERROR(compare("shape", [](const Operand& o) { return ShapeText(o.spec.shape); }));
-  TANDEM_RETURN_IF_ERROR(compare("strides", [](const Operand& o) { return StridesText(o.spec); }));
+  TANDEM_RETURN_IF_ERROR(CompareField(requests, OperandField(slot, "strides"), [slot](const OpRequest& request) {
+    return ShapeText(StridesOf(request, slot));
+  }));
   TANDEM_RETURN_IF_ERROR(compare("symmetric", [](const Operand& o) { return BoolText(o.symmetric); }));
   return compare("alias_of", [](const Operand& o) { return Text(o.alias_of); });
 }
@@ -71,7 +68,7 @@ Status CompareSymmetricSlots(Requests requests) {
         if (slot >= request.operands.size()) return std::string("no such slot");
         const Operand& o = request.operands[slot];
         return Text(o.symmetric ? "symmetric " : "own ", DTypeName(o.spec.dtype), ShapeText(o.spec.shape),
-                    StridesText(o.spec));
+                    ShapeText(StridesOf(request, static_cast<int>(slot))));
       };
       TANDEM_RETURN_IF_ERROR(CompareField(requests, Text("operands[", slot, "]"), text));
     }

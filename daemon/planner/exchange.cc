@@ -72,8 +72,10 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, Plan* plan) {
   const bool sums = op == Op::kReduceScatter;
   const bool copy_engine = algorithm == Algorithm::kCopyEngine;
   const bool aliased = problem.operand(problem.slots.output).alias_of >= 0;
-  // In place, an output that peers wrote early would overwrite an input that is still to be sent.
-  const bool direct = !sums && !aliased && problem.symmetric(problem.slots.output);
+  // In place, pieces that peers wrote early into all_to_all's output would overwrite an input that is still to be sent. Into
+  // all_gather's they go beside the input, which is the own part.
+  const bool overwrites = aliased && op == Op::kAllToAll;
+  const bool direct = !sums && !overwrites && problem.symmetric(problem.slots.output);
   Builder builder(world, 1);
   const View piece = Sent(problem, problem.Slot(0, problem.slots.input), 0);
   Exchange exchange({&piece, 1}, direct, &builder);

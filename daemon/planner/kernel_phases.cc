@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "daemon/planner/verifier_box.h"
 #include "daemon/planner/views.h"
 #include "kernels/runs.h"
 
@@ -124,13 +125,20 @@ Touch MakeTouch(const View& view) {
   return {&view, view.ref.offset, view.ref.offset + (last + 1) * DTypeBytes(view.dtype)};
 }
 
+// Whether they have no byte in common. Parts along an inner dimension lie between one another without meeting.
+bool AreApart(const Touch& a, const Touch& b) {
+  if (a.begin >= b.end || b.begin >= a.end) return true;
+  const Result<verify::ByteBox> x = verify::BoxOf(*a.view), y = verify::BoxOf(*b.view);
+  return x.ok() && y.ok() && !verify::Intersect(*x, *y);
+}
+
 // Where bytes are read and written in one launch, both are the same elements of equal boxes: the same block has them.
 bool BlocksAgree(const Touches& touches) {
   for (const Touch& write : touches.writes) {
     for (const Touch& read : touches.reads) {
       const View &w = *write.view, &r = *read.view;
       if (w.ref.space != r.ref.space || w.ref.slot != r.ref.slot) continue;
-      if (write.begin >= read.end || read.begin >= write.end) continue;
+      if (AreApart(write, read)) continue;
       if (w.ref.offset != r.ref.offset || w.extent != r.extent || w.stride != r.stride) return false;
     }
   }

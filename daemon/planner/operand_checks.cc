@@ -66,7 +66,22 @@ bool MayOverlap(const TensorSpec& spec) {
 }
 
 bool MayBeInPlace(Op op) {
-  return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce || op == Op::kAllToAll;
+  return op == Op::kAllReduce || op == Op::kAllGather || op == Op::kReduceScatter || op == Op::kBroadcast ||
+         op == Op::kReduce || op == Op::kAllToAll;
+}
+
+// The slot `part` in place along a dimension: a slice of `whole`. Shapes are checked with those of every such operation.
+Status CheckPart(const OpRequest& request, int part, int whole) {
+  if (StridesOf(request, part) != StridesOf(request, whole)) {
+    return FieldError(OperandField(part, "strides"),
+                      Text("must be those of operand ", whole, ", of which it is a part in place, or left out; they are ",
+                           ShapeText(StridesOf(request, part)), ", those of the whole ", ShapeText(StridesOf(request, whole))));
+  }
+  // Of a gather it is the output, which is looked at in any case. Here it is read while a part of it is written.
+  if (MayOverlap(request.operands[static_cast<size_t>(whole)].spec)) {
+    return FieldError(OperandField(whole, "strides"), "elements of an operand that is written in place overlap");
+  }
+  return Status::Ok();
 }
 
 Status CheckAlias(const OpRequest& request, int slot) {
@@ -80,19 +95,21 @@ Status CheckAlias(const OpRequest& request, int slot) {
   const Operand& target = request.operands[operand.alias_of];
   if (!MayBeInPlace(request.op) || operand.role != Role::kOutput || target.role != Role::kInput) {
     return FieldError(field,
-                      "only the output of all_reduce, broadcast, reduce and all_to_all may be its input");
+                      "only the output of all_reduce, all_gather, reduce_scatter, broadcast, reduce and all_to_all may be its "
+                      "input");
+  }
+  if (operand.symmetric != target.symmetric) {
+    return FieldError(field, "the two slots of an operation in place are both symmetric or both not");
+  }
+  if (const int part = PartSlot(request); part >= 0) {
+    if (operand.spec.dtype != target.spec.dtype) return FieldError(field, "an operation in place needs equal dtypes");
+    return CheckPart(request, part, part == slot ? operand.alias_of : slot);
   }
   if (operand.spec.dtype != target.spec.dtype || operand.spec.shape != target.spec.shape) {
     return FieldError(field, "an operation in place needs equal shapes and dtypes");
   }
-  const auto strides = [](const TensorSpec& spec) {
-    return spec.strides.empty() ? ContiguousStrides(spec.shape) : spec.strides;
-  };
-  if (strides(operand.spec) != strides(target.spec)) {
+  if (StridesOf(request, slot) != StridesOf(request, operand.alias_of)) {
     return FieldError(field, "an operation in place needs equal strides");
-  }
-  if (operand.symmetric != target.symmetric) {
-    return FieldError(field, "the two slots of an operation in place are both symmetric or both not");
   }
   return Status::Ok();
 }
@@ -125,6 +142,9 @@ Status CheckOperands(const OpRequest& request) {
     if (IsOutput(operand.role) && MayOverlap(spec)) {
       return FieldError(OperandField(slot, "strides"), "elements of an output overlap");
     }
+  }
+  // An alias looks at another slot's tensor: all are checked by now.
+  for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
     TANDEM_RETURN_IF_ERROR(CheckAlias(request, slot));
   }
   return Status::Ok();

@@ -27,12 +27,10 @@ std::string Summary(const Problem& problem) {
     text += Text(" -> ", tensor(slots.c[0]));
     if (slots.c.size() > 1) text += " each";
   } else if (slots.input >= 0 && slots.output >= 0 && request.op != Op::kSendReceive) {
+    const bool in_place = problem.operand(slots.output).alias_of >= 0;
     text += Text(" ", tensor(slots.input));
-    if (problem.operand(slots.output).alias_of >= 0) {
-      text += " in place";
-    } else {
-      text += Text(" -> ", tensor(slots.output));
-    }
+    if (!in_place || PartSlot(request) >= 0) text += Text(" -> ", tensor(slots.output));
+    if (in_place) text += " in place";
   } else if (request.op == Op::kSendReceive) {
     size_t transfers = 0;
     for (const OpRequest& own : problem.requests) transfers += own.transfers.size();

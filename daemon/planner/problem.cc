@@ -184,6 +184,11 @@ Status FieldError(std::string field, std::string_view message) {
 }
 
 View Problem::Slot(int rank, int slot) const {
+  if (slot == PartSlot(requests[rank])) {
+    const View whole = Slot(rank, slot == slots.input ? slots.output : slots.input);
+    const int64_t length = requests[rank].operands[slot].spec.shape[dim];
+    return Slice(whole, dim, rank * length, length);
+  }
   const Operand& bound = requests[rank].operands[slot];
   const TensorSpec& spec = bound.spec;
   if (bound.alias_of >= 0) slot = bound.alias_of;  // checked: an alias's target is no alias

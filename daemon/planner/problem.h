@@ -56,7 +56,7 @@ struct Problem {
 
   const Operand& operand(int slot) const { return request->operands[slot]; }
   bool symmetric(int slot) const { return slot >= 0 && request->operands[slot].symmetric; }
-  // The operand of slot `slot` in `rank`'s memory; of an alias, the slot that it lies on.
+  // The operand of slot `slot` in `rank`'s memory; of an alias, the slot that it lies on; of a PartSlot, this rank's part.
   View Slot(int rank, int slot) const;
   // The product's dimension `dim` is the last one of A (a gather along K) or of C (a scatter of B's columns).
   bool last_dim() const;

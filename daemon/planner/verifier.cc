@@ -17,8 +17,8 @@ Result<VerifyContext> ContextOf(std::span<const OpRequest> requests) {
     std::vector<uint64_t>& bytes = context.operand_bytes.emplace_back();
     for (size_t slot = 0; slot < request.operands.size(); ++slot) {
       const Operand& operand = request.operands[slot];
-      TANDEM_ASSIGN_OR_RETURN(int64_t span, SpanBytes(operand.spec));
-      bytes.push_back(static_cast<uint64_t>(span));
+      TANDEM_ASSIGN_OR_RETURN(int64_t bound, BoundBytes(request, static_cast<int>(slot)));
+      bytes.push_back(static_cast<uint64_t>(bound));
       if (!operand.symmetric) context.symmetric[slot] = false;
       if (operand.alias_of >= static_cast<int>(request.operands.size())) {
         return InvalidArgument("slot " + std::to_string(slot) + " is an alias of a slot that does not exist");

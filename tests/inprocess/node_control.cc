@@ -157,8 +157,9 @@ Result<PlanInfo> Node::MakePlan(const std::string& key, const std::vector<OpRequ
   info.op = planned.op;
   info.algorithm = planned.algorithm;
   std::vector<engine::v1::PlanSlot> slots;
-  for (const Operand& operand : requests[0].operands) {
-    TANDEM_ASSIGN_OR_RETURN(int64_t span, SpanBytes(operand.spec));
+  for (int i = 0; i < static_cast<int>(requests[0].operands.size()); ++i) {
+    const Operand& operand = requests[0].operands[static_cast<size_t>(i)];
+    TANDEM_ASSIGN_OR_RETURN(int64_t span, BoundBytes(requests[0], i));
     info.slot_bytes.push_back(static_cast<uint64_t>(span));
     engine::v1::PlanSlot& slot = slots.emplace_back();
     slot.set_span_bytes(static_cast<uint64_t>(span));

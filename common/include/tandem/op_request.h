@@ -94,7 +94,9 @@ struct Operand {
   // The slot will be bound to a symmetric tensor at the same offset on all ranks, so that peers may write or read it
   // in place. All ranks must agree.
   bool symmetric = false;
-  // Not absent: this slot is the same memory as slot `alias_of` (in-place operation).
+  // Not absent: this slot is the same memory as slot `alias_of` (in-place operation), and both are bound alike. Of all_gather
+  // and reduce_scatter the smaller of the two is this rank's part, along `dim`, of the larger one, to which both are bound
+  // (see PartSlot). Elsewhere they are equal.
   int alias_of = -1;
   bool operator==(const Operand&) const = default;
 };
@@ -141,5 +143,15 @@ Result<int64_t> ElementCount(const std::vector<int64_t>& shape);
 std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& shape);
 // The bytes from a tensor's first element to the end of its last, strides considered; overflow is INVALID_ARGUMENT.
 Result<int64_t> SpanBytes(const TensorSpec& spec);
+
+// The slot of an all_gather or reduce_scatter in place that is one rank's part of the other's memory: the input of the one, the
+// output of the other, as NCCL has them (sendbuff == recvbuff + rank * count, and the other way round). -1 if none. Of a
+// request that nobody has checked too.
+int PartSlot(const OpRequest& request);
+// A slot's strides in elements, also where its spec leaves them out: contiguous ones; of the PartSlot, the larger tensor's.
+std::vector<int64_t> StridesOf(const OpRequest& request, int slot);
+// The bytes that a slot's binding must have: its tensor's span, or that of the largest of the slots that are the same memory.
+// The errors of SpanBytes.
+Result<int64_t> BoundBytes(const OpRequest& request, int slot);
 
 }  // namespace tandem

@@ -243,6 +243,10 @@ TEST(OneRank, HasNothingToCommunicate) {
   OpRequest in_place = AllReduce(64);
   in_place.operands[1].alias_of = 0;
   EXPECT_TRUE(MustPlan(in_place, SwitchGroup(1)).programs[0].steps.empty());
+  for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
+    in_place.op = op;
+    EXPECT_TRUE(MustPlan(in_place, SwitchGroup(1)).programs[0].steps.empty());
+  }
   OpRequest fused = GatherMatmul(1, 8, 8, 8);
   fused.on_unfused = OnUnfused::kError;
   plan = MustPlan(fused, SwitchGroup(1));

@@ -203,7 +203,7 @@ class Simulation {
       case Space::kOperand: {
         const auto& operands = requests_[view.ref.rank].operands;
         if (view.ref.slot >= operands.size()) return Fail("no such slot");
-        bytes = static_cast<uint64_t>(*SpanBytes(operands[view.ref.slot].spec));
+        bytes = static_cast<uint64_t>(*BoundBytes(requests_[view.ref.rank], view.ref.slot));
         if (view.ref.rank != rank && !operands[view.ref.slot].symmetric)
           Fail("a peer's own operand is touched");
         const Role role = operands[view.ref.slot].role;

@@ -104,9 +104,14 @@ TEST_P(EveryWorld, MovesRunAlongAnyDimension) {
           EXPECT_EQ(RunAll(*request, group), least + (nccl ? 1 : 0));
           EXPECT_EQ(RunAll(Symmetric(*request), group), least + (nccl ? 1 : 0));
         }
-        exchange.operands[1].alias_of = 0;
-        exchange.operands[0].symmetric = exchange.operands[1].symmetric = true;
-        EXPECT_EQ(RunAll(exchange, group), nccl ? 2 : 1);
+        for (OpRequest* request : {&gather, &scatter, &exchange}) {
+          OpRequest in_place = *request;
+          in_place.operands[1].alias_of = 0;
+          const int least = request->op == Op::kAllToAll ? 1 : 2;
+          EXPECT_EQ(RunAll(in_place, group), least + (nccl ? 1 : 0));
+          in_place.operands[0].symmetric = in_place.operands[1].symmetric = true;
+          EXPECT_EQ(RunAll(in_place, group), least + (nccl ? 1 : 0));
+        }
         scatter.low_contention = true;
         EXPECT_EQ(RunAll(scatter, group), 1);
       }

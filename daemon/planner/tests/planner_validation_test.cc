@@ -148,29 +148,6 @@ TEST(Operands, HaveTheirRoles) {
       "operands[0].role");
 }
 
-TEST(Aliases, AreChecked) {
-  OpRequest base = AllReduce(8);
-  base.operands[1].alias_of = 0;
-  const std::string field = "operands[1].alias_of";
-  ExpectRefused(
-      base, [](OpRequest* r) { r->operands[1].alias_of = 2; }, field);
-  ExpectRefused(
-      base, [](OpRequest* r) { r->operands[1].alias_of = 1; }, field);
-  ExpectRefused(
-      base, [](OpRequest* r) { r->operands[1].alias_of = -2; }, field);
-  ExpectRefused(
-      base, [](OpRequest* r) { r->operands[1].spec.shape = {7}; }, field, "equal shapes");
-  ExpectRefused(
-      base, [](OpRequest* r) { r->operands[1].spec.strides = {2}; }, field, "equal strides");
-  ExpectRefused(
-      base, [](OpRequest* r) { r->operands[1].symmetric = true; }, field, "symmetric");
-  ExpectRefused(
-      AllReduce(8), [](OpRequest* r) { r->operands[0].alias_of = 1; }, "operands[0].alias_of");
-  ExpectRefused(
-      GatherMatmul(4, 4, 4, 4), [](OpRequest* r) { r->operands[2].alias_of = 0; }, "operands[2].alias_of",
-      "only the output of");
-}
-
 TEST(Collectives, CheckShapes) {
   ExpectRefused(
       AllReduce(8), [](OpRequest* r) { r->operands[1].spec.shape = {9}; }, "operands[1].shape",

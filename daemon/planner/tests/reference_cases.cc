@@ -108,12 +108,14 @@ class Cases {
           r.operands = {MakeOperand(Role::kInput, DType::kF32, shard, symmetric),
                         MakeOperand(Role::kOutput, DType::kF32, whole, symmetric)};
           Add(name, r);
+          AddInPlace(name, r);
           r.op = Op::kReduceScatter;
           r.operands = {MakeOperand(Role::kInput, DType::kBf16, whole, symmetric),
                         MakeOperand(Role::kOutput, DType::kBf16, shard, symmetric)};
           r.wire = low ? WireType::kF32 : WireType::kOutput;
           r.reduce_op = low ? ReduceOp::kAvg : ReduceOp::kSum;
           Add(name, r);
+          AddInPlace(name, r);
           r.wire = WireType::kOutput;
           r.reduce_op = ReduceOp::kSum;
           r.low_contention = false;
@@ -127,6 +129,16 @@ class Cases {
         }
       }
     }
+  }
+
+  // The smaller operand as this rank's part of the larger one: in dense memory, and with a gap behind each of its dimensions.
+  void AddInPlace(const std::string& name, OpRequest r) {
+    r.operands[1].alias_of = 0;
+    Add(name + " in place", r);
+    const int whole = r.op == Op::kAllGather ? 1 : 0;
+    TensorSpec& spec = r.operands[whole].spec;
+    spec.strides = Gapped(spec.shape);
+    Add(name + " in place gapped", r);
   }
 
   // Those of a dimension for each rank are of nine.

@@ -41,7 +41,12 @@ std::vector<Case> KernelCasesOf(int world) {
     }
   }
   for (Op op : {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter}) {
-    for (int64_t elements : {5, 64}) add("low_latency " + std::to_string(elements), Exchange(op, world, elements));
+    for (int64_t elements : {5, 64}) {
+      OpRequest request = Exchange(op, world, elements);
+      add("low_latency " + std::to_string(elements), request);
+      request.operands[1].alias_of = 0;
+      add("low_latency in place " + std::to_string(elements), request);
+    }
   }
   return cases;
 }

@@ -20,9 +20,16 @@ int64_t Count(const Shape& shape) {
   return count;
 }
 
-std::vector<uint64_t> Offsets(const TensorSpec& spec) {
-  Shape strides = spec.strides.empty() ? ContiguousStrides(spec.shape) : spec.strides;
-  std::vector<uint64_t> offsets = {0};
+// In elements from where the slot is bound. In place along a dimension the smaller tensor is a rank's part of the larger one.
+std::vector<uint64_t> Offsets(const OpRequest& request, int slot, int rank) {
+  const TensorSpec& spec = request.operands[slot].spec;
+  const Shape strides = StridesOf(request, slot);
+  uint64_t first = 0;
+  if (slot == PartSlot(request)) {
+    const size_t dim = static_cast<size_t>(request.dim < 0 ? request.dim + static_cast<int>(strides.size()) : request.dim);
+    first = static_cast<uint64_t>(rank * spec.shape[dim] * strides[dim]);
+  }
+  std::vector<uint64_t> offsets = {first};
   for (size_t d = 0; d < spec.shape.size(); ++d) {
     std::vector<uint64_t> next;
     for (uint64_t offset : offsets) {
@@ -314,16 +321,17 @@ double Tolerance(const OpRequest& request, const TensorSpec& out) {
 
 }  // namespace
 
-std::vector<double> LoadTensor(const TensorSpec& spec, const std::vector<uint8_t>& bytes) {
+std::vector<double> LoadTensor(const OpRequest& request, int slot, int rank, const std::vector<uint8_t>& bytes) {
+  const DType dtype = request.operands[slot].spec.dtype;
   Values values;
-  for (uint64_t offset : Offsets(spec)) values.push_back(LoadAsFloat(bytes.data(), spec.dtype, offset));
+  for (uint64_t offset : Offsets(request, slot, rank)) values.push_back(LoadAsFloat(bytes.data(), dtype, offset));
   return values;
 }
 
-void StoreTensor(const TensorSpec& spec, const std::vector<double>& values, std::vector<uint8_t>& bytes) {
-  auto offsets = Offsets(spec);
+void StoreTensor(const OpRequest& request, int slot, int rank, const std::vector<double>& values, std::vector<uint8_t>& bytes) {
+  const auto offsets = Offsets(request, slot, rank);
   for (size_t i = 0; i < offsets.size(); ++i) {
-    StoreFromFloat(bytes.data(), spec.dtype, offsets[i], static_cast<float>(values[i]));
+    StoreFromFloat(bytes.data(), request.operands[slot].spec.dtype, offsets[i], static_cast<float>(values[i]));
   }
 }
 
@@ -382,7 +390,8 @@ std::string CompareWithReference(std::span<const RankProgram> programs, std::spa
       }
       for (size_t slot = 0; slot < slots.size(); ++slot) {
         const auto& values = inputs[launch][rank][slot];
-        if (!values.empty()) StoreTensor(requests[rank].operands[slot].spec, values, slots[slot]);
+        if (values.empty()) continue;
+        StoreTensor(requests[rank], static_cast<int>(slot), static_cast<int>(rank), values, slots[slot]);
       }
     }
   }
@@ -397,7 +406,8 @@ std::string CompareWithReference(std::span<const RankProgram> programs, std::spa
           if (want.empty()) continue;
           const TensorSpec& spec = requests[rank].operands[slot].spec;
           const int alias = context->alias[slot];
-          Values have = LoadTensor(spec, operands[launch][rank][alias >= 0 ? alias : static_cast<int>(slot)]);
+          Values have = LoadTensor(requests[rank], static_cast<int>(slot), static_cast<int>(rank),
+                                   operands[launch][rank][alias >= 0 ? alias : static_cast<int>(slot)]);
           if (have.size() != want.size()) return "reference has another size";
           double error = 0, norm = 0;
           for (size_t i = 0; i < want.size(); ++i) {

@@ -17,9 +17,9 @@ namespace tandem::plan {
 // Logical values, row-major, [rank][slot]; empty for slots that an operation does not read or write on that rank.
 using TensorValues = std::vector<std::vector<std::vector<double>>>;
 
-// Elements of a tensor in memory as doubles, and back (rounded to the dtype).
-std::vector<double> LoadTensor(const TensorSpec& spec, const std::vector<uint8_t>& bytes);
-void StoreTensor(const TensorSpec& spec, const std::vector<double>& values, std::vector<uint8_t>& bytes);
+// Elements of a rank's slot as doubles, from the bytes to which it is bound, and back (rounded to the dtype).
+std::vector<double> LoadTensor(const OpRequest& request, int slot, int rank, const std::vector<uint8_t>& bytes);
+void StoreTensor(const OpRequest& request, int slot, int rank, const std::vector<double>& values, std::vector<uint8_t>& bytes);
 
 // The outputs of `requests` (one per rank) for these inputs. Epilogues: a matmul that is not reduced over ranks is
 // (AB + bias) * result_scale, a reduced one sum * result_scale + bias, as MatmulStep and ReduceStep have them.
