@@ -64,8 +64,10 @@ class Runner {
       limits.world_size = world_size_;
       limits.workspace_bytes = options.workspace_bytes;
       limits.bulk_bytes = options.bulk_bytes;
-      for (const Operand& operand : requests_[static_cast<size_t>(rank)].operands) {
-        limits.slots.push_back({static_cast<uint64_t>(*SpanBytes(operand.spec)), operand.symmetric});
+      const OpRequest& request = requests_[static_cast<size_t>(rank)];
+      for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
+        const bool symmetric = request.operands[static_cast<size_t>(slot)].symmetric;
+        limits.slots.push_back({static_cast<uint64_t>(*BoundBytes(request, slot)), symmetric});
       }
       auto program = CompiledProgram::Compile(plan->programs[static_cast<size_t>(rank)], limits);
       ASSERT_TRUE(program.ok()) << program.status().ToString() << "\n"
@@ -115,12 +117,18 @@ class Runner {
     return alias >= 0 ? static_cast<size_t>(alias) : slot;
   }
 
-  static std::vector<int64_t> Elements(const TensorSpec& spec) {
-    std::vector<int64_t> strides = spec.strides.empty() ? ContiguousStrides(spec.shape) : spec.strides;
+  // From where the slot is bound. In place along a dimension the smaller tensor is the rank's part of the larger one.
+  std::vector<int64_t> Elements(size_t rank, size_t slot) const {
+    const OpRequest& request = requests_[rank];
+    const TensorSpec& spec = request.operands[slot].spec;
+    const std::vector<int64_t> strides = StridesOf(request, static_cast<int>(slot));
+    const auto dim = static_cast<size_t>(request.dim);
+    const bool is_part = PartSlot(request) == static_cast<int>(slot);
+    const int64_t first = is_part ? static_cast<int64_t>(rank) * spec.shape[dim] * strides[dim] : 0;
     int64_t count = *ElementCount(spec.shape);
     std::vector<int64_t> offsets;
     for (int64_t i = 0; i < count; ++i) {
-      int64_t rest = i, offset = 0;
+      int64_t rest = i, offset = first;
       for (size_t d = spec.shape.size(); d-- > 0;) {
         offset += rest % spec.shape[d] * strides[d];
         rest /= spec.shape[d];
@@ -142,7 +150,7 @@ class Runner {
       for (size_t slot = 0; slot < request.operands.size(); ++slot) {
         const TensorSpec& spec = request.operands[slot].spec;
         const size_t shift = ShiftBytes(request, slot);
-        memory.back().emplace_back(static_cast<size_t>(*SpanBytes(spec)) + shift + 1);
+        memory.back().emplace_back(static_cast<size_t>(*BoundBytes(request, static_cast<int>(slot))) + shift + 1);
         device.back().push_back(machine_->Allocate(static_cast<int>(rank), memory.back().back().size()));
         tensors[rank].emplace_back();
         if (Home(request, slot) != slot) {
@@ -150,7 +158,7 @@ class Runner {
           continue;
         }
         bool words = request.operands[slot].role == Role::kChunkSignals;
-        for (int64_t offset : Elements(spec)) {
+        for (int64_t offset : Elements(rank, slot)) {
           double value = words ? 1 : static_cast<double>(random() % 3) - 1;
           tensors[rank][slot].push_back(value);
           StoreFromFloat(memory.back()[slot].data() + shift, spec.dtype, static_cast<size_t>(offset),
@@ -191,7 +199,7 @@ class Runner {
         machine_->Download(bytes.data(), device_[static_cast<size_t>(launch)][rank][home], static_cast<int>(rank),
                            bytes.size());
         const uint8_t* data = bytes.data() + ShiftBytes(requests_[rank], home);
-        std::vector<int64_t> offsets = Elements(spec);
+        std::vector<int64_t> offsets = Elements(rank, index);
         for (size_t i = 0; i < offsets.size(); ++i) {
           ASSERT_EQ(LoadAsFloat(data, spec.dtype, static_cast<size_t>(offsets[i])), expected[rank][index][i])
               << "launch " << launch << " rank " << rank << " slot " << slot << " element " << i;

@@ -75,15 +75,17 @@ Case AllReduceCase(Algorithm algorithm, int64_t count, bool in_place, bool symme
   return test;
 }
 
-Case AllGatherCase(Algorithm algorithm, bool symmetric) {
+Case AllGatherCase(Algorithm algorithm, bool symmetric, bool in_place = false) {
   Case test;
-  test.name = "all_gather " + std::string(AlgorithmName(algorithm)) + (symmetric ? " symmetric" : "");
+  test.name = "all_gather " + std::string(AlgorithmName(algorithm)) + (symmetric ? " symmetric" : "") +
+              (in_place ? " in place" : "");
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kAllGather;
     request.algorithm = algorithm;
     request.operands = {MakeOperand(Role::kInput, {5, 3}, symmetric),
                         MakeOperand(Role::kOutput, {5 * world_size, 3}, symmetric)};
+    if (in_place) request.operands[1].alias_of = 0;
     return request;
   };
   test.compute = [](int, Tensors& tensors) {
@@ -95,14 +97,15 @@ Case AllGatherCase(Algorithm algorithm, bool symmetric) {
   return test;
 }
 
-Case ReduceScatterCase(Algorithm algorithm) {
+Case ReduceScatterCase(Algorithm algorithm, bool in_place = false) {
   Case test;
-  test.name = "reduce_scatter " + std::string(AlgorithmName(algorithm));
+  test.name = "reduce_scatter " + std::string(AlgorithmName(algorithm)) + (in_place ? " in place" : "");
   test.request = [=](int, int world_size) {
     OpRequest request;
     request.op = Op::kReduceScatter;
     request.algorithm = algorithm;
     request.operands = {MakeOperand(Role::kInput, {7 * world_size, 3}), MakeOperand(Role::kOutput, {7, 3})};
+    if (in_place) request.operands[1].alias_of = 0;
     return request;
   };
   test.compute = [](int world_size, Tensors& tensors) {
@@ -319,6 +322,8 @@ TEST(PlannedTest, AllGatherAndReduceScatter) {
     RunCase(AllGatherCase(algorithm, false));
     RunCase(AllGatherCase(algorithm, true));
     RunCase(ReduceScatterCase(algorithm));
+    for (bool symmetric : {false, true}) RunCase(AllGatherCase(algorithm, symmetric, true));
+    RunCase(ReduceScatterCase(algorithm, true));
   }
 }
 
