@@ -70,14 +70,7 @@ size_t KernelGroup::Home(int rank, int slot) const {
 }
 
 size_t KernelGroup::Bytes(int rank, int slot) const {
-  const OpRequest& request = requests_[static_cast<size_t>(rank)];
-  size_t most = 0;
-  // An alias may be the larger one.
-  for (size_t other = 0; other < request.operands.size(); ++other) {
-    if (Home(rank, static_cast<int>(other)) != Home(rank, slot)) continue;
-    most = std::max(most, static_cast<size_t>(*SpanBytes(request.operands[other].spec)));
-  }
-  return most;
+  return static_cast<size_t>(*BoundBytes(requests_[static_cast<size_t>(rank)], slot));
 }
 
 std::byte* KernelGroup::Data(int rank, int slot, int launch) const {
