@@ -84,13 +84,14 @@ Status TuneRank::Start(const OpRequest& request, const std::string& job_key) {
 
 Status TuneRank::Bind() {
   size_t own = 0, symmetric = 0;
-  for (const Operand& operand : request_.operands) {
+  for (int slot = 0; slot < static_cast<int>(request_.operands.size()); ++slot) {
+    const Operand& operand = request_.operands[static_cast<size_t>(slot)];
     if (operand.alias_of >= 0) {  // another slot's place, which is an earlier one's
       if (static_cast<size_t>(operand.alias_of) >= bindings_.size()) return InvalidArgument("an alias of a later operand");
       bindings_.push_back(bindings_[static_cast<size_t>(operand.alias_of)]);
       continue;
     }
-    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, SpanBytes(operand.spec));
+    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, BoundBytes(request_, slot));
     size_t& end = operand.symmetric ? symmetric : own;
     bindings_.push_back({nullptr, end});
     end = RoundUp(end + static_cast<size_t>(bytes), kAlignment);
@@ -115,7 +116,7 @@ Status TuneRank::Fill(const Memory& memory, bool symmetric) {
   for (size_t slot = 0; slot < bindings_.size(); ++slot) {
     const Operand& operand = request_.operands[slot];
     if (operand.symmetric != symmetric || operand.alias_of >= 0 || !IsRead(operand.role)) continue;
-    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, SpanBytes(operand.spec));
+    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, BoundBytes(request_, static_cast<int>(slot)));
     const auto size = static_cast<size_t>(bytes);
     if (size == 0) continue;
     const auto seed = static_cast<uint32_t>(options_.rank * 16) + static_cast<uint32_t>(slot);
