@@ -31,6 +31,12 @@ int Holder(const OpRequest& request, int slot) {
   return alias >= 0 ? alias : slot;
 }
 
+TensorSpec SpecOf(const OpRequest& request, int slot) {
+  TensorSpec spec = request.operands[static_cast<size_t>(slot)].spec;
+  if (slot == PartSlot(request)) spec.strides = StridesOf(request, slot);
+  return spec;
+}
+
 int FindSlot(const OpRequest& request, Role role, int nth) {
   for (size_t slot = 0; slot < request.operands.size(); ++slot) {
     if (request.operands[slot].role == role && nth-- == 0) return static_cast<int>(slot);

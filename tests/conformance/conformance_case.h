@@ -65,6 +65,8 @@ bool IsOutput(const OpRequest& request, int slot, int rank);
 bool IsInput(const OpRequest& request, int slot, int rank);
 // The slot that holds the bytes of `slot`.
 int Holder(const OpRequest& request, int slot);
+// The slot's tensor with its strides, if it is a part of another (PartSlot) also where the request leaves them out.
+TensorSpec SpecOf(const OpRequest& request, int slot);
 // -1 if the request has no such role.
 int FindSlot(const OpRequest& request, Role role, int nth = 0);
 // The dimension counted from the front, of a tensor with `dims` dimensions.

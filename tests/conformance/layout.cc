@@ -10,7 +10,7 @@ Result<Layout> MakeLayout(const Case& test, int rank) {
     const Operand& operand = request.operands[slot];
     if (operand.alias_of >= 0) continue;
     size_t& end = operand.symmetric ? layout.symmetric_bytes : layout.own_bytes;
-    TANDEM_ASSIGN_OR_RETURN(int64_t span, SpanBytes(operand.spec));
+    TANDEM_ASSIGN_OR_RETURN(int64_t span, BoundBytes(request, static_cast<int>(slot)));
     const int shift = test.shift.empty() ? 0 : test.shift[slot];
     const size_t elements = static_cast<size_t>(shift + (operand.symmetric ? 0 : test.skew * rank));
     Place& place = layout.places[slot];
@@ -20,6 +20,12 @@ Result<Layout> MakeLayout(const Case& test, int rank) {
   }
   for (size_t slot = 0; slot < request.operands.size(); ++slot) {
     layout.places[slot] = layout.places[static_cast<size_t>(Holder(request, static_cast<int>(slot)))];
+  }
+  if (const int slot = PartSlot(request); slot >= 0) {
+    const TensorSpec spec = SpecOf(request, slot);
+    const auto dim = static_cast<size_t>(FrontDim(request, spec.shape.size()));
+    layout.places[static_cast<size_t>(slot)].part =
+        static_cast<size_t>(rank * spec.shape[dim] * spec.strides[dim]) * DTypeBytes(spec.dtype);
   }
   return layout;
 }
@@ -38,7 +44,7 @@ Image MakeImage(const Case& test, const Layout& layout, const AllInputs& inputs,
     if (packed.empty()) {
       packed.assign(static_cast<size_t>(CountOf(operand.spec.shape)) * DTypeBytes(operand.spec.dtype), std::byte{0xff});
     }
-    Scatter(operand.spec, packed, image.At(layout.places[slot]));
+    Scatter(SpecOf(request, static_cast<int>(slot)), packed, image.At(layout.places[slot]));
   }
   return image;
 }

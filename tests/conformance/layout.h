@@ -15,7 +15,9 @@ inline constexpr size_t kGuardBytes = 256;
 
 struct Place {
   bool symmetric = false;
-  size_t offset = 0;  // bytes in its arena
+  size_t offset = 0;  // bytes in its arena: where the slot is bound
+  size_t part = 0;    // bytes from there to its tensor: in place along a dimension the smaller one is a part of the larger one
+  size_t tensor() const { return offset + part; }
 };
 
 struct Layout {
@@ -30,7 +32,7 @@ Result<Layout> MakeLayout(const Case& test, int rank);
 // floating type).
 struct Image {
   std::vector<std::byte> own, symmetric;
-  std::byte* At(const Place& place) { return (place.symmetric ? symmetric : own).data() + place.offset; }
+  std::byte* At(const Place& place) { return (place.symmetric ? symmetric : own).data() + place.tensor(); }
 };
 Image MakeImage(const Case& test, const Layout& layout, const AllInputs& inputs, int rank);
 

@@ -42,7 +42,14 @@ void AddExchange(Matrix* matrix, Op op, DType dtype, const Shape& shard, int dim
       if (draw.OneIn(3)) request.wire = WireType::kF32;
     }
   }
-  if (op == Op::kAllToAll && draw.OneIn(2)) request.operands[1].alias_of = 0;
+  if (draw.OneIn(2)) {
+    request.operands[1].alias_of = 0;
+    // A part's strides are the larger tensor's, in words or left out.
+    const int part = PartSlot(request);
+    if (part >= 0 && draw.OneIn(2)) {
+      request.operands[static_cast<size_t>(part)].spec.strides = StridesOf(request, 1 - part);
+    }
+  }
   if (op != Op::kAllToAll && draw.OneIn(5)) request.low_contention = true;
   matrix->AddEvery(request, extras);
 }
@@ -92,8 +99,19 @@ void AddExchanges(Matrix* matrix) {
     strided.operands[0].spec.strides = TransposedStrides(strided.operands[0].spec.shape);
     strided.operands[1].spec.strides = {9, 1};
     matrix->AddEvery(strided, {.note = "strided"});
+    if (op != Op::kAllToAll) {
+      strided.operands[1].alias_of = 0;
+      const int part = PartSlot(strided);
+      strided.operands[static_cast<size_t>(part)].spec.strides.clear();
+      strided.operands[static_cast<size_t>(1 - part)].spec.strides = {9, 1};
+      matrix->AddEvery(strided, {.note = "strided"});
+    }
     OpRequest gapped = Exchange(op, DType::kBf16, Shape(8, 2), 1, world, false);
     for (Operand& operand : gapped.operands) operand.spec.strides = GappedStrides(operand.spec.shape);
+    matrix->AddEvery(gapped, {.note = "eight dims"});
+    if (op == Op::kAllToAll) continue;
+    gapped.operands[1].alias_of = 0;
+    gapped.operands[static_cast<size_t>(PartSlot(gapped))].spec.strides.clear();
     matrix->AddEvery(gapped, {.note = "eight dims"});
   }
   AddBroadcasts(matrix);

@@ -231,9 +231,9 @@ Status Rank::Collect(const Case& test, const Layout& layout, Image image,
   for (size_t slot = 0; slot < request.operands.size(); ++slot) {
     if (!IsOutput(request, static_cast<int>(slot), options_.rank)) continue;
     const Place& place = layout.places[slot];
-    const TensorSpec& spec = request.operands[slot].spec;
+    const TensorSpec spec = SpecOf(request, static_cast<int>(slot));
     const RankMirror& mirror = place.symmetric ? *symmetric_.mirror : *own_.mirror;
-    (*outputs)[slot] = Gather(spec, mirror.data() + place.offset);
+    (*outputs)[slot] = Gather(spec, mirror.data() + place.tensor());
     Scatter(spec, (*outputs)[slot], image.At(place));
   }
   for (auto [name, before, arena] : {std::tuple{"own", &image.own, &own_}, {"symmetric", &image.symmetric, &symmetric_}}) {

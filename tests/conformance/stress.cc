@@ -216,8 +216,8 @@ class Stress {
           if (!IsOutput(request, slot, rank())) continue;
           const Place& place = set.layout.places[static_cast<size_t>(slot)];
           const Arena& arena = place.symmetric ? rank_.symmetric() : rank_.own();
-          const TensorSpec& spec = request.operands[static_cast<size_t>(slot)].spec;
-          const std::vector<std::byte> have = Gather(spec, arena.mirror->data() + place.offset);
+          const TensorSpec spec = SpecOf(request, slot);
+          const std::vector<std::byte> have = Gather(spec, arena.mirror->data() + place.tensor());
           const std::string wrong =
               CompareOutput(*plan.test, rank(), slot, rank_.ExecutionOf(plan.plan->info()),
                             ComputeExpected(*plan.test, set.inputs, rank(), slot), have);
@@ -272,7 +272,7 @@ std::vector<Case> StressCases(int world) {
   };
   add(Op::kAllReduce, kOneShot, pair(DType::kF32, 257, 257, false), Values::kExact);
   add(Op::kAllReduce, kTwoShot, pair(DType::kBf16, 4099, 4099, true), Values::kExact, 0);
-  add(Op::kAllGather, kSm, pair(DType::kF16, 33, 33 * world, true), Values::kBits);
+  add(Op::kAllGather, kSm, pair(DType::kF16, 33, 33 * world, true), Values::kBits, 0);
   add(Op::kReduceScatter, kCopyEngine, pair(DType::kF32, 65 * world, 65, false), Values::kExact);
   add(Op::kAllToAll, kNccl, pair(DType::kI32, 24 * world, 24 * world, false), Values::kBits);
   add(Op::kBroadcast, kSm, pair(DType::kU8, 1001, 1001, true), Values::kBits);
@@ -294,7 +294,7 @@ std::vector<Case> StressCases(int world) {
   add(Op::kAllGather, kLowLatency, pair(DType::kBf16, 40, 40 * world, false), Values::kBits);
   // Whatever the daemon prefers: packets where there are any.
   add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
-  add(Op::kReduceScatter, kAuto, pair(DType::kF32, 40 * world, 40, true), Values::kExact);
+  add(Op::kReduceScatter, kAuto, pair(DType::kF32, 40 * world, 40, true), Values::kExact, 0);
   add(Op::kAllGatherMatmul, kAuto, product(32, 64, 48, 32 * world), Values::kExact);
   // The last two: in the graph.
   add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);

@@ -275,6 +275,37 @@ TEST(LayoutTest, TensorsKeepTheirShiftAndGuards) {
   EXPECT_GE(layout->own_bytes, layout->places[1].offset + 257 * 2 + kGuardBytes);
 }
 
+TEST(LayoutTest, PartsLieInTheLargerTensor) {
+  // Columns 5 * rank to 5 * rank + 4 of a [2, 15] tensor whose rows are 16 elements apart.
+  for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
+    const size_t part = op == Op::kAllGather ? 0 : 1, whole = 1 - part;
+    OpRequest request;
+    request.op = op;
+    request.dim = -1;
+    request.operands = {MakeOperand(Role::kInput, DType::kF16, {2, 5}), MakeOperand(Role::kOutput, DType::kF16, {2, 5})};
+    request.operands[whole].spec = {DType::kF16, {2, 15}, {16, 1}};
+    request.operands[1].alias_of = 0;
+    Matrix matrix(kWorld, 1);
+    matrix.Add(request, {.values = Values::kExact});
+    const Case test = matrix.Take()[0];
+    Result<Layout> layout = MakeLayout(test, 2);
+    ASSERT_TRUE(layout.ok());
+    EXPECT_EQ(layout->places[0].offset, layout->places[1].offset);
+    EXPECT_EQ(layout->places[whole].part, 0u);
+    EXPECT_EQ(layout->places[part].part, 2u * 10);
+    EXPECT_GE(layout->own_bytes, layout->places[0].offset + (16 + 15) * 2 + kGuardBytes);
+    if (op != Op::kAllGather) continue;
+    // The input is in its rows, and nothing of it elsewhere.
+    const AllInputs inputs = MakeInputs(test, 5);
+    Image image = MakeImage(test, *layout, inputs, 2);
+    for (size_t row = 0; row < 2; ++row) {
+      const std::byte* at = image.own.data() + layout->places[0].offset + (row * 16 + 10) * 2;
+      EXPECT_EQ(std::vector<std::byte>(at, at + 10),
+                std::vector<std::byte>(&inputs[2][0][row * 10], &inputs[2][0][row * 10] + 10));
+    }
+  }
+}
+
 TEST(ValuesTest, StridedTensorsAreScatteredAndGathered) {
   const TensorSpec spec{DType::kI32, {2, 3}, {1, 4}};
   std::vector<std::byte> packed(24), tensor(64, std::byte{0xcc});
