@@ -132,6 +132,45 @@ class OperationsTest(TandemTest):
         self.run_op(clients, "barrier", [], "barrier")
         self.run_op(clients, "empty", [], "empty")
 
+    def in_place(self, world, clients):
+        """all_gather and reduce_scatter as NCCL has them in place: rank r's part begins r * count elements into the buffer."""
+        count = 12
+        whole = {"dtype": "f32", "shape": [count * world]}
+        part = {"dtype": "f32", "shape": [count]}
+        inputs = [ramp(rank + 1, 1, count * world) for rank in range(world)]
+        def own(rank, values):
+            return values[rank * count:(rank + 1) * count]
+        gathered = sum((own(rank, inputs[rank]) for rank in range(world)), [])
+        total = add(*inputs)
+        def scattered(rank):
+            values = list(inputs[rank])
+            values[rank * count:(rank + 1) * count] = own(rank, total)
+            return values
+        for symmetric in (False, True):
+            def operands(first, second):
+                return [{"role": "input", "symmetric": symmetric, **first},
+                        {"role": "output", "symmetric": symmetric, "alias_of": 0, **second}]
+            if symmetric:
+                everybody(clients, "allocate", group="tp", memory="buffer", shape=whole["shape"])
+            else:
+                everybody(clients, "register", group="tp", memory="buffer", bytes=4 * count * world)
+            for algorithm in ("copy_engine", "sm", "nccl"):
+                for op, slots, expect in (("all_gather", operands(part, whole), lambda rank: gathered),
+                                          ("reduce_scatter", operands(whole, part), scattered)):
+                    key = f"{op}.{algorithm}.{symmetric}"
+                    everybody(clients, "prepare", group="tp", key=key, plan=key,
+                              request={"op": op, "algorithm": algorithm, "operands": slots})
+                    for rank, client in enumerate(clients):
+                        client.call("fill", memory="buffer", dtype="f32", base=rank + 1, step=1)
+                    everybody(clients, "launch", plan=key, bindings=[["buffer", 0], ["buffer", 0]])
+                    everybody(clients, "sync")
+                    everybody(clients, "wait", plan=key)
+                    for rank, client in enumerate(clients):
+                        values = client.call("read", memory="buffer", dtype="f32", count=count * world)["values"]
+                        self.assertEqual(values, expect(rank), f"{key}, rank {rank}")
+                    everybody(clients, "release", plan=key)
+            everybody(clients, "drop", memory="buffer")
+
     def matmuls(self, world, clients, algorithms=True):
         m, k, n = 4, 8, 6  # m: rows of one rank
         def names(*list_of_algorithms):
@@ -236,6 +275,7 @@ class Operations(OperationsTest):
     def all_operations(self, world):
         clients = self.group(world)
         self.collectives(world, clients)
+        self.in_place(world, clients)
         self.matmuls(world, clients)
 
     def test_two_streams_and_two_threads(self):

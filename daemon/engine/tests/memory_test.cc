@@ -132,6 +132,31 @@ TEST_F(EngineMemoryTest, ForeignMemoryMayBeginInsideItsFirstChunk) {
   EXPECT_EQ(resolve(2048, &address).code(), Code::kOutOfRange) << "straddles two chunks on the host";
 }
 
+TEST_F(EngineMemoryTest, SlotsOfAnOperationInPlaceAreBoundAlike) {
+  for (uint64_t id : {5, 6}) {
+    std::vector<UniqueFd> fds;
+    fds.push_back(std::move(*CreateSealedMemfd("whole", 8192)));
+    ASSERT_TRUE(memory_->AddForeign(id, 3, 8192, std::move(fds), {8192}, 0).ok());
+  }
+  // A gather of two ranks: both slots are the whole output.
+  const SlotRule whole{.span_bytes = 4096, .alignment = 4, .symmetric = false, .alias_of = -1};
+  std::vector<SlotRule> rules = {whole, whole};
+  rules[1].alias_of = 0;
+  const auto resolve = [&](LaunchBinding input, LaunchBinding output) {
+    std::vector<SlotAddress> addresses;
+    std::vector<std::shared_ptr<Registration>> pins;
+    uint64_t digest = 0;
+    return memory_->Resolve(std::vector<LaunchBinding>{input, output}, rules, {.session_id = 3}, &addresses, &pins, &digest);
+  };
+  EXPECT_TRUE(resolve({5, 4096}, {5, 4096}).ok());
+  // The own part of it as input, as NCCL is given it; and another buffer.
+  for (const LaunchBinding& input : {LaunchBinding{5, 2048}, LaunchBinding{6, 0}}) {
+    const Status status = resolve(input, {5, 0});
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("operand 1 must be bound like operand 0"));
+  }
+}
+
 TEST_F(EngineMemoryTest, IpcHandlesNeedCuda) {
   EXPECT_EQ(memory_->AddIpc(5, 3, 4096, std::string(64, 'h'), 0).code(), Code::kUnimplemented);
 }
