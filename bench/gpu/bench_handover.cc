@@ -1,7 +1,9 @@
 // The cost of a launch itself: plans through a running daemon, from a client's stream to the engine and back. First the empty
 // plan, which the engine's CPU ends; then, on several ranks, the least that lanes can do: an all-reduce of 1 KiB by the kernel of
-// low_latency (bench_collective has the kernel's own time), and an all-gather of 1 KiB by copy engines, which has no kernel of the
-// engine's that would take turns with the client's without MPS.
+// low_latency (bench_collective has the kernel's own time), and an all-gather of 1 KiB by copy engines, in place and into a
+// symmetric output: a launch without any kernel of the engine's, which would take turns with the client's without MPS. (The own
+// part and what waits in workspace would be copied within a GPU, and that is done by a kernel, whatever call of the driver asks
+// for it.)
 //   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
 // Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name. With several ranks launches
 // that were pushed long before their streams come are measured by doorbell and parked, beside each other.
@@ -99,10 +101,16 @@ Status PreparePlan(Work work, int world, Rank* rank) {
       Operand& operand = request.operands.emplace_back();
       operand.role = role;
       operand.spec.shape = {gathers && role == Role::kInput ? kSmallestCount / world : kSmallestCount};
+      operand.symmetric = gathers;
     }
     const uint64_t bytes = kSmallestCount * sizeof(float);
-    TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->client->AllocateRegistered(2 * bytes, rank->group->gpu_uuid()));
-    rank->bindings = {{.memory = rank->memory.get(), .offset = 0}, {.memory = rank->memory.get(), .offset = bytes}};
+    if (gathers) {
+      request.operands[1].alias_of = 0;
+      TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->group->Allocate({kSmallestCount}, DType::kF32));
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->client->AllocateRegistered(2 * bytes, rank->group->gpu_uuid()));
+    }
+    rank->bindings = {{.memory = rank->memory.get(), .offset = 0}, {.memory = rank->memory.get(), .offset = gathers ? 0 : bytes}};
   }
   TANDEM_ASSIGN_OR_RETURN(rank->plan, rank->group->Prepare("handover", request));
   return Status::Ok();
@@ -276,5 +284,5 @@ int main(int argc, char** argv) {
     if (world > 1) MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ", parked);
   }
   // Copies are never parked.
-  if (world > 1) MeasureAll(argv[1], world, engines, Work::kCopies, label + ": all-gather of 1 KiB by copy engines, ", false);
+  if (world > 1) MeasureAll(argv[1], world, engines, Work::kCopies, label + ": all-gather of 1 KiB in place by copy engines, ", false);
 }
