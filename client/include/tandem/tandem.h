@@ -128,10 +128,11 @@ typedef struct tandem_operand {
   int role;
   int dtype;
   const int64_t* shape;
-  const int64_t* strides; /* elements; NULL: contiguous */
+  const int64_t* strides; /* elements; NULL: contiguous, or of a part in place the larger operand's */
   size_t dims;
   int symmetric;
-  int alias_of; /* -1: own memory */
+  int alias_of; /* -1: own memory; else the slot with which this one is in place: both are bound alike. Of all_gather and
+                 * reduce_scatter, whose smaller operand is this rank's part of the larger one, to the larger one. */
 } tandem_operand;
 typedef struct tandem_transfer {
   int send, peer, slot;
@@ -157,6 +158,7 @@ TANDEM_C_API const char* tandem_plan_summary(const tandem_plan* plan);
 /* All of tandem::PlanInfo as a JSON object with its field names; names of enumerations as text. The plan's. */
 TANDEM_C_API const char* tandem_plan_json(tandem_plan* plan);
 TANDEM_C_API size_t tandem_plan_slots(const tandem_plan* plan);
+/* The bytes that the slot's binding must have from its offset. */
 TANDEM_C_API uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot);
 
 typedef struct tandem_binding {

@@ -84,7 +84,8 @@ enum class Role : uint8_t {
 struct TensorSpec {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;    // elements
-  std::vector<int64_t> strides;  // elements; empty means contiguous, last dimension fastest
+  // Elements; empty means contiguous, last dimension fastest (of a PartSlot: as the larger tensor).
+  std::vector<int64_t> strides;
   bool operator==(const TensorSpec&) const = default;
 };
 
