@@ -124,7 +124,7 @@ OpRequest TakeRequest(FuzzInput& input, int world) {
       request.dim = static_cast<int>(dim);
       request.operands.push_back(Make(Role::kInput, dtype, in));
       request.operands.push_back(Make(Role::kOutput, dtype, out));
-      if ((flags & 32) && in == out) request.operands[1].alias_of = 0;
+      if (flags & 32) request.operands[1].alias_of = 0;
   }
   const uint8_t symmetric = input.Byte();
   for (size_t i = 0; i < request.operands.size(); ++i)

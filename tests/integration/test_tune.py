@@ -161,6 +161,19 @@ class Tune(TandemTest):
         again = self.daemon.ctl("tune", "--wanted")
         self.assertIn("no plan was made without a time", again.stderr)
 
+    def test_a_gather_in_place_is_measured_in_place(self):
+        count = 3 << 18  # 3 MiB of f32, and the whole 6 MiB: both slots are bound to the whole
+        request = {"op": "all_gather", "operands": [
+            {"role": "input", "dtype": "f32", "shape": [count]},
+            {"role": "output", "dtype": "f32", "shape": [2 * count], "alias_of": 0}]}
+        self.plan("wanted", **request)
+        result = self.daemon.ctl("--timeout", "30", "tune", "--wanted", "--rounds", "1", "--launches", "1", "--json", timeout=240)
+        entry, = json.loads(result.stdout)["entries"]
+        self.assertEqual((entry["traits"], entry["shape"]), ("in_place", [2 * count * 4]))
+        measured = [candidate for candidate in entry["candidates"] if candidate["samples"]]
+        self.assertGreaterEqual(len(measured), 3, result.stderr)  # sm, copy_engine, nccl
+        self.assertIn("measured fastest", self.plan("after", **request)["reason"])
+
     def start_long(self, *more):
         """A tandemctl tune of many rounds, once it is in the first case's rounds."""
         process = subprocess.Popen(
