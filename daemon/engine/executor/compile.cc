@@ -137,9 +137,10 @@ class ProgramCompiler {
     MatmulArgs& args = *operation.matmul;
     TANDEM_RETURN_IF_ERROR(SetMatmul(step, &args, &operation));
     if (step.has_chunk_signals) {
+      // The stride of a single word says nothing.
       if (step.chunk_signals.dtype != DType::kI32 || step.chunk_signals.extent.size() != 1 ||
-          step.chunk_signals.stride.size() != 1 || step.chunk_signals.stride[0] != 1 ||
-          step.chunk_signals.extent[0] < 1) {
+          step.chunk_signals.stride.size() != 1 || step.chunk_signals.extent[0] < 1 ||
+          (step.chunk_signals.extent[0] > 1 && step.chunk_signals.stride[0] != 1)) {
         return InvalidArgument("chunk signals are a contiguous row of i32");
       }
       if (step.chunk_signals.extent[0] > plan::kMaxChunkSignals) {

@@ -252,15 +252,16 @@ Case SendReceiveCase() {
   return test;
 }
 
-Case AsyncInputMatmulCase() {
+Case AsyncInputMatmulCase(int64_t chunks) {
   Case test;
-  test.name = "async_input_matmul";
-  test.request = [](int, int) {
+  test.name = "async_input_matmul of " + std::to_string(chunks);
+  test.request = [chunks](int, int) {
     OpRequest request;
     request.op = Op::kAsyncInputMatmul;
-    request.chunk_pivot = 1;
+    request.chunk_pivot = chunks > 1 ? 1 : 0;
     request.operands = {MakeOperand(Role::kA, {8, 6}), MakeOperand(Role::kB, {6, 5}), MakeOperand(Role::kC, {8, 5}),
-                        MakeOperand(Role::kChunkSignals, {4}, false, DType::kI32)};
+                        MakeOperand(Role::kChunkSignals, {chunks}, false, DType::kI32)};
+    if (chunks == 1) request.operands[3].spec.strides = {0};  // of a single word it may be any
     return request;
   };
   test.compute = [](int, Tensors& tensors) {
@@ -375,7 +376,7 @@ TEST(PlannedTest, Others) {
   RunCase(RootedCase(Op::kReduce));
   RunCase(AllToAllCase());
   RunCase(SendReceiveCase());
-  RunCase(AsyncInputMatmulCase());
+  for (int64_t chunks : {1, 4}) RunCase(AsyncInputMatmulCase(chunks));
   RunCase(BareCase(Op::kBarrier));
   RunCase(BareCase(Op::kEmpty));
 }
