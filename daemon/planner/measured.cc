@@ -7,6 +7,8 @@
 namespace tandem::plan {
 namespace {
 
+constexpr std::string_view kSymmetric = "symmetric";  // the last trait
+
 // Whether a time would decide.
 bool AsksTheTable(const Problem& problem) {
   const OpRequest& request = *problem.request;
@@ -51,7 +53,7 @@ TuningKey TuningKeyOf(const Problem& problem) {
   if (request.wire == WireType::kF32) trait("wire_f32");
   const bool symmetric =
       std::any_of(request.operands.begin(), request.operands.end(), [](const Operand& o) { return o.symmetric; });
-  if (symmetric) trait("symmetric");
+  if (symmetric) trait(kSymmetric);
   return key;
 }
 
@@ -60,13 +62,28 @@ TuningShape TuningShapeOf(const Problem& problem) {
   return {static_cast<int64_t>(problem.message_bytes)};
 }
 
-const TuningEntry* MeasuredFor(const Problem& problem) {
+namespace {
+
+const TuningEntry* MeasuredAsAsked(const Problem& problem) {
   return AsksTheTable(problem) ? problem.group->tuning->Find(TuningKeyOf(problem), TuningShapeOf(problem)) : nullptr;
+}
+
+}  // namespace
+
+const TuningEntry* MeasuredFor(const Problem& problem) {
+  if (const TuningEntry* entry = MeasuredAsAsked(problem); entry != nullptr) return entry;
+  if (problem.slots.a < 0 || !AsksTheTable(problem)) return nullptr;
+  // What a product's algorithms gain by symmetric operands is little beside what parts them.
+  TuningKey key = TuningKeyOf(problem);
+  const size_t at = key.traits.rfind(kSymmetric);
+  if (at == std::string::npos) return nullptr;
+  key.traits.resize(at == 0 ? 0 : at - 1);  // the last of them
+  return problem.group->tuning->Find(key, TuningShapeOf(problem));
 }
 
 std::optional<TuningEntry> Unmeasured(std::span<const OpRequest> requests, const GroupContext& group) {
   const Result<Problem> problem = MakeProblem(requests, group);
-  if (!problem.ok() || !AsksTheTable(*problem) || MeasuredFor(*problem) != nullptr) return std::nullopt;
+  if (!problem.ok() || !AsksTheTable(*problem) || MeasuredAsAsked(*problem) != nullptr) return std::nullopt;
   TuningEntry wanted;
   wanted.key = TuningKeyOf(*problem);
   wanted.shape = TuningShapeOf(*problem);
@@ -88,6 +105,7 @@ std::string WhyMeasured(const Problem& problem, const Measured& measured, double
   std::string text = Text("measured fastest", measured.chosen == &entry.candidates[0] ? "" : " of those that can run", ": ",
                           MicrosecondsText(measured.chosen->median_us), " (predicted ", MicrosecondsText(predicted_us), ")");
   if (entry.shape != TuningShapeOf(problem)) text += Text(" at ", TuningShapeText(entry.shape), ", the nearest measured");
+  if (entry.key.traits != TuningKeyOf(problem).traits) text += ", without symmetric operands";
   text += Text("; ", measured.chosen->samples, " rounds of ", entry.measured_at);
   if (!entry.source.empty()) text += Text(" in ", entry.source);
   return text;

@@ -11,6 +11,7 @@ namespace tandem::plan {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int kWorld = 4;
 
@@ -200,9 +201,6 @@ TEST_F(Tuning, NothingOfTheKeyMayDiffer) {
     for (Operand& operand : request.operands) operand.spec.dtype = DType::kF16;
   }
   EXPECT_FALSE(measured(requests));
-  requests = GatherMatmul(4096);
-  for (OpRequest& request : requests) request.operands[0].symmetric = true;
-  EXPECT_FALSE(measured(requests));
   group_.gpu_model = "another";
   EXPECT_FALSE(measured(GatherMatmul(4096)));
   group_.gpu_model.clear();
@@ -210,6 +208,25 @@ TEST_F(Tuning, NothingOfTheKeyMayDiffer) {
   group_.gpu_model = "model";
   group_.tuning = nullptr;
   EXPECT_FALSE(measured(GatherMatmul(4096)));
+}
+
+// It gains little by them, beside what parts the algorithms. A collective does: peers write where it wants its result.
+TEST_F(Tuning, AProductWithSymmetricOperandsGoesByTheOneWithoutUntilItIsMeasured) {
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
+  Put(AllReduce(1024), {Measurement(Algorithm::kNccl, 5)});
+  const auto symmetric = [](std::vector<OpRequest> requests) {
+    for (OpRequest& request : requests) request.operands.back().symmetric = true;
+    return requests;
+  };
+  const Plan plan = Must(symmetric(GatherMatmul(4096)));
+  EXPECT_EQ(plan.algorithm, Algorithm::kRing);
+  EXPECT_THAT(plan.reason, HasSubstr(", without symmetric operands; 9 rounds"));
+  EXPECT_TRUE(Unmeasured(symmetric(GatherMatmul(4096)), group_).has_value()) << "a measurement of its own is wanted all the same";
+  EXPECT_EQ(Must(symmetric(AllReduce(1024))).measured_us, 0);
+  Put(symmetric(GatherMatmul(4096)), {Measurement(Algorithm::kPipeline, 30)});
+  const Plan own = Must(symmetric(GatherMatmul(4096)));
+  EXPECT_EQ(own.algorithm, Algorithm::kPipeline);
+  EXPECT_THAT(own.reason, Not(HasSubstr("without symmetric")));
 }
 
 TEST_F(Tuning, WhatNoTimeDecidesIsUnmeasured) {
