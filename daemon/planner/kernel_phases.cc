@@ -18,7 +18,7 @@ constexpr size_t kMaxPhases = 4, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 
 // Bytes of its largest item that a block should have at least: one 16-byte word for each of its threads.
 constexpr uint64_t kBytesPerBlock = 8192;
 // As many as fill the links with what is only moved; what is summed on its way needs more loads under way, and large tensors gain by
-// more (docs/performance.md, "Blocks").
+// more (docs/performance-collectives.md, "Blocks").
 constexpr uint64_t kFewBlocks = 32, kBytesPerFurtherBlock = 16384;
 
 class Fuser {
