@@ -296,7 +296,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
     launch.failure = {status.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank};
     PublishOutcome(launch.origin, group.generation, launch.failure);
   }
-  // What it took is told without the words below, which cost a microsecond or two; so they are that of an event later.
+  // Before the words, which take a microsecond or two that are not the program's; a launch that is timed ends later by this event.
   const Status recorded = launch.events ? lane.Record(launch.events.end.get()) : Status::Ok();
   // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. The client's word before
   // ours, for it is the one that somebody waits for: a client may know of the end a moment before we do (held_arrivals.cc), and
