@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "daemon/planner/verifier_box.h"
+#include "daemon/planner/byte_box.h"
 #include "daemon/planner/views.h"
 #include "kernels/runs.h"
 
@@ -17,8 +17,8 @@ constexpr size_t kMaxPhases = 4, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 
 
 // Bytes of its largest item that a block should have at least: one 16-byte word for each of its threads.
 constexpr uint64_t kBytesPerBlock = 8192;
-// As many as fill the links with what is only moved; what is summed on its way needs more loads under way, and large tensors gain by
-// more (docs/performance-collectives.md, "Blocks").
+// As many as fill the links with what is only moved; large tensors gain by more, most where they are summed
+// (docs/performance-collectives.md, "Blocks").
 constexpr uint64_t kFewBlocks = 32, kBytesPerFurtherBlock = 16384;
 
 class Fuser {
@@ -128,8 +128,8 @@ Touch MakeTouch(const View& view) {
 // Whether they have no byte in common. Parts along an inner dimension lie between one another without meeting.
 bool AreApart(const Touch& a, const Touch& b) {
   if (a.begin >= b.end || b.begin >= a.end) return true;
-  const Result<verify::ByteBox> x = verify::BoxOf(*a.view), y = verify::BoxOf(*b.view);
-  return x.ok() && y.ok() && !verify::Intersect(*x, *y);
+  const Result<ByteBox> x = BoxOf(*a.view), y = BoxOf(*b.view);
+  return x.ok() && y.ok() && !Intersect(*x, *y);
 }
 
 // Where bytes are read and written in one launch, both are the same elements of equal boxes: the same block has them.

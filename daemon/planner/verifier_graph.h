@@ -17,7 +17,7 @@
 
 #include "daemon/planner/program.h"
 #include "daemon/planner/verifier.h"
-#include "daemon/planner/verifier_box.h"
+#include "daemon/planner/byte_box.h"
 #include "tandem/status.h"
 
 namespace tandem::plan::verify {

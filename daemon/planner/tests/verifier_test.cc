@@ -9,7 +9,7 @@
 #include <set>
 
 #include "daemon/planner/tests/reference_cases.h"
-#include "daemon/planner/verifier_box.h"
+#include "daemon/planner/byte_box.h"
 
 namespace tandem::plan {
 namespace {
@@ -235,11 +235,11 @@ TEST(ByteBox, AgreesWithBruteForce) {
   int met = 0;
   for (int i = 0; i < 20000; ++i) {
     View a = view(), b = view();
-    auto x = verify::BoxOf(a), y = verify::BoxOf(b);
+    auto x = BoxOf(a), y = BoxOf(b);
     ASSERT_TRUE(x.ok() && y.ok());
     auto p = bytes(a), q = bytes(b);
     bool meet = std::any_of(p.begin(), p.end(), [&q](uint64_t byte) { return q.count(byte) != 0; });
-    ASSERT_EQ(verify::Intersect(*x, *y), meet) << "pair " << i;
+    ASSERT_EQ(Intersect(*x, *y), meet) << "pair " << i;
     met += meet;
   }
   EXPECT_GT(met, 2000);
@@ -248,9 +248,9 @@ TEST(ByteBox, AgreesWithBruteForce) {
 TEST(ByteBox, ColumnsOfHugeMatricesAreCheap) {
   View left{{}, DType::kBf16, {1 << 20, 1024}, {8192, 1}}, right = left;
   right.ref.offset = 2048;
-  EXPECT_FALSE(verify::Intersect(*verify::BoxOf(left), *verify::BoxOf(right)));
+  EXPECT_FALSE(Intersect(*BoxOf(left), *BoxOf(right)));
   right.ref.offset = 2046;
-  EXPECT_TRUE(verify::Intersect(*verify::BoxOf(left), *verify::BoxOf(right)));
+  EXPECT_TRUE(Intersect(*BoxOf(left), *BoxOf(right)));
 }
 
 TEST(Verifier, PlansOfEightRanksTakeMilliseconds) {

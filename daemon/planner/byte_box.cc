@@ -1,10 +1,10 @@
-#include "daemon/planner/verifier_box.h"
+#include "daemon/planner/byte_box.h"
 
 #include <algorithm>
 #include <span>
 #include <string>
 
-namespace tandem::plan::verify {
+namespace tandem::plan {
 namespace {
 
 using Dims = std::span<const ByteBox::Dim>;
@@ -121,4 +121,4 @@ bool Intersect(const ByteBox& a, const ByteBox& b) {
               Dims(b.dims.data(), b.rank), b.run, budget);
 }
 
-}  // namespace tandem::plan::verify
+}  // namespace tandem::plan

@@ -1,4 +1,4 @@
-// File: verifier_box.h
+// File: byte_box.h
 //
 // `ByteBox`: the bytes that a strided view touches, as nested runs, and the exact test whether two such sets meet.
 // Column splits of one matrix interleave without meeting, so comparing first and last bytes is not enough.
@@ -10,7 +10,7 @@
 #include "daemon/planner/program.h"
 #include "tandem/status.h"
 
-namespace tandem::plan::verify {
+namespace tandem::plan {
 
 inline constexpr int kMaxBoxDims = 12;
 
@@ -38,4 +38,4 @@ Result<ByteBox> BoxOf(const View& view);
 // adversarial strides and then says true.)
 bool Intersect(const ByteBox& a, const ByteBox& b);
 
-}  // namespace tandem::plan::verify
+}  // namespace tandem::plan
