@@ -140,6 +140,14 @@ class CombinedTablesTest(unittest.TestCase):
     def test_one_table_stays_as_it_is(self):
         self.assertEqual(combine.combine([self.table({"sm": 10.0, "copy_engine": 12.5})]), self.table({"sm": 10.0, "copy_engine": 12.5}))
 
+    def test_a_table_that_ships_stays_as_it_is(self):
+        tables = glob.glob(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../deploy/tuning/*.toml"))
+        self.assertTrue(tables)
+        for path in tables:
+            with open(path) as file:
+                text = file.read()
+            self.assertEqual(combine.combine([text]), text, path)
+
     def test_an_entry_has_the_means_of_what_all_its_tables_measured(self):
         later = self.table({"sm": 16.0, "copy_engine": 11.0}, when="2026-02-01T12:00:00Z")
         entry, = tomllib.loads(combine.combine([self.table({"sm": 9.0, "copy_engine": 12.0, "low_latency": 1.0}), later]))["entry"]
