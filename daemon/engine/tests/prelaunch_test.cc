@@ -411,7 +411,7 @@ TEST_F(TimedHeadTest, AnEventComesBetweenTheGoWordAndTheHead) {
     ASSERT_LT(std::chrono::steady_clock::now(), end) << "no launch that is timed is prelaunched, of " << seen_.heads;
     Learn(slots, 16);
   }
-  Learn(slots, 40);
+  Learn(slots, 200);
   EXPECT_LT(seen_.timed * 8, seen_.heads);
 }
 
