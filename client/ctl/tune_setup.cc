@@ -11,7 +11,7 @@
 namespace tandem::ctl {
 namespace {
 
-// Short, so that GPUs do not throttle by what one candidate draws: jobs do other work between such launches.
+// Short: the candidates' turns of a round lie close together, and there are more rounds in the same time.
 constexpr double kBatchUs = 6000;
 constexpr int kMaxBatch = 200;
 

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kAlignment = 256;
 // What the CUDA backend allocates in.
 constexpr size_t kGranule = size_t{2} << 20;
-// The numbers repeat after so many elements: a prime, so that no two rows of a matrix are alike. Equal ones draw less power.
+// The numbers repeat after so many elements: a prime, so that no two rows of a matrix are alike.
 constexpr size_t kPattern = 1'048'573;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
