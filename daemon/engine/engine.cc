@@ -24,7 +24,8 @@ constexpr uint64_t kDrainForNs = 4'000'000'000;
 
 }  // namespace
 
-Engine::Engine(UniqueFd socket, BackendFactory factory) : link_(std::move(socket)), factory_(std::move(factory)) {}
+Engine::Engine(UniqueFd socket, BackendFactory factory, const TurnLimits& turn_limits)
+    : link_(std::move(socket)), factory_(std::move(factory)), turn_limits_(turn_limits) {}
 
 Engine::~Engine() {
   // The backend first: its threads write into the queue's completion word.

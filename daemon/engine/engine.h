@@ -43,8 +43,9 @@ using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const Back
 
 class Engine : private LaunchListener {
  public:
-  // `socket`: the engine's end of the socketpair. The backend is made by `factory` when Start comes.
-  Engine(UniqueFd socket, BackendFactory factory);
+  // `socket`: the engine's end of the socketpair. The backend is made by `factory` when Start comes. `turn_limits`: other than the
+  // defaults for tests, whose clients take turns of other lengths than those of GPUs.
+  Engine(UniqueFd socket, BackendFactory factory, const TurnLimits& turn_limits = {});
   ~Engine() override;
 
   // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped it, the GPU
@@ -108,6 +109,7 @@ class Engine : private LaunchListener {
 
   EngineLink link_;
   BackendFactory factory_;
+  TurnLimits turn_limits_;
   int gpu_ = 0;
   int hardware_queues_ = 1;
   std::unique_ptr<Backend> backend_;

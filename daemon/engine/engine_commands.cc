@@ -232,7 +232,10 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   backend_ = std::move(backend);
   gpu_ = request.gpu;
   memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
-  const LaunchQueueOptions options{.gpu = gpu_, .prelaunch = !start.no_prelaunch(), .replaces = start.generation() > 1};
+  const LaunchQueueOptions options{.gpu = gpu_,
+                                   .prelaunch = !start.no_prelaunch(),
+                                   .replaces = start.generation() > 1,
+                                   .turn_limits = turn_limits_};
   queue_ = std::make_unique<LaunchQueue>(options, backend_.get(), memory_.get(), std::move(log), std::move(stats),
                                          std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
   channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());

@@ -48,7 +48,7 @@ LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, Me
     lane->HoldWords();
     lane_pointers.push_back(lane.get());
   }
-  if (!lanes_.empty() && lanes_[0]->stream_count() > 1) stream_choice_.emplace();
+  if (!lanes_.empty() && lanes_[0]->stream_count() > 1) stream_choice_.emplace(options.turn_limits);
   executor_ = std::make_unique<Executor>(backend_, std::move(lane_pointers));
   PublishProgress();
 }

@@ -47,6 +47,7 @@ struct LaunchQueueOptions {
   int gpu = 0;
   bool prelaunch = true;      // whether anything goes onto a lane ahead of its launch
   bool replaces = false;      // an earlier engine: clients may launch plans that this one has not been told of yet
+  TurnLimits turn_limits;     // for lane 0, if it has two streams
 };
 
 class LaunchQueue {

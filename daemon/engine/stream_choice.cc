@@ -12,7 +12,7 @@ uint64_t StreamChoice::Median() const {
 }
 
 void StreamChoice::Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns) {
-  if (turn_ns > kLongestTurnNs) return;
+  if (turn_ns > limits_.longest_ns) return;
   if (WantsSwitch()) {
     if (++waited_ < kPatienceTurns) return;
     wanted_ = current_;
@@ -42,7 +42,7 @@ void StreamChoice::Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns) {
 }
 
 void StreamChoice::EndTrial(uint64_t now_ns) {
-  if (Median() + kMarginNs < kept_median_ns_) {
+  if (Median() + limits_.margin_ns < kept_median_ns_) {
     trying_ = false;
     interval_ns_ = kShortestIntervalNs;
     Settle(now_ns);

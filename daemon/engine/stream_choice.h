@@ -18,14 +18,21 @@
 
 namespace tandem::engine {
 
+// Which turns tell anything, and what. The defaults are for turns of a GPU's clients.
+struct TurnLimits {
+  // Longer turns say that the client did other work; they count for nothing.
+  uint64_t longest_ns = 60'000;
+  // The other stream is kept if its median turn is shorter by more than this.
+  uint64_t margin_ns = 700;
+};
+
 class StreamChoice {
  public:
-  // Longer turns say that the client did other work; they count for nothing.
-  static constexpr uint64_t kLongestTurnNs = 60'000;
+  StreamChoice() = default;
+  explicit StreamChoice(const TurnLimits& limits) : limits_(limits) {}
+
   // Turns on a stream before it is compared: the lane's first ones, and those of each trial.
   static constexpr uint64_t kFirstTurns = 32, kTrialTurns = 24;
-  // The other stream is kept if its median turn is shorter by more than this.
-  static constexpr uint64_t kMarginNs = 700;
   // Between trials; doubled by each that changes nothing.
   static constexpr uint64_t kShortestIntervalNs = 1'000'000'000, kLongestIntervalNs = 30'000'000'000;
   // A lane that has not switched after so many turns hardly ever stands still: it stays where it is until the next trial.
@@ -53,6 +60,7 @@ class StreamChoice {
   void GrowInterval();
   uint64_t Median() const;
 
+  TurnLimits limits_;
   int current_ = 0, wanted_ = 0;
   bool trying_ = false;          // the current stream is on trial against the other one
   uint64_t kept_median_ns_ = 0;  // of the other one, while trying

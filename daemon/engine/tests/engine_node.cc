@@ -66,7 +66,7 @@ LaunchOutcome TestChannel::LaunchAndWait(const LaunchEntry& entry) {
   return producer.Outcome(sequence);
 }
 
-EngineNode::EngineNode(int gpus, int hardware_queues, const BackendWrapper& wrap) {
+EngineNode::EngineNode(int gpus, int hardware_queues, const BackendWrapper& wrap, const TurnLimits& turn_limits) {
   const BackendFactory factory = [wrap](const BackendRequest& request) -> Result<std::unique_ptr<Backend>> {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(request));
     return wrap ? wrap(std::move(backend)) : std::move(backend);
@@ -79,7 +79,7 @@ EngineNode::EngineNode(int gpus, int hardware_queues, const BackendWrapper& wrap
     engine->socket = std::move(pair->first);
     engine->stats_fd = std::move(*CreateStatsArea(64, 256));
     engine->stats = std::move(*StatsArea::Map(engine->stats_fd.get()));
-    engine->engine = std::make_unique<Engine>(std::move(pair->second), factory);
+    engine->engine = std::make_unique<Engine>(std::move(pair->second), factory, turn_limits);
     engine->thread = std::thread([e = engine.get()] {
       const Status end = e->engine->Run();
       EXPECT_NE(end.ok(), e->fails.load()) << end.ToString();

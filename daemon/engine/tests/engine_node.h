@@ -62,7 +62,7 @@ class EngineNode {
   // Makes an engine's backend of the host backend that it would have.
   using BackendWrapper = std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)>;
 
-  explicit EngineNode(int gpus, int hardware_queues = 8, const BackendWrapper& wrap = {});
+  explicit EngineNode(int gpus, int hardware_queues = 8, const BackendWrapper& wrap = {}, const TurnLimits& turn_limits = {});
   ~EngineNode();
 
   int gpus() const { return static_cast<int>(engines_.size()); }

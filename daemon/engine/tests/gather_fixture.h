@@ -18,8 +18,9 @@ constexpr int64_t kGathered = 256;  // floats of each rank that AddGatherPlan's 
 
 class GatherTest : public ::testing::Test {
  protected:
-  explicit GatherTest(int world = 2, int hardware_queues = 8, const EngineNode::BackendWrapper& wrap = {})
-      : node_(world, hardware_queues, wrap) {
+  explicit GatherTest(int world = 2, int hardware_queues = 8, const EngineNode::BackendWrapper& wrap = {},
+                      const TurnLimits& turn_limits = {})
+      : node_(world, hardware_queues, wrap, turn_limits) {
     for (int gpu = 0; gpu < world; ++gpu) gpus_.push_back(gpu);
   }
 

@@ -65,10 +65,10 @@ TEST_F(StreamChoiceTest, GoesBackIfTheOtherIsNoBetter) {
 }
 
 TEST_F(StreamChoiceTest, ADifferenceBelowTheMarginChangesNothing) {
-  Run(kFirst + kTrial, 8000, 8000 - StreamChoice::kMarginNs);
+  Run(kFirst + kTrial, 8000, 8000 - TurnLimits{}.margin_ns);
   EXPECT_EQ(choice_.current(), 0);
   choice_ = {};
-  Run(kFirst + kTrial, 8000, 8000 - StreamChoice::kMarginNs - 1);
+  Run(kFirst + kTrial, 8000, 8000 - TurnLimits{}.margin_ns - 1);
   EXPECT_EQ(choice_.current(), 1);
 }
 
@@ -86,7 +86,7 @@ TEST_F(StreamChoiceTest, NoiseAroundAnEqualMiddleChangesNothing) {
 }
 
 TEST_F(StreamChoiceTest, LongTurnsCountForNothing) {
-  Run(1000, StreamChoice::kLongestTurnNs + 1, 100);
+  Run(1000, TurnLimits{}.longest_ns + 1, 100);
   EXPECT_EQ(choice_.wanted(), 0);
   // Nor between others, in a trial or out of it.
   int turns = 0;

@@ -53,10 +53,15 @@ class TwinLane : public WrappedLane {
   uint64_t marks_ = 0;
 };
 
+// Turns of milliseconds: a client that sleeps leaves its core to the engine, which then sees every end when it comes, whatever else
+// the machine does. It may see the end of a launch and the next arrival at once behind one that spins for microseconds.
+constexpr TurnLimits kLimits{.longest_ns = 20'000'000, .margin_ns = 1'000'000};
+constexpr std::chrono::milliseconds kLongTurn{4}, kOtherWork{25};
+
 // One rank, whose launches gather what is there.
 class StreamsTest : public GatherTest {
  protected:
-  StreamsTest() : GatherTest(1, 32, [this](std::unique_ptr<Backend> backend) { return Twin(std::move(backend)); }) {}
+  StreamsTest() : GatherTest(1, 32, [this](std::unique_ptr<Backend> backend) { return Twin(std::move(backend)); }, kLimits) {}
 
   std::unique_ptr<Backend> Twin(std::unique_ptr<Backend> backend) {
     return std::make_unique<WrappedBackend>(
@@ -66,14 +71,9 @@ class StreamsTest : public GatherTest {
         });
   }
 
-  static void Spin(std::chrono::nanoseconds time) {
-    for (const auto end = Clock::now() + time; Clock::now() < end;) {
-    }
-  }
-
   // Launches of `plans` in turn by one channel, the next one pushed while one runs so that its head can go ahead. The client takes
   // `turn_of(stream)` to come back after each. Until `enough`; false if that takes too long or a launch goes wrong.
-  bool LaunchUntil(const std::vector<uint64_t>& plans, const std::function<std::chrono::nanoseconds(int stream)>& turn_of,
+  bool LaunchUntil(const std::vector<uint64_t>& plans, const std::function<std::chrono::milliseconds(int stream)>& turn_of,
                    const std::function<bool()>& enough) {
     TestChannel& channel = *channels_[0];
     const auto end = Clock::now() + std::chrono::minutes(2);
@@ -88,7 +88,7 @@ class StreamsTest : public GatherTest {
       const float* gathered = Data(0) + kGathered;
       if (std::count(gathered, gathered + kGathered, value_) != kGathered) return false;
       ++launches_;
-      Spin(turn_of(streams_.current));
+      std::this_thread::sleep_for(turn_of(streams_.current));
       if (Clock::now() > end) return false;
     }
     channel.Reach(next);
@@ -106,7 +106,7 @@ TEST_F(StreamsTest, TheOneWithTheShorterTurnsIsUsed) {
   // Longer than any trial, so that the choice has been made.
   int on_second = 0;
   EXPECT_TRUE(LaunchUntil(
-      plans, [](int stream) { return std::chrono::microseconds(stream == 0 ? 40 : 0); },
+      plans, [](int stream) { return kLongTurn * (stream == 0); },
       [&] {
         on_second = streams_.current == 1 ? on_second + 1 : 0;
         return on_second >= 1000;
@@ -121,7 +121,7 @@ TEST_F(StreamsTest, AStreamThatIsNoBetterIsLeftAgain) {
   Open();
   const std::vector<uint64_t> plans = {AddGatherPlan(), AddGatherPlan()};
   EXPECT_TRUE(LaunchUntil(
-      plans, [](int stream) { return std::chrono::microseconds(stream == 0 ? 0 : 40); },
+      plans, [](int stream) { return kLongTurn * (stream == 1); },
       [&] { return streams_.changes >= 2 && streams_.current == 0; }))
       << launches_ << " launches, " << streams_.changes << " changes";
   EXPECT_EQ(streams_.refused, 0);
@@ -131,7 +131,7 @@ TEST_F(StreamsTest, TurnsOfAClientThatDoesOtherWorkChangeNothing) {
   Open();
   const std::vector<uint64_t> plans = {AddGatherPlan(), AddGatherPlan()};
   EXPECT_TRUE(LaunchUntil(
-      plans, [](int) { return std::chrono::milliseconds(5); }, [&] { return launches_ >= 2 * static_cast<int>(StreamChoice::kFirstTurns); }));
+      plans, [](int) { return kOtherWork; }, [&] { return launches_ >= 2 * static_cast<int>(StreamChoice::kFirstTurns); }));
   EXPECT_EQ(streams_.changes, 0);
 }
 
