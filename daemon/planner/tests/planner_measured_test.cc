@@ -182,8 +182,9 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
   for (int world : {2, 4}) {
     EXPECT_EQ(chosen(kKiB, world), Algorithm::kLowLatency);
-    EXPECT_EQ(chosen(64 * kKiB, world), Algorithm::kLowLatency);
-    EXPECT_EQ(chosen(64 * kKiB + 16, world), Algorithm::kOneShot);
+    const int64_t packets = (world == 2 ? 128 : 64) * kKiB;
+    EXPECT_EQ(chosen(packets, world), Algorithm::kLowLatency);
+    EXPECT_EQ(chosen(packets + 16, world), Algorithm::kOneShot);
     const int64_t two_shot = (world == 2 ? 256 : 16) * kMiB;
     EXPECT_EQ(chosen(two_shot, world), Algorithm::kTwoShot);
     EXPECT_EQ(chosen(two_shot + 16, world), Algorithm::kNccl);
@@ -203,9 +204,10 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
         .algorithm;
   };
   for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
-    EXPECT_EQ(moved(op, 256 * kKiB, 4), Algorithm::kLowLatency);
-    EXPECT_EQ(moved(op, 64 * kKiB, 2), Algorithm::kLowLatency);
-    EXPECT_EQ(moved(op, 256 * kKiB, 2), Algorithm::kSm);
+    for (int world : {2, 4}) {
+      EXPECT_EQ(moved(op, 256 * kKiB, world), Algorithm::kLowLatency);
+      EXPECT_EQ(moved(op, 512 * kKiB, world), Algorithm::kSm);
+    }
     EXPECT_EQ(moved(op, 16 * kMiB, 4), Algorithm::kSm);
     EXPECT_EQ(moved(op, 128 * kMiB, 4), Algorithm::kCopyEngine);
   }
