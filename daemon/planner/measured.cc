@@ -7,8 +7,6 @@
 namespace tandem::plan {
 namespace {
 
-constexpr std::string_view kSymmetric = "symmetric";  // the last trait
-
 // Whether a time would decide.
 bool AsksTheTable(const Problem& problem) {
   const OpRequest& request = *problem.request;
@@ -18,14 +16,12 @@ bool AsksTheTable(const Problem& problem) {
   return request.algorithm == Algorithm::kAuto && request.steps == 0 && request.lanes == 0;
 }
 
-}  // namespace
-
-bool IsTunable(Op op) {
-  // send_receive has one algorithm, and every rank its own request; a barrier's choice is not worth a table.
-  return AlgorithmsOf(op).size() > 1 && op != Op::kBarrier;
+bool HasSymmetric(const OpRequest& request) {
+  return std::any_of(request.operands.begin(), request.operands.end(), [](const Operand& o) { return o.symmetric; });
 }
 
-TuningKey TuningKeyOf(const Problem& problem) {
+// The problem's key, were its operands so.
+TuningKey KeyOf(const Problem& problem, bool symmetric) {
   const Slots& slots = problem.slots;
   const OpRequest& request = *problem.request;
   TuningKey key;
@@ -51,39 +47,41 @@ TuningKey TuningKeyOf(const Problem& problem) {
     if (problem.operand(slots.output).alias_of >= 0) trait("in_place");
   }
   if (request.wire == WireType::kF32) trait("wire_f32");
-  const bool symmetric =
-      std::any_of(request.operands.begin(), request.operands.end(), [](const Operand& o) { return o.symmetric; });
-  if (symmetric) trait(kSymmetric);
+  if (symmetric) trait("symmetric");
   return key;
 }
+
+// The entry for it, or null; of a request that has set something itself too.
+const TuningEntry* Find(const Problem& problem, bool symmetric) {
+  return problem.group->tuning->Find(KeyOf(problem, symmetric), TuningShapeOf(problem));
+}
+
+}  // namespace
+
+bool IsTunable(Op op) {
+  // send_receive has one algorithm, and every rank its own request; a barrier's choice is not worth a table.
+  return AlgorithmsOf(op).size() > 1 && op != Op::kBarrier;
+}
+
+TuningKey TuningKeyOf(const Problem& problem) { return KeyOf(problem, HasSymmetric(*problem.request)); }
 
 TuningShape TuningShapeOf(const Problem& problem) {
   if (problem.slots.a >= 0) return {problem.rows, problem.n, problem.k};
   return {static_cast<int64_t>(problem.message_bytes)};
 }
 
-namespace {
-
-const TuningEntry* MeasuredAsAsked(const Problem& problem) {
-  return AsksTheTable(problem) ? problem.group->tuning->Find(TuningKeyOf(problem), TuningShapeOf(problem)) : nullptr;
-}
-
-}  // namespace
-
 const TuningEntry* MeasuredFor(const Problem& problem) {
-  if (const TuningEntry* entry = MeasuredAsAsked(problem); entry != nullptr) return entry;
-  if (problem.slots.a < 0 || !AsksTheTable(problem)) return nullptr;
+  if (!AsksTheTable(problem)) return nullptr;
+  const bool symmetric = HasSymmetric(*problem.request);
+  const TuningEntry* entry = Find(problem, symmetric);
   // What a product's algorithms gain by symmetric operands is little beside what parts them.
-  TuningKey key = TuningKeyOf(problem);
-  const size_t at = key.traits.rfind(kSymmetric);
-  if (at == std::string::npos) return nullptr;
-  key.traits.resize(at == 0 ? 0 : at - 1);  // the last of them
-  return problem.group->tuning->Find(key, TuningShapeOf(problem));
+  if (entry == nullptr && symmetric && problem.slots.a >= 0) entry = Find(problem, false);
+  return entry;
 }
 
 std::optional<TuningEntry> Unmeasured(std::span<const OpRequest> requests, const GroupContext& group) {
   const Result<Problem> problem = MakeProblem(requests, group);
-  if (!problem.ok() || !AsksTheTable(*problem) || MeasuredAsAsked(*problem) != nullptr) return std::nullopt;
+  if (!problem.ok() || !AsksTheTable(*problem) || Find(*problem, HasSymmetric(*problem->request)) != nullptr) return std::nullopt;
   TuningEntry wanted;
   wanted.key = TuningKeyOf(*problem);
   wanted.shape = TuningShapeOf(*problem);
