@@ -15,8 +15,8 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
   if (op != Op::kAllReduce && op != Op::kAllGather && op != Op::kReduceScatter) return bounds;
   bounds.measured = true;
   if (op == Op::kAllReduce) {
-    // Packets win by 1 to 3 us up to here. NCCL was behind two-shot at the largest size tried: of two
-    // ranks at 256 MiB by 832 us to 939, on four at 16 MiB.
+    // Packets win by 1 to 3 us up to here. NCCL was behind two-shot at the largest size tried: of two ranks at 256 MiB by 832 us
+    // to 939, on four at 16 MiB.
     bounds.low_latency = (world == 2 ? 128 : 64) * kKiB;
     bounds.one_shot = world == 2 ? kMiB : 256 * kKiB;
     bounds.two_shot = (world == 2 ? 256 : 16) * kMiB;

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "daemon/planner/byte_box.h"
 #include "daemon/planner/program.h"
 #include "daemon/planner/verifier.h"
-#include "daemon/planner/byte_box.h"
 #include "tandem/status.h"
 
 namespace tandem::plan::verify {
