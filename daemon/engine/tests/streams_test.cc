@@ -131,7 +131,7 @@ TEST_F(StreamsTest, TurnsOfAClientThatDoesOtherWorkChangeNothing) {
   Open();
   const std::vector<uint64_t> plans = {AddGatherPlan(), AddGatherPlan()};
   EXPECT_TRUE(LaunchUntil(
-      plans, [](int) { return kOtherWork; }, [&] { return launches_ >= 2 * static_cast<int>(StreamChoice::kFirstTurns); }));
+      plans, [](int) { return kOtherWork; }, [&] { return launches_ >= 4 * static_cast<int>(StreamChoice::kFirstTurns); }));
   EXPECT_EQ(streams_.changes, 0);
 }
 
