@@ -70,9 +70,10 @@ inline constexpr int kFewRowsTileRows = 128;
 inline constexpr int64_t kMostFewRows = 1024;
 
 // The layout for `m` rows of all `world` ranks together, if all tiles are computed at once. Gathered shards and scattered parts are
-// equal; an all-reduce's parts are as equal as can be with the first ones of ceil(m / world) rows.
+// equal; an all-reduce's parts are as equal as can be with the first ones of ceil(m / world) rows. `b_along_n`: B's rows are
+// contiguous, not its columns.
 inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int world, int64_t m, int64_t n, int64_t k, int element_bytes,
-                                                      int out_bytes) {
+                                                      int out_bytes, bool b_along_n) {
   if (world < 2 || world > 8 || m <= 0 || n <= 0 || k <= 0) return std::nullopt;
   const int64_t rows = m / world + (m % world == 0 ? 0 : 1);
   if (rows > kMostFewRows / world || (m % world != 0 && kind != FewRowsKind::kAllReduce)) return std::nullopt;
@@ -91,12 +92,15 @@ inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int worl
   const int64_t tiles_m = (rows + layout.segment - 1) / layout.segment;
   if (tiles_m > kFewRowsCtas) return std::nullopt;
   layout.tiles_m = static_cast<int>(tiles_m);
-  // The narrowest tiles of one wave: the more SMs load B, the faster it comes. Clusters of two: not as many of four run at once.
+  // The narrowest tiles of one wave: the more SMs load B and multiply, the sooner they are done. 14336 columns, which models have,
+  // are 112 tiles of 128 or 56 of 256, but 128 of 112 and 64 of 224. B's rows come in boxes of 64 columns, of which such tiles would
+  // waste a part. Clusters of two: only 30 of four run at once on an H200.
   struct Shape {
     int tile_n, cluster_m, cluster_n;
   };
-  for (const Shape shape : {Shape{64, 1, 2}, Shape{128, 2, 1}, Shape{128, 1, 2}, Shape{256, 2, 1}, Shape{256, 1, 2}}) {
-    if (tiles_m % shape.cluster_m != 0) continue;
+  for (const Shape shape : {Shape{64, 1, 2}, Shape{112, 2, 1}, Shape{112, 1, 2}, Shape{128, 2, 1}, Shape{128, 1, 2}, Shape{224, 2, 1},
+                            Shape{224, 1, 2}, Shape{256, 2, 1}, Shape{256, 1, 2}}) {
+    if (tiles_m % shape.cluster_m != 0 || (b_along_n && shape.tile_n % 64 != 0)) continue;
     const int64_t columns = int64_t{shape.tile_n} * shape.cluster_n, tiles_n = (n + columns - 1) / columns * shape.cluster_n;
     if (tiles_n * tiles_m > kFewRowsCtas) continue;
     layout.tile_n = shape.tile_n;

@@ -187,9 +187,9 @@ class Bench {
     return roundings + 0x1p-14 * static_cast<double>((c_.k + 31) / 32);
   }
   // Times the arms and prints them beside the first, the product alone.
-  void Report(const char* what, std::vector<Arm>& arms, size_t rival) {
+  void Report(const std::string& what, std::vector<Arm>& arms, size_t rival) {
     Alternate(arms, c_.rounds);
-    std::printf("%s W %d M %ld N %ld K %ld %s%s\n", what, w_, c_.m, c_.n, c_.k, c_.along_n ? "n" : "k",
+    std::printf("%s W %d M %ld N %ld K %ld %s%s\n", what.c_str(), w_, c_.m, c_.n, c_.k, c_.along_n ? "n" : "k",
                 c_.Suffix().c_str());
     for (Arm& arm : arms) {
       std::printf("   %-52s %8.1f us  %.3f x gemm  rival/this %.3f\n", arm.name.c_str(), Median(arm.times),

@@ -134,6 +134,36 @@ double World::Time(int launches, const Enqueue& enqueue) {
   return sum / launches;
 }
 
+double World::TimeInGraph(int launches, const Enqueue& enqueue) {
+  const uint64_t first_epoch = epoch_ + 1;
+  epoch_ += static_cast<uint64_t>(launches);
+  ++gate_;
+  std::vector<double> times(static_cast<size_t>(size_));
+  std::barrier<> enqueued(size_);
+  Each([&](int rank) {
+    Gpu& own = gpu(rank);
+    cuda::CudaDriver& driver = own.driver();
+    const Events& around = events_[static_cast<size_t>(rank)].front();
+    own.Enter();
+    Must(driver.StreamBeginCapture(own.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capture");
+    for (int i = 0; i < launches; ++i) enqueue(rank, i, first_epoch + static_cast<uint64_t>(i));
+    const CUgraph graph = Must(driver.StreamEndCapture(own.stream()), "capture");
+    const CUgraphExec ready = Must(driver.GraphInstantiate(graph, 0), "graph");
+    Must(driver.GraphDestroy(graph), "graph");
+    Must(own.lane().WaitWord(word(rank, rank, rank, kGateWord), gate_), "gate");
+    Must(own.lane().FlushWords(), "gate");
+    Must(driver.EventRecord(around.start, own.stream()), "record");
+    Must(driver.GraphLaunch(ready, own.stream()), "graph");
+    Must(driver.EventRecord(around.end, own.stream()), "record");
+    enqueued.arrive_and_wait();
+    Must(gate_lanes_[static_cast<size_t>(rank)]->WriteWord(word(rank, rank, rank, kGateWord), gate_), "gate");
+    Must(driver.StreamSynchronize(own.stream()), "work");
+    times[static_cast<size_t>(rank)] = 1e3 * static_cast<double>(Must(driver.EventElapsedTime(around.start, around.end), "time"));
+    Must(driver.GraphExecDestroy(ready), "graph");
+  });
+  return *std::max_element(times.begin(), times.end()) / launches;
+}
+
 void World::Clear() {
   for (int rank = 0; rank < size_; ++rank) {
     gpu(rank).Clear();

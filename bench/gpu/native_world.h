@@ -47,6 +47,8 @@ class World {
   // Mean microseconds of `launches` launches, each aligned by a barrier among the ranks' lanes; a launch's
   // time is the slowest rank's.
   double Time(int launches, const Enqueue& enqueue);
+  // The same of launches on the main lane, one behind another in a CUDA graph a rank; the graphs start together.
+  double TimeInGraph(int launches, const Enqueue& enqueue);
   void Clear();
 
  private:

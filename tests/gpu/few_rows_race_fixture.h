@@ -49,7 +49,7 @@ class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface
 
   // Ranks of the parameter's kind, of operands of `k` columns.
   void MakeRanks(int64_t k) {
-    auto layout = MakeFewRowsLayout(GetParam(), kRanks, kRanks * kRows, kN, k, 2, 2);
+    auto layout = MakeFewRowsLayout(GetParam(), kRanks, kRanks * kRows, kN, k, 2, 2, false);
     ASSERT_TRUE(layout);
     layout_ = *layout;
     for (Rank& rank : ranks_) {

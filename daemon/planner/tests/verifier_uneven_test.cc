@@ -132,18 +132,18 @@ TEST(UnevenRows, AreProvenBeyondAWave) {
 }
 
 TEST(UnevenRows, LayOutFewRowsWithShortPartsLast) {
-  const auto layout = MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 9, 64, 64, 2, 2);
+  const auto layout = MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 9, 64, 64, 2, 2, false);
   ASSERT_TRUE(layout.has_value());
   EXPECT_EQ(layout->rows, 3);
   std::vector<int64_t> rows;
   for (int rank = 0; rank < 4; ++rank) rows.push_back(layout->rows_of(rank));
   EXPECT_EQ(rows, (std::vector<int64_t>{3, 3, 3, 0}));
   EXPECT_EQ(layout->first_row(3), 9);
-  EXPECT_EQ(MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 10, 64, 64, 2, 2)->rows_of(3), 1);
-  EXPECT_EQ(MakeFewRowsLayout(FewRowsKind::kAllReduce, 8, 3, 64, 64, 2, 2)->rows_of(3), 0);
-  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kScatter, 4, 9, 64, 64, 2, 2).has_value());
-  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kGather, 4, 9, 64, 64, 2, 2).has_value());
-  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 1025, 64, 64, 2, 2).has_value());
+  EXPECT_EQ(MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 10, 64, 64, 2, 2, false)->rows_of(3), 1);
+  EXPECT_EQ(MakeFewRowsLayout(FewRowsKind::kAllReduce, 8, 3, 64, 64, 2, 2, false)->rows_of(3), 0);
+  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kScatter, 4, 9, 64, 64, 2, 2, false).has_value());
+  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kGather, 4, 9, 64, 64, 2, 2, false).has_value());
+  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kAllReduce, 4, 1025, 64, 64, 2, 2, false).has_value());
 }
 
 // A time of another shape is none of this one.

@@ -2,7 +2,7 @@
 //
 // The fused matmul kernel for products of so few rows that all their tiles are computed at once, one a CTA: what it is given at a
 // launch, and the table of its variants. Such products are bound by B's way through the memory, and what comes before or after them
-// is hidden by nothing: the kernel moves the shards or sums itself, without a copy engine, while B is already on its way.
+// is hidden by nothing: the kernel moves the shards or sums itself, without a copy engine, while B is on its way.
 //
 //   gather      its CTAs push this rank's shard into the peers' areas by units of columns, in ascending order, and announce each;
 //               tiles begin as soon as the first columns of A have come.

@@ -103,7 +103,8 @@ struct FewRowsEpilogue {
     waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
     Probe::AfterWait(params.epoch);
     __syncwarp();
-    constexpr int kAtOnce = kFragments > 8 ? 2 : 4;  // beside the tile in registers
+    constexpr int kAtOnce = kFragments > 8 ? 2 : kFragments % 4 == 0 ? 4 : 7;  // beside the tile in registers
+    static_assert(kFragments % kAtOnce == 0);
     const std::byte* slots = params.area[params.rank] + at;
     auto receive = [&](Fragment<Out>(&into)[kAtOnce], int from, int first) {
 #pragma unroll
@@ -155,7 +156,8 @@ struct FewRowsEpilogue {
     Probe::AfterWait(params.epoch);
     __syncwarp();
     const std::byte* sums = params.area[params.rank] + params.behind_slots + source * params.slot_bytes + at;
-    constexpr int kAtOnce = 4;
+    constexpr int kAtOnce = kFragments % 4 == 0 ? 4 : 7;
+    static_assert(kFragments % kAtOnce == 0);
 #pragma unroll
     for (int first = 0; first < kFragments; first += kAtOnce) {
       Fragment<Out> values[kAtOnce];

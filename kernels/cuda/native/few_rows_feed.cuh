@@ -65,7 +65,7 @@ struct FewRowsBox {
   }
 };
 
-// Warp 0: B, which waits for nobody: as much of it as there is room for comes while the shards are on their way (some more into the L2
+// Warp 0: B, which waits for no peer: as much of it as there is room for comes while the shards are on their way (some more into the L2
 // cache made it slower). It announces what a stage gets from both warps.
 template <class T>
 __device__ __forceinline__ void FeedB(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile) {

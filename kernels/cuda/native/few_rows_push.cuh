@@ -85,15 +85,28 @@ __device__ __forceinline__ void AwaitTurn(int64_t start, int64_t cycles) {
 }
 
 // The computing warpgroups' part of a gather, before their products: the units that are due before the first columns of the peers can
-// have come. They do it faster than one warp.
+// have come. They do it faster than one warp. Once the CTA's first one is on its way, or if it has none, AwaitFirstUnit lets B's warp go.
 template <class Probe>
 __device__ __forceinline__ void PushFirstUnits(const FewRowsParams& params, int thread, int threads) {
   const int64_t start = clock64();
+  bool holds = true;
+  auto let_go = [&] {
+    if (holds) ArriveAt(kFirstUnitBarrier, threads + 32);
+    holds = false;
+  };
   for (int unit = static_cast<int>(blockIdx.x); unit < params.first_units; unit += static_cast<int>(gridDim.x)) {
     AwaitTurn(start, int64_t{unit} * params.cycles_per_unit);
-    PushUnit<Probe>(params, unit, thread, threads, [threads] { BarrierOf(kComputingBarrier, threads); });
+    PushUnit<Probe>(params, unit, thread, threads, [&] {
+      let_go();
+      BarrierOf(kComputingBarrier, threads);
+    });
   }
+  let_go();
 }
+
+// B's warp, before its first load: all that the stages of all CTAs have room for, 20 MB and more, would stand before the shard in the
+// memory's queue, and the peers wait for the shard.
+__device__ __forceinline__ void AwaitFirstUnit(int computing_threads) { BarrierOf(kFirstUnitBarrier, computing_threads + 32); }
 
 // One warp's part: the CTA's other units, each when its turn has come. Then, if the peers' shards do not come for a while, which is when
 // other blocks of this kernel may not run either, what nobody has pushed: the peers may wait for it as this rank waits for them.

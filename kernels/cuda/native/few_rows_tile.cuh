@@ -37,7 +37,11 @@ struct FewRowsWaiter {
 __device__ __forceinline__ void BarrierOf(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-inline constexpr int kComputingBarrier = 1, kFirstSegmentBarrier = 2;
+// The same for threads that others wait for.
+__device__ __forceinline__ void ArriveAt(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+inline constexpr int kComputingBarrier = 1, kFirstSegmentBarrier = 2, kFirstUnitBarrier = kFirstSegmentBarrier + 8;
 
 // Which tile a CTA has, and its place in the cluster.
 template <class T>

@@ -20,18 +20,19 @@ struct FewRowsTraits {
   static_assert(sizeof(A) == sizeof(B));
   static constexpr bool kExact = kExactSums, kAlongN = kBAlongN;
   static_assert(!kExact || sizeof(A) == 1, "wider types are summed in fp32 anyhow");
+  static_assert(!kAlongN || kColumns % 64 == 0, "B's rows come in boxes of 64 columns");
   static constexpr int kTileN = kColumns, kClusterM = kClusterRows, kClusterN = kClusterColumns, kCluster = kClusterM * kClusterN;
   static constexpr int kKBlock = 128 / static_cast<int>(sizeof(A));
-  static constexpr int kBGroups = kTileN / 64;
+  static constexpr int kBGroups = kTileN / 64;  // of 64 columns, for B along N
   static constexpr uint32_t kBGroupBytes = 64 * 128;
-  static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kTileN * 128, kStageBytes = kABytes + kBBytes;
-  static constexpr int kStages = kTileN == 256 ? 4 : kTileN == 128 ? 7 : 9;  // as many as there is room for
+  static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kTileN * 128;
+  static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr int kPartColumns = kExact && kTileN > 192 ? kTileN / 2 : kTileN, kParts = kTileN / kPartColumns;
   static constexpr uint32_t kBPartBytes = kPartColumns * 128;
   static constexpr uint32_t kBoxBytes = 0, kStagingBytes = 0;  // of FusedShared: none
-  static constexpr uint32_t kBarrierBytes = 512;
-  static constexpr size_t kSharedBytes = kStages * kStageBytes + kBarrierBytes + 1024;  // 1024 more to align the first stage
-  static_assert(kSharedBytes <= 227 * 1024, "more than a block of sm_90 may have");
+  static constexpr uint32_t kBarrierBytes = 512, kAlignment = 1024;  // of the first stage
+  static constexpr int kStages = (227 * 1024 - kBarrierBytes - kAlignment) / kStageBytes;  // as many as a block of sm_90 has room for
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + kBarrierBytes + kAlignment;
   // A warp's 16 rows of results, each shifted against the next by a bank group.
   static constexpr uint32_t kResultPitch = kTileN * sizeof(Out) + 16, kResultBytes = 16 * kResultPitch;
   static_assert(8 * kResultBytes <= kStages * kStageBytes);

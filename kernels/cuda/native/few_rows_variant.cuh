@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "kernels/cuda/native/few_rows.cuh"
 #include "kernels/cuda/native/variant.cuh"
@@ -27,15 +28,26 @@ FewRowsVariant MakeFewRowsVariant() {
 }
 
 // The shapes of MakeFewRowsLayout.
-template <class A, class B, class Out, bool kAlongN, bool kExact = false, class Probe = NoFusedProbe>
-std::span<const FewRowsVariant> AllFewRowsVariants() {
-  static const FewRowsVariant variants[] = {
-      MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 64, 1, 2, kExact>, Probe>(),
-      MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 128, 2, 1, kExact>, Probe>(),
-      MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 128, 1, 2, kExact>, Probe>(),
-      MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 256, 2, 1, kExact>, Probe>(),
-      MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 256, 1, 2, kExact>, Probe>(),
-  };
+template <class A, class B, class Out, bool kAlongN, bool kExact = false>
+const std::vector<FewRowsVariant>& AllFewRowsVariants() {
+  static const std::vector<FewRowsVariant> variants = [] {
+    std::vector<FewRowsVariant> all = {
+        MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 64, 1, 2, kExact>>(),
+        MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 128, 2, 1, kExact>>(),
+        MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 128, 1, 2, kExact>>(),
+        MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 256, 2, 1, kExact>>(),
+        MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 256, 1, 2, kExact>>(),
+    };
+    if constexpr (!kAlongN) {
+      all.insert(all.end(), {
+          MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 112, 2, 1, kExact>>(),
+          MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 112, 1, 2, kExact>>(),
+          MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 224, 2, 1, kExact>>(),
+          MakeFewRowsVariant<FewRowsTraits<A, B, Out, kAlongN, 224, 1, 2, kExact>>(),
+      });
+    }
+    return all;
+  }();
   return variants;
 }
 

@@ -46,7 +46,7 @@ class FewRowsPlanTest : public testing::Test {
     args.world_size = kWorld;
     args.epoch = 7;
     FewRowsArgs& few = args.few_rows.emplace();
-    few.layout = *MakeFewRowsLayout(kind, kWorld, all, kN, kK, static_cast<int>(DTypeBytes(type)), 2);
+    few.layout = *MakeFewRowsLayout(kind, kWorld, all, kN, kK, static_cast<int>(DTypeBytes(type)), 2, !float8);
     few.matmul.a = Dense(At(0x1000002), type, {kind == FewRowsKind::kGather ? rows : all, kK});
     few.matmul.b = Dense(At(0x2000002), type, {kK, kN});
     if (float8) few.matmul.b.stride = {1, kK};
@@ -62,6 +62,32 @@ class FewRowsPlanTest : public testing::Test {
   std::array<Word, 8> words_{};
   alignas(256) std::array<std::byte, kFusedStateBytes> state_{};
 };
+
+// As many CTAs as there are SMs for, and a kernel for each width; B's rows come in boxes of 64 columns.
+TEST_F(FewRowsPlanTest, TilesAreAsNarrowAsOneWaveAllows) {
+  struct Wanted {
+    int64_t rows, n;
+    bool b_along_n;
+    int tile_n, cluster_m, cluster_n, ctas;
+  };
+  for (const Wanted& wanted : {Wanted{64, 8192, false, 64, 1, 2, 128}, {64, 8192, true, 64, 1, 2, 128}, {64, 14336, false, 112, 1, 2, 128},
+                               {64, 14336, true, 128, 1, 2, 112}, {256, 7168, false, 112, 2, 1, 128}, {256, 7168, true, 128, 2, 1, 112},
+                               {256, 14336, false, 224, 2, 1, 128}, {256, 14336, true, 256, 2, 1, 112}, {64, 28000, false, 224, 1, 2, 126},
+                               {64, 32000, false, 256, 1, 2, 126}, {512, 8192, false, 256, 2, 1, 128}}) {
+    SCOPED_TRACE(std::to_string(wanted.rows) + "x" + std::to_string(wanted.n) + (wanted.b_along_n ? " rows" : " columns"));
+    const auto layout = MakeFewRowsLayout(FewRowsKind::kGather, 2, wanted.rows, wanted.n, kK, 2, 2, wanted.b_along_n);
+    ASSERT_TRUE(layout.has_value());
+    EXPECT_EQ(layout->tile_n, wanted.tile_n);
+    EXPECT_EQ(layout->cluster_m, wanted.cluster_m);
+    EXPECT_EQ(layout->cluster_n, wanted.cluster_n);
+    EXPECT_EQ(layout->ctas(), wanted.ctas);
+    FewRowsMatmul matmul;
+    matmul.layout = *layout;
+    matmul.b_along_n = wanted.b_along_n;
+    EXPECT_TRUE(FindFewRowsVariant(matmul).ok());
+  }
+  EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kGather, 2, 512, 14336, kK, 2, 2, false).has_value()) << "two waves";
+}
 
 TEST_F(FewRowsPlanTest, TakesWhatThereIsAKernelFor) {
   for (FewRowsKind kind : {FewRowsKind::kGather, FewRowsKind::kScatter, FewRowsKind::kAllReduce}) {
