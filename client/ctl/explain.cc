@@ -74,8 +74,7 @@ Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpR
   DType out = IsFloat8(dtype) ? DType::kBf16 : dtype;
   request.operands.push_back(MakeOperand(Role::kA, dtype, a, options.symmetric));
   request.operands.push_back(MakeOperand(Role::kB, dtype, b, false));
-  // As fp8 products are called: from contiguous rows B would have to be transposed at each launch.
-  if (IsFloat8(dtype)) request.operands.back().spec.strides = {1, b[0]};
+  if (!options.b_rows) request.operands.back().spec.strides = {1, b[0]};
   request.operands.push_back(MakeOperand(Role::kC, out, c, options.symmetric));
   TANDEM_RETURN_IF_ERROR(AddScales(options.scales, dtype, a, b, request));
   if (request.op == Op::kAsyncInputMatmul) {

@@ -93,6 +93,7 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--root", explain.root, "Root of broadcast and reduce");
   sub->add_option("--steps", explain.steps, "Steps of the ring, a multiple of the world size");
   sub->add_option("--lanes", explain.lanes, "Lanes of ring and pipeline");
+  sub->add_flag("--b-rows", explain.b_rows, "B's rows are contiguous; else its columns, as of a linear layer's weights");
   sub->add_flag("--symmetric", explain.symmetric, "The operands are symmetric tensors");
   sub->add_flag("--exact", explain.exact, "Partial sums travel as fp32");
   sub->add_flag("--slow-accumulation", explain.slow_accumulation, "fp8 products are summed in fp32 throughout");

@@ -21,6 +21,7 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   app->add_option("--dtype", one.what.dtype, "f32, f16, bf16, f8e4m3, f8e5m2");
   app->add_option("--scales", one.scales, "fp8: tensor_wise (default), row_wise or block_wise");
   app->add_option("--dim", one.what.dim, "Gather, scatter or all-to-all dimension");
+  app->add_flag("--b-rows", one.what.b_rows, "B's rows are contiguous; else its columns, as of a linear layer's weights");
   app->add_flag("--symmetric", one.what.symmetric, "The operands are symmetric tensors");
   app->add_flag("--exact", one.what.exact, "Partial sums travel as fp32");
   app->add_flag("--slow-accumulation", one.what.slow_accumulation, "fp8 products are summed in fp32 throughout");

@@ -54,6 +54,7 @@ std::string TuneCase::Name() const {
   std::string text = what.op + " " + shape + " " + what.dtype;
   std::replace(text.begin(), text.end(), ',', 'x');
   if (!scales.empty()) text += " " + scales;
+  if (what.b_rows) text += " b_rows";
   if (what.symmetric) text += " symmetric";
   if (what.exact) text += " exact";
   if (what.slow_accumulation) text += " slow_accumulation";

@@ -1,6 +1,7 @@
 #include "daemon/planner/measured.h"
 
 #include <algorithm>
+#include <array>
 
 #include "daemon/planner/text.h"
 
@@ -20,8 +21,24 @@ bool HasSymmetric(const OpRequest& request) {
   return std::any_of(request.operands.begin(), request.operands.end(), [](const Operand& o) { return o.symmetric; });
 }
 
-// The problem's key, were its operands so.
-TuningKey KeyOf(const Problem& problem, bool symmetric) {
+// What of a request's operands a product's time may depend on and often does not, so that one that was measured otherwise says
+// something too.
+struct Placing {
+  bool symmetric = false;
+  bool b_rows = false;  // B's rows are contiguous, not its columns
+};
+Placing PlacingOf(const Problem& problem) {
+  const Slots& slots = problem.slots;
+  return {HasSymmetric(*problem.request), slots.a >= 0 && problem.Slot(0, slots.b[0]).stride[0] != 1};
+}
+
+// In the order in which a product's entry is looked for.
+std::array<Placing, 4> Nearest(Placing own) {
+  return {own, Placing{false, own.b_rows}, Placing{own.symmetric, !own.b_rows}, Placing{false, !own.b_rows}};
+}
+
+// The problem's key, were its operands placed so.
+TuningKey KeyOf(const Problem& problem, Placing placing) {
   const Slots& slots = problem.slots;
   const OpRequest& request = *problem.request;
   TuningKey key;
@@ -37,23 +54,20 @@ TuningKey KeyOf(const Problem& problem, bool symmetric) {
     if (problem.last_dim()) trait("last_dim");
     if (slots.b.size() > 1) trait(Text("b", slots.b.size()));
     if (slots.gathered_a >= 0) trait("gathered_a");
-    if (IsFloat8(problem.operand(slots.a).spec.dtype)) {
-      if (!request.fast_accumulation) trait("exact");
-      // Such a B is transposed at each launch, and native kernels do not take it.
-      if (problem.Slot(0, slots.b[0]).stride[0] != 1) trait("b_rows");
-    }
+    if (IsFloat8(problem.operand(slots.a).spec.dtype) && !request.fast_accumulation) trait("exact");
+    if (placing.b_rows) trait("b_rows");
   } else {
     key.types = Text(type(slots.input), " -> ", type(slots.output));
     if (problem.operand(slots.output).alias_of >= 0) trait("in_place");
   }
   if (request.wire == WireType::kF32) trait("wire_f32");
-  if (symmetric) trait("symmetric");
+  if (placing.symmetric) trait("symmetric");
   return key;
 }
 
 // The entry for it, or null; of a request that has set something itself too.
-const TuningEntry* Find(const Problem& problem, bool symmetric) {
-  return problem.group->tuning->Find(KeyOf(problem, symmetric), TuningShapeOf(problem));
+const TuningEntry* Find(const Problem& problem, Placing placing) {
+  return problem.group->tuning->Find(KeyOf(problem, placing), TuningShapeOf(problem));
 }
 
 }  // namespace
@@ -63,7 +77,7 @@ bool IsTunable(Op op) {
   return AlgorithmsOf(op).size() > 1 && op != Op::kBarrier;
 }
 
-TuningKey TuningKeyOf(const Problem& problem) { return KeyOf(problem, HasSymmetric(*problem.request)); }
+TuningKey TuningKeyOf(const Problem& problem) { return KeyOf(problem, PlacingOf(problem)); }
 
 TuningShape TuningShapeOf(const Problem& problem) {
   if (problem.slots.a >= 0) return {problem.rows, problem.n, problem.k};
@@ -72,16 +86,21 @@ TuningShape TuningShapeOf(const Problem& problem) {
 
 const TuningEntry* MeasuredFor(const Problem& problem) {
   if (!AsksTheTable(problem)) return nullptr;
-  const bool symmetric = HasSymmetric(*problem.request);
-  const TuningEntry* entry = Find(problem, symmetric);
-  // What a product's algorithms gain by symmetric operands is little beside what parts them.
-  if (entry == nullptr && symmetric && problem.slots.a >= 0) entry = Find(problem, false);
+  const Placing own = PlacingOf(problem);
+  const TuningEntry* entry = Find(problem, own);
+  if (problem.slots.a < 0) return entry;
+  // What a product's algorithms gain by symmetric operands is little beside what parts them, and so it is with B's rows and columns;
+  // but fp8 with contiguous rows of B is transposed at each launch, and native kernels do not take it.
+  const bool either_b = !IsFloat8(problem.operand(problem.slots.a).spec.dtype);
+  for (const Placing other : Nearest(own)) {
+    if (entry == nullptr && (other.b_rows == own.b_rows || either_b)) entry = Find(problem, other);
+  }
   return entry;
 }
 
 std::optional<TuningEntry> Unmeasured(std::span<const OpRequest> requests, const GroupContext& group) {
   const Result<Problem> problem = MakeProblem(requests, group);
-  if (!problem.ok() || !AsksTheTable(*problem) || Find(*problem, HasSymmetric(*problem->request)) != nullptr) return std::nullopt;
+  if (!problem.ok() || !AsksTheTable(*problem) || Find(*problem, PlacingOf(*problem)) != nullptr) return std::nullopt;
   TuningEntry wanted;
   wanted.key = TuningKeyOf(*problem);
   wanted.shape = TuningShapeOf(*problem);
@@ -103,7 +122,13 @@ std::string WhyMeasured(const Problem& problem, const Measured& measured, double
   std::string text = Text("measured fastest", measured.chosen == &entry.candidates[0] ? "" : " of those that can run", ": ",
                           MicrosecondsText(measured.chosen->median_us), " (predicted ", MicrosecondsText(predicted_us), ")");
   if (entry.shape != TuningShapeOf(problem)) text += Text(" at ", TuningShapeText(entry.shape), ", the nearest measured");
-  if (entry.key.traits != TuningKeyOf(problem).traits) text += ", without symmetric operands";
+  const Placing own = PlacingOf(problem);
+  for (const Placing other : Nearest(own)) {
+    if (entry.key.traits != KeyOf(problem, other).traits) continue;
+    if (other.b_rows != own.b_rows) text += Text(", with B's ", other.b_rows ? "rows" : "columns", " contiguous");
+    if (other.symmetric != own.symmetric) text += ", without symmetric operands";
+    break;
+  }
   text += Text("; ", measured.chosen->samples, " rounds of ", entry.measured_at);
   if (!entry.source.empty()) text += Text(" in ", entry.source);
   return text;

@@ -150,11 +150,11 @@ class Tune(TandemTest):
         self.plan("second")
         self.plan("third", **transposed)
         wanted = self.daemon.ctl("tuning", "wanted").stdout.splitlines()
-        self.assertEqual(wanted[1:], [f"    2  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, 2 ranks",
+        self.assertEqual(wanted[1:], [f"    2  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, b_rows, 2 ranks",
                                       f"    1  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, symmetric, 2 ranks"])
         result = self.daemon.ctl("--timeout", "30", "tune", "--wanted", "--rounds", "1", "--launches", "1", "--json", timeout=240)
         entries = json.loads(result.stdout)["entries"]
-        self.assertEqual([entry["traits"] for entry in entries], ["", "symmetric"])
+        self.assertEqual([entry["traits"] for entry in entries], ["b_rows", "symmetric"])
         self.assertEqual(self.daemon.ctl_json("tuning", "list")["wanted"], [])
         self.assertIn("measured fastest", self.plan("after")["reason"])
         self.assertIn("measured fastest", self.plan("after too", **transposed)["reason"])

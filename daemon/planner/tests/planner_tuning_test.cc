@@ -229,6 +229,42 @@ TEST_F(Tuning, AProductWithSymmetricOperandsGoesByTheOneWithoutUntilItIsMeasured
   EXPECT_THAT(own.reason, Not(HasSubstr("without symmetric")));
 }
 
+// Kernels read B's rows about as fast as its columns. fp8 is transposed before, at each launch.
+TEST_F(Tuning, AProductGoesByTheOneWhoseBLiesOtherwiseUntilItIsMeasured) {
+  const auto placed = [](std::vector<OpRequest> requests, bool rows, bool symmetric = false) {
+    for (OpRequest& request : requests) {
+      Operand& b = request.operands[1];
+      if (!rows) b.spec.strides = {1, b.spec.shape[0]};
+      request.operands.back().symmetric = symmetric;
+    }
+    return requests;
+  };
+  const auto float8 = [](std::vector<OpRequest> requests) {
+    for (OpRequest& request : requests) {
+      for (int i : {0, 1}) request.operands[static_cast<size_t>(i)].spec.dtype = DType::kF8E4M3;
+    }
+    return requests;
+  };
+  Put(placed(GatherMatmul(4096), true), {Measurement(Algorithm::kRing, 40)});
+  Put(placed(GatherMatmul(8192), false), {Measurement(Algorithm::kRing, 80)});
+  Put(placed(float8(GatherMatmul(4096)), true), {Measurement(Algorithm::kRing, 40)});
+  const Plan columns = Must(placed(GatherMatmul(4096), false));
+  EXPECT_EQ(columns.algorithm, Algorithm::kRing);
+  EXPECT_THAT(columns.reason, HasSubstr(", with B's rows contiguous; 9 rounds"));
+  const Plan rows = Must(placed(GatherMatmul(8192), true));
+  EXPECT_EQ(rows.algorithm, Algorithm::kRing);
+  EXPECT_THAT(rows.reason, HasSubstr(", with B's columns contiguous; 9 rounds"));
+  EXPECT_THAT(Must(placed(GatherMatmul(8192), true, true)).reason,
+              HasSubstr(", with B's columns contiguous, without symmetric operands; 9 rounds"));
+  EXPECT_TRUE(Unmeasured(placed(GatherMatmul(4096), false), group_).has_value());
+  EXPECT_GT(Must(placed(float8(GatherMatmul(4096)), true)).measured_us, 0);
+  EXPECT_EQ(Must(placed(float8(GatherMatmul(4096)), false)).measured_us, 0);
+  Put(placed(GatherMatmul(4096), false), {Measurement(Algorithm::kPipeline, 30)});
+  const Plan own = Must(placed(GatherMatmul(4096), false));
+  EXPECT_EQ(own.algorithm, Algorithm::kPipeline);
+  EXPECT_THAT(own.reason, Not(HasSubstr("contiguous")));
+}
+
 TEST_F(Tuning, WhatNoTimeDecidesIsUnmeasured) {
   auto wanted = Unmeasured(GatherMatmul(4096), group_);
   ASSERT_TRUE(wanted.has_value());
@@ -275,10 +311,10 @@ TEST(TuningTableTest, MergesRemovesAndFindsById) {
   EXPECT_EQ(shipped.size(), 1u);
 }
 
-TEST(TuningKeyTest, KnowsHowFloat8LiesAndIsSummed) {
-  const auto traits = [](bool fast, std::vector<int64_t> strides) {
-    OpRequest request = Request(Op::kAllGatherMatmul, {Tensor(Role::kA, DType::kF8E4M3, {16, 32}),
-                                                       Tensor(Role::kB, DType::kF8E4M3, {32, 64}),
+TEST(TuningKeyTest, KnowsHowBLiesAndFloat8IsSummed) {
+  const auto traits = [](bool fast, std::vector<int64_t> strides, DType type = DType::kF8E4M3) {
+    OpRequest request = Request(Op::kAllGatherMatmul, {Tensor(Role::kA, type, {16, 32}),
+                                                       Tensor(Role::kB, type, {32, 64}),
                                                        Tensor(Role::kC, DType::kBf16, {32, 64})});
     request.fast_accumulation = fast;
     request.operands[1].spec.strides = std::move(strides);
@@ -290,6 +326,8 @@ TEST(TuningKeyTest, KnowsHowFloat8LiesAndIsSummed) {
   EXPECT_EQ(traits(false, {1, 32}), "exact");
   EXPECT_EQ(traits(true, {}), "b_rows");
   EXPECT_EQ(traits(false, {}), "exact b_rows");
+  EXPECT_EQ(traits(true, {1, 32}, DType::kBf16), "");
+  EXPECT_EQ(traits(true, {}, DType::kBf16), "b_rows");
 }
 
 TEST(TuningTableTest, AMalformedEntryIsRefused) {

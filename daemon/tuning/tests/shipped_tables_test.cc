@@ -36,12 +36,13 @@ int WorldOf(const std::filesystem::path& table) {
 // The entry's request in bf16, as its shape says; without operands if it is of another kind.
 OpRequest RequestOf(const TuningEntry& entry) {
   OpRequest request;
-  if (entry.key.types != "bf16 x bf16 -> bf16" || !entry.key.traits.empty() || entry.shape.size() != 3) return request;
+  const bool b_rows = entry.key.traits == "b_rows";
+  if (entry.key.types != "bf16 x bf16 -> bf16" || !(b_rows || entry.key.traits.empty()) || entry.shape.size() != 3) return request;
   const int64_t world = entry.key.world_size, m = entry.shape[0], n = entry.shape[1], k = entry.shape[2];
   const bool gathers = entry.key.op == Op::kAllGatherMatmul, scatters = entry.key.op == Op::kMatmulReduceScatter;
   request.op = entry.key.op;
   request.operands = {{Role::kA, {DType::kBf16, {gathers ? m / world : m, k}, {}}, false, -1},
-                      {Role::kB, {DType::kBf16, {k, n}, {}}, false, -1},
+                      {Role::kB, {DType::kBf16, {k, n}, b_rows ? std::vector<int64_t>{} : std::vector<int64_t>{1, k}}, false, -1},
                       {Role::kC, {DType::kBf16, {scatters ? m / world : m, n}, {}}, false, -1}};
   return request;
 }
