@@ -60,10 +60,7 @@ def tandem_arms(context, key, op, operands, outputs, algorithms, stream=True, **
     """Tandem's arms: each algorithm in a graph, and the daemon's own choice in a graph and on a stream. `operands`: role -> tensors
     by set. `algorithms`: (label, algorithm, more attributes)."""
     def factory(label, algorithm, graph, more):
-        def make():
-            return context.tandem.arm(f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph,
-                                      {**attributes, **more})
-        return f"tandem {label}", make
+        return tandem_factory(context, key, label, op, lambda: (operands, outputs), algorithm, graph, {**attributes, **more})
     if context.tandem is None:
         return []
     made = [factory(label, algorithm, True, more) for label, algorithm, more in algorithms]
@@ -72,10 +69,19 @@ def tandem_arms(context, key, op, operands, outputs, algorithms, stream=True, **
 
 def ordinary_arm(context, key, op, operands, role, shape):
     """The daemon's own choice in a graph, with an output in the client's ordinary memory where the other arms' is symmetric."""
-    def make():
+    def tensors():
         out = context.empty(*shape)
-        return context.tandem.arm("tandem auto, ordinary", f"{key}/ordinary", op, {**operands, role: out}, out, "auto", True, {})
-    return [("tandem auto, ordinary", make)] if context.tandem else []
+        return {**operands, role: out}, out
+    return [tandem_factory(context, key, "auto, ordinary", op, tensors, "auto", True, {})] if context.tandem else []
+
+
+def tandem_factory(context, key, label, op, tensors, algorithm, graph, attributes):
+    """One arm of Tandem's by name and how to make it. `tensors`: gives operands by role and the outputs once the arm is made, so
+    that what belongs to it alone is allocated no sooner."""
+    def make():
+        operands, outputs = tensors()
+        return context.tandem.arm(f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph, attributes)
+    return f"tandem {label}", make
 
 
 def pushes(context, count):
