@@ -26,6 +26,7 @@ struct FewRowsLayout {
   int tile_n = 128;
   int cluster_m = 1, cluster_n = 1;  // CTAs that share loads of B, and of A
   int tiles_m = 1, tiles_n = 1;      // multiples of the cluster's
+  bool one_step = false;             // an all-reduce whose ranks may send each other all that they have computed, not what the other owns
 
   // Rank `rank`'s part: its first row and how many there are.
   int64_t first_row(int rank) const { return rank * rows < m ? rank * rows : m; }
@@ -66,6 +67,9 @@ struct FewRowsLayout {
 // SMs that the kernel may take: all of an H100 or H200 but some for what must go on beside it.
 inline constexpr int kFewRowsCtas = 128;
 inline constexpr int kFewRowsTileRows = 128;
+// Rows up to which two ranks sum in one step. As many bytes go either way, so that of more rows nothing is gained; and owners need not
+// round their own parts.
+inline constexpr int64_t kMostOneStepRows = 256;
 // Rows of all ranks together: of more, transfers take as long as a wave of tiles, and other forms hide them.
 inline constexpr int64_t kMostFewRows = 1024;
 
@@ -86,6 +90,7 @@ inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int worl
   layout.k = k;
   layout.element_bytes = element_bytes;
   layout.out_bytes = out_bytes;
+  layout.one_step = kind == FewRowsKind::kAllReduce && world == 2 && m <= kMostOneStepRows;
   int most = 64;  // rows of a warpgroup
   while (most * world > kFewRowsTileRows) most /= 2;
   while (layout.segment < most && layout.segment < rows) layout.segment *= 2;

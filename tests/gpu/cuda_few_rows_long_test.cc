@@ -82,7 +82,7 @@ TEST_P(FewRowsLongTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountDifferences(
 
 TEST_P(FewRowsLongTest, AMissingWaitIsFound) { EXPECT_GT(CountDifferences(NativeFault::kMissingWait, kBatch), 0u); }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsLongTest, testing::ValuesIn(kKinds), KindName);
+INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsLongTest, testing::ValuesIn(kForms), FormName);
 
 }  // namespace
 }  // namespace tandem::cuda

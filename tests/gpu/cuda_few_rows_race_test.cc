@@ -89,7 +89,7 @@ TEST_P(FewRowsRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(NativeFault::
 
 // Not all of ten CTAs have room: those that run push what the others should, for the peer does not announce its shard before it has ours.
 TEST_P(FewRowsSquatterTest, MakesProgress) {
-  if (GetParam() == FewRowsKind::kGather) {
+  if (GetParam().kind == FewRowsKind::kGather) {
     GatherOnFewSms(0);
   } else {
     SumOnFewSms();
@@ -155,9 +155,9 @@ TEST_P(FewRowsRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   both(true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsRaceTest, testing::ValuesIn(kKinds), KindName);
-INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsSquatterTest, testing::ValuesIn(kKinds), KindName);
-INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsGatherSquatterTest, testing::Values(FewRowsKind::kGather), KindName);
+INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsRaceTest, testing::ValuesIn(kForms), FormName);
+INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsSquatterTest, testing::ValuesIn(kForms), FormName);
+INSTANTIATE_TEST_SUITE_P(Kinds, FewRowsGatherSquatterTest, testing::Values(kForms[0]), FormName);
 
 }  // namespace
 }  // namespace tandem::cuda

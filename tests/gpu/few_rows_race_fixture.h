@@ -36,7 +36,12 @@ inline void Multiply(const float* a, const Matrix& b, int64_t rows, int64_t k, f
   }
 }
 
-class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface<FewRowsKind> {
+struct FewRowsForm {
+  FewRowsKind kind;
+  bool one_step;  // see FewRowsLayout
+};
+
+class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface<FewRowsForm> {
  protected:
   struct Rank {
     std::unique_ptr<Lane> lane;
@@ -49,9 +54,10 @@ class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface
 
   // Ranks of the parameter's kind, of operands of `k` columns.
   void MakeRanks(int64_t k) {
-    auto layout = MakeFewRowsLayout(GetParam(), kRanks, kRanks * kRows, kN, k, 2, 2, false);
+    auto layout = MakeFewRowsLayout(GetParam().kind, kRanks, kRanks * kRows, kN, k, 2, 2, false);
     ASSERT_TRUE(layout);
     layout_ = *layout;
+    layout_.one_step = GetParam().one_step;
     for (Rank& rank : ranks_) {
       rank.lane = std::move(*backend_->MakeLane(0));
       rank.ended = std::move(*backend_->MakeEvent());
@@ -81,7 +87,7 @@ class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface
   Operands DrawOperands(uint32_t seed) const {
     std::mt19937 random(seed);
     const int64_t k = layout_.k;
-    const bool gathers = GetParam() == FewRowsKind::kGather;
+    const bool gathers = GetParam().kind == FewRowsKind::kGather;
     Operands drawn;
     Matrix sum(kRanks * kRows * kN);
     for (size_t r = 0; r < kRanks; ++r) {
@@ -93,7 +99,7 @@ class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface
       drawn.expected[r] = sum;
       if (gathers) {
         for (size_t s = 0; s < kRanks; ++s) Multiply(drawn.a[s].data(), drawn.b[r], kRows, k, &drawn.expected[r][s * kRows * kN]);
-      } else if (GetParam() == FewRowsKind::kScatter) {
+      } else if (GetParam().kind == FewRowsKind::kScatter) {
         const auto part = static_cast<int64_t>(kRows * kN), rank = static_cast<int64_t>(r);
         drawn.expected[r].assign(sum.begin() + rank * part, sum.begin() + (rank + 1) * part);
       }
@@ -174,10 +180,11 @@ class FewRowsRaceTest : public ProbedGpuTest, public testing::WithParamInterface
   uint64_t epoch_ = 0;
 };
 
-inline std::string KindName(const testing::TestParamInfo<FewRowsKind>& kind) {
+inline std::string FormName(const testing::TestParamInfo<FewRowsForm>& form) {
   constexpr const char* kNames[] = {"Gather", "Scatter", "AllReduce"};
-  return kNames[static_cast<size_t>(kind.param)];
+  return std::string(kNames[static_cast<size_t>(form.param.kind)]) + (form.param.one_step ? "InOneStep" : "");
 }
-inline constexpr FewRowsKind kKinds[] = {FewRowsKind::kGather, FewRowsKind::kScatter, FewRowsKind::kAllReduce};
+inline constexpr FewRowsForm kForms[] = {
+    {FewRowsKind::kGather, false}, {FewRowsKind::kScatter, false}, {FewRowsKind::kAllReduce, false}, {FewRowsKind::kAllReduce, true}};
 
 }  // namespace tandem::cuda

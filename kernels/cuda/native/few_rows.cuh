@@ -21,6 +21,36 @@
 
 namespace tandem::cuda {
 
+// An all-reduce of two ranks: owners would send as many sums as the others sent parts. So each rank sends all that it has computed, and both
+// add the same two rounded parts in the same order: one way over the links less, and the same bits. The slots are those of the form with
+// owners: what the receiver would own lies in the first half of its area, the rest where sums would come.
+template <class T, class Probe>
+__device__ __forceinline__ void SumInOneStep(FewRowsEpilogue<T, Probe>& epilogue, const FewRowsParams& params, const FusedShared<T>& shared,
+                                             const FewRowsTile<T>& tile, float (&d)[T::kTileN / 2], bool active, int warp, int groups) {
+  const int peer = 1 - params.rank;
+  const bool own_rows = epilogue.source == params.rank;
+  const auto tell = [&] {
+    Probe::BeforeFlag(params.epoch);
+    if (warp == 0 && epilogue.lane == 0) ptx::StoreRelease(params.words[peer] + tile.number, params.epoch);
+  };
+  if constexpr (Probe::kFlagBeforeData) {
+    tell();
+    Probe::AfterEarlyFlag(params.epoch);
+  }
+  if (active) {
+    epilogue.Round(d);
+    epilogue.Send(d, peer, (own_rows ? params.behind_slots : 0) + params.rank * params.slot_bytes);
+  }
+  BarrierOf(kComputingBarrier, groups * 128);  // all warps have sent, and read the stages
+  if constexpr (!Probe::kFlagBeforeData) tell();
+  if (!active) return;
+  epilogue.AddPeers(d, own_rows ? 0 : params.behind_slots);
+  epilogue.Finish(d);
+  const uint32_t results = shared.A(0) + static_cast<uint32_t>(warp) * T::kResultBytes;
+  epilogue.Place(d, results);
+  epilogue.Store(results);
+}
+
 // Warpgroup `group` of those that compute, of `groups`.
 template <class T, class Probe>
 __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, const FusedShared<T>& shared, const FewRowsTile<T>& tile,
@@ -54,6 +84,10 @@ __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, cons
   const bool active = row_of_tile < params.world * params.segment;
   FewRowsEpilogue<T, Probe> epilogue(params, tile, row_of_tile);
   if (active) epilogue.Scale(d);
+  if (params.one_step != 0) {
+    SumInOneStep(epilogue, params, shared, tile, d, active, group * 4 + warp, groups);
+    return;
+  }
   const bool gathers = params.kind == static_cast<int>(FewRowsKind::kGather);
   const bool owns = active && (gathers || epilogue.source == params.rank);
   if (active && !owns) {
@@ -69,7 +103,7 @@ __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, cons
   if (!active) return;
   const uint32_t results = shared.A(0) + static_cast<uint32_t>(group * 4 + warp) * T::kResultBytes;
   if (owns) {
-    if (!gathers) epilogue.AddPeers(d);
+    if (!gathers) epilogue.AddPeers(d, 0);
     epilogue.Finish(d);
     if (params.kind == static_cast<int>(FewRowsKind::kAllReduce)) {
       for (int step = 1; step < params.world; ++step) {

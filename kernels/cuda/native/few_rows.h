@@ -8,7 +8,8 @@
 //               tiles begin as soon as the first columns of A have come.
 //   scatter     a tile's partial sums go to their owners as they lie in registers, a word for each tile; the owner adds them in
 //               fp32, in rank order.
-//   all-reduce  the same; then owners send the sums to all in the same way.
+//   all-reduce  the same; then owners send the sums to all in the same way. Of two ranks, up to 256 rows and bf16 each sends all its partial
+//               sums, rounded, and both add the two: see FewRowsLayout::one_step.
 //
 // See FewRowsLayout for tiles and areas. Bindings that TMA cannot load are copied into the stages element by element.
 #pragma once
@@ -53,6 +54,7 @@ struct FewRowsParams {
   int32_t row_scale_step, column_scale_step;  // 0: one for all
   int32_t row_scales_travel;                  // to the peers, with the shards
   int32_t bias_is_float;
+  int32_t one_step;          // see FewRowsLayout
   int32_t plain_a, plain_b;  // loaded without TMA
   int32_t c_vectors;         // C's rows begin at multiples of 16 bytes
 };

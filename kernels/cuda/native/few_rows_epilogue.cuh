@@ -97,15 +97,27 @@ struct FewRowsEpilogue {
   }
   __device__ __forceinline__ void MeetSegment() const { BarrierOf(kFirstSegmentBarrier + source, params.segment * 2); }
 
-  // The peers' partial sums of the own rows, and the own, in rank order.
-  __device__ __forceinline__ void AddPeers(float (&d)[T::kTileN / 2]) {
+  // As who receives them has the values. (−0 is what adds nothing to any value, be it −0.)
+  __device__ __forceinline__ void Round(float (&d)[T::kTileN / 2]) const {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      Fragment<Out> fragment;
+      fragment.Pack(d + 8 * f);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) d[8 * f + i] = -0.0f;
+      fragment.AddTo(d + 8 * f);
+    }
+  }
+
+  // The peers' partial sums of the warp's rows, which lie in slots from `offset` on, and the own, in rank order.
+  __device__ __forceinline__ void AddPeers(float (&d)[T::kTileN / 2], int64_t offset) {
     if (lane < params.world && lane != params.rank) waiter.Wait(params.arrived[lane] + tile.number);
     waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
     Probe::AfterWait(params.epoch);
     __syncwarp();
     constexpr int kAtOnce = kFragments > 8 ? 2 : kFragments % 4 == 0 ? 4 : 7;  // beside the tile in registers
     static_assert(kFragments % kAtOnce == 0);
-    const std::byte* slots = params.area[params.rank] + at;
+    const std::byte* slots = params.area[params.rank] + offset + at;
     auto receive = [&](Fragment<Out>(&into)[kAtOnce], int from, int first) {
 #pragma unroll
       for (int f = 0; f < kAtOnce; ++f) into[f].Receive(slots + from * params.slot_bytes, first + f);
@@ -117,7 +129,7 @@ struct FewRowsEpilogue {
     for (int first = 0; first < kFragments; first += kAtOnce) {
       float total[8 * kAtOnce];
 #pragma unroll
-      for (int i = 0; i < 8 * kAtOnce; ++i) total[i] = params.rank == 0 ? d[8 * first + i] : 0.0f;
+      for (int i = 0; i < 8 * kAtOnce; ++i) total[i] = params.rank == 0 ? d[8 * first + i] : -0.0f;
       for (int from = first_source; from < params.world;) {
         Fragment<Out> values[kAtOnce];
 #pragma unroll
