@@ -89,6 +89,28 @@ TEST_F(FewRowsPlanTest, TilesAreAsNarrowAsOneWaveAllows) {
   EXPECT_FALSE(MakeFewRowsLayout(FewRowsKind::kGather, 2, 512, 14336, kK, 2, 2, false).has_value()) << "two waves";
 }
 
+TEST_F(FewRowsPlanTest, TwoRanksSumInOneStepWhereThatGainsAndHasRun) {
+  const auto layout = [](FewRowsKind kind, int world, int64_t rows) { return *MakeFewRowsLayout(kind, world, rows, kN, kK, 2, 2, true); };
+  EXPECT_TRUE(layout(FewRowsKind::kAllReduce, 2, 256).one_step);
+  EXPECT_FALSE(layout(FewRowsKind::kAllReduce, 2, 257).one_step);
+  EXPECT_FALSE(layout(FewRowsKind::kAllReduce, 3, 96).one_step);
+  EXPECT_FALSE(layout(FewRowsKind::kScatter, 2, 64).one_step);
+  FewRowsMatmul matmul;
+  matmul.layout = layout(FewRowsKind::kAllReduce, 2, 64);
+  matmul.b_along_n = true;
+  matmul.a = matmul.b = At(0x1000002);  // off 16 bytes: no tensor maps
+  matmul.c = At(0x2000000);
+  matmul.a_pitch = kK;
+  matmul.b_pitch = matmul.c_pitch = kN;
+  matmul.state = state_.data();
+  for (DType type : {DType::kBf16, DType::kF16}) {
+    matmul.type = matmul.b_type = matmul.out_type = type;
+    const auto params = MakeFewRowsParams(matmul);
+    ASSERT_TRUE(params.ok()) << params.status().ToString();
+    EXPECT_EQ(params->one_step, type == DType::kBf16 ? 1 : 0);
+  }
+}
+
 TEST_F(FewRowsPlanTest, TakesWhatThereIsAKernelFor) {
   for (FewRowsKind kind : {FewRowsKind::kGather, FewRowsKind::kScatter, FewRowsKind::kAllReduce}) {
     for (DType type : {DType::kBf16, DType::kF16, DType::kF8E4M3}) {
