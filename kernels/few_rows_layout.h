@@ -64,8 +64,10 @@ struct FewRowsLayout {
   int box_rows() const { return segment; }
 };
 
-// SMs that the kernel may take: all of an H100 or H200 but some for what must go on beside it.
+// CTAs that the kernel may have on a GPU of `sms` SMs, or of those that there are of an H100 or H200 (0): one on each but some, which are
+// for what must go on beside it.
 inline constexpr int kFewRowsCtas = 128;
+constexpr int MostFewRowsCtas(int sms) { return sms <= 0 || sms - 4 > kFewRowsCtas ? kFewRowsCtas : sms - 4; }
 inline constexpr int kFewRowsTileRows = 128;
 // Rows up to which two ranks sum in one step. As many bytes go either way, so that of more rows nothing is gained; and owners need not
 // round their own parts.
@@ -75,9 +77,9 @@ inline constexpr int64_t kMostFewRows = 1024;
 
 // The layout for `m` rows of all `world` ranks together, if all tiles are computed at once. Gathered shards and scattered parts are
 // equal; an all-reduce's parts are as equal as can be with the first ones of ceil(m / world) rows. `b_along_n`: B's rows are
-// contiguous, not its columns.
+// contiguous, not its columns. `most_ctas`: what the GPUs have room for.
 inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int world, int64_t m, int64_t n, int64_t k, int element_bytes,
-                                                      int out_bytes, bool b_along_n) {
+                                                      int out_bytes, bool b_along_n, int most_ctas = kFewRowsCtas) {
   if (world < 2 || world > 8 || m <= 0 || n <= 0 || k <= 0) return std::nullopt;
   const int64_t rows = m / world + (m % world == 0 ? 0 : 1);
   if (rows > kMostFewRows / world || (m % world != 0 && kind != FewRowsKind::kAllReduce)) return std::nullopt;
@@ -95,7 +97,7 @@ inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int worl
   while (most * world > kFewRowsTileRows) most /= 2;
   while (layout.segment < most && layout.segment < rows) layout.segment *= 2;
   const int64_t tiles_m = (rows + layout.segment - 1) / layout.segment;
-  if (tiles_m > kFewRowsCtas) return std::nullopt;
+  if (tiles_m > most_ctas) return std::nullopt;
   layout.tiles_m = static_cast<int>(tiles_m);
   // The narrowest tiles of one wave: the more SMs load B and multiply, the sooner they are done. 14336 columns, which models have,
   // are 112 tiles of 128 or 56 of 256, but 128 of 112 and 64 of 224. B's rows come in boxes of 64 columns, of which such tiles would
@@ -107,7 +109,7 @@ inline std::optional<FewRowsLayout> MakeFewRowsLayout(FewRowsKind kind, int worl
                             Shape{224, 1, 2}, Shape{256, 2, 1}, Shape{256, 1, 2}}) {
     if (tiles_m % shape.cluster_m != 0 || (b_along_n && shape.tile_n % 64 != 0)) continue;
     const int64_t columns = int64_t{shape.tile_n} * shape.cluster_n, tiles_n = (n + columns - 1) / columns * shape.cluster_n;
-    if (tiles_n * tiles_m > kFewRowsCtas) continue;
+    if (tiles_n * tiles_m > most_ctas) continue;
     layout.tile_n = shape.tile_n;
     layout.cluster_m = shape.cluster_m;
     layout.cluster_n = shape.cluster_n;

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/gpu_name.h"
+
 namespace tandem {
 namespace {
 
@@ -204,7 +206,7 @@ Result<std::shared_ptr<RankDevice>> MakeCudaRankDevice(CudaDriver* driver, const
     TANDEM_ASSIGN_OR_RETURN(CUdevice device, driver->DeviceGet(ordinal));
     TANDEM_ASSIGN_OR_RETURN(std::string uuid, driver->DeviceGetUuid(device));
     seen += (seen.empty() ? "" : ", ") + uuid;
-    if (uuid != gpu_uuid) continue;
+    if (uuid != DeviceUuid(gpu_uuid)) continue;
     TANDEM_ASSIGN_OR_RETURN(CUcontext context, driver->DevicePrimaryCtxRetain(device));
     Device own{driver, context};
     TANDEM_RETURN_IF_ERROR(own.Enter());

@@ -85,6 +85,7 @@ struct Config {
   std::string engine_path;                     // the tandem-engine program; "": beside tandemd's own
   Backend backend = Backend::kAuto;
   std::string topology_file;                   // topology to use instead of NVML's or the emulated default; "": none
+  int64_t engines_per_gpu = 1;                 // CUDA: ranks that share each GPU, for tests; 8 GPUs in all
   int64_t emulated_gpus = 4;                   // 1 to 8; a topology file's GPUs count instead if there is one
   int64_t emulated_memory_bytes = int64_t{2} << 30;  // memory of each emulated GPU, allocated as it is used
   int64_t visibility_delay_us = 0;             // host backend: copies and signals appear up to this much later; 0: off

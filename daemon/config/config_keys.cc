@@ -72,6 +72,9 @@ const std::vector<KeySpec>& Table() {
              "host emulates GPUs on the CPU; auto takes cuda where there is a GPU, else host."),
       Text("topology_file", TANDEM_FIELD(topology_file),
            "Topology to use instead of what the machine reports (docs/topology.md). Empty: none."),
+      Integer("engines_per_gpu", TANDEM_FIELD(engines_per_gpu), 1, 8,
+              "CUDA: so many engines share each GPU, which has as many names: ranks of more GPUs than there are, for tests. NCCL cannot "
+              "be used by such ranks, and what takes how long says nothing. 1: each GPU has its own."),
       Integer("emulated_gpus", TANDEM_FIELD(emulated_gpus), 1, 8,
               "GPUs of the host backend. With a topology_file, the file's GPUs count instead."),
       Bytes("emulated_memory_bytes", TANDEM_FIELD(emulated_memory_bytes), 64 * kMiB, kTiB,

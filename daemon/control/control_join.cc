@@ -8,6 +8,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/validate.h"
+#include "daemon/topology/shared_gpus.h"
 
 namespace tandem::daemon {
 namespace {
@@ -292,6 +293,15 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
     group->context.native_kernels = false;
     group->context.no_native_kernels = "the engine of rank " + std::to_string(rank) + " has no native kernels: " + why;
     break;
+  }
+  int& native_sms = group->context.native_sms;
+  for (const int gpu : gpus) {
+    const int sms = static_cast<int>(engines_.StatusOf(gpu).native_sms);
+    if (sms > 0 && (native_sms == 0 || sms < native_sms)) native_sms = sms;
+  }
+  if (SharesDevice(group->context.topology)) {
+    group->context.nccl = false;
+    group->context.no_nccl = "ranks of the group share a GPU, which NCCL refuses";
   }
   group->topology_class = TopologyClassName(Classify(group->context.topology));
   registry_->groups[group->id] = group;

@@ -210,6 +210,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
   request.emulated_native = start.emulated_native();
+  request.engines_per_gpu = std::max(1, static_cast<int>(start.engines_per_gpu()));
   v1::Message message;
   auto since = std::chrono::steady_clock::now();
   const auto ended_phase = [&](std::string_view name) {
@@ -245,6 +246,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
   const Status native = backend_->NativeKernels();
   message.mutable_ready()->set_native_kernels(native.ok());
+  message.mutable_ready()->set_native_sms(static_cast<uint32_t>(backend_->NativeSms()));
   if (!native.ok()) message.mutable_ready()->set_no_native_kernels(native.message());
   link_.Send(message);
   return Status::Ok();

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <filesystem>
 
+#include "common/gpu_name.h"
 #include "common/log.h"
 #include "common/mps_endpoint.h"
 #include "daemon/supervisor/supervisor.h"
 #include "daemon/topology/nvml_topology.h"
+#include "daemon/topology/shared_gpus.h"
 #include "daemon/topology/topology_file.h"
 
 namespace tandem::daemon {
@@ -44,10 +46,11 @@ Result<Topology> Forced(const Topology& file, const Topology& real, const std::s
 }
 
 Result<NodeChoice> ChooseCuda(const Config& config, const NvmlTopology& found) {
-  NodeChoice node{.backend = "cuda", .topology = found.topology, .notes = found.warnings};
+  NodeChoice node{.backend = "cuda", .topology = {}, .notes = found.warnings};
+  TANDEM_ASSIGN_OR_RETURN(node.topology, ShareGpus(found.topology, static_cast<int>(config.engines_per_gpu)));
   if (!config.topology_file.empty()) {
     TANDEM_ASSIGN_OR_RETURN(Topology file, LoadTopology(config.topology_file));
-    TANDEM_ASSIGN_OR_RETURN(node.topology, Forced(file, found.topology, config.topology_file));
+    TANDEM_ASSIGN_OR_RETURN(node.topology, Forced(file, node.topology, config.topology_file));
     node.notes.push_back("links are forced by " + config.topology_file);
   }
   return node;
@@ -99,11 +102,14 @@ std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo
   // prepared and NCCL's with the communicator. EAGER would load all that the libraries have: over ten seconds.
   // Its own GPU comes first: the only one on which it makes a context. It must see the others all the same, or the driver does
   // not know a peer's memory for what it is and copies to it by a kernel, which waits while products hold every SM.
-  std::string visible = gpu.uuid;
+  std::vector<std::string_view> visible = {DeviceUuid(gpu.uuid)};
   for (const GpuInfo& other : node.topology.gpus) {
-    if (other.uuid != gpu.uuid) visible += "," + other.uuid;
+    const std::string_view device = DeviceUuid(other.uuid);
+    if (std::find(visible.begin(), visible.end(), device) == visible.end()) visible.push_back(device);
   }
-  return {"CUDA_VISIBLE_DEVICES=" + visible, "CUDA_MODULE_LOADING=LAZY"};
+  std::string list;
+  for (const std::string_view device : visible) list += (list.empty() ? "" : ",") + std::string(device);
+  return {"CUDA_VISIBLE_DEVICES=" + list, "CUDA_MODULE_LOADING=LAZY"};
 }
 
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node) {
@@ -119,6 +125,7 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
   settings.emulated_native = config.emulated_native;
+  settings.engines_per_gpu = static_cast<uint32_t>(config.engines_per_gpu);
   settings.prelaunch = config.prelaunch;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);

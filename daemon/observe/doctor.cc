@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "daemon/topology/shared_gpus.h"
+
 namespace tandem::daemon {
 namespace {
 
@@ -45,6 +47,10 @@ void CheckTopology(const DoctorInput& input, Findings& findings) {
   for (const std::string& failed : input.failed_links) {
     findings.push_back({Severity::kFailure, "link_probe", failed,
                         "the link is not used; look for IOMMU or ACS settings, and at the GPU's and NVLinks' errors"});
+  }
+  if (SharesDevice(topology)) {
+    findings.push_back({Severity::kWarning, "engines_per_gpu", "several engines share a GPU: what takes how long says nothing",
+                        "it is for tests; set engines_per_gpu = 1 for anything else"});
   }
   for (int i = 0; i < topology.size(); ++i) {
     const GpuInfo& gpu = topology.gpus[i];

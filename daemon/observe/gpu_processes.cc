@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "common/gpu_name.h"
+
 namespace tandem::daemon {
 namespace {
 
@@ -26,7 +28,8 @@ std::string GpuProcessText(const GpuProcess& process) {
          std::to_string(process.uid) + ")";
 }
 
-Result<NvmlDevice> GpuProcesses::Find(const std::string& gpu_uuid) {
+Result<NvmlDevice> GpuProcesses::Find(const std::string& gpu) {
+  const std::string gpu_uuid(DeviceUuid(gpu));
   std::lock_guard lock(mutex_);
   if (auto known = devices_.find(gpu_uuid); known != devices_.end()) return known->second;
   TANDEM_ASSIGN_OR_RETURN(int count, nvml_->DeviceCount());

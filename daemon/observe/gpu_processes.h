@@ -36,7 +36,7 @@ class GpuProcesses {
   Result<std::vector<GpuProcess>> On(const std::string& gpu_uuid);
 
  private:
-  Result<NvmlDevice> Find(const std::string& gpu_uuid);
+  Result<NvmlDevice> Find(const std::string& gpu);
 
   std::unique_ptr<NvmlApi> nvml_;
   std::mutex mutex_;

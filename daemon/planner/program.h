@@ -156,6 +156,7 @@ struct FewRowsStep {
   MatmulStep matmul;
   uint64_t area = 0;           // offset of the exchange area in every rank's workspace
   bool scales_travel = false;  // a gather's scales of A's rows go with the shards
+  int most_ctas = 0;           // that the layout is made for
 };
 
 struct Step;

@@ -1,10 +1,12 @@
 #include "daemon/planner/program_codec.h"
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "daemon/planner/kernel_phases.h"
+#include "kernels/few_rows_layout.h"
 #include "tandem/engine/v1/program.pb.h"
 
 namespace tandem::plan {
@@ -104,6 +106,7 @@ struct Encoder {
       EncodeMatmul(step.few_rows->matmul, collective->mutable_few_rows()->mutable_matmul());
       collective->mutable_few_rows()->set_area(step.few_rows->area);
       collective->mutable_few_rows()->set_scales_travel(step.few_rows->scales_travel);
+      collective->mutable_few_rows()->set_most_ctas(static_cast<uint32_t>(step.few_rows->most_ctas));
     }
     for (const Step& inner : step.expansion) EncodeStep(inner, collective->add_expansion());
   }
@@ -300,6 +303,7 @@ class Decoder {
       TANDEM_RETURN_IF_ERROR(DecodeMatmul(message.few_rows().matmul(), &few_rows.matmul));
       few_rows.area = message.few_rows().area();
       few_rows.scales_travel = message.few_rows().scales_travel();
+      few_rows.most_ctas = static_cast<int>(std::min<uint32_t>(message.few_rows().most_ctas(), kFewRowsCtas));
     }
     for (const pb::Step& inner : message.expansion()) {
       Step decoded;

@@ -290,6 +290,7 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   start->set_trace_records(settings_.trace_records);
   start->set_emulated_native(settings_.emulated_native);
   start->set_no_prelaunch(!settings_.prelaunch);
+  start->set_engines_per_gpu(settings_.engines_per_gpu);
   return connection->Post(command, {order_log_, seat_.stats_area.get()});
 }
 
@@ -302,6 +303,7 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
         status_.start_seconds = std::chrono::duration<double>(Clock::now() - began).count();
         status_.start = StartText(status_.start_seconds, message->ready());
         status_.own_memory_bytes = message->ready().own_memory_bytes();
+        status_.native_sms = message->ready().native_sms();
         status_.no_native_kernels = message->ready().native_kernels() ? "" : message->ready().no_native_kernels();
         return Status::Ok();
       }

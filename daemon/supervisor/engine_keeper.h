@@ -35,6 +35,7 @@ struct EngineSettings {
   uint32_t trace_records = 0;
   bool emulated_native = false;
   bool prelaunch = true;
+  uint32_t engines_per_gpu = 1;
   // MPS pipe directories that a start tries in turn: the usual one, then spare ones, which serve while the usual one's
   // server accepts nobody. Given to the engine as CUDA_MPS_PIPE_DIRECTORY; empty: the engine inherits tandemd's.
   std::vector<std::string> mps_directories;

@@ -16,6 +16,7 @@
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/native/few_rows_plan.h"
 #include "kernels/cuda/native/fused_plan.h"
+#include "kernels/cuda/native/native_matmul.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/word_writer.h"
 
@@ -114,6 +115,7 @@ class CudaBackend : public Backend {
   }
   bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
   Status NativeKernels() const override { return native_kernels_; }
+  int NativeSms() const override { return SmCount(); }
   void SetNativeKernels(Status loaded) { native_kernels_ = std::move(loaded); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
@@ -162,6 +164,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   ended("NVML");
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<cuda::CudaDevice> device, cuda::CudaDevice::Create(driver, options.device));
   ended("context");
+  cuda::ShareSms(options.engines);
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
   ended("kernels");
   Status native_kernels = cuda::LoadFusedKernels();

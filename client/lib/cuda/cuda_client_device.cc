@@ -9,6 +9,7 @@
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/cuda_launch_stream.h"
 #include "client/lib/fork_guard.h"
+#include "common/gpu_name.h"
 
 namespace tandem::client {
 namespace {
@@ -87,7 +88,7 @@ Result<std::shared_ptr<ClientDevice>> CudaClientDevice::Create(CudaDriver* drive
 
 Result<CudaClientDevice::Gpu*> CudaClientDevice::Find(const std::string& gpu_uuid) const {
   for (const auto& gpu : gpus_) {
-    if (gpu->uuid == gpu_uuid) return gpu.get();
+    if (gpu->uuid == DeviceUuid(gpu_uuid)) return gpu.get();
   }
   std::string seen;
   for (const auto& gpu : gpus_) seen += (seen.empty() ? "" : ", ") + gpu->uuid;

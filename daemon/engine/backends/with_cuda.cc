@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "common/gpu_name.h"
 #include "common/mps_endpoint.h"
 #include "daemon/engine/backends/backends.h"
 #include "daemon/topology/nvml.h"
@@ -16,7 +17,7 @@ uint64_t MemoryUsed(NvmlApi& nvml, const std::string& uuid) {
     Result<NvmlDevice> device = nvml.DeviceByIndex(index);
     if (!device.ok()) continue;
     Result<std::string> name = nvml.Uuid(*device);
-    if (!name.ok() || *name != uuid) continue;
+    if (!name.ok() || *name != DeviceUuid(uuid)) continue;
     Result<uint64_t> used = nvml.MemoryUsedBytes(*device);
     return used.ok() ? *used : 0;
   }
@@ -37,6 +38,7 @@ Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& req
   std::optional<Result<std::unique_ptr<NvmlApi>>> nvml;  // opened by who asks first
   CudaBackendOptions options;
   options.device = 0;
+  options.engines = request.engines_per_gpu;
   options.twin_lanes = ProbeMps(MpsPipeDirectory()).answers;
   options.memory_used = [&]() -> uint64_t {
     if (!nvml) nvml.emplace(OpenNvml());

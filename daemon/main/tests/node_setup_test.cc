@@ -108,6 +108,26 @@ TEST(ChooseNodeTest, AFileOfMoreGpusThanThereAreIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("8 GPUs; this node has 4"));
 }
 
+TEST(ChooseNodeTest, AnEngineOfASharedGpuSeesTheDevicesOnce) {
+  Config config = With(Backend::kCuda);
+  config.engines_per_gpu = 2;
+  Result<NodeChoice> node = ChooseNode(config, Machine(2));
+  ASSERT_TRUE(node.ok()) << node.status().ToString();
+  ASSERT_EQ(node->topology.size(), 4);
+  EXPECT_EQ(node->topology.gpus[3].uuid, "GPU-1#1");
+  EXPECT_THAT(EngineEnvironment(*node, node->topology.gpus[3]), Contains("CUDA_VISIBLE_DEVICES=GPU-1,GPU-0"));
+  config.engines_per_gpu = 8;
+  EXPECT_THAT(ChooseNode(config, Machine(2)).status().message(), HasSubstr("at most 8"));
+}
+
+TEST(ChooseNodeTest, AFilesLinksAreForcedOnSharesToo) {
+  Config config = With(Backend::kCuda, kCubeMesh);
+  config.engines_per_gpu = 4;
+  Result<NodeChoice> node = ChooseNode(config, Machine(2));
+  ASSERT_TRUE(node.ok()) << node.status().ToString();
+  EXPECT_EQ(Classify(node->topology), TopologyClass::kHybridCubeMesh);
+}
+
 TEST(ChooseNodeTest, AnEngineSeesItsGpuFirst) {
   NodeChoice node = *ChooseNode(With(Backend::kCuda), Machine(2));
   EXPECT_THAT(EngineEnvironment(node, node.topology.gpus[1]), Contains("CUDA_VISIBLE_DEVICES=GPU-1,GPU-0"));

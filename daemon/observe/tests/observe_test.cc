@@ -10,6 +10,7 @@
 #include "daemon/observe/doctor.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/observe/plan_totals.h"
+#include "daemon/topology/shared_gpus.h"
 #include "daemon/topology/tests/mock_nvml.h"
 
 namespace tandem::daemon {
@@ -234,6 +235,14 @@ TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
   input.engines[0].shared_fate = true;
   input.engines[0].last_exit = "cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3";
   EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
+}
+
+TEST(DoctorTest, WarnsOfSharedGpus) {
+  DoctorInput input = Healthy();
+  EXPECT_TRUE(Of(input, "engines_per_gpu").empty());
+  input.topology = *ShareGpus(input.topology, 2);
+  ASSERT_EQ(Of(input, "engines_per_gpu").size(), 1u);
+  EXPECT_EQ(Of(input, "engines_per_gpu")[0].severity, Severity::kWarning);
 }
 
 TEST(DoctorTest, NamesPairsWhoseDataDoesNotArrive) {

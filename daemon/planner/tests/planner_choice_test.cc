@@ -66,6 +66,8 @@ TEST(AllReduceChoice, TakesNcclOnOtherClasses) {
   const Plan plan = MustPlan(AllReduce(16), without);
   EXPECT_EQ(plan.algorithm, Algorithm::kTwoShot);
   EXPECT_EQ(ReasonAgainst(plan, Algorithm::kNccl), "NCCL is not available");
+  without.no_nccl = "ranks share a GPU";
+  EXPECT_EQ(ReasonAgainst(MustPlan(AllReduce(16), without), Algorithm::kNccl), "ranks share a GPU");
 }
 
 // NCCL's sums of e5m2 saturate; e4m3 has no infinities to lose.

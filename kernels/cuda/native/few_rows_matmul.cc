@@ -140,7 +140,7 @@ Result<FewRowsParams> MakeFewRowsParams(const FewRowsMatmul& matmul) {
   params.box_rows = box_rows;
   params.tiles_m = layout.tiles_m;
   params.tiles = layout.ctas();
-  params.one_step = layout.one_step && matmul.type == DType::kBf16 ? 1 : 0;  // other types have not run so
+  params.one_step = layout.one_step ? 1 : 0;
   params.row_scale_step = matmul.row_scales ? 1 : 0;
   params.column_scale_step = matmul.column_scales ? 1 : 0;
   params.row_scales_travel = matmul.row_scales_travel ? 1 : 0;

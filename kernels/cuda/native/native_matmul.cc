@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "kernels/cuda/native/tensor_map.h"
@@ -32,6 +33,8 @@ Status RuntimeStatus(const char* call, cudaError_t error) {
   return Internal(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 
+std::atomic<int> engines_on_device = 1;
+
 int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 
 bool NeedsSums(const FusedMatmul& matmul) {
@@ -41,11 +44,15 @@ bool NeedsSums(const FusedMatmul& matmul) {
 
 }  // namespace
 
+void ShareSms(int engines) { engines_on_device = std::max(1, engines); }
+
 int SmCount() {
   int device = 0, count = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
   if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 0;
-  return count;
+  const int engines = engines_on_device;
+  // Of a shared device something is left for what kernels wait for and the driver does by kernels of its own: copies within it.
+  return engines == 1 ? count : count / engines - 1;
 }
 
 std::span<const FusedVariant> FusedVariants() {

@@ -89,7 +89,10 @@ static_assert((32 + kMostPieces * kMostWordBands) * sizeof(uint32_t) <= kFusedSt
 inline constexpr int64_t kMostTilesM = std::numeric_limits<int16_t>::max();
 int64_t TilesM(int64_t pieces, int64_t rows);
 
-// The SMs of the current context's device; 0 where there is none.
+// How many processes run kernels on this one's device that may wait for each other's; 1 until it is told. Before any kernel is prepared.
+void ShareSms(int engines);
+
+// The SMs of the current context's device that are this process's share; 0 where there is no device.
 int SmCount();
 
 // All compiled variants.
