@@ -345,7 +345,7 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
       } else if (algorithm == Algorithm::kHybridCubeMesh && topology_class != TopologyClass::kHybridCubeMesh) {
         offer->set_reason("needs a hybrid cube mesh; this group is " + group.topology_class);
       } else if (algorithm == Algorithm::kNccl && !group.context.nccl) {
-        offer->set_reason("NCCL is not available");
+        offer->set_reason(group.context.no_nccl);
       } else {
         offer->set_available(true);
       }

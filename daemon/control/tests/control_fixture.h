@@ -43,9 +43,10 @@ class ControlTest : public ::testing::Test {
  protected:
   static constexpr auto kPatience = std::chrono::seconds(30);
 
+  // `gpus` emulated ones, unless the options have a topology, of as many.
   void Start(int gpus, ControlOptions options = {}) {
     engines = std::make_unique<FakeEngines>(gpus);
-    options.topology = EmulatedTopology(gpus);
+    if (options.topology.size() == 0) options.topology = EmulatedTopology(gpus);
     control = std::make_unique<Control>(options, *engines);
     engines->listener = control.get();
     control->SetLeasePort(&lease);
@@ -99,6 +100,24 @@ class ControlTest : public ::testing::Test {
     });
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return replies[0].ok() ? replies[0]->group_id() : 0;
+  }
+  // A group with one rank on each of `gpus` (positions): what its rank 0 is told.
+  v1::JoinGroupReply JoinOn(const std::vector<int>& gpus, const std::vector<SessionRef>& sessions, const std::string& name) {
+    auto replies = Together(static_cast<int>(gpus.size()), [&](int rank) {
+      v1::JoinGroupRequest request = JoinRequest(static_cast<int>(gpus.size()), rank, name);
+      request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(gpus[static_cast<size_t>(rank)])].uuid);
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+    for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    return replies[0].ok() ? *replies[0] : v1::JoinGroupReply();
+  }
+  // The first one of this algorithm.
+  static v1::Offer OfferOf(const v1::JoinGroupReply& reply, Algorithm algorithm) {
+    for (const v1::Offer& offer : reply.offers()) {
+      if (offer.algorithm() == static_cast<uint32_t>(algorithm)) return offer;
+    }
+    ADD_FAILURE() << "no offer";
+    return v1::Offer();
   }
   v1::PrepareRequest AllReduce(uint64_t group, const std::string& key, int64_t elements = 1024) {
     OpRequest request;

@@ -37,21 +37,8 @@ TEST_F(ControlTest, NativeKernelsAreOfferedWhereAllEnginesHaveThem) {
   Start(3);
   engines->no_native_kernels[2] = "its GPU is of compute capability 8.0";
   const auto sessions = AttachAll(3);
-  const auto offer_of = [&](std::vector<int> gpus, const std::string& name) {
-    auto replies = Together(static_cast<int>(gpus.size()), [&](int rank) {
-      v1::JoinGroupRequest request = JoinRequest(static_cast<int>(gpus.size()), rank, name);
-      request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(gpus[static_cast<size_t>(rank)])].uuid);
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
-    });
-    for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
-    for (const v1::Offer& offer : replies[0]->offers()) {
-      if (offer.algorithm() == static_cast<uint32_t>(Algorithm::kNative)) return offer;
-    }
-    ADD_FAILURE() << "no offer";
-    return v1::Offer();
-  };
-  EXPECT_TRUE(offer_of({0, 1}, "both").available());
-  const v1::Offer offer = offer_of({0, 2}, "one");
+  EXPECT_TRUE(OfferOf(JoinOn({0, 1}, sessions, "both"), Algorithm::kNative).available());
+  const v1::Offer offer = OfferOf(JoinOn({0, 2}, sessions, "one"), Algorithm::kNative);
   EXPECT_FALSE(offer.available());
   EXPECT_EQ(offer.reason(), "the engine of rank 1 has no native kernels: its GPU is of compute capability 8.0");
 }
