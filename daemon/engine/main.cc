@@ -35,7 +35,7 @@ Result<std::unique_ptr<Backend>> MakeBackend(const tandem::engine::BackendReques
 }  // namespace
 
 int main(int argc, char** argv) {
-  tandem::engine::SetCudaEnvironment();
+  tandem::engine::SetNcclEnvironment();
   int fd = -1;
   if (argc == 3 && std::strcmp(argv[1], "--fd") == 0) {
     const char* end = argv[2] + std::strlen(argv[2]);

@@ -11,8 +11,8 @@
 
 namespace tandem::engine {
 
-// Settings that CUDA and NCCL read from the environment when they are loaded. First thing in main: before any thread.
-void SetCudaEnvironment();
+// Settings that NCCL reads from the environment when it is loaded. First thing in main: before any thread.
+void SetNcclEnvironment();
 
 // The backend of the only GPU that the process sees. UNIMPLEMENTED in a build without CUDA.
 Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& request);

@@ -26,9 +26,7 @@ uint64_t MemoryUsed(NvmlApi& nvml, const std::string& uuid) {
 
 }  // namespace
 
-void SetCudaEnvironment() {
-  // As many hardware queues as there are: lanes must not stand behind one another, nor what releases them.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+void SetNcclEnvironment() {
   // No NVLink multicast, and NCCL's meeting point stays on this node.
   ::setenv("NCCL_NVLS_ENABLE", "0", 1);
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);

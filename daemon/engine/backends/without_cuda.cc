@@ -2,7 +2,7 @@
 
 namespace tandem::engine {
 
-void SetCudaEnvironment() {}
+void SetNcclEnvironment() {}
 
 Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest&) {
   return Unimplemented("this engine was built without the CUDA backend");

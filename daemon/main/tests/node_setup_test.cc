@@ -116,6 +116,7 @@ TEST(ChooseNodeTest, AnEngineOfASharedGpuSeesTheDevicesOnce) {
   ASSERT_EQ(node->topology.size(), 4);
   EXPECT_EQ(node->topology.gpus[3].uuid, "GPU-1#1");
   EXPECT_THAT(EngineEnvironment(*node, node->topology.gpus[3]), Contains("CUDA_VISIBLE_DEVICES=GPU-1,GPU-0"));
+  EXPECT_THAT(EngineEnvironment(*node, node->topology.gpus[3]), Contains("CUDA_DEVICE_MAX_CONNECTIONS=24"));
   config.engines_per_gpu = 8;
   EXPECT_THAT(ChooseNode(config, Machine(2)).status().message(), HasSubstr("at most 8"));
 }
@@ -131,6 +132,7 @@ TEST(ChooseNodeTest, AFilesLinksAreForcedOnSharesToo) {
 TEST(ChooseNodeTest, AnEngineSeesItsGpuFirst) {
   NodeChoice node = *ChooseNode(With(Backend::kCuda), Machine(2));
   EXPECT_THAT(EngineEnvironment(node, node.topology.gpus[1]), Contains("CUDA_VISIBLE_DEVICES=GPU-1,GPU-0"));
+  EXPECT_THAT(EngineEnvironment(node, node.topology.gpus[1]), Contains("CUDA_DEVICE_MAX_CONNECTIONS=32"));
   NodeChoice host = *ChooseNode(With(Backend::kHost), Machine(0));
   EXPECT_THAT(EngineEnvironment(host, host.topology.gpus[0]), IsEmpty());
 }
