@@ -294,8 +294,8 @@ class Backend {
   virtual bool HasCollective(const CollectiveArgs&) const { return false; }
   // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why they are not.
   virtual Status NativeKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
-  // SMs that one native kernel may take here; 0 where it makes no difference.
-  virtual int NativeSms() const { return 0; }
+  // SMs that a kernel that waits for its peers' may take here, so that all of them find room; 0: no bound.
+  virtual int KernelSms() const { return 0; }
   // True when lanes look at the guard of such work. Where they do not, it must have none.
   virtual bool HonoursGuard(Guarded) const { return false; }
   // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages.

@@ -294,10 +294,10 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
     group->context.no_native_kernels = "the engine of rank " + std::to_string(rank) + " has no native kernels: " + why;
     break;
   }
-  int& native_sms = group->context.native_sms;
+  int& kernel_sms = group->context.kernel_sms;
   for (const int gpu : gpus) {
-    const int sms = static_cast<int>(engines_.StatusOf(gpu).native_sms);
-    if (sms > 0 && (native_sms == 0 || sms < native_sms)) native_sms = sms;
+    const int sms = static_cast<int>(engines_.StatusOf(gpu).kernel_sms);
+    if (sms > 0 && (kernel_sms == 0 || sms < kernel_sms)) kernel_sms = sms;
   }
   if (SharesDevice(group->context.topology)) {
     group->context.nccl = false;

@@ -246,7 +246,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
   const Status native = backend_->NativeKernels();
   message.mutable_ready()->set_native_kernels(native.ok());
-  message.mutable_ready()->set_native_sms(static_cast<uint32_t>(backend_->NativeSms()));
+  message.mutable_ready()->set_kernel_sms(static_cast<uint32_t>(backend_->KernelSms()));
   if (!native.ok()) message.mutable_ready()->set_no_native_kernels(native.message());
   link_.Send(message);
   return Status::Ok();

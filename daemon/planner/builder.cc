@@ -4,7 +4,6 @@
 #include <cassert>
 #include <utility>
 
-#include "daemon/planner/kernel_phases.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -248,7 +247,6 @@ Status Builder::Finish(Plan* plan) {
     plan->bytes_moved = std::max(plan->bytes_moved, BytesSent(state.program));
     plan->programs.push_back(std::move(state.program));
   }
-  PlanKernels(&plan->programs);
   return Status::Ok();
 }
 

@@ -45,7 +45,7 @@ class FewRowsSteps {
     if (HasRowScales()) step.matmul.scale_a = Flatten(step.matmul.scale_a);
     step.area = area_;
     step.scales_travel = scales_travel_;
-    step.most_ctas = MostFewRowsCtas(problem_.group->native_sms);
+    step.most_ctas = MostFewRowsCtas(problem_.group->kernel_sms);
     return step;
   }
 
@@ -170,7 +170,7 @@ std::optional<FewRowsLayout> FewRowsFor(const Problem& problem, std::string* why
   const std::optional<FewRowsLayout> layout =
       MakeFewRowsLayout(KindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
                         static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)), b.stride[0] != 1,
-                        MostFewRowsCtas(problem.group->native_sms));
+                        MostFewRowsCtas(problem.group->kernel_sms));
   if (!layout) return none("more tiles than the few-rows kernel computes at once");
   if (layout->area_bytes() > static_cast<int64_t>(kMaxWorkspaceBytes)) {
     return none(Text("its exchange area of ", BytesText(static_cast<uint64_t>(layout->area_bytes())), " does not fit into workspace"));

@@ -252,7 +252,7 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
   return plan;
 }
 
-void PlanKernels(std::vector<RankProgram>* programs) {
+void PlanKernels(std::vector<RankProgram>* programs, int sms) {
   std::vector<std::vector<CollectiveStep*>> by_rank(programs->size());
   for (size_t rank = 0; rank < programs->size(); ++rank) {
     for (Step& step : (*programs)[rank].steps) {
@@ -268,8 +268,9 @@ void PlanKernels(std::vector<RankProgram>* programs) {
   for (size_t k = 0; k < by_rank[0].size(); ++k) {
     std::vector<CollectiveStep*> steps;
     for (const auto& collectives : by_rank) steps.push_back(collectives[k]);
-    const int blocks = BlocksFor(steps);
+    int blocks = BlocksFor(steps);
     if (blocks == 0) continue;
+    if (sms > 0) blocks = std::min(blocks, sms);
     for (size_t rank = 0; rank < steps.size(); ++rank) {
       steps[rank]->blocks = static_cast<uint16_t>(blocks);
       RankProgram& program = (*programs)[rank];

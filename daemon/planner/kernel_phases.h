@@ -61,7 +61,8 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
 uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size);
 
 // Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if nothing else of theirs signals or
-// waits and a kernel can run it. The choice depends on all ranks' views and so is one for all.
-void PlanKernels(std::vector<RankProgram>* programs);
+// waits and a kernel can run it. The choice depends on all ranks' views and so is one for all. `sms`: those that the kernel may take
+// on each GPU, a block each; 0: no bound.
+void PlanKernels(std::vector<RankProgram>* programs, int sms);
 
 }  // namespace tandem::plan

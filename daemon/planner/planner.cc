@@ -5,6 +5,7 @@
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
 #include "daemon/planner/few_rows.h"
+#include "daemon/planner/kernel_phases.h"
 #include "daemon/planner/matmul_notes.h"
 #include "daemon/planner/measured.h"
 #include "daemon/planner/problem.h"
@@ -83,6 +84,7 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   plan.summary = Summary(problem);
   plan.scale_mode = ScaleModeName(problem.scale_mode);
   TANDEM_RETURN_IF_ERROR(Build(problem, choice, &plan));
+  PlanKernels(&plan.programs, group.kernel_sms);
   return plan;
 }
 

@@ -29,7 +29,7 @@ struct GroupContext {
   bool packet_kernels = false;       // CUDA: kLowLatency
   bool nccl = true;                  // NCCL or its stand-in can be used
   std::string no_nccl = "NCCL is not available";  // where it cannot: why
-  int native_sms = 0;                // the fewest that a native kernel has on one of the GPUs; 0: as many as it asks for
+  int kernel_sms = 0;                // the fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound
   // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.
   double link_gbps = 0;              // GB/s a GPU sends to its peers; 0: built in
   double memory_gbps = 0;

@@ -303,7 +303,7 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
         status_.start_seconds = std::chrono::duration<double>(Clock::now() - began).count();
         status_.start = StartText(status_.start_seconds, message->ready());
         status_.own_memory_bytes = message->ready().own_memory_bytes();
-        status_.native_sms = message->ready().native_sms();
+        status_.kernel_sms = message->ready().kernel_sms();
         status_.no_native_kernels = message->ready().native_kernels() ? "" : message->ready().no_native_kernels();
         return Status::Ok();
       }

@@ -50,8 +50,8 @@ struct EngineStatus {
   double start_seconds = 0;
   // Why it has none of the native algorithm's kernels, for people; empty: they are loaded.
   std::string no_native_kernels = "it has not started yet";
-  // SMs that native kernels have there; 0: as many as they ask for.
-  uint32_t native_sms = 0;
+  // SMs that a kernel that waits for peers may take there; 0: no bound.
+  uint32_t kernel_sms = 0;
   // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for the last
   // process of a fault to end); tried again and again. Empty if nothing is in the way.
   std::string blocked = {};

@@ -115,7 +115,7 @@ class CudaBackend : public Backend {
   }
   bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
   Status NativeKernels() const override { return native_kernels_; }
-  int NativeSms() const override { return SmCount(); }
+  int KernelSms() const override { return SmCount(); }
   void SetNativeKernels(Status loaded) { native_kernels_ = std::move(loaded); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }

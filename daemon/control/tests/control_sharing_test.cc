@@ -56,7 +56,7 @@ TEST_F(ControlSharingTest, NcclIsOfferedToRanksOfDifferentDevicesOnly) {
 
 TEST_F(ControlSharingTest, NativeKernelsFitTheSmallestGpuOfTheGroup) {
   EXPECT_EQ(MostCtas({0, 1}, "unknown"), 128u);
-  engines->native_sms = {{0, 65}, {1, 33}, {2, 65}, {3, 132}};
+  engines->kernel_sms = {{0, 65}, {1, 33}, {2, 65}, {3, 132}};
   EXPECT_EQ(MostCtas({0, 1}, "small"), 29u);
   EXPECT_EQ(MostCtas({2, 3}, "large"), 61u);
   EXPECT_EQ(MostCtas({3, 1}, "other order"), 29u);

@@ -28,7 +28,7 @@ class FakeEngines final : public Engines {
     EngineStatus status{state.up ? EngineState::kReady : EngineState::kDown, 1, state.generation, 0, ""};
     status.shared_fate = state.shared_fate;
     status.mps = mps;
-    if (auto sms = native_sms.find(gpu); sms != native_sms.end()) status.native_sms = sms->second;
+    if (auto sms = kernel_sms.find(gpu); sms != kernel_sms.end()) status.kernel_sms = sms->second;
     auto none = no_native_kernels.find(gpu);
     status.no_native_kernels = none == no_native_kernels.end() ? "" : none->second;
     return status;
@@ -149,7 +149,7 @@ class FakeEngines final : public Engines {
   uint64_t memory_bytes = uint64_t{1} << 40;
   std::string never_parked;  // of all plans; set before threads start
   MpsEndpoint mps;  // of all engines; set before threads start
-  std::map<int, uint32_t> native_sms;  // by GPU; set before threads start
+  std::map<int, uint32_t> kernel_sms;  // by GPU; set before threads start
   std::map<int, std::string> no_native_kernels;  // by GPU, of those that have none; set before threads start
   // Set before threads start: the answer to a command, instead of doing it.
   std::function<Status(int, const engine::v1::Command&)> fail;

@@ -236,6 +236,18 @@ TEST(KernelPhases, ExchangesAlongAnyDimension) {
   }
 }
 
+TEST(KernelPhases, HaveNoMoreBlocksThanThereAreSmsForThem) {
+  OpRequest request = AllReduce(4 << 20, DType::kI32);
+  request.algorithm = Algorithm::kTwoShot;
+  GroupContext group = SwitchGroup(4);
+  const int wanted = Collective(*PlanOf(request, group), 0).blocks;
+  group.kernel_sms = 15;
+  ASSERT_GT(wanted, 15);
+  EXPECT_EQ(Collective(*PlanOf(request, group), 3).blocks, 15);
+  group.kernel_sms = wanted + 1;
+  EXPECT_EQ(Collective(*PlanOf(request, group), 0).blocks, wanted);
+}
+
 // The output moved onto the input, as no request may ask: along dimension 1 the pieces lie apart in the input and together
 // in the output, so a block would overwrite what others have not sent.
 TEST(KernelPhases, NoKernelWhereBlocksWouldMeet) {
@@ -253,7 +265,7 @@ TEST(KernelPhases, NoKernelWhereBlocksWouldMeet) {
       if (auto* reduce = std::get_if<ReduceStep>(&part.work)) reduce->dst.ref.slot = 0;
     }
   }
-  PlanKernels(&plan->programs);
+  PlanKernels(&plan->programs, 0);
   EXPECT_EQ(Collective(*plan, 0).blocks, 0);
   // And they do meet: the simulation finds it.
   Memory steps, kernels;

@@ -133,11 +133,11 @@ TEST_P(FewRows, HasEveryEpilogue) {
 TEST_P(FewRows, FitsTheSmsThatTheGpusHave) {
   const OpRequest request = Request(Op::kAllGatherMatmul, 3, 24 * 128, 64);
   EXPECT_EQ(LayoutFor(request)->ctas(), 48);
-  group_.native_sms = 28 + 4;
+  group_.kernel_sms = 28 + 4;
   EXPECT_EQ(LayoutFor(request)->ctas(), 24);
   const Plan plan = Check(request);
   EXPECT_EQ(std::get<CollectiveStep>(plan.programs[0].steps[0].work).few_rows->most_ctas, 28);
-  group_.native_sms = 11 + 4;
+  group_.kernel_sms = 11 + 4;
   EXPECT_FALSE(LayoutFor(request).has_value());
   EXPECT_NE(why_.find("more tiles than"), std::string::npos) << why_;
 }
