@@ -25,9 +25,10 @@ inline constexpr uint64_t kReleaseValue = uint64_t{1} << 62;
 inline constexpr uint64_t kOrdinaryLimit = uint64_t{1} << 61;
 
 inline constexpr uint32_t kChannelMagic = 0x54514348;  // "TQCH"
-inline constexpr uint32_t kChannelVersion = 2;
+inline constexpr uint32_t kChannelVersion = 3;
 inline constexpr uint32_t kMaxChannelEntries = 1u << 16;
-inline constexpr int kMaxBindings = 24;
+// What an entry has room for: two messages each way between eight ranks.
+inline constexpr int kMaxBindings = 28;
 inline constexpr int kCapturedSlots = 64;
 inline constexpr size_t kStatusTextBytes = 216;
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/queue/channel_layout.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -27,7 +28,7 @@ class TensorSpec;
 namespace tandem::daemon {
 
 inline constexpr int kMaxDimensions = 8;
-inline constexpr int kMaxOperands = 24;
+inline constexpr int kMaxOperands = kMaxBindings;  // each is bound by a launch
 inline constexpr int kMaxTransfers = 64;
 inline constexpr int64_t kMaxTensorBytes = int64_t{1} << 46;
 inline constexpr uint32_t kMinRequestedEntries = 2;

@@ -7,7 +7,7 @@ TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the
 skipped, and those that need more GPUs than there are. A module whose groups have more than two ranks says so by MOST_RANKS: a
 bundle's runner reads it and gives the module as many GPUs. There classes that say `shares` use one daemon for all their tests,
 since engines take seconds to start. TANDEM_TEST_FLAGS are flags of every tandemd ("--parking auto"). CUDA_VISIBLE_DEVICES limits
-daemon and clients alike, so that runs beside each other share no GPU.
+daemon and clients alike, so that runs beside each other share no GPU. TANDEM_TEST_ENGINES_PER_GPU makes more GPUs of each.
 """
 
 import atexit
@@ -24,7 +24,9 @@ import unittest
 
 BACKEND = os.environ.get("TANDEM_TEST_BACKEND", "host")
 CUDA = BACKEND == "cuda"
-EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split()
+ENGINES_PER_GPU = int(os.environ.get("TANDEM_TEST_ENGINES_PER_GPU", "1"))
+EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split() + \
+    (["--engines-per-gpu", str(ENGINES_PER_GPU)] if ENGINES_PER_GPU > 1 else [])
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
 IN_BUNDLE = os.path.exists(os.path.join(BIN, "../bundle.txt"))
 
@@ -40,8 +42,10 @@ def gpu_count():
     if not CUDA:
         return 8
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return sum(bool(name.strip()) for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
-    return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.count("UUID: GPU-")
+        devices = sum(bool(name.strip()) for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+    else:
+        devices = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.count("UUID: GPU-")
+    return devices * ENGINES_PER_GPU
 
 
 GPUS = gpu_count()

@@ -47,10 +47,13 @@ TEST(Validate, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(field([](auto& r) { r.mutable_operands(1)->mutable_spec()->set_strides(0, INT64_MAX); }), "operands[1]");
   EXPECT_EQ(field([](auto& r) { r.add_transfers()->set_peer(2); }), "transfers[0].peer");
   EXPECT_EQ(field([](auto& r) { r.add_transfers()->set_slot(3); }), "transfers[0].slot");
-  EXPECT_EQ(field([](auto& r) {
-              for (int i = 0; i < 30; ++i) *r.add_operands() = r.operands(0);
-            }),
-            "operands");
+  const auto fill = [](int operands) {
+    return [operands](auto& r) {
+      while (r.operands_size() < operands) *r.add_operands() = r.operands(0);
+    };
+  };
+  EXPECT_EQ(field(fill(28)), "") << "two messages each way between eight ranks";
+  EXPECT_EQ(field(fill(29)), "operands");
 }
 
 TEST(Validate, Registrations) {
