@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-captures", options.captures, "Leave out launches in graphs");
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
   app.add_option("--runtime-dir", options.runtime_dir, "Of a running daemon (default: one is started and ended)");
+  app.add_option("--first-gpu", options.first_gpu, "Index of rank 0's GPU; other ranks have those behind it")->check(CLI::Range(0, 7));
   app.add_option("--bin-dir", options.bin_dir, "Where tandemd is (default: beside this program)");
   app.add_option("--backend", options.backend, "Of the daemon that is started")->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--daemon-option", options.daemon_options, "One more argument of the daemon that is started");

@@ -24,6 +24,7 @@ struct Options {
   bool captures = true;         // some launches in graphs
   int stress = 0;               // launches of the stress instead of cases
   std::string runtime_dir;      // of a running daemon; empty: one is started and ended
+  int first_gpu = 0;            // the index of rank 0's GPU; other ranks have those behind it
   std::string bin_dir;          // where tandemd is; empty: beside this program
   std::string backend = "host";  // of the daemon that is started
   std::vector<std::string> daemon_options;  // more of its flags

@@ -1,6 +1,8 @@
 #include "tests/conformance/rank.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "tests/conformance/choice_rule.h"
 
@@ -42,6 +44,10 @@ Status Rank::Start() {
   join.name = "conformance";
   join.world_size = options_.world;
   join.rank = options_.rank;
+  const std::vector<GpuDescription>& gpus = client_->gpus();
+  const auto gpu = std::find_if(gpus.begin(), gpus.end(), [this](const GpuDescription& one) { return one.index == options_.gpu; });
+  if (gpu == gpus.end()) return FailedPrecondition("the daemon has no GPU " + std::to_string(options_.gpu));
+  join.gpu_uuid = gpu->uuid;
   join.deadline = options_.deadline;
   join.launch_deadline = options_.deadline / 2;
   TANDEM_ASSIGN_OR_RETURN(group_, client_->JoinGroup(join));

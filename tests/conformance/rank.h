@@ -18,7 +18,7 @@ namespace tandem::conformance {
 
 struct RankOptions {
   std::string runtime_dir, job_key;
-  int world = 1, rank = 0;
+  int world = 1, rank = 0, gpu = 0;  // the GPU's index
   uint64_t seed = 1;
   bool captures = true;
   size_t own_bytes = 0, symmetric_bytes = 0;  // of the arenas

@@ -22,6 +22,7 @@ std::vector<std::string> Arguments(const Options& options, int world, int rank) 
                                         "--seed=" + std::to_string(options.seed),
                                         "--deadline=" + std::to_string(options.deadline),
                                         "--runtime-dir=" + options.runtime_dir,
+                                        "--first-gpu=" + std::to_string(options.first_gpu),
                                         "--job-key=" + options.job_key,
                                         "--own-bytes=" + std::to_string(options.own_bytes),
                                         "--symmetric-bytes=" + std::to_string(options.symmetric_bytes)};
@@ -55,7 +56,7 @@ Status RankGroup::Start(int world, size_t own_bytes, size_t symmetric_bytes) {
 Status RankGroup::StartRanks() {
   if (options_.runtime_dir.empty()) {
     if (daemon_ == nullptr) {
-      const int gpus = *std::max_element(options_.worlds.begin(), options_.worlds.end());
+      const int gpus = options_.first_gpu + *std::max_element(options_.worlds.begin(), options_.worlds.end());
       TANDEM_ASSIGN_OR_RETURN(daemon_, DaemonProcess::Start(options_, gpus));
     }
     rank_options_.runtime_dir = daemon_->runtime_dir();

@@ -28,6 +28,7 @@ int RunWorker(const Options& options) {
   own.job_key = options.job_key;
   own.world = options.worlds[0];
   own.rank = options.rank;
+  own.gpu = options.first_gpu + options.rank;
   own.seed = options.seed;
   own.captures = options.captures;
   own.own_bytes = options.own_bytes;

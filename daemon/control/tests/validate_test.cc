@@ -52,7 +52,7 @@ TEST(Validate, NamesTheFieldThatIsWrong) {
       while (r.operands_size() < operands) *r.add_operands() = r.operands(0);
     };
   };
-  EXPECT_EQ(field(fill(28)), "") << "two messages each way between eight ranks";
+  EXPECT_EQ(field(fill(28)), "accepted") << "two messages each way between eight ranks";
   EXPECT_EQ(field(fill(29)), "operands");
 }
 
