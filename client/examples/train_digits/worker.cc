@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -171,7 +172,13 @@ class Worker {
   // Epoch 1 again from the same start with every algorithm of the fused operations and of the all-reduce.
   Status RunVariants() {
     std::vector<AlgorithmChoice> variants;
-    Algorithm reductions[] = {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kNccl};
+    const auto offered = [this](Algorithm algorithm) {
+      return std::any_of(group_->offers().begin(), group_->offers().end(), [&](const Group::Offer& offer) {
+        return offer.op == Op::kAllReduce && offer.algorithm == algorithm && offer.available;
+      });
+    };
+    // Ranks that share a GPU have no NCCL.
+    Algorithm reductions[] = {Algorithm::kOneShot, Algorithm::kTwoShot, offered(Algorithm::kNccl) ? Algorithm::kNccl : Algorithm::kCopyEngine};
     int next = 0;
     for (Algorithm fused : {Algorithm::kUnfused, Algorithm::kPipeline, Algorithm::kRing}) {
       variants.push_back({fused, fused, fused, fused, reductions[next++]});

@@ -39,6 +39,7 @@ Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& req
   options.engines = request.engines_per_gpu;
   options.twin_lanes = ProbeMps(MpsPipeDirectory()).answers;
   options.memory_used = [&]() -> uint64_t {
+    if (request.engines_per_gpu > 1) return 0;  // NVML counts the others' too
     if (!nvml) nvml.emplace(OpenNvml());
     return nvml->ok() ? MemoryUsed(***nvml, request.gpu_uuid) : 0;
   };

@@ -8,6 +8,7 @@
 
 #include "daemon/planner/choice.h"
 #include "daemon/planner/families.h"
+#include "daemon/planner/kernel_phases.h"
 #include "daemon/planner/matmul_collective.h"
 #include "daemon/planner/tests/planner_fixtures.h"
 #include "daemon/planner/tests/reference_cases.h"
@@ -38,6 +39,7 @@ Result<Plan> PlanBy(const std::vector<OpRequest>& requests, const GroupContext& 
                            ? BuildMatmulReduceScatter(problem, plan.algorithm, collective, &plan)
                            : BuildMatmulAllReduce(problem, plan.algorithm, collective, &plan);
   if (!built.ok()) return built;
+  PlanKernels(&plan.programs, 0);
   return plan;
 }
 

@@ -23,7 +23,10 @@ TEST(ShareGpus, SharesAreGpusOfTheirOwnWithAPartOfTheMemory) {
     EXPECT_EQ(DeviceUuid(gpu.uuid), whole.gpus[static_cast<size_t>(i % 2)].uuid) << "neighbours are of different devices";
     EXPECT_EQ(gpu.memory_bytes, uint64_t{2} << 30);
     EXPECT_NE(gpu.model, whole.gpus[0].model) << "the table of whole GPUs would hold for it";
-    for (int j = 0; j < 8; ++j) EXPECT_EQ(shared->HasPeerAccess(i, j), i != j);
+    for (int j = 0; j < 8; ++j) {
+      EXPECT_EQ(shared->HasPeerAccess(i, j), i != j);
+      EXPECT_EQ(shared->pcie[i][j] == PcieDistance::kSame, i == j) << "a topology file has it on the diagonal only";
+    }
   }
 }
 

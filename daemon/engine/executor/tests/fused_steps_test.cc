@@ -196,6 +196,7 @@ TEST(FewRowsLayoutOfTest, TakesViewsThatBelongTogether) {
     matmul.a = Matrix({a_rows, 16});
     matmul.b = Matrix({16, 24});
     matmul.c = Matrix({c_rows, 24});
+    collective.few_rows->most_ctas = 2;
     return collective;
   };
   const auto kind_of = [](const plan::CollectiveStep& collective) {
@@ -227,6 +228,7 @@ TEST(FewRowsLayoutOfTest, TakesViewsThatBelongTogether) {
   EXPECT_TRUE(refuses(Op::kMatmulAllReduce, 12, 3, nothing));
   EXPECT_TRUE(refuses(Op::kMatmulAllReduce, 10, 12, nothing));  // C of more rows than A
   EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 1 << 20, 1 << 22, nothing));  // more than a wave
+  EXPECT_TRUE(refuses(Op::kAllGatherMatmul, 3, 12, [](plan::FewRowsStep* few) { few->most_ctas = 1; }));
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.b = Matrix({8, 24}); }));
   EXPECT_TRUE(refuses(Op::kAllGatherMatmul, int64_t{1} << 40, int64_t{1} << 40, nothing));
   EXPECT_TRUE(refuses(Op::kMatmulReduceScatter, 12, 3, [](plan::FewRowsStep* few) { few->matmul.accumulate = true; }));
