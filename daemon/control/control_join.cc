@@ -344,9 +344,6 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
         offer->set_reason("needs the CUDA backend; this group's is " + options_.backend);
       } else if (algorithm == Algorithm::kHybridCubeMesh && topology_class != TopologyClass::kHybridCubeMesh) {
         offer->set_reason("needs a hybrid cube mesh; this group is " + group.topology_class);
-      } else if (algorithm == Algorithm::kUnfused && static_cast<Op>(op) == Op::kMatmulAllReduce && !group.context.nccl &&
-                 topology_class == TopologyClass::kHybridCubeMesh) {
-        offer->set_reason("a hybrid cube mesh has no all-reduce beside a product but NCCL's: " + group.context.no_nccl);
       } else if (algorithm == Algorithm::kNccl && !group.context.nccl) {
         offer->set_reason(group.context.no_nccl);
       } else {

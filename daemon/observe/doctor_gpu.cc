@@ -101,7 +101,9 @@ void CheckStrangers(const DoctorInput& input, Findings& findings) {
     for (const GpuProcess& process : input.gpu_processes[gpu]) {
       const bool client = std::any_of(input.sessions.begin(), input.sessions.end(),
                                       [&](const SessionSnapshot& session) { return session.pid == process.pid; });
-      if (process.under_mps && !process.is_mps_server && !client && process.pid != input.engines[gpu].pid) {
+      const bool engine = std::any_of(input.engines.begin(), input.engines.end(),
+                                      [&](const EngineStatus& status) { return status.pid == process.pid; });
+      if (process.under_mps && !process.is_mps_server && !client && !engine) {
         strangers.push_back(GpuProcessText(process));
       }
     }

@@ -95,7 +95,9 @@ MatmulCollective Best(const Problem& problem) {
     if (measured.algorithm == beside) return measured;
   }
   if (choice->algorithm == Algorithm::kHybridCubeMesh) {
-    return instead(Algorithm::kNccl, "the hybrid cube mesh's kernel runs without a product beside it only",
+    const MatmulCollective nccl = instead(Algorithm::kNccl, "the hybrid cube mesh's kernel runs without a product beside it only", "");
+    if (nccl.algorithm == Algorithm::kNccl) return nccl;
+    return instead(Algorithm::kTwoShot, "NCCL is not available, and the hybrid cube mesh's kernel runs without a product beside it only",
                    "NCCL is not available, and a hybrid cube mesh has no other all-reduce beside a product");
   }
   if (choice->algorithm == Algorithm::kLowLatency && ScalesTravel(problem.scale_mode)) {

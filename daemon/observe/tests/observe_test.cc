@@ -237,6 +237,17 @@ TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
   EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
 }
 
+TEST(DoctorTest, EnginesOfASharedGpuAreNoStrangers) {
+  DoctorInput input = HealthyGpus();
+  GpuProcess other;
+  other.pid = input.engines[1].pid;
+  other.under_mps = true;
+  input.gpu_processes[0].push_back(other);
+  EXPECT_EQ(Of(input, "mps_strangers").size(), 0u);
+  input.gpu_processes[0].back().pid = 999999;
+  EXPECT_EQ(Of(input, "mps_strangers").size(), 1u);
+}
+
 TEST(DoctorTest, WarnsOfSharedGpus) {
   DoctorInput input = Healthy();
   EXPECT_TRUE(Of(input, "engines_per_gpu").empty());

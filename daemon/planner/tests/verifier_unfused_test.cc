@@ -259,6 +259,20 @@ TEST(UnfusedChoice, NcclRunsWhenItIsAskedFor) {
   EXPECT_THAT(PlanOf(request, without).status().message(), HasSubstr("NCCL is not available"));
 }
 
+// Its own kernel would be chosen by size, and cannot run beside a product: NCCL's does, or what peer access allows.
+TEST(UnfusedChoice, AHybridCubeMeshWithoutNcclTakesTwoShotsWhereAllReachAll) {
+  OpRequest request = MatmulAllReduce(16, 32, 64, DType::kBf16);
+  request.algorithm = Algorithm::kUnfused;
+  GroupContext group = MeshGroup();
+  EXPECT_THAT(MustPlan(request, group).reason, HasSubstr("nccl"));
+  group.nccl = false;
+  const Status refused = PlanOf(request, group).status();
+  EXPECT_THAT(refused.message(), HasSubstr("no other all-reduce beside a product"));
+  for (auto& row : group.topology.p2p) row.fill(true);
+  ASSERT_EQ(Classify(group.topology), TopologyClass::kHybridCubeMesh);
+  EXPECT_THAT(MustPlan(request, group).reason, HasSubstr("two_shot"));
+}
+
 // The own copy runs beside the pushes, and the gathered A goes back beside the product.
 TEST(UnfusedChoice, CopyEnginesGatherOnTwoLanes) {
   OpRequest request = Sized(Op::kAllGatherMatmul, 2, 512 << 20);
