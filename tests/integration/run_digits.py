@@ -1,4 +1,4 @@
-"""The main job as a test: tandem-train-digits on as many ranks as there are GPUs (four at most), then with a rank killed and
+"""The main job as a test: tandem-train-digits on as many ranks as there are GPUs (four at most, unless ranks share them), then with a rank killed and
 recovered, on 3 ranks and on one; on the host also on an emulated hybrid cube mesh."""
 
 import os
@@ -12,7 +12,7 @@ FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixtures
 
 def plan(gpus, cuda):
     """What to run on a machine of so many GPUs: daemons, by their arguments, each with its runs' options."""
-    most = min(gpus, 4)
+    most = gpus if harness.ENGINES_PER_GPU > 1 else min(gpus, 4)
     runs = [["--world", str(most)]]
     if most > 1:
         runs.append(["--world", str(most), "--kill-rank", str(most // 2), "--at-epoch", "3"])

@@ -6,9 +6,9 @@ what. `limit` ends it.
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-PARTS = ("tests", "integration", "conformance", "recovery", "sanitizer", "handover", "bench", "native", "peers", "tune")
+PARTS = ("tests", "integration", "conformance", "shared", "recovery", "sanitizer", "handover", "bench", "native", "peers", "tune")
 
 # Which suites run under an MPS server of their own: those in which nobody is killed or faults. Under MPS a fault is
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
@@ -139,6 +139,24 @@ def conformance_jobs(bundle, results, backend, count):
         yield job("stress_w4", 4, 30, "--stress", "100000")
 
 
+def shared_jobs(bundle, results, count):
+    """More ranks than GPUs (docs/topology.md): whether they are right, where no machine of so many is at hand."""
+    gpus = max(share for share in (1, 2, 4) if share <= max(count, 1))
+    for world in (world for world in (4, 8) if world > count):
+        engines = str(world // gpus)
+        # Each process has hardware queues of its own, out of one pool a GPU.
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "TANDEM_TEST_BACKEND": "cuda", "TANDEM_TEST_ENGINES_PER_GPU": engines}
+        for name, seconds, more in ((f"shared_w{world}", 80, ("--quiet", "--seed", "4", "--time-limit", "80")),
+                                    (f"shared_stress_w{world}", 20, ("--stress", "20000"))):
+            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--engines-per-gpu=" + engines, *more)
+            yield replace(job, part="shared", gpus=gpus, environment=environment)
+        scripts = [("digits", ("run_digits.py",), "digits")]
+        scripts += [("side_by_side", ("-m", "unittest", "-v", "test_side_by_side"), "unittest")] if world == 8 else []
+        for name, words, kind in scripts:
+            yield Job(f"shared_{name}_w{world}", "shared", ("python3", "-B", *words), 60, 200, gpus=gpus, kind=kind, mps=True,
+                      folder="tests/integration", environment=environment)
+
+
 def recovery_jobs():
     for name, (words, expect) in RECOVERY.items():
         yield Job(f"recovery_{name}", "recovery", ("python3", "-B", "-m", "unittest", "-v", *words), expect,
@@ -251,4 +269,4 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
             *(job for job in conformance if job.gpus > 2 and job.name not in LATE), *wide, *handover_jobs(bundle, count),
             *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
             *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *digits[1:],
-            *later, *(job for job in conformance if job.name in LATE)]
+            *shared_jobs(bundle, results, count), *later, *(job for job in conformance if job.name in LATE)]

@@ -265,10 +265,23 @@ class PlanTest(unittest.TestCase):
     def test_the_training_runs_on_two_and_on_four_gpus(self):
         def digits(count, backend="cuda"):
             return [(job.name, job.gpus, job.mps, job.environment["TANDEM_TEST_BACKEND"]) for job in self.plan(count, backend)
-                    if job.command[-1] == "run_digits.py"]
+                    if job.command[-1] == "run_digits.py" and job.part == "integration"]
         two, four = ("digits_w2", 2, True, "cuda"), ("digits_w4", 4, True, "cuda")
         self.assertEqual([digits(1), digits(2), digits(4), digits(8)], [[], [two], [two, four], [two, four]])
         self.assertEqual(digits(4, "host"), [("digits_w4", 4, False, "host")])
+
+    def test_more_ranks_than_gpus_share_them(self):
+        def shared(count):
+            return {job.name: (job.gpus, job.environment["TANDEM_TEST_ENGINES_PER_GPU"], job.mps)
+                    for job in self.plan(count) if job.part == "shared"}
+        names = ("shared_w{}", "shared_stress_w{}", "shared_digits_w{}")
+        two, eight = [name.format(4) for name in names], [name.format(8) for name in names] + ["shared_side_by_side_w8"]
+        self.assertEqual(shared(2), {**{name: (2, "2", True) for name in two}, **{name: (2, "4", True) for name in eight}})
+        self.assertEqual(shared(4), {name: (4, "2", True) for name in eight})
+        self.assertEqual(shared(8), {})
+        self.assertEqual({(gpus, engines) for gpus, engines, _ in shared(1).values()}, {(1, "4"), (1, "8")})
+        stress, = [job for job in self.plan(2) if job.name == "shared_stress_w8"]
+        self.assertIn("--daemon-option=--engines-per-gpu=4", stress.command)
 
     def test_every_mode_of_the_collectives_benchmark_has_a_job_with_a_file_of_its_own(self):
         with open(os.path.join(HERE, "../../bench_collective.cc")) as file:
