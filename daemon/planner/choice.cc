@@ -114,11 +114,11 @@ Preference PreferAllReduce(const Problem& problem, bool nccl, bool packets) {
       return {Algorithm::kTwoShot, "NCCL's sums of f8e5m2 lose infinities"};
     }
     if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BoundText(bounds.two_shot, bounds))};
-    return {Algorithm::kTwoShot, "NCCL is not available"};
+    return {Algorithm::kTwoShot, problem.group->no_nccl};
   }
   const std::string where(TopologyClassName(problem.topology_class));
   if (nccl) return {Algorithm::kNccl, Text("the default for this size on ", where)};
-  return {Algorithm::kTwoShot, "NCCL is not available"};
+  return {Algorithm::kTwoShot, problem.group->no_nccl};
 }
 
 Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine, bool packets) {
@@ -138,7 +138,7 @@ Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine, bool 
                                          "engines are faster")};
   }
   if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(bounds.sm))};
-  return {Algorithm::kSm, "NCCL is not available"};
+  return {Algorithm::kSm, problem.group->no_nccl};
 }
 
 const Candidate* Find(const std::vector<Candidate>& candidates, Algorithm algorithm) {

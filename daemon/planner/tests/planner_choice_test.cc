@@ -67,7 +67,9 @@ TEST(AllReduceChoice, TakesNcclOnOtherClasses) {
   EXPECT_EQ(plan.algorithm, Algorithm::kTwoShot);
   EXPECT_EQ(ReasonAgainst(plan, Algorithm::kNccl), "NCCL is not available");
   without.no_nccl = "ranks share a GPU";
-  EXPECT_EQ(ReasonAgainst(MustPlan(AllReduce(16), without), Algorithm::kNccl), "ranks share a GPU");
+  const Plan shared = MustPlan(AllReduce(16), without);
+  EXPECT_EQ(ReasonAgainst(shared, Algorithm::kNccl), "ranks share a GPU");
+  EXPECT_EQ(shared.reason, "ranks share a GPU");
 }
 
 // NCCL's sums of e5m2 saturate; e4m3 has no infinities to lose.
