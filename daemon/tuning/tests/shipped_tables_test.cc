@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -27,7 +28,14 @@ std::vector<std::filesystem::path> Tables() {
   return tables;
 }
 
-// "h200-nvswitch-4": four.
+// "h200-nvswitch-4": "NVIDIA H200" begins the model's name.
+std::string GpuOf(const std::filesystem::path& table) {
+  std::string name = table.stem().string().substr(0, table.stem().string().find('-'));
+  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return "NVIDIA " + name;
+}
+
+// And four.
 int WorldOf(const std::filesystem::path& table) {
   const std::string name = table.stem().string();
   return std::stoi(name.substr(name.rfind('-') + 1));
@@ -56,7 +64,8 @@ TEST(ShippedTables, AreOfWhatTheirNamesSay) {
     EXPECT_GT(table->size(), 0u);
     for (const TuningEntry* entry : table->Entries()) {
       EXPECT_EQ(entry->key.world_size, WorldOf(path));
-      EXPECT_EQ(entry->key.gpu, "NVIDIA H200");
+      EXPECT_EQ(entry->key.gpu, table->Entries()[0]->key.gpu) << "of one model";
+      EXPECT_EQ(entry->key.gpu.find(GpuOf(path)), 0u) << entry->key.gpu;
       EXPECT_EQ(entry->key.topology_class, "nvswitch");
     }
   }
@@ -67,8 +76,8 @@ TEST(ShippedTables, DecideForTheirNodes) {
     const TuningTable table = *LoadTuning(path.string());
     plan::GroupContext group;
     group.topology = EmulatedTopology(WorldOf(path));
-    for (GpuInfo& gpu : group.topology.gpus) gpu.model = "NVIDIA H200";
-    group.gpu_model = "NVIDIA H200";
+    group.gpu_model = table.Entries().at(0)->key.gpu;
+    for (GpuInfo& gpu : group.topology.gpus) gpu.model = group.gpu_model;
     group.tuning = &table;
     group.native_kernels = group.native_by_choice = group.packet_kernels = true;
     int decided = 0;
