@@ -8,7 +8,7 @@
 //               tiles begin as soon as the first columns of A have come.
 //   scatter     a tile's partial sums go to their owners as they lie in registers, a word for each tile; the owner adds them in
 //               fp32, in rank order.
-//   all-reduce  the same; then owners send the sums to all in the same way. Of two ranks, up to 256 rows and bf16 each sends all its partial
+//   all-reduce  the same; then owners send the sums to all in the same way. Of two ranks, up to 256 rows each sends all its partial
 //               sums, rounded, and both add the two: see FewRowsLayout::one_step.
 //
 // See FewRowsLayout for tiles and areas. Bindings that TMA cannot load are copied into the stages element by element.
