@@ -46,7 +46,7 @@ Result<Topology> Forced(const Topology& file, const Topology& real, const std::s
 }
 
 Result<NodeChoice> ChooseCuda(const Config& config, const NvmlTopology& found) {
-  NodeChoice node{.backend = "cuda", .topology = {}, .engines_per_gpu = config.engines_per_gpu, .notes = found.warnings};
+  NodeChoice node{.backend = "cuda", .topology = {}, .notes = found.warnings};
   TANDEM_ASSIGN_OR_RETURN(node.topology, ShareGpus(found.topology, static_cast<int>(config.engines_per_gpu)));
   if (!config.topology_file.empty()) {
     TANDEM_ASSIGN_OR_RETURN(Topology file, LoadTopology(config.topology_file));
@@ -57,7 +57,7 @@ Result<NodeChoice> ChooseCuda(const Config& config, const NvmlTopology& found) {
 }
 
 Result<NodeChoice> ChooseHost(const Config& config) {
-  NodeChoice node{.backend = "host", .topology = {}, .engines_per_gpu = 1, .notes = {}};
+  NodeChoice node{.backend = "host", .topology = {}, .notes = {}};
   if (!config.topology_file.empty()) {
     TANDEM_ASSIGN_OR_RETURN(node.topology, LoadTopology(config.topology_file));
     for (GpuInfo& gpu : node.topology.gpus) {
@@ -112,7 +112,10 @@ std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo
   // As many hardware queues as there are: lanes must not stand behind one another, nor what releases them. An MPS server has some
   // hundred for all of a GPU's processes, and clients come with 8 each.
   constexpr int64_t kQueues = 32, kQueuesOfAll = 48;
-  const int64_t queues = std::min(kQueues, kQueuesOfAll / node.engines_per_gpu);
+  const int64_t engines = std::count_if(node.topology.gpus.begin(), node.topology.gpus.end(), [&](const GpuInfo& other) {
+    return DeviceUuid(other.uuid) == DeviceUuid(gpu.uuid);
+  });
+  const int64_t queues = std::min(kQueues, kQueuesOfAll / engines);
   return {"CUDA_VISIBLE_DEVICES=" + list, "CUDA_MODULE_LOADING=LAZY", "CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(queues)};
 }
 

@@ -21,7 +21,6 @@ namespace tandem::daemon {
 struct NodeChoice {
   std::string backend;  // "host" or "cuda"
   Topology topology;
-  int64_t engines_per_gpu = 1;
   std::vector<std::string> notes;  // for the log: what NVML could not tell, why `auto` took the host
 };
 
