@@ -34,7 +34,7 @@ IN_BUNDLE = os.path.exists(os.path.join(BIN, "../bundle.txt"))
 # Under MPS a server gives each client on a GPU hardware queues of its own, from one pool: with 32 each, the fourth process
 # (an engine, two ranks and another) is refused with CUDA_ERROR_OUT_OF_MEMORY. The tests start many clients.
 if CUDA:
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = str(min(8, 32 // ENGINES_PER_GPU))
 
 
 def gpu_count():

@@ -145,7 +145,8 @@ def shared_jobs(bundle, results, count):
     for world in (world for world in (4, 8) if world > count):
         engines = str(world // gpus)
         # Each process has hardware queues of its own, out of one pool a GPU.
-        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "TANDEM_TEST_BACKEND": "cuda", "TANDEM_TEST_ENGINES_PER_GPU": engines}
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": str(min(8, 32 * gpus // world)), "TANDEM_TEST_BACKEND": "cuda",
+                       "TANDEM_TEST_ENGINES_PER_GPU": engines}
         for name, seconds, more in ((f"shared_w{world}", 80, ("--quiet", "--seed", "4", "--time-limit", "80")),
                                     (f"shared_stress_w{world}", 20, ("--stress", "20000"))):
             job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--engines-per-gpu=" + engines, *more)
