@@ -75,6 +75,12 @@ inline constexpr int64_t kMostOneStepRows = 256;
 // Rows of all ranks together: of more, transfers take as long as a wave of tiles, and other forms hide them.
 inline constexpr int64_t kMostFewRows = 1024;
 
+// Whether the rows of a B, [K, N], are what is contiguous, not its columns. (A single column is contiguous, however far the next one would be.)
+template <class AnyView>
+bool RunsAlongN(const AnyView& b) {
+  return b.stride[0] != 1;
+}
+
 // The layout for `m` rows of all `world` ranks together, if all tiles are computed at once. Gathered shards and scattered parts are
 // equal; an all-reduce's parts are as equal as can be with the first ones of ceil(m / world) rows. `b_along_n`: B's rows are
 // contiguous, not its columns. `most_ctas`: what the GPUs have room for.

@@ -47,6 +47,7 @@ int Run(const char* name, bool sleeps, int samples) {
   std::thread engine([&] { Consume(*consumer, taken, stop, sleeps); });
   std::vector<double> times;
   LaunchEntry entry{};
+  entry.binding_count = 3;  // A, B and C
   for (int i = 0; i < samples; ++i) {
     if (sleeps) {
       // Its word says that it will sleep; a while later it does.

@@ -162,9 +162,10 @@ Status ChannelProducer::Push(LaunchEntry* entry) {
     return ResourceExhausted("the channel's ring of " + std::to_string(words_.entries_) + " entries is full");
   }
   RingSlot& slot = ring_.As<RingSlot>(kRingSlotsOffset)[produced_ & (words_.entries_ - 1)];
-  uint64_t copy[kEntryWords];
-  std::memcpy(copy, entry, sizeof(copy));
-  for (size_t i = 0; i < kEntryWords; ++i) slot.words[i].store(copy[i], std::memory_order_relaxed);
+  const size_t words = EntryWords(entry->binding_count);
+  uint64_t copy[kEntryBytes / 8];
+  std::memcpy(copy, entry, words * 8);
+  for (size_t i = 0; i < words; ++i) slot.words[i].store(copy[i], std::memory_order_relaxed);
   ++produced_;
   // Sequentially consistent, as AnnounceSleep and HasEntry are: either the engine's last look sees this entry, or this
   // look sees its flag.
@@ -261,9 +262,13 @@ bool ChannelConsumer::Poll(LaunchEntry* entry) {
   // sequence gives away, never an index outside of the ring.
   if (!HasEntry()) return false;
   RingSlot& slot = ring_.As<RingSlot>(kRingSlotsOffset)[consumed_ & (entries_ - 1)];
-  uint64_t copy[kEntryWords];
-  for (size_t i = 0; i < kEntryWords; ++i) copy[i] = slot.words[i].load(std::memory_order_relaxed);
-  std::memcpy(static_cast<void*>(entry), copy, sizeof(copy));
+  uint64_t copy[kEntryBytes / 8];
+  auto take = [&](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) copy[i] = slot.words[i].load(std::memory_order_relaxed);
+    std::memcpy(reinterpret_cast<std::byte*>(entry) + from * 8, copy + from, (to - from) * 8);
+  };
+  take(0, kEntryHeadWords);
+  take(kEntryHeadWords, EntryWords(entry->binding_count));
   ++consumed_;
   ring()->consumer.store(consumed_, std::memory_order_release);
   return true;

@@ -59,8 +59,17 @@ struct LaunchEntry {
   LaunchBinding bindings[kMaxBindings];
 };
 inline constexpr size_t kEntryBytes = 512;
-inline constexpr size_t kEntryWords = sizeof(LaunchEntry) / 8;
+inline constexpr size_t kEntryHeadWords = offsetof(LaunchEntry, bindings) / 8;
 static_assert(sizeof(LaunchEntry) <= kEntryBytes && sizeof(LaunchEntry) % 8 == 0);
+static_assert(offsetof(LaunchEntry, bindings) % 8 == 0);
+
+// Words of an entry that cross the ring: its bindings behind `binding_count` do not, most launches have a few. Whatever
+// the count says, no more than the entry has.
+constexpr size_t EntryWords(uint32_t binding_count) {
+  const size_t bindings = binding_count < kMaxBindings ? binding_count : kMaxBindings;
+  return kEntryHeadWords + bindings * (sizeof(LaunchBinding) / 8);
+}
+static_assert(EntryWords(kMaxBindings) * 8 == sizeof(LaunchEntry));
 
 // An entry as it lies on the ring.
 struct alignas(64) RingSlot {

@@ -169,7 +169,7 @@ std::optional<FewRowsLayout> FewRowsFor(const Problem& problem, std::string* why
   if (std::string types = WhyNotTypes(a.dtype, b.dtype, c.dtype); !types.empty()) return none(std::move(types));
   const std::optional<FewRowsLayout> layout =
       MakeFewRowsLayout(KindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
-                        static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)), b.stride[0] != 1,
+                        static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)), RunsAlongN(b),
                         MostFewRowsCtas(problem.group->kernel_sms));
   if (!layout) return none("more tiles than the few-rows kernel computes at once");
   if (layout->area_bytes() > static_cast<int64_t>(kMaxWorkspaceBytes)) {

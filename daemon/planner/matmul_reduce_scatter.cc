@@ -127,7 +127,7 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
 // On lane 0 one kernel multiplies the slices in the pipeline's order, delivers those of others to their owners, by its tiles, and sums
 // its own slice, the last, with its peers' as it multiplies it. Step by step, a slice lies in this rank's memory first and is copied.
 // Pushes by copy engine of whole slices, with a word behind each, were as fast on two H200s and slower for fp8 and for short products
-// (docs/performance.md). Of more than one wave of the kernel's tiles, lane 1 meets the peers meanwhile.
+// (docs/performance-kernels.md). Of more than one wave of the kernel's tiles, lane 1 meets the peers meanwhile.
 int NativeLanes(const Problem& problem) {
   const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
   return IsOneNativeWave(problem.world_size, c.extent[0], c.extent[1]) ? 1 : 2;

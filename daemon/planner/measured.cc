@@ -4,6 +4,7 @@
 #include <array>
 
 #include "daemon/planner/text.h"
+#include "kernels/few_rows_layout.h"
 
 namespace tandem::plan {
 namespace {
@@ -29,7 +30,7 @@ struct Placing {
 };
 Placing PlacingOf(const Problem& problem) {
   const Slots& slots = problem.slots;
-  return {HasSymmetric(*problem.request), slots.a >= 0 && problem.Slot(0, slots.b[0]).stride[0] != 1};
+  return {HasSymmetric(*problem.request), slots.a >= 0 && RunsAlongN(problem.Slot(0, slots.b[0]))};
 }
 
 // In the order in which a product's entry is looked for.
@@ -87,15 +88,15 @@ TuningShape TuningShapeOf(const Problem& problem) {
 const TuningEntry* MeasuredFor(const Problem& problem) {
   if (!AsksTheTable(problem)) return nullptr;
   const Placing own = PlacingOf(problem);
-  const TuningEntry* entry = Find(problem, own);
-  if (problem.slots.a < 0) return entry;
+  if (problem.slots.a < 0) return Find(problem, own);
   // What a product's algorithms gain by symmetric operands is little beside what parts them, and so it is with B's rows and columns;
   // but fp8 with contiguous rows of B is transposed at each launch, and native kernels do not take it.
   const bool either_b = !IsFloat8(problem.operand(problem.slots.a).spec.dtype);
-  for (const Placing other : Nearest(own)) {
-    if (entry == nullptr && (other.b_rows == own.b_rows || either_b)) entry = Find(problem, other);
+  for (const Placing placing : Nearest(own)) {
+    if (placing.b_rows != own.b_rows && !either_b) continue;
+    if (const TuningEntry* entry = Find(problem, placing)) return entry;
   }
-  return entry;
+  return nullptr;
 }
 
 std::optional<TuningEntry> Unmeasured(std::span<const OpRequest> requests, const GroupContext& group) {

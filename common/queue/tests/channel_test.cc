@@ -50,6 +50,36 @@ TEST(ChannelTest, EntriesCrossWholeAndInOrderOverManyWraps) {
   EXPECT_FALSE(ends.consumer.Poll(&taken));
 }
 
+TEST(ChannelTest, AsManyBindingsCrossAsAnEntryHas) {
+  Ends ends(4);
+  for (uint32_t count = 0; count <= kMaxBindings; ++count) {
+    LaunchEntry entry, taken;
+    entry.binding_count = count;
+    for (LaunchBinding& binding : entry.bindings) binding = {7, count};
+    ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+    ASSERT_TRUE(ends.consumer.Poll(&taken));
+    EXPECT_EQ(taken.binding_count, count);
+    for (uint32_t b = 0; b < kMaxBindings; ++b) {
+      EXPECT_EQ(taken.bindings[b].registration_id, b < count ? 7u : 0u) << b << " of " << count;
+    }
+  }
+}
+
+// A count from the ring is a client's word: the engine's checks get it as it is, and nothing behind the entry is touched.
+TEST(ChannelTest, ALyingBindingCountNeverLeavesTheEntry) {
+  Ends ends(4);
+  struct {
+    LaunchEntry entry;
+    uint64_t behind = 42;
+  } taken;
+  LaunchEntry entry;
+  entry.binding_count = 0xffffffff;
+  ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+  ASSERT_TRUE(ends.consumer.Poll(&taken.entry));
+  EXPECT_EQ(taken.entry.binding_count, 0xffffffffu);
+  EXPECT_EQ(taken.behind, 42u);
+}
+
 TEST(ChannelTest, AFullRingSaysSoAndTakesNoSequence) {
   Ends ends(4);
   LaunchEntry entry;

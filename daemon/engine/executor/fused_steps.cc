@@ -139,7 +139,7 @@ Result<FewRowsLayout> FewRowsLayoutOf(const plan::CollectiveStep& step, int worl
   covers(matmul.has_result_scale, matmul.result_scale, 1, false);
   if (!fits) return InvalidArgument("views for the few-rows kernel that do not belong together");
   const auto layout = MakeFewRowsLayout(kind, world_size, m, n, k, static_cast<int>(DTypeBytes(matmul.a.dtype)),
-                                        static_cast<int>(DTypeBytes(matmul.c.dtype)), matmul.b.stride[0] != 1, step.few_rows->most_ctas);
+                                        static_cast<int>(DTypeBytes(matmul.c.dtype)), RunsAlongN(matmul.b), step.few_rows->most_ctas);
   if (!layout) return InvalidArgument("more than the few-rows kernel computes at once");
   return *layout;
 }

@@ -19,8 +19,7 @@ FewRowsMatmul WithoutAddresses(const FewRowsArgs& args) {
   few.b_type = matmul.b.dtype;
   few.out_type = matmul.c.dtype;
   few.exact = IsFloat8(matmul.a.dtype) && !matmul.fast_accumulation;
-  // A single column is contiguous, however far the next one would be.
-  few.b_along_n = matmul.b.stride[0] != 1;
+  few.b_along_n = RunsAlongN(matmul.b);
   few.a_pitch = matmul.a.stride[0];
   few.b_pitch = matmul.b.stride[few.b_along_n ? 0 : 1];
   few.c_pitch = matmul.c.stride[0];
@@ -66,7 +65,7 @@ Result<std::unique_ptr<PreparedWork>> Prepare(const CollectiveArgs& args, void* 
 bool TakesFewRows(const FewRowsArgs& args) {
   const MatmulArgs& matmul = args.matmul;
   if (!HasRows(matmul.a) || !HasRows(matmul.c) || matmul.b.extent.size() != 2) return false;
-  if (matmul.b.stride[0] != 1 && matmul.b.stride[1] != 1) return false;
+  if (RunsAlongN(matmul.b) && matmul.b.stride[1] != 1) return false;
   if (matmul.accumulate || matmul.chunk_signals != nullptr || matmul.block_scales) return false;
   if (args.layout.k * args.layout.element_bytes % 16 != 0) return false;  // what shards are pushed by
   if (!TakesScale(matmul.has_scale_a, matmul.scale_a) || !TakesScale(matmul.has_scale_b, matmul.scale_b)) return false;

@@ -19,7 +19,7 @@ namespace tandem::cuda {
 //     the last four SMs: copies that the driver makes by a kernel must get on while pieces wait for what they bring. All SMs for
 //     all-reduces, which deliver by tiles: 2 to 7 % faster from 4096 rows on, alone on 4 H200s;
 //   - the last wave's tiles delivered directly, those before it carried; all directly where sums go to all ranks and K is short.
-// Measured on 2 and 4 H200s: docs/performance.md.
+// Measured on 2 and 4 H200s: docs/performance-kernels.md.
 FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms);
 
 // `matmul`'s pieces in runs. One each, unless
