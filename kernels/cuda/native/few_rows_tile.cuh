@@ -11,28 +11,8 @@
 
 namespace tandem::cuda {
 
-// Waits for words of other GPUs. After an abort or a time-out nothing is waited for any more: the kernel runs on to its end, and
-// what it computes counts for nothing.
 template <class Probe>
-struct FewRowsWaiter {
-  const FewRowsParams& params;
-  bool given_up = false;
-  __device__ __forceinline__ void Wait(const uint64_t* word) {
-    if (given_up || Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) return;
-    uint64_t start = ptx::GlobalTimer(), asked = start;
-    while (!Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) {
-      uint64_t now = ptx::GlobalTimer();
-      if (now - asked < 64'000) continue;  // the abort word lies in host memory: ask seldom
-      asked = now;
-      if (params.abort_word != nullptr && ptx::LoadAcquire(params.abort_word) != 0) given_up = true;
-      if (!given_up && now - start > params.timeout_ns) {
-        given_up = true;
-        *params.failure = 1;
-      }
-      if (given_up) return;
-    }
-  }
-};
+using FewRowsWaiter = WordWaiter<Probe, FewRowsParams>;
 
 __device__ __forceinline__ void BarrierOf(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

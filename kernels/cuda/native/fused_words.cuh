@@ -21,9 +21,9 @@ struct NoFusedProbe {
 
 // One thread's waits for words that other GPUs, or the lanes beside the kernel, write. After an abort or a time-out nothing is
 // waited for any more: the kernel runs on to its end, and what it computes counts for nothing.
-template <class Probe>
+template <class Probe, class Params = FusedMatmulParams>
 struct WordWaiter {
-  const FusedMatmulParams& params;
+  const Params& params;
   bool given_up = false;
   __device__ __forceinline__ void Wait(const uint64_t* word) {
     if (given_up || Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) return;
