@@ -80,17 +80,27 @@ struct BoxLane {
       }
     }
   }
-  __device__ __forceinline__ void Store(uint32_t box, const float (&c)[kValues]) const {
+  // The values as they are stored: of two bytes two in a register.
+  using Packed = std::conditional_t<kMatrices, uint32_t[kValues / 2], float[kValues]>;
+  static __device__ __forceinline__ void Round(const float (&c)[kValues], Packed& packed) {
+    if constexpr (kMatrices) {
+#pragma unroll
+      for (int i = 0; i < kValues / 2; ++i) packed[i] = Pack<Out>(c[2 * i], c[2 * i + 1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) packed[i] = c[i];
+    }
+  }
+  __device__ __forceinline__ void Store(uint32_t box, const Packed& packed) const {
     if constexpr (kMatrices) {
 #pragma unroll
       for (int pair = 0; pair < T::kBoxColumns / 16; ++pair) {
-        const float* v = &c[pair * 8];
-        ptx::StoreMatrices(box + Chunk(pair), Pack<Out>(v[0], v[1]), Pack<Out>(v[2], v[3]), Pack<Out>(v[4], v[5]),
-                           Pack<Out>(v[6], v[7]));
+        const uint32_t* v = &packed[pair * 4];
+        ptx::StoreMatrices(box + Chunk(pair), v[0], v[1], v[2], v[3]);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kValues; i += 2) ptx::StorePair(box + Place(i), c[i], c[i + 1]);
+      for (int i = 0; i < kValues; i += 2) ptx::StorePair(box + Place(i), packed[i], packed[i + 1]);
     }
   }
 };

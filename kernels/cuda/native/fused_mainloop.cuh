@@ -16,15 +16,20 @@
 
 namespace tandem::cuda {
 
+// Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
+inline constexpr int kStagesABox = 3;
+struct NoBoxes {
+  __device__ void operator()(int) const {}
+};
+
 // d = A·B over all of K, summed in the tensor cores. `group`: which 64 rows. `release(stage)`: the warpgroup
-// has read it.
-template <class T, class Release>
+// has read it. `between(i)`: called for each i < kBoxes in their order, beside products.
+template <class T, int kBoxes = 0, class Release, class Between = NoBoxes>
 __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int group, int k_blocks,
                                              RingPlace<T::kStages>& place, float (&d)[T::kTileN / 2],
-                                             const Release& release) {
+                                             const Release& release, const Between& between = {}) {
   int last = 0;
-#pragma unroll 1
-  for (int block = 0; block < k_blocks; ++block) {
+  auto multiply = [&](int block) __attribute__((always_inline)) {
     int stage = place.stage;
     ptx::Wait(shared.Full(stage), place.phase);
     uint64_t a = ptx::DescriptorAlongK(shared.A(stage) + static_cast<uint32_t>(group) * (T::kABytes / 2));
@@ -41,7 +46,16 @@ __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int g
     if (block > 0) release(last);
     last = stage;
     place.Next();
+  };
+  int block = 0;
+#pragma unroll
+  for (int i = 0; i < kBoxes; ++i) {
+#pragma unroll 1
+    for (const int end = min(k_blocks, block + kStagesABox); block < end; ++block) multiply(block);
+    between(i);
   }
+#pragma unroll 1
+  for (; block < k_blocks; ++block) multiply(block);
   ptx::WgmmaWait<0>();
   release(last);
 }

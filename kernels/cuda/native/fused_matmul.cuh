@@ -18,6 +18,7 @@
 #include "kernels/cuda/native/fused_epilogue.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/fused_staging.cuh"
 #include "kernels/cuda/native/fused_store.cuh"
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/fused_words.cuh"
@@ -162,15 +163,28 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
       if (thread == 0) ptx::Arrive(shared.Empty(stage));
     }
   };
-  const BoxLane<T> place_in_box(warp, lane);
+  BoxStager<T> stager(shared, group, thread);
   constexpr int kValues = Epilogue<T>::kValues;
 
-  int box = 0;
   float d[T::kTileN / 2];
+  HeldTile<T> held;
+  bool ended = false;
   while (true) {
+    if constexpr (T::kHolds) {
+      // Nothing to multiply: the next tile may wait for a peer, who may wait for these.
+      if (held.unit >= 0 && ptx::AnyOfWarpgroup(group + 1, ended || !ptx::Test(shared.Full(place.stage), place.phase))) {
+#pragma unroll
+        for (int sub = 0; sub < T::kSubTiles; ++sub) held.Stage(stager, sub);
+        held.unit = -1;
+      }
+    }
     ptx::Wait(shared.Full(place.stage), place.phase);
     int unit = LoadShared(shared.Unit(place.stage));
-    if (unit < 0) break;
+    if (unit < 0) {
+      if (!T::kHolds || held.unit < 0) break;
+      ended = true;
+      continue;
+    }
     if constexpr (T::kBlocks) {
       const TilePlace<T> at(unit, cta);
       const BlockScaleReader<T> reader(params, params.piece[at.m / params.tiles_m],
@@ -180,7 +194,8 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
     } else if constexpr (T::kExact) {
       ExactMainloop<T>(shared, group, params.k_blocks, place, d, release);
     } else {
-      FastMainloop<T>(shared, group, params.k_blocks, place, d, release);
+      FastMainloop<T, T::kHolds ? T::kSubTiles : 0>(shared, group, params.k_blocks, place, d, release,
+                                                    [&](int sub) { held.Stage(stager, sub); });
     }
 
     TilePlace<T> tile(unit, cta);
@@ -190,7 +205,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
                          tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
                          tile.n * T::kTileN + (lane & 3) * 2);
 #pragma unroll
-    for (int sub = 0; sub < T::kSubTiles; ++sub, ++box) {
+    for (int sub = 0; sub < T::kSubTiles; ++sub) {
       float c[kValues];
 #pragma unroll
       for (int i = 0; i < kValues; ++i) c[i] = d[sub * kValues + i];
@@ -205,7 +220,7 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
             if (in_stage == 0) ptx::Wait(shared.Full(place.stage), place.phase);
             uint32_t from = shared.A(place.stage) + static_cast<uint32_t>(in_stage) * T::kSumBytes +
                             static_cast<uint32_t>(group) * T::kBoxBytes;
-            place_in_box.Add(from, total);
+            stager.place.Add(from, total);
             if (source + 1 == params.position) {
 #pragma unroll
               for (int i = 0; i < kValues; ++i) total[i] += c[i];
@@ -221,20 +236,17 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
         }
       }
       epilogue.Finish(c, sub);
-      int buffer = box & 1;
-      ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
-      place_in_box.Store(shared.Staging(group, buffer), c);
-      ptx::ProxyFenceShared();
-      if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), unit);
-      __syncwarp();
-      if (lane == 0) ptx::Arrive(shared.Staged(group, buffer));
+      if constexpr (T::kHolds) {
+        BoxLane<T>::Round(c, held.box[sub]);
+      } else {
+        typename BoxLane<T>::Packed packed;
+        BoxLane<T>::Round(c, packed);
+        stager.Stage(packed, unit);
+      }
     }
+    if constexpr (T::kHolds) held.unit = unit;
   }
-  int buffer = box & 1;
-  ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
-  if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), -1);
-  __syncwarp();
-  if (lane == 0) ptx::Arrive(shared.Staged(group, buffer));
+  stager.End();
 }
 
 template <class T, class Probe = NoFusedProbe>

@@ -48,6 +48,8 @@ struct FusedTraits {
   static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * sizeof(Out), kStagingBytes = 4 * kBoxBytes;
   static constexpr uint32_t kSumBytes = 2 * kBoxBytes;  // 128 rows of one source
   static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
+  // A tile's results wait in registers until the next tile's products run, where they have room there: see HeldTile.
+  static constexpr bool kHolds = !kExact && sizeof(Out) == 2;
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
   static constexpr size_t kSharedBytes = kStages * kStageBytes + kStagingBytes + kBarrierBytes + 1024;

@@ -119,6 +119,22 @@ __device__ __forceinline__ void WaitCluster(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
+// Whether `mine` holds of any of the 128 threads that meet at `barrier`, one of the CTA's sixteen.
+__device__ __forceinline__ bool AnyOfWarpgroup(int barrier, bool mine) {
+  uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, any;\n"
+      "setp.ne.b32 mine, %2, 0;\n"
+      "barrier.cta.red.or.pred any, %1, 128, mine;\n"
+      "selp.u32 %0, 1, 0, any;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(barrier), "r"(mine ? 1 : 0)
+      : "memory");
+  return any != 0;
+}
+
 // --- TMA ---
 
 __device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {

@@ -1,0 +1,61 @@
+// File: fused_staging.cuh
+//
+// How a warpgroup's results come to the warp that stores them: box by box through two places in shared memory, which that warp gives
+// back when TMA has read them. A box's way there and back takes about as long as a stage's products, and a tile of 128×256 has four:
+// so where registers suffice the results, rounded, are held in them and staged while the next tile is multiplied.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/native/fused_epilogue.cuh"
+#include "kernels/cuda/native/fused_traits.cuh"
+#include "kernels/cuda/native/ptx.cuh"
+
+namespace tandem::cuda {
+
+// One thread's part in staging the boxes of warpgroup `group`, in their order.
+template <class T>
+struct BoxStager {
+  const FusedShared<T>& shared;
+  int group, thread;
+  BoxLane<T> place;
+  int box = 0;
+
+  __device__ __forceinline__ BoxStager(const FusedShared<T>& all, int of_group, int of_thread)
+      : shared(all), group(of_group), thread(of_thread), place(of_thread >> 5, of_thread & 31) {}
+
+  __device__ __forceinline__ void Stage(const typename BoxLane<T>::Packed& packed, int unit) {
+    const int buffer = box & 1;
+    ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
+    place.Store(shared.Staging(group, buffer), packed);
+    ptx::ProxyFenceShared();
+    Tell(buffer, unit);
+  }
+  // No more.
+  __device__ __forceinline__ void End() {
+    const int buffer = box & 1;
+    ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
+    Tell(buffer, -1);
+  }
+
+ private:
+  __device__ __forceinline__ void Tell(int buffer, int unit) {
+    if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), unit);
+    __syncwarp();
+    if ((thread & 31) == 0) ptx::Arrive(shared.Staged(group, buffer));
+    ++box;
+  }
+};
+
+// One thread's rounded results of a tile that is done, for which T::kHolds.
+template <class T>
+struct HeldTile {
+  typename BoxLane<T>::Packed box[T::kSubTiles];
+  int unit = -1;  // none
+
+  __device__ __forceinline__ void Stage(BoxStager<T>& stager, int sub) const {
+    if (unit >= 0) stager.Stage(box[sub], unit);
+  }
+};
+
+}  // namespace tandem::cuda
