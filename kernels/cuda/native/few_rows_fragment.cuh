@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/native/fused_epilogue.cuh"
+#include "kernels/cuda/native/fused_box.cuh"
 
 namespace tandem::cuda {
 

@@ -1,172 +1,122 @@
 // File: fused_epilogue.cuh
 //
-// What happens to sums in registers before they are stored: scales, bias, rounding.
+// What happens to sums in registers before they are stored: scales, bias. It runs while the tensor cores have
+// nothing of this warpgroup's to do, so it is short: what it reads comes while the last products run, and
+// what a plan does not have costs no instruction.
 #pragma once
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/native/fused_box.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
-#include "kernels/cuda/native/ptx.cuh"
+#include "kernels/cuda/native/fused_traits.cuh"
 
 namespace tandem::cuda {
 
-template <class Out>
-__device__ __forceinline__ uint32_t Pack(float low, float high) {
-  if constexpr (std::is_same_v<Out, __half>) {
-    __half2 pair = __floats2half2_rn(low, high);
-    return *reinterpret_cast<uint32_t*>(&pair);
-  } else {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t*>(&pair);
-  }
+__device__ __forceinline__ float2 LoadPair(const float* pair) {
+  return __ldg(reinterpret_cast<const float2*>(pair));
 }
-template <class Out>
-__device__ __forceinline__ float2 Unpack(uint32_t bits) {
-  if constexpr (std::is_same_v<Out, __half>) {
-    return __half22float2(*reinterpret_cast<__half2*>(&bits));
-  } else {
-    return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&bits));
-  }
+template <class Element>
+__device__ __forceinline__ float2 LoadPair(const Element* pair) {
+  return Unpack<Element>(__ldg(reinterpret_cast<const uint32_t*>(pair)));
 }
 
-// One lane's place in a warp's 16 rows of a swizzled box in shared memory, and the sums that lie there: adds them to its
-// values, or stores its values. Two bytes an element: matrices of 8 × 8; four: pairs. Value i: see Epilogue.
-template <class T>
-struct BoxLane {
-  using Out = typename T::Out;
-  static constexpr bool kMatrices = sizeof(Out) == 2;
-  static constexpr int kRowBytes = T::kBoxColumns * static_cast<int>(sizeof(Out)), kValues = T::kBoxColumns / 2;
-  uint32_t row_offset, half, swizzle;
-
-  __device__ __forceinline__ BoxLane(int warp, int lane) {
-    const int row = warp * 16 + (kMatrices ? lane & 15 : lane >> 2);
-    row_offset = static_cast<uint32_t>(row) * kRowBytes;
-    half = static_cast<uint32_t>(kMatrices ? lane >> 4 : lane & 3);
-    swizzle = static_cast<uint32_t>(kRowBytes == 128 ? row & 7 : (row >> 1) & 3);
-  }
-  // Of the 16 × 16 elements `pair`.
-  __device__ __forceinline__ uint32_t Chunk(int pair) const {
-    return row_offset + (((static_cast<uint32_t>(pair * 2) + half) ^ swizzle) << 4);
-  }
-  // Of values i and i + 1, four bytes each; rows 8 apart have one swizzle.
-  __device__ __forceinline__ uint32_t Place(int i) const {
-    const uint32_t chunk = static_cast<uint32_t>(i >> 2) * 2 + (half >> 1);
-    return row_offset + static_cast<uint32_t>(i & 2) * 4 * kRowBytes + ((chunk ^ swizzle) << 4) + (half & 1) * 8;
-  }
-
-  __device__ __forceinline__ void Add(uint32_t box, float (&total)[kValues]) const {
-    if constexpr (kMatrices) {
-#pragma unroll
-      for (int pair = 0; pair < T::kBoxColumns / 16; ++pair) {
-        uint32_t bits[4];
-        ptx::LoadMatrices(box + Chunk(pair), bits);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float2 value = Unpack<Out>(bits[i]);
-          total[pair * 8 + i * 2] += value.x;
-          total[pair * 8 + i * 2 + 1] += value.y;
-        }
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kValues; i += 2) {
-        float2 value = ptx::LoadPair(box + Place(i));
-        total[i] += value.x;
-        total[i + 1] += value.y;
-      }
-    }
-  }
-  // The values as they are stored: of two bytes two in a register.
-  using Packed = std::conditional_t<kMatrices, uint32_t[kValues / 2], float[kValues]>;
-  static __device__ __forceinline__ void Round(const float (&c)[kValues], Packed& packed) {
-    if constexpr (kMatrices) {
-#pragma unroll
-      for (int i = 0; i < kValues / 2; ++i) packed[i] = Pack<Out>(c[2 * i], c[2 * i + 1]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) packed[i] = c[i];
-    }
-  }
-  __device__ __forceinline__ void Store(uint32_t box, const Packed& packed) const {
-    if constexpr (kMatrices) {
-#pragma unroll
-      for (int pair = 0; pair < T::kBoxColumns / 16; ++pair) {
-        const uint32_t* v = &packed[pair * 4];
-        ptx::StoreMatrices(box + Chunk(pair), v[0], v[1], v[2], v[3]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kValues; i += 2) ptx::StorePair(box + Place(i), packed[i], packed[i + 1]);
-    }
-  }
-};
-
-// What the epilogue multiplies and adds. One thread's values of a box: value i in row (i & 2) * 4 and column
-// (i >> 2) * 8 + (i & 1) from the thread's first.
+// What the epilogue multiplies and adds. One thread's values of a box: see BoxLane.
 template <class T>
 struct Epilogue {
-  static constexpr int kValues = T::kBoxColumns / 2;
-  const FusedMatmulParams& params;
-  int column;       // the thread's first in C
-  bool finish;      // see MatmulPiece
-  float factor[2];  // of its two rows
+  static constexpr int kValues = T::kBoxColumns / 2, kColumns = kValues / 2;
+  // Of 16-bit operands nothing is scaled, and with scales by blocks the main loop has done it.
+  static constexpr bool kScales = sizeof(typename T::A) == 1 && !T::kBlocks;
 
-  // `row`: the thread's first within the piece.
-  __device__ __forceinline__ Epilogue(const FusedMatmulParams& all, const MatmulPiece& piece, int row,
-                                      int first_column)
-      : params(all), column(first_column), finish(piece.finish != 0) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      factor[i] = params.alpha;
-      // Past L1: a neighbour's line may have been read before this piece was ready.
-      if (!T::kBlocks && piece.row_scale != nullptr && row + i * 8 < piece.rows) {
-        factor[i] *= __ldcg(piece.row_scale + (row + i * 8) * params.row_scale_step);
-      }
-    }
+  const FusedMatmulParams& params;
+  float all;  // what all of C is multiplied by
+  bool by_column;
+  int column;          // the thread's first in C
+  float row_scale[2];  // of its two rows
+
+  __device__ __forceinline__ explicit Epilogue(const FusedMatmulParams& of)
+      : params(of),
+        all(of.alpha),
+        by_column(kScales && of.column_scale != nullptr && of.column_scale_step != 0) {
+    if (kScales && params.column_scale != nullptr && !by_column) all *= __ldg(params.column_scale);
   }
-  __device__ __forceinline__ void Scale(float (&c)[kValues], int sub) const {
+
+  // Begins to read what scales a tile. `row`: the thread's first within the piece; `first_column`: in C.
+  __device__ __forceinline__ void Begin(const MatmulPiece& piece, int row, int first_column) {
+    column = first_column;
+    if constexpr (kScales) {
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) c[i] *= factor[(i >> 1) & 1];
-    if constexpr (!T::kBlocks) ScaleColumns(c, sub);
-  }
-  __device__ __forceinline__ void ScaleColumns(float (&c)[kValues], int sub) const {
-    if (params.column_scale == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < kValues; i += 4) {
-#pragma unroll
-      for (int x = 0; x < 2; ++x) {
-        int at = column + sub * T::kBoxColumns + i * 2 + x;
-        float scale = at < params.n ? __ldg(params.column_scale + at * params.column_scale_step) : 0.0f;
-        c[i + x] *= scale;
-        c[i + 2 + x] *= scale;
-      }
-    }
-  }
-  __device__ __forceinline__ void Finish(float (&c)[kValues], int sub) const {
-    if (!finish) return;
-    if (params.bias != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kValues; i += 4) {
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          int at = column + sub * T::kBoxColumns + i * 2 + x;
-          if (at >= params.n) continue;
-          float bias = params.bias_is_float != 0
-                           ? static_cast<const float*>(params.bias)[at]
-                           : static_cast<float>(static_cast<const typename T::Out*>(params.bias)[at]);
-          c[i + x] += bias;
-          c[i + 2 + x] += bias;
+      for (int i = 0; i < 2; ++i) {
+        row_scale[i] = 1.0f;
+        // Past L1: a neighbour's line may have been read before this piece was ready.
+        if (piece.row_scale != nullptr && row + i * 8 < piece.rows) {
+          row_scale[i] = __ldcg(piece.row_scale + (row + i * 8) * params.row_scale_step);
         }
       }
+      if (by_column) {
+        // Into L1, for the columns are read where registers are scarce.
+        const int thread = threadIdx.x & 127, at = first_column - (thread & 3) * 2 + thread * 2;
+        if (at < params.n && thread * 2 < T::kTileN) ptx::Touch(params.column_scale + at);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void ScaleRows(float (&c)[kValues]) const {
+    const float factor[2] = {kScales ? all * row_scale[0] : all, kScales ? all * row_scale[1] : all};
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) c[i] *= factor[(i >> 1) & 1];
+  }
+  __device__ __forceinline__ void ScaleColumns(float (&c)[kValues], int sub) const {
+    float scale[kColumns];
+    ReadColumns(params.column_scale, sub, scale);
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) c[i] *= scale[(i >> 2) * 2 + (i & 1)];
+  }
+
+  // What comes last, and where a result is complete only.
+  __device__ __forceinline__ bool Finishes(const MatmulPiece& piece) const {
+    return piece.finish != 0 && (params.bias != nullptr || params.result_scale != nullptr);
+  }
+  __device__ __forceinline__ void Finish(float (&c)[kValues], int sub) const {
+    if (params.bias != nullptr) {
+      float bias[kColumns];
+      if (params.bias_is_float != 0) {
+        ReadColumns(static_cast<const float*>(params.bias), sub, bias);
+      } else {
+        ReadColumns(static_cast<const typename T::Out*>(params.bias), sub, bias);
+      }
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) c[i] += bias[(i >> 2) * 2 + (i & 1)];
     }
     if (params.result_scale != nullptr) {
-      float scale = *params.result_scale;
+      const float scale = *params.result_scale;
 #pragma unroll
       for (int i = 0; i < kValues; ++i) c[i] *= scale;
+    }
+  }
+
+ private:
+  // Of C's columns `from` on, those of the thread in box `sub`: 2 p and 2 p + 1 lie 8 p columns behind its
+  // first. 0 beyond C.
+  template <class Element>
+  __device__ __forceinline__ void ReadColumns(const Element* from, int sub, float (&to)[kColumns]) const {
+    const int first = column + sub * T::kBoxColumns;
+    from += first;
+    const bool inside = first + T::kBoxColumns - 7 < params.n;
+    if (inside && (reinterpret_cast<uintptr_t>(from) & (2 * sizeof(Element) - 1)) == 0) {
+#pragma unroll
+      for (int i = 0; i < kColumns; i += 2) {
+        const float2 pair = LoadPair(from + i * 4);
+        to[i] = pair.x;
+        to[i + 1] = pair.y;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        const int at = (i >> 1) * 8 + (i & 1);
+        to[i] = first + at < params.n ? static_cast<float>(from[at]) : 0.0f;
+      }
     }
   }
 };

@@ -16,18 +16,21 @@
 
 namespace tandem::cuda {
 
+// What a warpgroup does beside the products of FastMainloop: nothing.
+struct NothingBeside {
+  static constexpr int kBoxes = 0;
+  __device__ void Box(int) const {}
+  __device__ void End() const {}
+};
 // Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
 inline constexpr int kStagesABox = 3;
-struct NoBoxes {
-  __device__ void operator()(int) const {}
-};
 
 // d = A·B over all of K, summed in the tensor cores. `group`: which 64 rows. `release(stage)`: the warpgroup
-// has read it. `between(i)`: called for each i < kBoxes in their order, beside products.
-template <class T, int kBoxes = 0, class Release, class Between = NoBoxes>
+// has read it. `beside`: Box(i) is called for each i < kBoxes in their order, and End behind the last product's start.
+template <class T, class Release, class Beside = NothingBeside>
 __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int group, int k_blocks,
                                              RingPlace<T::kStages>& place, float (&d)[T::kTileN / 2],
-                                             const Release& release, const Between& between = {}) {
+                                             const Release& release, const Beside& beside = {}) {
   int last = 0;
   auto multiply = [&](int block) __attribute__((always_inline)) {
     int stage = place.stage;
@@ -49,13 +52,14 @@ __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int g
   };
   int block = 0;
 #pragma unroll
-  for (int i = 0; i < kBoxes; ++i) {
+  for (int i = 0; i < Beside::kBoxes; ++i) {
 #pragma unroll 1
     for (const int end = min(k_blocks, block + kStagesABox); block < end; ++block) multiply(block);
-    between(i);
+    beside.Box(i);
   }
 #pragma unroll 1
   for (; block < k_blocks; ++block) multiply(block);
+  beside.End();
   ptx::WgmmaWait<0>();
   release(last);
 }

@@ -1,13 +1,14 @@
 // File: fused_staging.cuh
 //
-// How a warpgroup's results come to the warp that stores them: box by box through two places in shared memory, which that warp gives
-// back when TMA has read them. A box's way there and back takes about as long as a stage's products, and a tile of 128×256 has four:
-// so where registers suffice the results, rounded, are held in them and staged while the next tile is multiplied.
+// How a warpgroup's results come to the warp that stores them: box by box through two places in shared
+// memory, which that warp gives back when TMA has read them. A box's way there and back takes about as long
+// as a stage's products, and a tile of 128×256 has four: so where registers suffice the results, rounded, are
+// held in them and staged while the next tile is multiplied.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cuda/native/fused_epilogue.cuh"
+#include "kernels/cuda/native/fused_box.cuh"
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/ptx.cuh"
 
@@ -56,6 +57,18 @@ struct HeldTile {
   __device__ __forceinline__ void Stage(BoxStager<T>& stager, int sub) const {
     if (unit >= 0) stager.Stage(box[sub], unit);
   }
+};
+
+// For FastMainloop: stages the tile before, and has `End` begin the epilogue.
+template <class T, class Ending>
+struct BesideProducts {
+  static constexpr int kBoxes = T::kHolds ? T::kSubTiles : 0;
+  const HeldTile<T>& held;
+  BoxStager<T>& stager;
+  const Ending& ending;
+
+  __device__ __forceinline__ void Box(int sub) const { held.Stage(stager, sub); }
+  __device__ __forceinline__ void End() const { ending(); }
 };
 
 }  // namespace tandem::cuda

@@ -144,10 +144,13 @@ std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int
 Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant) {
   if (matmul.rows <= 0 || matmul.n <= 0 || matmul.k <= 0) return InvalidArgument("an empty product");
   if (variant.blocks != matmul.blocks) return InvalidArgument("a kernel for scales by blocks, or a product with them, alone");
-  if (matmul.blocks && (matmul.column_scale == nullptr ||
-                        std::any_of(matmul.pieces.begin(), matmul.pieces.end(),
-                                    [](const MatmulPiece& piece) { return piece.row_scale == nullptr; }))) {
+  const auto has_scale = [](const MatmulPiece& piece) { return piece.row_scale != nullptr; };
+  if (matmul.blocks && (matmul.column_scale == nullptr || !std::all_of(matmul.pieces.begin(), matmul.pieces.end(), has_scale))) {
     return InvalidArgument("scales by blocks are those of both operands");
+  }
+  if (!IsFloat8(static_cast<DType>(variant.type)) &&
+      (matmul.column_scale != nullptr || std::any_of(matmul.pieces.begin(), matmul.pieces.end(), has_scale))) {
+    return Unimplemented("scales of 16-bit operands");
   }
   if (matmul.pieces.empty() || matmul.pieces.size() > kMostPieces) {
     return InvalidArgument(std::to_string(matmul.pieces.size()) + " pieces");
