@@ -96,15 +96,15 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
                      tile.n * T::kTileN + (lane & 3) * 2);
     };
     if constexpr (T::kBlocks) {
-      begin_epilogue();
       const TilePlace<T> at(unit, cta);
       const BlockScaleReader<T> reader(params, params.piece[at.m / params.tiles_m],
                                        at.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
                                        at.n * (T::kTileN / 128));
       BlockScaledMainloop<T>(shared, group, params.k_blocks, place, reader, d, release);
-    } else if constexpr (T::kExact) {
       begin_epilogue();
+    } else if constexpr (T::kExact) {
       ExactMainloop<T>(shared, group, params.k_blocks, place, d, release);
+      begin_epilogue();
     } else {
       const BesideProducts<T, decltype(begin_epilogue)> beside{held, stager, begin_epilogue};
       FastMainloop<T>(shared, group, params.k_blocks, place, d, release, beside);
