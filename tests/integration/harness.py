@@ -59,6 +59,15 @@ def cuda_only(test):
     return unittest.skipUnless(CUDA, "needs GPUs")(test)
 
 
+def own_gpus_only(test):
+    return unittest.skipIf(ENGINES_PER_GPU > 1, "needs a GPU for each rank")(test)
+
+
+def offered(*algorithms):
+    """Those that groups here have: NCCL refuses ranks that share a GPU."""
+    return [name for name in algorithms if name != "nccl" or ENGINES_PER_GPU == 1]
+
+
 def needs_gpus(count):
     def mark(test):
         check_most_ranks(test.__module__, count)

@@ -2,7 +2,7 @@
 
 import unittest
 
-from harness import GPUS, TandemTest, everybody, wait_until
+from harness import GPUS, TandemTest, everybody, offered, wait_until
 
 MOST_RANKS = 4
 
@@ -31,7 +31,7 @@ class Basic(TandemTest):
 
     def test_explicit_algorithms_and_their_refusal(self):
         clients = self.group(2)
-        for algorithm in ("one_shot", "two_shot", "nccl"):
+        for algorithm in offered("one_shot", "two_shot", "nccl"):
             self.all_reduce_plan(clients, key=algorithm, algorithm=algorithm)
             self.check_all_reduce(clients, key=algorithm)
         for reply in self.prepare_all_reduce(clients, key="hcm", check=False, algorithm="hybrid_cube_mesh"):

@@ -4,7 +4,7 @@ queue or do not, and what a launch costs."""
 import bisect
 import unittest
 
-from harness import CallFailed, TandemTest, cuda_only, everybody
+from harness import CallFailed, TandemTest, cuda_only, everybody, own_gpus_only
 
 MIB = 1 << 20
 CHUNK = 2 * MIB  # PyTorch's smallest, and the driver's
@@ -12,6 +12,7 @@ MANY_CHUNKS = 150  # more than two messages of descriptors
 
 
 @cuda_only
+@own_gpus_only  # memory is registered by the name of its GPU, which is not a share of it
 class Cuda(TandemTest):
     gpus = 2
     shares = True
@@ -161,6 +162,7 @@ class Cuda(TandemTest):
 
 
 @cuda_only
+@own_gpus_only
 class ChunksOfMemory(TandemTest):
     """Tensors in ranges of addresses with memory of its own behind each chunk, as PyTorch's expandable segments have them: they
     begin inside one chunk and end inside another."""

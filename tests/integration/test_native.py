@@ -4,7 +4,7 @@ kernels run."""
 
 import unittest
 
-from harness import CUDA, TandemTest, everybody, host_only, wait_until
+from harness import CUDA, TandemTest, everybody, host_only, own_gpus_only, wait_until
 from test_operations import Slot, OperationsTest, add, matmul, ramp
 
 MOST_RANKS = 3
@@ -166,6 +166,7 @@ class NotNative(TandemTest):
             self.assertIn("it runs the host backend", reply["message"])
 
 
+@own_gpus_only  # where ranks share one it is no own choice
 class NativeByChoice(TandemTest):
     extra = EMULATED + ("--native", "auto")
 

@@ -4,7 +4,7 @@ host backend that bring out missing waits."""
 import json
 import unittest
 
-from harness import CUDA, TandemTest, everybody, host_only, wait_until
+from harness import CUDA, TandemTest, everybody, host_only, offered, wait_until
 
 MOST_RANKS = 4
 
@@ -91,7 +91,7 @@ class OperationsTest(TandemTest):
         shards = [values[:shard] for values in inputs]
         total = add(*inputs)
         average = [value / world for value in total]
-        for algorithm in ("one_shot", "two_shot", "nccl"):
+        for algorithm in offered("one_shot", "two_shot", "nccl"):
             self.run_op(clients, "all_reduce", [
                 Slot("input", (rows * world, columns), self.each_rank),
                 Slot("output", (rows * world, columns), expect=lambda rank: total)], f"ar.{algorithm}",
@@ -100,7 +100,7 @@ class OperationsTest(TandemTest):
             self.run_op(clients, "all_reduce", [
                 Slot("input", (rows * world, columns), self.each_rank),
                 Slot("output", (rows * world, columns), expect=lambda rank: average)], "ar.avg", reduce_op="avg")
-        for algorithm in ("copy_engine", "sm", "nccl"):
+        for algorithm in offered("copy_engine", "sm", "nccl"):
             self.run_op(clients, "all_gather", [
                 Slot("input", (rows, columns), self.each_rank),
                 Slot("output", (rows * world, columns), expect=lambda rank: sum(shards, []))], f"ag.{algorithm}",
@@ -154,7 +154,7 @@ class OperationsTest(TandemTest):
                 everybody(clients, "allocate", group="tp", memory="buffer", shape=whole["shape"])
             else:
                 everybody(clients, "register", group="tp", memory="buffer", bytes=4 * count * world)
-            for algorithm in ("copy_engine", "sm", "nccl"):
+            for algorithm in offered("copy_engine", "sm", "nccl"):
                 for op, slots, expect in (("all_gather", operands(part, whole), lambda rank: gathered),
                                           ("reduce_scatter", operands(whole, part), scattered)):
                     key = f"{op}.{algorithm}.{symmetric}"
@@ -373,7 +373,7 @@ class LateRank(TandemTest):
                 self.assertGreaterEqual(step["ts"] + self.clock_us, end, f"{step} lies inside the wait")
 
     def test_nothing_runs_before_the_late_rank_has_arrived(self):
-        for algorithm in ("one_shot", "two_shot", "nccl"):
+        for algorithm in offered("one_shot", "two_shot", "nccl"):
             with self.subTest(algorithm=algorithm):
                 self.late_by_turns(algorithm)
 
