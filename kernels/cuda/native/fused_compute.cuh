@@ -119,34 +119,29 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
         stager.Stage(packed, unit);
       }
     };
+    // `then`: what follows the rows' factors.
+    const auto leave_all = [&](const auto& then) __attribute__((always_inline)) {
+#pragma unroll
+      for (int sub = 0; sub < T::kSubTiles; ++sub) {
+        auto& c = BoxOf<T>(d, sub);
+        epilogue.ScaleRows(c);
+        then(c, sub);
+        leave(sub, c);
+      }
+    };
     // The common ways have code of their own: where ways meet again, the compiler moves all values.
     if (!sums && !finish && !epilogue.by_column) {
-#pragma unroll
-      for (int sub = 0; sub < T::kSubTiles; ++sub) {
-        auto& c = BoxOf<T>(d, sub);
-        epilogue.ScaleRows(c);
-        leave(sub, c);
-      }
+      leave_all([](auto&, int) {});
     } else if (Epilogue<T>::kScales && !sums && !finish) {
-#pragma unroll
-      for (int sub = 0; sub < T::kSubTiles; ++sub) {
-        auto& c = BoxOf<T>(d, sub);
-        epilogue.ScaleRows(c);
-        epilogue.ScaleColumns(c, sub);
-        leave(sub, c);
-      }
+      leave_all([&](auto& c, int sub) __attribute__((always_inline)) { epilogue.ScaleColumns(c, sub); });
     } else {
-#pragma unroll
-      for (int sub = 0; sub < T::kSubTiles; ++sub) {
-        auto& c = BoxOf<T>(d, sub);
-        epilogue.ScaleRows(c);
+      leave_all([&](auto& c, int sub) __attribute__((always_inline)) {
         if (epilogue.by_column) epilogue.ScaleColumns(c, sub);
         if constexpr (T::kSums) {
           if (sums) AddSources<T>(params, shared, group, stager.place, place, c, release);
         }
         if (finish) epilogue.Finish(c, sub);
-        leave(sub, c);
-      }
+      });
     }
     if constexpr (T::kHolds) held.unit = unit;
   }

@@ -26,20 +26,21 @@ struct BoxStager {
       : shared(all), group(of_group), thread(of_thread), place(of_thread >> 5, of_thread & 31) {}
 
   __device__ __forceinline__ void Stage(const typename BoxLane<T>::Packed& packed, int unit) {
-    const int buffer = box & 1;
-    ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
+    const int buffer = Free();
     place.Store(shared.Staging(group, buffer), packed);
     ptx::ProxyFenceShared();
     Tell(buffer, unit);
   }
   // No more.
-  __device__ __forceinline__ void End() {
-    const int buffer = box & 1;
-    ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
-    Tell(buffer, -1);
-  }
+  __device__ __forceinline__ void End() { Tell(Free(), -1); }
 
  private:
+  // The next box's place, once it is free.
+  __device__ __forceinline__ int Free() const {
+    const int buffer = box & 1;
+    ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
+    return buffer;
+  }
   __device__ __forceinline__ void Tell(int buffer, int unit) {
     if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), unit);
     __syncwarp();
