@@ -131,9 +131,9 @@ class Bench {
     Must(cuda::LaunchFused(params, *variant, matmul.tiling.ctas, world_.gpu(rank).stream()), "launch");
   }
   // The width of tiles that loses nothing for the case's types: see kernels/cuda/native/tiling.cc.
-  int TileWidth() const { return c_.exact ? 192 : 256; }
+  int TileWidth() const { return c_.exact && ClusterOf(192) != 0 ? 192 : 256; }
   std::vector<Tuning> Tunings() const {
-    const int wide = TileWidth(), other = c_.exact ? 256 : 224;
+    const int wide = TileWidth(), other = c_.exact ? 448 - wide : 224;
     std::vector<int> single(At(w_), 1), split = {1, w_ - 1};
     std::vector<Tuning> tunings;
     for (int ctas : {132, 128}) {
@@ -204,11 +204,14 @@ class Bench {
     matmul->exact = c_.exact;
     matmul->b_along_n = c_.along_n;
   }
+  // Whether tiles add what peers computed of them.
+  virtual bool SumsPeers() const { return true; }
   // CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel that sums as the case says.
   int ClusterOf(int tile_n) const {
     cuda::FusedMatmul probe;
     SetTypes(&probe);
-    probe.pieces.push_back({});  // is summed: each kernel that is tried here can
+    probe.pieces.push_back({});
+    probe.pieces[0].first_slot = static_cast<int16_t>(SumsPeers() ? 0 : -1);
     for (int cluster_m : {2, 1}) {
       if (rows_ % (cluster_m * int64_t{cuda::kTileRows}) != 0 && cluster_m > 1) continue;
       cuda::FusedTiling tiling;

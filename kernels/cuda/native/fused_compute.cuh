@@ -8,8 +8,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/native/fused_block_mainloop.cuh"
+#include "kernels/cuda/native/fused_block_scales.cuh"
 #include "kernels/cuda/native/fused_epilogue.cuh"
+#include "kernels/cuda/native/fused_exact_mainloop.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
 #include "kernels/cuda/native/fused_staging.cuh"
@@ -97,13 +98,13 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
     };
     if constexpr (T::kBlocks) {
       const TilePlace<T> at(unit, cta);
-      const BlockScaleReader<T> reader(params, params.piece[at.m / params.tiles_m],
+      const BlockScaledSums<T> sums_of(params, params.piece[at.m / params.tiles_m],
                                        at.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
-                                       at.n * (T::kTileN / 128));
-      BlockScaledMainloop<T>(shared, group, params.k_blocks, place, reader, d, release);
+                                       at.n * T::kTileN);
+      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, sums_of);
       begin_epilogue();
     } else if constexpr (T::kExact) {
-      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release);
+      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, PlainSums<T>());
       begin_epilogue();
     } else {
       const BesideProducts<T, decltype(begin_epilogue)> beside{held, stager, begin_epilogue};

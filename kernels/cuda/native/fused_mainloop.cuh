@@ -1,11 +1,6 @@
 // File: fused_mainloop.cuh
 //
 // The products of a warpgroup's 64 rows of a tile, out of the ring of stages into registers.
-//
-// Tensor cores of Hopper keep about 14 bits of a sum of fp8 products while they add to it (DeepSeek-V3
-// Technical Report, 3.3.2). Summed there over all of K, as cuBLASLt's fast accumulation does, results lose
-// some 1e-3. The exact mainloop takes each stage's sums, of 128 of K, out of the tensor cores and adds them
-// in fp32: the promotion of CUTLASS's and DeepGEMM's kernels.
 #pragma once
 
 #include <cstdint>
@@ -62,41 +57,6 @@ __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int g
   beside.End();
   ptx::WgmmaWait<0>();
   release(last);
-}
-
-// The same with sums in fp32. While a warpgroup adds, the tensor cores work for the other one, which shares
-// nothing with it but the stages: nothing orders the two.
-template <class T, class Release>
-__device__ __forceinline__ void ExactMainloop(const FusedShared<T>& shared, int group, int k_blocks,
-                                              RingPlace<T::kStages>& place, float (&d)[T::kTileN / 2],
-                                              const Release& release) {
-  constexpr int kValues = T::kPartColumns / 2;
-#pragma unroll
-  for (int i = 0; i < T::kTileN / 2; ++i) d[i] = 0.0f;
-#pragma unroll 1
-  for (int block = 0; block < k_blocks; ++block) {
-    const int stage = place.stage;
-    ptx::Wait(shared.Full(stage), place.phase);
-    const uint64_t a =
-        ptx::DescriptorAlongK(shared.A(stage) + static_cast<uint32_t>(group) * (T::kABytes / 2));
-#pragma unroll
-    for (int part = 0; part < T::kParts; ++part) {
-      const uint64_t b =
-          ptx::DescriptorAlongK(shared.B(stage) + static_cast<uint32_t>(part) * T::kBPartBytes);
-      float sum[kValues];  // begins anew: not alive from part to part
-      ptx::WgmmaFence();
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        ptx::Wgmma<false>(typename T::A(), typename T::B(), sum, a + 2 * k, b + 2 * k, k);
-      ptx::WgmmaCommit();
-      ptx::WgmmaWait<0>();
-      ptx::WgmmaSettled(sum);
-      if (part == T::kParts - 1) release(stage);
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) d[part * kValues + i] += sum[i];
-    }
-    place.Next();
-  }
 }
 
 }  // namespace tandem::cuda

@@ -38,9 +38,9 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
       ptx::BarrierInit(shared.Full(stage), 1);
       ptx::BarrierInit(shared.Empty(stage), 2 * T::kCluster);
     }
-    for (int i = 0; i < 4; ++i) {
-      ptx::BarrierInit(shared.Staged(i >> 1, i & 1), 4);
-      ptx::BarrierInit(shared.Drained(i >> 1, i & 1), 1);
+    for (int i = 0; i < 2 * T::kStagingPlaces; ++i) {  // of both groups
+      ptx::BarrierInit(shared.Staged(0, i), 4);
+      ptx::BarrierInit(shared.Drained(0, i), 1);
     }
     for (int slot = 0; slot < kParcels; ++slot) {
       ptx::BarrierInit(shared.ParcelReady(slot), 2);

@@ -45,7 +45,7 @@ std::optional<Heights> HeightsOf(const std::vector<FusedPart>& parts) {
   return heights;
 }
 
-// The kernel counts in 32 bits, of rows up to 8 at a time (BlockScaleReader).
+// The kernel counts in 32 bits, of rows up to 8 at a time (BlockScaledSums).
 bool FitsStep(int64_t stride) { return stride >= 0 && stride <= std::numeric_limits<int32_t>::max(); }
 bool FitsRowStep(int64_t stride) { return FitsStep(stride) && FitsStep(8 * stride); }
 

@@ -1,9 +1,10 @@
 // File: fused_staging.cuh
 //
-// How a warpgroup's results come to the warp that stores them: box by box through two places in shared
-// memory, which that warp gives back when TMA has read them. A box's way there and back takes about as long
-// as a stage's products, and a tile of 128×256 has four: so where registers suffice the results, rounded, are
-// held in them and staged while the next tile is multiplied.
+// How a warpgroup's results come to the warp that stores them: box by box through places in shared memory,
+// which that warp gives back when TMA has read them. A box's way there and back takes about as long as a
+// stage's products, and a tile of 128×256 has four boxes for two places: so where registers suffice the
+// results, rounded, are held in them and staged while the next tile is multiplied. A tile of 128×192 has room
+// for all its boxes.
 #pragma once
 
 #include <cstdint>
@@ -20,32 +21,32 @@ struct BoxStager {
   const FusedShared<T>& shared;
   int group, thread;
   BoxLane<T> place;
-  int box = 0;
+  RingPlace<T::kStagingPlaces> next;
 
   __device__ __forceinline__ BoxStager(const FusedShared<T>& all, int of_group, int of_thread)
       : shared(all), group(of_group), thread(of_thread), place(of_thread >> 5, of_thread & 31) {}
 
   __device__ __forceinline__ void Stage(const typename BoxLane<T>::Packed& packed, int unit) {
-    const int buffer = Free();
-    place.Store(shared.Staging(group, buffer), packed);
+    WaitFree();
+    place.Store(shared.Staging(group, next.stage), packed);
     ptx::ProxyFenceShared();
-    Tell(buffer, unit);
+    Tell(unit);
   }
   // No more.
-  __device__ __forceinline__ void End() { Tell(Free(), -1); }
+  __device__ __forceinline__ void End() {
+    WaitFree();
+    Tell(-1);
+  }
 
  private:
-  // The next box's place, once it is free.
-  __device__ __forceinline__ int Free() const {
-    const int buffer = box & 1;
-    ptx::Wait(shared.Drained(group, buffer), ((box >> 1) & 1) ^ 1);
-    return buffer;
+  __device__ __forceinline__ void WaitFree() const {
+    ptx::Wait(shared.Drained(group, next.stage), next.phase ^ 1);
   }
-  __device__ __forceinline__ void Tell(int buffer, int unit) {
-    if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, buffer), unit);
+  __device__ __forceinline__ void Tell(int unit) {
+    if (thread == 0) StoreSharedOwn(shared.StagedUnit(group, next.stage), unit);
     __syncwarp();
-    if ((thread & 31) == 0) ptx::Arrive(shared.Staged(group, buffer));
-    ++box;
+    if ((thread & 31) == 0) ptx::Arrive(shared.Staged(group, next.stage));
+    next.Next();
   }
 };
 

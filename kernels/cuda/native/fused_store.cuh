@@ -33,15 +33,16 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
   WordWaiter<Probe> waiter{params};
   bool entered = params.entered == nullptr;
   ParcelPlace parcel;
-  for (int box = 0;; ++box) {
-    int buffer = box & 1;
-    ptx::Wait(shared.Staged(group, buffer), (box >> 1) & 1);
+  RingPlace<T::kStagingPlaces> box;
+  int sub = 0, before = -1;  // the box's number in its tile; the place of the box before
+  for (;; box.Next(), sub = sub + 1 < T::kSubTiles ? sub + 1 : 0) {
+    const int buffer = box.stage;
+    ptx::Wait(shared.Staged(group, buffer), box.phase);
     int unit = LoadShared(shared.StagedUnit(group, buffer));
     if (unit < 0) break;
     TilePlace<T> tile(unit, cta);
     int index = tile.m / params.tiles_m;
     const MatmulPiece& piece = params.piece[index];
-    int sub = box % T::kSubTiles;
     const bool carried = piece.copies > 0 && !IsDirect(unit);
     const bool last = sub == T::kSubTiles - 1 && (piece.done != nullptr || piece.copies > 0);
     if constexpr (Probe::kFlagBeforeData) {
@@ -65,7 +66,8 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     }
     ptx::CommitStores();
     ptx::WaitStoresRead<1>();
-    if (box > 0) ptx::Arrive(shared.Drained(group, buffer ^ 1));
+    if (before >= 0) ptx::Arrive(shared.Drained(group, before));
+    before = buffer;
     if (!last) continue;
     if (carried) {
       ptx::WaitStoresComplete();

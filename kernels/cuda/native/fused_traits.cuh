@@ -3,6 +3,7 @@
 // The fused matmul kernel's shapes: tiles, stages, boxes, and where they lie in a CTA's shared memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,7 +11,7 @@
 
 namespace tandem::cuda {
 
-// Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types; `kBlockScales`: see BlockScaledMainloop.
+// Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types; `kBlockScales`: see BlockScaledSums.
 template <class ElementA, class ElementB, class OutType, bool kBAlongN, int kColumns, int kClusterRows,
           int kClusterColumns, bool kSum, bool kExactSums = false, bool kBlockScales = false>
 struct FusedTraits {
@@ -36,24 +37,29 @@ struct FusedTraits {
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr int kStages = kTileN >= 192 ? 4 : 6;
   // Columns of a warpgroup's tile whose products it sums at a time. Exact sums need registers of their own for them, beside
-  // the tile's: of 192 columns all, of more the half.
-  static constexpr int kPartColumns = kExact && kTileN > 192 ? kTileN / 2 : kTileN, kParts = kTileN / kPartColumns;
-  static_assert(kPartColumns % 8 == 0 && kParts * kPartColumns == kTileN);
+  // the tile's: of 192 columns those of both halves have room, of more one's.
+  static constexpr int kPartColumns = kExact ? kTileN / 2 : kTileN;
+  static constexpr bool kPartsAtOnce = kTileN <= 192;
+  static_assert(kPartColumns % 8 == 0);
   static constexpr uint32_t kBPartBytes = kPartColumns * 128;  // for B along K
   // A warpgroup's tile is stored in boxes of 64 rows and as many columns; their rows are swizzled over their
   // own width.
   static constexpr int kBoxColumns = sizeof(Out) == 2 && kTileN % 64 == 0 ? 64 : 32;
   static constexpr int kSubTiles = kTileN / kBoxColumns;
   static_assert(kSubTiles * kBoxColumns == kTileN);
-  static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * sizeof(Out), kStagingBytes = 4 * kBoxBytes;
+  static constexpr uint32_t kBoxBytes = 64 * kBoxColumns * sizeof(Out);
   static constexpr uint32_t kSumBytes = 2 * kBoxBytes;  // 128 rows of one source
   static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
   // A tile's results wait in registers until the next tile's products run, where they have room there: see HeldTile.
   static constexpr bool kHolds = !kExact && sizeof(Out) == 2;
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
-  static constexpr size_t kSharedBytes = kStages * kStageBytes + kStagingBytes + kBarrierBytes + 1024;
-  static_assert(kSharedBytes <= 227 * 1024, "more than a block of sm_90 may have");
+  static constexpr size_t kStagesBytes = kStages * kStageBytes + kBarrierBytes + 1024;
+  static constexpr size_t kMostSharedBytes = 227 * 1024;  // a block of sm_90 may have
+  // Places for boxes that wait to be stored, of each warpgroup: a whole tile's, or as many as there is room for.
+  static constexpr int kStagingPlaces = std::min(kSubTiles, static_cast<int>((kMostSharedBytes - kStagesBytes) / (2 * kBoxBytes)));
+  static_assert(kStagingPlaces >= 2, "one is filled while the other is stored");
+  static constexpr size_t kSharedBytes = kStagesBytes + 2 * kStagingPlaces * kBoxBytes;
 };
 
 // Tiles of a CTA that may wait for its courier.
@@ -65,33 +71,28 @@ struct FusedShared {
   uint32_t base;
   __device__ uint32_t A(int stage) const { return base + static_cast<uint32_t>(stage) * T::kStageBytes; }
   __device__ uint32_t B(int stage) const { return A(stage) + T::kABytes; }
-  __device__ uint32_t Staging(int group, int buffer) const {
-    return base + T::kStages * T::kStageBytes + static_cast<uint32_t>(group * 2 + buffer) * T::kBoxBytes;
+  __device__ uint32_t Staging(int group, int place) const {
+    return base + T::kStages * T::kStageBytes + static_cast<uint32_t>(group * T::kStagingPlaces + place) * T::kBoxBytes;
   }
-  __device__ uint32_t Barriers() const { return base + T::kStages * T::kStageBytes + T::kStagingBytes; }
+  __device__ uint32_t Barriers() const { return Staging(2, 0); }
   __device__ uint32_t Full(int stage) const { return Barriers() + static_cast<uint32_t>(stage) * 8; }
   __device__ uint32_t Empty(int stage) const { return Full(T::kStages + stage); }
-  __device__ uint32_t Staged(int group, int buffer) const {
-    return Full(2 * T::kStages + group * 2 + buffer);
-  }
-  __device__ uint32_t Drained(int group, int buffer) const {
-    return Full(2 * T::kStages + 4 + group * 2 + buffer);
-  }
+  __device__ uint32_t Staged(int group, int place) const { return Empty(T::kStages + group * T::kStagingPlaces + place); }
+  __device__ uint32_t Drained(int group, int place) const { return Staged(2 + group, place); }
   // The leader's draws for the cluster's other CTA.
-  __device__ uint32_t DrawFull(int slot) const { return Full(2 * T::kStages + 8 + slot); }
-  __device__ uint32_t DrawEmpty(int slot) const { return Full(2 * T::kStages + 10 + slot); }
+  __device__ uint32_t DrawFull(int slot) const { return Drained(2, slot); }
+  __device__ uint32_t DrawEmpty(int slot) const { return DrawFull(2 + slot); }
   // Tiles for the courier.
-  __device__ uint32_t ParcelReady(int slot) const { return Full(2 * T::kStages + 12 + slot); }
-  __device__ uint32_t ParcelTaken(int slot) const { return Full(2 * T::kStages + 12 + kParcels + slot); }
-  __device__ uint32_t Unit(int stage) const {
-    return Full(2 * T::kStages + 12 + 2 * kParcels) + static_cast<uint32_t>(stage) * 4;
-  }
-  __device__ uint32_t StagedUnit(int group, int buffer) const {
-    return Unit(T::kStages + group * 2 + buffer);
-  }
-  __device__ uint32_t DrawnUnit(int slot) const { return Unit(T::kStages + 4 + slot); }
-  __device__ uint32_t Parcel(int slot) const { return Unit(T::kStages + 6 + slot); }
-  static_assert(8 * (2 * T::kStages + 12 + 2 * kParcels) + 4 * (T::kStages + 6 + kParcels) <= T::kBarrierBytes);
+  __device__ uint32_t ParcelReady(int slot) const { return DrawEmpty(2 + slot); }
+  __device__ uint32_t ParcelTaken(int slot) const { return ParcelReady(kParcels + slot); }
+  // Words behind the barriers.
+  __device__ uint32_t Unit(int stage) const { return ParcelTaken(kParcels) + static_cast<uint32_t>(stage) * 4; }
+  __device__ uint32_t StagedUnit(int group, int place) const { return Unit(T::kStages + group * T::kStagingPlaces + place); }
+  __device__ uint32_t DrawnUnit(int slot) const { return StagedUnit(2, slot); }
+  __device__ uint32_t Parcel(int slot) const { return DrawnUnit(2 + slot); }
+  static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kParcels;
+  static constexpr int kWords = T::kStages + 2 * T::kStagingPlaces + 2 + kParcels;
+  static_assert(8 * kBarriers + 4 * kWords <= T::kBarrierBytes);
 };
 
 __device__ __forceinline__ int LoadShared(uint32_t address) {

@@ -13,9 +13,9 @@ struct Width {
   double loss;
 };
 constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.03}};
-// Exact sums of fp8 take 192 columns at a time, of wider tiles the half, for which the tensor cores read A twice. Over six shapes
-// tiles of 256 lost 1.034 to 1.056, of 224 1.108 to 1.145 (H200, bench/results/gpu-1xH200-native-exact.txt).
-constexpr Width kExactWidths[] = {{kWideTile, 1.045}, {192, 1.0}, {kNarrowTile, 1.12}};
+// Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied, and shared memory all
+// results. Over six shapes tiles of 256 lost 1.042 to 1.069, with scales by blocks 1.012 to 1.038 (H200, bench/results/gpu-2xH200-native-exact.txt).
+constexpr Width kExactWidths[] = {{kWideTile, 1.05}, {192, 1.0}}, kBlockWidths[] = {{kWideTile, 1.03}, {192, 1.0}};
 // For what must go on beside the kernel: it may be what its last pieces wait for.
 constexpr int kReservedSms = 4;
 
@@ -36,8 +36,9 @@ FusedTiling Tiling(int tile_n, int cluster_m) {
   return tiling;
 }
 
-// CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel. (There is none of two for exact sums in wide
-// tiles: single CTAs were as fast or faster by up to 2 %.)
+// CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel. (There is none of two for exact sums: single
+// CTAs were as fast or faster by up to 3 %; and none that adds peers' sums in narrow tiles: they do not fit word bands, and their owner
+// would wait for all of them.)
 int ClusterOf(const FusedMatmul& matmul, int tile_n) {
   // Two would waste a tile of every piece with an odd number of them.
   const bool pairs = Blocks(matmul.rows, kTileRows) % 2 == 0;
@@ -47,14 +48,15 @@ int ClusterOf(const FusedMatmul& matmul, int tile_n) {
 
 // The width whose waves are over first on `sms` SMs.
 FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
-  const std::span<const Width> widths = matmul.exact ? std::span<const Width>(kExactWidths) : kWidths;
-  const bool sums = std::any_of(matmul.pieces.begin(), matmul.pieces.end(), Sums);
+  const std::span<const Width> widths = matmul.blocks  ? std::span<const Width>(kBlockWidths)
+                                        : matmul.exact ? std::span<const Width>(kExactWidths)
+                                                       : kWidths;
   FusedTiling fastest = Tiling(kWideTile, std::max(1, ClusterOf(matmul, kWideTile)));
   if (sms <= 0) return fastest;
   double least = 0;
   for (const Width& width : widths) {
     const int cluster = ClusterOf(matmul, width.tile_n);
-    if (cluster == 0 || (sums && width.tile_n == kNarrowTile)) continue;
+    if (cluster == 0) continue;
     const double time = static_cast<double>(Blocks(Tiles(matmul, width.tile_n), sms) * width.tile_n) * width.loss;
     if (least != 0 && time >= least) continue;
     least = time;

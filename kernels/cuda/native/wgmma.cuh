@@ -1,7 +1,7 @@
 // File: wgmma.cuh
 //
-// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 112, 128, 192, 224 or 256.
-// fp8 operands may be of two types. Of sums of fp8 the hardware keeps about 14 bits while it adds: see Mainloop.
+// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 96 (fp8), 112, 128, 192, 224 or 256.
+// fp8 operands may be of two types. Of sums of fp8 the hardware keeps about 14 bits while it adds: see fused_exact_mainloop.cuh.
 // `a` and `b` are the operands' matrix descriptors (Descriptor*). The warpgroup's 64×N sums lie in registers d[N / 2]:
 // thread t of warp w holds rows 16w + t/4 (d[4j], d[4j+1]) and 8 more (d[4j+2], d[4j+3]), columns 8j + 2(t%4), +1.
 #pragma once
@@ -50,6 +50,7 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
 #define TANDEM_R6 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define TANDEM_R7 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define TANDEM_REGISTERS_32 TANDEM_R0 ", " TANDEM_R1
+#define TANDEM_REGISTERS_48 TANDEM_R0 ", " TANDEM_R1 ", " TANDEM_R2
 #define TANDEM_REGISTERS_56 TANDEM_R0 ", " TANDEM_R1 ", " TANDEM_R2 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define TANDEM_REGISTERS_64 TANDEM_R0 ", " TANDEM_R1 ", " TANDEM_R2 ", " TANDEM_R3
 #define TANDEM_REGISTERS_96 TANDEM_REGISTERS_64 ", " TANDEM_R4 ", " TANDEM_R5
@@ -58,6 +59,7 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
 #define TANDEM_D4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define TANDEM_D16(d, i) TANDEM_D4(d, i), TANDEM_D4(d, (i) + 4), TANDEM_D4(d, (i) + 8), TANDEM_D4(d, (i) + 12)
 #define TANDEM_OPERANDS_32(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16)
+#define TANDEM_OPERANDS_48(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16), TANDEM_D16(d, 32)
 #define TANDEM_OPERANDS_56(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16), TANDEM_D16(d, 32), TANDEM_D4(d, 48), TANDEM_D4(d, 52)
 #define TANDEM_OPERANDS_64(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16), TANDEM_D16(d, 32), TANDEM_D16(d, 48)
 #define TANDEM_OPERANDS_96(d) TANDEM_OPERANDS_64(d), TANDEM_D16(d, 64), TANDEM_D16(d, 80)
@@ -88,6 +90,7 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
 #define TANDEM_NAME___nv_fp8_e5m2 "e5m2"
 #define TANDEM_WGMMA_FLOAT8(TYPE_A, TYPE_B)                            \
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 64, 32, "%32", "%33", "%34")          \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 96, 48, "%48", "%49", "%50")          \
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 112, 56, "%56", "%57", "%58")         \
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 128, 64, "%64", "%65", "%66")         \
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 192, 96, "%96", "%97", "%98")         \

@@ -72,20 +72,24 @@ TEST(ChooseTiling, GivesFastFloat8TheTilesOfBf16) {
   EXPECT_EQ(ChooseTiling(Float8(4, 512, 7168, true, false), kSms).tile_n, 256);
 }
 
-// What was the fastest width on an H200, in pieces of several ranks or whole, summed or not.
+// What was the fastest width on an H200, in pieces of several ranks or whole; summed it is always the wide one.
 TEST(ChooseTiling, TakesTheMeasuredWidthsForExactFloat8) {
   struct Case {
     int64_t m, n;
-    int tile_n, cluster_m;
+    int tile_n, of_blocks;
   };
-  for (const Case& c : {Case{2048, 7168, 192, 2}, {4096, 7168, 256, 1}, {8192, 7168, 192, 2}, {2048, 8192, 256, 1},
-                        {8192, 8192, 192, 2}, {8192, 3584, 256, 1}}) {
+  for (const Case& c : {Case{2048, 7168, 192, 192}, {4096, 7168, 256, 256}, {8192, 7168, 192, 192}, {2048, 8192, 256, 256},
+                        {8192, 8192, 192, 192}, {8192, 3584, 256, 256}, {4096, 14336, 192, 192}, {8192, 14336, 192, 192}}) {
     for (int world : {1, 2, 4}) {
       for (bool scatter : {false, true}) {
-        SCOPED_TRACE(std::to_string(c.m) + "×" + std::to_string(c.n) + " in " + std::to_string(world));
-        const FusedTiling tiling = ChooseTiling(Float8(world, c.m / world, c.n, scatter, true), kSms);
-        EXPECT_EQ(tiling.tile_n, c.tile_n);
-        EXPECT_EQ(tiling.cluster_m, c.cluster_m);
+        for (bool blocks : {false, true}) {
+          SCOPED_TRACE(std::to_string(c.m) + "×" + std::to_string(c.n) + " in " + std::to_string(world));
+          FusedMatmul matmul = Float8(world, c.m / world, c.n, scatter, true);
+          matmul.blocks = blocks;
+          const FusedTiling tiling = ChooseTiling(matmul, kSms);
+          EXPECT_EQ(tiling.tile_n, scatter ? 256 : blocks ? c.of_blocks : c.tile_n);
+          EXPECT_EQ(tiling.cluster_m, 1);
+        }
       }
     }
   }
@@ -97,16 +101,12 @@ TEST(ChooseTiling, ExactFloat8OfOddPiecesAndOtherTypes) {
   const FusedTiling odd = ChooseTiling(Float8(2, 1152, 6720, false, true), kSms);
   EXPECT_EQ(odd.tile_n, 192);
   EXPECT_EQ(odd.cluster_m, 1);
-  // Two waves of 256 tiles of 224 columns are shorter than three of 304 of 192; summed they are not taken.
-  EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, false, true), kSms).tile_n, 224);
-  EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, true, true), kSms).tile_n, 256);
   for (DType b : {DType::kF8E4M3, DType::kF8E5M2}) {
     for (DType out : {DType::kBf16, DType::kF32}) {
       FusedMatmul other = Float8(4, 512, 7168, false, true);
       other.b_type = b;
       other.out_type = out;
-      if (b == DType::kF8E4M3 && out == DType::kBf16) continue;
-      EXPECT_EQ(ChooseTiling(other, kSms).tile_n, 256);  // no others
+      EXPECT_EQ(ChooseTiling(other, kSms).tile_n, out == DType::kBf16 ? 192 : 256);  // there are no others
       EXPECT_EQ(ChooseTiling(other, kSms).cluster_m, 1);
     }
   }
