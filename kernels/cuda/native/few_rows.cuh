@@ -16,6 +16,7 @@
 #include "kernels/cuda/native/few_rows_epilogue.cuh"
 #include "kernels/cuda/native/few_rows_feed.cuh"
 #include "kernels/cuda/native/few_rows_push.cuh"
+#include "kernels/cuda/native/fused_exact_mainloop.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/guard.cuh"
 
@@ -76,7 +77,7 @@ __device__ __forceinline__ void ComputeFewRows(const FewRowsParams& params, cons
   float d[T::kTileN / 2];
   RingPlace<T::kStages> place;
   if constexpr (T::kExact) {
-    ExactMainloop<T>(shared, group, params.k_blocks, place, d, release);
+    ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, PlainSums<T>());
   } else {
     FastMainloop<T>(shared, group, params.k_blocks, place, d, release);
   }

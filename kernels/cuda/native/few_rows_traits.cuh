@@ -28,8 +28,10 @@ struct FewRowsTraits {
   static constexpr uint32_t kABytes = kTileRows * 128, kBBytes = kTileN * 128;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr int kPartColumns = kExact && kTileN > 192 ? kTileN / 2 : kTileN, kParts = kTileN / kPartColumns;
+  static constexpr bool kPartsAtOnce = false;  // these wait for memory, not for sums
   static constexpr uint32_t kBPartBytes = kPartColumns * 128;
-  static constexpr uint32_t kBoxBytes = 0, kStagingBytes = 0;  // of FusedShared: none
+  static constexpr int kStagingPlaces = 0;  // of FusedShared: none
+  static constexpr uint32_t kBoxBytes = 0;
   static constexpr uint32_t kBarrierBytes = 512, kAlignment = 1024;  // of the first stage
   static constexpr int kStages = (227 * 1024 - kBarrierBytes - kAlignment) / kStageBytes;  // as many as a block of sm_90 has room for
   static constexpr size_t kSharedBytes = kStages * kStageBytes + kBarrierBytes + kAlignment;

@@ -54,6 +54,7 @@ __device__ __forceinline__ void ExactMainloop(const FusedShared<T>& shared, int 
     const int stage = place.stage;
     ptx::Wait(shared.Full(stage), place.phase);
     if constexpr (T::kPartsAtOnce) {
+      static_assert(T::kParts == 2);
       Sums sum[2];
       begin(stage, 0, sum[0]);
       begin(stage, 1, sum[1]);
@@ -66,12 +67,12 @@ __device__ __forceinline__ void ExactMainloop(const FusedShared<T>& shared, int 
       adder.Add(1, sum[1], d, slot);
     } else {
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      for (int part = 0; part < T::kParts; ++part) {
         Sums sum;  // not alive from part to part
         begin(stage, part, sum);
         ptx::WgmmaWait<0>();
         ptx::WgmmaSettled(sum);
-        if (part == 1) release(stage);
+        if (part == T::kParts - 1) release(stage);
         adder.Add(part, sum, d, slot);
       }
     }

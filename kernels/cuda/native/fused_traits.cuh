@@ -38,7 +38,7 @@ struct FusedTraits {
   static constexpr int kStages = kTileN >= 192 ? 4 : 6;
   // Columns of a warpgroup's tile whose products it sums at a time. Exact sums need registers of their own for them, beside
   // the tile's: of 192 columns those of both halves have room, of more one's.
-  static constexpr int kPartColumns = kExact ? kTileN / 2 : kTileN;
+  static constexpr int kParts = kExact ? 2 : 1, kPartColumns = kTileN / kParts;
   static constexpr bool kPartsAtOnce = kTileN <= 192;
   static_assert(kPartColumns % 8 == 0);
   static constexpr uint32_t kBPartBytes = kPartColumns * 128;  // for B along K
