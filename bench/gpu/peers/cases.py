@@ -14,7 +14,7 @@ class Case:
     m: int = 0          # rows of the whole product
     n: int = 0
     k: int = 0
-    scales: str = ""    # fp8: tensor or row
+    scales: str = ""    # fp8: tensor, row or block
     size: int = 0       # collectives: bytes of the whole message
 
     @property
@@ -36,7 +36,7 @@ class Case:
 
 
 def cases(world, groups, small=False):
-    """All cases of the named groups: matmul, few (rows), fp8, ring, collectives, empty."""
+    """All cases of the named groups: GROUPS, or blocks (fp8 with scales by blocks), which is tuned only: no rival fuses it."""
     n_up, n_small = FEED_FORWARD // world, SMALL_FEED_FORWARD // world
     found = []
     if "empty" in groups:
@@ -56,6 +56,9 @@ def cases(world, groups, small=False):
         for m in rows:
             for scales in ("tensor", "row"):
                 found += [Case("ag8", m, n_up, HIDDEN, scales), Case("rs8", m, HIDDEN, n_up, scales)]
+    if "blocks" in groups:
+        for m in rows:
+            found += [Case("ag8", m, n_up, HIDDEN, "block"), Case("rs8", m, HIDDEN, n_up, "block")]
     if "ring" in groups:
         found += [Case("ring", size, size, size) for size in ((2048,) if small else (2048, 4096, 8192))]
     if "collectives" in groups:
@@ -70,4 +73,5 @@ def chosen(world, groups, small=False, only=""):
     return [case for case in cases(world, groups, small) if re.search(only, case.name)]
 
 
+# Those that are measured beside rivals.
 GROUPS = ("empty", "few", "matmul", "fp8", "ring", "collectives")

@@ -1,6 +1,6 @@
 """Tunes the shapes of cases.py on this machine's GPUs: one `tandemctl tune` through a tandemd of its own, into one table.
 
-    python3 tune.py --world 4 --out tuning-4xh200.toml [--groups matmul,fp8,collectives] [--small] [--only REGEX] [-- OPTION …]
+    python3 tune.py --world 4 --out tuning-4xh200.toml [--groups matmul,fp8,blocks,collectives] [--small] [--only REGEX] [-- OPTION …]
     python3 tune.py --world 4 --list          # the cases as `tandemctl tune --from` reads them; no GPU needed
 
 What stands after -- goes to tandemctl tune. A table that ships goes to deploy/tuning. Run it under with_mps, as jobs should be.
@@ -24,7 +24,7 @@ def lines(case, world):
     tensors, which they may run on by other algorithms."""
     if case.kind in OPS:
         dtype = "f8e4m3" if case.scales else "bf16"
-        scales = f" --scales {'row' if case.scales == 'row' else 'tensor'}_wise --slow-accumulation" if case.scales else ""
+        scales = f" --scales {case.scales}_wise --slow-accumulation" if case.scales else ""
         return [f"--op {OPS[case.kind]} --shape {case.m},{case.n},{case.k} --dtype {dtype}{scales}"]
     if case.size:
         elements = case.size // 2 // (world if case.kind == "all_gather" else 1)  # --shape is one rank's input
@@ -43,7 +43,7 @@ def main():
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--out")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--groups", default="matmul,fp8,collectives")
+    parser.add_argument("--groups", default="matmul,fp8,blocks,collectives")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--time-limit", type=float, default=540, help="seconds; what is left is named")

@@ -27,11 +27,13 @@ RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../res
 
 class TuneTest(unittest.TestCase):
     def test_every_case_is_tuned_in_its_own_words(self):
-        by_kind = {case.kind + case.scales: tune.lines(case, 4) for case in cases.cases(4, cases.GROUPS)}
+        by_kind = {case.kind + case.scales: tune.lines(case, 4) for case in cases.cases(4, (*cases.GROUPS, "blocks"))}
         self.assertEqual(by_kind.pop("empty"), [])
         self.assertEqual(by_kind.pop("ring"), [])
         self.assertEqual(by_kind["rs8row"],
                          ["--op matmul_reduce_scatter --shape 16384,8192,7168 --dtype f8e4m3 --scales row_wise --slow-accumulation"])
+        self.assertEqual(by_kind["ag8block"],
+                         ["--op all_gather_matmul --shape 16384,7168,8192 --dtype f8e4m3 --scales block_wise --slow-accumulation"])
         self.assertEqual(by_kind["ag"], ["--op all_gather_matmul --shape 8192,3584,4096 --dtype bf16"])
         whole = "--op all_gather --shape 131072 --dtype bf16"
         self.assertEqual(tune.lines(cases.Case("all_gather", size=1 << 20), 4), [whole, whole + " --symmetric"])
