@@ -113,10 +113,9 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
 constexpr double kFewRowsExtraUs = 16;
 
 // The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU. Its bf16 products run at 0.975 of
-// cuBLASLt's rate; that fp8 summed fast runs at all of it is a conjecture. e4m3 summed exactly takes tiles of 192 columns where their waves end
-// sooner (kernels/cuda/native/tiling.h). Exact sums in tiles of 256 run at 0.95 to 0.97 of cuBLASLt in full waves alone and at 0.84
-// beside copies at M = 8192, where the GPU's power limits both; between them is a rate that predicts what whole plans took. Tiles of
-// 192 are 4.5 % faster alone; beside copies they have not been measured (H200).
+// cuBLASLt's rate; that fp8 summed fast runs at all of it is a conjecture. Gathers of fp8 summed exactly into bf16 take tiles of 192 columns where
+// their waves end sooner (kernels/cuda/native/tiling.h). Exact sums in tiles of 256 run at 0.92 to 0.97 of cuBLASLt alone and slower beside copies,
+// where the GPU's power limits both: this is a rate that predicts what whole plans took; tiles of 192 are 5 % faster (H200).
 double NativeUs(const Problem& problem, const MachineModel& machine, double wire) {
   constexpr double kCtas = 128, kTileRows = 128;
   struct Width {
@@ -142,10 +141,10 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
   const DType a = type_of(problem.slots.a);
   Width width = IsFloat8(a) ? kFast : kWide;
-  const bool blocks = IsBlockWise(problem.scale_mode);  // exact, and in wide tiles only
+  const bool blocks = IsBlockWise(problem.scale_mode);  // summed exactly
   if (IsFloat8(a) && (blocks || !problem.request->fast_accumulation)) {
     width = kExactWide;
-    const bool narrow = !blocks && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a && type_of(problem.slots.c[0]) == DType::kBf16;
+    const bool narrow = gather && type_of(problem.slots.c[0]) == DType::kBf16;
     if (narrow && us_of(kExactNarrow) < us_of(kExactWide)) width = kExactNarrow;
   }
   if (gather && a == DType::kBf16 && us_of(kNarrow) < us_of(kWide)) width = kNarrow;

@@ -16,7 +16,7 @@ namespace tandem::cuda {
 //     lose otherwise; not where pieces are summed, where they were slower in every case;
 //   - for exact sums of fp8 tiles of 128×192 too, which lose nothing while those of 256 and 224 columns lose 4.5 and 12 %;
 //   - only as many CTAs as the waves need, so that pieces end with a wave and their transfers begin that much earlier, and never
-//     the last four SMs: copies that the driver makes by a kernel must get on while pieces wait for what they bring. All SMs for
+//     the last two SMs: copies that the driver makes by a kernel must get on while pieces wait for what they bring. All SMs for
 //     all-reduces, which deliver by tiles: 2 to 7 % faster from 4096 rows on, alone on 4 H200s;
 //   - the last wave's tiles delivered directly, those before it carried; all directly where sums go to all ranks and K is short.
 // Measured on 2 and 4 H200s: docs/performance-kernels.md.

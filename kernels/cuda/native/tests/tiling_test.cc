@@ -145,6 +145,7 @@ TEST(FindFusedVariant, SumsAsIsAskedAndMoreExactlyWhereThereIsNothingElse) {
 TEST(ChooseTiling, LeavesSmsToOthers) {
   EXPECT_EQ(ChooseTiling(Product(4, 2048, 7168, true), kSms).ctas, 128);
   EXPECT_EQ(ChooseTiling(Product(4, 512, 8192, true), kSms).ctas, 128);
+  EXPECT_EQ(ChooseTiling(Float8(2, 4096, 14336, false, true), kSms).ctas, 130);  // 4800 tiles of 192 columns: 37 waves, one fewer than on 128
   // What the last wave makes is stored in peers' memory directly; a clusters' tile counts once.
   const FusedTiling four_waves = ChooseTiling(Product(4, 512, 8192, true), kSms);
   EXPECT_EQ(four_waves.direct_tiles * four_waves.cluster_m, 128);
