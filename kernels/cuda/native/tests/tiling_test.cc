@@ -79,7 +79,7 @@ TEST(ChooseTiling, TakesTheMeasuredWidthsForExactFloat8) {
     int tile_n, of_blocks;
   };
   for (const Case& c : {Case{2048, 7168, 192, 192}, {4096, 7168, 256, 256}, {8192, 7168, 192, 192}, {2048, 8192, 256, 256},
-                        {8192, 8192, 192, 192}, {8192, 3584, 256, 256}, {4096, 14336, 192, 192}, {8192, 14336, 192, 192}}) {
+                        {8192, 8192, 192, 192}, {8192, 3584, 256, 256}, {4096, 14336, 192, 192}, {8192, 14336, 192, 192}, {512, 14336, 224, 256}}) {
     for (int world : {1, 2, 4}) {
       for (bool scatter : {false, true}) {
         for (bool blocks : {false, true}) {
@@ -101,6 +101,9 @@ TEST(ChooseTiling, ExactFloat8OfOddPiecesAndOtherTypes) {
   const FusedTiling odd = ChooseTiling(Float8(2, 1152, 6720, false, true), kSms);
   EXPECT_EQ(odd.tile_n, 192);
   EXPECT_EQ(odd.cluster_m, 1);
+  // Two waves of 256 tiles of 224 columns are shorter than three of 304 of 192; summed they are not taken.
+  EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, false, true), kSms).tile_n, 224);
+  EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, true, true), kSms).tile_n, 256);
   for (DType b : {DType::kF8E4M3, DType::kF8E5M2}) {
     for (DType out : {DType::kBf16, DType::kF32}) {
       FusedMatmul other = Float8(4, 512, 7168, false, true);
