@@ -161,17 +161,20 @@ TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelin
   }
 }
 
-// e4m3 summed exactly has kernels with tiles of 192 columns, mixed types have none: predicted apart only where those end sooner.
+// Gathers of fp8 summed exactly into bf16 have tiles of 192 columns, into f32 none: predicted apart only where those end sooner.
 TEST(MeasuredChoice, ExactFloat8IsPredictedByTheFasterWidthOfTiles) {
-  const auto predicted = [](int64_t n, DType b) {
+  const auto predicted = [](int64_t n, DType out, DType b = DType::kF8E5M2) {
     GroupContext group = H200s(4);
     group.native_kernels = group.native_by_choice = true;
     OpRequest request = RequestOf({Op::kAllGatherMatmul, DType::kF8E4M3, 4, 2048, n, 8192, 0, 0, 0, 0, 0, 0});
     request.operands[1].spec.dtype = b;
+    request.operands[2].spec.dtype = out;
     return Predicted(MustPlan(request, group), Algorithm::kNative);
   };
-  EXPECT_LT(predicted(7168, DType::kF8E4M3), 0.93 * predicted(7168, DType::kF8E5M2));   // 5 waves of 192 columns, 4 of 256
-  EXPECT_EQ(predicted(8192, DType::kF8E4M3), predicted(8192, DType::kF8E5M2));          // 6 and 4
+  EXPECT_LT(predicted(7168, DType::kBf16), 0.93 * predicted(7168, DType::kF32));  // 5 waves of 192 columns, 4 of 256
+  EXPECT_EQ(predicted(8192, DType::kBf16), predicted(8192, DType::kF32));         // 6 and 4
+  // Two waves of 224 columns, as many of 256 and three of 192: two e4m3 alone have the first.
+  EXPECT_LT(predicted(3584, DType::kBf16, DType::kF8E4M3), 0.96 * predicted(3584, DType::kBf16));
 }
 
 TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
