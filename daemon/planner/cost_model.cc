@@ -115,15 +115,15 @@ constexpr double kFewRowsExtraUs = 16;
 // The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU. Its bf16 products run at 0.975 of
 // cuBLASLt's rate; that fp8 summed fast runs at all of it is a conjecture. Gathers of fp8 summed exactly into bf16 take tiles of 192 columns where
 // their waves end sooner (kernels/cuda/native/tiling.h). Exact sums in tiles of 256 run at 0.92 to 0.97 of cuBLASLt alone and slower beside copies,
-// where the GPU's power limits both: this is a rate that predicts what whole plans took; tiles of 192 are 5 % faster, of 224, which two e4m3 have,
-// 5 % slower (H200).
+// where the GPU's power limits both: this is a rate that predicts what whole plans took; tiles of 192 are 8 % faster, of 224, which two e4m3 have,
+// 3 % slower (H200).
 double NativeUs(const Problem& problem, const MachineModel& machine, double wire) {
   constexpr double kCtas = 128, kTileRows = 128;
   struct Width {
     double columns, rate;
   };
-  constexpr Width kWide = {256, 0.975}, kNarrow = {224, 0.95}, kFast = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.92},
-                  kExactMiddle = {224, 0.84};
+  constexpr Width kWide = {256, 0.975}, kNarrow = {224, 0.95}, kFast = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.95},
+                  kExactMiddle = {224, 0.855};
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
   double tile_rows = world * std::ceil(static_cast<double>(problem.rows) / world / kTileRows);
@@ -143,12 +143,12 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
   const DType a = type_of(problem.slots.a);
   Width width = IsFloat8(a) ? kFast : kWide;
-  const bool blocks = IsBlockWise(problem.scale_mode);  // summed exactly
+  const bool blocks = IsBlockWise(problem.scale_mode);  // summed exactly, in wide tiles only
   if (IsFloat8(a) && (blocks || !problem.request->fast_accumulation)) {
     width = kExactWide;
-    const bool narrow = gather && type_of(problem.slots.c[0]) == DType::kBf16;
+    const bool narrow = gather && !blocks && type_of(problem.slots.c[0]) == DType::kBf16;
     if (narrow && us_of(kExactNarrow) < us_of(width)) width = kExactNarrow;
-    const bool middle = narrow && !blocks && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a;
+    const bool middle = narrow && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a;
     if (middle && us_of(kExactMiddle) < us_of(width)) width = kExactMiddle;
   }
   if (gather && a == DType::kBf16 && us_of(kNarrow) < us_of(kWide)) width = kNarrow;

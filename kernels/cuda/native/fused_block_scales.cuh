@@ -13,20 +13,17 @@
 namespace tandem::cuda {
 
 // For ExactMainloop, one thread's: factors of its two rows, 8 apart, and of the two blocks of columns that its
-// tile lies in. What lies outside of C takes its last row's or block's: it is computed and never stored.
+// tile is. What lies outside of C takes its last row's or block's: it is computed and never stored.
 template <class T>
 struct BlockScaledSums {
-  static_assert(T::kKBlock == 128 && T::kTileN % 64 == 0 && T::kTileN <= 256);
+  static_assert(T::kKBlock == 128 && T::kPartColumns == 128 && T::kParts == 2);
   static constexpr int kSlots = 2;  // read two stages ahead, without moving what was read
   static constexpr int kValues = T::kPartColumns / 2;
-  // Tiles begin at a block's begin or in its middle.
-  static constexpr bool kShifts = T::kTileN % 128 != 0;
 
   const float *row, *column;  // of the next stage
   int lower, right;           // to the second row's and the second block's
   int row_step, column_step;  // to the next stage's
   int left;                   // stages to read
-  bool shifted;               // the tile begins in a block's middle
   float of_row[2][2], of_block[2][2];  // by slot
 
   // `first_row`: the thread's first within the piece; `first_column`: the tile's, in C.
@@ -34,8 +31,7 @@ struct BlockScaledSums {
                                              int first_row, int first_column)
       : row_step(params.row_scale_block_step),
         column_step(params.column_scale_block_step),
-        left(params.k_blocks),
-        shifted(kShifts && first_column % 128 != 0) {
+        left(params.k_blocks) {
     const int upper = min(first_row, piece.rows - 1), last = (params.n - 1) / 128;
     const int block = min(first_column / 128, last);
     row = piece.row_scale + static_cast<int64_t>(upper) * params.row_scale_step;
@@ -54,17 +50,10 @@ struct BlockScaledSums {
   }
   __device__ __forceinline__ void Add(int part, const float (&sum)[kValues], float (&d)[T::kTileN / 2],
                                       int slot) const {
-    float first[2], second[2], middle[2];  // by row: of columns from 0, 128, and 64 on
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      first[i] = of_row[slot][i] * of_block[slot][0];
-      second[i] = of_row[slot][i] * of_block[slot][1];
-      middle[i] = kShifts && shifted ? second[i] : first[i];
-    }
+    const float factor[2] = {of_row[slot][0] * of_block[slot][part], of_row[slot][1] * of_block[slot][part]};
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      const int column_of = part * T::kPartColumns + (i >> 2) * 8, at = part * kValues + i, in = (i >> 1) & 1;
-      d[at] = fmaf(sum[i], column_of >= 128 ? second[in] : column_of >= 64 ? middle[in] : first[in], d[at]);
+      d[part * kValues + i] = fmaf(sum[i], factor[(i >> 1) & 1], d[part * kValues + i]);
     }
   }
 };

@@ -14,9 +14,8 @@ struct Width {
 };
 constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.03}};
 // Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied, and shared memory all
-// results. Over six shapes tiles of 256 lost 1.042 to 1.069, of 224 1.10 to 1.115, with scales by blocks of 256 1.012 to 1.038 (H200,
-// bench/results/gpu-2xH200-native-exact.txt).
-constexpr Width kExactWidths[] = {{kWideTile, 1.05}, {192, 1.0}, {kNarrowTile, 1.10}}, kBlockWidths[] = {{kWideTile, 1.03}, {192, 1.0}};
+// results. Over six shapes tiles of 256 lost 1.076 to 1.098, of 224 1.10 to 1.12 (H200, bench/results/gpu-2xH200-native-exact.txt).
+constexpr Width kExactWidths[] = {{kWideTile, 1.08}, {192, 1.0}, {kNarrowTile, 1.11}};
 // For what must go on beside the kernel: it may be what its last pieces wait for. A cluster's.
 constexpr int kReservedSms = 2;
 
@@ -49,9 +48,7 @@ int ClusterOf(const FusedMatmul& matmul, int tile_n) {
 
 // The width whose waves are over first on `sms` SMs.
 FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
-  const std::span<const Width> widths = matmul.blocks  ? std::span<const Width>(kBlockWidths)
-                                        : matmul.exact ? std::span<const Width>(kExactWidths)
-                                                       : kWidths;
+  const std::span<const Width> widths = matmul.exact ? std::span<const Width>(kExactWidths) : kWidths;
   FusedTiling fastest = Tiling(kWideTile, std::max(1, ClusterOf(matmul, kWideTile)));
   if (sms <= 0) return fastest;
   double least = 0;
