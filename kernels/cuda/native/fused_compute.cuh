@@ -87,21 +87,22 @@ __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const F
       ended = true;
       continue;
     }
+    // The thread's first row of a tile, within its piece.
+    const auto row_of = [&](const TilePlace<T>& tile) __attribute__((always_inline)) {
+      return tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2);
+    };
     bool sums = false, finish = false;
     const auto begin_epilogue = [&]() __attribute__((always_inline)) {
       const TilePlace<T> tile(unit, cta);
       const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
       sums = T::kSums && piece.first_slot >= 0;
       finish = epilogue.Finishes(piece);
-      epilogue.Begin(piece, tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
-                     tile.n * T::kTileN + (lane & 3) * 2);
+      epilogue.Begin(piece, row_of(tile), tile.n * T::kTileN + (lane & 3) * 2);
     };
     if constexpr (T::kBlocks) {
-      const TilePlace<T> at(unit, cta);
-      const BlockScaledSums<T> sums_of(params, params.piece[at.m / params.tiles_m],
-                                       at.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2),
-                                       at.n * T::kTileN);
-      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, sums_of);
+      const TilePlace<T> tile(unit, cta);
+      const BlockScaledSums<T> scaled(params, params.piece[tile.m / params.tiles_m], row_of(tile), tile.n * T::kTileN);
+      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, scaled);
       begin_epilogue();
     } else if constexpr (T::kExact) {
       ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, PlainSums<T>());

@@ -245,5 +245,22 @@ TEST(CutBands, NumbersAllTilesOfTheHighestPieces) {
   EXPECT_THAT(MakeFusedParams(matmul, *variant).status().message(), testing::HasSubstr("7 pieces of 599169 rows"));
 }
 
+// Their epilogue has no scales: they would be dropped without a word.
+TEST(MakeFusedParams, RefusesScalesOfOperandsThatHaveNone) {
+  const float scale = 1;
+  for (bool of_rows : {false, true}) {
+    FusedMatmul matmul = Product(2, 256, 512, false);
+    if (of_rows) {
+      matmul.pieces[1].row_scale = &scale;
+    } else {
+      matmul.column_scale = &scale;
+    }
+    const FusedVariant* variant = FusedVariantFor(matmul, ChooseTiling(matmul, kSms));
+    ASSERT_NE(variant, nullptr);
+    EXPECT_EQ(MakeFusedParams(matmul, *variant).status().code(), Code::kUnimplemented);
+    EXPECT_THAT(MakeFusedParams(matmul, *variant).status().message(), testing::HasSubstr("scales of 16-bit operands"));
+  }
+}
+
 }  // namespace
 }  // namespace tandem::cuda
