@@ -133,7 +133,7 @@ class Bench {
   // The width of tiles that loses nothing for the case's types: see kernels/cuda/native/tiling.cc.
   int TileWidth() const { return c_.exact && ClusterOf(192) != 0 ? 192 : 256; }
   std::vector<Tuning> Tunings() const {
-    const int wide = TileWidth(), other = c_.exact ? 448 - wide : 224;
+    const int wide = TileWidth(), other = !c_.exact ? 224 : wide == 192 ? 256 : 192;
     std::vector<int> single(At(w_), 1), split = {1, w_ - 1};
     std::vector<Tuning> tunings;
     for (int ctas : {132, 128}) {
