@@ -1,7 +1,7 @@
 // File: few_rows_traits.cuh
 //
 // The few-rows kernel's shapes. Stages, their barriers and the main loops are the fused kernel's (fused_traits.cuh,
-// fused_mainloop.cuh); a tile's results leave through the stages' memory, which is free by then.
+// fused_mainloop.cuh, fused_exact_mainloop.cuh); a tile's results leave through the stages' memory, which is free by then.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct FewRowsTraits {
   static constexpr int kStagingPlaces = 0;  // of FusedShared: none
   static constexpr uint32_t kBoxBytes = 0;
   static constexpr uint32_t kBarrierBytes = 512, kAlignment = 1024;  // of the first stage
-  static constexpr int kStages = (227 * 1024 - kBarrierBytes - kAlignment) / kStageBytes;  // as many as a block of sm_90 has room for
+  static constexpr int kStages = (kMostSharedBytes - kBarrierBytes - kAlignment) / kStageBytes;  // as many as there is room for
   static constexpr size_t kSharedBytes = kStages * kStageBytes + kBarrierBytes + kAlignment;
   // A warp's 16 rows of results, each shifted against the next by a bank group.
   static constexpr uint32_t kResultPitch = kTileN * sizeof(Out) + 16, kResultBytes = 16 * kResultPitch;

@@ -11,6 +11,9 @@
 
 namespace tandem::cuda {
 
+// What a block of sm_90 may have.
+inline constexpr size_t kMostSharedBytes = 227 * 1024;
+
 // Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types; `kBlockScales`: see BlockScaledSums.
 template <class ElementA, class ElementB, class OutType, bool kBAlongN, int kColumns, int kClusterRows,
           int kClusterColumns, bool kSum, bool kExactSums = false, bool kBlockScales = false>
@@ -55,7 +58,6 @@ struct FusedTraits {
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
   static constexpr size_t kStagesBytes = kStages * kStageBytes + kBarrierBytes + 1024;
-  static constexpr size_t kMostSharedBytes = 227 * 1024;  // a block of sm_90 may have
   // Places for boxes that wait to be stored, of each warpgroup: a whole tile's, or as many as there is room for.
   static constexpr int kStagingPlaces = std::min(kSubTiles, static_cast<int>((kMostSharedBytes - kStagesBytes) / (2 * kBoxBytes)));
   static_assert(kStagingPlaces >= 2, "one is filled while the other is stored");

@@ -16,7 +16,7 @@ constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.03}};
 // Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied, and shared memory all
 // results. Over six shapes tiles of 256 lost 1.076 to 1.098, of 224 1.10 to 1.12 (H200, bench/results/gpu-2xH200-native-exact.txt).
 constexpr Width kExactWidths[] = {{kWideTile, 1.08}, {192, 1.0}, {kNarrowTile, 1.11}};
-// For what must go on beside the kernel: it may be what its last pieces wait for. A cluster's.
+// For what must go on beside the kernel: it may be what its last pieces wait for. Two, for clusters take SMs by pairs.
 constexpr int kReservedSms = 2;
 
 int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
