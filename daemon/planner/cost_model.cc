@@ -123,7 +123,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
     double columns, rate;
   };
   constexpr Width kWide = {256, 0.975}, kNarrow = {224, 0.95}, kFast = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.95},
-                  kExactMiddle = {224, 0.855};
+                  kExactMiddle = {224, 0.855}, kBlockScaledNarrow = {192, 0.92};
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
   double tile_rows = world * std::ceil(static_cast<double>(problem.rows) / world / kTileRows);
@@ -143,12 +143,13 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
   const DType a = type_of(problem.slots.a);
   Width width = IsFloat8(a) ? kFast : kWide;
-  const bool blocks = IsBlockWise(problem.scale_mode);  // summed exactly, in wide tiles only
+  const bool blocks = IsBlockWise(problem.scale_mode);  // summed exactly
   if (IsFloat8(a) && (blocks || !problem.request->fast_accumulation)) {
     width = kExactWide;
-    const bool narrow = gather && !blocks && type_of(problem.slots.c[0]) == DType::kBf16;
-    if (narrow && us_of(kExactNarrow) < us_of(width)) width = kExactNarrow;
-    const bool middle = narrow && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a;
+    const Width& half_at_a_time = blocks ? kBlockScaledNarrow : kExactNarrow;
+    const bool narrow = gather && type_of(problem.slots.c[0]) == DType::kBf16;
+    if (narrow && us_of(half_at_a_time) < us_of(width)) width = half_at_a_time;
+    const bool middle = narrow && !blocks && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a;
     if (middle && us_of(kExactMiddle) < us_of(width)) width = kExactMiddle;
   }
   if (gather && a == DType::kBf16 && us_of(kNarrow) < us_of(kWide)) width = kNarrow;

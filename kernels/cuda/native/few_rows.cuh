@@ -128,7 +128,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
   const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const FewRowsTile<T> tile(params);
-  const int warpgroup = threadIdx.x >> 7, groups = params.world * params.segment > 64 ? 2 : 1;
+  const int warpgroup = ptx::Warpgroup(), groups = params.world * params.segment > 64 ? 2 : 1;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < T::kStages; ++stage) {
       ptx::BarrierInit(shared.Full(stage), 1);

@@ -32,7 +32,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   int cta = T::kCluster == 1 ? 0 : static_cast<int>(ptx::ClusterRank());
-  int warpgroup = threadIdx.x >> 7;
+  const int warpgroup = ptx::Warpgroup();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < T::kStages; ++stage) {
       ptx::BarrierInit(shared.Full(stage), 1);

@@ -22,7 +22,7 @@ namespace tandem::cuda {
   X(e5m2_e4m3_exact_k_256_1x1_sums) X(e5m2_e4m3_exact_k_192_1x1) X(e5m2_e4m3_k_256_1x1_sums)                  \
   X(e5m2_e4m3_k_256_2x1_sums) X(e5m2_e4m3_f16_exact_k_256_1x1_sums) X(e5m2_e4m3_f32_exact_k_256_1x1_sums)     \
   X(e5m2_exact_k_256_1x1_sums) X(e5m2_exact_k_192_1x1) X(e5m2_f16_exact_k_256_1x1_sums)                       \
-  X(e5m2_f32_exact_k_256_1x1_sums) X(e4m3_blocks_k_256_1x1_sums)
+  X(e5m2_f32_exact_k_256_1x1_sums) X(e4m3_blocks_k_256_1x1_sums) X(e4m3_blocks_k_192_1x1)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE

@@ -17,6 +17,10 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Which 128 threads of the block this one is of. The compiler does not know that threadIdx.x >> 7 is the same in all threads of a
+// warp, and would take all that follows from it, such as descriptors, through vector registers and votes before each product.
+__device__ __forceinline__ int Warpgroup() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 7, 0); }
+
 // --- clusters ---
 
 __device__ __forceinline__ uint32_t ClusterRank() {

@@ -16,6 +16,8 @@ constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.03}};
 // Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied, and shared memory all
 // results. Over six shapes tiles of 256 lost 1.076 to 1.098, of 224 1.10 to 1.12 (H200, bench/results/gpu-2xH200-native-exact.txt).
 constexpr Width kExactWidths[] = {{kWideTile, 1.08}, {192, 1.0}, {kNarrowTile, 1.11}};
+// The same with scales by blocks: 1.01 to 1.08 (bench/results/gpu-2xH200-native-blocks.txt).
+constexpr Width kBlockScaledWidths[] = {{kWideTile, 1.045}, {192, 1.0}};
 // For what must go on beside the kernel: it may be what its last pieces wait for. Two, for clusters take SMs by pairs.
 constexpr int kReservedSms = 2;
 
@@ -46,9 +48,15 @@ int ClusterOf(const FusedMatmul& matmul, int tile_n) {
   return FusedVariantFor(matmul, Tiling(tile_n, 1)) != nullptr ? 1 : 0;
 }
 
+std::span<const Width> WidthsFor(const FusedMatmul& matmul) {
+  if (matmul.blocks) return kBlockScaledWidths;
+  if (matmul.exact) return kExactWidths;
+  return kWidths;
+}
+
 // The width whose waves are over first on `sms` SMs.
 FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
-  const std::span<const Width> widths = matmul.exact ? std::span<const Width>(kExactWidths) : kWidths;
+  const std::span<const Width> widths = WidthsFor(matmul);
   FusedTiling fastest = Tiling(kWideTile, std::max(1, ClusterOf(matmul, kWideTile)));
   if (sms <= 0) return fastest;
   double least = 0;
