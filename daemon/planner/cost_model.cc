@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/low_latency.h"
@@ -40,8 +41,11 @@ constexpr double kMatmulStartUs = 4.0;
 
 double TransferUs(double bytes, double gbps) { return bytes / (gbps * 1e3); }
 
+// cuBLASLt's products with scales by blocks beside its others of fp8, in pipelines on H200s and H100s (deploy/tuning).
+constexpr double kBlockScaledRate = 0.86;
+
 double MatmulUs(const Problem& problem, const MachineModel& machine, double rows, double n, double k) {
-  const double flops = 2.0 * rows * n * k;
+  const double flops = 2.0 * rows * n * k / (IsBlockWise(problem.scale_mode) ? kBlockScaledRate : 1.0);
   const DType a = problem.operand(problem.slots.a).spec.dtype;
   const double bytes = (rows * k + k * n) * static_cast<double>(DTypeBytes(a)) + rows * n * 2.0;
   return kMatmulStartUs + std::max(flops / (machine.tflops * 1e6), TransferUs(bytes, machine.memory_gbps));
@@ -112,18 +116,41 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
 // The hand-over of a plan of one kernel.
 constexpr double kFewRowsExtraUs = 16;
 
-// The native kernel computes tiles of 128×256, one an SM, in whole waves on nearly all SMs of a Hopper GPU. Its bf16 products run at 0.975 of
-// cuBLASLt's rate; that fp8 summed fast runs at all of it is a conjecture. Gathers of fp8 summed exactly into bf16 take tiles of 192 columns where
-// their waves end sooner (kernels/cuda/native/tiling.h). Exact sums in tiles of 256 run at 0.92 to 0.97 of cuBLASLt alone and slower beside copies,
-// where the GPU's power limits both: this is a rate that predicts what whole plans took; tiles of 192 are 8 % faster, of 224, which two e4m3 have,
-// 3 % slower (H200).
+// A width of the native kernel's tiles, and its rate beside cuBLASLt's: what predicts whole plans best, on H200s. Where the GPU's power is the limit,
+// that is not the kernel's rate alone.
+struct TileWidth {
+  double columns, rate;
+};
+// bf16 was measured; that fp8 summed fast runs at all of cuBLASLt's rate is a conjecture.
+constexpr TileWidth kWideTiles = {256, 0.975}, kNarrowTiles = {224, 0.95}, kFastTiles = {256, 1.0};
+// fp8 summed exactly. Kernels that add peers' sums have the wide one only; on four GPUs an earlier version of them was measured.
+constexpr TileWidth kExactSumTiles = {256, 0.98}, kExactSumTilesOfMore = {256, 0.92};
+constexpr TileWidth kExactWideTiles = {256, 0.93}, kExactNarrowTiles = {192, 1.0}, kExactMiddleTiles = {224, 0.90};
+constexpr TileWidth kBlockSumTiles = {256, 0.86}, kBlockWideTiles = {256, 0.83}, kBlockNarrowTiles = {192, 0.865};
+
+// The widths that there are kernels of (kernels/cuda/native/CMakeLists.txt).
+std::vector<TileWidth> TileWidthsFor(const Problem& problem) {
+  const bool gather = problem.request->op == Op::kAllGatherMatmul;
+  const auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
+  const DType a = type_of(problem.slots.a);
+  const bool bf16_out = gather && type_of(problem.slots.c[0]) == DType::kBf16;
+  if (!IsFloat8(a)) return gather && a == DType::kBf16 ? std::vector{kWideTiles, kNarrowTiles} : std::vector{kWideTiles};
+  if (IsBlockWise(problem.scale_mode)) {  // summed exactly, fast or not
+    if (!gather) return {kBlockSumTiles};
+    return bf16_out ? std::vector{kBlockWideTiles, kBlockNarrowTiles} : std::vector{kBlockWideTiles};
+  }
+  if (problem.request->fast_accumulation) return {kFastTiles};
+  if (!gather) return {problem.world_size == 2 ? kExactSumTiles : kExactSumTilesOfMore};
+  std::vector<TileWidth> widths = {kExactWideTiles};
+  if (bf16_out) widths.push_back(kExactNarrowTiles);
+  if (bf16_out && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a) widths.push_back(kExactMiddleTiles);
+  return widths;
+}
+
+// The native kernel computes tiles of 128 rows, one an SM, in whole waves on nearly all SMs of a Hopper GPU, of the width whose waves are over
+// first (kernels/cuda/native/tiling.h).
 double NativeUs(const Problem& problem, const MachineModel& machine, double wire) {
   constexpr double kCtas = 128, kTileRows = 128;
-  struct Width {
-    double columns, rate;
-  };
-  constexpr Width kWide = {256, 0.975}, kNarrow = {224, 0.95}, kFast = {256, 1.0}, kExactWide = {256, 0.88}, kExactNarrow = {192, 0.95},
-                  kExactMiddle = {224, 0.855}, kBlockScaledNarrow = {192, 0.92};
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce, gather = problem.request->op == Op::kAllGatherMatmul;
   double tile_rows = world * std::ceil(static_cast<double>(problem.rows) / world / kTileRows);
@@ -133,26 +160,16 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
     const auto high_in_tiles = [](int64_t rows) { return std::ceil(static_cast<double>(rows) / kTileRows); };
     tile_rows = static_cast<double>(whole) * high_in_tiles(cut.rows) + high_in_tiles(end);
   }
-  auto waves_of = [&](const Width& width) {
+  const auto waves_of = [&](const TileWidth& width) {
     return std::max(1.0, std::ceil(tile_rows * std::ceil(static_cast<double>(problem.n) / width.columns) / kCtas));
   };
-  auto us_of = [&](const Width& width) {
+  const auto us_of = [&](const TileWidth& width) {
     const double tile_us = 2 * kTileRows * width.columns * static_cast<double>(problem.k) * kCtas / (width.rate * machine.tflops * 1e6);
     return waves_of(width) * tile_us;
   };
-  auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
-  const DType a = type_of(problem.slots.a);
-  Width width = IsFloat8(a) ? kFast : kWide;
-  const bool blocks = IsBlockWise(problem.scale_mode);  // summed exactly
-  if (IsFloat8(a) && (blocks || !problem.request->fast_accumulation)) {
-    width = kExactWide;
-    const Width& half_at_a_time = blocks ? kBlockScaledNarrow : kExactNarrow;
-    const bool narrow = gather && type_of(problem.slots.c[0]) == DType::kBf16;
-    if (narrow && us_of(half_at_a_time) < us_of(width)) width = half_at_a_time;
-    const bool middle = narrow && !blocks && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a;
-    if (middle && us_of(kExactMiddle) < us_of(width)) width = kExactMiddle;
-  }
-  if (gather && a == DType::kBf16 && us_of(kNarrow) < us_of(kWide)) width = kNarrow;
+  const std::vector<TileWidth> widths = TileWidthsFor(problem);
+  const TileWidth width = *std::min_element(widths.begin(), widths.end(),
+                                            [&](const TileWidth& x, const TileWidth& y) { return us_of(x) < us_of(y); });
   // Beside one wave nothing is hidden; later only the last part's partial sums are not, and of an all-reduce what the last wave sends:
   // most of that are sums, which go to all ranks.
   const double last = gather ? 0 : reduce ? 2 * wire / waves_of(width) : wire / world;
