@@ -14,8 +14,10 @@ struct Width {
 };
 constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.03}};
 // Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied, and shared memory all
-// results. Over six shapes tiles of 256 lost 1.076 to 1.098, of 224 1.10 to 1.12 (H200, bench/results/gpu-2xH200-native-exact.txt).
-constexpr Width kExactWidths[] = {{kWideTile, 1.08}, {192, 1.0}, {kNarrowTile, 1.11}};
+// results. Over six shapes tiles of 256 lost 1.059 to 1.117, of 224 1.10 to 1.12 (H200, bench/results/gpu-2xH200-native-exact.txt).
+constexpr Width kExactWidths[] = {{kWideTile, 1.07}, {192, 1.0}, {kNarrowTile, 1.11}};
+// What a kernel of exact sums loses by code that adds peers' sums, where there are none: 1.013 to 1.021 in the same runs.
+constexpr double kIdleSumsLoss = 1.018;
 // The same with scales by blocks: 1.01 to 1.08 (bench/results/gpu-2xH200-native-blocks.txt).
 constexpr Width kBlockScaledWidths[] = {{kWideTile, 1.045}, {192, 1.0}};
 // For what must go on beside the kernel: it may be what its last pieces wait for. Two, for clusters take SMs by pairs.
@@ -38,14 +40,14 @@ FusedTiling Tiling(int tile_n, int cluster_m) {
   return tiling;
 }
 
-// CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel. (There is none of two for exact sums: single
-// CTAs were as fast or faster by up to 3 %; and none that adds peers' sums in narrow tiles: they do not fit word bands, and their owner
-// would wait for all of them.)
-int ClusterOf(const FusedMatmul& matmul, int tile_n) {
+// The kernel for tiles of `tile_n` columns; null if there is none. (There is none in clusters of two for exact sums: single CTAs were as
+// fast or faster by up to 3 %; and none that adds peers' sums in narrow tiles: they do not fit word bands, and their owner would wait for
+// all of them.)
+const FusedVariant* VariantOf(const FusedMatmul& matmul, int tile_n) {
   // Two would waste a tile of every piece with an odd number of them.
   const bool pairs = Blocks(matmul.rows, kTileRows) % 2 == 0;
-  if (pairs && FusedVariantFor(matmul, Tiling(tile_n, 2)) != nullptr) return 2;
-  return FusedVariantFor(matmul, Tiling(tile_n, 1)) != nullptr ? 1 : 0;
+  const FusedVariant* two = pairs ? FusedVariantFor(matmul, Tiling(tile_n, 2)) : nullptr;
+  return two != nullptr ? two : FusedVariantFor(matmul, Tiling(tile_n, 1));
 }
 
 std::span<const Width> WidthsFor(const FusedMatmul& matmul) {
@@ -56,17 +58,20 @@ std::span<const Width> WidthsFor(const FusedMatmul& matmul) {
 
 // The width whose waves are over first on `sms` SMs.
 FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
-  const std::span<const Width> widths = WidthsFor(matmul);
-  FusedTiling fastest = Tiling(kWideTile, std::max(1, ClusterOf(matmul, kWideTile)));
+  const FusedVariant* wide = VariantOf(matmul, kWideTile);
+  FusedTiling fastest = Tiling(kWideTile, wide != nullptr ? wide->cluster_m : 1);
   if (sms <= 0) return fastest;
+  const bool adds = std::any_of(matmul.pieces.begin(), matmul.pieces.end(), Sums);
   double least = 0;
-  for (const Width& width : widths) {
-    const int cluster = ClusterOf(matmul, width.tile_n);
-    if (cluster == 0) continue;
-    const double time = static_cast<double>(Blocks(Tiles(matmul, width.tile_n), sms) * width.tile_n) * width.loss;
+  for (const Width& width : WidthsFor(matmul)) {
+    const FusedVariant* variant = VariantOf(matmul, width.tile_n);
+    if (variant == nullptr) continue;
+    const bool idle_sums = variant->sums && !adds && matmul.exact && !matmul.blocks;
+    const double loss = width.loss * (idle_sums ? kIdleSumsLoss : 1.0);
+    const double time = static_cast<double>(Blocks(Tiles(matmul, width.tile_n), sms) * width.tile_n) * loss;
     if (least != 0 && time >= least) continue;
     least = time;
-    fastest = Tiling(width.tile_n, cluster);
+    fastest = Tiling(width.tile_n, variant->cluster_m);
   }
   return fastest;
 }

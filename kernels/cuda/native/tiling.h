@@ -14,7 +14,7 @@ namespace tandem::cuda {
 //     to 1.0 of cuBLASLt's best where they come in nearly whole waves;
 //   - tiles of 128×224 in clusters of two where they leave fewer SMs idle in the last wave, by more than the 3 % that they
 //     lose otherwise; not where pieces are summed, where they were slower in every case, so that no kernel of theirs sums;
-//   - for exact sums of fp8 tiles of 128×192 too, which lose nothing while those of 256 and 224 columns lose 8 and 11 %; not summed either;
+//   - for exact sums of fp8 tiles of 128×192 too, which lose nothing while those of 256 and 224 columns lose 7 and 11 %; not summed either;
 //   - only as many CTAs as the waves need, so that pieces end with a wave and their transfers begin that much earlier, and never
 //     the last two SMs: copies that the driver makes by a kernel must get on while pieces wait for what they bring. All SMs for
 //     all-reduces, which deliver by tiles: 2 to 7 % faster from 4096 rows on, alone on 4 H200s;

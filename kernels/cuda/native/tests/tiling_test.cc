@@ -78,8 +78,8 @@ TEST(ChooseTiling, TakesTheMeasuredWidthsForExactFloat8) {
     int64_t m, n;
     int tile_n, with_blocks;
   };
-  for (const Case& c : {Case{2048, 7168, 192, 192}, {4096, 7168, 192, 256}, {8192, 7168, 192, 192}, {2048, 8192, 256, 256},
-                        {8192, 8192, 192, 192}, {8192, 3584, 192, 256}, {4096, 14336, 192, 192}, {8192, 14336, 192, 192},
+  for (const Case& c : {Case{2048, 7168, 192, 192}, {4096, 7168, 256, 256}, {8192, 7168, 192, 192}, {2048, 8192, 256, 256},
+                        {2048, 14336, 256, 256}, {8192, 8192, 192, 192}, {8192, 3584, 256, 256}, {4096, 14336, 192, 192}, {8192, 14336, 192, 192},
                         {512, 14336, 224, 256}}) {
     for (int world : {1, 2, 4}) {
       for (bool scatter : {false, true}) {
@@ -105,6 +105,12 @@ TEST(ChooseTiling, ExactFloat8OfOddPiecesAndOtherTypes) {
   // Two waves of 256 tiles of 224 columns are shorter than three of 304 of 192; summed they are not taken.
   EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, false, true), kSms).tile_n, 224);
   EXPECT_EQ(ChooseTiling(Float8(2, 1024, 3584, true, true), kSms).tile_n, 256);
+  // Seven waves of 256 columns against ten of 192: other types' kernel of 256 can add peers' sums, which costs it something.
+  for (DType b : {DType::kF8E4M3, DType::kF8E5M2}) {
+    FusedMatmul close = Float8(2, 1024, 14336, false, true);
+    close.b_type = b;
+    EXPECT_EQ(ChooseTiling(close, kSms).tile_n, b == DType::kF8E4M3 ? 256 : 192);
+  }
   for (DType b : {DType::kF8E4M3, DType::kF8E5M2}) {
     for (DType out : {DType::kBf16, DType::kF32}) {
       FusedMatmul other = Float8(4, 512, 7168, false, true);
