@@ -107,8 +107,9 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
     case Algorithm::kRing: return 40 + (gather ? 1.0 : 0.4) * hidden;
     case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * problem.world_size * 20.0;
     case Algorithm::kNative:
-      if (problem.request->op == Op::kMatmulAllReduce) return 45 + (problem.world_size > 2 ? 0.35 * hidden : 0);
-      return gather ? 24 : 30;
+      if (gather) return 20;
+      if (problem.world_size == 2) return problem.request->op == Op::kMatmulAllReduce ? 15 : 10;
+      return problem.request->op == Op::kMatmulAllReduce ? 45 + 0.35 * hidden : 30;  // of a version that did not carry tiles
     default: return 0;
   }
 }
@@ -122,28 +123,26 @@ struct TileWidth {
   double columns, rate;
 };
 // bf16 was measured; that fp8 summed fast runs at all of cuBLASLt's rate is a conjecture.
-constexpr TileWidth kWideTiles = {256, 0.975}, kNarrowTiles = {224, 0.95}, kFastTiles = {256, 1.0};
-// fp8 summed exactly. Kernels that add peers' sums have the wide one only; on four GPUs an earlier version of them was measured.
-constexpr TileWidth kExactSumTiles = {256, 0.98}, kExactSumTilesOfMore = {256, 0.92};
-constexpr TileWidth kExactWideTiles = {256, 0.93}, kExactNarrowTiles = {192, 1.0}, kExactMiddleTiles = {224, 0.90};
-constexpr TileWidth kBlockSumTiles = {256, 0.86}, kBlockWideTiles = {256, 0.83}, kBlockNarrowTiles = {192, 0.865};
+constexpr TileWidth kWideTiles = {256, 0.975}, kCarriedTiles = {256, 0.985}, kNarrowTiles = {224, 0.95}, kFastTiles = {256, 1.0};
+// fp8 summed exactly, and so with scales by blocks.
+constexpr TileWidth kExactWideTiles = {256, 0.93}, kExactMiddleTiles = {224, 0.90}, kExactNarrowTiles = {192, 1.01};
+constexpr TileWidth kBlockWideTiles = {256, 0.825}, kBlockNarrowTiles = {192, 0.865};
 
-// The widths that there are kernels of (kernels/cuda/native/CMakeLists.txt).
+// The widths that there are kernels of (kernels/cuda/native/CMakeLists.txt): one where partial sums are added.
 std::vector<TileWidth> TileWidthsFor(const Problem& problem) {
   const bool gather = problem.request->op == Op::kAllGatherMatmul;
   const auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
   const DType a = type_of(problem.slots.a);
-  const bool bf16_out = gather && type_of(problem.slots.c[0]) == DType::kBf16;
-  if (!IsFloat8(a)) return gather && a == DType::kBf16 ? std::vector{kWideTiles, kNarrowTiles} : std::vector{kWideTiles};
-  if (IsBlockWise(problem.scale_mode)) {  // summed exactly, fast or not
-    if (!gather) return {kBlockSumTiles};
-    return bf16_out ? std::vector{kBlockWideTiles, kBlockNarrowTiles} : std::vector{kBlockWideTiles};
+  const bool to_bf16 = gather && type_of(problem.slots.c[0]) == DType::kBf16;
+  if (!IsFloat8(a)) {
+    if (!gather) return {problem.world_size == 2 ? kCarriedTiles : kWideTiles};
+    return a == DType::kBf16 ? std::vector{kWideTiles, kNarrowTiles} : std::vector{kWideTiles};
   }
+  if (IsBlockWise(problem.scale_mode)) return to_bf16 ? std::vector{kBlockWideTiles, kBlockNarrowTiles} : std::vector{kBlockWideTiles};
   if (problem.request->fast_accumulation) return {kFastTiles};
-  if (!gather) return {problem.world_size == 2 ? kExactSumTiles : kExactSumTilesOfMore};
   std::vector<TileWidth> widths = {kExactWideTiles};
-  if (bf16_out) widths.push_back(kExactNarrowTiles);
-  if (bf16_out && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a) widths.push_back(kExactMiddleTiles);
+  if (to_bf16) widths.push_back(kExactNarrowTiles);
+  if (to_bf16 && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a) widths.push_back(kExactMiddleTiles);
   return widths;
 }
 
@@ -170,10 +169,13 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
   const std::vector<TileWidth> widths = TileWidthsFor(problem);
   const TileWidth width = *std::min_element(widths.begin(), widths.end(),
                                             [&](const TileWidth& x, const TileWidth& y) { return us_of(x) < us_of(y); });
-  // Beside one wave nothing is hidden; later only the last part's partial sums are not, and of an all-reduce what the last wave sends:
-  // most of that are sums, which go to all ranks.
-  const double last = gather ? 0 : reduce ? 2 * wire / waves_of(width) : wire / world;
-  return std::max(us_of(width), wire) + (waves_of(width) == 1 ? wire : last);
+  // Beside one wave nothing is hidden. Later only the last part's partial sums are not, and of an all-reduce what the last wave sends: most of
+  // that are sums, which go to all ranks. On two ranks tiles are carried as they end, and what is left is the less, the shorter all of it is
+  // beside the product.
+  if (waves_of(width) == 1) return std::max(us_of(width), wire) + wire;
+  double last = gather ? 0 : reduce ? 2 * wire / waves_of(width) : wire / world;
+  if (problem.world_size == 2) last = reduce ? last / 2 : last * std::min(1.0, 4 * wire / us_of(width));
+  return std::max(us_of(width), wire) + last;
 }
 
 // One wave of tiles on layout.ctas() SMs, or B's way through the memory; before it the first columns of the peers' shards, or behind
