@@ -84,7 +84,7 @@ MatmulCollective Best(const Problem& problem) {
   const Result<Choice> choice = Choose(*plain);
   if (!choice.ok()) return {Algorithm::kAuto, choice.status().message(), 0};
   // `algorithm` in the choice's place, or why nothing can be.
-  const auto instead = [&choice](Algorithm algorithm, const char* reason, const char* otherwise) -> MatmulCollective {
+  const auto instead = [&choice](Algorithm algorithm, const std::string& reason, const std::string& otherwise) -> MatmulCollective {
     for (const RefusedAlgorithm& refused : choice->refused) {
       if (refused.algorithm == algorithm && refused.predicted_us > 0) return {algorithm, reason, refused.predicted_us};
     }
@@ -97,8 +97,9 @@ MatmulCollective Best(const Problem& problem) {
   if (choice->algorithm == Algorithm::kHybridCubeMesh) {
     const MatmulCollective nccl = instead(Algorithm::kNccl, "the hybrid cube mesh's kernel runs without a product beside it only", "");
     if (nccl.algorithm == Algorithm::kNccl) return nccl;
-    return instead(Algorithm::kTwoShot, "NCCL is not available, and the hybrid cube mesh's kernel runs without a product beside it only",
-                   "NCCL is not available, and a hybrid cube mesh has no other all-reduce beside a product");
+    const std::string& no_nccl = problem.group->no_nccl;
+    return instead(Algorithm::kTwoShot, no_nccl + ", and the hybrid cube mesh's kernel runs without a product beside it only",
+                   no_nccl + ", and a hybrid cube mesh has no other all-reduce beside a product");
   }
   if (choice->algorithm == Algorithm::kLowLatency && ScalesTravel(problem.scale_mode)) {
     return instead(Algorithm::kSm, "A's scales travel too, and packets carry one tensor",

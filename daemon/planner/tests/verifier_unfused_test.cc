@@ -17,6 +17,7 @@
 namespace tandem::plan {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Shape = std::vector<int64_t>;
 
@@ -267,10 +268,12 @@ TEST(UnfusedChoice, AHybridCubeMeshWithoutNcclTakesTwoShotsWhereAllReachAll) {
   EXPECT_THAT(MustPlan(request, group).reason, HasSubstr("nccl"));
   group.nccl = false;
   const Status refused = PlanOf(request, group).status();
-  EXPECT_THAT(refused.message(), HasSubstr("no other all-reduce beside a product"));
+  EXPECT_THAT(refused.message(), HasSubstr("NCCL is not available, and a hybrid cube mesh has no other all-reduce beside a product"));
+  group.no_nccl = "ranks share a GPU";
+  EXPECT_THAT(PlanOf(request, group).status().message(), HasSubstr("ranks share a GPU, and a hybrid cube mesh"));
   for (auto& row : group.topology.p2p) row.fill(true);
   ASSERT_EQ(Classify(group.topology), TopologyClass::kHybridCubeMesh);
-  EXPECT_THAT(MustPlan(request, group).reason, HasSubstr("two_shot"));
+  EXPECT_THAT(MustPlan(request, group).reason, AllOf(HasSubstr("two_shot"), HasSubstr("ranks share a GPU")));
 }
 
 // The own copy runs beside the pushes, and the gathered A goes back beside the product.
