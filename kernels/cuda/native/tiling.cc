@@ -16,8 +16,6 @@ constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.03}};
 // Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied, and shared memory all
 // results. Over six shapes tiles of 256 lost 1.059 to 1.117, of 224 1.10 to 1.12 (H200, bench/results/gpu-2xH200-native-exact.txt).
 constexpr Width kExactWidths[] = {{kWideTile, 1.07}, {192, 1.0}, {kNarrowTile, 1.11}};
-// What a kernel of exact sums loses by code that adds peers' sums, where there are none: 1.013 to 1.021 in the same runs.
-constexpr double kIdleSumsLoss = 1.018;
 // The same with scales by blocks: 1.01 to 1.08 (bench/results/gpu-2xH200-native-blocks.txt).
 constexpr Width kBlockScaledWidths[] = {{kWideTile, 1.045}, {192, 1.0}};
 // For what must go on beside the kernel: it may be what its last pieces wait for. Two, for clusters take SMs by pairs.
@@ -50,10 +48,15 @@ const FusedVariant* VariantOf(const FusedMatmul& matmul, int tile_n) {
   return two != nullptr ? two : FusedVariantFor(matmul, Tiling(tile_n, 1));
 }
 
-std::span<const Width> WidthsFor(const FusedMatmul& matmul) {
-  if (matmul.blocks) return kBlockScaledWidths;
-  if (matmul.exact) return kExactWidths;
-  return kWidths;
+struct Widths {
+  std::span<const Width> of;
+  double idle_sums = 1.0;  // a kernel's further loss by code that adds peers' sums, where there are none
+};
+
+Widths WidthsFor(const FusedMatmul& matmul) {
+  if (matmul.blocks) return {kBlockScaledWidths};
+  if (matmul.exact) return {kExactWidths, 1.018};  // 1.013 to 1.021 in the runs of its widths
+  return {kWidths};
 }
 
 // The width whose waves are over first on `sms` SMs.
@@ -63,11 +66,11 @@ FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
   if (sms <= 0) return fastest;
   const bool adds = std::any_of(matmul.pieces.begin(), matmul.pieces.end(), Sums);
   double least = 0;
-  for (const Width& width : WidthsFor(matmul)) {
+  const Widths widths = WidthsFor(matmul);
+  for (const Width& width : widths.of) {
     const FusedVariant* variant = VariantOf(matmul, width.tile_n);
     if (variant == nullptr) continue;
-    const bool idle_sums = variant->sums && !adds && matmul.exact && !matmul.blocks;
-    const double loss = width.loss * (idle_sums ? kIdleSumsLoss : 1.0);
+    const double loss = width.loss * (variant->sums && !adds ? widths.idle_sums : 1.0);
     const double time = static_cast<double>(Blocks(Tiles(matmul, width.tile_n), sms) * width.tile_n) * loss;
     if (least != 0 && time >= least) continue;
     least = time;
