@@ -4,6 +4,7 @@
 //   native_gemm list                     the variants, one a line
 //   native_gemm check VARIANT…           of exact ones also sums over a long K
 //   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of accumulation
+//   native_gemm once M N K VARIANT…      for a profiler: cuBLASLt's best, then each of the first one's types, three launches of each
 // "guard" arms have a guard that is not raised.
 // A variant is its number in the list; `exact` are all that sum fp8 exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock and
 // the part of what their tensor cores could do at that clock.
@@ -49,6 +50,30 @@ class Clocked {
   Gpu& gpu_;
   ClockStamp* stamps_;
 };
+
+// Three launches of each, on operands that the launch before has not left in L2: a profiler takes the last ones.
+void Once(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, const std::vector<size_t>& chosen) {
+  constexpr int kLaunches = 3;
+  std::vector<Operands> sets(kLaunches);
+  for (Operands& o : sets) {
+    o.a = gpu.Random(types.BytesOfA(s), types.a);
+    o.b = gpu.Random(types.BytesOfB(s), types.b);
+    o.c = gpu.Zero(types.BytesOfC(s));
+    o.reference = o.c;
+    AddScales(gpu, types, s, &o);
+  }
+  Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
+  for (const Operands& o : sets) Must(gpu.lane().Matmul(LtArgs(types, s, o)), "matmul");
+  for (size_t number : chosen) {
+    const cuda::FusedVariant& variant = cuda::FusedVariants()[number];
+    if (GemmTypes(variant) != types) continue;
+    for (const Operands& o : sets) {
+      const auto params = Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, state), variant), "parameters");
+      Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
+    }
+  }
+  gpu.Clear();
+}
 
 void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmTypes& types, int rounds,
           const std::vector<size_t>& chosen) {
@@ -168,7 +193,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   std::vector<size_t> chosen;
-  for (int i = mode == "time" ? 3 : 2; i < argc; ++i) {
+  for (int i = mode == "time" ? 3 : mode == "once" ? 5 : 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (word != "exact" && word != "blocks" && word != "all") {
       chosen.push_back(static_cast<size_t>(std::atoi(argv[i])));
@@ -181,7 +206,7 @@ int main(int argc, char** argv) {
   for (size_t number : chosen) {
     if (number >= variants.size()) return 2;
   }
-  if (chosen.empty() || (mode != "check" && mode != "time")) return 2;
+  if (chosen.empty() || (mode != "check" && mode != "time" && mode != "once")) return 2;
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
   void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
   if (mode == "check") {
@@ -193,6 +218,11 @@ int main(int argc, char** argv) {
       right = CheckVariant(gpu, state, v) && right;
     }
     return right ? 0 : 1;
+  }
+  if (mode == "once") {
+    const Shape s{std::atol(argv[2]), std::atol(argv[3]), std::atol(argv[4])};
+    Once(gpu, state, s, GemmTypes(variants[chosen[0]]), chosen);
+    return 0;
   }
   auto* stamps = reinterpret_cast<ClockStamp*>(keeper.Zero(2 * sizeof(ClockStamp)));
   int rounds = std::max(2, std::atoi(argv[2]));

@@ -8,13 +8,13 @@
 // that the next tile's products never wait for a store, and warp 3 carries stored tiles to other GPUs (fused_store.cuh). A tile's
 // number travels with its first stage. Sums of other GPUs travel through the same ring behind the tile's last product.
 //
-// Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make progress in the order of
-// the bands.
+// Tiles are drawn from a ticket (fused_draw.cuh).
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/native/fused_compute.cuh"
+#include "kernels/cuda/native/fused_draw.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
 #include "kernels/cuda/native/fused_produce.cuh"
 #include "kernels/cuda/native/fused_store.cuh"
@@ -59,15 +59,17 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     if (T::kSums) ptx::PrefetchMap(&params.slots);
   }
   if (__syncthreads_or(called_off)) return;  // of all CTAs alike: before a cluster meets, a ticket is drawn or a word is written
+  uint32_t ticket = 0;  // on its way while the cluster meets
+  if (threadIdx.x < 32 && cta == 0 && ptx::ElectOne()) ticket = AskTicket(params);
   if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
 
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
-    int warp = threadIdx.x >> 5;
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
     if (warp == 3) {
       CarryTiles<T, Probe>(params, shared, cta);
-    } else if ((threadIdx.x & 31) == 0) {
-      if (warp == 0) Produce<T, Probe>(params, shared, cta);
+    } else if (ptx::ElectOne()) {
+      if (warp == 0) Produce<T, Probe>(params, shared, cta, ticket);
       if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, shared, warp - 1, cta);
     }
   } else {

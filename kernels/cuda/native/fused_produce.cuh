@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/native/fused_draw.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/fused_words.cuh"
@@ -13,56 +14,43 @@
 
 namespace tandem::cuda {
 
-// One thread.
+// Waits until what all other GPUs have computed of a tile's columns is there. `awaited`: see Produce.
+template <class T, class Probe>
+__device__ __forceinline__ void AwaitSums(const FusedMatmulParams& params, const DrawnTile& tile, WordWaiter<Probe>& waiter,
+                                          uint32_t& awaited) {
+  const bool banded = params.band_units_n > 0;
+  const int band = banded ? tile.column / (T::kTileN * T::kClusterN) / params.band_units_n : 0;
+  const uint32_t bit = 1u << (kMostPieces + band);
+  if ((awaited & bit) != 0) return;
+  awaited |= bit;
+  for (int source = 0; source < params.sources; ++source) {
+    for (int word = band; word < (banded ? band + 1 : params.word_bands); ++word) {
+      waiter.Wait(params.arrived[source] + word * params.word_step);
+    }
+  }
+  Probe::AfterWait(params.epoch);
+  ptx::ProxyFence();
+}
+
+// One thread of each CTA. `ticket`: the first one, of a cluster's first CTA.
 template <class T, class Probe>
 __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared,
-                                        int cta) {
+                                        int cta, uint32_t ticket) {
   constexpr uint16_t kBoth = 3;
   RingPlace<T::kStages> place;
   WordWaiter<Probe> waiter{params};
-  int draws = 0;
+  TileDraw<T> draw(params, shared, cta);
+  // The next tile is drawn when as many stages as there are have been fed, and the next one to be freed is a long way off.
+  const int draw_block = min(T::kStages, params.k_blocks) - 1;
+  // Bits of pieces, and of word bands behind them, whose words have been awaited: looking again takes a microsecond.
+  uint32_t awaited = 0;
 
-  auto draw = [&]() -> uint32_t { return cta == 0 ? atomicAdd(params.ticket, 1u) : 0u; };
-  // What the ticket means, told to the cluster's other CTA; or what the leader told.
-  auto unit_of = [&](uint32_t ticket) -> int {
-    int slot = draws & 1;
-    uint32_t parity = (draws >> 1) & 1;
-    ++draws;
-    if (cta != 0) {
-      ptx::WaitCluster(shared.DrawFull(slot), parity);
-      int unit = LoadShared(shared.DrawnUnit(slot));
-      ptx::ArriveCluster(ptx::MapToCta(shared.DrawEmpty(slot), 0));
-      return unit;
-    }
-    int unit = -1;
-    if (ticket < static_cast<uint32_t>(params.units)) {
-      int b = 0;
-      while (b + 1 < params.bands && static_cast<int>(ticket) >= params.band[b + 1].first_unit) ++b;
-      const MatmulBand& band = params.band[b];
-      int in_band = static_cast<int>(ticket) - band.first_unit;
-      int n = in_band / band.m_tiles;
-      int m = band.first_m + in_band - n * band.m_tiles;
-      n = band.first_n + (band.backwards != 0 ? band.n_tiles - 1 - n : n);
-      unit = m | n << 16 | (ticket >= static_cast<uint32_t>(params.direct_from) ? kDirectUnit : 0);
-    } else if (ticket == static_cast<uint32_t>(params.units) + gridDim.x / T::kCluster - 1) {
-      *params.ticket = 0;  // every cluster has drawn its last
-    }
-    if (T::kCluster == 2) {
-      ptx::WaitCluster(shared.DrawEmpty(slot), parity ^ 1);
-      ptx::StoreShared(ptx::MapToCta(shared.DrawnUnit(slot), 1), unit);
-      ptx::ArriveCluster(ptx::MapToCta(shared.DrawFull(slot), 1));
-    }
-    return unit;
-  };
-
-  int unit = unit_of(draw());
-  while (unit >= 0) {
-    uint32_t next = draw();  // on its way during this tile
-    TilePlace<T> tile(unit, cta);
-    const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
-    int row = tile.m % params.tiles_m * kTileRows;
-    int column = tile.n * T::kTileN;
-    if (piece.ready != nullptr) {
+  DrawnTile tile = draw.Take(ticket), next;
+  while (tile.unit >= 0) {
+    if (cta == 0) ticket = AskTicket(params);
+    const MatmulPiece& piece = params.piece[tile.piece];
+    if (piece.ready != nullptr && (awaited >> tile.piece & 1) == 0) {
+      awaited |= 1u << tile.piece;
       waiter.Wait(piece.ready);
       Probe::AfterWait(params.epoch);
       ptx::ProxyFence();  // TMA must not read from before the word
@@ -71,16 +59,16 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     const int a_slice = piece.a_slice;
     for (int block = 0; block < params.k_blocks; ++block, place.Next()) {
       int stage = place.stage;
-      ptx::WaitCluster(shared.Empty(stage), place.phase ^ 1);
-      if (block == 0) StoreSharedOwn(shared.Unit(stage), unit);
+      ptx::Wait(shared.Empty(stage), place.phase ^ 1);
+      if (block == 0) StoreSharedOwn(shared.Unit(stage), tile.unit);
       uint32_t full = shared.Full(stage);
       ptx::ArriveExpect(full, T::kStageBytes);
       int k = block * T::kKBlock;
       if constexpr (T::kClusterN == 2) {  // the CTAs share A: half each
         ptx::LoadMulticast(a_map, shared.A(stage) + static_cast<uint32_t>(cta) * (T::kABytes / 2), full, k,
-                           row + cta * (kTileRows / 2), a_slice, kBoth);
+                           tile.row + cta * (kTileRows / 2), a_slice, kBoth);
       } else {
-        ptx::Load(a_map, shared.A(stage), full, k, row, a_slice);
+        ptx::Load(a_map, shared.A(stage), full, k, tile.row, a_slice);
       }
       if constexpr (T::kAlongN) {
         constexpr int kGroups = T::kBGroups;
@@ -89,49 +77,42 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
           for (int i = 0; i < kGroups / 2; ++i) {
             int group = cta * (kGroups / 2) + i;
             ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(group) * T::kBGroupBytes,
-                               full, column + group * 64, k, 0, kBoth);
+                               full, tile.column + group * 64, k, 0, kBoth);
           }
         } else {
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
-            ptx::Load(&params.b, shared.B(stage) + group * T::kBGroupBytes, full, column + group * 64, k, 0);
+            ptx::Load(&params.b, shared.B(stage) + group * T::kBGroupBytes, full, tile.column + group * 64, k, 0);
           }
         }
       } else if constexpr (T::kClusterM == 2) {  // the CTAs share B
         ptx::LoadMulticast(&params.b, shared.B(stage) + static_cast<uint32_t>(cta) * (T::kBBytes / 2), full,
-                           k, column + cta * (T::kTileN / 2), 0, kBoth);
+                           k, tile.column + cta * (T::kTileN / 2), 0, kBoth);
       } else {
-        ptx::Load(&params.b, shared.B(stage), full, k, column, 0);
+        ptx::Load(&params.b, shared.B(stage), full, k, tile.column, 0);
       }
+      if (block == draw_block) next = draw.Take(ticket);
     }
     if constexpr (T::kSums) {
       if (piece.first_slot >= 0) {
-        for (int source = 0; source < params.sources; ++source) {
-          const bool banded = params.band_units_n > 0;
-          const int band = banded ? tile.n / T::kClusterN / params.band_units_n : 0;
-          for (int word = band; word < (banded ? band + 1 : params.word_bands); ++word) {
-            waiter.Wait(params.arrived[source] + word * params.word_step);
-          }
-        }
-        Probe::AfterWait(params.epoch);
-        ptx::ProxyFence();
+        AwaitSums<T>(params, tile, waiter, awaited);
         for (int sub = 0; sub < T::kSubTiles; ++sub) {
           for (int source = 0; source < params.sources; source += T::kSumsPerStage, place.Next()) {
             int count = min(T::kSumsPerStage, params.sources - source);
-            ptx::WaitCluster(shared.Empty(place.stage), place.phase ^ 1);
+            ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
             uint32_t full = shared.Full(place.stage);
             ptx::ArriveExpect(full, static_cast<uint32_t>(count) * T::kSumBytes);
             for (int i = 0; i < count; ++i) {
               ptx::Load(&params.slots, shared.A(place.stage) + static_cast<uint32_t>(i) * T::kSumBytes, full,
-                        column + sub * T::kBoxColumns, row, piece.first_slot + params.slot_of[source + i]);
+                        tile.column + sub * T::kBoxColumns, tile.row, piece.first_slot + params.slot_of[source + i]);
             }
           }
         }
       }
     }
-    unit = unit_of(next);
+    tile = next;
   }
-  ptx::WaitCluster(shared.Empty(place.stage), place.phase ^ 1);
+  ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
   StoreSharedOwn(shared.Unit(place.stage), -1);
   ptx::Arrive(shared.Full(place.stage));
 }

@@ -21,6 +21,20 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 // warp, and would take all that follows from it, such as descriptors, through vector registers and votes before each product.
 __device__ __forceinline__ int Warpgroup() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 7, 0); }
 
+// True in one thread of a warp that has come together here, always the same. Unlike of `lane == 0` the compiler knows of it that it is one
+// thread: what only one may issue, such as TMA, needs no loop over the threads that are there.
+__device__ __forceinline__ bool ElectOne() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // --- clusters ---
 
 __device__ __forceinline__ uint32_t ClusterRank() {
@@ -199,6 +213,13 @@ __device__ __forceinline__ void ProxyFenceShared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ __forceinline__ void SystemFence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// What was there before. Unlike atomicAdd nothing is put together for the threads of a warp, so that nobody waits for it here.
+__device__ __forceinline__ uint32_t Add(uint32_t* word, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(value) : "memory");
+  return before;
+}
 
 __device__ __forceinline__ uint64_t LoadAcquire(const uint64_t* word) {
   uint64_t value;
