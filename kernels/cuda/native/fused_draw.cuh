@@ -1,7 +1,7 @@
 // File: fused_draw.cuh
 //
 // Which tile comes next. Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make progress in the order of the
-// bands. A draw takes some 3000 cycles (a word in L2, a fence on its way to the cluster's other CTA, divisions), as long as the
+// bands. A draw takes some 3000 cycles (a word in L2, the way to the cluster's other CTA and back, divisions), as long as the
 // stages last that are fed ahead. So it is no part of the way from one tile to the next: a ticket is asked for when the tile before
 // begins, and told to the cluster while that tile's stages are full.
 #pragma once
@@ -38,6 +38,7 @@ class TileDraw {
     ++taken_;
     int unit;
     if (cta_ != 0) {
+      ptx::ArriveExpect(shared_.DrawFull(slot), sizeof(int));
       ptx::WaitCluster(shared_.DrawFull(slot), parity);
       unit = LoadShared(shared_.DrawnUnit(slot));
       ptx::ArriveCluster(ptx::MapToCta(shared_.DrawEmpty(slot), 0));
@@ -45,8 +46,7 @@ class TileDraw {
       unit = UnitOf(ticket);
       if constexpr (T::kCluster == 2) {
         ptx::WaitCluster(shared_.DrawEmpty(slot), parity ^ 1);
-        ptx::StoreShared(ptx::MapToCta(shared_.DrawnUnit(slot), 1), unit);
-        ptx::ArriveCluster(ptx::MapToCta(shared_.DrawFull(slot), 1));
+        ptx::StoreSharedAsync(ptx::MapToCta(shared_.DrawnUnit(slot), 1), unit, ptx::MapToCta(shared_.DrawFull(slot), 1));
       }
     }
     const TilePlace<T> tile(unit, cta_);

@@ -33,24 +33,11 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   int cta = T::kCluster == 1 ? 0 : static_cast<int>(ptx::ClusterRank());
   const int warpgroup = ptx::Warpgroup();
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < T::kStages; ++stage) {
-      ptx::BarrierInit(shared.Full(stage), 1);
-      ptx::BarrierInit(shared.Empty(stage), 2 * T::kCluster);
-    }
-    for (int i = 0; i < 2 * T::kStagingPlaces; ++i) {  // of both groups
-      ptx::BarrierInit(shared.Staged(0, i), 4);
-      ptx::BarrierInit(shared.Drained(0, i), 1);
-    }
-    for (int slot = 0; slot < kParcels; ++slot) {
-      ptx::BarrierInit(shared.ParcelReady(slot), 2);
-      ptx::BarrierInit(shared.ParcelTaken(slot), 1);
-    }
-    for (int slot = 0; slot < 2; ++slot) {
-      ptx::BarrierInit(shared.DrawFull(slot), 1);
-      ptx::BarrierInit(shared.DrawEmpty(slot), 1);
-    }
+  static_assert(FusedShared<T>::kBarriers <= 64);
+  if (threadIdx.x < FusedShared<T>::kBarriers) {  // a thread each
+    ptx::BarrierInit(shared.Full(0) + threadIdx.x * 8, shared.ArrivalsOf(static_cast<int>(threadIdx.x)));
     ptx::BarrierInitFence();
+  } else if (threadIdx.x == 64) {
     for (int i = 0; i < 2; ++i) {
       ptx::PrefetchMap(&params.a[i]);
       ptx::PrefetchMap(&params.out[i]);

@@ -41,7 +41,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
   WordWaiter<Probe> waiter{params};
   TileDraw<T> draw(params, shared, cta);
   // The next tile is drawn when as many stages as there are have been fed, and the next one to be freed is a long way off.
-  const int draw_block = min(T::kStages, params.k_blocks) - 1;
+  const int k_blocks = KBlocks<T>(params), draw_block = min(T::kStages, k_blocks) - 1;
   // Bits of pieces, and of word bands behind them, whose words have been awaited: looking again takes a microsecond.
   uint32_t awaited = 0;
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     }
     const CUtensorMap* a_map = &params.a[piece.a_map];
     const int a_slice = piece.a_slice;
-    for (int block = 0; block < params.k_blocks; ++block, place.Next()) {
+    for (int block = 0; block < k_blocks; ++block, place.Next()) {
       int stage = place.stage;
       ptx::Wait(shared.Empty(stage), place.phase ^ 1);
       if (block == 0) StoreSharedOwn(shared.Unit(stage), tile.unit);

@@ -61,8 +61,11 @@ __device__ __forceinline__ uint32_t MapToCta(uint32_t address, uint32_t rank) {
   return mapped;
 }
 
-__device__ __forceinline__ void StoreShared(uint32_t mapped, int value) {
-  asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(mapped), "r"(value) : "memory");
+// Stores into a CTA of the cluster, and counts the four bytes at a barrier there when they are to be seen: no fence.
+__device__ __forceinline__ void StoreSharedAsync(uint32_t mapped, int value, uint32_t mapped_barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.s32 [%0], %1, [%2];" ::"r"(mapped), "r"(value),
+               "r"(mapped_barrier)
+               : "memory");
 }
 
 // --- barriers in shared memory ---
@@ -103,6 +106,20 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// The same for a thread whose turn is seldom: it sleeps in between, up to ten microseconds unless the barrier wakes it. In Wait it looks
+// again each hundred cycles, and takes issue slots and power from those that compute.
+__device__ __forceinline__ void WaitLong(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 10000;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(barrier),
       "r"(parity)

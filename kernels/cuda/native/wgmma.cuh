@@ -1,6 +1,6 @@
 // File: wgmma.cuh
 //
-// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 96 (fp8), 112, 128, 192, 224 or 256.
+// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 96, 112, 128, 192, 224 or 256.
 // fp8 operands may be of two types. Of sums of fp8 the hardware keeps about 14 bits while it adds: see fused_exact_mainloop.cuh.
 // `a` and `b` are the operands' matrix descriptors (Descriptor*). The warpgroup's 64×N sums lie in registers d[N / 2]:
 // thread t of warp w holds rows 16w + t/4 (d[4j], d[4j+1]) and 8 more (d[4j+2], d[4j+3]), columns 8j + 2(t%4), +1.
@@ -40,6 +40,20 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
          ((address & 0x3FFFF) >> 4);
 }
 
+// A descriptor of what lies `units` of 16 bytes further. Only its lower half changes, in the register where it is: the compiler would
+// make each descriptor anew.
+__device__ __forceinline__ uint64_t Advanced(uint64_t descriptor, uint32_t units) {
+  asm("{\n"
+      ".reg .b32 low, high;\n"
+      "mov.b64 {low, high}, %0;\n"
+      "add.u32 low, low, %1;\n"
+      "mov.b64 %0, {low, high};\n"
+      "}\n"
+      : "+l"(descriptor)
+      : "r"(units));
+  return descriptor;
+}
+
 // The instruction names its N / 2 registers one by one: lists of 16, put together.
 #define TANDEM_R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define TANDEM_R1 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -57,6 +71,8 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
 #define TANDEM_REGISTERS_112 TANDEM_REGISTERS_96 ", " TANDEM_R6
 #define TANDEM_REGISTERS_128 TANDEM_REGISTERS_112 ", " TANDEM_R7
 #define TANDEM_D4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define TANDEM_NEW4(d, i) "=f"(d[i]), "=f"(d[(i) + 1]), "=f"(d[(i) + 2]), "=f"(d[(i) + 3])
+#define TANDEM_NEW16(d, i) TANDEM_NEW4(d, i), TANDEM_NEW4(d, (i) + 4), TANDEM_NEW4(d, (i) + 8), TANDEM_NEW4(d, (i) + 12)
 #define TANDEM_D16(d, i) TANDEM_D4(d, i), TANDEM_D4(d, (i) + 4), TANDEM_D4(d, (i) + 8), TANDEM_D4(d, (i) + 12)
 #define TANDEM_OPERANDS_32(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16)
 #define TANDEM_OPERANDS_48(d) TANDEM_D16(d, 0), TANDEM_D16(d, 16), TANDEM_D16(d, 32)
@@ -65,6 +81,9 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
 #define TANDEM_OPERANDS_96(d) TANDEM_OPERANDS_64(d), TANDEM_D16(d, 64), TANDEM_D16(d, 80)
 #define TANDEM_OPERANDS_112(d) TANDEM_OPERANDS_96(d), TANDEM_D16(d, 96)
 #define TANDEM_OPERANDS_128(d) TANDEM_OPERANDS_112(d), TANDEM_D16(d, 112)
+
+#define TANDEM_NEW_48(d) TANDEM_NEW16(d, 0), TANDEM_NEW16(d, 16), TANDEM_NEW16(d, 32)
+#define TANDEM_NEW_64(d) TANDEM_NEW_48(d), TANDEM_NEW16(d, 48)
 
 // One overload a number of columns: the instruction's name holds it.
 #define TANDEM_WGMMA_16(TYPE, N, COUNT, A, B, P, T)                                                              \
@@ -84,6 +103,24 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
                  " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1;\n}\n"                                      \
                  : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "r"(accumulate));                                    \
   }
+// The same for a sum's beginning: what `d` held is neither read nor alive.
+#define TANDEM_WGMMA_FIRST_16(TYPE, N, COUNT, A, B, T)                                                       \
+  template <bool kAlongN>                                                                                    \
+  __device__ __forceinline__ void WgmmaFirst(TYPE, TYPE, float (&d)[COUNT], uint64_t a, uint64_t b) {        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TANDEM_NAME_##TYPE "." TANDEM_NAME_##TYPE \
+                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1, 0, " T ";\n}\n"                    \
+                 : TANDEM_NEW_##COUNT(d) : "l"(a), "l"(b), "n"(kAlongN ? 1 : 0));                            \
+  }
+#define TANDEM_WGMMA_FIRST_8(TYPE_A, TYPE_B, N, COUNT, A, B)                                                     \
+  template <bool kAlongN>                                                                                        \
+  __device__ __forceinline__ void WgmmaFirst(TYPE_A, TYPE_B, float (&d)[COUNT], uint64_t a, uint64_t b) {        \
+    static_assert(!kAlongN, "8-bit operands lie along K");                                                       \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TANDEM_NAME_##TYPE_A "." TANDEM_NAME_##TYPE_B \
+                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1;\n}\n"                                  \
+                 : TANDEM_NEW_##COUNT(d) : "l"(a), "l"(b));                                                      \
+  }
 #define TANDEM_NAME___nv_bfloat16 "bf16"
 #define TANDEM_NAME___half "f16"
 #define TANDEM_NAME___nv_fp8_e4m3 "e4m3"
@@ -95,20 +132,28 @@ __device__ __forceinline__ uint64_t DescriptorAlongN(uint32_t address, uint32_t 
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 128, 64, "%64", "%65", "%66")         \
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 192, 96, "%96", "%97", "%98")         \
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 224, 112, "%112", "%113", "%114")     \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 256, 128, "%128", "%129", "%130")
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 256, 128, "%128", "%129", "%130")     \
+  TANDEM_WGMMA_FIRST_8(TYPE_A, TYPE_B, 96, 48, "%48", "%49")           \
+  TANDEM_WGMMA_FIRST_8(TYPE_A, TYPE_B, 128, 64, "%64", "%65")
 
 TANDEM_WGMMA_16(__nv_bfloat16, 64, 32, "%32", "%33", "%34", "%35")
+TANDEM_WGMMA_16(__nv_bfloat16, 96, 48, "%48", "%49", "%50", "%51")
 TANDEM_WGMMA_16(__nv_bfloat16, 112, 56, "%56", "%57", "%58", "%59")
 TANDEM_WGMMA_16(__nv_bfloat16, 128, 64, "%64", "%65", "%66", "%67")
 TANDEM_WGMMA_16(__nv_bfloat16, 192, 96, "%96", "%97", "%98", "%99")
 TANDEM_WGMMA_16(__nv_bfloat16, 224, 112, "%112", "%113", "%114", "%115")
 TANDEM_WGMMA_16(__nv_bfloat16, 256, 128, "%128", "%129", "%130", "%131")
+TANDEM_WGMMA_FIRST_16(__nv_bfloat16, 96, 48, "%48", "%49", "%50")
+TANDEM_WGMMA_FIRST_16(__nv_bfloat16, 128, 64, "%64", "%65", "%66")
 TANDEM_WGMMA_16(__half, 64, 32, "%32", "%33", "%34", "%35")
+TANDEM_WGMMA_16(__half, 96, 48, "%48", "%49", "%50", "%51")
 TANDEM_WGMMA_16(__half, 112, 56, "%56", "%57", "%58", "%59")
 TANDEM_WGMMA_16(__half, 128, 64, "%64", "%65", "%66", "%67")
 TANDEM_WGMMA_16(__half, 192, 96, "%96", "%97", "%98", "%99")
 TANDEM_WGMMA_16(__half, 224, 112, "%112", "%113", "%114", "%115")
 TANDEM_WGMMA_16(__half, 256, 128, "%128", "%129", "%130", "%131")
+TANDEM_WGMMA_FIRST_16(__half, 96, 48, "%48", "%49", "%50")
+TANDEM_WGMMA_FIRST_16(__half, 128, 64, "%64", "%65", "%66")
 TANDEM_WGMMA_FLOAT8(__nv_fp8_e4m3, __nv_fp8_e4m3)
 TANDEM_WGMMA_FLOAT8(__nv_fp8_e4m3, __nv_fp8_e5m2)
 TANDEM_WGMMA_FLOAT8(__nv_fp8_e5m2, __nv_fp8_e4m3)
