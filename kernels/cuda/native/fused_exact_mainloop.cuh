@@ -45,8 +45,12 @@ __device__ __forceinline__ void ExactMainloop(const FusedShared<T>& shared, int 
         ptx::DescriptorAlongK(shared.B(stage) + static_cast<uint32_t>(part) * T::kBPartBytes);
     ptx::WgmmaFence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {  // the first begins a new sum
-      ptx::Wgmma<false>(typename T::A(), typename T::B(), sum, a + 2 * k, b + 2 * k, k);
+    for (int k = 0; k < 4; ++k) {
+      if (k == 0) {
+        ptx::WgmmaFirst<false>(typename T::A(), typename T::B(), sum, a, b);
+      } else {
+        ptx::Wgmma<false>(typename T::A(), typename T::B(), sum, a + 2 * k, b + 2 * k);
+      }
     }
     ptx::WgmmaCommit();
   };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/ptx.cuh"
@@ -11,39 +12,61 @@
 
 namespace tandem::cuda {
 
-// What follows the last product's start: nothing.
+// What a warpgroup does beside the products of FastMainloop: nothing.
 struct NothingBeside {
-  __device__ void operator()() const {}
+  static constexpr int kBoxes = 0;
+  __device__ void Box(int) const {}
+  __device__ void End() const {}
 };
+// Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
+inline constexpr int kStagesABox = 3;
 
 // d = A·B over all of K, summed in the tensor cores. `group`: which 64 rows. `release(stage)`: the warpgroup
-// has read it. `beside()` is called while the last products run.
+// has read it. `beside`: Box(i) is called for each i < kBoxes in their order, and End behind the last product's start.
 template <class T, class Release, class Beside = NothingBeside>
 __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int group, int k_blocks,
                                              RingPlace<T::kStages>& place, float (&d)[T::kTileN / 2],
                                              const Release& release, const Beside& beside = {}) {
-  int last = 0;
-  auto multiply = [&](int block) __attribute__((always_inline)) {
-    int stage = place.stage;
-    ptx::Wait(shared.Full(stage), place.phase);
-    uint64_t a = ptx::DescriptorAlongK(shared.A(stage) + static_cast<uint32_t>(group) * (T::kABytes / 2));
-    uint64_t b = T::kAlongN ? ptx::DescriptorAlongN(shared.B(stage), T::kBGroupBytes)
-                            : ptx::DescriptorAlongK(shared.B(stage));
+  const uint64_t first_a = ptx::DescriptorAlongK(shared.A(0) + static_cast<uint32_t>(group) * (T::kABytes / 2));
+  const uint64_t first_b =
+      T::kAlongN ? ptx::DescriptorAlongN(shared.B(0), T::kBGroupBytes) : ptx::DescriptorAlongK(shared.B(0));
+  const auto start = [&](auto begins) __attribute__((always_inline)) {
+    ptx::Wait(shared.Full(place.stage), place.phase);
+    const uint32_t units = static_cast<uint32_t>(place.stage) * (T::kStageBytes >> 4);
+    uint64_t a = ptx::Advanced(first_a, units), b = ptx::Advanced(first_b, units);
     ptx::WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // 32 bytes of K each
-      ptx::Wgmma<T::kAlongN>(typename T::A(), typename T::B(), d, a + 2 * k, b + (T::kAlongN ? 128 : 2) * k,
-                             block + k);
+      if (decltype(begins)::value && k == 0) {
+        ptx::WgmmaFirst<T::kAlongN>(typename T::A(), typename T::B(), d, a, b);
+      } else {
+        ptx::Wgmma<T::kAlongN>(typename T::A(), typename T::B(), d, a, b);
+      }
+      a = ptx::Advanced(a, 2);
+      b = ptx::Advanced(b, T::kAlongN ? 128 : 2);
     }
     ptx::WgmmaCommit();
+  };
+  start(std::true_type());
+  int last = place.stage;
+  place.Next();
+  const auto multiply = [&]() __attribute__((always_inline)) {
+    start(std::false_type());
     ptx::WgmmaWait<1>();
-    if (block > 0) release(last);
-    last = stage;
+    release(last);
+    last = place.stage;
     place.Next();
   };
+  int block = 1;
+#pragma unroll
+  for (int i = 0; i < Beside::kBoxes; ++i) {
 #pragma unroll 1
-  for (int block = 0; block < k_blocks; ++block) multiply(block);
-  beside();
+    for (const int end = min(k_blocks, block + kStagesABox); block < end; ++block) multiply();
+    beside.Box(i);
+  }
+#pragma unroll 1
+  for (; block < k_blocks; ++block) multiply();
+  beside.End();
   ptx::WgmmaWait<0>();
   release(last);
 }

@@ -64,13 +64,6 @@ struct FusedTraits {
   static constexpr size_t kSharedBytes = kStagesBytes + 2 * kStagingPlaces * kBoxBytes;
 };
 
-// Stages of a tile. Two at the least where halves are multiplied in turn, of which the first and the last are started differently: what
-// lies beyond K is read as zeros.
-template <class T>
-__device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
-  return T::kHolds ? max(params.k_blocks, 2) : params.k_blocks;
-}
-
 // Tiles of a CTA that may wait for its courier.
 inline constexpr int kParcels = 4;
 

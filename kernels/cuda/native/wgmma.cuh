@@ -1,6 +1,6 @@
 // File: wgmma.cuh
 //
-// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 96, 112, 128, 192, 224 or 256.
+// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 96 (fp8), 112, 128, 192, 224 or 256.
 // fp8 operands may be of two types. Of sums of fp8 the hardware keeps about 14 bits while it adds: see fused_exact_mainloop.cuh.
 // `a` and `b` are the operands' matrix descriptors (Descriptor*). The warpgroup's 64×N sums lie in registers d[N / 2]:
 // thread t of warp w holds rows 16w + t/4 (d[4j], d[4j+1]) and 8 more (d[4j+2], d[4j+3]), columns 8j + 2(t%4), +1.
@@ -82,78 +82,70 @@ __device__ __forceinline__ uint64_t Advanced(uint64_t descriptor, uint32_t units
 #define TANDEM_OPERANDS_112(d) TANDEM_OPERANDS_96(d), TANDEM_D16(d, 96)
 #define TANDEM_OPERANDS_128(d) TANDEM_OPERANDS_112(d), TANDEM_D16(d, 112)
 
-#define TANDEM_NEW_48(d) TANDEM_NEW16(d, 0), TANDEM_NEW16(d, 16), TANDEM_NEW16(d, 32)
+#define TANDEM_NEW_32(d) TANDEM_NEW16(d, 0), TANDEM_NEW16(d, 16)
+#define TANDEM_NEW_48(d) TANDEM_NEW_32(d), TANDEM_NEW16(d, 32)
+#define TANDEM_NEW_56(d) TANDEM_NEW_48(d), TANDEM_NEW4(d, 48), TANDEM_NEW4(d, 52)
 #define TANDEM_NEW_64(d) TANDEM_NEW_48(d), TANDEM_NEW16(d, 48)
+#define TANDEM_NEW_96(d) TANDEM_NEW_64(d), TANDEM_NEW16(d, 64), TANDEM_NEW16(d, 80)
+#define TANDEM_NEW_112(d) TANDEM_NEW_96(d), TANDEM_NEW16(d, 96)
+#define TANDEM_NEW_128(d) TANDEM_NEW_112(d), TANDEM_NEW16(d, 112)
 
-// One overload a number of columns: the instruction's name holds it.
-#define TANDEM_WGMMA_16(TYPE, N, COUNT, A, B, P, T)                                                              \
-  template <bool kAlongN>                                                                                        \
-  __device__ __forceinline__ void Wgmma(TYPE, TYPE, float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) { \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                                  \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TANDEM_NAME_##TYPE "." TANDEM_NAME_##TYPE     \
-                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1, 0, " T ";\n}\n"                        \
-                 : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "r"(accumulate), "n"(kAlongN ? 1 : 0));          \
+// One overload a number of columns: the instruction's name holds it. Wgmma adds to `d`; WgmmaFirst begins a sum, for which what `d` held
+// is neither read nor alive.
+#define TANDEM_WGMMA_16(TYPE, N, COUNT, A, B, T)                                                            \
+  template <bool kAlongN>                                                                                   \
+  __device__ __forceinline__ void Wgmma(TYPE, TYPE, float (&d)[COUNT], uint64_t a, uint64_t b) {            \
+    TANDEM_WGMMA_ASM(1, N, "k16", TYPE, TYPE, COUNT, A, B, ", 0, " T)                                       \
+        : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "n"(kAlongN ? 1 : 0));                               \
+  }                                                                                                         \
+  template <bool kAlongN>                                                                                   \
+  __device__ __forceinline__ void WgmmaFirst(TYPE, TYPE, float (&d)[COUNT], uint64_t a, uint64_t b) {       \
+    TANDEM_WGMMA_ASM(0, N, "k16", TYPE, TYPE, COUNT, A, B, ", 0, " T)                                       \
+        : TANDEM_NEW_##COUNT(d) : "l"(a), "l"(b), "n"(kAlongN ? 1 : 0));                                    \
   }
-#define TANDEM_WGMMA_8(TYPE_A, TYPE_B, N, COUNT, A, B, P)                                                            \
-  template <bool kAlongN>                                                                                            \
-  __device__ __forceinline__ void Wgmma(TYPE_A, TYPE_B, float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) { \
-    static_assert(!kAlongN, "8-bit operands lie along K");                                                           \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                                      \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TANDEM_NAME_##TYPE_A "." TANDEM_NAME_##TYPE_B     \
-                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1;\n}\n"                                      \
-                 : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b), "r"(accumulate));                                    \
+#define TANDEM_WGMMA_8(TYPE_A, TYPE_B, N, COUNT, A, B)                                                      \
+  template <bool kAlongN>                                                                                   \
+  __device__ __forceinline__ void Wgmma(TYPE_A, TYPE_B, float (&d)[COUNT], uint64_t a, uint64_t b) {        \
+    static_assert(!kAlongN, "8-bit operands lie along K");                                                  \
+    TANDEM_WGMMA_ASM(1, N, "k32", TYPE_A, TYPE_B, COUNT, A, B, "")                                          \
+        : TANDEM_OPERANDS_##COUNT(d) : "l"(a), "l"(b));                                                     \
+  }                                                                                                         \
+  template <bool kAlongN>                                                                                   \
+  __device__ __forceinline__ void WgmmaFirst(TYPE_A, TYPE_B, float (&d)[COUNT], uint64_t a, uint64_t b) {   \
+    static_assert(!kAlongN, "8-bit operands lie along K");                                                  \
+    TANDEM_WGMMA_ASM(0, N, "k32", TYPE_A, TYPE_B, COUNT, A, B, "")                                          \
+        : TANDEM_NEW_##COUNT(d) : "l"(a), "l"(b));                                                          \
   }
-// The same for a sum's beginning: what `d` held is neither read nor alive.
-#define TANDEM_WGMMA_FIRST_16(TYPE, N, COUNT, A, B, T)                                                       \
-  template <bool kAlongN>                                                                                    \
-  __device__ __forceinline__ void WgmmaFirst(TYPE, TYPE, float (&d)[COUNT], uint64_t a, uint64_t b) {        \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                  \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TANDEM_NAME_##TYPE "." TANDEM_NAME_##TYPE \
-                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1, 0, " T ";\n}\n"                    \
-                 : TANDEM_NEW_##COUNT(d) : "l"(a), "l"(b), "n"(kAlongN ? 1 : 0));                            \
-  }
-#define TANDEM_WGMMA_FIRST_8(TYPE_A, TYPE_B, N, COUNT, A, B)                                                     \
-  template <bool kAlongN>                                                                                        \
-  __device__ __forceinline__ void WgmmaFirst(TYPE_A, TYPE_B, float (&d)[COUNT], uint64_t a, uint64_t b) {        \
-    static_assert(!kAlongN, "8-bit operands lie along K");                                                       \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                      \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TANDEM_NAME_##TYPE_A "." TANDEM_NAME_##TYPE_B \
-                 " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1;\n}\n"                                  \
-                 : TANDEM_NEW_##COUNT(d) : "l"(a), "l"(b));                                                      \
-  }
+// `ADDS`: 1, or 0 for a sum's beginning.
+#define TANDEM_WGMMA_ASM(ADDS, N, K, TYPE_A, TYPE_B, COUNT, A, B, MORE)                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " #ADDS ", 0;\n"                                   \
+               "wgmma.mma_async.sync.aligned.m64n" #N K ".f32." TANDEM_NAME_##TYPE_A "." TANDEM_NAME_##TYPE_B \
+               " {" TANDEM_REGISTERS_##COUNT "}, " A ", " B ", p, 1, 1" MORE ";\n}\n"
 #define TANDEM_NAME___nv_bfloat16 "bf16"
 #define TANDEM_NAME___half "f16"
 #define TANDEM_NAME___nv_fp8_e4m3 "e4m3"
 #define TANDEM_NAME___nv_fp8_e5m2 "e5m2"
 #define TANDEM_WGMMA_FLOAT8(TYPE_A, TYPE_B)                            \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 64, 32, "%32", "%33", "%34")          \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 96, 48, "%48", "%49", "%50")          \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 112, 56, "%56", "%57", "%58")         \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 128, 64, "%64", "%65", "%66")         \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 192, 96, "%96", "%97", "%98")         \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 224, 112, "%112", "%113", "%114")     \
-  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 256, 128, "%128", "%129", "%130")     \
-  TANDEM_WGMMA_FIRST_8(TYPE_A, TYPE_B, 96, 48, "%48", "%49")           \
-  TANDEM_WGMMA_FIRST_8(TYPE_A, TYPE_B, 128, 64, "%64", "%65")
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 64, 32, "%32", "%33")          \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 96, 48, "%48", "%49")          \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 112, 56, "%56", "%57")         \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 128, 64, "%64", "%65")         \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 192, 96, "%96", "%97")         \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 224, 112, "%112", "%113")     \
+  TANDEM_WGMMA_8(TYPE_A, TYPE_B, 256, 128, "%128", "%129")
 
-TANDEM_WGMMA_16(__nv_bfloat16, 64, 32, "%32", "%33", "%34", "%35")
-TANDEM_WGMMA_16(__nv_bfloat16, 96, 48, "%48", "%49", "%50", "%51")
-TANDEM_WGMMA_16(__nv_bfloat16, 112, 56, "%56", "%57", "%58", "%59")
-TANDEM_WGMMA_16(__nv_bfloat16, 128, 64, "%64", "%65", "%66", "%67")
-TANDEM_WGMMA_16(__nv_bfloat16, 192, 96, "%96", "%97", "%98", "%99")
-TANDEM_WGMMA_16(__nv_bfloat16, 224, 112, "%112", "%113", "%114", "%115")
-TANDEM_WGMMA_16(__nv_bfloat16, 256, 128, "%128", "%129", "%130", "%131")
-TANDEM_WGMMA_FIRST_16(__nv_bfloat16, 96, 48, "%48", "%49", "%50")
-TANDEM_WGMMA_FIRST_16(__nv_bfloat16, 128, 64, "%64", "%65", "%66")
-TANDEM_WGMMA_16(__half, 64, 32, "%32", "%33", "%34", "%35")
-TANDEM_WGMMA_16(__half, 96, 48, "%48", "%49", "%50", "%51")
-TANDEM_WGMMA_16(__half, 112, 56, "%56", "%57", "%58", "%59")
-TANDEM_WGMMA_16(__half, 128, 64, "%64", "%65", "%66", "%67")
-TANDEM_WGMMA_16(__half, 192, 96, "%96", "%97", "%98", "%99")
-TANDEM_WGMMA_16(__half, 224, 112, "%112", "%113", "%114", "%115")
-TANDEM_WGMMA_16(__half, 256, 128, "%128", "%129", "%130", "%131")
-TANDEM_WGMMA_FIRST_16(__half, 96, 48, "%48", "%49", "%50")
-TANDEM_WGMMA_FIRST_16(__half, 128, 64, "%64", "%65", "%66")
+TANDEM_WGMMA_16(__nv_bfloat16, 64, 32, "%32", "%33", "%34")
+TANDEM_WGMMA_16(__nv_bfloat16, 112, 56, "%56", "%57", "%58")
+TANDEM_WGMMA_16(__nv_bfloat16, 128, 64, "%64", "%65", "%66")
+TANDEM_WGMMA_16(__nv_bfloat16, 192, 96, "%96", "%97", "%98")
+TANDEM_WGMMA_16(__nv_bfloat16, 224, 112, "%112", "%113", "%114")
+TANDEM_WGMMA_16(__nv_bfloat16, 256, 128, "%128", "%129", "%130")
+TANDEM_WGMMA_16(__half, 64, 32, "%32", "%33", "%34")
+TANDEM_WGMMA_16(__half, 112, 56, "%56", "%57", "%58")
+TANDEM_WGMMA_16(__half, 128, 64, "%64", "%65", "%66")
+TANDEM_WGMMA_16(__half, 192, 96, "%96", "%97", "%98")
+TANDEM_WGMMA_16(__half, 224, 112, "%112", "%113", "%114")
+TANDEM_WGMMA_16(__half, 256, 128, "%128", "%129", "%130")
 TANDEM_WGMMA_FLOAT8(__nv_fp8_e4m3, __nv_fp8_e4m3)
 TANDEM_WGMMA_FLOAT8(__nv_fp8_e4m3, __nv_fp8_e5m2)
 TANDEM_WGMMA_FLOAT8(__nv_fp8_e5m2, __nv_fp8_e4m3)
