@@ -129,7 +129,8 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const FewRowsTile<T> tile(params);
   const int warpgroup = ptx::Warpgroup(), groups = params.world * params.segment > 64 ? 2 : 1;
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < 32 && ptx::ElectOne()) {
+#pragma unroll
     for (int stage = 0; stage < T::kStages; ++stage) {
       ptx::BarrierInit(shared.Full(stage), 1);
       ptx::BarrierInit(shared.Empty(stage), static_cast<uint32_t>(groups * (T::kClusterM + T::kClusterN - 1)));

@@ -2,8 +2,8 @@
 //
 // The two computing warpgroups of the fused matmul kernel. Between a tile's last product and the next tile's
 // first the tensor cores work for the other warpgroup at most, which is there as well most of the time. So
-// the code there only scales, adds and rounds. What it reads is asked for beside the last products, and what
-// it leaves is staged beside the next tile's.
+// the code there only scales, adds and rounds, and what it reads is asked for beside the last products. Where registers have room for
+// rounded results, not even that holds up the tensor cores: ComputeByHalves.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "kernels/cuda/native/fused_block_scales.cuh"
 #include "kernels/cuda/native/fused_epilogue.cuh"
 #include "kernels/cuda/native/fused_exact_mainloop.cuh"
+#include "kernels/cuda/native/fused_halves.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
 #include "kernels/cuda/native/fused_staging.cuh"
@@ -19,138 +20,267 @@
 
 namespace tandem::cuda {
 
-// Adds to a box's values `c` what other GPUs computed of it, in the order of the ranks. It comes through the
-// stages.
-template <class T, class Release>
-__device__ __forceinline__ void AddSources(const FusedMatmulParams& params, const FusedShared<T>& shared,
-                                           int group, const BoxLane<T>& lane, RingPlace<T::kStages>& place,
-                                           float (&c)[BoxLane<T>::kValues], const Release& release) {
-  constexpr int kValues = BoxLane<T>::kValues;
-  float total[kValues];
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) total[i] = params.position == 0 ? c[i] : 0.0f;
-  for (int source = 0; source < params.sources; ++source) {
-    const int in_stage = source % T::kSumsPerStage;
-    if (in_stage == 0) ptx::Wait(shared.Full(place.stage), place.phase);
-    const uint32_t from = shared.A(place.stage) + static_cast<uint32_t>(in_stage) * T::kSumBytes +
-                          static_cast<uint32_t>(group) * T::kBoxBytes;
-    lane.Add(from, total);
-    if (source + 1 == params.position) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) total[i] += c[i];
-    }
-    if (in_stage == T::kSumsPerStage - 1 || source == params.sources - 1) {
-      asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-      release(place.stage);
-      place.Next();
+// One thread of a computing warpgroup: where it stands in the ring of stages and in its tiles.
+template <class T>
+class ComputeThread {
+ public:
+  RingPlace<T::kStages> place;
+
+  // `group`: rows [64 group, +64) of every tile.
+  __device__ __forceinline__ ComputeThread(const FusedMatmulParams& params, const FusedShared<T>& shared, int group)
+      : params_(params),
+        shared_(shared),
+        thread_(threadIdx.x & 127),
+        group_(group),
+        empty_(T::kCluster == 2 ? ptx::MapToCta(shared.Empty(0), static_cast<uint32_t>(thread_) & 1) : shared.Empty(0)) {}
+
+  // A stage is free when the computing warpgroups of all CTAs that it is loaded for have read it.
+  __device__ __forceinline__ void Release(int stage) const {
+    const uint32_t empty = empty_ + static_cast<uint32_t>(stage) * 8;
+    if constexpr (T::kCluster == 2) {
+      if (thread_ < 2) ptx::ArriveRemote(empty);
+    } else {
+      if (thread_ == 0) ptx::Arrive(empty);
     }
   }
+  // Waits for the next stage, which is a tile's first: the tile.
+  __device__ __forceinline__ int AwaitTile() const {
+    ptx::Wait(shared_.Full(place.stage), place.phase);
+    return LoadShared(shared_.Unit(place.stage));
+  }
+  // Whether the next stage is full; the whole warpgroup alike.
+  __device__ __forceinline__ bool IsNextFull() const {
+    return !ptx::AnyOfWarpgroup(group_ + 1, !ptx::Test(shared_.Full(place.stage), place.phase));
+  }
+  // The thread's first row of a tile, within its piece.
+  __device__ __forceinline__ int RowOf(const TilePlace<T>& tile) const {
+    return tile.m % params_.tiles_m * kTileRows + group_ * 64 + (thread_ >> 5) * 16 + ((thread_ & 31) >> 2);
+  }
+  __device__ __forceinline__ int FirstColumnOf(const TilePlace<T>& tile) const { return tile.n * T::kTileN + (thread_ & 3) * 2; }
+
+ private:
+  const FusedMatmulParams& params_;
+  const FusedShared<T>& shared_;
+  int thread_, group_;
+  uint32_t empty_;  // the first stage's barrier, of the CTA that this thread tells
+};
+
+// What becomes of a tile's sums.
+template <class T>
+class TileEnd {
+ public:
+  bool sums = false;  // peers' sums are added, which come through the ring of stages
+
+  __device__ __forceinline__ TileEnd(const FusedMatmulParams& params, const FusedShared<T>& shared, int group)
+      : params_(params), shared_(shared), group_(group), epilogue_(params) {}
+
+  // Asks for what the tile's end reads.
+  __device__ __forceinline__ void Begin(const ComputeThread<T>& thread, const TilePlace<T>& tile) {
+    const MatmulPiece& piece = params_.piece[tile.m / params_.tiles_m];
+    sums = T::kSums && piece.first_slot >= 0;
+    finish_ = epilogue_.Finishes(piece);
+    epilogue_.Begin(piece, thread.RowOf(tile), thread.FirstColumnOf(tile));
+  }
+
+  // Ends `values`, the boxes from `kFirstBox` on, and gives each to leave(box, its values).
+  template <int kFirstBox, int kCount, class Leave>
+  __device__ __forceinline__ void Finish(const float (&values)[kCount], ComputeThread<T>& thread, const BoxLane<T>& lane,
+                                         const Leave& leave) {
+    constexpr int kValues = BoxLane<T>::kValues;
+    static_assert(kCount % kValues == 0);
+    // `then`: what follows the rows' factors.
+    const auto leave_all = [&](const auto& then) __attribute__((always_inline)) {
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) c[i] = total[i];
+      for (int i = 0; i < kCount / kValues; ++i) {
+        // Into other registers: the tensor cores' are theirs, and what else writes them holds up all products.
+        float c[kValues];
+        epilogue_.ScaleRows(reinterpret_cast<const float(&)[kValues]>(values[i * kValues]), c);
+        then(c, kFirstBox + i);
+        leave(kFirstBox + i, c);
+      }
+    };
+    // The common ways have code of their own: where ways meet again, the compiler moves all values.
+    if (!sums && !finish_ && !epilogue_.by_column) {
+      leave_all([](auto&, int) {});
+    } else if (Epilogue<T>::kScales && !sums && !finish_) {
+      leave_all([&](auto& c, int box) __attribute__((always_inline)) { epilogue_.ScaleColumns(c, box); });
+    } else {
+      leave_all([&](auto& c, int box) __attribute__((always_inline)) {
+        if (epilogue_.by_column) epilogue_.ScaleColumns(c, box);
+        if constexpr (T::kSums) {
+          if (sums) AddSources(c, thread, lane);
+        }
+        if (finish_) epilogue_.Finish(c, box);
+      });
+    }
+  }
+
+ private:
+  // Adds to a box's values `c` what other GPUs computed of it, in the order of the ranks.
+  __device__ __forceinline__ void AddSources(float (&c)[BoxLane<T>::kValues], ComputeThread<T>& thread, const BoxLane<T>& lane) const {
+    constexpr int kValues = BoxLane<T>::kValues;
+    float total[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) total[i] = params_.position == 0 ? c[i] : 0.0f;
+    for (int source = 0; source < params_.sources; ++source) {
+      RingPlace<T::kStages>& place = thread.place;
+      const int in_stage = source % T::kSumsPerStage;
+      if (in_stage == 0) ptx::Wait(shared_.Full(place.stage), place.phase);
+      const uint32_t from = shared_.A(place.stage) + static_cast<uint32_t>(in_stage) * T::kSumBytes +
+                            static_cast<uint32_t>(group_) * T::kBoxBytes;
+      lane.Add(from, total);
+      if (source + 1 == params_.position) {
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) total[i] += c[i];
+      }
+      if (in_stage == T::kSumsPerStage - 1 || source == params_.sources - 1) {
+        asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
+        thread.Release(place.stage);
+        place.Next();
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) c[i] = total[i];
+  }
+
+  const FusedMatmulParams& params_;
+  const FusedShared<T>& shared_;
+  int group_;
+  bool finish_ = false;
+  Epilogue<T> epilogue_;
+};
+
+// For sums that leave no registers for rounded results: a tile's are staged at its end, before the next tile's products.
+template <class T>
+__device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta) {
+  ComputeThread<T> thread(params, shared, group);
+  TileEnd<T> end(params, shared, group);
+  BoxStager<T> stager(shared, group, threadIdx.x & 127);
+  const auto release = [&](int stage) __attribute__((always_inline)) { thread.Release(stage); };
+  float d[T::kTileN / 2];
+  while (true) {
+    const int unit = thread.AwaitTile();
+    if (unit < 0) break;
+    const auto begin_end = [&]() __attribute__((always_inline)) { end.Begin(thread, TilePlace<T>(unit, cta)); };
+    if constexpr (T::kBlocks) {
+      const TilePlace<T> tile(unit, cta);
+      const BlockScaledSums<T> scaled(params, params.piece[tile.m / params.tiles_m], thread.RowOf(tile), tile.n * T::kTileN);
+      ExactMainloop<T>(shared, group, KBlocks<T>(params), thread.place, d, release, scaled);
+      begin_end();
+    } else if constexpr (T::kExact) {
+      ExactMainloop<T>(shared, group, KBlocks<T>(params), thread.place, d, release, PlainSums<T>());
+      begin_end();
+    } else {
+      FastMainloop<T>(shared, group, KBlocks<T>(params), thread.place, d, release, begin_end);
+    }
+    end.template Finish<0>(d, thread, stager.place, [&](int, const auto& c) __attribute__((always_inline)) {
+      typename BoxLane<T>::Packed packed;
+      BoxLane<T>::Round(c, packed);
+      stager.Stage(packed, unit);
+    });
+  }
+  stager.End();
+}
+
+// A tile's results wait in registers, and are staged beside the next tile's products; one half's are rounded while the other one, or
+// the next tile's first half, is multiplied.
+template <class T>
+__device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta) {
+  // Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
+  constexpr int kStagesABox = 3;
+  constexpr int kUnknown = -2;
+  ComputeThread<T> thread(params, shared, group);
+  TileEnd<T> end(params, shared, group);
+  BoxStager<T> stager(shared, group, threadIdx.x & 127);
+  HalvedProducts<T> products(shared, group);
+  HeldTile<T> held;
+  const auto hold = [&](int box, const auto& c) __attribute__((always_inline)) { BoxLane<T>::Round(c, held.box[box]); };
+  RingPlace<T::kStages>& place = thread.place;
+  int last = 0;  // the stage whose products were started last
+  const int last_block = KBlocks<T>(params) - 1;
+
+  int unit = thread.AwaitTile();
+  if (unit >= 0) products.template StartFirst<true>(place.stage);
+  while (unit >= 0) {
+    products.template StartSecond<true>(place.stage);
+    last = place.stage;
+    place.Next();
+    const auto multiply = [&]() __attribute__((always_inline)) {
+      ptx::Wait(shared.Full(place.stage), place.phase);
+      products.template StartFirst<false>(place.stage);
+      products.template StartSecond<false>(place.stage);
+      ptx::WgmmaWait<2>();
+      thread.Release(last);
+      last = place.stage;
+      place.Next();
+    };
+    int block = 1;
+#pragma unroll
+    for (int box = 0; box < T::kSubTiles; ++box) {
+#pragma unroll 1
+      for (const int stop = min(last_block, block + kStagesABox); block < stop; ++block) multiply();
+      held.Stage(stager, box);
+    }
+#pragma unroll 1
+    for (; block < last_block; ++block) multiply();
+    // ptxas takes a half for done while the other one is not only where both began behind such a wait. It costs little: the other
+    // warpgroup's products are under way.
+    ptx::WgmmaWait<0>();
+    thread.Release(last);
+    ptx::Wait(shared.Full(place.stage), place.phase);
+    products.template StartFirst<false>(place.stage);
+    products.template StartSecond<false>(place.stage);
+    last = place.stage;
+    place.Next();
+
+    end.Begin(thread, TilePlace<T>(unit, cta));
+    int next = kUnknown;
+    if (!end.sums) {
+      ptx::WgmmaWait<1>();
+      ptx::WgmmaSettled(products.first);
+      end.template Finish<0>(products.first, thread, stager.place, hold);
+      if (thread.IsNextFull()) next = LoadShared(shared.Unit(place.stage));
+      if (next >= 0) {
+        products.template StartFirst<true>(place.stage);
+        ptx::WgmmaWait<1>();
+      } else {
+        ptx::WgmmaWait<0>();
+      }
+      ptx::WgmmaSettled(products.second);
+      thread.Release(last);
+      end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
+      held.unit = unit;
+    } else {
+      ptx::WgmmaWait<0>();
+      ptx::WgmmaSettled(products.first);
+      ptx::WgmmaSettled(products.second);
+      thread.Release(last);
+      end.template Finish<0>(products.first, thread, stager.place, hold);
+      end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
+      held.unit = unit;
+      if (thread.IsNextFull()) next = LoadShared(shared.Unit(place.stage));
+      if (next >= 0) products.template StartFirst<true>(place.stage);
+    }
+    if (next < 0) {
+      // Nothing to multiply: the next tile may wait for a peer, who may wait for these.
+      held.StageAll(stager);
+      if (next == kUnknown) next = thread.AwaitTile();
+      if (next >= 0) products.template StartFirst<true>(place.stage);
+    }
+    unit = next;
+  }
+  stager.End();
 }
 
 // Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
 template <class T>
 __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                         int group, int cta) {
-  int thread = threadIdx.x & 127, warp = thread >> 5, lane = thread & 31;
-  RingPlace<T::kStages> place;
-  // A stage is free when the computing warpgroups of all CTAs that it is loaded for have read it.
-  const uint32_t first_empty =
-      T::kCluster == 2 ? ptx::MapToCta(shared.Empty(0), static_cast<uint32_t>(thread) & 1) : shared.Empty(0);
-  auto release = [&](int stage) __attribute__((always_inline)) {
-    const uint32_t empty = first_empty + static_cast<uint32_t>(stage) * 8;
-    if constexpr (T::kCluster == 2) {
-      if (thread < 2) ptx::ArriveRemote(empty);
-    } else {
-      if (thread == 0) ptx::Arrive(empty);
-    }
-  };
-  BoxStager<T> stager(shared, group, thread);
-  Epilogue<T> epilogue(params);
-  constexpr int kValues = BoxLane<T>::kValues;
-
-  float d[T::kTileN / 2];
-  HeldTile<T> held;
-  bool ended = false;
-  while (true) {
-    if constexpr (T::kHolds) {
-      // Nothing to multiply: the next tile may wait for a peer, who may wait for these.
-      if (held.unit >= 0 &&
-          ptx::AnyOfWarpgroup(group + 1, ended || !ptx::Test(shared.Full(place.stage), place.phase))) {
-#pragma unroll
-        for (int sub = 0; sub < T::kSubTiles; ++sub) held.Stage(stager, sub);
-        held.unit = -1;
-      }
-    }
-    ptx::Wait(shared.Full(place.stage), place.phase);
-    const int unit = LoadShared(shared.Unit(place.stage));
-    if (unit < 0) {
-      if (!T::kHolds || held.unit < 0) break;
-      ended = true;
-      continue;
-    }
-    // The thread's first row of a tile, within its piece.
-    const auto row_of = [&](const TilePlace<T>& tile) __attribute__((always_inline)) {
-      return tile.m % params.tiles_m * kTileRows + group * 64 + warp * 16 + (lane >> 2);
-    };
-    bool sums = false, finish = false;
-    const auto begin_epilogue = [&]() __attribute__((always_inline)) {
-      const TilePlace<T> tile(unit, cta);
-      const MatmulPiece& piece = params.piece[tile.m / params.tiles_m];
-      sums = T::kSums && piece.first_slot >= 0;
-      finish = epilogue.Finishes(piece);
-      epilogue.Begin(piece, row_of(tile), tile.n * T::kTileN + (lane & 3) * 2);
-    };
-    if constexpr (T::kBlocks) {
-      const TilePlace<T> tile(unit, cta);
-      const BlockScaledSums<T> scaled(params, params.piece[tile.m / params.tiles_m], row_of(tile), tile.n * T::kTileN);
-      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, scaled);
-      begin_epilogue();
-    } else if constexpr (T::kExact) {
-      ExactMainloop<T>(shared, group, params.k_blocks, place, d, release, PlainSums<T>());
-      begin_epilogue();
-    } else {
-      const BesideProducts<T, decltype(begin_epilogue)> beside{held, stager, begin_epilogue};
-      FastMainloop<T>(shared, group, params.k_blocks, place, d, release, beside);
-    }
-
-    const auto leave = [&](int sub, const float(&c)[kValues]) __attribute__((always_inline)) {
-      if constexpr (T::kHolds) {
-        BoxLane<T>::Round(c, held.box[sub]);
-      } else {
-        typename BoxLane<T>::Packed packed;
-        BoxLane<T>::Round(c, packed);
-        stager.Stage(packed, unit);
-      }
-    };
-    // `then`: what follows the rows' factors.
-    const auto leave_all = [&](const auto& then) __attribute__((always_inline)) {
-#pragma unroll
-      for (int sub = 0; sub < T::kSubTiles; ++sub) {
-        auto& c = BoxOf<T>(d, sub);
-        epilogue.ScaleRows(c);
-        then(c, sub);
-        leave(sub, c);
-      }
-    };
-    // The common ways have code of their own: where ways meet again, the compiler moves all values.
-    if (!sums && !finish && !epilogue.by_column) {
-      leave_all([](auto&, int) {});
-    } else if (Epilogue<T>::kScales && !sums && !finish) {
-      leave_all([&](auto& c, int sub) __attribute__((always_inline)) { epilogue.ScaleColumns(c, sub); });
-    } else {
-      leave_all([&](auto& c, int sub) __attribute__((always_inline)) {
-        if (epilogue.by_column) epilogue.ScaleColumns(c, sub);
-        if constexpr (T::kSums) {
-          if (sums) AddSources<T>(params, shared, group, stager.place, place, c, release);
-        }
-        if (finish) epilogue.Finish(c, sub);
-      });
-    }
-    if constexpr (T::kHolds) held.unit = unit;
+  if constexpr (T::kHolds) {
+    ComputeByHalves<T>(params, shared, group, cta);
+  } else {
+    ComputeAtOnce<T>(params, shared, group, cta);
   }
-  stager.End();
 }
 
 }  // namespace tandem::cuda

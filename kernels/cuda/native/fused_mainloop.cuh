@@ -12,17 +12,13 @@
 
 namespace tandem::cuda {
 
-// What a warpgroup does beside the products of FastMainloop: nothing.
+// What follows the last product's start: nothing.
 struct NothingBeside {
-  static constexpr int kBoxes = 0;
-  __device__ void Box(int) const {}
-  __device__ void End() const {}
+  __device__ void operator()() const {}
 };
-// Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
-inline constexpr int kStagesABox = 3;
 
 // d = A·B over all of K, summed in the tensor cores. `group`: which 64 rows. `release(stage)`: the warpgroup
-// has read it. `beside`: Box(i) is called for each i < kBoxes in their order, and End behind the last product's start.
+// has read it. `beside()` is called while the last products run.
 template <class T, class Release, class Beside = NothingBeside>
 __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int group, int k_blocks,
                                              RingPlace<T::kStages>& place, float (&d)[T::kTileN / 2],
@@ -57,16 +53,9 @@ __device__ __forceinline__ void FastMainloop(const FusedShared<T>& shared, int g
     last = place.stage;
     place.Next();
   };
-  int block = 1;
-#pragma unroll
-  for (int i = 0; i < Beside::kBoxes; ++i) {
 #pragma unroll 1
-    for (const int end = min(k_blocks, block + kStagesABox); block < end; ++block) multiply();
-    beside.Box(i);
-  }
-#pragma unroll 1
-  for (; block < k_blocks; ++block) multiply();
-  beside.End();
+  for (int block = 1; block < k_blocks; ++block) multiply();
+  beside();
   ptx::WgmmaWait<0>();
   release(last);
 }

@@ -33,9 +33,27 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   int cta = T::kCluster == 1 ? 0 : static_cast<int>(ptx::ClusterRank());
   const int warpgroup = ptx::Warpgroup();
-  static_assert(FusedShared<T>::kBarriers <= 64);
-  if (threadIdx.x < FusedShared<T>::kBarriers) {  // a thread each
-    ptx::BarrierInit(shared.Full(0) + threadIdx.x * 8, shared.ArrivalsOf(static_cast<int>(threadIdx.x)));
+  if (threadIdx.x < 32 && ptx::ElectOne()) {  // one thread: for several the compiler would initialise barriers in a loop over them
+#pragma unroll
+    for (int stage = 0; stage < T::kStages; ++stage) {
+      ptx::BarrierInit(shared.Full(stage), 1);
+      ptx::BarrierInit(shared.Empty(stage), 2 * T::kCluster);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * T::kStagingPlaces; ++i) {  // of both groups
+      ptx::BarrierInit(shared.Staged(0, i), 4);
+      ptx::BarrierInit(shared.Drained(0, i), 1);
+    }
+#pragma unroll
+    for (int slot = 0; slot < kParcels; ++slot) {
+      ptx::BarrierInit(shared.ParcelReady(slot), 2);
+      ptx::BarrierInit(shared.ParcelTaken(slot), 1);
+    }
+#pragma unroll
+    for (int slot = 0; slot < 2; ++slot) {
+      ptx::BarrierInit(shared.DrawFull(slot), 1);
+      ptx::BarrierInit(shared.DrawEmpty(slot), 1);
+    }
     ptx::BarrierInitFence();
   } else if (threadIdx.x == 64) {
     for (int i = 0; i < 2; ++i) {

@@ -41,7 +41,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
   WordWaiter<Probe> waiter{params};
   TileDraw<T> draw(params, shared, cta);
   // The next tile is drawn when as many stages as there are have been fed, and the next one to be freed is a long way off.
-  const int k_blocks = params.k_blocks, draw_block = min(T::kStages, k_blocks) - 1;
+  const int k_blocks = KBlocks<T>(params), draw_block = min(T::kStages, k_blocks) - 1;
   // Bits of pieces, and of word bands behind them, whose words have been awaited: looking again takes a microsecond.
   uint32_t awaited = 0;
 

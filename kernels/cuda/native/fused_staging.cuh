@@ -59,18 +59,12 @@ struct HeldTile {
   __device__ __forceinline__ void Stage(BoxStager<T>& stager, int sub) const {
     if (unit >= 0) stager.Stage(box[sub], unit);
   }
-};
-
-// For FastMainloop: stages the tile before, and has `End` begin the epilogue.
-template <class T, class Ending>
-struct BesideProducts {
-  static constexpr int kBoxes = T::kHolds ? T::kSubTiles : 0;
-  const HeldTile<T>& held;
-  BoxStager<T>& stager;
-  const Ending& ending;
-
-  __device__ __forceinline__ void Box(int sub) const { held.Stage(stager, sub); }
-  __device__ __forceinline__ void End() const { ending(); }
+  // All boxes at once; nothing is held any more.
+  __device__ __forceinline__ void StageAll(BoxStager<T>& stager) {
+#pragma unroll
+    for (int sub = 0; sub < T::kSubTiles; ++sub) Stage(stager, sub);
+    unit = -1;
+  }
 };
 
 }  // namespace tandem::cuda

@@ -37,7 +37,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
   int sub = 0, before = -1;  // the box's number in its tile; the place of the box before
   for (;; box.Next(), sub = sub + 1 < T::kSubTiles ? sub + 1 : 0) {
     const int buffer = box.stage;
-    ptx::WaitLong(shared.Staged(group, buffer), box.phase);
+    ptx::Wait(shared.Staged(group, buffer), box.phase);
     int unit = LoadShared(shared.StagedUnit(group, buffer));
     if (unit < 0) break;
     TilePlace<T> tile(unit, cta);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void CarryTiles(const FusedMatmulParams& params, cons
   bool entered = params.entered == nullptr;
   ParcelPlace parcel;
   for (;; parcel.Next()) {
-    ptx::WaitLong(shared.ParcelReady(parcel.stage), parcel.phase);
+    ptx::Wait(shared.ParcelReady(parcel.stage), parcel.phase);
     const int unit = LoadShared(shared.Parcel(parcel.stage));
     if (unit < 0) break;
     TilePlace<T> tile(unit, cta);

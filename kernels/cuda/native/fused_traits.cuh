@@ -64,6 +64,13 @@ struct FusedTraits {
   static constexpr size_t kSharedBytes = kStagesBytes + 2 * kStagingPlaces * kBoxBytes;
 };
 
+// Stages of a tile. Two at the least where halves are multiplied in turn, of which the first and the last are started differently: what
+// lies beyond K is read as zeros.
+template <class T>
+__device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
+  return T::kHolds ? max(params.k_blocks, 2) : params.k_blocks;
+}
+
 // Tiles of a CTA that may wait for its courier.
 inline constexpr int kParcels = 4;
 
@@ -93,16 +100,6 @@ struct FusedShared {
   __device__ uint32_t DrawnUnit(int slot) const { return StagedUnit(2, slot); }
   __device__ uint32_t Parcel(int slot) const { return DrawnUnit(2 + slot); }
   static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kParcels;
-  // Who arrives at the barriers in the order of their addresses: of a stage TMA's issuer, and the computing warpgroups of all CTAs that
-  // it is loaded for; of a box a warpgroup's warps, and who stores it; of a draw and of a parcel's end one thread, of a parcel both
-  // that store.
-  __device__ static constexpr uint32_t ArrivalsOf(int barrier) {
-    constexpr int kEmpty = T::kStages, kStaged = 2 * T::kStages, kDrained = kStaged + 2 * T::kStagingPlaces,
-                  kDraws = kDrained + 2 * T::kStagingPlaces, kParcelReady = kDraws + 4, kParcelTaken = kParcelReady + kParcels;
-    if (barrier >= kEmpty && barrier < kStaged) return 2 * T::kCluster;
-    if (barrier >= kStaged && barrier < kDrained) return 4;
-    return barrier >= kParcelReady && barrier < kParcelTaken ? 2 : 1;
-  }
   static constexpr int kWords = T::kStages + 2 * T::kStagingPlaces + 2 + kParcels;
   static_assert(8 * kBarriers + 4 * kWords <= T::kBarrierBytes);
 };

@@ -112,20 +112,6 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
-// The same for a thread whose turn is seldom: it sleeps in between, up to ten microseconds unless the barrier wakes it. In Wait it looks
-// again each hundred cycles, and takes issue slots and power from those that compute.
-__device__ __forceinline__ void WaitLong(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 10000;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 // Whether it is, at once or after the little while that the hardware waits.
 __device__ __forceinline__ bool Test(uint32_t barrier, uint32_t parity) {
   uint32_t done;

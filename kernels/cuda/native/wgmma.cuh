@@ -1,6 +1,6 @@
 // File: wgmma.cuh
 //
-// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 96 (fp8), 112, 128, 192, 224 or 256.
+// wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64, 96, 112, 128, 192, 224 or 256.
 // fp8 operands may be of two types. Of sums of fp8 the hardware keeps about 14 bits while it adds: see fused_exact_mainloop.cuh.
 // `a` and `b` are the operands' matrix descriptors (Descriptor*). The warpgroup's 64×N sums lie in registers d[N / 2]:
 // thread t of warp w holds rows 16w + t/4 (d[4j], d[4j+1]) and 8 more (d[4j+2], d[4j+3]), columns 8j + 2(t%4), +1.
@@ -135,12 +135,14 @@ __device__ __forceinline__ uint64_t Advanced(uint64_t descriptor, uint32_t units
   TANDEM_WGMMA_8(TYPE_A, TYPE_B, 256, 128, "%128", "%129")
 
 TANDEM_WGMMA_16(__nv_bfloat16, 64, 32, "%32", "%33", "%34")
+TANDEM_WGMMA_16(__nv_bfloat16, 96, 48, "%48", "%49", "%50")
 TANDEM_WGMMA_16(__nv_bfloat16, 112, 56, "%56", "%57", "%58")
 TANDEM_WGMMA_16(__nv_bfloat16, 128, 64, "%64", "%65", "%66")
 TANDEM_WGMMA_16(__nv_bfloat16, 192, 96, "%96", "%97", "%98")
 TANDEM_WGMMA_16(__nv_bfloat16, 224, 112, "%112", "%113", "%114")
 TANDEM_WGMMA_16(__nv_bfloat16, 256, 128, "%128", "%129", "%130")
 TANDEM_WGMMA_16(__half, 64, 32, "%32", "%33", "%34")
+TANDEM_WGMMA_16(__half, 96, 48, "%48", "%49", "%50")
 TANDEM_WGMMA_16(__half, 112, 56, "%56", "%57", "%58")
 TANDEM_WGMMA_16(__half, 128, 64, "%64", "%65", "%66")
 TANDEM_WGMMA_16(__half, 192, 96, "%96", "%97", "%98")
