@@ -269,6 +269,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
     }
     unit = next;
   }
+  ptx::WgmmaWait<0>();  // nothing is under way, which the compiler does not know
   stager.End();
 }
 
