@@ -102,9 +102,10 @@ void StreamChannel::Reap() {
 
 void StreamChannel::ReapLocked() {
   if (has_dropped_.load(std::memory_order_acquire)) DisarmDroppedLocked();
-  // Done first, then failures: a failure is counted before its launch's done value.
-  bool released = Released();
+  // Done first, then what is written before it: a failure is counted before its launch's done value, and a channel is marked as
+  // released before done takes the releasing one. The other way round launches that a release cut off would count as good ones.
   uint64_t done = std::min(producer_.Done(), producer_.NextSequence() - 1);
+  bool released = Released();
   uint64_t failures = producer_.Failures();
   bool look = released || failures != seen_failures_;
   uint64_t failed = 0;

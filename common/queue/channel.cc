@@ -139,7 +139,9 @@ void ChannelWords::Release(Code code, std::string_view text) {
 
 Status ChannelWords::ClosedStatus() const {
   if (!Released()) return Status::Ok();
-  return ReadRecord(&header()->closed).outcome.status;
+  // Who releases marks the channel before it writes why, and may die in between.
+  Status why = ReadRecord(&header()->closed).outcome.status;
+  return why.ok() ? Unavailable("the channel was ended") : why;
 }
 
 Result<ChannelProducer> ChannelProducer::Map(int ring_fd, int words_fd, uint32_t entries) {
