@@ -10,9 +10,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a launch waits for room, or for engines that are being restarted.
-constexpr Milliseconds kRoomDeadline(60000);
+// How long a launch waits for engines that are being restarted, and a plan's end for its launches.
 constexpr Milliseconds kRestartDeadline(30000);
+constexpr Milliseconds kReleaseDeadline(60000);
+// The daemon's default for launches.
+constexpr Milliseconds kLaunchDeadline(600000);
 
 Milliseconds Until(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
@@ -97,6 +99,11 @@ Status PlanHandle::BeforeLaunch() {
   return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
 }
 
+Milliseconds PlanHandle::RoomDeadline(const LaunchOptions& options) const {
+  if (options.deadline.count() > 0) return options.deadline;
+  return group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kLaunchDeadline;
+}
+
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
@@ -138,7 +145,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (deadline == Clock::time_point{}) {
-      deadline = Clock::now() + (options.deadline.count() > 0 ? options.deadline : kRoomDeadline);
+      deadline = Clock::now() + RoomDeadline(options);
     }
     if (Clock::now() >= deadline) return pushed;
     backoff.Pause();
@@ -234,13 +241,21 @@ Result<bool> PlanHandle::Query() {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
-  return state_->Pending() == 0;
+  if (state_->Pending() != 0) return false;
+  Status direct = WaitDirect(Clock::now());
+  if (direct.code() == Code::kDeadlineExceeded) {
+    // Of a launch that goes on, or a launch's outcome?
+    std::lock_guard lock(direct_mutex_);
+    if (!direct_.empty()) return false;
+  }
+  if (!direct.ok()) return direct;
+  return true;
 }
 
 Status PlanHandle::Release() {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   if (state_->SetReleased(true)) return FailedPrecondition("the plan has been released already");
-  Status ended = WaitPending(Clock::now() + kRoomDeadline);
+  Status ended = WaitPending(Clock::now() + kReleaseDeadline);
   if (!ended.ok()) {
     state_->SetReleased(false);
     return ended;

@@ -94,6 +94,22 @@ TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
   EXPECT_EQ(waits, 0) << "the launch is kept";
 }
 
+TEST_F(FailuresTest, AQueryCountsLaunchesByGrpcToo) {
+  std::atomic<bool> ended{false};
+  daemon_->wait_launch = [&](uint64_t, Milliseconds) {
+    return ended ? Aborted("engine of GPU 0 has ended") : DeadlineExceeded("launch 1 has not ended yet");
+  };
+  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  Result<bool> going = plan_->Query();
+  ASSERT_TRUE(going.ok()) << going.status().ToString();
+  EXPECT_FALSE(*going);
+  ended = true;
+  EXPECT_EQ(plan_->Query().status().code(), Code::kAborted);
+  Result<bool> told = plan_->Query();
+  ASSERT_TRUE(told.ok()) << told.status().ToString();
+  EXPECT_TRUE(*told);
+}
+
 TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {
   daemon_->wait_launch = [](uint64_t, Milliseconds) { return NotFound("the launch's outcome was taken by another call"); };
   uint64_t launch = plan_->LaunchDirect({}).value();
