@@ -151,7 +151,11 @@ tandem_status* tandem_connect(const char* runtime_dir, const char* name, uint32_
   *client = new tandem_client{*std::move(connected)};
   return nullptr;
 }
-void tandem_client_free(tandem_client* client) { delete client; }
+void tandem_client_free(tandem_client* client) {
+  // Groups, plans and graphs may keep the session: what the caller's block would hear of it, it must not any more.
+  if (client != nullptr) client->client->OnEvent(nullptr);
+  delete client;
+}
 uint64_t tandem_client_session_id(const tandem_client* client) { return client->client->session_id(); }
 const char* tandem_client_backend(const tandem_client* client) { return client->client->backend().c_str(); }
 const char* tandem_client_daemon_version(const tandem_client* client) {
