@@ -19,6 +19,12 @@ std::string RankList(uint8_t mask) {
   return text;
 }
 
+// A launch that was under way when its channel was released has written its own done value over the releasing one, for which the
+// client's stream may still wait.
+void KeepReleased(Channel& channel) {
+  if (channel.ended && channel.consumer.words().Released()) channel.consumer.words().Release(Code::kAborted, {});
+}
+
 }  // namespace
 
 Failure LaunchQueue::FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const {
@@ -69,6 +75,7 @@ void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
     case Origin::Kind::kChannel:
       --origin.channel->under_way;
       origin.channel->consumer.Complete(origin.id);
+      KeepReleased(*origin.channel);
       break;
     case Origin::Kind::kCaptured:
       if (origin.channel->captured[origin.slot]) origin.channel->captured[origin.slot]->busy = false;
@@ -138,7 +145,10 @@ bool LaunchQueue::Reap() {
     }
     // The done word is the lane's to write; only a direct launch has none.
     if (origin.kind == Origin::Kind::kDirect) CompleteByCpu(origin, failure);
-    if (origin.kind == Origin::Kind::kChannel) --origin.channel->under_way;
+    if (origin.kind == Origin::Kind::kChannel) {
+      --origin.channel->under_way;
+      KeepReleased(*origin.channel);
+    }
     if (origin.kind == Origin::Kind::kCaptured && origin.channel->captured[origin.slot]) {
       origin.channel->captured[origin.slot]->busy = false;
     }

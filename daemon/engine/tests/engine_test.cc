@@ -403,6 +403,30 @@ TEST(EngineTest, GarbageOnTheRingEndsThatChannelOnly) {
   }
 }
 
+TEST(EngineTest, ALaunchUnderWayDoesNotTakeItsChannelsReleaseBack) {
+  EngineNode node(2);
+  TestGroup group = node.AddGroup(100, {0, 1});
+  uint64_t plan = node.AddBarrierPlan(&group);
+  auto bad = node.OpenChannel(0), peer = node.OpenChannel(1);
+  auto within = [](auto holds) {
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!holds() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    return holds();
+  };
+  bad->Launch(Entry(plan));
+  ASSERT_TRUE(within([&] { return node.Arrivals(group).Count(0, 0) == 1; }));
+  Result<Mapping> ring = Mapping::Map(bad->memory.ring.get(), 0, RingBytes(64), true);
+  ASSERT_TRUE(ring.ok());
+  for (size_t i = 0; i < RingBytes(64) / 8; ++i) ring->As<std::atomic<uint64_t>>()[i].store(~uint64_t{0});
+  ASSERT_TRUE(within([&] { return bad->producer.Done() == kReleaseValue; }));
+  EXPECT_TRUE(peer->LaunchAndWait(Entry(plan)).status.ok());
+  // A release takes note of the done value that it replaces.
+  Result<Mapping> words = Mapping::Map(bad->memory.words.get(), 0, kStatusRecordsOffset, true);
+  ASSERT_TRUE(words.ok());
+  EXPECT_TRUE(within([&] { return words->As<ChannelWordsHeader>()->ended.load() == 1; }));
+  EXPECT_TRUE(within([&] { return bad->producer.Done() == kReleaseValue; }));
+}
+
 TEST(EngineTest, DirectLaunchesArriveOnReceipt) {
   EngineNode node(2);
   TestGroup group = node.AddGroup(100, {0, 1});
