@@ -213,6 +213,30 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
   ExpectNothingLeft();
 }
 
+TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceGetsMemoryOnce) {
+  Start(1);
+  const auto sessions = AttachAll(1);
+  const uint64_t a = Join(sessions, "a"), b = Join(sessions, "b"), tensor = Empty(sessions[0], 0);
+  HoldAt(C::kAddSegment, 0);
+  gate.Shut();
+  // Each has seen that the tensor has no memory once its own is charged for.
+  uint64_t charged = control->Snapshot().descriptors;
+  std::vector<std::future<Status>> met;
+  for (uint64_t group : {a, b}) {
+    met.push_back(std::async(std::launch::async, [&, group] { return Meet(sessions[0], tensor, group); }));
+    EXPECT_TRUE(Eventually([&] { return control->Snapshot().descriptors > charged; }));
+    charged = control->Snapshot().descriptors;
+  }
+  gate.Open();
+  for (auto& status : met) {
+    const Status ended = status.get();
+    EXPECT_TRUE(ended.ok()) << ended.ToString();
+  }
+  EXPECT_TRUE(control->Free(sessions[0], tensor).ok());
+  EXPECT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
 TEST_F(ControlEndsTest, ASessionHasOneSeatOfAGroup) {
   Start(2);
   const auto sessions = AttachAll(1);
