@@ -217,7 +217,7 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceGetsMemoryOnce) {
   Start(1);
   const auto sessions = AttachAll(1);
   const uint64_t a = Join(sessions, "a"), b = Join(sessions, "b"), tensor = Empty(sessions[0], 0);
-  HoldAt(C::kAddSegment, 0);
+  HoldAt(C::kAllocateSegment, 0);
   gate.Shut();
   // Each has seen that the tensor has no memory once its own is charged for.
   uint64_t charged = control->Snapshot().descriptors;
