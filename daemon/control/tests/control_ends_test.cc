@@ -213,27 +213,29 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
   ExpectNothingLeft();
 }
 
-TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceGetsMemoryOnce) {
-  Start(1);
-  const auto sessions = AttachAll(1);
-  const uint64_t a = Join(sessions, "a"), b = Join(sessions, "b"), tensor = Empty(sessions[0], 0);
-  HoldAt(C::kAllocateSegment, 0);
+TEST_F(ControlEndsTest, TensorsThatMeetInTwoGroupsAtOnceGetMemoryOnce) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t groups[] = {Join(sessions, "a"), Join(sessions, "b")};
+  const uint64_t tensors[] = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  HoldAt(C::kAddSegment, 1);
   gate.Shut();
-  // Each has seen that the tensor has no memory once its own is charged for.
+  // Each meeting has seen that the tensors have no memory once its own is charged for.
   uint64_t charged = control->Snapshot().descriptors;
-  std::vector<std::future<Status>> met;
-  for (uint64_t group : {a, b}) {
-    met.push_back(std::async(std::launch::async, [&, group] { return Meet(sessions[0], tensor, group); }));
-    EXPECT_TRUE(Eventually([&] { return control->Snapshot().descriptors > charged; }));
+  std::vector<std::future<std::vector<Status>>> met;
+  for (const uint64_t group : groups) {
+    met.push_back(std::async(std::launch::async, [&, group] {
+      return Together(2, [&](int rank) { return Meet(sessions[size_t(rank)], tensors[rank], group); });
+    }));
+    ASSERT_TRUE(Eventually([&] { return control->Snapshot().descriptors > charged; })) << (gate.Open(), "");
     charged = control->Snapshot().descriptors;
   }
   gate.Open();
-  for (auto& status : met) {
-    const Status ended = status.get();
-    EXPECT_TRUE(ended.ok()) << ended.ToString();
+  for (auto& meeting : met) {
+    for (const Status& status : meeting.get()) EXPECT_TRUE(status.ok()) << status.ToString();
   }
-  EXPECT_TRUE(control->Free(sessions[0], tensor).ok());
-  EXPECT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(control->Free(sessions[size_t(rank)], tensors[rank]).ok());
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
