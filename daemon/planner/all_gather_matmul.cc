@@ -34,8 +34,7 @@ class Gather {
     }
     for (size_t c = 0; c < problem.slots.c.size(); ++c) {
       const View view = problem.Slot(0, problem.slots.c[c]);
-      const bool staged = accumulates_ && view.dtype != DType::kF32;
-      sums_.push_back(staged ? builder->Reserve(static_cast<uint64_t>(Elements(view)) * 4) : 0);
+      sums_.push_back(accumulates_ && Rounds(c) ? builder->Reserve(static_cast<uint64_t>(Elements(view)) * 4) : 0);
     }
     done_.assign(world_, 0);
     previous_.assign(world_, std::vector<uint32_t>(problem.slots.c.size(), Builder::kNone));
@@ -99,8 +98,10 @@ class Gather {
       if (accumulates_) {
         step.c = Sum(rank, c);
         step.accumulate = !first;
-        step.has_bias = step.has_bias && last;
-        step.has_result_scale = step.has_result_scale && last;
+        // cuBLASLt adds no bias of C's 16-bit type to a sum in fp32, and has no result scale: the rounding applies them, as exactly.
+        const bool ends = last && !Rounds(c);
+        step.has_bias = step.has_bias && ends;
+        step.has_result_scale = step.has_result_scale && ends;
         deps.push_back(previous_[rank][c]);
       }
       if (Elements(step.c) == 0) continue;
@@ -115,14 +116,14 @@ class Gather {
     return ChunkMatmul(rank, c, Chunk(rank, source, 0), scale, {source * shard_, shard_});
   }
 
-  // Rounds the sums over K into the outputs.
+  // Rounds the sums over K into the outputs, with their bias and result scale.
   void Round(int rank, int lane) {
     for (size_t c = 0; accumulates_ && c < problem_.slots.c.size(); ++c) {
-      const View out = problem_.Slot(rank, problem_.slots.c[c]);
-      if (out.dtype == DType::kF32) continue;
+      if (!Rounds(c)) continue;
       ReduceStep round;
       round.sources = {Sum(rank, c)};
-      round.dst = out;
+      round.dst = problem_.Slot(rank, problem_.slots.c[c]);
+      AddEpilogue(problem_, rank, -1, &round, c);
       builder_->Reduce(rank, lane, std::move(round), "round", {previous_[rank][c]});
     }
   }
@@ -166,10 +167,11 @@ class Gather {
     }
     return step;
   }
+  // The sum over K for C number `c` lies apart from it, to be rounded.
+  bool Rounds(size_t c) const { return problem_.operand(problem_.slots.c[c]).spec.dtype != DType::kF32; }
   View Sum(int rank, size_t c) const {
     const View out = problem_.Slot(rank, problem_.slots.c[c]);
-    return out.dtype == DType::kF32 ? out
-                                    : Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent);
+    return Rounds(c) ? Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent) : out;
   }
 
   const Problem& problem_;
