@@ -308,6 +308,46 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
   }
 }
 
+// Everything of a request that cuBLASLt refuses is told, whoever applies it.
+TEST(MatmulNotes, SayWhatOfAnEpilogueRunsOnThePlainKernel) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  const auto warnings = [&](OpRequest request, std::vector<Operand> operands, DType out = DType::kBf16) {
+    request.operands[2].spec.dtype = out;
+    request.operands.insert(request.operands.end(), operands.begin(), operands.end());
+    return MustPlan(request, group).warnings;
+  };
+  const auto bf16 = [](int dim) { return GatherMatmul(2, 64, 48, 32, dim, DType::kBf16); };
+  const Operand bias = Tensor(Role::kBias, DType::kBf16, {48}), wide_bias = Tensor(Role::kBias, DType::kF32, {48});
+  const Operand result_scale = Tensor(Role::kResultScale, DType::kF32, {1});
+  EXPECT_THAT(warnings(bf16(0), {bias}), testing::IsEmpty());
+  EXPECT_THAT(warnings(bf16(0), {wide_bias}), testing::ElementsAre(HasSubstr("plain kernel, many times slower than cuBLASLt: its bias is f32")));
+  EXPECT_THAT(warnings(bf16(0), {Tensor(Role::kBias, DType::kBf16, {48}, {2})}), testing::ElementsAre(HasSubstr("bias is not contiguous")));
+  EXPECT_THAT(warnings(bf16(0), {result_scale}), testing::ElementsAre(HasSubstr("it has a result scale")));
+  // Along K the rounding applies them; into f32 there is none.
+  EXPECT_THAT(warnings(bf16(1), {wide_bias, result_scale}), testing::IsEmpty());
+  EXPECT_THAT(warnings(bf16(1), {wide_bias}, DType::kF32), testing::IsEmpty());
+  EXPECT_THAT(warnings(bf16(1), {result_scale}, DType::kF32), testing::ElementsAre(HasSubstr("it has a result scale")));
+  // So does the sum over ranks.
+  EXPECT_THAT(warnings(MatmulScatter(2, 64, 48, 32, 0, DType::kBf16), {wide_bias, result_scale}), testing::IsEmpty());
+  EXPECT_THAT(warnings(MatmulAllReduce(64, 48, 32, DType::kBf16), {wide_bias, result_scale}), testing::IsEmpty());
+
+  OpRequest fp8 = GatherMatmul(2, 64, 48, 32, 0, DType::kF8E4M3);
+  fp8.operands[1].spec.strides = {1, 32};
+  const auto scales = [](std::vector<int64_t> a, std::vector<int64_t> b) {
+    std::vector<Operand> operands;
+    if (!a.empty()) operands.push_back(Tensor(Role::kScaleA, DType::kF32, std::move(a)));
+    if (!b.empty()) operands.push_back(Tensor(Role::kScaleB, DType::kF32, std::move(b)));
+    return operands;
+  };
+  EXPECT_THAT(warnings(fp8, scales({64, 1}, {1, 48})), testing::IsEmpty());
+  EXPECT_THAT(warnings(fp8, scales({64, 1}, {1})), testing::ElementsAre(HasSubstr("A has a scale for each row, B one")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {1, 48})), testing::ElementsAre(HasSubstr("B has a scale for each column, A one")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {})), testing::ElementsAre(HasSubstr("A has scales, and B has none")));
+  EXPECT_THAT(warnings(fp8, scales({}, {1})), testing::ElementsAre(HasSubstr("B has scales, and A has none")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {1}), DType::kF8E4M3), testing::ElementsAre(HasSubstr("rounded to f8e4m3")));
+}
+
 TEST(PlannerText, TheReductionOrderOverKIsThatOfTheAlgorithm) {
   OpRequest request = GatherMatmul(4, 16, 24, 32, 1);
   request.algorithm = Algorithm::kUnfused;
