@@ -11,6 +11,7 @@
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
+#include "daemon/planner/row_products.h"
 #include "daemon/planner/scale_checks.h"
 #include "daemon/planner/text.h"
 
@@ -105,7 +106,7 @@ class Gather {
         deps.push_back(previous_[rank][c]);
       }
       if (Elements(step.c) == 0) continue;
-      previous_[rank][c] = builder_->Add(rank, lane, std::move(step), label, std::move(deps));
+      previous_[rank][c] = builder_->Multiply(rank, lane, std::move(step), label, std::move(deps));
     }
   }
 
@@ -386,7 +387,15 @@ bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Build
       builder->Add(r, 0, NopStep{}, "own shard is there", {builder->Last(r, own_lane)});
       give_back(r);  // beside the product
     }
-    if (problem.last_dim()) {
+    const auto whole_product = [&](size_t c) {
+      MatmulStep step = WholeMatmul(problem, r, c);
+      step.a = MoveDim(all[r], 0, dim);  // [..., W, s, ...], as C is split
+      step.c = SplitDim(step.c, dim, world);
+      if (scales_travel) step.scale_a = MoveDim(all_scale[r], 0, dim);
+      if (AreScalesReplicated(problem.scale_mode)) step.scale_a = SplitDim(step.scale_a, dim, world);
+      return step;
+    };
+    const auto by_shards = [&] {
       for (int source = 0; source < world; ++source) {
         View scale;
         if (scales_travel) scale = DropDim(Slice(all_scale[r], 0, source, 1), 0);
@@ -394,15 +403,12 @@ bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Build
                          Text("gemm shard ", source));
       }
       gather->Round(r, 0);
+    };
+    // Behind several elements of an outer dimension the shards' rows lie at no common pitch.
+    if (problem.last_dim() || !IsOfMatrices(whole_product(0))) {
+      by_shards();
     } else {
-      for (size_t c = 0; c < problem.slots.c.size(); ++c) {
-        MatmulStep step = WholeMatmul(problem, r, c);
-        step.a = MoveDim(all[r], 0, dim);  // [..., W, s, ...], as C is split
-        step.c = SplitDim(step.c, dim, world);
-        if (scales_travel) step.scale_a = MoveDim(all_scale[r], 0, dim);
-        if (AreScalesReplicated(problem.scale_mode)) step.scale_a = SplitDim(step.scale_a, dim, world);
-        if (Elements(step.c) > 0) builder->Add(r, 0, std::move(step), "gemm");
-      }
+      for (size_t c = 0; c < problem.slots.c.size(); ++c) builder->Multiply(r, 0, whole_product(c), "gemm");
     }
     if (own_lane == 0) give_back(r);
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/row_products.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -50,6 +52,7 @@ class Reasons {
     for (size_t i = 0; i < slots.b.size(); ++i) {
       CheckOperand(slots.b[i], false);
       CheckOutput(i);
+      CheckRows(i);
     }
     std::vector<PlainReason> once;
     for (PlainReason& reason : reasons_) {
@@ -125,6 +128,21 @@ class Reasons {
     if (bias.dtype != c.dtype) Add(Text("its bias is ", DTypeName(bias.dtype), " while C is ", DTypeName(c.dtype)));
     if (!IsContiguous(bias)) Add("its bias is not contiguous");
     if (!layout.DenseAlong()) Add("it has a bias, and C has contiguous columns");
+  }
+
+  // A rank's piece of the product, as programs cut it into matrices.
+  void CheckRows(size_t i) {
+    MatmulStep piece = WholeMatmul(problem_, 0, i);
+    const bool cut = (op_ == Op::kAllGatherMatmul || op_ == Op::kMatmulReduceScatter) && !problem_.last_dim();
+    if (cut && op_ == Op::kAllGatherMatmul) {
+      const int64_t shard = piece.a.extent[static_cast<size_t>(problem_.dim)];
+      piece.c = Slice(piece.c, problem_.dim, 0, shard);
+      if (AreScalesReplicated(problem_.scale_mode)) piece.scale_a = Slice(piece.scale_a, problem_.dim, 0, shard);
+    } else if (cut) {
+      piece = PartialMatmul(problem_, 0, problem_.dim, {0, piece.c.extent[static_cast<size_t>(problem_.dim)]}, piece.c);
+    }
+    if (op_ != Op::kAsyncInputMatmul) piece = RowProducts(piece)[0];
+    if (!HasOnePitch(piece.a) || !HasOnePitch(piece.c)) Add("the rows of A or C are not evenly spaced");
   }
 
   const Problem& problem_;

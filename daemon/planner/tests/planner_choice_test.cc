@@ -348,6 +348,85 @@ TEST(MatmulNotes, SayWhatOfAnEpilogueRunsOnThePlainKernel) {
   EXPECT_THAT(warnings(fp8, scales({1}, {1}), DType::kF8E4M3), testing::ElementsAre(HasSubstr("rounded to f8e4m3")));
 }
 
+// The products of rank 0, each with whether its rows and C's lie at one pitch.
+std::vector<bool> Matrices(const OpRequest& request, const GroupContext& group) {
+  std::vector<bool> matrices;
+  for (const Step& step : ExpandedSteps(MustPlan(request, group).programs[0])) {
+    const auto* matmul = std::get_if<MatmulStep>(&step.work);
+    if (matmul != nullptr) matrices.push_back(HasOnePitch(matmul->a) && HasOnePitch(matmul->c));
+  }
+  return matrices;
+}
+
+// A slice along an inner dimension has no rows of one pitch: it is multiplied by its matrices, which cuBLASLt takes.
+TEST(LeadingDimensions, PiecesAreMultipliedByMatrices) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  const auto asked = [](OpRequest request, Algorithm algorithm) {
+    request.algorithm = algorithm;
+    return request;
+  };
+  const auto gather = [](std::vector<int64_t> shard, int dim) {
+    OpRequest request = GatherMatmul(2, 64, 48, 32, 0, DType::kBf16);
+    request.dim = dim;
+    request.operands[0].spec.shape = shard;
+    shard[static_cast<size_t>(dim)] *= 2;
+    shard.back() = 48;
+    request.operands[2].spec.shape = shard;
+    return request;
+  };
+  const auto scatter = [](std::vector<int64_t> rows, int dim) {
+    OpRequest request = MatmulScatter(2, 64, 48, 32, 0, DType::kBf16);
+    request.dim = dim;
+    request.operands[0].spec.shape = rows;
+    rows[static_cast<size_t>(dim)] /= 2;
+    rows.back() = 48;
+    request.operands[2].spec.shape = rows;
+    return request;
+  };
+  for (Algorithm algorithm : {Algorithm::kPipeline, Algorithm::kUnfused}) {
+    EXPECT_EQ(Matrices(asked(gather({4, 16, 32}, 1), algorithm), group), std::vector<bool>(8, true));
+    EXPECT_EQ(Matrices(asked(gather({16, 4, 32}, 1), algorithm), group), std::vector<bool>(8, true));  // the fewer ones
+    EXPECT_EQ(Matrices(asked(scatter({4, 16, 32}, 1), algorithm), group), std::vector<bool>(8, true));
+    // Along the first dimension, or behind those of one element, pieces are matrices.
+    const size_t products = algorithm == Algorithm::kPipeline ? 2 : 1;
+    EXPECT_EQ(Matrices(asked(gather({4, 16, 32}, 0), algorithm), group), std::vector<bool>(products, true));
+    EXPECT_EQ(Matrices(asked(gather({1, 16, 32}, 1), algorithm), group), std::vector<bool>(products, true));
+    EXPECT_EQ(Matrices(asked(scatter({1, 16, 32}, 1), algorithm), group), std::vector<bool>(products, true));
+  }
+  // Tiles are ranges of all rows.
+  OpRequest all = MatmulAllReduce(64, 48, 32, DType::kBf16);
+  all.operands[0].spec.shape = {4, 16, 32};
+  all.operands[2].spec.shape = {4, 16, 48};
+  EXPECT_EQ(Matrices(asked(all, Algorithm::kTiledTwoShot), group), std::vector<bool>(4, true));
+  EXPECT_THAT(MustPlan(asked(gather({4, 16, 32}, 1), Algorithm::kPipeline), group).warnings, testing::IsEmpty());
+
+  // So many matrices that they would fill a stream are left to the kernel of any strides, and the plan says so.
+  EXPECT_EQ(Matrices(asked(gather({65, 66, 32}, 1), Algorithm::kPipeline), group), std::vector<bool>(2, false));
+  EXPECT_THAT(MustPlan(gather({65, 66, 32}, 1), group).warnings, testing::ElementsAre(HasSubstr("rows of A or C are not evenly spaced")));
+}
+
+// Leading dimensions of one element change nothing of what the kernels take.
+TEST(LeadingDimensions, OfOneElementAreNone) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = group.native_kernels = group.native_by_choice = true;
+  for (Algorithm algorithm : {Algorithm::kNative, Algorithm::kLowLatency}) {
+    for (bool scatters : {false, true}) {
+      OpRequest request = scatters ? MatmulScatter(2, 64, 48, 32, 0, DType::kBf16) : GatherMatmul(2, 64, 48, 32, 0, DType::kBf16);
+      request.dim = 1;
+      request.algorithm = algorithm;
+      request.operands[0].spec.shape = {1, 64, 32};
+      request.operands[2].spec.shape = {1, scatters ? 32 : 128, 48};
+      EXPECT_EQ(MustPlan(request, group).algorithm, algorithm);
+      request.operands[0].spec.shape = {2, 64, 32};
+      request.operands[2].spec.shape = {2, scatters ? 32 : 128, 48};
+      const auto refused = PlanOf(request, group);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_THAT(refused.status().message(), HasSubstr("the dimension must be the first"));
+    }
+  }
+}
+
 TEST(PlannerText, TheReductionOrderOverKIsThatOfTheAlgorithm) {
   OpRequest request = GatherMatmul(4, 16, 24, 32, 1);
   request.algorithm = Algorithm::kUnfused;

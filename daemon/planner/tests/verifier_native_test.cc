@@ -276,6 +276,20 @@ TEST_P(Native, TakesHalfAndFloatSums) {
   }
 }
 
+// A leading dimension of one element is none: the pieces are rows of the second.
+TEST_P(Native, CutsTheFirstDimensionOfSeveralElements) {
+  for (DType out : {DType::kBf16, DType::kF32}) {  // for few rows, and by tiles
+    for (OpRequest r : {Gather(DType::kBf16, 3, 8, 16), Scatter(DType::kBf16, 3, 8, 16), AllReduce(DType::kBf16, 3, 8, 16, false)}) {
+      r.dim = 1;
+      r.operands[2].spec.dtype = out;
+      r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {16}));
+      for (int slot : {0, 2}) r.operands[slot].spec.shape.insert(r.operands[slot].spec.shape.begin(), 1);
+      Check(r, {0, 2}, &error_);
+      EXPECT_EQ(error_, "") << OpName(r.op) << " to " << DTypeName(out);
+    }
+  }
+}
+
 TEST_P(Native, RefusesWithItsReason) {
   struct Refusal {
     OpRequest request;
