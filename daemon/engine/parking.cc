@@ -114,7 +114,8 @@ bool LaunchQueue::ServeParked(uint64_t now) {
     if (in_flight_.size() > 1 && !parked.taken_back.has_value()) EndForTheNext(plan, *in_flight_[1], now);
     if (!parked.taken_back.has_value()) continue;
     any |= ServeTakenBack(plan, now);
-    if (now < parked.taken_back_ns + kTakeBackPatienceNs) continue;
+    // From when its turn came: behind another launch nothing was asked of anybody.
+    if (now < std::max(parked.taken_back_ns, front_since_ns_) + kTakeBackPatienceNs) continue;
     // Some engine neither holds it nor says that it is through.
     LoseGroup(plan, FailureOf(*plan, launch.count, *parked.taken_back));
     return true;

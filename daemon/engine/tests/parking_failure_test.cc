@@ -138,6 +138,31 @@ TEST_F(ParkingTest, AReleasedPlanTakesItsParkedLaunchBack) {
   }
 }
 
+// The engines agree on it once it is the first on the lanes, however long that takes: here until the first one's deadline, longer than
+// they may take to agree.
+TEST_F(ParkingTest, ALaunchThatIsTakenBackBehindAnotherEndsWhenItsTurnComes) {
+  Open(3000);
+  const uint64_t first = AddGatherPlan(), second = AddGatherPlan();
+  PushEverywhere(Gather(first), 1);
+  const uint64_t sequence = PushEverywhere(Gather(second), 2);
+  v1::Command remove;
+  remove.mutable_remove_plan()->set_plan_id(second);
+  auto id = node_.Send(1, remove);
+  ASSERT_TRUE(id.ok());
+  channels_[0]->Reach(sequence - 1);
+  for (auto& channel : channels_) {
+    ASSERT_TRUE(channel->Wait(sequence));
+    EXPECT_EQ(channel->producer.Outcome(sequence - 1).status.code(), Code::kDeadlineExceeded);
+    const LaunchOutcome outcome = channel->producer.Outcome(sequence);
+    EXPECT_EQ(outcome.status.code(), Code::kFailedPrecondition) << outcome.status.ToString();
+    channel->Reach(sequence);
+  }
+  v1::Message answer;
+  ASSERT_TRUE(node_.Await(1, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *id; }, &answer));
+  EXPECT_EQ(answer.ack().code(), 0);
+  ASSERT_NO_FATAL_FAILURE(LaunchWell(first));
+}
+
 TEST_F(ParkingTest, AParkedLaunchEndsWhenARankLeavesThatHasNotArrived) {
   Open();
   const uint64_t sequence = PushEverywhere(Gather(AddGatherPlan()));
