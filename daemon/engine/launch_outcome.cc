@@ -19,6 +19,13 @@ std::string RankList(uint8_t mask) {
   return text;
 }
 
+// A released channel stays so when a launch of its ends, whose done value has come over the release: its stream waits for later ones.
+void ReleaseAgain(const Origin& origin) {
+  if (origin.channel == nullptr || !origin.channel->ended) return;
+  ChannelWords& words = origin.channel->consumer.words();
+  if (words.Released()) words.Release(Code::kAborted, "the channel has ended");  // the first reason stays
+}
+
 }  // namespace
 
 Failure LaunchQueue::FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const {
@@ -76,6 +83,7 @@ void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
       break;
     case Origin::Kind::kDirect: listener_->OnLaunchDone(origin.id, failure.status); break;
   }
+  ReleaseAgain(origin);
 }
 
 void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns, const LaunchObserved* observed) {
@@ -142,6 +150,7 @@ bool LaunchQueue::Reap() {
     if (origin.kind == Origin::Kind::kCaptured && origin.channel->captured[origin.slot]) {
       origin.channel->captured[origin.slot]->busy = false;
     }
+    ReleaseAgain(origin);
   }
   if (any) PublishProgress();
   return any;
