@@ -136,6 +136,8 @@ bool LaunchQueue::ServeBroken(uint64_t now) {
     if (!group->broken.has_value() && now - group->log_break_ns > kBreakGraceNs) {
       Break(group.get(), {Unavailable("a rank or an engine of the group has failed"), -1});
       any = true;
+      now = NowNs();  // what it has noted is later
+      continue;
     }
     if (group->broken.has_value()) ServeLanesOfBroken(group.get(), now);
   }
