@@ -107,6 +107,30 @@ TEST_F(ParkingTest, AnEngineThatEndsLeavesItsPeersToTheirBreak) {
   EXPECT_EQ(channels_[1]->producer.Done(), kReleaseValue);
 }
 
+// A client keeps a channel's pages until its stream has written the request word of the last launch: what the engine wrote there in the
+// stream's place does not stay.
+TEST_F(ParkingTest, TheRequestWordOfALaunchThatIsLetGoIsTheStreamsAgain) {
+  Open(300);
+  const uint64_t plan = AddGatherPlan();
+  for (bool breaks : {false, true}) {
+    const uint64_t sequence = PushEverywhere(Gather(plan));
+    channels_[0]->Reach(sequence);
+    if (breaks) {
+      for (int gpu : {0, 1}) ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 was killed", "rank 1").ok());
+    }
+    for (auto& channel : channels_) {
+      ASSERT_TRUE(channel->Wait(sequence));
+      EXPECT_FALSE(channel->producer.Outcome(sequence).status.ok());
+    }
+    for (int gpu : {0, 1}) ASSERT_TRUE(node_.AwaitQueued(gpu, 0));
+    EXPECT_EQ(channels_[0]->producer.request()->load(), sequence);
+    EXPECT_EQ(channels_[1]->producer.request()->load(), sequence - 1);
+    channels_[1]->Reach(sequence);  // it comes after all
+    if (breaks) break;
+    ASSERT_NO_FATAL_FAILURE(LaunchWell(plan));
+  }
+}
+
 TEST_F(ParkingTest, OffersEndWithTheirGroupAndFailWhenTheyArrive) {
   Open();
   const uint64_t plan = AddGatherPlan();
