@@ -427,6 +427,15 @@ TEST(LeadingDimensions, OfOneElementAreNone) {
   }
 }
 
+TEST(PlannerText, AListingHasTheEpilogueInItsOrder) {
+  OpRequest request = MatmulAllReduce(16, 24, 32);
+  request.operands.push_back(Tensor(Role::kBias, DType::kF32, {24}));
+  request.operands.push_back(Tensor(Role::kResultScale, DType::kF32, {1}));
+  for (const RankProgram& program : MustPlan(request, SwitchGroup(2)).programs) {
+    EXPECT_THAT(ListProgram(program), HasSubstr(" +bias *result_scale"));
+  }
+}
+
 TEST(PlannerText, TheReductionOrderOverKIsThatOfTheAlgorithm) {
   OpRequest request = GatherMatmul(4, 16, 24, 32, 1);
   request.algorithm = Algorithm::kUnfused;
