@@ -8,6 +8,7 @@
 #include "daemon/planner/low_latency.h"
 #include "daemon/planner/matmul_notes.h"
 #include "daemon/planner/native_checks.h"
+#include "kernels/few_rows_layout.h"
 
 namespace tandem::plan {
 namespace {
@@ -52,7 +53,10 @@ double MatmulUs(const Problem& problem, const MachineModel& machine, double rows
   const double flops = 2.0 * rows * n * k / (IsBlockWise(problem.scale_mode) ? kBlockScaledRate : 1.0);
   const DType a = problem.operand(problem.slots.a).spec.dtype;
   const double bytes = (rows * k + k * n) * static_cast<double>(DTypeBytes(a)) + rows * n * 2.0;
-  return kMatmulStartUs + std::max(flops / (machine.product_tflops * 1e6), TransferUs(bytes, machine.memory_gbps));
+  // cuBLASLt takes fp8 with contiguous columns of B alone: each product has B transposed first.
+  const View b = problem.Slot(0, problem.slots.b[0]);
+  const double transposition = IsFloat8(a) && RunsAlongN(b) ? TransferUs(2 * k * n, machine.memory_gbps) : 0;
+  return kMatmulStartUs + transposition + std::max(flops / (machine.product_tflops * 1e6), TransferUs(bytes, machine.memory_gbps));
 }
 
 double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm) {

@@ -167,8 +167,9 @@ std::vector<std::string> MatmulNotes(const Problem& problem) {
   }
   const auto note_copy = [&](int slot, bool is_a) {
     if (!IsTransposed(problem, slot, is_a)) return;
-    notes.push_back(Text(is_a ? "A" : "B", " (fp8) is not dense along K: each launch transposes ", BytesText(Bytes(problem.Slot(0, slot))),
-                         " for cuBLASLt"));
+    // A piece of A goes into one product, all of B into each.
+    notes.push_back(Text(is_a ? "A" : "B", " (fp8) is not dense along K: each ", is_a ? "launch" : "of its products", " transposes ",
+                         BytesText(Bytes(problem.Slot(0, slot))), " for cuBLASLt"));
   };
   note_copy(problem.slots.a, true);
   for (int slot : problem.slots.b) note_copy(slot, false);

@@ -286,7 +286,7 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
   EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());  // the host backend takes all
   group.packet_kernels = true;
   EXPECT_THAT(MustPlan(scales(request), group).warnings,
-              testing::ElementsAre(HasSubstr("B (fp8) is not dense along K: each launch transposes")));
+              testing::ElementsAre(HasSubstr("B (fp8) is not dense along K: each of its products transposes")));
   request.operands[1].spec.strides = {1, 32};
   EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());
   request.operands[1].spec.strides = {2, 64};
