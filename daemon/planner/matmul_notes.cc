@@ -18,6 +18,10 @@ struct Layout {
   int64_t k = 1, other = 1;
   bool DenseAlong() const { return along == 1 || k == 1; }
   bool DenseAcross() const { return across == 1 || other == 1; }
+  // A line begins within the one before it, as in what is expanded.
+  bool Overlaps() const {
+    return !(DenseAlong() && (other == 1 || across >= k)) && !(DenseAcross() && (k == 1 || along >= other));
+  }
 };
 
 Layout LayoutOf(const View& view, bool is_a) {
@@ -76,6 +80,8 @@ class Reasons {
     const char* name = is_a ? "A" : "B";
     if (!layout.DenseAlong() && !layout.DenseAcross()) {
       Add(Text(name, " is dense along neither dimension"));
+    } else if (layout.Overlaps()) {
+      Add(Text("elements of ", name, " overlap"));
     } else if (IsFloat8(view.dtype) && !layout.DenseAlong() && !IsTransposed(problem_, slot, is_a)) {
       Add(Text(name, " (fp8) is not dense along K"));
     }

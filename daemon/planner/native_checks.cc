@@ -27,6 +27,8 @@ int64_t Pitch(const View& view) {
 std::string WhyNoRows(const char* name, const View& view) {
   if (view.extent.back() != 1 && view.stride.back() != 1) return Text(name, "'s rows are not contiguous");
   if (!HasOnePitch(view)) return Text(name, "'s rows have no common pitch");
+  // Expanded ones do: TMA takes no pitch below the rows' own length.
+  if (Pitch(view) < view.extent.back()) return Text(name, "'s rows overlap");
   if (Pitch(view) * ElementBytes(view) % kTmaBytes != 0) {
     return Text(name, "'s pitch is no multiple of ", kTmaBytes, " bytes");
   }
@@ -54,6 +56,8 @@ std::string WhyNotB(const View& b, bool float8) {
   const bool columns = b.stride[0] == 1, rows = b.stride[1] == 1;
   if (!columns && !rows) return "neither B's rows nor its columns are contiguous";
   if (float8 && !columns) return "float8 needs contiguous columns of B";
+  const int along = columns ? 0 : 1;
+  if (b.extent[1 - along] > 1 && b.stride[1 - along] < b.extent[along]) return Text("B's ", columns ? "columns" : "rows", " overlap");
   if ((columns ? b.stride[1] : b.stride[0]) * ElementBytes(b) % kTmaBytes != 0) {
     return Text("B's pitch is no multiple of ", kTmaBytes, " bytes");
   }

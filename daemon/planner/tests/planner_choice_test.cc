@@ -292,6 +292,8 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
   request.operands[1].spec.strides = {2, 64};
   EXPECT_THAT(MustPlan(scales(request), group).warnings,
               testing::ElementsAre(HasSubstr("B is dense along neither dimension")));
+  request.operands[1].spec.strides = {1, 16};
+  EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::ElementsAre(HasSubstr("elements of B overlap")));
   // Scales by blocks of K: 256 of it are two.
   for (int64_t rows : {4, 3}) {
     OpRequest blocks = GatherMatmul(2, rows * 2, 256, 144, 0, DType::kF8E4M3);
