@@ -136,7 +136,8 @@ bool LaunchQueue::ServeBroken(uint64_t now) {
     if (!group->broken.has_value() && now - group->log_break_ns > kBreakGraceNs) {
       Break(group.get(), {Unavailable("a rank or an engine of the group has failed"), -1});
       any = true;
-      continue;  // it has served the lanes, by a later clock than `now`
+      now = NowNs();  // what it has noted is later
+      continue;
     }
     if (group->broken.has_value()) ServeLanesOfBroken(group.get(), now);
   }

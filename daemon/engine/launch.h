@@ -89,6 +89,7 @@ struct Parked {
   uint64_t taken_back_ns = 0;      // when this engine read that
   uint64_t withdrawn_ns = 0;       // its permit was withdrawn then; 0: never
   bool held = false, acknowledged = false, let_go = false;
+  bool stood_in = false;           // the engine has written the request word in the stream's place
 
   // On the lanes, where it waits for ranks.
   bool Waits() const { return on_lanes && !running; }

@@ -19,10 +19,11 @@ std::string RankList(uint8_t mask) {
   return text;
 }
 
-// A launch that was under way when its channel was released has written its own done value over the releasing one, for which the
-// client's stream may still wait.
-void KeepReleased(Channel& channel) {
-  if (channel.ended && channel.consumer.words().Released()) channel.consumer.words().Release(Code::kAborted, {});
+// A released channel stays so when a launch of its ends, whose done value has come over the release: its stream waits for later ones.
+void ReleaseAgain(const Origin& origin) {
+  if (origin.channel == nullptr || !origin.channel->ended) return;
+  ChannelWords& words = origin.channel->consumer.words();
+  if (words.Released()) words.Release(Code::kAborted, "the channel has ended");  // the first reason stays
 }
 
 }  // namespace
@@ -75,7 +76,6 @@ void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
     case Origin::Kind::kChannel:
       --origin.channel->under_way;
       origin.channel->consumer.Complete(origin.id);
-      KeepReleased(*origin.channel);
       break;
     case Origin::Kind::kCaptured:
       if (origin.channel->captured[origin.slot]) origin.channel->captured[origin.slot]->busy = false;
@@ -83,6 +83,7 @@ void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
       break;
     case Origin::Kind::kDirect: listener_->OnLaunchDone(origin.id, failure.status); break;
   }
+  ReleaseAgain(origin);
 }
 
 void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns, const LaunchObserved* observed) {
@@ -145,13 +146,11 @@ bool LaunchQueue::Reap() {
     }
     // The done word is the lane's to write; only a direct launch has none.
     if (origin.kind == Origin::Kind::kDirect) CompleteByCpu(origin, failure);
-    if (origin.kind == Origin::Kind::kChannel) {
-      --origin.channel->under_way;
-      KeepReleased(*origin.channel);
-    }
+    if (origin.kind == Origin::Kind::kChannel) --origin.channel->under_way;
     if (origin.kind == Origin::Kind::kCaptured && origin.channel->captured[origin.slot]) {
       origin.channel->captured[origin.slot]->busy = false;
     }
+    ReleaseAgain(origin);
   }
   if (any) PublishProgress();
   return any;

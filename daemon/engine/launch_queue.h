@@ -247,7 +247,7 @@ class LaunchQueue {
   // Work of launches up to `epoch` that has not begun does nothing from now on. False if the device refuses.
   bool RaiseGuard(const Group& group, uint64_t epoch);
   // Lets a parked launch's lane pass as if its rank had arrived.
-  void LetGo(const Launch& launch);
+  void LetGo(Launch& launch);
   // True while a parked launch of the group waits on the lanes for ranks.
   bool HoldsParked(const Group& group) const;
   // True once no parked launch of a broken group holds the lanes.

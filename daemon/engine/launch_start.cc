@@ -323,6 +323,7 @@ std::string LaunchQueue::AwaitedText(const Plan& plan, int* who_rank) const {
     all_seen &= value.ok();
     return value.ok() && *value >= plan.active.epoch;
   });
+  if (awaited == 0 && plan.program->AwaitsPackets()) return "its kernel waits for packets of its peers, of which no word tells";
   if (awaited == 0) return "its lanes wait for no peer's signal: a kernel, a copy or NCCL does not end";
   if (std::has_single_bit(awaited)) *who_rank = std::countr_zero(awaited);
   std::string ranks;

@@ -72,6 +72,12 @@ Status LaunchQueue::EnqueueParkingWaits(const Plan& plan) {
 void LaunchQueue::LeaveParking(Plan* plan) {
   Launch& launch = plan->active;
   --parked_;
+  if (launch.parked.stood_in) {
+    // The word is the stream's again. Its client keeps the pages until it has passed (StreamChannel::Drained). Whether it has, nobody can
+    // tell: should it have come since LetGo, it tells so by its next launch, and until then the pages stay.
+    uint64_t written = launch.origin.id;
+    launch.origin.channel->consumer.request()->compare_exchange_strong(written, launch.origin.id - 1);
+  }
   if (!launch.parked.running) launch.start_ns = NowNs();  // it has begun since this thread last looked
   if (launch.arrived) return;
   // It was through before this thread looked, or it was taken back: for the peers it has arrived.
@@ -114,7 +120,7 @@ bool LaunchQueue::ServeParked(uint64_t now) {
     if (in_flight_.size() > 1 && !parked.taken_back.has_value()) EndForTheNext(plan, *in_flight_[1], now);
     if (!parked.taken_back.has_value()) continue;
     any |= ServeTakenBack(plan, now);
-    // Behind others it could not be served: its turn began when it became the first.
+    // From when its turn came: behind another launch nothing was asked of anybody.
     if (now < std::max(parked.taken_back_ns, front_since_ns_) + kTakeBackPatienceNs) continue;
     // Some engine neither holds it nor says that it is through.
     LoseGroup(plan, FailureOf(*plan, launch.count, *parked.taken_back));
@@ -216,11 +222,14 @@ bool LaunchQueue::RaiseGuard(const Group& group, uint64_t epoch) {
   return raised.ok();
 }
 
-void LaunchQueue::LetGo(const Launch& launch) {
+void LaunchQueue::LetGo(Launch& launch) {
   // In the stream's place. Should the stream still write an earlier sequence, it writes this one next.
   Word* request = launch.origin.channel->consumer.request();
   uint64_t current = request->load(std::memory_order_relaxed);
-  while (!Reached(current, launch.origin.id) && !request->compare_exchange_weak(current, launch.origin.id)) {
+  while (!Reached(current, launch.origin.id)) {
+    if (!request->compare_exchange_weak(current, launch.origin.id)) continue;
+    launch.parked.stood_in = true;
+    break;
   }
   PermitWord(launch.ticket)->store(launch.ticket, std::memory_order_seq_cst);
 }
@@ -234,8 +243,8 @@ bool LaunchQueue::HoldsParked(const Group& group) const {
 // Ranks that have not arrived must do nothing, and a peer must not take their nothing for the launch: first all engines
 // mark theirs failed, then all raise their guards, then the lanes go.
 bool LaunchQueue::LetParkedGo(Group* group, uint64_t now) {
-  std::vector<const Launch*> waiting;
-  for (const Plan* plan : in_flight_) {
+  std::vector<Launch*> waiting;
+  for (Plan* plan : in_flight_) {
     if (plan->group == group && plan->active.parked.Waits()) waiting.push_back(&plan->active);
   }
   if (group->broken_stage == 1) {
@@ -246,7 +255,7 @@ bool LaunchQueue::LetParkedGo(Group* group, uint64_t now) {
   }
   if (waiting.empty()) return true;
   if (!PeersMarked(group, now, 2)) return false;
-  for (const Launch* launch : waiting) LetGo(*launch);
+  for (Launch* launch : waiting) LetGo(*launch);
   return true;
 }
 

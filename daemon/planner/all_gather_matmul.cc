@@ -11,6 +11,7 @@
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
+#include "daemon/planner/row_products.h"
 #include "daemon/planner/scale_checks.h"
 #include "daemon/planner/text.h"
 
@@ -34,8 +35,7 @@ class Gather {
     }
     for (size_t c = 0; c < problem.slots.c.size(); ++c) {
       const View view = problem.Slot(0, problem.slots.c[c]);
-      const bool staged = accumulates_ && view.dtype != DType::kF32;
-      sums_.push_back(staged ? builder->Reserve(static_cast<uint64_t>(Elements(view)) * 4) : 0);
+      sums_.push_back(accumulates_ && Rounds(c) ? builder->Reserve(static_cast<uint64_t>(Elements(view)) * 4) : 0);
     }
     done_.assign(world_, 0);
     previous_.assign(world_, std::vector<uint32_t>(problem.slots.c.size(), Builder::kNone));
@@ -99,12 +99,14 @@ class Gather {
       if (accumulates_) {
         step.c = Sum(rank, c);
         step.accumulate = !first;
-        step.has_bias = step.has_bias && last;
-        step.has_result_scale = step.has_result_scale && last;
+        // cuBLASLt adds no bias of C's 16-bit type to a sum in fp32, and has no result scale: the rounding applies them, as exactly.
+        const bool ends = last && !Rounds(c);
+        step.has_bias = step.has_bias && ends;
+        step.has_result_scale = step.has_result_scale && ends;
         deps.push_back(previous_[rank][c]);
       }
       if (Elements(step.c) == 0) continue;
-      previous_[rank][c] = builder_->Add(rank, lane, std::move(step), label, std::move(deps));
+      previous_[rank][c] = builder_->Multiply(rank, lane, std::move(step), label, std::move(deps));
     }
   }
 
@@ -115,14 +117,14 @@ class Gather {
     return ChunkMatmul(rank, c, Chunk(rank, source, 0), scale, {source * shard_, shard_});
   }
 
-  // Rounds the sums over K into the outputs.
+  // Rounds the sums over K into the outputs, with their bias and result scale.
   void Round(int rank, int lane) {
     for (size_t c = 0; accumulates_ && c < problem_.slots.c.size(); ++c) {
-      const View out = problem_.Slot(rank, problem_.slots.c[c]);
-      if (out.dtype == DType::kF32) continue;
+      if (!Rounds(c)) continue;
       ReduceStep round;
       round.sources = {Sum(rank, c)};
-      round.dst = out;
+      round.dst = problem_.Slot(rank, problem_.slots.c[c]);
+      AddEpilogue(problem_, rank, -1, &round, c);
       builder_->Reduce(rank, lane, std::move(round), "round", {previous_[rank][c]});
     }
   }
@@ -166,10 +168,11 @@ class Gather {
     }
     return step;
   }
+  // The sum over K for C number `c` lies apart from it, to be rounded.
+  bool Rounds(size_t c) const { return problem_.operand(problem_.slots.c[c]).spec.dtype != DType::kF32; }
   View Sum(int rank, size_t c) const {
     const View out = problem_.Slot(rank, problem_.slots.c[c]);
-    return out.dtype == DType::kF32 ? out
-                                    : Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent);
+    return Rounds(c) ? Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent) : out;
   }
 
   const Problem& problem_;
@@ -384,7 +387,15 @@ bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Build
       builder->Add(r, 0, NopStep{}, "own shard is there", {builder->Last(r, own_lane)});
       give_back(r);  // beside the product
     }
-    if (problem.last_dim()) {
+    const auto whole_product = [&](size_t c) {
+      MatmulStep step = WholeMatmul(problem, r, c);
+      step.a = MoveDim(all[r], 0, dim);  // [..., W, s, ...], as C is split
+      step.c = SplitDim(step.c, dim, world);
+      if (scales_travel) step.scale_a = MoveDim(all_scale[r], 0, dim);
+      if (AreScalesReplicated(problem.scale_mode)) step.scale_a = SplitDim(step.scale_a, dim, world);
+      return step;
+    };
+    const auto by_shards = [&] {
       for (int source = 0; source < world; ++source) {
         View scale;
         if (scales_travel) scale = DropDim(Slice(all_scale[r], 0, source, 1), 0);
@@ -392,15 +403,12 @@ bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Build
                          Text("gemm shard ", source));
       }
       gather->Round(r, 0);
+    };
+    // Behind several elements of an outer dimension the shards' rows lie at no common pitch.
+    if (problem.last_dim() || !IsOfMatrices(whole_product(0))) {
+      by_shards();
     } else {
-      for (size_t c = 0; c < problem.slots.c.size(); ++c) {
-        MatmulStep step = WholeMatmul(problem, r, c);
-        step.a = MoveDim(all[r], 0, dim);  // [..., W, s, ...], as C is split
-        step.c = SplitDim(step.c, dim, world);
-        if (scales_travel) step.scale_a = MoveDim(all_scale[r], 0, dim);
-        if (AreScalesReplicated(problem.scale_mode)) step.scale_a = SplitDim(step.scale_a, dim, world);
-        if (Elements(step.c) > 0) builder->Add(r, 0, std::move(step), "gemm");
-      }
+      for (size_t c = 0; c < problem.slots.c.size(); ++c) builder->Multiply(r, 0, whole_product(c), "gemm");
     }
     if (own_lane == 0) give_back(r);
   }

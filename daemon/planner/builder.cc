@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "daemon/planner/row_products.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -124,6 +125,12 @@ uint32_t Builder::Copy(int rank, int lane, const View& src, const View& dst, boo
     return Last(rank, lane);
   }
   return Add(rank, lane, CopyStep{src, dst, copy_engine}, std::move(label), std::move(deps));
+}
+
+uint32_t Builder::Multiply(int rank, int lane, MatmulStep product, std::string label, std::vector<uint32_t> deps) {
+  if (Elements(product.c) == 0) return Last(rank, lane);
+  for (MatmulStep& part : RowProducts(product)) Add(rank, lane, std::move(part), label, deps);
+  return Last(rank, lane);
 }
 
 uint32_t Builder::Reduce(int rank, int lane, ReduceStep reduce, std::string label,

@@ -57,6 +57,9 @@ class Builder {
   // result is the last of them.
   uint32_t Copy(int rank, int lane, const View& src, const View& dst, bool copy_engine,
                 std::string label = {}, std::vector<uint32_t> deps = {});
+  // Appends a product, in several of matrices where its rows lie at no common pitch (row_products.h); the result is the last of them.
+  // Nothing is appended for no elements.
+  uint32_t Multiply(int rank, int lane, MatmulStep product, std::string label = {}, std::vector<uint32_t> deps = {});
   // Appends a sum unless it has no elements.
   uint32_t Reduce(int rank, int lane, ReduceStep reduce, std::string label = {},
                   std::vector<uint32_t> deps = {});

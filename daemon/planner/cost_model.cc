@@ -6,7 +6,9 @@
 
 #include "daemon/planner/few_rows.h"
 #include "daemon/planner/low_latency.h"
+#include "daemon/planner/matmul_notes.h"
 #include "daemon/planner/native_checks.h"
+#include "kernels/few_rows_layout.h"
 
 namespace tandem::plan {
 namespace {
@@ -39,6 +41,9 @@ constexpr double kCopyEngineStartUs = 4.0;
 // A matmul of few rows cannot fill the GPU.
 constexpr double kMatmulStartUs = 4.0;
 
+// The kernel of any strides, which computes what cuBLASLt refuses, on CUDA cores; rough.
+constexpr double kPlainTflops = 10;
+
 double TransferUs(double bytes, double gbps) { return bytes / (gbps * 1e3); }
 
 // cuBLASLt's products with scales by blocks beside its others of fp8, in pipelines on H200s and H100s (deploy/tuning).
@@ -48,7 +53,10 @@ double MatmulUs(const Problem& problem, const MachineModel& machine, double rows
   const double flops = 2.0 * rows * n * k / (IsBlockWise(problem.scale_mode) ? kBlockScaledRate : 1.0);
   const DType a = problem.operand(problem.slots.a).spec.dtype;
   const double bytes = (rows * k + k * n) * static_cast<double>(DTypeBytes(a)) + rows * n * 2.0;
-  return kMatmulStartUs + std::max(flops / (machine.tflops * 1e6), TransferUs(bytes, machine.memory_gbps));
+  // cuBLASLt takes fp8 with contiguous columns of B alone: each product has B transposed first.
+  const View b = problem.Slot(0, problem.slots.b[0]);
+  const double transposition = IsFloat8(a) && RunsAlongN(b) ? TransferUs(2 * k * n, machine.memory_gbps) : 0;
+  return kMatmulStartUs + transposition + std::max(flops / (machine.product_tflops * 1e6), TransferUs(bytes, machine.memory_gbps));
 }
 
 double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm) {
@@ -183,7 +191,7 @@ double NativeUs(const Problem& problem, const MachineModel& machine, double wire
 double FewRowsUs(const Problem& problem, const MachineModel& machine, const FewRowsLayout& layout, double wire) {
   constexpr double kCtas = 128, kFirstColumnsUs = 6, kSumUs = 5;
   MachineModel taken = machine;
-  taken.tflops *= std::min(1.0, static_cast<double>(layout.ctas()) / kCtas);
+  taken.product_tflops = machine.tflops * std::min(1.0, static_cast<double>(layout.ctas()) / kCtas);
   const double product = MatmulUs(problem, taken, static_cast<double>(problem.rows), static_cast<double>(problem.n),
                                   static_cast<double>(problem.k));
   if (layout.kind == FewRowsKind::kGather) return product + kFirstColumnsUs;
@@ -271,6 +279,7 @@ MachineModel ModelOf(const Problem& problem) {
   const int a = problem.slots.a;
   machine.tflops =
       group.tflops > 0 ? group.tflops : BuiltInTflops(a >= 0 ? problem.operand(a).spec.dtype : DType::kF32);
+  machine.product_tflops = WhyPlain(problem).empty() ? machine.tflops : std::min(machine.tflops, kPlainTflops);
   machine.step_latency_us = group.step_latency_us > 0 ? group.step_latency_us : figures.step_latency_us;
   // NCCL 2.28's small collectives took 9 us on 4 GPUs and 15 us on 8.
   machine.nccl_latency_us = 3.0 + 0.75 * machine.step_latency_us * problem.world_size;

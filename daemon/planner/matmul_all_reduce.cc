@@ -8,6 +8,7 @@
 #include "daemon/planner/families.h"
 #include "daemon/planner/low_latency.h"
 #include "daemon/planner/matmul_parts.h"
+#include "daemon/planner/native_checks.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -38,7 +39,7 @@ bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
     views.in.push_back(own);
     views.out.push_back(own);
     if (Elements(own) > 0) {
-      builder->Add(r, 0, PartialMatmul(problem, r, 0, {0, own.extent[0]}, own), "gemm");
+      builder->Multiply(r, 0, PartialMatmul(problem, r, 0, {0, own.extent[0]}, own), "gemm");
     }
     if (by_nccl) {
       NcclStep step;
@@ -63,6 +64,31 @@ bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
   return !into_output || HasEpilogue(problem);
 }
 
+// `problem` with A, C and A's row scales as matrices, so that tiles are ranges of all rows and lie as matrices too; `requests` are its.
+// The same problem where one of them is none.
+Problem WithMatrices(const Problem& problem, std::vector<OpRequest>* requests) {
+  std::vector<int> slots = {problem.slots.a, problem.slots.c[0]};
+  if (problem.slots.scale_a >= 0 && problem.scale_mode != ScaleMode::kTensorWise) slots.push_back(problem.slots.scale_a);
+  const bool fold = std::all_of(slots.begin(), slots.end(), [&](int slot) {
+    const View view = problem.Slot(0, slot);
+    return Elements(view) > 0 && HasOnePitch(view);
+  });
+  if (!fold) return problem;
+  requests->assign(problem.requests.begin(), problem.requests.end());
+  for (int slot : slots) {
+    const View folded = FoldedRows(problem.Slot(0, slot));
+    for (OpRequest& request : *requests) {
+      TensorSpec& spec = request.operands[static_cast<size_t>(slot)].spec;
+      spec.shape = folded.extent;
+      spec.strides = folded.stride;
+    }
+  }
+  Problem matrices = problem;
+  matrices.requests = *requests;
+  matrices.request = &requests->front();
+  return matrices;
+}
+
 // Two-shot on tiles. Lane 0 sums, sends the sums and ends the program; the others (alone: lane 0 too) multiply and send.
 class TiledTwoShot {
  public:
@@ -71,7 +97,7 @@ class TiledTwoShot {
         builder_(builder),
         world_(problem.world_size),
         c_(problem.Slot(0, problem.slots.c[0])) {
-    // Rows are cut along A's longest leading dimension, which keeps tiles strided boxes.
+    // Where rows have several dimensions they are cut along the longest, which keeps tiles strided boxes.
     dim_ = static_cast<int>(std::max_element(c_.extent.begin(), c_.extent.end() - 1) - c_.extent.begin());
     in_output_ = c_.dtype == problem.wire;
     in_place_ = problem.symmetric(problem.slots.c[0]);
@@ -136,8 +162,8 @@ class TiledTwoShot {
         owner == r ? OwnPartial(r, i) : Partial(owner, i, builder_->Workspace(r, stage_[multiplier]));
     uint32_t step = Builder::kNone;
     if (Elements(product) > 0) {
-      step = builder_->Add(r, lane, PartialMatmul(problem_, r, dim_, Tile(owner, i), product),
-                           Text("gemm tile ", i, " of ", owner));
+      step = builder_->Multiply(r, lane, PartialMatmul(problem_, r, dim_, Tile(owner, i), product),
+                                Text("gemm tile ", i, " of ", owner));
     }
     if (owner != r) {
       builder_->Copy(r, lane, product, Partial(owner, i, partials_[i].At(owner, r)), true,
@@ -196,7 +222,7 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorit
     const bool into_output = c.dtype == problem.wire;
     const uint64_t staged = builder.Reserve(into_output ? 0 : static_cast<uint64_t>(Elements(c)) * 4);
     const View own = into_output ? c : Packed(builder.Workspace(0, staged), problem.wire, c.extent);
-    if (Elements(c) > 0) builder.Add(0, 0, PartialMatmul(problem, 0, 0, {0, own.extent[0]}, own), "gemm");
+    if (Elements(c) > 0) builder.Multiply(0, 0, PartialMatmul(problem, 0, 0, {0, own.extent[0]}, own), "gemm");
     ReduceStep sum;
     sum.dst = c;
     sum.sources = {own};
@@ -212,7 +238,9 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorit
   }
   if (algorithm == Algorithm::kNative) return BuildNativeMatmulAllReduce(problem, plan);
   Builder builder(world, problem.request->lanes > 0 ? problem.request->lanes : 3);
-  TiledTwoShot tiles(problem, &builder);
+  std::vector<OpRequest> requests;
+  const Problem matrices = WithMatrices(problem, &requests);
+  TiledTwoShot tiles(matrices, &builder);
   if (builder.InBulk()) builder.Enter();
   for (int r = 0; r < world; ++r) tiles.Write(r);
   plan->steps = world * kTilesPerOwner;

@@ -113,7 +113,7 @@ MatmulCollective Best(const Problem& problem) {
 std::string WhyNotSmall(const Problem& problem) {
   if (!problem.group->packet_kernels) return "needs the CUDA backend's kernels";
   if (problem.world_size == 1) return "one rank: nothing to communicate";
-  if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
+  if (!problem.first_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
   if (problem.message_bytes > kMostBytes) {
     return Text(BytesText(problem.message_bytes), " is above its bound of ", BytesText(kMostBytes));

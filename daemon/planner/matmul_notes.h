@@ -11,6 +11,16 @@
 
 namespace tandem::plan {
 
+// Why cuBLASLt refuses a product (MapToLt in kernels/cuda/matmul_map.cc), so that the plain kernel computes it unless a native one does.
+struct PlainReason {
+  std::string why;
+  bool in_key = false;  // the tuning table's keys tell it: what was measured for the key had it too
+
+  bool operator==(const PlainReason&) const = default;
+};
+// All of them, for the products of a plan whose algorithm is not native; empty on the host backend, which has no cuBLASLt.
+std::vector<PlainReason> WhyPlain(const Problem& problem);
+
 // One sentence a finding; empty where cuBLASLt takes everything as it lies, or there is no product.
 std::vector<std::string> MatmulNotes(const Problem& problem);
 

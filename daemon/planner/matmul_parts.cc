@@ -96,11 +96,11 @@ bool HasEpilogue(const Problem& problem) {
   return !problem.slots.bias.empty() || !problem.slots.result_scale.empty();
 }
 
-void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum) {
+void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum, size_t i) {
   const Slots& slots = problem.slots;
   if (!slots.bias.empty()) {
     sum->has_bias = true;
-    sum->bias = problem.Slot(rank, slots.bias[0]);
+    sum->bias = problem.Slot(rank, slots.bias[i]);
     const int last = static_cast<int>(sum->dst.extent.size()) - 1;
     if (dim == last) {
       const int64_t length = sum->bias.extent[0] / problem.world_size;
@@ -109,7 +109,7 @@ void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum) {
   }
   if (!slots.result_scale.empty()) {
     sum->has_result_scale = true;
-    sum->result_scale = FirstElement(problem.Slot(rank, slots.result_scale[0]));
+    sum->result_scale = FirstElement(problem.Slot(rank, slots.result_scale[i]));
   }
 }
 

@@ -25,9 +25,9 @@ MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range,
 // Cuts B of `step`, and B's scales by blocks, to `range` of K. What A has of it is the caller's.
 void SliceK(Range range, MatmulStep* step);
 
-// Adds bias and result scale of the whole sum to `sum`, whose dst is this rank's output. `dim` is the
+// Adds bias and result scale of the whole sum to `sum`, whose dst is this rank's output number `i`. `dim` is the
 // scattered dimension, or -1 if the rank has the whole product.
-void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum);
+void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum, size_t i = 0);
 bool HasEpilogue(const Problem& problem);
 
 // What a plan says of a product and then a reduction by `collective`; `rounds_again`: bias, result scale or C's own type come

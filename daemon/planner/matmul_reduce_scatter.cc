@@ -10,6 +10,7 @@
 #include "daemon/planner/matmul_parts.h"
 #include "daemon/planner/native_checks.h"
 #include "daemon/planner/native_entry.h"
+#include "daemon/planner/row_products.h"
 #include "daemon/planner/text.h"
 
 namespace tandem::plan {
@@ -48,8 +49,8 @@ class Scatter {
     }
     const Range range{owner * slice_.extent[dim_] + part.begin, part.length};
     if (Elements(target) > 0) {
-      const uint32_t step = builder_->Add(rank, lane, PartialMatmul(problem_, rank, dim_, range, target),
-                                          Text("gemm slice ", owner));
+      const uint32_t step = builder_->Multiply(rank, lane, PartialMatmul(problem_, rank, dim_, range, target),
+                                               Text("gemm slice ", owner));
       if (owner == rank) own_steps_[rank] = step;
     }
     return target;
@@ -134,7 +135,7 @@ int NativeLanes(const Problem& problem) {
 }
 
 void Native(const Problem& problem, Builder* builder) {
-  const int world = problem.world_size;
+  const int world = problem.world_size, dim = problem.dim;
   const View c = problem.Slot(0, problem.slots.c[0]);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
@@ -146,9 +147,9 @@ void Native(const Problem& problem, Builder* builder) {
                              problem.Slot(r, problem.slots.c[0]), ReduceOp::kSum);
     for (int j = 1; j <= world; ++j) {
       const int owner = (r + j) % world;
-      const Range rows{owner * c.extent[0], c.extent[0]};
+      const Range rows{owner * c.extent[dim], c.extent[dim]};
       const View target = owner == r ? problem.Slot(r, problem.slots.c[0]) : PackedLike(slice, stage.At(r, owner));
-      builder->Add(r, 0, PartialMatmul(problem, r, 0, rows, target), Text("gemm slice ", owner));
+      builder->Add(r, 0, PartialMatmul(problem, r, dim, rows, target), Text("gemm slice ", owner));
       if (owner == r) continue;
       entry.BeforeDelivery(r);
       builder->Copy(r, 0, target, PackedLike(slice, inbox.At(owner, r)), true, Text("slice to ", owner));
@@ -160,7 +161,7 @@ void Native(const Problem& problem, Builder* builder) {
       if (source != r) builder->Wait(r, 0, source, sent, Text("slice from ", source));
       sum.sources.push_back(source == r ? sum.dst : PackedLike(slice, inbox.At(r, source)));
     }
-    AddEpilogue(problem, r, 0, &sum);
+    AddEpilogue(problem, r, dim, &sum);
     builder->Reduce(r, 0, std::move(sum), "sum in rank order");
     builder->EndCollective(r);
   }
@@ -202,14 +203,21 @@ void MultiplyWhole(const Problem& problem, int r, const View& whole, Builder* bu
   if (problem.last_dim()) {
     for (int owner = 0; owner < world; ++owner) {  // columns of one slice lie packed: one matmul each
       const View part = DropDim(Slice(whole, 0, owner, 1), 0);
-      builder->Add(r, 0, PartialMatmul(problem, r, dim, {owner * length, length}, part), Text("gemm slice ", owner));
+      builder->Multiply(r, 0, PartialMatmul(problem, r, dim, {owner * length, length}, part), Text("gemm slice ", owner));
     }
     return;
   }
   MatmulStep step = PartialMatmul(problem, r, dim, {0, length * world}, MoveDim(whole, 0, dim));
   step.a = SplitDim(step.a, dim, world);
   if (step.has_scale_a && problem.scale_mode != ScaleMode::kTensorWise) step.scale_a = SplitDim(step.scale_a, dim, world);
-  builder->Add(r, 0, std::move(step), "gemm");
+  if (IsOfMatrices(step)) {
+    builder->Add(r, 0, std::move(step), "gemm");
+    return;
+  }
+  for (int owner = 0; owner < world; ++owner) {  // behind an outer dimension: by slices, which are of fewer matrices
+    const View part = DropDim(Slice(whole, 0, owner, 1), 0);
+    builder->Multiply(r, 0, PartialMatmul(problem, r, dim, {owner * length, length}, part), Text("gemm slice ", owner));
+  }
 }
 
 // The product, then `collective`. Returns whether sums are rounded before bias and result scale.

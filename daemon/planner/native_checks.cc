@@ -16,18 +16,6 @@ constexpr int64_t kMostTilesM = 32767;  // see native_matmul.h of the CUDA kerne
 
 int64_t ElementBytes(const View& view) { return static_cast<int64_t>(DTypeBytes(view.dtype)); }
 
-// All dimensions but the last lie as rows of one pitch.
-bool HasOnePitch(const View& view) {
-  const int rows = static_cast<int>(view.extent.size()) - 1;
-  int64_t expected = -1;
-  for (int d = rows - 1; d >= 0; --d) {
-    if (view.extent[d] == 1) continue;
-    if (expected >= 0 && view.stride[d] != expected) return false;
-    expected = view.stride[d] * view.extent[d];
-  }
-  return true;
-}
-
 int64_t Pitch(const View& view) {
   for (int d = static_cast<int>(view.extent.size()) - 2; d >= 0; --d) {
     if (view.extent[d] != 1) return view.stride[d];
@@ -39,6 +27,8 @@ int64_t Pitch(const View& view) {
 std::string WhyNoRows(const char* name, const View& view) {
   if (view.extent.back() != 1 && view.stride.back() != 1) return Text(name, "'s rows are not contiguous");
   if (!HasOnePitch(view)) return Text(name, "'s rows have no common pitch");
+  // Expanded ones do: TMA takes no pitch below the rows' own length.
+  if (Pitch(view) < view.extent.back()) return Text(name, "'s rows overlap");
   if (Pitch(view) * ElementBytes(view) % kTmaBytes != 0) {
     return Text(name, "'s pitch is no multiple of ", kTmaBytes, " bytes");
   }
@@ -66,6 +56,8 @@ std::string WhyNotB(const View& b, bool float8) {
   const bool columns = b.stride[0] == 1, rows = b.stride[1] == 1;
   if (!columns && !rows) return "neither B's rows nor its columns are contiguous";
   if (float8 && !columns) return "float8 needs contiguous columns of B";
+  const int along = columns ? 0 : 1;
+  if (b.extent[1 - along] > 1 && b.stride[1 - along] < b.extent[along]) return Text("B's ", columns ? "columns" : "rows", " overlap");
   if ((columns ? b.stride[1] : b.stride[0]) * ElementBytes(b) % kTmaBytes != 0) {
     return Text("B's pitch is no multiple of ", kTmaBytes, " bytes");
   }
@@ -138,7 +130,7 @@ std::string WhyNotNative(const Problem& problem) {
   const OpRequest& request = *problem.request;
   if (problem.world_size == 1) return "one rank: nothing to overlap";
   const View a = problem.Slot(0, problem.slots.a);
-  if (problem.dim != 0 || problem.last_dim()) return "its pieces are rows: the dimension must be the first";
+  if (!problem.first_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
   if (std::string why = WhyNotRows(problem); !why.empty()) return why;
   const bool blocks = IsBlockWise(problem.scale_mode);

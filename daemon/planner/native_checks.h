@@ -41,7 +41,7 @@ struct NativeCut {
 // narrower ones read A too often (four H200s: docs/performance-kernels.md), and 16 at most; of no more than a wave one.
 NativeCut CutNative(int64_t rows, int64_t n, int world_size);
 
-// `view` with all dimensions but the last as one; they must lie at one pitch, as WhyNotNative makes sure.
+// `view` with all dimensions but the last as one; they must lie at one pitch (HasOnePitch), as WhyNotNative makes sure.
 View FoldedRows(const View& view);
 
 }  // namespace tandem::plan

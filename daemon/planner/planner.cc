@@ -1,5 +1,6 @@
 #include "daemon/planner/planner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/planner/choice.h"
@@ -105,8 +106,12 @@ Result<Plan> PlanMeasured(std::span<const OpRequest> requests, const GroupContex
 Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
   if (const TuningEntry* entry = MeasuredFor(problem); entry != nullptr) {
+    // Times of cuBLASLt's products say nothing of the plain kernel's.
+    const std::vector<PlainReason> plain = WhyPlain(problem);
+    const bool slower = std::any_of(plain.begin(), plain.end(), [](const PlainReason& reason) { return !reason.in_key; });
     for (const TuningCandidate& candidate : entry->candidates) {
       if (candidate.samples == 0) break;
+      if (slower && candidate.algorithm != Algorithm::kNative) continue;
       // One that this request or this group does not allow gives way to the next.
       if (Result<Plan> plan = PlanMeasured(requests, group, {entry, &candidate}); plan.ok()) return plan;
     }

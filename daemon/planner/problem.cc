@@ -204,6 +204,11 @@ View Problem::Slot(int rank, int slot) const {
 
 bool Problem::last_dim() const { return dim == static_cast<int>(operand(slots.a).spec.shape.size()) - 1; }
 
+bool Problem::first_dim() const {
+  const std::vector<int64_t>& shape = operand(slots.a).spec.shape;
+  return !last_dim() && std::all_of(shape.begin(), shape.begin() + dim, [](int64_t extent) { return extent == 1; });
+}
+
 Result<Problem> MakeProblem(std::span<const OpRequest> requests, const GroupContext& group) {
   const int world = group.topology.size();
   if (world < 1 || world > kMaxWorldSize) {

@@ -60,6 +60,8 @@ struct Problem {
   View Slot(int rank, int slot) const;
   // The product's dimension `dim` is the last one of A (a gather along K) or of C (a scatter of B's columns).
   bool last_dim() const;
+  // It cuts A into ranges of rows: no dimension before it has several elements, and it is not the last.
+  bool first_dim() const;
 };
 
 // Checks every field of every request and fills a Problem. INVALID_ARGUMENT names the field in its message

@@ -54,8 +54,8 @@ std::string WorkText(const ReduceStep& reduce) {
     text += RefText(source.ref);
   }
   text += Text(" -> ", ViewText(reduce.dst), reduce.scale != 1.0f ? " averaged" : "");
-  if (reduce.has_result_scale) text += " *result_scale";
   if (reduce.has_bias) text += " +bias";
+  if (reduce.has_result_scale) text += " *result_scale";
   return text;
 }
 std::string WorkText(const TransferGroupStep& group) {

@@ -95,6 +95,16 @@ bool IsContiguous(const View& view) {
   return true;
 }
 
+bool HasOnePitch(const View& view) {
+  int64_t expected = -1;
+  for (size_t d = view.extent.size() - 1; d-- > 0;) {
+    if (view.extent[d] == 1) continue;
+    if (expected >= 0 && view.stride[d] != expected) return false;
+    expected = view.stride[d] * view.extent[d];
+  }
+  return true;
+}
+
 bool LieAlike(const View& a, const View& b) {
   for (size_t d = 0; d < a.extent.size(); ++d) {
     if (a.extent[d] > 1 && a.stride[d] != b.stride[d]) return Elements(a) == 0;

@@ -47,6 +47,9 @@ View FirstElement(const View& view);
 // contiguous).
 bool IsContiguous(const View& view);
 
+// True when all dimensions but the last lie as rows at one pitch, so that they are one (extents of one are ignored).
+bool HasOnePitch(const View& view);
+
 // True when elements of two views of one shape lie alike: the same strides wherever there are several.
 bool LieAlike(const View& a, const View& b);
 

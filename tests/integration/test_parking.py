@@ -120,7 +120,7 @@ class Parking(TandemTest):
             self.assertEqual(results(base, True), results(base, False))
 
     def test_a_late_rank_is_named_and_ends_by_the_deadline(self):
-        clients = self.parked_group(launch_deadline_ms=5000)  # "late" comes after a second: time for a look at the queue
+        clients = self.parked_group(launch_deadline_ms=5000)
         self.all_reduce_plan(clients)
         everybody(clients, "fill", memory="ar.out", base=-3)
         self.park(clients)

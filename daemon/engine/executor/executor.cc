@@ -14,13 +14,39 @@ constexpr size_t kMostKeptSets = 64;
 
 }  // namespace
 
+CompiledProgram::KernelWords CompiledProgram::WordsOf(const CollectiveArgs& kernel) {
+  if (kernel.few_rows) {
+    // Two ranks that sum in one step use the first half alone.
+    const FewRowsLayout& layout = kernel.few_rows->layout;
+    return {layout.one_step ? layout.ctas() : layout.words(), 1};
+  }
+  if (!kernel.parts.empty()) return {};
+  return {kernel.blocks, kernel.word_stride};
+}
+
 uint8_t CompiledProgram::AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const {
   uint8_t mask = 0;
-  for (const Operation& operation : operations_) {
-    if (operation.kind != Operation::Kind::kWaitSignal || arrived(operation.word)) continue;
-    mask |= static_cast<uint8_t>(1u << operation.word / plan::kSignalsPerWriter);
+  const auto look = [&](uint32_t word) {
+    const auto writer = static_cast<uint8_t>(1u << word / plan::kSignalsPerWriter);
+    if ((mask & writer) == 0 && !arrived(word)) mask |= writer;
+  };
+  for (size_t i = 0; i < operations_.size(); ++i) {
+    const Operation& operation = operations_[i];
+    if (operation.kind == Operation::Kind::kWaitSignal) look(operation.word);
+    if (operation.collective == nullptr || !operation.uses_kernel) continue;
+    const KernelWords words = WordsOf(*operation.collective);
+    for (const Operation::WordPatch& first : operation.words) {
+      for (int w = 0; w < words.count && first.reader == rank_; ++w) look(first.word + static_cast<uint32_t>(w * words.stride));
+    }
+    i += operation.expansion;  // the kernel runs in its place
   }
-  return mask;
+  return mask & static_cast<uint8_t>(~(1u << rank_));
+}
+
+bool CompiledProgram::AwaitsPackets() const {
+  return std::any_of(operations_.begin(), operations_.end(), [](const Operation& operation) {
+    return operation.collective != nullptr && operation.uses_kernel && !operation.collective->packets.empty();
+  });
 }
 
 Executor::Executor(Backend* backend, std::vector<Lane*> lanes)

@@ -106,8 +106,11 @@ class CompiledProgram {
   bool has_head() const { return head_ >= 0; }
   // True if it uses other lanes than lane 0.
   bool forks() const;
-  // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which `arrived` is false.
+  // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which `arrived` is false. Of a kernel its
+  // own words, once it is known (Prepare) that it runs.
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
+  // True if a kernel waits for packets, of which no word tells.
+  bool AwaitsPackets() const;
 
  private:
   friend class Executor;
@@ -123,6 +126,11 @@ class CompiledProgram {
   };
 
   CompiledProgram();
+  // From each of the words that it is told on: how many words a kernel waits for, and how far apart they lie.
+  struct KernelWords {
+    int count = 1, stride = 1;
+  };
+  static KernelWords WordsOf(const CollectiveArgs& kernel);
   void FindHead(Backend& backend);
 
   int rank_ = 0;

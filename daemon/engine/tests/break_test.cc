@@ -177,6 +177,22 @@ TEST_F(ImpersonatedPeerTest, LanesWaitForALivingPeersMark) {
   ExpectEnd();
 }
 
+// The time that a peer has for its mark begins with the break, also where the log alone has told of it.
+TEST_F(ImpersonatedPeerTest, APeerHasItsTimeAfterABreakThatTheLogTells) {
+  LaunchWith(ProcessIdentity::Of(::getpid()));
+  const auto begin = std::chrono::steady_clock::now();
+  node_.log().Append({.kind = LogKind::kBreak,
+                      .mask = 0,
+                      .plan = static_cast<uint32_t>(group_.id),
+                      .count = static_cast<uint16_t>(group_.generation)});
+  v1::Message message;
+  ASSERT_TRUE(node_.Await(0, [](const v1::Message& m) { return m.has_peer_silent(); }, &message));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  node_.Arrivals(group_).SetBroken(1, 2);
+  ASSERT_TRUE(channel_->Wait(1));
+  EXPECT_EQ(channel_->producer.Outcome(1).status.code(), Code::kUnavailable);
+}
+
 TEST_F(ImpersonatedPeerTest, TheLogTellsThePeers) {
   LaunchWith(ProcessIdentity::Of(::getpid()));
   Break();

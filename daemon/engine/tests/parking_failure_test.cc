@@ -107,6 +107,30 @@ TEST_F(ParkingTest, AnEngineThatEndsLeavesItsPeersToTheirBreak) {
   EXPECT_EQ(channels_[1]->producer.Done(), kReleaseValue);
 }
 
+// A client keeps a channel's pages until its stream has written the request word of the last launch: what the engine wrote there in the
+// stream's place does not stay.
+TEST_F(ParkingTest, TheRequestWordOfALaunchThatIsLetGoIsTheStreamsAgain) {
+  Open(300);
+  const uint64_t plan = AddGatherPlan();
+  for (bool breaks : {false, true}) {
+    const uint64_t sequence = PushEverywhere(Gather(plan));
+    channels_[0]->Reach(sequence);
+    if (breaks) {
+      for (int gpu : {0, 1}) ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 was killed", "rank 1").ok());
+    }
+    for (auto& channel : channels_) {
+      ASSERT_TRUE(channel->Wait(sequence));
+      EXPECT_FALSE(channel->producer.Outcome(sequence).status.ok());
+    }
+    for (int gpu : {0, 1}) ASSERT_TRUE(node_.AwaitQueued(gpu, 0));
+    EXPECT_EQ(channels_[0]->producer.request()->load(), sequence);
+    EXPECT_EQ(channels_[1]->producer.request()->load(), sequence - 1);
+    channels_[1]->Reach(sequence);  // it comes after all
+    if (breaks) break;
+    ASSERT_NO_FATAL_FAILURE(LaunchWell(plan));
+  }
+}
+
 TEST_F(ParkingTest, OffersEndWithTheirGroupAndFailWhenTheyArrive) {
   Open();
   const uint64_t plan = AddGatherPlan();
@@ -136,6 +160,31 @@ TEST_F(ParkingTest, AReleasedPlanTakesItsParkedLaunchBack) {
     ASSERT_TRUE(channel->Wait(sequence + 1));
     EXPECT_TRUE(channel->producer.Outcome(sequence + 1).status.ok());
   }
+}
+
+// The engines agree on it once it is the first on the lanes, however long that takes: here until the first one's deadline, longer than
+// they may take to agree.
+TEST_F(ParkingTest, ALaunchThatIsTakenBackBehindAnotherEndsWhenItsTurnComes) {
+  Open(3000);
+  const uint64_t first = AddGatherPlan(), second = AddGatherPlan();
+  PushEverywhere(Gather(first), 1);
+  const uint64_t sequence = PushEverywhere(Gather(second), 2);
+  v1::Command remove;
+  remove.mutable_remove_plan()->set_plan_id(second);
+  auto id = node_.Send(1, remove);
+  ASSERT_TRUE(id.ok());
+  channels_[0]->Reach(sequence - 1);
+  for (auto& channel : channels_) {
+    ASSERT_TRUE(channel->Wait(sequence));
+    EXPECT_EQ(channel->producer.Outcome(sequence - 1).status.code(), Code::kDeadlineExceeded);
+    const LaunchOutcome outcome = channel->producer.Outcome(sequence);
+    EXPECT_EQ(outcome.status.code(), Code::kFailedPrecondition) << outcome.status.ToString();
+    channel->Reach(sequence);
+  }
+  v1::Message answer;
+  ASSERT_TRUE(node_.Await(1, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *id; }, &answer));
+  EXPECT_EQ(answer.ack().code(), 0);
+  ASSERT_NO_FATAL_FAILURE(LaunchWell(first));
 }
 
 TEST_F(ParkingTest, AParkedLaunchEndsWhenARankLeavesThatHasNotArrived) {

@@ -286,12 +286,14 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
   EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());  // the host backend takes all
   group.packet_kernels = true;
   EXPECT_THAT(MustPlan(scales(request), group).warnings,
-              testing::ElementsAre(HasSubstr("B (fp8) is not dense along K: each launch transposes")));
+              testing::ElementsAre(HasSubstr("B (fp8) is not dense along K: each of its products transposes")));
   request.operands[1].spec.strides = {1, 32};
   EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());
   request.operands[1].spec.strides = {2, 64};
   EXPECT_THAT(MustPlan(scales(request), group).warnings,
               testing::ElementsAre(HasSubstr("B is dense along neither dimension")));
+  request.operands[1].spec.strides = {1, 16};
+  EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::ElementsAre(HasSubstr("elements of B overlap")));
   // Scales by blocks of K: 256 of it are two.
   for (int64_t rows : {4, 3}) {
     OpRequest blocks = GatherMatmul(2, rows * 2, 256, 144, 0, DType::kF8E4M3);
@@ -305,6 +307,134 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
     } else {
       EXPECT_THAT(MustPlan(blocks, group).warnings, testing::ElementsAre(HasSubstr("must be multiples of 4")));
     }
+  }
+}
+
+// Everything of a request that cuBLASLt refuses is told, whoever applies it.
+TEST(MatmulNotes, SayWhatOfAnEpilogueRunsOnThePlainKernel) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  const auto warnings = [&](OpRequest request, std::vector<Operand> operands, DType out = DType::kBf16) {
+    request.operands[2].spec.dtype = out;
+    request.operands.insert(request.operands.end(), operands.begin(), operands.end());
+    return MustPlan(request, group).warnings;
+  };
+  const auto bf16 = [](int dim) { return GatherMatmul(2, 64, 48, 32, dim, DType::kBf16); };
+  const Operand bias = Tensor(Role::kBias, DType::kBf16, {48}), wide_bias = Tensor(Role::kBias, DType::kF32, {48});
+  const Operand result_scale = Tensor(Role::kResultScale, DType::kF32, {1});
+  EXPECT_THAT(warnings(bf16(0), {bias}), testing::IsEmpty());
+  EXPECT_THAT(warnings(bf16(0), {wide_bias}), testing::ElementsAre(HasSubstr("plain kernel, many times slower than cuBLASLt: its bias is f32")));
+  EXPECT_THAT(warnings(bf16(0), {Tensor(Role::kBias, DType::kBf16, {48}, {2})}), testing::ElementsAre(HasSubstr("bias is not contiguous")));
+  EXPECT_THAT(warnings(bf16(0), {result_scale}), testing::ElementsAre(HasSubstr("it has a result scale")));
+  // Along K the rounding applies them; into f32 there is none.
+  EXPECT_THAT(warnings(bf16(1), {wide_bias, result_scale}), testing::IsEmpty());
+  EXPECT_THAT(warnings(bf16(1), {wide_bias}, DType::kF32), testing::IsEmpty());
+  EXPECT_THAT(warnings(bf16(1), {result_scale}, DType::kF32), testing::ElementsAre(HasSubstr("it has a result scale")));
+  // So does the sum over ranks.
+  EXPECT_THAT(warnings(MatmulScatter(2, 64, 48, 32, 0, DType::kBf16), {wide_bias, result_scale}), testing::IsEmpty());
+  EXPECT_THAT(warnings(MatmulAllReduce(64, 48, 32, DType::kBf16), {wide_bias, result_scale}), testing::IsEmpty());
+
+  OpRequest fp8 = GatherMatmul(2, 64, 48, 32, 0, DType::kF8E4M3);
+  fp8.operands[1].spec.strides = {1, 32};
+  const auto scales = [](std::vector<int64_t> a, std::vector<int64_t> b) {
+    std::vector<Operand> operands;
+    if (!a.empty()) operands.push_back(Tensor(Role::kScaleA, DType::kF32, std::move(a)));
+    if (!b.empty()) operands.push_back(Tensor(Role::kScaleB, DType::kF32, std::move(b)));
+    return operands;
+  };
+  EXPECT_THAT(warnings(fp8, scales({64, 1}, {1, 48})), testing::IsEmpty());
+  EXPECT_THAT(warnings(fp8, scales({64, 1}, {1})), testing::ElementsAre(HasSubstr("A has a scale for each row, B one")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {1, 48})), testing::ElementsAre(HasSubstr("B has a scale for each column, A one")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {})), testing::ElementsAre(HasSubstr("A has scales, and B has none")));
+  EXPECT_THAT(warnings(fp8, scales({}, {1})), testing::ElementsAre(HasSubstr("B has scales, and A has none")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {1}), DType::kF8E4M3), testing::ElementsAre(HasSubstr("rounded to f8e4m3")));
+}
+
+// The products of rank 0, each with whether its rows and C's lie at one pitch.
+std::vector<bool> Matrices(const OpRequest& request, const GroupContext& group) {
+  std::vector<bool> matrices;
+  for (const Step& step : ExpandedSteps(MustPlan(request, group).programs[0])) {
+    const auto* matmul = std::get_if<MatmulStep>(&step.work);
+    if (matmul != nullptr) matrices.push_back(HasOnePitch(matmul->a) && HasOnePitch(matmul->c));
+  }
+  return matrices;
+}
+
+// A slice along an inner dimension has no rows of one pitch: it is multiplied by its matrices, which cuBLASLt takes.
+TEST(LeadingDimensions, PiecesAreMultipliedByMatrices) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  const auto asked = [](OpRequest request, Algorithm algorithm) {
+    request.algorithm = algorithm;
+    return request;
+  };
+  const auto gather = [](std::vector<int64_t> shard, int dim) {
+    OpRequest request = GatherMatmul(2, 64, 48, 32, 0, DType::kBf16);
+    request.dim = dim;
+    request.operands[0].spec.shape = shard;
+    shard[static_cast<size_t>(dim)] *= 2;
+    shard.back() = 48;
+    request.operands[2].spec.shape = shard;
+    return request;
+  };
+  const auto scatter = [](std::vector<int64_t> rows, int dim) {
+    OpRequest request = MatmulScatter(2, 64, 48, 32, 0, DType::kBf16);
+    request.dim = dim;
+    request.operands[0].spec.shape = rows;
+    rows[static_cast<size_t>(dim)] /= 2;
+    rows.back() = 48;
+    request.operands[2].spec.shape = rows;
+    return request;
+  };
+  for (Algorithm algorithm : {Algorithm::kPipeline, Algorithm::kUnfused}) {
+    EXPECT_EQ(Matrices(asked(gather({4, 16, 32}, 1), algorithm), group), std::vector<bool>(8, true));
+    EXPECT_EQ(Matrices(asked(gather({16, 4, 32}, 1), algorithm), group), std::vector<bool>(8, true));  // the fewer ones
+    EXPECT_EQ(Matrices(asked(scatter({4, 16, 32}, 1), algorithm), group), std::vector<bool>(8, true));
+    // Along the first dimension, or behind those of one element, pieces are matrices.
+    const size_t products = algorithm == Algorithm::kPipeline ? 2 : 1;
+    EXPECT_EQ(Matrices(asked(gather({4, 16, 32}, 0), algorithm), group), std::vector<bool>(products, true));
+    EXPECT_EQ(Matrices(asked(gather({1, 16, 32}, 1), algorithm), group), std::vector<bool>(products, true));
+    EXPECT_EQ(Matrices(asked(scatter({1, 16, 32}, 1), algorithm), group), std::vector<bool>(products, true));
+  }
+  // Tiles are ranges of all rows.
+  OpRequest all = MatmulAllReduce(64, 48, 32, DType::kBf16);
+  all.operands[0].spec.shape = {4, 16, 32};
+  all.operands[2].spec.shape = {4, 16, 48};
+  EXPECT_EQ(Matrices(asked(all, Algorithm::kTiledTwoShot), group), std::vector<bool>(4, true));
+  EXPECT_THAT(MustPlan(asked(gather({4, 16, 32}, 1), Algorithm::kPipeline), group).warnings, testing::IsEmpty());
+
+  // So many matrices that they would fill a stream are left to the kernel of any strides, and the plan says so.
+  EXPECT_EQ(Matrices(asked(gather({65, 66, 32}, 1), Algorithm::kPipeline), group), std::vector<bool>(2, false));
+  EXPECT_THAT(MustPlan(gather({65, 66, 32}, 1), group).warnings, testing::ElementsAre(HasSubstr("rows of A or C are not evenly spaced")));
+}
+
+// Leading dimensions of one element change nothing of what the kernels take.
+TEST(LeadingDimensions, OfOneElementAreNone) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = group.native_kernels = group.native_by_choice = true;
+  for (Algorithm algorithm : {Algorithm::kNative, Algorithm::kLowLatency}) {
+    for (bool scatters : {false, true}) {
+      OpRequest request = scatters ? MatmulScatter(2, 64, 48, 32, 0, DType::kBf16) : GatherMatmul(2, 64, 48, 32, 0, DType::kBf16);
+      request.dim = 1;
+      request.algorithm = algorithm;
+      request.operands[0].spec.shape = {1, 64, 32};
+      request.operands[2].spec.shape = {1, scatters ? 32 : 128, 48};
+      EXPECT_EQ(MustPlan(request, group).algorithm, algorithm);
+      request.operands[0].spec.shape = {2, 64, 32};
+      request.operands[2].spec.shape = {2, scatters ? 32 : 128, 48};
+      const auto refused = PlanOf(request, group);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_THAT(refused.status().message(), HasSubstr("the dimension must be the first"));
+    }
+  }
+}
+
+TEST(PlannerText, AListingHasTheEpilogueInItsOrder) {
+  OpRequest request = MatmulAllReduce(16, 24, 32);
+  request.operands.push_back(Tensor(Role::kBias, DType::kF32, {24}));
+  request.operands.push_back(Tensor(Role::kResultScale, DType::kF32, {1}));
+  for (const RankProgram& program : MustPlan(request, SwitchGroup(2)).programs) {
+    EXPECT_THAT(ListProgram(program), HasSubstr(" +bias *result_scale"));
   }
 }
 

@@ -247,6 +247,19 @@ TEST(MeasuredChoice, ExactFloat8IsPredictedByTheFasterWidthOfTiles) {
   EXPECT_LT(predicted(3584, DType::kBf16, DType::kF8E4M3), 0.96 * predicted(3584, DType::kBf16));
 }
 
+// cuBLASLt wants fp8 with contiguous columns of B: of contiguous rows each product transposes all of B, a pipeline's once for each shard.
+TEST(MeasuredChoice, Float8WithContiguousRowsOfBIsPredictedWithItsTranspositions) {
+  const GroupContext group = H200s(4);
+  const auto predicted = [&](Algorithm algorithm, bool b_rows) {
+    OpRequest request = RequestOf({Op::kAllGatherMatmul, DType::kF8E4M3, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0});
+    if (b_rows) request.operands[1].spec.strides = {};
+    return Predicted(MustPlan(request, group), algorithm);
+  };
+  const double once = 2.0 * 7168 * 8192 / 4e6;  // at 4 TB/s
+  EXPECT_NEAR(predicted(Algorithm::kUnfused, true) - predicted(Algorithm::kUnfused, false), once, 1e-6);
+  EXPECT_NEAR(predicted(Algorithm::kPipeline, true) - predicted(Algorithm::kPipeline, false), 4 * once, 1e-6);
+}
+
 TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   const auto chosen = [](int64_t bytes, int world) {
     const Plan plan = MustPlan(AllReduce(bytes / 4), H200s(world));

@@ -179,6 +179,39 @@ TEST_P(EveryWorld, AllGatherMatmulRuns) {
   }
 }
 
+// cuBLASLt adds no bf16 bias to a sum in fp32, and knows no result scale: the rounding into C applies them.
+TEST(GatherAlongK, BiasAndResultScaleComeWithTheRounding) {
+  for (DType out : {DType::kBf16, DType::kF32}) {
+    for (Algorithm algorithm : {Algorithm::kPipeline, Algorithm::kRing, Algorithm::kUnfused}) {
+      OpRequest request = GatherMatmul(2, 16, 24, 32, 1, DType::kBf16);
+      request.algorithm = algorithm;
+      request.operands[2].spec.dtype = out;
+      request.operands.push_back(Tensor(Role::kB, DType::kBf16, {64, 24}));
+      request.operands.push_back(Tensor(Role::kC, out, {16, 24}));
+      for (int i = 0; i < 2; ++i) {
+        request.operands.push_back(Tensor(Role::kBias, out, {24}));
+        request.operands.push_back(Tensor(Role::kResultScale, DType::kF32, {1}));
+      }
+      const auto plan = PlanOf(request, SwitchGroup(2));
+      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+      std::vector<uint16_t> of_products, of_sums;  // the biases' slots
+      for (const Step& step : ExpandedSteps(plan->programs[0])) {
+        if (const auto* matmul = std::get_if<MatmulStep>(&step.work); matmul != nullptr && matmul->has_bias) {
+          EXPECT_TRUE(matmul->has_result_scale);
+          of_products.push_back(matmul->bias.ref.slot);
+        }
+        if (const auto* reduce = std::get_if<ReduceStep>(&step.work); reduce != nullptr && reduce->has_bias) {
+          EXPECT_TRUE(reduce->has_result_scale);
+          of_sums.push_back(reduce->bias.ref.slot);
+        }
+      }
+      const std::vector<uint16_t> biases = {5, 7}, none;
+      EXPECT_EQ(of_products, out == DType::kF32 ? biases : none);
+      EXPECT_EQ(of_sums, out == DType::kF32 ? none : biases);
+    }
+  }
+}
+
 TEST_P(EveryWorld, ScalesTravelOrStayByTheirShape) {
   const int world = GetParam();
   const GroupContext group = SwitchGroup(world);

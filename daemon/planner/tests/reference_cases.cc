@@ -40,6 +40,7 @@ class Cases {
       EightDims();
       BlockScaledGathers();
       BlockScaledReductions();
+      UnevenRows();
     }
     Rest();
     return std::move(cases_);
@@ -232,6 +233,43 @@ class Cases {
                       MakeOperand(Role::kScaleB, DType::kF32, mode == 0 ? Shape{1} : Shape{1, 6}),
                       MakeOperand(Role::kResultScale, DType::kF32, {1})};
         Add("fp8 dim" + std::to_string(dim) + " mode" + std::to_string(mode), r);
+      }
+    }
+  }
+
+  // Rows of several dimensions that lie at no common pitch, in A or in C or in both: several products for each piece. With leading
+  // dimensions of one element, and two that are cut.
+  void UnevenRows() {
+    for (const Shape& shard : {Shape{3, 2, 8}, Shape{2, 3, 2, 8}, Shape{1, 4, 8}}) {
+      for (int dim = 0; dim + 1 < static_cast<int>(shard.size()); ++dim) {
+        for (int gapped = 1; gapped < 4; ++gapped) {
+          Shape whole = shard;
+          whole[dim] *= world_;
+          const auto rows = [](Shape a, int64_t last) {
+            a.back() = last;
+            return a;
+          };
+          const auto lies = [gapped](int bit, const Shape& shape) { return (gapped & bit) != 0 ? Gapped(shape) : Shape(); };
+          const Shape c = rows(whole, 6), part = rows(shard, 6);
+          const std::string name = "uneven" + std::to_string(gapped) + " " + std::to_string(shard.size()) + "d dim" + std::to_string(dim);
+          OpRequest r;
+          r.dim = dim;
+          r.op = Op::kAllGatherMatmul;
+          r.operands = {MakeOperand(Role::kA, DType::kF8E4M3, shard, false, lies(1, shard)), MakeOperand(Role::kB, DType::kF8E5M2, {8, 6}),
+                        MakeOperand(Role::kC, DType::kBf16, c, false, lies(2, c)),
+                        MakeOperand(Role::kScaleA, DType::kF32, rows(gapped == 1 ? shard : whole, 1)),
+                        MakeOperand(Role::kScaleB, DType::kF32, {1, 6}), MakeOperand(Role::kBias, DType::kF32, {6})};
+          Add(name, r);
+          r.op = Op::kMatmulReduceScatter;
+          r.operands[0].spec = {DType::kF8E4M3, whole, lies(1, whole)};
+          r.operands[2].spec = {DType::kBf16, part, lies(2, part)};
+          r.operands[3].spec.shape = rows(whole, 1);
+          Add(name, r);
+          if (dim != 0) continue;
+          r.op = Op::kMatmulAllReduce;
+          r.operands[2].spec = {DType::kBf16, c, lies(2, c)};
+          Add(name, r);
+        }
       }
     }
   }

@@ -22,7 +22,7 @@ std::vector<double> LoadTensor(const OpRequest& request, int slot, int rank, con
 void StoreTensor(const OpRequest& request, int slot, int rank, const std::vector<double>& values, std::vector<uint8_t>& bytes);
 
 // The outputs of `requests` (one per rank) for these inputs. Epilogues: a matmul that is not reduced over ranks is
-// (AB + bias) * result_scale, a reduced one sum * result_scale + bias, as MatmulStep and ReduceStep have them.
+// (AB + bias) * result_scale, a reduced one (sum + bias) * result_scale, as MatmulStep and ReduceStep have them.
 TensorValues ReferenceOutputs(std::span<const OpRequest> requests, const TensorValues& inputs);
 
 // Random operands: [rank][slot], small integers for integer dtypes, chunk signals all 1; what is replicated by

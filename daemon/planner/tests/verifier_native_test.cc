@@ -276,6 +276,20 @@ TEST_P(Native, TakesHalfAndFloatSums) {
   }
 }
 
+// A leading dimension of one element is none: the pieces are rows of the second.
+TEST_P(Native, CutsTheFirstDimensionOfSeveralElements) {
+  for (DType out : {DType::kBf16, DType::kF32}) {  // for few rows, and by tiles
+    for (OpRequest r : {Gather(DType::kBf16, 3, 8, 16), Scatter(DType::kBf16, 3, 8, 16), AllReduce(DType::kBf16, 3, 8, 16, false)}) {
+      r.dim = 1;
+      r.operands[2].spec.dtype = out;
+      r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {16}));
+      for (int slot : {0, 2}) r.operands[slot].spec.shape.insert(r.operands[slot].spec.shape.begin(), 1);
+      Check(r, {0, 2}, &error_);
+      EXPECT_EQ(error_, "") << OpName(r.op) << " to " << DTypeName(out);
+    }
+  }
+}
+
 TEST_P(Native, RefusesWithItsReason) {
   struct Refusal {
     OpRequest request;
@@ -298,6 +312,10 @@ TEST_P(Native, RefusesWithItsReason) {
   scales.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, {4, 1}, false, {2, 1}));
   scales.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, {1}));
   scales.fast_accumulation = true;
+  OpRequest expanded = Gather(DType::kBf16, 4, 16, 8), sliding = expanded, b_columns = expanded;
+  expanded.operands[0].spec.strides = {0, 1};
+  sliding.operands[0].spec.strides = {8, 1};
+  b_columns.operands[1].spec.strides = {1, 8};
   OpRequest b_pitch = Gather(DType::kBf16, 4, 16, 9);
   b_pitch.operands[2].spec.strides = {16, 1};
   for (const Refusal& refusal :
@@ -305,6 +323,7 @@ TEST_P(Native, RefusesWithItsReason) {
         Refusal{Gather(DType::kF32, 4, 16, 8), "no kernel for f32"},
         Refusal{to_float8, "no kernel for f8e5m2 to f8e5m2"},
         Refusal{Gather(DType::kF8E4M3, 4, 16, 8), "float8 needs contiguous columns of B"},
+        Refusal{expanded, "A's rows overlap"}, Refusal{sliding, "A's rows overlap"}, Refusal{b_columns, "B's columns overlap"},
         Refusal{strided, "A's rows are not contiguous"}, Refusal{along_k, "the dimension must be the first"},
         Refusal{exact, "partial sums travel in another type"},
         Refusal{exact_sum, "partial sums travel in another type"},

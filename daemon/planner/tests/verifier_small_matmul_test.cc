@@ -90,6 +90,17 @@ TEST_P(SmallMatmul, AveragesReturnsTheGatheredAAndTakesStrides) {
   }
 }
 
+// A leading dimension of one element is none.
+TEST_P(SmallMatmul, CutsTheFirstDimensionOfSeveralElements) {
+  for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
+    OpRequest r = Request(op, DType::kBf16, DType::kBf16, 2, 8, 8);
+    r.dim = 1;
+    for (int slot : {0, 2}) r.operands[slot].spec.shape.insert(r.operands[slot].spec.shape.begin(), 1);
+    Check(r, &error_);
+    EXPECT_EQ(error_, "") << OpName(op);
+  }
+}
+
 // Packets while they fit; then the kernels with flags of their own.
 TEST_P(SmallMatmul, TakesTheKernelOfItsSize) {
   group_.topology = ReferenceSwitchGroup(GetParam()).topology;

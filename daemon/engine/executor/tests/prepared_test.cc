@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/engine/executor/executor.h"
+#include "daemon/engine/executor/tests/kernel_backend.h"
 #include "daemon/planner/planner.h"
 
 namespace tandem::engine {
@@ -40,20 +41,6 @@ class KeepingLane : public Lane {
 
  private:
   int made_ = 0;
-};
-
-class KernelBackend : public Backend {
- public:
-  std::string Name() const override { return "kernels"; }
-  Result<UniqueFd> AllocateSegment(size_t) override { return Unimplemented(""); }
-  size_t SegmentGranularity() const override { return 4096; }
-  Result<std::unique_ptr<Segment>> MapSegment(int, size_t) override { return Unimplemented(""); }
-  Result<std::unique_ptr<Segment>> ImportMemory(int, size_t) override { return Unimplemented(""); }
-  Result<std::unique_ptr<Lane>> MakeLane(int) override { return Unimplemented(""); }
-  Result<std::unique_ptr<Event>> MakeEvent() override { return Unimplemented(""); }
-  Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions&) override { return Unimplemented(""); }
-  bool HasCollective(const CollectiveArgs&) const override { return true; }
-  size_t MemoryBytes() const override { return 0; }
 };
 
 // Of a product cut into parts, whose sums are f32, and of one of few rows.
