@@ -138,6 +138,7 @@ std::vector<PlanStats> StatsArea::ReadPlans() const {
     PlanStats stats;
     stats.plan_id = from->plan_id.load(std::memory_order_acquire);
     if (stats.plan_id == 0) continue;
+    stats.row = i;
     stats.group_id = from->group_id.load(kRelaxed);
     stats.launches = from->launches.load(kRelaxed);
     stats.failures = from->failures.load(kRelaxed);

@@ -26,6 +26,7 @@ double DurationBucketUpperUs(int bucket);
 // A plan on one GPU, as a reader gets it.
 struct PlanStats {
   uint64_t plan_id = 0;
+  uint32_t row = 0;  // where it stands; after an engine's restart a plan may have two, of which the older one no longer changes
   uint64_t group_id = 0;
   uint64_t launches = 0;    // ended, failed ones included
   uint64_t failures = 0;

@@ -137,15 +137,16 @@ void AddLinks(const MetricsInput& input, Families& families) {
 }  // namespace
 
 void LaunchCounters::Update(const MetricsInput& input) {
-  std::set<std::pair<size_t, uint64_t>> live;
+  std::set<std::pair<size_t, uint32_t>> live;
   for (size_t gpu = 0; gpu < input.plans.size(); ++gpu) {
     for (const PlanStats& now : input.plans[gpu]) {
       auto labels = input.labels.find(now.plan_id);
       if (labels == input.labels.end()) continue;
-      auto id = std::make_pair(gpu, now.plan_id);
+      auto id = std::make_pair(gpu, now.row);
       live.insert(id);
       PlanStats& before = seen_[id];
-      if (now.launches < before.launches) before = PlanStats{};  // a restarted engine counts from 0
+      // Another plan's row, or a restarted engine's, which counts from 0.
+      if (before.plan_id != now.plan_id || now.launches < before.launches) before = PlanStats{};
       Value& value = values_[{input.gpu_uuids[gpu], labels->second.op, labels->second.algorithm}];
       value.launches += now.launches - before.launches;
       value.failures += now.failures - std::min(before.failures, now.failures);

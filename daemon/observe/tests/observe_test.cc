@@ -18,9 +18,10 @@ namespace {
 
 using testing::HasSubstr;
 
-PlanStats Row(uint64_t plan, uint64_t launches, int64_t us) {
+PlanStats Row(uint64_t plan, uint64_t launches, int64_t us, uint32_t at = 0) {
   PlanStats row;
   row.plan_id = plan;
+  row.row = at;
   row.group_id = 9;
   row.launches = launches;
   row.bytes_moved = launches * 100;
@@ -395,6 +396,25 @@ TEST(MetricsTest, CountersGoOnAfterReleaseAndRestart) {
       EXPECT_EQ(buckets.back().cumulative_count, 16u);
     }
   }
+}
+
+// A restarted engine takes rows anew, in the order in which plans are restored: one of a plan that has moved stays, with its old counts.
+TEST(MetricsTest, AnOldRowOfAPlanIsCountedOnce) {
+  MetricsInput input;
+  input.gpu_uuids = {"EMU-0"};
+  input.engines.resize(1);
+  input.labels[2] = {"all_reduce", "one_shot"};
+  LaunchCounters counters;
+  input.plans = {{Row(2, 10, 100, 1)}};  // row 0 was another plan's
+  counters.Update(input);
+  for (uint64_t launches : {3, 4, 4}) {
+    input.plans = {{Row(2, launches, 100, 0), Row(2, 10, 100, 1)}};
+    counters.Update(input);
+  }
+  input.labels[3] = {"all_reduce", "one_shot"};
+  input.plans = {{Row(2, 4, 100, 0), Row(3, 20, 100, 1)}};  // the old row is taken, by one that has come further
+  counters.Update(input);
+  EXPECT_EQ(Value(CollectMetrics(input, counters), "tandem_launches_total", "one_shot"), 10 + 4 + 20);
 }
 
 TEST(MetricsTest, ServerListensAndRefusesATakenPort) {
