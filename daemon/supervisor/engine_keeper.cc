@@ -114,8 +114,15 @@ EngineKeeper::Clock::time_point EngineKeeper::last_turn() const {
   return Clock::time_point(Clock::duration(last_turn_.load(std::memory_order_relaxed)));
 }
 
+void EngineKeeper::NoteTurn() { last_turn_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
+
+void EngineKeeper::SetBlocked(const std::string& why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  status_.blocked = why;
+}
+
 void EngineKeeper::Pause(int pidfd, milliseconds timeout) {
-  last_turn_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  NoteTurn();
   pollfd waits[2] = {{wake_.get(), POLLIN, 0}, {pidfd, POLLIN, 0}};
   ::poll(waits, pidfd >= 0 ? 2 : 1, static_cast<int>(std::max<milliseconds::rep>(timeout.count(), 0)));
   uint64_t count;
@@ -401,8 +408,19 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
   }
   connection.Close(reason.empty() ? "the engine is being stopped" : "the engine has ended: " + reason);
   if (auto exit = process.WaitExit(settings_.end_grace)) return *exit;
-  Log(SupervisorLogSeverity::kError, "engine pid=" + std::to_string(process.pid()) + " does not end: killing it");
-  return process.Kill();
+  const std::string who = "engine pid=" + std::to_string(process.pid());
+  Log(SupervisorLogSeverity::kError, who + " does not end: killing it");
+  process.SendKill();
+  // A GPU that hangs holds its process in the driver for minutes, where no signal reaches it. This thread waits and is well: were it
+  // taken for stuck, tandemd would be restarted, and the jobs on all other GPUs with it.
+  while (true) {
+    NoteTurn();
+    if (auto exit = process.WaitExit(milliseconds(1000))) {
+      SetBlocked("");
+      return *exit;
+    }
+    SetBlocked(who + " does not end after SIGKILL: the driver or its GPU holds it");
+  }
 }
 
 }  // namespace tandem::daemon

@@ -104,7 +104,11 @@ class EngineKeeper {
   std::string EndProcess(EngineProcess& process, EngineConnection& connection, const std::string& reason);
   // Waits for the process, the connection's news, a stop request or `timeout`.
   void Pause(int pidfd, std::chrono::milliseconds timeout);
+  // Says that this thread goes round: see last_turn.
+  void NoteTurn();
   void SetState(EngineState state);
+  // Why no process can be started; empty: nothing is in the way.
+  void SetBlocked(const std::string& why);
   void Log(SupervisorLogSeverity severity, const std::string& text) const;
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 

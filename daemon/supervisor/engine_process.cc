@@ -127,8 +127,10 @@ std::optional<std::string> EngineProcess::WaitExit(std::chrono::milliseconds tim
   }
 }
 
+void EngineProcess::SendKill() { ::kill(pid_, SIGKILL); }
+
 std::string EngineProcess::Kill() {
-  ::kill(pid_, SIGKILL);
+  SendKill();
   while (true) {
     if (auto text = WaitExit(std::chrono::milliseconds(60000))) return *text;
   }

@@ -39,7 +39,9 @@ class EngineProcess {
 
   // Waits up to `timeout` for the end and reaps: "exit 3" or "signal 9"; nothing if it still runs.
   std::optional<std::string> WaitExit(std::chrono::milliseconds timeout);
-  // SIGKILL, then reaps. The last resort.
+  // SIGKILL, for a process that runs. The last resort; WaitExit reaps it. One that its driver holds may end much later.
+  void SendKill();
+  // The same, and waits for its end.
   std::string Kill();
 
  private:
