@@ -282,6 +282,14 @@ Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant,
                                         arguments, variant.shared_bytes, stream));
 }
 
+Status LoadFusedKernel(const FusedVariant& variant) {
+  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncSetAttribute",
+                                       cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                            static_cast<int>(variant.shared_bytes))));
+  cudaFuncAttributes attributes = {};
+  return RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel));
+}
+
 Status LoadFusedKernels() {
   int device = 0, major = 0, minor = 0;
   TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaGetDevice", cudaGetDevice(&device)));
@@ -293,14 +301,7 @@ Status LoadFusedKernels() {
     return Unimplemented("its GPU is of compute capability " + std::to_string(major) + "." + std::to_string(minor) +
                          "; they need 9.0 (Hopper)");
   }
-  cudaFuncAttributes attributes = {};
-  for (const FusedVariant& variant : FusedVariants()) {
-    TANDEM_RETURN_IF_ERROR(
-        RuntimeStatus("cudaFuncSetAttribute",
-                      cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(variant.shared_bytes))));
-    TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel)));
-  }
+  for (const FusedVariant& variant : FusedVariants()) TANDEM_RETURN_IF_ERROR(LoadFusedKernel(variant));
   return Status::Ok();
 }
 

@@ -123,6 +123,9 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
                    CUstream_st* stream);
 
+// Loads one variant into the current context, with the shared memory that it needs.
+Status LoadFusedKernel(const FusedVariant& variant);
+
 // Loads every variant into the current context: see LoadKernels (device/launch.h). UNIMPLEMENTED on a device
 // that cannot run them, one that is no Hopper.
 Status LoadFusedKernels();

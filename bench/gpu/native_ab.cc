@@ -1,0 +1,97 @@
+// The fused kernels of several revisions in turn, beside cuBLASLt's best candidate, on one GPU: see the script of that name, which makes
+// the two files that are included here. All on all SMs; four operand sets in turn, eight launches at a time, arms in random order.
+//   native_ab ROUNDS
+// Prints by variant and shape the speed of each revision to cuBLASLt's (1: as fast), the median over the rounds of the ratio.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/native_gemm.h"
+#include "bench/gpu/native_rig.h"
+#include "kernels/cuda/native/native_matmul.h"
+
+#include "declarations.inc"
+
+namespace tandem::bench {
+namespace {
+
+struct Kind {
+  const char* revision;
+  const char* variant;
+  cuda::FusedVariant (*make)();
+};
+constexpr Kind kKinds[] = {
+#include "kinds.inc"
+};
+constexpr size_t kSets = 4;
+
+// Microseconds a launch.
+template <class Launch>
+double RunInTurn(Gpu& gpu, const Launch& launch) {
+  gpu.Enter();
+  gpu.Start();
+  for (size_t i = 0; i < 2 * kSets; ++i) launch(i % kSets);
+  return gpu.Stop() / (2 * kSets);
+}
+
+void Compare(Gpu& gpu, void* state, const Shape& s, const std::vector<const Kind*>& kinds, int rounds) {
+  const GemmTypes types(kinds[0]->make());
+  std::vector<Operands> sets(kSets);
+  for (Operands& o : sets) {
+    o.a = gpu.Random(types.BytesOfA(s), types.a);
+    o.b = gpu.Random(types.BytesOfB(s), types.b);
+    o.c = gpu.Zero(types.BytesOfC(s));
+    o.reference = o.c;
+    AddScales(gpu, types, s, &o);
+  }
+  Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
+  std::vector<Arm> arms;
+  arms.push_back({"cublasLt",
+                  [&] { return RunInTurn(gpu, [&](size_t set) { Must(gpu.lane().Matmul(LtArgs(types, s, sets[set])), "matmul"); }); },
+                  {}});
+  for (const Kind* kind : kinds) {
+    const cuda::FusedVariant variant = kind->make();
+    Must(cuda::LoadFusedKernel(variant), "load");
+    std::vector<cuda::FusedMatmulParams> params;
+    for (const Operands& o : sets) params.push_back(Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, state), variant), "parameters"));
+    arms.push_back({kind->revision,
+                    [&gpu, variant, params] {
+                      return RunInTurn(gpu, [&](size_t set) { Must(cuda::LaunchFused(params[set], variant, 0, gpu.stream()), "launch"); });
+                    },
+                    {}});
+  }
+  Alternate(arms, rounds);
+  std::printf("%s %ldx%ldx%ld: cublasLt %.1f us", kinds[0]->variant, s.m, s.n, s.k, Median(arms[0].times));
+  for (size_t i = 1; i < arms.size(); ++i) std::printf(", %s %.4f", arms[i].name.c_str(), 1 / MedianRatio(arms[i], arms[0]));
+  std::printf("\n");
+  std::fflush(stdout);
+  gpu.Clear();
+}
+
+}  // namespace
+}  // namespace tandem::bench
+
+int main(int argc, char** argv) {
+  using namespace tandem::bench;
+  const int rounds = argc == 2 ? std::atoi(argv[1]) : 0;
+  if (rounds < 1) {
+    std::fprintf(stderr, "usage: native_ab ROUNDS\n");
+    return 2;
+  }
+  Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
+  void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
+  std::vector<const Kind*> same;  // the revisions of a variant
+  for (const Kind& first : kKinds) {
+    if (std::string(first.revision) != kKinds[0].revision) continue;
+    same.clear();
+    for (const Kind& kind : kKinds) {
+      if (std::string(kind.variant) == first.variant) same.push_back(&kind);
+    }
+    for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{4096, 7168, 8192}, Shape{8192, 7168, 8192}, Shape{2048, 8192, 7168},
+                           Shape{8192, 8192, 7168}, Shape{8192, 3584, 4096}}) {
+      Compare(gpu, state, s, same, rounds);
+    }
+  }
+  return 0;
+}
