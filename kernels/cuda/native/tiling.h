@@ -12,7 +12,7 @@ namespace tandem::cuda {
 // What is expected to be fastest for `matmul` (types, layout, rows, n and pieces are set) on a GPU of `sms` SMs:
 //   - tiles of 128×256, in clusters of two along M where pieces have an even number of them and there is such a kernel: 0.96
 //     to 1.0 of cuBLASLt's best where they come in nearly whole waves;
-//   - tiles of 128×224 in clusters of two where they leave fewer SMs idle in the last wave, by more than the 3 % that they
+//   - tiles of 128×224 in clusters of two where they leave fewer SMs idle in the last wave, by more than the 1 % that they
 //     lose otherwise; not where pieces are summed, where they were slower in every case, so that no kernel of theirs sums;
 //   - for exact sums of fp8 tiles of 128×192 too, which lose nothing while those of 256 and 224 columns lose 7 and 11 %; not summed either;
 //   - only as many CTAs as the waves need, so that pieces end with a wave and their transfers begin that much earlier, and never
