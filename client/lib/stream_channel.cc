@@ -102,9 +102,10 @@ void StreamChannel::Reap() {
 
 void StreamChannel::ReapLocked() {
   if (has_dropped_.load(std::memory_order_acquire)) DisarmDroppedLocked();
-  // Done first, then failures: a failure is counted before its launch's done value.
-  bool released = Released();
+  // Done first, then what is written before it: a release is flagged, and a failure counted, before the done value that
+  // comes of it. Read the other way round, launches that a release has just let go would pass for ended well.
   uint64_t done = std::min(producer_.Done(), producer_.NextSequence() - 1);
+  bool released = Released();
   uint64_t failures = producer_.Failures();
   bool look = released || failures != seen_failures_;
   uint64_t failed = 0;
