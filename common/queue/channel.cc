@@ -139,7 +139,9 @@ void ChannelWords::Release(Code code, std::string_view text) {
 
 Status ChannelWords::ClosedStatus() const {
   if (!Released()) return Status::Ok();
-  return ReadRecord(&header()->closed).outcome.status;
+  Status why = ReadRecord(&header()->closed).outcome.status;
+  // Who ends the channel flags it before the reason is there, and may have died between.
+  return why.ok() ? Unavailable("the channel was ended") : why;
 }
 
 Result<ChannelProducer> ChannelProducer::Map(int ring_fd, int words_fd, uint32_t entries) {
