@@ -45,6 +45,9 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
   Status WaitPending(std::chrono::steady_clock::time_point deadline);
   Status WaitDirect(std::chrono::steady_clock::time_point deadline);
+  // The launches by gRPC whose outcome no call has told, and whether this is one.
+  std::vector<uint64_t> DirectLaunches();
+  bool IsUnderWay(uint64_t launch);
 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;

@@ -190,6 +190,11 @@ Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   return status;
 }
 
+bool PlanHandle::IsUnderWay(uint64_t launch) {
+  std::lock_guard lock(direct_mutex_);
+  return direct_.contains(launch);
+}
+
 Status PlanHandle::WaitPending(Clock::time_point deadline) {
   Backoff backoff;
   while (true) {
@@ -203,13 +208,15 @@ Status PlanHandle::WaitPending(Clock::time_point deadline) {
   }
 }
 
-Status PlanHandle::WaitDirect(Clock::time_point deadline) {
+std::vector<uint64_t> PlanHandle::DirectLaunches() {
   std::vector<uint64_t> launches;
-  {
-    std::lock_guard lock(direct_mutex_);
-    for (const auto& [launch, direct] : direct_) launches.push_back(launch);
-  }
-  for (uint64_t launch : launches) {
+  std::lock_guard lock(direct_mutex_);
+  for (const auto& [launch, direct] : direct_) launches.push_back(launch);
+  return launches;
+}
+
+Status PlanHandle::WaitDirect(Clock::time_point deadline) {
+  for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Until(deadline));
     // Its outcome was another call's to tell.
     if (!status.ok() && status.code() != Code::kNotFound) return status;
@@ -234,7 +241,13 @@ Result<bool> PlanHandle::Query() {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
-  return state_->Pending() == 0;
+  if (state_->Pending() != 0) return false;
+  for (uint64_t launch : DirectLaunches()) {
+    Status status = WaitLaunch(launch, Milliseconds(1));
+    if (status.code() == Code::kDeadlineExceeded && IsUnderWay(launch)) return false;
+    if (!status.ok() && status.code() != Code::kNotFound) return status;
+  }
+  return true;
 }
 
 Status PlanHandle::Release() {

@@ -94,6 +94,21 @@ TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
   EXPECT_EQ(waits, 0) << "the launch is kept";
 }
 
+TEST_F(FailuresTest, AQueryLooksAtLaunchesByGrpcToo) {
+  std::atomic<bool> ended{false};
+  daemon_->wait_launch = [&](uint64_t launch, Milliseconds) {
+    if (!ended) return DeadlineExceeded("the launch has not ended yet");
+    return launch % 2 == 0 ? Status::Ok() : Internal("the launch failed");
+  };
+  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  EXPECT_FALSE(plan_->Query().value());
+  EXPECT_FALSE(plan_->Query().value()) << "it is still waited for";
+  ended = true;
+  EXPECT_EQ(plan_->Query().status().message(), "the launch failed");
+  EXPECT_TRUE(plan_->Query().value());
+}
+
 TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {
   daemon_->wait_launch = [](uint64_t, Milliseconds) { return NotFound("the launch's outcome was taken by another call"); };
   uint64_t launch = plan_->LaunchDirect({}).value();

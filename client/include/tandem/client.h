@@ -191,9 +191,11 @@ class TANDEM_API Plan {
   virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline) = 0;
   // Waits until every launch of this plan by this client has ended; the first failure not yet returned, else OK.
   virtual Status Wait(Milliseconds deadline = Milliseconds(600000)) = 0;
-  // Like Wait without waiting: OK with true if all have ended.
+  // Like Wait without waiting: OK with true if all have ended. Asks the daemon, which takes about a millisecond, while a
+  // launch by LaunchDirect is under way.
   virtual Result<bool> Query() = 0;
-  // Ends the plan; in-flight launches end first.
+  // Ends the plan. Launches on streams end first: DEADLINE_EXCEEDED if they have not within a minute, and the plan goes on
+  // then. Those by LaunchDirect that are under way end with ABORTED.
   virtual Status Release() = 0;
 };
 

@@ -179,6 +179,7 @@ TANDEM_C_API tandem_status* tandem_launch_direct(tandem_plan* plan, const tandem
                                                  uint64_t deadline_ms, const char* tag, uint64_t* launch);
 TANDEM_C_API tandem_status* tandem_wait_launch(tandem_plan* plan, uint64_t launch, uint32_t deadline_ms);
 TANDEM_C_API tandem_status* tandem_plan_wait(tandem_plan* plan, uint32_t deadline_ms);
+/* `ended` is set to 1 if all launches of the plan have ended, also those by tandem_launch_direct, else to 0. */
 TANDEM_C_API tandem_status* tandem_plan_query(tandem_plan* plan, int* ended);
 TANDEM_C_API tandem_status* tandem_plan_release(tandem_plan* plan);
 
