@@ -10,9 +10,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a launch waits for room, or for engines that are being restarted.
-constexpr Milliseconds kRoomDeadline(60000);
+// A launch's deadline where neither it nor the group has one: the daemon's default.
+constexpr Milliseconds kDefaultDeadline(600000);
+// How long a launch waits for engines that are being restarted, and a release for launches in flight.
 constexpr Milliseconds kRestartDeadline(30000);
+constexpr Milliseconds kReleaseDeadline(60000);
 
 Milliseconds Until(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
@@ -138,7 +140,8 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (deadline == Clock::time_point{}) {
-      deadline = Clock::now() + (options.deadline.count() > 0 ? options.deadline : kRoomDeadline);
+      const Milliseconds groups = group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultDeadline;
+      deadline = Clock::now() + (options.deadline.count() > 0 ? options.deadline : groups);
     }
     if (Clock::now() >= deadline) return pushed;
     backoff.Pause();
@@ -253,7 +256,7 @@ Result<bool> PlanHandle::Query() {
 Status PlanHandle::Release() {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   if (state_->SetReleased(true)) return FailedPrecondition("the plan has been released already");
-  Status ended = WaitPending(Clock::now() + kRoomDeadline);
+  Status ended = WaitPending(Clock::now() + kReleaseDeadline);
   if (!ended.ok()) {
     state_->SetReleased(false);
     return ended;

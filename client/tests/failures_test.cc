@@ -64,6 +64,20 @@ TEST_F(FailuresTest, AFullRingHoldsTheLaunchUpAndNotTheNewsOfAnEarlierFailure) {
   EXPECT_TRUE(other->Wait(kLong).ok());
 }
 
+TEST_F(FailuresTest, AFullRingIsWaitedForAsLongAsTheGroupsLaunchesMayTake) {
+  JoinOptions join;
+  join.job_key = "0123456789abcdef";
+  join.world_size = 2;
+  join.launch_deadline = Milliseconds(20);
+  auto group = client_->JoinGroup(join).value();
+  auto plan = group->Prepare("hasty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  for (uint32_t i = 0; i < kRingEntries; ++i) ASSERT_TRUE(plan->Launch(stream_.get(), {}).ok());
+  const auto before = Clock::now();
+  Status full = plan->Launch(stream_.get(), {});
+  EXPECT_EQ(full.detail().reason, "RING_FULL") << full.ToString();
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(50));
+}
+
 TEST_F(FailuresTest, OnlyARestartIsToldInsteadOfALaunch) {
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
   Finish(Engine(), Arrive(Engine()), Code::kDeadlineExceeded, "rank 1 has not launched");
