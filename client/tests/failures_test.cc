@@ -30,6 +30,41 @@ TEST(GroupStateTest, ARestartThatIsToldBeforeItsEndIsAwaited) {
   EXPECT_EQ(group.ForLaunch(Milliseconds(0)).value(), 2u);
 }
 
+TEST(GroupStateTest, ARestartIsToldByOneCallThoughTheEnginesAreNotBackYet) {
+  GroupState group(11, 1);
+  EXPECT_TRUE(group.MoveOn(1));
+  EXPECT_FALSE(group.MoveOn(1));
+  group.Learn(2);
+  EXPECT_FALSE(group.MoveOn(1));
+  EXPECT_EQ(group.ForLaunch(Milliseconds(0)).value(), 2u);
+  group.Learn(3);
+  EXPECT_TRUE(group.MoveOn(2));
+}
+
+TEST_F(FailuresTest, ARestartStopsOneLaunchOfARankWhateverPlansItCutOff) {
+  auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  for (bool back_when_told : {true, false}) {
+    const uint64_t generation = back_when_told ? 2 : 3;
+    ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+    ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+    ChannelConsumer* engine = Engine(generation - 2);
+    Arrive(engine);
+    engine->words().Release(Code::kAborted, "the engine has ended");
+    ASSERT_TRUE(stream_->Synchronize(kLong).ok());
+    if (back_when_told) TellRestart(generation);
+    EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kAborted);
+    if (!back_when_told) TellRestart(generation);
+    // Another rank may have had nothing of this plan in flight: it makes this launch.
+    ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+    LaunchEntry entry = Arrive(Engine(generation - 1));
+    EXPECT_EQ(entry.group_generation, generation);
+    Finish(Engine(generation - 1), entry, Code::kOk, "", generation);
+    EXPECT_EQ(other->Wait(kLong).code(), Code::kAborted) << "the launch before it";
+    EXPECT_TRUE(other->Wait(kLong).ok());
+    EXPECT_TRUE(plan_->Wait(kLong).ok());
+  }
+}
+
 TEST_F(FailuresTest, EveryLaunchByGrpcThatARestartCutOffSaysSoAndThePlanGoesOn) {
   daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("engine of GPU 0 has ended"); };
   uint64_t first = plan_->LaunchDirect({}).value();

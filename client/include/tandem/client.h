@@ -179,8 +179,9 @@ class TANDEM_API Plan {
   // Enqueues the launch on `stream`, behind what is there; work enqueued later runs after it. One binding per slot.
   // Returns the failure of an earlier launch of this plan on this stream if there is one not yet returned, else what is
   // wrong with this launch (which then still arrives, and fails on all ranks). The launch is made all the same, save for
-  // the failures after which nothing can be: ABORTED (an engine was started again; told once, then the plan goes on), a
-  // broken group, a lost daemon. RESOURCE_EXHAUSTED with reason RING_FULL: the ring was full for as long as the launch's
+  // the failures after which nothing can be: ABORTED (an engine was started again; one launch of the group's is stopped by
+  // that, then all plans go on; launches of other plans that it cut off are told by Wait and Query), a broken group, a lost
+  // daemon. RESOURCE_EXHAUSTED with reason RING_FULL: the ring was full for as long as the launch's
   // deadline, and the launch was not made; a later call returns the earlier failure then. In a capture the launch becomes
   // part of the graph and is served at each replay; a replay's failure is returned by the next call whatever stream it ran
   // on, of several since the last call the latest.
