@@ -19,6 +19,7 @@ struct tandem_status {
 };
 struct tandem_client {
   std::shared_ptr<tandem::Client> client;
+  bool has_callback = false;
 };
 struct tandem_group {
   std::shared_ptr<tandem::Group> group;
@@ -148,10 +149,14 @@ tandem_status* tandem_connect(const char* runtime_dir, const char* name, uint32_
   if (client == nullptr) return NullArgument("client");
   auto connected = Client::Connect({Text(runtime_dir), Milliseconds(deadline_ms), Text(name)});
   TANDEM_C_RETURN_IF_ERROR(connected);
-  *client = new tandem_client{*std::move(connected)};
+  *client = new tandem_client{.client = *std::move(connected)};
   return nullptr;
 }
-void tandem_client_free(tandem_client* client) { delete client; }
+void tandem_client_free(tandem_client* client) {
+  // Other handles may keep the session alive, longer than the callback's `user`.
+  if (client != nullptr && client->has_callback) client->client->OnEvent(nullptr);
+  delete client;
+}
 uint64_t tandem_client_session_id(const tandem_client* client) { return client->client->session_id(); }
 const char* tandem_client_backend(const tandem_client* client) { return client->client->backend().c_str(); }
 const char* tandem_client_daemon_version(const tandem_client* client) {
@@ -173,6 +178,7 @@ tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_byte
 tandem_status* tandem_client_check(tandem_client* client) { return ToC(client->client->Check()); }
 tandem_status* tandem_client_detach(tandem_client* client) { return ToC(client->client->Detach()); }
 void tandem_client_on_event(tandem_client* client, tandem_event_callback callback, void* user) {
+  client->has_callback = callback != nullptr;
   if (callback == nullptr) return client->client->OnEvent(nullptr);
   client->client->OnEvent([callback, user](const ClientEvent& event) {
     tandem_status status{event.status};

@@ -22,7 +22,7 @@ std::string RuntimeDir(const ConnectOptions& options) {
 
 Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control, const ConnectOptions& options,
                                                  std::shared_ptr<ClientDevice> device) {
-  auto session = std::make_shared<Session>();
+  std::shared_ptr<Session> session(new Session, &Session::End);
   session->device_ = std::move(device);
   session->ready_device_ = session->device_.get();
   session->control_ = std::move(control);
@@ -182,8 +182,31 @@ void Session::AddGroup(const std::shared_ptr<GroupState>& group) {
 }
 
 void Session::OnEvent(std::function<void(const ClientEvent&)> callback) {
+  if (InChild()) return;  // a callback may have been running at the fork, and its lock is never given back here
+  std::shared_ptr<const std::function<void(const ClientEvent&)>> next;
+  if (callback) next = std::make_shared<const std::function<void(const ClientEvent&)>>(std::move(callback));
+  std::unique_lock lock(callback_mutex_, std::defer_lock);
+  if (!InCallback()) lock.lock();
+  callback_.swap(next);
+  if (lock.owns_lock()) lock.unlock();
+  // What the one before held ends here, without the lock.
+}
+
+void Session::Tell(const ClientEvent& event) {
   std::lock_guard lock(callback_mutex_);
-  callback_ = std::move(callback);
+  caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  auto callback = callback_;  // it may put another in its place
+  if (callback != nullptr) (*callback)(event);
+  callback.reset();
+  caller_.store(std::thread::id(), std::memory_order_relaxed);
+}
+
+void Session::End(Session* session) {
+  if (!session->InCallback()) {
+    delete session;
+    return;
+  }
+  ChannelGraveyard::Get().Discard(std::shared_ptr<void>(session, [](void* ended) { delete static_cast<Session*>(ended); }));
 }
 
 void Session::HandleEvent(const ControlEvent& event) {
@@ -201,8 +224,7 @@ void Session::HandleEvent(const ControlEvent& event) {
     if (event.event.kind == ClientEvent::Kind::kEngineRestarted) group->Learn(event.generation);
     if (event.event.kind == ClientEvent::Kind::kGroupBroken) group->Break(event.event.status);
   }
-  std::lock_guard lock(callback_mutex_);
-  if (callback_) callback_(event.event);
+  Tell(event.event);
 }
 
 void Session::SetDetaching(bool detaching) {
@@ -221,9 +243,7 @@ void Session::HandleLost(const Status& why) {
   }
   state_changed_->notify_all();
   if (detaching) return;
-  ClientEvent event{ClientEvent::Kind::kDaemonLost, 0, -1, why};
-  std::lock_guard lock(callback_mutex_);
-  if (callback_) callback_(event);
+  Tell({ClientEvent::Kind::kDaemonLost, 0, -1, why});
 }
 
 void Session::Close(const Status& why) {

@@ -264,7 +264,8 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // The UUID of this process's CUDA device `ordinal`, as the daemon names it.
   static Result<std::string> CudaDeviceUuid(int ordinal);
 
-  // Called from the library's one reader thread; must not block. Replaces an earlier one.
+  // Called from a thread of the library's, one event at a time; must not block. It may drop handles, the last one too, and
+  // call OnEvent. Replaces an earlier one, which is not called any more once OnEvent has returned (null: none is).
   virtual void OnEvent(std::function<void(const ClientEvent&)> callback) = 0;
   // The daemon is reachable and the session lives; else why not (UNAVAILABLE, or UNAUTHENTICATED with SESSION_LOST).
   virtual Status Check() = 0;
