@@ -103,6 +103,7 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, cons
       if (!it->second->Released()) return it->second;
       ended = it->second;
       channels_.erase(it);
+      std::erase_if(retired_, [](const auto& weak) { return weak.expired(); });
       retired_.push_back(ended);
     }
   }
@@ -264,18 +265,17 @@ bool Session::ReleaseChannels(const Status& why) {
   bool captured = false;
   std::vector<std::shared_ptr<StreamChannel>> channels;
   {
-    std::unique_lock lock(channels_mutex_);
+    // Shared, as all that look at the channels: who reaps one may wait for a launch that waits for this.
+    std::shared_lock lock(channels_mutex_);
     for (auto& [key, channel] : channels_) channels.push_back(channel);
-    std::erase_if(retired_, [&](const std::weak_ptr<StreamChannel>& weak) {
-      auto alive = weak.lock();
-      if (alive == nullptr) return true;
-      channels.push_back(std::move(alive));
-      return false;
-    });
+    for (const auto& weak : retired_) {
+      if (auto alive = weak.lock()) channels.push_back(std::move(alive));
+    }
   }
+  // All of them first: a launch may hold one channel's lock in a call of the driver that goes on when another is released.
+  for (const auto& channel : channels) channel->Release(why.code(), why.message());
   for (const auto& channel : channels) {
-    channel->Release(why.code(), why.message());
-    channel->Reap();
+    channel->TryReap();
     captured |= channel->HasCaptured();
   }
   return captured;
@@ -308,11 +308,11 @@ void Session::Watch() {
       auto serve = [&](StreamChannel& channel) {
         // The engine polls for a captured launch until it is told that the graph is gone, and this session may never call
         // again.
-        if (channel.HasDropped()) channel.Reap();
+        if (channel.HasDropped()) channel.TryReap();
         any_captured |= channel.HasCaptured();
         if (!channel.Released() || !channel.HasCaptured()) return;
         channel.Release(Code::kAborted, "the engine was restarted: capture the graph anew");
-        channel.Reap();
+        channel.TryReap();
         captured |= channel.HasCaptured();
       };
       for (const auto& [key, channel] : channels_) serve(*channel);
