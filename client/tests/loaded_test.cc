@@ -40,5 +40,14 @@ TEST_F(LoadedTest, AFreedClientsCallbackIsNotCalledThoughItsGroupLives) {
   tandem_group_free(group);
 }
 
+TEST_F(LoadedTest, TheLibraryStaysInAProcessThatClosesIt) {
+  void* library = ::dlopen(TANDEM_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << ::dlerror();
+  ASSERT_EQ(::dlclose(library), 0);
+  library = ::dlopen(TANDEM_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(library, nullptr) << "threads of the library would run on in nothing";
+  ::dlclose(library);
+}
+
 }  // namespace
 }  // namespace tandem::client
