@@ -1,6 +1,7 @@
 // The C interface over the C++ one: handles hold the shared pointers, statuses hold their texts.
 #include "tandem/tandem.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -84,8 +85,12 @@ class Bindings {
   const size_t count_;
 };
 
+Milliseconds ToMilliseconds(uint64_t count) {
+  return Milliseconds(static_cast<int64_t>(std::min<uint64_t>(count, INT64_MAX)));
+}
+
 LaunchOptions Options(uint64_t deadline_ms, const char* tag) {
-  return {Milliseconds(static_cast<int64_t>(deadline_ms)), Text(tag)};
+  return {ToMilliseconds(deadline_ms), Text(tag)};
 }
 
 Result<OpRequest> ToRequest(const tandem_request& from) {
@@ -195,7 +200,7 @@ tandem_status* tandem_join_group(tandem_client* client, const tandem_join_option
   join.rank = options->rank;
   join.gpu_uuid = Text(options->gpu_uuid);
   join.deadline = Milliseconds(options->deadline_ms);
-  join.launch_deadline = Milliseconds(static_cast<int64_t>(options->launch_deadline_ms));
+  join.launch_deadline = ToMilliseconds(options->launch_deadline_ms);
   for (size_t i = 0; i < options->option_count; ++i) {
     join.options[Text(options->option_names[i])] = Text(options->option_values[i]);
   }

@@ -3,6 +3,7 @@
 
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
+#include "common/deadline.h"
 #include "common/digest.h"
 
 namespace tandem::client {
@@ -59,7 +60,7 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
 Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
                              LaunchEntry* entry, BoundRegistrations* bound) const {
   entry->plan_id = info_.plan_id;
-  entry->deadline_ns = options.deadline.count() <= 0 ? 0 : static_cast<uint64_t>(options.deadline.count()) * 1'000'000;
+  entry->deadline_ns = static_cast<uint64_t>(Bounded(options.deadline).count()) * 1'000'000;
   entry->tag_digest = TagDigest(options.tag);
   entry->binding_count = static_cast<uint32_t>(std::min(bindings.size(), static_cast<size_t>(kMaxBindings)));
   Status status;
@@ -141,7 +142,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (deadline == Clock::time_point{}) {
       const Milliseconds groups = group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultDeadline;
-      deadline = Clock::now() + (options.deadline.count() > 0 ? options.deadline : groups);
+      deadline = Clock::now() + (options.deadline.count() > 0 ? Bounded(options.deadline) : groups);
     }
     if (Clock::now() >= deadline) return pushed;
     backoff.Pause();
@@ -152,7 +153,7 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   DirectLaunch launch;
   launch.plan_id = info_.plan_id;
-  launch.deadline_ms = options.deadline.count() > 0 ? static_cast<uint64_t>(options.deadline.count()) : 0;
+  launch.deadline_ms = static_cast<uint64_t>(Bounded(options.deadline).count());
   launch.tag = options.tag;
   TANDEM_ASSIGN_OR_RETURN(launch.generation, group_->state()->ForLaunch(kRestartDeadline));
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
@@ -173,7 +174,7 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
 
 Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
-  Status status = session().control().WaitLaunch(launch, deadline);
+  Status status = session().control().WaitLaunch(launch, Bounded(deadline));
   if (status.code() == Code::kDeadlineExceeded) {
     // This call's deadline, or the launch's own? The daemon forgets a launch once it has told its outcome.
     Status again = session().control().WaitLaunch(launch, Milliseconds(1));
@@ -229,7 +230,7 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
 
 Status PlanHandle::Wait(Milliseconds wait) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
-  Clock::time_point deadline = Clock::now() + wait;
+  Clock::time_point deadline = Clock::now() + Bounded(wait);
   TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) {
     // One call tells the first of them; all that this Wait has waited for is told by it.

@@ -143,6 +143,28 @@ TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
   EXPECT_EQ(waits, 0) << "the launch is kept";
 }
 
+TEST_F(FailuresTest, AWaitForEverIsALongOne) {
+  std::vector<Milliseconds> deadlines;
+  daemon_->wait_launch = [&](uint64_t, Milliseconds deadline) {
+    deadlines.push_back(deadline);
+    return Status::Ok();
+  };
+  const uint64_t first = plan_->LaunchDirect({}, {.deadline = Milliseconds::max(), .tag = {}}).value();
+  EXPECT_TRUE(plan_->WaitLaunch(first, Milliseconds::max()).ok());
+  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  EXPECT_TRUE(plan_->Wait(Milliseconds::max()).ok());
+  ASSERT_EQ(deadlines.size(), 2u);
+  for (Milliseconds deadline : deadlines) {
+    EXPECT_GT(deadline, std::chrono::hours(24 * 300));
+    EXPECT_GT(Clock::now() + deadline, Clock::now()) << "it overflows";
+  }
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}, {.deadline = Milliseconds::max(), .tag = {}}).ok());
+  LaunchEntry entry = Arrive(Engine());
+  EXPECT_EQ(entry.deadline_ns, uint64_t{365} * 24 * 3600 * 1'000'000'000);
+  Finish(Engine(), entry);
+  EXPECT_TRUE(stream_->Synchronize(std::chrono::nanoseconds::max()).ok());
+}
+
 TEST_F(FailuresTest, AQueryLooksAtLaunchesByGrpcToo) {
   std::atomic<bool> ended{false};
   daemon_->wait_launch = [&](uint64_t launch, Milliseconds) {

@@ -33,6 +33,7 @@
 
 namespace tandem {
 
+// Deadlines and timeouts are at least 0 and count as a year where they are longer.
 using Milliseconds = std::chrono::milliseconds;
 
 // The client's stream on the host backend: tandem/host_stream.h. On the CUDA backend a cudaStream_t (or CUstream) is passed:
