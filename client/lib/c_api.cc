@@ -1,6 +1,7 @@
 // The C interface over the C++ one: handles hold the shared pointers, statuses hold their texts.
 #include "tandem/tandem.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -19,6 +20,7 @@ struct tandem_status {
 };
 struct tandem_client {
   std::shared_ptr<tandem::Client> client;
+  bool has_callback = false;
 };
 struct tandem_group {
   std::shared_ptr<tandem::Group> group;
@@ -83,8 +85,12 @@ class Bindings {
   const size_t count_;
 };
 
+Milliseconds ToMilliseconds(uint64_t count) {
+  return Milliseconds(static_cast<int64_t>(std::min<uint64_t>(count, INT64_MAX)));
+}
+
 LaunchOptions Options(uint64_t deadline_ms, const char* tag) {
-  return {Milliseconds(static_cast<int64_t>(deadline_ms)), Text(tag)};
+  return {ToMilliseconds(deadline_ms), Text(tag)};
 }
 
 Result<OpRequest> ToRequest(const tandem_request& from) {
@@ -148,12 +154,12 @@ tandem_status* tandem_connect(const char* runtime_dir, const char* name, uint32_
   if (client == nullptr) return NullArgument("client");
   auto connected = Client::Connect({Text(runtime_dir), Milliseconds(deadline_ms), Text(name)});
   TANDEM_C_RETURN_IF_ERROR(connected);
-  *client = new tandem_client{*std::move(connected)};
+  *client = new tandem_client{.client = *std::move(connected)};
   return nullptr;
 }
 void tandem_client_free(tandem_client* client) {
-  // Groups, plans and graphs may keep the session: what the caller's block would hear of it, it must not any more.
-  if (client != nullptr) client->client->OnEvent(nullptr);
+  // Other handles may keep the session alive, longer than the callback's `user`.
+  if (client != nullptr && client->has_callback) client->client->OnEvent(nullptr);
   delete client;
 }
 uint64_t tandem_client_session_id(const tandem_client* client) { return client->client->session_id(); }
@@ -177,6 +183,7 @@ tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_byte
 tandem_status* tandem_client_check(tandem_client* client) { return ToC(client->client->Check()); }
 tandem_status* tandem_client_detach(tandem_client* client) { return ToC(client->client->Detach()); }
 void tandem_client_on_event(tandem_client* client, tandem_event_callback callback, void* user) {
+  client->has_callback = callback != nullptr;
   if (callback == nullptr) return client->client->OnEvent(nullptr);
   client->client->OnEvent([callback, user](const ClientEvent& event) {
     tandem_status status{event.status};
@@ -193,7 +200,7 @@ tandem_status* tandem_join_group(tandem_client* client, const tandem_join_option
   join.rank = options->rank;
   join.gpu_uuid = Text(options->gpu_uuid);
   join.deadline = Milliseconds(options->deadline_ms);
-  join.launch_deadline = Milliseconds(static_cast<int64_t>(options->launch_deadline_ms));
+  join.launch_deadline = ToMilliseconds(options->launch_deadline_ms);
   for (size_t i = 0; i < options->option_count; ++i) {
     join.options[Text(options->option_names[i])] = Text(options->option_values[i]);
   }

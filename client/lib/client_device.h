@@ -121,7 +121,7 @@ class ClientDevice {
   virtual Result<UniqueFd> Allocate(const std::string& gpu_uuid, size_t bytes, size_t* allocated) = 0;
 
   // Sets *word, in memory mapped for the GPU, from `from` to `to` if it holds `from`: true then. May take until
-  // `deadline` when the GPU is slow to answer. Only for words with one writer for each of the two changes.
+  // `deadline`, or some milliseconds longer, when the GPU is slow to answer. Only for words with one writer for each of the two changes.
   virtual Result<bool> Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
                                   Clock::time_point deadline) = 0;
 

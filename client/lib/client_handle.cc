@@ -1,6 +1,7 @@
 // Client: connecting, joining, registering.
 #include "client/lib/control_loader.h"
 #include "client/lib/handles.h"
+#include "common/deadline.h"
 
 namespace tandem {
 
@@ -13,15 +14,20 @@ Result<std::string> Client::CudaDeviceUuid(int ordinal) { return client::CudaDev
 
 namespace client {
 
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options,
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& given,
                                                std::shared_ptr<ClientDevice> device) {
+  ConnectOptions options = given;
+  options.deadline = Bounded(given.deadline);
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Session> session,
                           Session::Attach(std::move(control), options, std::move(device)));
   return std::shared_ptr<Client>(std::make_shared<ClientHandle>(std::move(session)));
 }
 
-Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& options) {
+Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  JoinOptions options = given;
+  options.deadline = Bounded(given.deadline);
+  options.launch_deadline = Bounded(given.launch_deadline);
   std::string gpu_uuid = options.gpu_uuid;
   if (gpu_uuid.empty()) {
     for (const GpuDescription& gpu : gpus()) {
@@ -53,7 +59,7 @@ Result<std::shared_ptr<SymmetricTensor>> ClientHandle::Rendezvous(uint64_t tenso
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto handle = std::dynamic_pointer_cast<GroupHandle>(group);
   if (handle == nullptr || handle->session() != session_) return InvalidArgument("the group is not this client's");
-  TANDEM_ASSIGN_OR_RETURN(RendezvousInfo info, session_->control().Rendezvous(tensor, group->id(), deadline));
+  TANDEM_ASSIGN_OR_RETURN(RendezvousInfo info, session_->control().Rendezvous(tensor, group->id(), Bounded(deadline)));
   return TensorHandle::Make(std::move(handle), info, 0);
 }
 

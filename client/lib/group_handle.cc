@@ -1,6 +1,7 @@
 // Group: preparing plans, symmetric tensors, leaving.
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
+#include "common/deadline.h"
 
 namespace tandem::client {
 
@@ -28,7 +29,7 @@ GroupHandle::~GroupHandle() {
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
                                                    Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  TANDEM_ASSIGN_OR_RETURN(PlanInfo info, session_->control().Prepare(id(), key, request, deadline));
+  TANDEM_ASSIGN_OR_RETURN(PlanInfo info, session_->control().Prepare(id(), key, request, Bounded(deadline)));
   if (info.slot_bytes.size() > static_cast<size_t>(kMaxBindings)) {
     return InvalidArgument("a plan has at most " + std::to_string(kMaxBindings) + " slots, not " +
                            std::to_string(info.slot_bytes.size()));
@@ -48,7 +49,7 @@ Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector
                                                                Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   TANDEM_ASSIGN_OR_RETURN(uint64_t tensor, session_->control().Empty({dtype, shape, {}}, gpu_uuid_, persistent_name));
-  Result<RendezvousInfo> info = session_->control().Rendezvous(tensor, id(), deadline);
+  Result<RendezvousInfo> info = session_->control().Rendezvous(tensor, id(), Bounded(deadline));
   bool owned = persistent_name.empty();
   if (!info.ok()) {
     if (owned) (void)session_->control().Free(tensor);
@@ -59,7 +60,7 @@ Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector
 
 Status GroupHandle::Leave(Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  auto end = std::chrono::steady_clock::now() + deadline;
+  auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   Backoff backoff;
   while (state_->pending.load(std::memory_order_acquire) != 0) {
     session_->ReapAll();

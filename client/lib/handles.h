@@ -42,11 +42,12 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   std::string SlotName(size_t i) const { return "slot " + std::to_string(i) + " of plan '" + info_.key + "'"; }
   // The failure that a launch must return instead of being made; OK if it may go on.
   Status BeforeLaunch();
-  // How long a launch waits for room on its ring: as long as it may take.
-  Milliseconds RoomDeadline(const LaunchOptions& options) const;
   // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
   Status WaitPending(std::chrono::steady_clock::time_point deadline);
   Status WaitDirect(std::chrono::steady_clock::time_point deadline);
+  // The launches by gRPC whose outcome no call has told, and whether this is one.
+  std::vector<uint64_t> DirectLaunches();
+  bool IsUnderWay(uint64_t launch);
 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;

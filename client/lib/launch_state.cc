@@ -27,6 +27,7 @@ Status GroupState::Broken() const {
 bool GroupState::MoveOn(uint64_t told) {
   std::lock_guard lock(mutex_);
   if (told < generation_.load(std::memory_order_relaxed)) return false;
+  const bool first = !awaiting_.load(std::memory_order_relaxed);
   uint64_t latest = latest_.load(std::memory_order_relaxed);
   if (latest > told) {
     generation_.store(latest, std::memory_order_release);
@@ -34,7 +35,7 @@ bool GroupState::MoveOn(uint64_t told) {
   } else {
     awaiting_.store(true, std::memory_order_release);
   }
-  return true;
+  return first;
 }
 
 Result<uint64_t> GroupState::ForLaunch(Milliseconds deadline) {
@@ -78,8 +79,11 @@ std::optional<Status> PlanState::Take(uint64_t stream, Kind kind) {
   {
     std::lock_guard lock(mutex_);
     auto it = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& failure) {
-      if (kind != Kind::kAny && (kind == Kind::kAborted) != (failure.status.code() == Code::kAborted)) return false;
-      return stream == kAnyStream || failure.stream == stream || failure.stream == kReplays;
+      const bool aborted = failure.status.code() == Code::kAborted;
+      if (kind != Kind::kAny && (kind == Kind::kAborted) != aborted) return false;
+      if (stream != kAnyStream && failure.stream != stream && failure.stream != kReplays) return false;
+      // One call of this rank tells a restart instead of making its launch, whichever plan's: the other ranks count on that.
+      return kind != Kind::kAborted || Released() || group_->MoveOn(failure.generation);
     });
     if (it == failures_.end()) return std::nullopt;
     taken = std::move(*it);

@@ -37,8 +37,8 @@ class GroupState {
   bool Outdated() const {
     return latest_.load(std::memory_order_acquire) > generation() && !awaiting_.load(std::memory_order_acquire);
   }
-  // The user has been told that launches of `told` were cut off: later ones carry a newer generation. False if they do
-  // already, since another call has told it: there is nothing to wait for then.
+  // The user is told that launches of `told` were cut off: later ones carry a newer generation. False if another call has
+  // told it already.
   bool MoveOn(uint64_t told);
   // The generation for a new launch. Waits up to `deadline` if the user was told of a restart and the engines are not
   // back yet; UNAVAILABLE then.
@@ -91,7 +91,8 @@ class PlanState {
   void Fail(uint64_t stream, uint64_t generation, const Status& status, bool again = false);
   // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a restart's.
   std::optional<Status> TakeFailure(uint64_t stream) { return Take(stream, Kind::kAny); }
-  // The same of those that a restart cut off only, and of all others.
+  // The same of those only that a restart cut off which no call has told yet, of this plan or another: the others are left to
+  // Wait and Query. And of all that no restart cut off.
   std::optional<Status> TakeAborted(uint64_t stream) { return Take(stream, Kind::kAborted); }
   std::optional<Status> TakeOther(uint64_t stream) { return Take(stream, Kind::kOther); }
 

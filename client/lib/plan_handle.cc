@@ -3,6 +3,7 @@
 
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
+#include "common/deadline.h"
 #include "common/digest.h"
 
 namespace tandem::client {
@@ -10,11 +11,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a launch waits for engines that are being restarted, and a plan's end for its launches.
+// A launch's deadline where neither it nor the group has one: the daemon's default.
+constexpr Milliseconds kDefaultDeadline(600000);
+// How long a launch waits for engines that are being restarted, and a release for launches in flight.
 constexpr Milliseconds kRestartDeadline(30000);
 constexpr Milliseconds kReleaseDeadline(60000);
-// The daemon's default for launches.
-constexpr Milliseconds kLaunchDeadline(600000);
 
 Milliseconds Until(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
@@ -59,7 +60,7 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
 Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
                              LaunchEntry* entry, BoundRegistrations* bound) const {
   entry->plan_id = info_.plan_id;
-  entry->deadline_ns = options.deadline.count() <= 0 ? 0 : static_cast<uint64_t>(options.deadline.count()) * 1'000'000;
+  entry->deadline_ns = static_cast<uint64_t>(Bounded(options.deadline).count()) * 1'000'000;
   entry->tag_digest = TagDigest(options.tag);
   entry->binding_count = static_cast<uint32_t>(std::min(bindings.size(), static_cast<size_t>(kMaxBindings)));
   Status status;
@@ -97,11 +98,6 @@ Status PlanHandle::BeforeLaunch() {
   if (std::optional<Status> failure = state_->TakeAborted(kAnyStream)) return *failure;
   if (!group.MoveOn(told)) return Status::Ok();
   return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
-}
-
-Milliseconds PlanHandle::RoomDeadline(const LaunchOptions& options) const {
-  if (options.deadline.count() > 0) return options.deadline;
-  return group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kLaunchDeadline;
 }
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
@@ -145,7 +141,8 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (deadline == Clock::time_point{}) {
-      deadline = Clock::now() + RoomDeadline(options);
+      const Milliseconds groups = group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultDeadline;
+      deadline = Clock::now() + (options.deadline.count() > 0 ? Bounded(options.deadline) : groups);
     }
     if (Clock::now() >= deadline) return pushed;
     backoff.Pause();
@@ -156,7 +153,7 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   DirectLaunch launch;
   launch.plan_id = info_.plan_id;
-  launch.deadline_ms = options.deadline.count() > 0 ? static_cast<uint64_t>(options.deadline.count()) : 0;
+  launch.deadline_ms = static_cast<uint64_t>(Bounded(options.deadline).count());
   launch.tag = options.tag;
   TANDEM_ASSIGN_OR_RETURN(launch.generation, group_->state()->ForLaunch(kRestartDeadline));
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
@@ -177,7 +174,7 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
 
 Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
-  Status status = session().control().WaitLaunch(launch, deadline);
+  Status status = session().control().WaitLaunch(launch, Bounded(deadline));
   if (status.code() == Code::kDeadlineExceeded) {
     // This call's deadline, or the launch's own? The daemon forgets a launch once it has told its outcome.
     Status again = session().control().WaitLaunch(launch, Milliseconds(1));
@@ -197,6 +194,11 @@ Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   return status;
 }
 
+bool PlanHandle::IsUnderWay(uint64_t launch) {
+  std::lock_guard lock(direct_mutex_);
+  return direct_.contains(launch);
+}
+
 Status PlanHandle::WaitPending(Clock::time_point deadline) {
   Backoff backoff;
   while (true) {
@@ -210,13 +212,15 @@ Status PlanHandle::WaitPending(Clock::time_point deadline) {
   }
 }
 
-Status PlanHandle::WaitDirect(Clock::time_point deadline) {
+std::vector<uint64_t> PlanHandle::DirectLaunches() {
   std::vector<uint64_t> launches;
-  {
-    std::lock_guard lock(direct_mutex_);
-    for (const auto& [launch, direct] : direct_) launches.push_back(launch);
-  }
-  for (uint64_t launch : launches) {
+  std::lock_guard lock(direct_mutex_);
+  for (const auto& [launch, direct] : direct_) launches.push_back(launch);
+  return launches;
+}
+
+Status PlanHandle::WaitDirect(Clock::time_point deadline) {
+  for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Until(deadline));
     // Its outcome was another call's to tell.
     if (!status.ok() && status.code() != Code::kNotFound) return status;
@@ -226,7 +230,7 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
 
 Status PlanHandle::Wait(Milliseconds wait) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
-  Clock::time_point deadline = Clock::now() + wait;
+  Clock::time_point deadline = Clock::now() + Bounded(wait);
   TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) {
     // One call tells the first of them; all that this Wait has waited for is told by it.
@@ -242,13 +246,11 @@ Result<bool> PlanHandle::Query() {
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
   if (state_->Pending() != 0) return false;
-  Status direct = WaitDirect(Clock::now());
-  if (direct.code() == Code::kDeadlineExceeded) {
-    // Of a launch that goes on, or a launch's outcome?
-    std::lock_guard lock(direct_mutex_);
-    if (!direct_.empty()) return false;
+  for (uint64_t launch : DirectLaunches()) {
+    Status status = WaitLaunch(launch, Milliseconds(1));
+    if (status.code() == Code::kDeadlineExceeded && IsUnderWay(launch)) return false;
+    if (!status.ok() && status.code() != Code::kNotFound) return status;
   }
-  if (!direct.ok()) return direct;
   return true;
 }
 

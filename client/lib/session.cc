@@ -22,7 +22,7 @@ std::string RuntimeDir(const ConnectOptions& options) {
 
 Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control, const ConnectOptions& options,
                                                  std::shared_ptr<ClientDevice> device) {
-  auto session = std::make_shared<Session>();
+  std::shared_ptr<Session> session(new Session, &Session::End);
   session->device_ = std::move(device);
   session->ready_device_ = session->device_.get();
   session->control_ = std::move(control);
@@ -103,6 +103,7 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, cons
       if (!it->second->Released()) return it->second;
       ended = it->second;
       channels_.erase(it);
+      std::erase_if(retired_, [](const auto& weak) { return weak.expired(); });
       retired_.push_back(ended);
     }
   }
@@ -182,8 +183,31 @@ void Session::AddGroup(const std::shared_ptr<GroupState>& group) {
 }
 
 void Session::OnEvent(std::function<void(const ClientEvent&)> callback) {
+  if (InChild()) return;  // a callback may have been running at the fork, and its lock is never given back here
+  std::shared_ptr<const std::function<void(const ClientEvent&)>> next;
+  if (callback) next = std::make_shared<const std::function<void(const ClientEvent&)>>(std::move(callback));
+  std::unique_lock lock(callback_mutex_, std::defer_lock);
+  if (!InCallback()) lock.lock();
+  callback_.swap(next);
+  if (lock.owns_lock()) lock.unlock();
+  // What the one before held ends here, without the lock.
+}
+
+void Session::Tell(const ClientEvent& event) {
   std::lock_guard lock(callback_mutex_);
-  callback_ = std::move(callback);
+  caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  auto callback = callback_;  // it may put another in its place
+  if (callback != nullptr) (*callback)(event);
+  callback.reset();
+  caller_.store(std::thread::id(), std::memory_order_relaxed);
+}
+
+void Session::End(Session* session) {
+  if (!session->InCallback()) {
+    delete session;
+    return;
+  }
+  ChannelGraveyard::Get().Discard(std::shared_ptr<void>(session, [](void* ended) { delete static_cast<Session*>(ended); }));
 }
 
 void Session::HandleEvent(const ControlEvent& event) {
@@ -201,8 +225,7 @@ void Session::HandleEvent(const ControlEvent& event) {
     if (event.event.kind == ClientEvent::Kind::kEngineRestarted) group->Learn(event.generation);
     if (event.event.kind == ClientEvent::Kind::kGroupBroken) group->Break(event.event.status);
   }
-  std::lock_guard lock(callback_mutex_);
-  if (callback_) callback_(event.event);
+  Tell(event.event);
 }
 
 void Session::SetDetaching(bool detaching) {
@@ -221,9 +244,7 @@ void Session::HandleLost(const Status& why) {
   }
   state_changed_->notify_all();
   if (detaching) return;
-  ClientEvent event{ClientEvent::Kind::kDaemonLost, 0, -1, why};
-  std::lock_guard lock(callback_mutex_);
-  if (callback_) callback_(event);
+  Tell({ClientEvent::Kind::kDaemonLost, 0, -1, why});
 }
 
 void Session::Close(const Status& why) {
@@ -244,18 +265,17 @@ bool Session::ReleaseChannels(const Status& why) {
   bool captured = false;
   std::vector<std::shared_ptr<StreamChannel>> channels;
   {
-    std::unique_lock lock(channels_mutex_);
+    // Shared, as all that look at the channels: who reaps one may wait for a launch that waits for this.
+    std::shared_lock lock(channels_mutex_);
     for (auto& [key, channel] : channels_) channels.push_back(channel);
-    std::erase_if(retired_, [&](const std::weak_ptr<StreamChannel>& weak) {
-      auto alive = weak.lock();
-      if (alive == nullptr) return true;
-      channels.push_back(std::move(alive));
-      return false;
-    });
+    for (const auto& weak : retired_) {
+      if (auto alive = weak.lock()) channels.push_back(std::move(alive));
+    }
   }
+  // All of them first: a launch may hold one channel's lock in a call of the driver that goes on when another is released.
+  for (const auto& channel : channels) channel->Release(why.code(), why.message());
   for (const auto& channel : channels) {
-    channel->Release(why.code(), why.message());
-    channel->Reap();
+    channel->TryReap();
     captured |= channel->HasCaptured();
   }
   return captured;
@@ -288,11 +308,11 @@ void Session::Watch() {
       auto serve = [&](StreamChannel& channel) {
         // The engine polls for a captured launch until it is told that the graph is gone, and this session may never call
         // again.
-        if (channel.HasDropped()) channel.Reap();
+        if (channel.HasDropped()) channel.TryReap();
         any_captured |= channel.HasCaptured();
         if (!channel.Released() || !channel.HasCaptured()) return;
         channel.Release(Code::kAborted, "the engine was restarted: capture the graph anew");
-        channel.Reap();
+        channel.TryReap();
         captured |= channel.HasCaptured();
       };
       for (const auto& [key, channel] : channels_) serve(*channel);

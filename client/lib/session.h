@@ -65,6 +65,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void ReapAll();
 
   void AddGroup(const std::shared_ptr<GroupState>& group);
+  // The callback before is not called any more after this, and has returned, unless it is it that calls.
   void OnEvent(std::function<void(const ClientEvent&)> callback);
 
   // The user ends the session: that the daemon lets it go from here on is no news. False takes it back.
@@ -89,6 +90,11 @@ class Session : public std::enable_shared_from_this<Session> {
     bool operator()(const ChannelView& a, const ChannelView& b) const { return a == b; }
   };
 
+  // Ends a session that nobody holds any more: on another thread where a callback has dropped it, for the session's end joins
+  // the callback's thread.
+  static void End(Session* session);
+  bool InCallback() const { return caller_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  void Tell(const ClientEvent& event);
   void HandleEvent(const ControlEvent& event);
   void HandleLost(const Status& why);
   void Watch();
@@ -119,8 +125,9 @@ class Session : public std::enable_shared_from_this<Session> {
   std::map<uint64_t, std::weak_ptr<GroupState>> groups_;
   std::map<uint64_t, std::vector<ControlEvent>> early_events_;  // of groups whose join has not returned yet
 
-  std::mutex callback_mutex_;
-  std::function<void(const ClientEvent&)> callback_;
+  std::mutex callback_mutex_;  // held while the callback runs
+  std::atomic<std::thread::id> caller_{};  // who runs it
+  std::shared_ptr<const std::function<void(const ClientEvent&)>> callback_;
 
   mutable std::mutex state_mutex_;
   // Leaked in a forked child: destroying a condition variable waits for its waiters, which do not exist there.

@@ -100,10 +100,15 @@ void StreamChannel::Reap() {
   ReapLocked();
 }
 
+void StreamChannel::TryReap() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) ReapLocked();
+}
+
 void StreamChannel::ReapLocked() {
   if (has_dropped_.load(std::memory_order_acquire)) DisarmDroppedLocked();
-  // Done first, then what is written before it: a failure is counted before its launch's done value, and a channel is marked as
-  // released before done takes the releasing one. The other way round launches that a release cut off would count as good ones.
+  // Done first, then what is written before it: a release is flagged, and a failure counted, before the done value that
+  // comes of it. Read the other way round, launches that a release has just let go would pass for ended well.
   uint64_t done = std::min(producer_.Done(), producer_.NextSequence() - 1);
   bool released = Released();
   uint64_t failures = producer_.Failures();
@@ -152,14 +157,16 @@ void StreamChannel::ReapCapturedLocked(int index) {
 bool StreamChannel::Idle() { return LockIdle().owns_lock(); }
 
 std::unique_lock<std::mutex> StreamChannel::LockIdle() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return lock;
   ReapLocked();
   if (reaped_ + 1 != producer_.NextSequence() || HasCaptured()) lock.unlock();
   return lock;
 }
 
 bool StreamChannel::Drained() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
   if (has_dropped_.load(std::memory_order_acquire)) DisarmDroppedLocked();
   uint64_t last = producer_.NextSequence() - 1;
   return !HasCaptured() && producer_.Done() >= last &&

@@ -48,6 +48,8 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
 
   // Hands the outcomes of launches that have ended to their plans.
   void Reap();
+  // The same unless a launch is being made, which reaps itself: for threads that must not wait for one.
+  void TryReap();
 
   // Somebody has ended the channel: its launches all end by that, and another channel must be opened.
   bool Released() const { return producer_.words().Released(); }
@@ -57,11 +59,11 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   bool HasCaptured() const { return captured_count_.load(std::memory_order_acquire) != 0; }
   // A graph has let go of its captured launch, and the engine has not been told: Reap tells it.
   bool HasDropped() const { return has_dropped_.load(std::memory_order_acquire); }
-  // No launch is in flight, and no graph can make one.
+  // No launch is in flight or being made, and no graph can make one.
   bool Idle();
   // The lock that keeps it so; without the lock if it is not.
   std::unique_lock<std::mutex> LockIdle();
-  // The stream has passed all of the channel's words, as far as they tell.
+  // The stream has passed all of the channel's words, as far as they tell; false while a launch is being made.
   bool Drained();
 
   // A graph has let go of `slot`; called from any thread, also a stream's own.

@@ -3,6 +3,7 @@
 
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
+#include "common/deadline.h"
 
 namespace tandem::client {
 
@@ -93,7 +94,7 @@ Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to, 
 
 Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
   TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
-  TANDEM_ASSIGN_OR_RETURN(bool put, Exchange(SignalWord(peer, rank_, channel), 0, 1, Clock::now() + timeout));
+  TANDEM_ASSIGN_OR_RETURN(bool put, Exchange(SignalWord(peer, rank_, channel), 0, 1, Clock::now() + Bounded(timeout)));
   if (put) return Status::Ok();
   return DeadlineExceeded("rank " + std::to_string(peer) + " has not taken the last signal on channel " +
                           std::to_string(channel))
@@ -102,7 +103,7 @@ Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
 
 Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
   TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
-  TANDEM_ASSIGN_OR_RETURN(bool got, Exchange(SignalWord(rank_, peer, channel), 1, 0, Clock::now() + timeout));
+  TANDEM_ASSIGN_OR_RETURN(bool got, Exchange(SignalWord(rank_, peer, channel), 1, 0, Clock::now() + Bounded(timeout)));
   if (got) return Status::Ok();
   return DeadlineExceeded("no signal from rank " + std::to_string(peer) + " on channel " + std::to_string(channel))
       .WithDetail({.reason = {}, .who = "rank " + std::to_string(peer), .field = {}});
@@ -110,7 +111,7 @@ Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
 
 Status TensorHandle::Barrier(int channel, Milliseconds timeout) {
   TANDEM_RETURN_IF_ERROR(CheckSignal(rank_, channel));
-  Clock::time_point deadline = Clock::now() + timeout;
+  Clock::time_point deadline = Clock::now() + Bounded(timeout);
   std::vector<int> missing;
   for (int step = 1; step < world_size(); ++step) {
     int peer = (rank_ + step) % world_size();

@@ -368,7 +368,13 @@ TEST_F(CudaClientTest, SignalsAreReadAndWrittenOnTheLibrarysOwnStream) {
   EXPECT_TRUE(tensor->PutSignal(1, 0, kLong).ok());
   word = 1;  // not taken yet
   EXPECT_EQ(tensor->PutSignal(1, 0, Milliseconds(20)).code(), Code::kDeadlineExceeded);
-  // A GPU that does not answer holds nobody beyond the deadline.
+  // A signal that has come is taken though there is no time left when the GPU has read it.
+  int looks = 0;
+  ON_CALL(gpus_, StreamQuery).WillByDefault([&](CUstream) { return Result<bool>(++looks % 3 == 0); });
+  target = reinterpret_cast<CUdeviceptr>(tensor->SignalPad(0).data() + tensor->channels());
+  EXPECT_CALL(gpus_, StreamWriteValue32(_, target, 0)).Times(1);
+  EXPECT_TRUE(tensor->WaitSignal(1, 0, Milliseconds(0)).ok());
+  // A GPU that does not answer holds nobody much beyond the deadline.
   ON_CALL(gpus_, StreamQuery).WillByDefault(Return(Result<bool>(false)));
   EXPECT_EQ(tensor->PutSignal(1, 0, Milliseconds(20)).code(), Code::kDeadlineExceeded);
   ON_CALL(gpus_, StreamQuery).WillByDefault(Return(Result<bool>(true)));
@@ -388,6 +394,30 @@ TEST_F(CudaClientTest, ADeadDaemonReleasesTheWords) {
   EXPECT_TRUE(Until([&] { return done->load() == kReleaseValue; }));
   EXPECT_EQ(plan_->Wait(kLong).code(), Code::kUnavailable);
   EXPECT_EQ(Launch(stream_).code(), Code::kUnavailable);
+}
+
+TEST_F(CudaClientTest, ALaunchThatTheDriverHoldsUpKeepsNoOtherStreamWaiting) {
+  CUstream streams[] = {stream_, gpus_.MakeStream(0)};
+  std::atomic<uint64_t>* done[2];
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(Launch(streams[i]).ok());
+    Next(i);
+    done[i] = reinterpret_cast<std::atomic<uint64_t>*>(FakeGpus::Of(streams[i]).operations[1].waitValue.address);
+  }
+  // Each stream's next launch stays in the driver until the other stream has passed.
+  std::atomic<int> held{0}, passed{0};
+  ON_CALL(gpus_, StreamBatchMemOp).WillByDefault([&](CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) {
+    ++held;
+    passed += Until([&] { return done[stream == streams[0] ? 1 : 0]->load() == kReleaseValue; });
+    return FakeGpus::Enqueue(stream, operations, count);
+  });
+  std::thread threads[] = {std::thread([&] { (void)Launch(streams[0]); }), std::thread([&] { (void)Launch(streams[1]); })};
+  ASSERT_TRUE(Until([&] { return held == 2; }));
+  daemon_->gone = true;
+  daemon_->TellLoss("the daemon is gone");
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(passed, 2);
+  EXPECT_EQ(plan_->Wait(kLong).code(), Code::kUnavailable);
 }
 
 }  // namespace

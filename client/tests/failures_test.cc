@@ -30,6 +30,41 @@ TEST(GroupStateTest, ARestartThatIsToldBeforeItsEndIsAwaited) {
   EXPECT_EQ(group.ForLaunch(Milliseconds(0)).value(), 2u);
 }
 
+TEST(GroupStateTest, ARestartIsToldByOneCallThoughTheEnginesAreNotBackYet) {
+  GroupState group(11, 1);
+  EXPECT_TRUE(group.MoveOn(1));
+  EXPECT_FALSE(group.MoveOn(1));
+  group.Learn(2);
+  EXPECT_FALSE(group.MoveOn(1));
+  EXPECT_EQ(group.ForLaunch(Milliseconds(0)).value(), 2u);
+  group.Learn(3);
+  EXPECT_TRUE(group.MoveOn(2));
+}
+
+TEST_F(FailuresTest, ARestartStopsOneLaunchOfARankWhateverPlansItCutOff) {
+  auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  for (bool back_when_told : {true, false}) {
+    const uint64_t generation = back_when_told ? 2 : 3;
+    ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+    ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+    ChannelConsumer* engine = Engine(generation - 2);
+    Arrive(engine);
+    engine->words().Release(Code::kAborted, "the engine has ended");
+    ASSERT_TRUE(stream_->Synchronize(kLong).ok());
+    if (back_when_told) TellRestart(generation);
+    EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kAborted);
+    if (!back_when_told) TellRestart(generation);
+    // Another rank may have had nothing of this plan in flight: it makes this launch.
+    ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
+    LaunchEntry entry = Arrive(Engine(generation - 1));
+    EXPECT_EQ(entry.group_generation, generation);
+    Finish(Engine(generation - 1), entry, Code::kOk, "", generation);
+    EXPECT_EQ(other->Wait(kLong).code(), Code::kAborted) << "the launch before it";
+    EXPECT_TRUE(other->Wait(kLong).ok());
+    EXPECT_TRUE(plan_->Wait(kLong).ok());
+  }
+}
+
 TEST_F(FailuresTest, EveryLaunchByGrpcThatARestartCutOffSaysSoAndThePlanGoesOn) {
   daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("engine of GPU 0 has ended"); };
   uint64_t first = plan_->LaunchDirect({}).value();
@@ -64,6 +99,20 @@ TEST_F(FailuresTest, AFullRingHoldsTheLaunchUpAndNotTheNewsOfAnEarlierFailure) {
   EXPECT_TRUE(other->Wait(kLong).ok());
 }
 
+TEST_F(FailuresTest, AFullRingIsWaitedForAsLongAsTheGroupsLaunchesMayTake) {
+  JoinOptions join;
+  join.job_key = "0123456789abcdef";
+  join.world_size = 2;
+  join.launch_deadline = Milliseconds(20);
+  auto group = client_->JoinGroup(join).value();
+  auto plan = group->Prepare("hasty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
+  for (uint32_t i = 0; i < kRingEntries; ++i) ASSERT_TRUE(plan->Launch(stream_.get(), {}).ok());
+  const auto before = Clock::now();
+  Status full = plan->Launch(stream_.get(), {});
+  EXPECT_EQ(full.detail().reason, "RING_FULL") << full.ToString();
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(50));
+}
+
 TEST_F(FailuresTest, OnlyARestartIsToldInsteadOfALaunch) {
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
   Finish(Engine(), Arrive(Engine()), Code::kDeadlineExceeded, "rank 1 has not launched");
@@ -94,20 +143,41 @@ TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
   EXPECT_EQ(waits, 0) << "the launch is kept";
 }
 
-TEST_F(FailuresTest, AQueryCountsLaunchesByGrpcToo) {
+TEST_F(FailuresTest, AWaitForEverIsALongOne) {
+  std::vector<Milliseconds> deadlines;
+  daemon_->wait_launch = [&](uint64_t, Milliseconds deadline) {
+    deadlines.push_back(deadline);
+    return Status::Ok();
+  };
+  const uint64_t first = plan_->LaunchDirect({}, {.deadline = Milliseconds::max(), .tag = {}}).value();
+  EXPECT_TRUE(plan_->WaitLaunch(first, Milliseconds::max()).ok());
+  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  EXPECT_TRUE(plan_->Wait(Milliseconds::max()).ok());
+  ASSERT_EQ(deadlines.size(), 2u);
+  for (Milliseconds deadline : deadlines) {
+    EXPECT_GT(deadline, std::chrono::hours(24 * 300));
+    EXPECT_GT(Clock::now() + deadline, Clock::now()) << "it overflows";
+  }
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}, {.deadline = Milliseconds::max(), .tag = {}}).ok());
+  LaunchEntry entry = Arrive(Engine());
+  EXPECT_EQ(entry.deadline_ns, uint64_t{365} * 24 * 3600 * 1'000'000'000);
+  Finish(Engine(), entry);
+  EXPECT_TRUE(stream_->Synchronize(std::chrono::nanoseconds::max()).ok());
+}
+
+TEST_F(FailuresTest, AQueryLooksAtLaunchesByGrpcToo) {
   std::atomic<bool> ended{false};
-  daemon_->wait_launch = [&](uint64_t, Milliseconds) {
-    return ended ? Aborted("engine of GPU 0 has ended") : DeadlineExceeded("launch 1 has not ended yet");
+  daemon_->wait_launch = [&](uint64_t launch, Milliseconds) {
+    if (!ended) return DeadlineExceeded("the launch has not ended yet");
+    return launch % 2 == 0 ? Status::Ok() : Internal("the launch failed");
   };
   ASSERT_TRUE(plan_->LaunchDirect({}).ok());
-  Result<bool> going = plan_->Query();
-  ASSERT_TRUE(going.ok()) << going.status().ToString();
-  EXPECT_FALSE(*going);
+  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  EXPECT_FALSE(plan_->Query().value());
+  EXPECT_FALSE(plan_->Query().value()) << "it is still waited for";
   ended = true;
-  EXPECT_EQ(plan_->Query().status().code(), Code::kAborted);
-  Result<bool> told = plan_->Query();
-  ASSERT_TRUE(told.ok()) << told.status().ToString();
-  EXPECT_TRUE(*told);
+  EXPECT_EQ(plan_->Query().status().message(), "the launch failed");
+  EXPECT_TRUE(plan_->Query().value());
 }
 
 TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/lib/control_api.h"
@@ -19,8 +20,8 @@ namespace tandem::client {
 // What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
-  // Held while a callback runs, as the real half's Shutdown waits for those: none comes once the session has ended, on whatever thread
-  // that may be. A callback may end the session itself.
+  // Held while a callback runs, as the real half's Shutdown waits for those: none comes once the session has ended. Recursive, to tell of
+  // a Shutdown by the callback's own thread, which the real half's could not join, by `shut_down_by`.
   std::recursive_mutex telling;
   ControlCallbacks callbacks;
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
@@ -39,6 +40,7 @@ struct FakeDaemon {
   std::atomic<bool> gone{false};
   std::atomic<bool> full_once{false};  // the next registration is refused by a quota
   std::atomic<int> destroyed{0};
+  std::atomic<std::thread::id> shut_down_by{};
   UniqueFd lease;
 
   void Tell(const ControlEvent& event) {
@@ -157,6 +159,7 @@ class FakeControl final : public Control {
     return Answer();
   }
   void Shutdown() override {
+    daemon_->shut_down_by = std::this_thread::get_id();
     std::lock_guard lock(daemon_->telling);
     daemon_->callbacks = {};
   }

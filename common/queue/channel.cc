@@ -139,8 +139,8 @@ void ChannelWords::Release(Code code, std::string_view text) {
 
 Status ChannelWords::ClosedStatus() const {
   if (!Released()) return Status::Ok();
-  // Who releases marks the channel before it writes why, and may die in between.
   Status why = ReadRecord(&header()->closed).outcome.status;
+  // Who ends the channel flags it before the reason is there, and may have died between.
   return why.ok() ? Unavailable("the channel was ended") : why;
 }
 

@@ -50,6 +50,7 @@ class ChannelWords {
   // protocol. Call it again until the streams have drained: a replayed graph sets its done word back to 0, and each
   // call serves it anew, so that a replay never hangs.
   void Release(Code code, std::string_view text);
+  // Flagged before the done words are written: read it after them.
   bool Released() const { return header()->released.load(std::memory_order_acquire) != 0; }
   // Why it was released; OK before.
   Status ClosedStatus() const;

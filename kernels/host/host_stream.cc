@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/deadline.h"
 #include "kernels/host/stream_state.h"
 #include "kernels/host/word_wait.h"
 
@@ -120,7 +121,7 @@ bool HostEvent::Query() const {
 
 Status HostEvent::Synchronize(std::chrono::nanoseconds timeout) const {
   uint64_t record = state_->recorded.load(std::memory_order_acquire);
-  auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto deadline = std::chrono::steady_clock::now() + Bounded(timeout);
   host::Backoff backoff;
   while (!host::Reached(state_->reached.load(std::memory_order_acquire), record)) {
     if (std::chrono::steady_clock::now() >= deadline) return DeadlineExceeded("the event was not reached in time");
@@ -247,7 +248,7 @@ Status HostStream::Synchronize(std::chrono::nanoseconds timeout) const {
     ticket = state_->last_ticket;
     queue = state_->queue;
   }
-  if (queue->WaitCompleted(ticket, std::chrono::steady_clock::now() + timeout)) return Status::Ok();
+  if (queue->WaitCompleted(ticket, std::chrono::steady_clock::now() + Bounded(timeout))) return Status::Ok();
   return DeadlineExceeded("the stream's work did not end in time");
 }
 

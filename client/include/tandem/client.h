@@ -33,6 +33,7 @@
 
 namespace tandem {
 
+// Deadlines and timeouts are at least 0 and count as a year where they are longer.
 using Milliseconds = std::chrono::milliseconds;
 
 // The client's stream on the host backend: tandem/host_stream.h. On the CUDA backend a cudaStream_t (or CUstream) is passed:
@@ -179,8 +180,9 @@ class TANDEM_API Plan {
   // Enqueues the launch on `stream`, behind what is there; work enqueued later runs after it. One binding per slot.
   // Returns the failure of an earlier launch of this plan on this stream if there is one not yet returned, else what is
   // wrong with this launch (which then still arrives, and fails on all ranks). The launch is made all the same, save for
-  // the failures after which nothing can be: ABORTED (an engine was started again; told once, then the plan goes on), a
-  // broken group, a lost daemon. RESOURCE_EXHAUSTED with reason RING_FULL: the ring was full for as long as the launch's
+  // the failures after which nothing can be: ABORTED (an engine was started again; one launch of the group's is stopped by
+  // that, then all plans go on; launches of other plans that it cut off are told by Wait and Query), a broken group, a lost
+  // daemon. RESOURCE_EXHAUSTED with reason RING_FULL: the ring was full for as long as the launch's
   // deadline, and the launch was not made; a later call returns the earlier failure then. In a capture the launch becomes
   // part of the graph and is served at each replay; a replay's failure is returned by the next call whatever stream it ran
   // on, of several since the last call the latest.
@@ -191,9 +193,11 @@ class TANDEM_API Plan {
   virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline) = 0;
   // Waits until every launch of this plan by this client has ended; the first failure not yet returned, else OK.
   virtual Status Wait(Milliseconds deadline = Milliseconds(600000)) = 0;
-  // Like Wait without waiting: OK with true if all have ended.
+  // Like Wait without waiting: OK with true if all have ended. Asks the daemon, which takes about a millisecond, while a
+  // launch by LaunchDirect is under way.
   virtual Result<bool> Query() = 0;
-  // Ends the plan; in-flight launches end first.
+  // Ends the plan. Launches on streams end first: DEADLINE_EXCEEDED if they have not within a minute, and the plan goes on
+  // then. Those by LaunchDirect that are under way end with ABORTED.
   virtual Status Release() = 0;
 };
 
@@ -261,7 +265,8 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // The UUID of this process's CUDA device `ordinal`, as the daemon names it.
   static Result<std::string> CudaDeviceUuid(int ordinal);
 
-  // Called from the library's one reader thread; must not block. Replaces an earlier one.
+  // Called from a thread of the library's, one event at a time; must not block. It may drop handles, the last one too, and
+  // call OnEvent. Replaces an earlier one, which is not called any more once OnEvent has returned (null: none is).
   virtual void OnEvent(std::function<void(const ClientEvent&)> callback) = 0;
   // The daemon is reachable and the session lives; else why not (UNAVAILABLE, or UNAUTHENTICATED with SESSION_LOST).
   virtual Status Check() = 0;

@@ -54,7 +54,8 @@ TANDEM_C_API const char* tandem_client_gpu_uuid(const tandem_client* client, int
 TANDEM_C_API tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_bytes);
 TANDEM_C_API tandem_status* tandem_client_check(tandem_client* client);
 TANDEM_C_API tandem_status* tandem_client_detach(tandem_client* client);
-/* `kind` is tandem::ClientEvent::Kind. `status` may be NULL and is the library's. Must not block. */
+/* `kind` is tandem::ClientEvent::Kind. `status` may be NULL and is the library's. Must not block. It may free handles, also
+ * the client. Not called any more once tandem_client_on_event with another (or NULL) or tandem_client_free has returned. */
 typedef void (*tandem_event_callback)(void* user, int kind, uint64_t group_id, int rank, const tandem_status* status);
 TANDEM_C_API void tandem_client_on_event(tandem_client* client, tandem_event_callback callback, void* user);
 
@@ -179,6 +180,7 @@ TANDEM_C_API tandem_status* tandem_launch_direct(tandem_plan* plan, const tandem
                                                  uint64_t deadline_ms, const char* tag, uint64_t* launch);
 TANDEM_C_API tandem_status* tandem_wait_launch(tandem_plan* plan, uint64_t launch, uint32_t deadline_ms);
 TANDEM_C_API tandem_status* tandem_plan_wait(tandem_plan* plan, uint32_t deadline_ms);
+/* `ended` is set to 1 if all launches of the plan have ended, also those by tandem_launch_direct, else to 0. */
 TANDEM_C_API tandem_status* tandem_plan_query(tandem_plan* plan, int* ended);
 TANDEM_C_API tandem_status* tandem_plan_release(tandem_plan* plan);
 

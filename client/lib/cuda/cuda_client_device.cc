@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -20,6 +21,8 @@ using cuda::VmmAllocation;
 
 constexpr unsigned kHostFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
 constexpr auto kPollPause = std::chrono::microseconds(20);
+// What the GPU gets at least to say what a word holds: some microseconds are enough unless it is busy.
+constexpr auto kReadTime = std::chrono::milliseconds(20);
 
 // Registered pages of words. Dropped by the ChannelGraveyard only: unregistering blocks behind the GPUs' work.
 class PinnedWords {
@@ -191,12 +194,14 @@ Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t*
   }
   CUstream stream = device->service_stream();
   auto address = reinterpret_cast<CUdeviceptr>(word);
+  // A look takes its time whatever the caller's deadline: with none left, a signal that has come would be missed.
+  const Clock::time_point read_by = std::max(deadline, Clock::now() + kReadTime);
   // A copy that an earlier call gave up on may still be on its way into the page.
-  TANDEM_ASSIGN_OR_RETURN(bool idle, WaitService(*device, deadline));
+  TANDEM_ASSIGN_OR_RETURN(bool idle, WaitService(*device, read_by));
   if (!idle) return false;
   TANDEM_RETURN_IF_ERROR(
       driver_.MemcpyAsync(reinterpret_cast<CUdeviceptr>(gpu->staging), address, sizeof(uint32_t), stream));
-  TANDEM_ASSIGN_OR_RETURN(bool read, WaitService(*device, deadline));
+  TANDEM_ASSIGN_OR_RETURN(bool read, WaitService(*device, read_by));
   if (!read || std::atomic_ref<uint32_t>(*gpu->staging).load(std::memory_order_acquire) != from) return false;
   TANDEM_RETURN_IF_ERROR(driver_.StreamWriteValue32(stream, address, to));
   // Written in any case, if not now: the caller goes on behind it.

@@ -125,6 +125,18 @@ TEST(ChannelTest, ALaunchThatAReleaseCutsShortIsNotTakenForAGoodOne) {
   }
 }
 
+TEST(ChannelTest, AChannelThatIsBeingEndedCutsLaunchesShortBeforeItsReasonIsThere) {
+  Ends ends(8);
+  LaunchEntry entry;
+  ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+  ends.consumer.PublishOk(1, 1);
+  Mapping words = std::move(*Mapping::Map(ends.memory.words.get(), 0, sizeof(ChannelWordsHeader), true));
+  words.As<ChannelWordsHeader>()->released.store(2);
+  ends.consumer.done()->store(kReleaseValue);
+  EXPECT_EQ(ends.producer.words().ClosedStatus().code(), Code::kUnavailable);
+  EXPECT_EQ(ends.producer.Outcome(1).status.code(), Code::kUnavailable);
+}
+
 TEST(ChannelTest, LongTextsAreCut) {
   Ends ends(4);
   ends.consumer.PublishStatus(1, Code::kInternal, std::string(5000, 'x'), 1);

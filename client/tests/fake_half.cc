@@ -1,0 +1,24 @@
+// The fake control half as a library of its own, for tests of the whole path from tandem_connect on: libtandem loads it where
+// TANDEM_CONTROL_LIBRARY names it.
+#include "client/tests/fake_control.h"
+
+namespace {
+
+std::shared_ptr<tandem::client::FakeDaemon>& Daemon() {
+  static auto* daemon = new std::shared_ptr(std::make_shared<tandem::client::FakeDaemon>());
+  return *daemon;
+}
+
+}  // namespace
+
+extern "C" {
+__attribute__((visibility("default"))) tandem::client::Control* tandem_control_create(int) {
+  return new tandem::client::FakeControl(Daemon());
+}
+// The daemon says that it drains.
+__attribute__((visibility("default"))) void fake_half_tell() {
+  tandem::client::ControlEvent event;
+  event.event.kind = tandem::ClientEvent::Kind::kDraining;
+  Daemon()->Tell(event);
+}
+}

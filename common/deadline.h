@@ -1,0 +1,18 @@
+// File: deadline.h
+//
+// Deadlines that callers give as durations, "for ever" among them.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace tandem {
+
+// `duration`, not below zero and at most a year: a clock's time and such a duration can be added without overflow, in any
+// unit down to nanoseconds. For whatever a public function takes.
+template <typename Duration>
+constexpr Duration Bounded(Duration duration) {
+  return std::clamp(duration, Duration::zero(), std::chrono::duration_cast<Duration>(std::chrono::hours(24 * 365)));
+}
+
+}  // namespace tandem
