@@ -259,12 +259,17 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
                                     std::to_string(other.offset));
       }
     }
-    if (!status.ok()) {
+    // `work` is of one group: the tensors may have got memory by a meeting of another one since we looked.
+    const bool overtaken = fresh && std::any_of(meeting.tensors.begin(), meeting.tensors.end(),
+                                                [](const auto& tensor) { return tensor->block != nullptr; });
+    if (!status.ok() || overtaken) {
       if (fresh) {
         fresh->set->allocator.Free(fresh->offset).ok();
         DropSetIfUnusedLocked(fresh->set);
       }
-      return status;
+      if (!status.ok()) return status;
+      lock.unlock();
+      return MeetTensors(group, meeting, waiter);  // once: memory stays with a tensor until it is freed
     }
     id = registry_->next_id++;
     GroupTensor& shared = group.tensors[id];

@@ -213,6 +213,41 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
   ExpectNothingLeft();
 }
 
+TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const std::vector<uint64_t> groups = {Join(sessions, "a"), Join(sessions, "b")};
+  const std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  ASSERT_TRUE(Eventually([&] { return engines->Look(0).segments.size() == 4; }));  // two control segments of each group
+  HoldAt(C::kAddSegment, 1);
+  gate.Shut();
+  const auto meet = [&](uint64_t group) {
+    return std::async(std::launch::async, [&, group] {
+      return Together(2, [&, group](int rank) {
+        v1::RendezvousRequest request;
+        request.set_tensor_id(tensors[static_cast<size_t>(rank)]);
+        request.set_group_id(group);
+        return control->Rendezvous(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      });
+    });
+  };
+  auto first = meet(groups[0]);
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0 && engines->Look(0).segments.size() == 6; }));
+  auto second = meet(groups[1]);
+  ASSERT_TRUE(Eventually([&] { return engines->Look(0).segments.size() == 7; }));  // it makes memory too
+  gate.Open();
+  const auto in_first = first.get(), in_second = second.get();
+  for (const auto* replies : {&in_first, &in_second}) {
+    for (const auto& reply : *replies) ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(in_first[0]->segment_ids(rank), in_second[0]->segment_ids(rank)) << "rank " << rank;
+    EXPECT_EQ(in_first[0]->segment_ids(rank), in_second[1]->segment_ids(rank)) << "rank " << rank;
+  }
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
 TEST_F(ControlEndsTest, ASessionHasOneSeatOfAGroup) {
   Start(2);
   const auto sessions = AttachAll(1);
