@@ -88,7 +88,11 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
     text += " and cannot start yet: " + status_.blocked;
     return Unavailable(text).WithDetail({"ENGINE_BLOCKED", seat_.gpu_uuid, "", 0, 0});
   }
-  if (!status_.last_exit.empty()) text += " (last end: " + status_.last_exit + ")";
+  if (!status_.lingers.empty()) {
+    text += ": " + status_.lingers;
+  } else if (!status_.last_exit.empty()) {
+    text += " (last end: " + status_.last_exit + ")";
+  }
   return Unavailable(text).WithDetail({"ENGINE_DOWN", seat_.gpu_uuid, "", 0, 0});
 }
 
@@ -114,8 +118,12 @@ EngineKeeper::Clock::time_point EngineKeeper::last_turn() const {
   return Clock::time_point(Clock::duration(last_turn_.load(std::memory_order_relaxed)));
 }
 
-void EngineKeeper::Pause(int pidfd, milliseconds timeout) {
+void EngineKeeper::NoteTurn() {
   last_turn_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+void EngineKeeper::Pause(int pidfd, milliseconds timeout) {
+  NoteTurn();
   pollfd waits[2] = {{wake_.get(), POLLIN, 0}, {pidfd, POLLIN, 0}};
   ::poll(waits, pidfd >= 0 ? 2 : 1, static_cast<int>(std::max<milliseconds::rep>(timeout.count(), 0)));
   uint64_t count;
@@ -402,7 +410,27 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
   connection.Close(reason.empty() ? "the engine is being stopped" : "the engine has ended: " + reason);
   if (auto exit = process.WaitExit(settings_.end_grace)) return *exit;
   Log(SupervisorLogSeverity::kError, "engine pid=" + std::to_string(process.pid()) + " does not end: killing it");
-  return process.Kill();
+  return KillProcess(process);
+}
+
+// A GPU's driver can hold a process for good. That costs its GPU: this thread waits on, and is seen to, for the others' sake.
+std::string EngineKeeper::KillProcess(EngineProcess& process) {
+  const auto killed_at = Clock::now();
+  bool logged = false;
+  const std::string exit = process.Kill([&] {
+    NoteTurn();
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - killed_at);
+    std::string text =
+        "its process " + std::to_string(process.pid()) + " has not ended " + std::to_string(waited.count()) + " s after SIGKILL";
+    if (!logged) Log(SupervisorLogSeverity::kError, "engine down: " + text + "; the GPU is out of use until it does");
+    logged = true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_.blocked.clear();
+    status_.lingers = std::move(text);
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  status_.lingers.clear();
+  return exit;
 }
 
 }  // namespace tandem::daemon

@@ -181,6 +181,18 @@ TEST(DoctorTest, SaysWhatASlowStartTook) {
   EXPECT_THAT(Of(input, "engine_start")[0].message, HasSubstr("was ready after 8.70 s: process 0.10 s, driver 8.00 s"));
 }
 
+TEST(DoctorTest, NamesAProcessThatDoesNotEnd) {
+  DoctorInput input = HealthyGpus();
+  input.engines[1].state = EngineState::kDown;
+  input.engines[1].lingers = "its process 101 has not ended 35 s after SIGKILL";
+  const auto findings = Of(input, "engine");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].severity, Severity::kFailure);
+  EXPECT_THAT(findings[0].message, HasSubstr("GPU 1"));
+  EXPECT_THAT(findings[0].message, HasSubstr("its process 101 has not ended 35 s after SIGKILL"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("the driver holds it"));
+}
+
 TEST(DoctorTest, SaysWhoPaysForNotSharingMps) {
   DoctorInput input = HealthyGpus();
   input.engines[1].mps.answers = false;
