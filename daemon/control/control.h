@@ -185,6 +185,7 @@ class Control final : public EngineListener {
   // A launch by gRPC on `gpu` has ended; the first end stands.
   void EndLaunch(int gpu, uint64_t launch_id, Status status);
   void BreakGroupLocked(Group& group, const Status& why, int lost_rank);
+  void BreakLeftGroupLocked(Group& group);
   void BreakByLogLocked(const Group& group);
   void FailMeetingsLocked(Group& group, const Status& why);
   void MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bool lost);

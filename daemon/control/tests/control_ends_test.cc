@@ -60,6 +60,24 @@ class ControlEndsTest : public ControlTest {
       if (at == gpu && command.command_case() == kind) gate.Pass();
     };
   }
+  // Rank 1's clean end is why the group has ended: `session`, which stays, is told so at once.
+  void ExpectEndedByRank1(const SessionRef& session, uint64_t group) {
+    const uint64_t stream = control->OpenEvents(session);
+    const auto next = [&] {
+      const auto event = control->NextEvent(session, stream, Waiter::For(std::chrono::milliseconds(0)));
+      return event.ok() && event->has_value() ? **event : v1::Event();
+    };
+    EXPECT_EQ(next().kind(), v1::Event::RANK_LEFT);
+    const v1::Event broken = next();
+    EXPECT_EQ(broken.kind(), v1::Event::GROUP_BROKEN);
+    EXPECT_EQ(broken.status().reason(), "RANK_LEFT");
+    EXPECT_EQ(broken.status().who(), "rank 1");
+    EXPECT_EQ(next().kind(), v1::Event::UNSPECIFIED);
+    ASSERT_EQ(control->SnapshotGroups().size(), 1u);
+    EXPECT_THAT(control->SnapshotGroups()[0].state_reason, HasSubstr("rank 1 (pid 1001) has left"));
+    const Status later = control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kPatience)).status();
+    EXPECT_EQ(later.detail().reason, "RANK_LEFT") << later.ToString();
+  }
   // Groups, memory and what is charged for it.
   void ExpectNothingLeft() {
     EXPECT_TRUE(Eventually([&] {
@@ -131,6 +149,32 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
     })) << "GPU " << gpu;
   }
   ExpectPrepared(sessions, group, "ar");
+}
+
+TEST_F(ControlEndsTest, ARankLeavesWhileAnEngineIsAway) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  engines->Kill(0);
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ExpectEndedByRank1(sessions[0], group);
+  engines->Restart(0);
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, AnEngineEndsAfterARankHasLeft) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  engines->Kill(0);
+  ExpectEndedByRank1(sessions[0], group);
+  engines->Restart(0);
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
 }
 
 TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfAJoin) {
