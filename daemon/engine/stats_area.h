@@ -62,6 +62,8 @@ class StatsArea {
   StatsArea() = default;
   static Result<StatsArea> Map(int fd);
 
+  // Engine, before anything else: frees the rows that an engine before it has left, which has ended. The totals and the trace stay.
+  void TakeOver();
   // Engine: a row for the plan, or -1 if all are taken (then the plan has no statistics, only the totals count it).
   int ClaimRow(uint64_t plan_id, uint64_t group_id);
   void ReleaseRow(int row);

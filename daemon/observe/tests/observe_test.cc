@@ -409,6 +409,19 @@ TEST(MetricsTest, CountersGoOnAfterReleaseAndRestart) {
   }
 }
 
+TEST(MetricsTest, TwoRowsOfAPlanAreCountedOnce) {
+  MetricsInput input;
+  input.gpu_uuids = {"GPU-0"};
+  input.labels[1] = {"all_reduce", "one_shot"};
+  LaunchCounters counters;
+  for (int scrape = 0; scrape < 3; ++scrape) {
+    input.plans = {{Row(1, 50, 100), Row(1, 3, 100)}};
+    counters.Update(input);
+  }
+  ASSERT_EQ(counters.values().size(), 1u);
+  EXPECT_EQ(counters.values().begin()->second.launches, 53u);
+}
+
 TEST(MetricsTest, ServerListensAndRefusesATakenPort) {
   auto server = MetricsServer::Start("127.0.0.1:0", [] { return MetricsInput(); });
   ASSERT_TRUE(server.ok()) << server.status().ToString();
