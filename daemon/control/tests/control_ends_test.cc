@@ -126,6 +126,25 @@ TEST_F(ControlEndsTest, AllRanksDieWhileTheirGroupIsRestored) {
   ExpectNothingLeft();
 }
 
+TEST_F(ControlEndsTest, AGroupAtItsQuotaIsRestored) {
+  ControlOptions options;
+  options.limits.segment_bytes = uint64_t{4} << 20;  // two control segments
+  options.limits.descriptors = 4;                    // theirs, and those of two sessions
+  Start(2, options);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  engines->Kill(1);
+  engines->Restart(1);
+  EXPECT_TRUE(NextOfKind(sessions[0], v1::Event::ENGINE_RESTARTED).ok());
+  EXPECT_EQ(control->SnapshotGroups().at(0).generation, 2u);
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    EXPECT_TRUE(engines->Look(gpu).groups.contains(group)) << "GPU " << gpu;
+    EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).segments.size() == 2; })) << "GPU " << gpu;
+  }
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
 TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
   Start(2);
   const auto sessions = AttachAll(2);
