@@ -266,7 +266,7 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_generation(status.generation);
     out->set_state(EngineStateName(status.state));
     out->set_restarts(status.restarts);
-    out->set_last_exit(status.last_exit);
+    out->set_last_exit(status.lingers.empty() ? status.last_exit : status.lingers);
     out->set_own_memory_bytes(status.own_memory_bytes);
     out->set_blocked(status.blocked);
     if (status.mps.answers) out->set_mps(status.mps.directory);

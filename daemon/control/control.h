@@ -185,6 +185,7 @@ class Control final : public EngineListener {
   // A launch by gRPC on `gpu` has ended; the first end stands.
   void EndLaunch(int gpu, uint64_t launch_id, Status status);
   void BreakGroupLocked(Group& group, const Status& why, int lost_rank);
+  void BreakLeftGroupLocked(Group& group);
   void BreakByLogLocked(const Group& group);
   void FailMeetingsLocked(Group& group, const Status& why);
   void MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bool lost);
@@ -199,8 +200,9 @@ class Control final : public EngineListener {
   Status AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status InstalledLocked(const Group& group) const;
-  Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose,
-                                              const Waiter& waiter);
+  // `in_place_of`: a set that goes once the engines are there, before the new one is charged.
+  Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose, const Waiter& waiter,
+                                              std::shared_ptr<SegmentSet>* in_place_of = nullptr);
   void MapSetLocked(SegmentSet& set, size_t rank, const Group& group, const std::shared_ptr<CommandBatch>& batch);
   void RemoveSetLocked(const std::shared_ptr<SegmentSet>& set);
   void DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set);

@@ -113,7 +113,7 @@ std::vector<GroupSnapshot> Control::SnapshotGroups() {
     snapshot.generation = group->generation;
     snapshot.world_size = static_cast<int>(group->members.size());
     snapshot.state = StateName(group->state);
-    snapshot.state_reason = group->suspended ? "an engine is restarting" : group->broken.message();
+    snapshot.state_reason = group->broken.ok() && group->suspended ? "an engine is restarting" : group->broken.message();
     snapshot.topology_class = group->topology_class;
     for (size_t rank = 0; rank < group->members.size(); ++rank) {
       const Member& member = group->members[rank];

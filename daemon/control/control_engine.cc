@@ -101,6 +101,7 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
       group->suspended = true;
       UninstallLocked(*group, gpu);
     }
+    if (group->state == GroupState::kClosing) BreakLeftGroupLocked(*group);
   }
   registry_->engines_changed.notify_all();
   Log(registry_->stopping ? LogSeverity::kInfo : LogSeverity::kError, "gpu=" + std::to_string(gpu) + " " + text);

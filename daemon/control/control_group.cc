@@ -6,6 +6,17 @@
 #include "daemon/control/registry.h"
 
 namespace tandem::daemon {
+namespace {
+
+void FillStatus(const Status& status, v1::StatusDetail* out) {
+  out->set_code(static_cast<int>(status.code()));
+  out->set_message(status.message());
+  out->set_reason(status.detail().reason);
+  out->set_who(status.detail().who);
+}
+
+}  // namespace
+
 Status Control::LeaveGroup(const SessionRef& session, uint64_t group_id, const Waiter& waiter) {
   int rank = 0;
   std::shared_ptr<Group> group;
@@ -89,10 +100,7 @@ void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   event.set_group_id(group.id);
   event.set_rank(lost_rank);
   event.set_generation(group.generation);
-  event.mutable_status()->set_code(static_cast<int>(why.code()));
-  event.mutable_status()->set_message(why.message());
-  event.mutable_status()->set_reason(why.detail().reason);
-  event.mutable_status()->set_who(why.detail().who);
+  FillStatus(why, event.mutable_status());
   event.set_kind(v1::Event::RANK_LOST);
   PostGroupEventLocked(group, event, lost_rank);
   event.set_kind(v1::Event::GROUP_BROKEN);
@@ -100,6 +108,24 @@ void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   group.changed.notify_all();
   registry_->names[group.scope].freed->notify_all();
   Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " broken: " + why.message());
+}
+
+// A group that a rank has left is not installed again: once one of its engines has gone, no engine is there to fail the others'
+// launches with that rank's name, and no restart comes that they could wait for.
+void Control::BreakLeftGroupLocked(Group& group) {
+  group.state = GroupState::kBroken;
+  group.suspended = false;
+  ++registry_->groups_broken_total;
+  v1::Event event;
+  event.set_kind(v1::Event::GROUP_BROKEN);
+  event.set_group_id(group.id);
+  event.set_rank(-1);
+  event.set_generation(group.generation);
+  FillStatus(group.broken, event.mutable_status());
+  PostGroupEventLocked(group, event, -1);
+  group.changed.notify_all();
+  registry_->engines_changed.notify_all();
+  Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " broken, an engine of it has ended: " + group.broken.message());
 }
 
 void Control::PostGroupEventLocked(Group& group, const v1::Event& event, int except_rank) {
@@ -144,6 +170,7 @@ void Control::MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bo
     event.set_generation(group->generation);
     PostGroupEventLocked(*group, event, rank);
   }
+  if (group->state == GroupState::kClosing && group->suspended && !all_left) BreakLeftGroupLocked(*group);
   if (all_left && group->state != GroupState::kJoining) DestroyGroupLocked(group);
   group->changed.notify_all();
 }

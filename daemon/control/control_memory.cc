@@ -249,17 +249,6 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
     for (size_t rank = 0; status.ok() && rank < world; ++rank) {
       if (meeting.tensors[rank]->freed) status = FreedWhileMeeting(group, rank);
     }
-    const auto drop_fresh = [&] {
-      fresh->set->allocator.Free(fresh->offset).ok();
-      DropSetIfUnusedLocked(fresh->set);
-    };
-    if (status.ok() && fresh &&
-        std::any_of(meeting.tensors.begin(), meeting.tensors.end(), [](const auto& tensor) { return tensor->block != nullptr; })) {
-      // A rendezvous of the same tensors in another group has given them memory meanwhile.
-      drop_fresh();
-      lock.unlock();
-      return MeetTensors(group, meeting, waiter);
-    }
     const SymmetricBlock& first = fresh ? *fresh : *meeting.tensors[0]->block;
     for (size_t rank = 0; status.ok() && rank < world && !fresh; ++rank) {
       const SymmetricBlock& other = *meeting.tensors[rank]->block;
@@ -270,9 +259,17 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
                                     std::to_string(other.offset));
       }
     }
-    if (!status.ok()) {
-      if (fresh) drop_fresh();
-      return status;
+    // `work` is of one group: the tensors may have got memory by a meeting of another one since we looked.
+    const bool overtaken = fresh && std::any_of(meeting.tensors.begin(), meeting.tensors.end(),
+                                                [](const auto& tensor) { return tensor->block != nullptr; });
+    if (!status.ok() || overtaken) {
+      if (fresh) {
+        fresh->set->allocator.Free(fresh->offset).ok();
+        DropSetIfUnusedLocked(fresh->set);
+      }
+      if (!status.ok()) return status;
+      lock.unlock();
+      return MeetTensors(group, meeting, waiter);  // once: memory stays with a tensor until it is freed
     }
     id = registry_->next_id++;
     GroupTensor& shared = group.tensors[id];

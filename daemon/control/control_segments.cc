@@ -51,7 +51,7 @@ Status Control::InstalledLocked(const Group& group) const {
 }
 
 Result<std::shared_ptr<SegmentSet>> Control::MakeSet(Group& group, uint64_t bytes, const std::string& purpose,
-                                                     const Waiter& waiter) {
+                                                     const Waiter& waiter, std::shared_ptr<SegmentSet>* in_place_of) {
   auto set = std::make_shared<SegmentSet>();
   set->purpose = purpose;
   set->group_id = group.id;
@@ -71,6 +71,11 @@ Result<std::shared_ptr<SegmentSet>> Control::MakeSet(Group& group, uint64_t byte
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(AwaitEnginesLocked(lock, group, waiter));
+    // Its place in the quota, too: a group at its payer's limit comes back after a restart.
+    if (in_place_of != nullptr && *in_place_of) {
+      RemoveSetLocked(*in_place_of);
+      in_place_of->reset();
+    }
     Ledger& ledger = registry_->ledger;
     TANDEM_RETURN_IF_ERROR(ledger.Check(set->payer, Resource::kDescriptors, world));
     TANDEM_RETURN_IF_ERROR(ledger.Charge(set->payer, Resource::kSegmentBytes, charged));
@@ -160,7 +165,9 @@ bool Control::SameEnginesLocked(const Group& group) const {
 }
 
 Status Control::Install(Group& group, const Waiter& waiter) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<SegmentSet> control, MakeSet(group, kControlBytes, "control", waiter));
+  // The engines that knew the old control segments have been told to forget the group before (UninstallLocked).
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<SegmentSet> control,
+                          MakeSet(group, kControlBytes, "control", waiter, &group.control));
   const int world = static_cast<int>(group.members.size());
   const bool has_stand_in = options_.backend == "host";
   std::string unique_id;
@@ -209,7 +216,6 @@ Status Control::Install(Group& group, const Waiter& waiter) {
       group.engines.push_back(registry_->engine_generation[static_cast<size_t>(member.gpu)]);
     }
     // Workspaces and tensors of the group are segments that the engines hold already (OnEngineUp sees to that).
-    if (group.control) RemoveSetLocked(group.control);
     group.control = control;
     group.arrivals = std::make_shared<const UniqueFd>(std::move(*table));
     for (int rank = 0; rank < world; ++rank) {

@@ -199,6 +199,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   if (start.gpu() >= static_cast<uint32_t>(kMaxLogGpus)) return OutOfRange("GPU " + std::to_string(start.gpu()));
   TANDEM_ASSIGN_OR_RETURN(OrderLog log, OrderLog::Map(fds[0].get()));
   TANDEM_ASSIGN_OR_RETURN(StatsArea stats, StatsArea::Map(fds[1].get()));
+  stats.TakeOver();
   BackendRequest request;
   request.name = start.backend();
   request.gpu = static_cast<int>(start.gpu());

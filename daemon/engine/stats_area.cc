@@ -60,9 +60,12 @@ Result<StatsArea> StatsArea::Map(int fd) {
   if (area.header()->magic.load() != kMagic || bytes < Bytes(area.plan_rows_, area.trace_records_)) {
     return InvalidArgument("the descriptor is not a stats area");
   }
-  // Rows that an engine before this one has left; it is gone, so they are free.
   for (int i = static_cast<int>(area.plan_rows_) - 1; i >= 0; --i) area.free_rows_.push_back(i);
   return area;
+}
+
+void StatsArea::TakeOver() {
+  for (uint32_t i = 0; i < plan_rows_; ++i) row(static_cast<int>(i))->plan_id.store(0, std::memory_order_release);
 }
 
 int StatsArea::ClaimRow(uint64_t plan_id, uint64_t group_id) {
@@ -138,7 +141,6 @@ std::vector<PlanStats> StatsArea::ReadPlans() const {
     PlanStats stats;
     stats.plan_id = from->plan_id.load(std::memory_order_acquire);
     if (stats.plan_id == 0) continue;
-    stats.row = i;
     stats.group_id = from->group_id.load(kRelaxed);
     stats.launches = from->launches.load(kRelaxed);
     stats.failures = from->failures.load(kRelaxed);

@@ -26,7 +26,6 @@ double DurationBucketUpperUs(int bucket);
 // A plan on one GPU, as a reader gets it.
 struct PlanStats {
   uint64_t plan_id = 0;
-  uint32_t row = 0;  // where it stands; after an engine's restart a plan may have two, of which the older one no longer changes
   uint64_t group_id = 0;
   uint64_t launches = 0;    // ended, failed ones included
   uint64_t failures = 0;
@@ -63,6 +62,8 @@ class StatsArea {
   StatsArea() = default;
   static Result<StatsArea> Map(int fd);
 
+  // Engine, before anything else: frees the rows that an engine before it has left, which has ended. The totals and the trace stay.
+  void TakeOver();
   // Engine: a row for the plan, or -1 if all are taken (then the plan has no statistics, only the totals count it).
   int ClaimRow(uint64_t plan_id, uint64_t group_id);
   void ReleaseRow(int row);

@@ -108,6 +108,12 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
         break;
       case EngineState::kDown:
         if (!engine.blocked.empty()) break;  // CheckGpus says more
+        if (!engine.lingers.empty()) {
+          findings.push_back({Severity::kFailure, "engine", name + " is down and cannot be started: " + engine.lingers + last,
+                              "the driver holds it: see the kernel's log (Xid); if it does not end, the GPU must be reset or the "
+                              "node started again; the other GPUs are served meanwhile"});
+          break;
+        }
         findings.push_back({Severity::kFailure, "engine", name + " is down" + last,
                             "it is started again by itself; groups with that GPU wait for it"});
         break;

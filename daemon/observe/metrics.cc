@@ -111,6 +111,20 @@ void AddLaunches(const LaunchCounters& launches, Families& families) {
   for (const auto& [key, value] : launches.values()) durations.metric.push_back(DurationHistogram(labels(key), value));
 }
 
+// What a GPU's rows say of each plan: one that is being reinstalled may have two.
+std::map<uint64_t, PlanStats> RowsMerged(const std::vector<PlanStats>& rows) {
+  std::map<uint64_t, PlanStats> plans;
+  for (const PlanStats& row : rows) {
+    PlanStats& sum = plans[row.plan_id];
+    sum.launches += row.launches;
+    sum.failures += row.failures;
+    sum.bytes_moved += row.bytes_moved;
+    sum.run_ns += row.run_ns;
+    for (int i = 0; i < kDurationBuckets; ++i) sum.histogram[i] += row.histogram[i];
+  }
+  return plans;
+}
+
 // Gauges of live plans, which go with them: a rate of what has been released tells nobody anything.
 void AddLinks(const MetricsInput& input, Families& families) {
   auto& links = families.Add("tandem_link_bytes_per_second", "Measured pushes from one GPU into another's memory",
@@ -137,16 +151,15 @@ void AddLinks(const MetricsInput& input, Families& families) {
 }  // namespace
 
 void LaunchCounters::Update(const MetricsInput& input) {
-  std::set<std::pair<size_t, uint32_t>> live;
+  std::set<std::pair<size_t, uint64_t>> live;
   for (size_t gpu = 0; gpu < input.plans.size(); ++gpu) {
-    for (const PlanStats& now : input.plans[gpu]) {
-      auto labels = input.labels.find(now.plan_id);
+    for (const auto& [plan_id, now] : RowsMerged(input.plans[gpu])) {
+      auto labels = input.labels.find(plan_id);
       if (labels == input.labels.end()) continue;
-      auto id = std::make_pair(gpu, now.row);
+      auto id = std::make_pair(gpu, plan_id);
       live.insert(id);
       PlanStats& before = seen_[id];
-      // Another plan's row, or a restarted engine's, which counts from 0.
-      if (before.plan_id != now.plan_id || now.launches < before.launches) before = PlanStats{};
+      if (now.launches < before.launches) before = PlanStats{};  // a restarted engine counts from 0
       Value& value = values_[{input.gpu_uuids[gpu], labels->second.op, labels->second.algorithm}];
       value.launches += now.launches - before.launches;
       value.failures += now.failures - std::min(before.failures, now.failures);

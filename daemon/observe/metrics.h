@@ -58,7 +58,7 @@ class LaunchCounters {
   const std::map<Key, Value>& values() const { return values_; }
 
  private:
-  std::map<std::pair<size_t, uint32_t>, PlanStats> seen_;  // by GPU and row
+  std::map<std::pair<size_t, uint64_t>, PlanStats> seen_;  // by GPU and plan
   std::map<Key, Value> values_;
 };
 

@@ -88,7 +88,11 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
     text += " and cannot start yet: " + status_.blocked;
     return Unavailable(text).WithDetail({"ENGINE_BLOCKED", seat_.gpu_uuid, "", 0, 0});
   }
-  if (!status_.last_exit.empty()) text += " (last end: " + status_.last_exit + ")";
+  if (!status_.lingers.empty()) {
+    text += ": " + status_.lingers;
+  } else if (!status_.last_exit.empty()) {
+    text += " (last end: " + status_.last_exit + ")";
+  }
   return Unavailable(text).WithDetail({"ENGINE_DOWN", seat_.gpu_uuid, "", 0, 0});
 }
 
@@ -114,11 +118,8 @@ EngineKeeper::Clock::time_point EngineKeeper::last_turn() const {
   return Clock::time_point(Clock::duration(last_turn_.load(std::memory_order_relaxed)));
 }
 
-void EngineKeeper::NoteTurn() { last_turn_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
-
-void EngineKeeper::SetBlocked(const std::string& why) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  status_.blocked = why;
+void EngineKeeper::NoteTurn() {
+  last_turn_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 void EngineKeeper::Pause(int pidfd, milliseconds timeout) {
@@ -408,19 +409,28 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
   }
   connection.Close(reason.empty() ? "the engine is being stopped" : "the engine has ended: " + reason);
   if (auto exit = process.WaitExit(settings_.end_grace)) return *exit;
-  const std::string who = "engine pid=" + std::to_string(process.pid());
-  Log(SupervisorLogSeverity::kError, who + " does not end: killing it");
-  process.SendKill();
-  // A GPU that hangs holds its process in the driver for minutes, where no signal reaches it. This thread waits and is well: were it
-  // taken for stuck, tandemd would be restarted, and the jobs on all other GPUs with it.
-  while (true) {
+  Log(SupervisorLogSeverity::kError, "engine pid=" + std::to_string(process.pid()) + " does not end: killing it");
+  return KillProcess(process);
+}
+
+// A GPU's driver can hold a process for good. That costs its GPU: this thread waits on, and is seen to, for the others' sake.
+std::string EngineKeeper::KillProcess(EngineProcess& process) {
+  const auto killed_at = Clock::now();
+  bool logged = false;
+  const std::string exit = process.Kill([&] {
     NoteTurn();
-    if (auto exit = process.WaitExit(milliseconds(1000))) {
-      SetBlocked("");
-      return *exit;
-    }
-    SetBlocked(who + " does not end after SIGKILL: the driver or its GPU holds it");
-  }
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - killed_at);
+    std::string text =
+        "its process " + std::to_string(process.pid()) + " has not ended " + std::to_string(waited.count()) + " s after SIGKILL";
+    if (!logged) Log(SupervisorLogSeverity::kError, "engine down: " + text + "; the GPU is out of use until it does");
+    logged = true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_.blocked.clear();
+    status_.lingers = std::move(text);
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  status_.lingers.clear();
+  return exit;
 }
 
 }  // namespace tandem::daemon

@@ -76,7 +76,7 @@ class EngineKeeper {
   void DemandAnswer(std::chrono::milliseconds limit);
   // Asks the thread to end its engine; returns at once. The destructor waits.
   void RequestStop();
-  // When the thread last went through its loop.
+  // When the thread last showed that it goes on: in its loop, or waiting for a process that does not end.
   std::chrono::steady_clock::time_point last_turn() const;
 
  private:
@@ -102,13 +102,12 @@ class EngineKeeper {
   // Hands the inbox to the listener; keeps an engine's last words.
   void Dispatch(EngineConnection& connection);
   std::string EndProcess(EngineProcess& process, EngineConnection& connection, const std::string& reason);
+  std::string KillProcess(EngineProcess& process);
+  // Shows that this thread goes on.
+  void NoteTurn();
   // Waits for the process, the connection's news, a stop request or `timeout`.
   void Pause(int pidfd, std::chrono::milliseconds timeout);
-  // Says that this thread goes round: see last_turn.
-  void NoteTurn();
   void SetState(EngineState state);
-  // Why no process can be started; empty: nothing is in the way.
-  void SetBlocked(const std::string& why);
   void Log(SupervisorLogSeverity severity, const std::string& text) const;
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 

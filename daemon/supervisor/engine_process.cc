@@ -19,6 +19,7 @@ namespace tandem::daemon {
 namespace {
 
 constexpr int kSocketFd = 3;
+constexpr std::chrono::milliseconds kKillTurn{1000};
 
 std::string ExitText(int status) {
   if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
@@ -127,12 +128,11 @@ std::optional<std::string> EngineProcess::WaitExit(std::chrono::milliseconds tim
   }
 }
 
-void EngineProcess::SendKill() { ::kill(pid_, SIGKILL); }
-
-std::string EngineProcess::Kill() {
-  SendKill();
+std::string EngineProcess::Kill(const std::function<void()>& waiting) {
+  ::kill(pid_, SIGKILL);
   while (true) {
-    if (auto text = WaitExit(std::chrono::milliseconds(60000))) return *text;
+    if (auto text = WaitExit(kKillTurn)) return *text;
+    if (waiting) waiting();
   }
 }
 

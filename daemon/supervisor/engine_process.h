@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,10 +40,9 @@ class EngineProcess {
 
   // Waits up to `timeout` for the end and reaps: "exit 3" or "signal 9"; nothing if it still runs.
   std::optional<std::string> WaitExit(std::chrono::milliseconds timeout);
-  // SIGKILL, for a process that runs. The last resort; WaitExit reaps it. One that its driver holds may end much later.
-  void SendKill();
-  // The same, and waits for its end.
-  std::string Kill();
+  // SIGKILL, then reaps. The last resort. A process that the kernel holds, in a driver's call say, ends only when it is let go:
+  // `waiting`, if there is one, is called about every second until then.
+  std::string Kill(const std::function<void()>& waiting = {});
 
  private:
   pid_t pid_ = -1;

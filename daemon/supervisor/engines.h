@@ -55,6 +55,9 @@ struct EngineStatus {
   // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for the last
   // process of a fault to end); tried again and again. Empty if nothing is in the way.
   std::string blocked = {};
+  // That its process has been killed and has not ended, for people: the kernel holds it, in a driver's call most likely. Nothing is
+  // started, and the listener is not told, before it has ended. Empty if there is no such process.
+  std::string lingers = {};
   // Its last end was the loss of its GPU context under MPS: all of the server's clients on that GPU lost theirs.
   bool shared_fate = false;
   MpsEndpoint mps = {};      // which the process was started with, as it was then; empty on the host backend

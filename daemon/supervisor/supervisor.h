@@ -36,7 +36,7 @@ class Supervisor final : public Engines {
   Status AwaitReady(std::chrono::milliseconds deadline) const;
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();
-  // The longest time since one of the keepers went through its loop.
+  // The longest time since one of the keepers showed that it goes on.
   std::chrono::milliseconds LongestTurn() const;
 
   int count() const override { return count_; }

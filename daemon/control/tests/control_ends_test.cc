@@ -60,6 +60,24 @@ class ControlEndsTest : public ControlTest {
       if (at == gpu && command.command_case() == kind) gate.Pass();
     };
   }
+  // Rank 1's clean end is why the group has ended: `session`, which stays, is told so at once.
+  void ExpectEndedByRank1(const SessionRef& session, uint64_t group) {
+    const uint64_t stream = control->OpenEvents(session);
+    const auto next = [&] {
+      const auto event = control->NextEvent(session, stream, Waiter::For(std::chrono::milliseconds(0)));
+      return event.ok() && event->has_value() ? **event : v1::Event();
+    };
+    EXPECT_EQ(next().kind(), v1::Event::RANK_LEFT);
+    const v1::Event broken = next();
+    EXPECT_EQ(broken.kind(), v1::Event::GROUP_BROKEN);
+    EXPECT_EQ(broken.status().reason(), "RANK_LEFT");
+    EXPECT_EQ(broken.status().who(), "rank 1");
+    EXPECT_EQ(next().kind(), v1::Event::UNSPECIFIED);
+    ASSERT_EQ(control->SnapshotGroups().size(), 1u);
+    EXPECT_THAT(control->SnapshotGroups()[0].state_reason, HasSubstr("rank 1 (pid 1001) has left"));
+    const Status later = control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kPatience)).status();
+    EXPECT_EQ(later.detail().reason, "RANK_LEFT") << later.ToString();
+  }
   // Groups, memory and what is charged for it.
   void ExpectNothingLeft() {
     EXPECT_TRUE(Eventually([&] {
@@ -108,6 +126,25 @@ TEST_F(ControlEndsTest, AllRanksDieWhileTheirGroupIsRestored) {
   ExpectNothingLeft();
 }
 
+TEST_F(ControlEndsTest, AGroupAtItsQuotaIsRestored) {
+  ControlOptions options;
+  options.limits.segment_bytes = uint64_t{4} << 20;  // two control segments
+  options.limits.descriptors = 4;                    // theirs, and those of two sessions
+  Start(2, options);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  engines->Kill(1);
+  engines->Restart(1);
+  EXPECT_TRUE(NextOfKind(sessions[0], v1::Event::ENGINE_RESTARTED).ok());
+  EXPECT_EQ(control->SnapshotGroups().at(0).generation, 2u);
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    EXPECT_TRUE(engines->Look(gpu).groups.contains(group)) << "GPU " << gpu;
+    EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).segments.size() == 2; })) << "GPU " << gpu;
+  }
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
 TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
   Start(2);
   const auto sessions = AttachAll(2);
@@ -131,6 +168,32 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
     })) << "GPU " << gpu;
   }
   ExpectPrepared(sessions, group, "ar");
+}
+
+TEST_F(ControlEndsTest, ARankLeavesWhileAnEngineIsAway) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  engines->Kill(0);
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ExpectEndedByRank1(sessions[0], group);
+  engines->Restart(0);
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(ControlEndsTest, AnEngineEndsAfterARankHasLeft) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  engines->Kill(0);
+  ExpectEndedByRank1(sessions[0], group);
+  engines->Restart(0);
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  ExpectNothingLeft();
 }
 
 TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfAJoin) {
@@ -213,28 +276,37 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
   ExpectNothingLeft();
 }
 
-TEST_F(ControlEndsTest, TensorsThatMeetInTwoGroupsAtOnceGetMemoryOnce) {
+TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
   Start(2);
   const auto sessions = AttachAll(2);
-  const uint64_t groups[] = {Join(sessions, "a"), Join(sessions, "b")};
-  const uint64_t tensors[] = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  const std::vector<uint64_t> groups = {Join(sessions, "a"), Join(sessions, "b")};
+  const std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  ASSERT_TRUE(Eventually([&] { return engines->Look(0).segments.size() == 4; }));  // two control segments of each group
   HoldAt(C::kAddSegment, 1);
   gate.Shut();
-  // Each meeting has seen that the tensors have no memory once its own is charged for.
-  uint64_t charged = control->Snapshot().descriptors;
-  std::vector<std::future<std::vector<Status>>> met;
-  for (const uint64_t group : groups) {
-    met.push_back(std::async(std::launch::async, [&, group] {
-      return Together(2, [&](int rank) { return Meet(sessions[size_t(rank)], tensors[rank], group); });
-    }));
-    ASSERT_TRUE(Eventually([&] { return control->Snapshot().descriptors > charged; })) << (gate.Open(), "");
-    charged = control->Snapshot().descriptors;
-  }
+  const auto meet = [&](uint64_t group) {
+    return std::async(std::launch::async, [&, group] {
+      return Together(2, [&, group](int rank) {
+        v1::RendezvousRequest request;
+        request.set_tensor_id(tensors[static_cast<size_t>(rank)]);
+        request.set_group_id(group);
+        return control->Rendezvous(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      });
+    });
+  };
+  auto first = meet(groups[0]);
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0 && engines->Look(0).segments.size() == 6; }));
+  auto second = meet(groups[1]);
+  ASSERT_TRUE(Eventually([&] { return engines->Look(0).segments.size() == 7; }));  // it makes memory too
   gate.Open();
-  for (auto& meeting : met) {
-    for (const Status& status : meeting.get()) EXPECT_TRUE(status.ok()) << status.ToString();
+  const auto in_first = first.get(), in_second = second.get();
+  for (const auto* replies : {&in_first, &in_second}) {
+    for (const auto& reply : *replies) ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   }
-  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(control->Free(sessions[size_t(rank)], tensors[rank]).ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(in_first[0]->segment_ids(rank), in_second[0]->segment_ids(rank)) << "rank " << rank;
+    EXPECT_EQ(in_first[0]->segment_ids(rank), in_second[1]->segment_ids(rank)) << "rank " << rank;
+  }
   for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }

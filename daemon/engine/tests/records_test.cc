@@ -123,6 +123,26 @@ TEST(StatsAreaTest, CountsAndKeepsTheLatestLaunches) {
   EXPECT_EQ(reader.ReadPlans().size(), 1u);
 }
 
+TEST(StatsAreaTest, AnEngineThatTakesOverFreesTheRowsOfTheOneBefore) {
+  UniqueFd fd = std::move(*CreateStatsArea(2, 4));
+  StatsArea reader = std::move(*StatsArea::Map(fd.get()));
+  {
+    StatsArea ended = std::move(*StatsArea::Map(fd.get()));
+    ended.ClaimRow(77, 5);
+    const int row = ended.ClaimRow(78, 5);
+    ended.Count(row, false, 100);
+  }
+  StatsArea next = std::move(*StatsArea::Map(fd.get()));
+  next.TakeOver();
+  EXPECT_TRUE(reader.ReadPlans().empty());
+  ASSERT_GE(next.ClaimRow(78, 5), 0);  // the row that was 77's
+  const std::vector<PlanStats> plans = reader.ReadPlans();
+  ASSERT_EQ(plans.size(), 1u);
+  EXPECT_EQ(plans[0].plan_id, 78u);
+  EXPECT_EQ(plans[0].launches, 0u);
+  EXPECT_EQ(reader.Launches(), 1u);
+}
+
 TEST(StatsAreaTest, StepsAreTracedAndNotCounted) {
   UniqueFd fd = std::move(*CreateStatsArea(2, 4));
   StatsArea area = std::move(*StatsArea::Map(fd.get()));

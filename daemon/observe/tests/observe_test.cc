@@ -18,10 +18,9 @@ namespace {
 
 using testing::HasSubstr;
 
-PlanStats Row(uint64_t plan, uint64_t launches, int64_t us, uint32_t at = 0) {
+PlanStats Row(uint64_t plan, uint64_t launches, int64_t us) {
   PlanStats row;
   row.plan_id = plan;
-  row.row = at;
   row.group_id = 9;
   row.launches = launches;
   row.bytes_moved = launches * 100;
@@ -180,6 +179,18 @@ TEST(DoctorTest, SaysWhatASlowStartTook) {
   ASSERT_EQ(Of(input, "engine_start").size(), 1u);
   EXPECT_EQ(Of(input, "engine_start")[0].severity, Severity::kNote);
   EXPECT_THAT(Of(input, "engine_start")[0].message, HasSubstr("was ready after 8.70 s: process 0.10 s, driver 8.00 s"));
+}
+
+TEST(DoctorTest, NamesAProcessThatDoesNotEnd) {
+  DoctorInput input = HealthyGpus();
+  input.engines[1].state = EngineState::kDown;
+  input.engines[1].lingers = "its process 101 has not ended 35 s after SIGKILL";
+  const auto findings = Of(input, "engine");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].severity, Severity::kFailure);
+  EXPECT_THAT(findings[0].message, HasSubstr("GPU 1"));
+  EXPECT_THAT(findings[0].message, HasSubstr("its process 101 has not ended 35 s after SIGKILL"));
+  EXPECT_THAT(findings[0].advice, HasSubstr("the driver holds it"));
 }
 
 TEST(DoctorTest, SaysWhoPaysForNotSharingMps) {
@@ -398,23 +409,17 @@ TEST(MetricsTest, CountersGoOnAfterReleaseAndRestart) {
   }
 }
 
-// A restarted engine takes rows anew, in the order in which plans are restored: one of a plan that has moved stays, with its old counts.
-TEST(MetricsTest, AnOldRowOfAPlanIsCountedOnce) {
+TEST(MetricsTest, TwoRowsOfAPlanAreCountedOnce) {
   MetricsInput input;
-  input.gpu_uuids = {"EMU-0"};
-  input.engines.resize(1);
-  input.labels[2] = {"all_reduce", "one_shot"};
+  input.gpu_uuids = {"GPU-0"};
+  input.labels[1] = {"all_reduce", "one_shot"};
   LaunchCounters counters;
-  input.plans = {{Row(2, 10, 100, 1)}};  // row 0 was another plan's
-  counters.Update(input);
-  for (uint64_t launches : {3, 4, 4}) {
-    input.plans = {{Row(2, launches, 100, 0), Row(2, 10, 100, 1)}};
+  for (int scrape = 0; scrape < 3; ++scrape) {
+    input.plans = {{Row(1, 50, 100), Row(1, 3, 100)}};
     counters.Update(input);
   }
-  input.labels[3] = {"all_reduce", "one_shot"};
-  input.plans = {{Row(2, 4, 100, 0), Row(3, 20, 100, 1)}};  // the old row is taken, by one that has come further
-  counters.Update(input);
-  EXPECT_EQ(Value(CollectMetrics(input, counters), "tandem_launches_total", "one_shot"), 10 + 4 + 20);
+  ASSERT_EQ(counters.values().size(), 1u);
+  EXPECT_EQ(counters.values().begin()->second.launches, 53u);
 }
 
 TEST(MetricsTest, ServerListensAndRefusesATakenPort) {

@@ -1,6 +1,10 @@
 // An engine program that answers the protocol and does nothing, or misbehaves as the file beside its socket asks: the
 // GPU's UUID in Start names the way ("crash_at_start", "never_ready", "garbage", "exit_3_on_ping", "hang_on_stop", …).
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -33,6 +37,26 @@ void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text 
   Send(socket, message);
 }
 
+// Has this process held at its end, SIGKILL or not, until somebody opens the FIFO `path` for writing: by a tracer, which keeps what
+// it traces from ending. False if the system lets nobody trace it.
+bool HoldAtTheEnd(const char* path) {
+  int told[2];
+  if (path == nullptr || ::pipe2(told, O_CLOEXEC) != 0) return false;
+  const pid_t self = ::getpid();
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+  if (::fork() == 0) {
+    const char held = ::ptrace(PTRACE_SEIZE, self, nullptr, PTRACE_O_TRACEEXIT) == 0 ? 1 : 0;
+    if (::write(told[1], &held, 1) != 1 || held == 0) std::_Exit(0);
+    for (int fd = 0; fd < 256; ++fd) ::close(fd);  // the socket is the traced process's own
+    ::waitpid(self, nullptr, __WALL);
+    (void)::open(path, O_RDONLY | O_CLOEXEC);
+    ::ptrace(PTRACE_DETACH, self, nullptr, nullptr);
+    std::_Exit(0);
+  }
+  char held = 0;
+  return ::read(told[0], &held, 1) == 1 && held != 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -47,7 +71,7 @@ int main(int argc, char** argv) {
   while (true) {
     auto packet = tandem::ReceiveMessage(socket);
     if (!packet.ok()) {
-      while (mode == "ignore_end_of_file") ::pause();
+      while (mode == "ignore_end_of_file" || mode == "held_at_the_end") ::pause();
       return 0;
     }
     Command command;
@@ -70,6 +94,7 @@ int main(int argc, char** argv) {
           if (given == nullptr || std::strcmp(given, "new") != 0 || inherited == nullptr) return 69;
         }
         if (mode == "never_ready") break;
+        if (mode == "held_at_the_end" && !HoldAtTheEnd(std::getenv("TANDEM_FAKE_HELD_BY"))) return 70;
         if (mode == "garbage") {
           (void)tandem::SendMessage(socket, "\xff\xff\xff garbage");
           break;
@@ -125,7 +150,7 @@ int main(int argc, char** argv) {
         return 3;
       }
       case Command::kPing:
-        if (mode == "silent") break;
+        if (mode == "silent" || mode == "held_at_the_end") break;
         Acknowledge(socket, command.id());
         break;
       case Command::kStop:

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <condition_variable>
@@ -367,6 +369,47 @@ TEST_F(SupervisorTest, KillIsTheLastResort) {
   ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
   supervisor_->Stop();
   EXPECT_TRUE(listener_.Await("signal 9"));
+}
+
+TEST_F(SupervisorTest, AProcessThatSigkillDoesNotEndCostsItsOwnGpuOnly) {
+  char name[] = "/tmp/tandem-held-test.XXXXXX";
+  ASSERT_NE(::mkdtemp(name), nullptr);
+  const std::string folder = name, fifo = folder + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  environment_ = {"TANDEM_FAKE_HELD_BY=" + fifo};
+  settings_.end_grace = milliseconds(50);
+  OnlyDemandsEndAnEngine();
+  Start({"held_at_the_end"});
+  const Status ready = supervisor_->AwaitReady(milliseconds(30000));
+  if (supervisor_->StatusOf(0).last_exit.find("exit 70") != std::string::npos) {
+    std::filesystem::remove_all(folder);
+    GTEST_SKIP() << "no process may be traced here";
+  }
+  ASSERT_TRUE(ready.ok()) << ready.ToString();
+  const std::string process = "process " + std::to_string(supervisor_->StatusOf(0).pid) + " has not ended";
+  supervisor_->DemandAnswer(0, milliseconds(50));
+  const auto eventually = [](const std::function<bool()>& holds) {
+    for (int i = 0; i < 30000 && !holds(); ++i) std::this_thread::sleep_for(milliseconds(1));
+    return holds();
+  };
+  EXPECT_TRUE(eventually([&] { return !supervisor_->StatusOf(0).lingers.empty(); }));
+  EXPECT_THAT(supervisor_->StatusOf(0).lingers, HasSubstr(process));
+  EXPECT_EQ(supervisor_->StatusOf(0).state, EngineState::kDown);
+  EXPECT_THAT(supervisor_->Call(0, Ping(), {}, milliseconds(100)).message(), HasSubstr(process));
+  // The keeper goes on, and shows it: the time since it last did gets shorter again.
+  milliseconds longest{0};
+  EXPECT_TRUE(eventually([&] {
+    const milliseconds turn = supervisor_->LongestTurn();
+    longest = std::max(longest, turn);
+    return turn < longest;
+  }));
+  const int let_go = ::open(fifo.c_str(), O_WRONLY | O_CLOEXEC);
+  EXPECT_GE(let_go, 0);
+  ::close(let_go);
+  EXPECT_TRUE(listener_.Await("signal 9"));
+  EXPECT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_EQ(supervisor_->StatusOf(0).lingers, "");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(SupervisorTest, MissingProgramIsRefused) {
