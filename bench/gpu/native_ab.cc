@@ -37,14 +37,7 @@ double RunInTurn(Gpu& gpu, const Launch& launch) {
 
 void Compare(Gpu& gpu, void* state, const Shape& s, const std::vector<const Kind*>& kinds, int rounds) {
   const GemmTypes types(kinds[0]->make());
-  std::vector<Operands> sets(kSets);
-  for (Operands& o : sets) {
-    o.a = gpu.Random(types.BytesOfA(s), types.a);
-    o.b = gpu.Random(types.BytesOfB(s), types.b);
-    o.c = gpu.Zero(types.BytesOfC(s));
-    o.reference = o.c;
-    AddScales(gpu, types, s, &o);
-  }
+  const std::vector<Operands> sets = OperandSets(gpu, types, s, kSets);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
   std::vector<Arm> arms;
   arms.push_back({"cublasLt",
@@ -88,10 +81,7 @@ int main(int argc, char** argv) {
     for (const Kind& kind : kKinds) {
       if (std::string(kind.variant) == first.variant) same.push_back(&kind);
     }
-    for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{4096, 7168, 8192}, Shape{8192, 7168, 8192}, Shape{2048, 8192, 7168},
-                           Shape{8192, 8192, 7168}, Shape{8192, 3584, 4096}}) {
-      Compare(gpu, state, s, same, rounds);
-    }
+    for (const Shape& s : kTimedShapes) Compare(gpu, state, s, same, rounds);
   }
   return 0;
 }

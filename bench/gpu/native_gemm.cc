@@ -54,14 +54,7 @@ class Clocked {
 // Three launches of each, on operands that the launch before has not left in L2: a profiler takes the last ones.
 void Once(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, const std::vector<size_t>& chosen) {
   constexpr int kLaunches = 3;
-  std::vector<Operands> sets(kLaunches);
-  for (Operands& o : sets) {
-    o.a = gpu.Random(types.BytesOfA(s), types.a);
-    o.b = gpu.Random(types.BytesOfB(s), types.b);
-    o.c = gpu.Zero(types.BytesOfC(s));
-    o.reference = o.c;
-    AddScales(gpu, types, s, &o);
-  }
+  const std::vector<Operands> sets = OperandSets(gpu, types, s, kLaunches);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
   for (const Operands& o : sets) Must(gpu.lane().Matmul(LtArgs(types, s, o)), "matmul");
   for (size_t number : chosen) {
@@ -79,14 +72,7 @@ void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmT
           const std::vector<size_t>& chosen) {
   Clocked clocked(gpu, stamps);
   std::vector<std::vector<double>> clocks(1 + 8 * chosen.size());  // by arm
-  std::vector<Operands> sets(kSets);
-  for (Operands& o : sets) {
-    o.a = gpu.Random(types.BytesOfA(s), types.a);
-    o.b = gpu.Random(types.BytesOfB(s), types.b);
-    o.c = gpu.Zero(types.BytesOfC(s));
-    o.reference = o.c;
-    AddScales(gpu, types, s, &o);
-  }
+  const std::vector<Operands> sets = OperandSets(gpu, types, s, kSets);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
   std::vector<Arm> arms;
   arms.push_back({"cublasLt",
@@ -229,8 +215,7 @@ int main(int argc, char** argv) {
   GemmTypes types(variants[chosen[0]]);
   for (bool along_n : {false, true}) {
     types.along_n = along_n;
-    for (const Shape& s : {Shape{2048, 7168, 8192}, Shape{4096, 7168, 8192}, Shape{8192, 7168, 8192},
-                           Shape{2048, 8192, 7168}, Shape{8192, 8192, 7168}, Shape{8192, 3584, 4096}}) {
+    for (const Shape& s : kTimedShapes) {
       if (along_n && (s.m == 4096 || tandem::IsFloat8(types.a))) continue;
       Time(gpu, state, stamps, s, types, rounds, chosen);
     }

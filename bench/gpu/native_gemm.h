@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "bench/gpu/native_rig.h"
 #include "kernels/cuda/native/native_matmul.h"
@@ -14,6 +15,10 @@ namespace tandem::bench {
 struct Shape {
   int64_t m, n, k;
 };
+
+// Those of a 70B model's layers, as ranks have them.
+inline constexpr Shape kTimedShapes[] = {{2048, 7168, 8192}, {4096, 7168, 8192}, {8192, 7168, 8192},
+                                         {2048, 8192, 7168}, {8192, 8192, 7168}, {8192, 3584, 4096}};
 
 struct Operands {
   std::byte *a, *b, *c, *reference;
@@ -48,6 +53,9 @@ struct GemmTypes {
 
 // Random scales, if there are any.
 void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o);
+
+// Random operands, and one place for both results. Sets that are used in turn leave nothing of each other in L2.
+std::vector<Operands> OperandSets(Gpu& gpu, const GemmTypes& types, const Shape& s, size_t count);
 
 // cuBLASLt's, into `reference`.
 MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);

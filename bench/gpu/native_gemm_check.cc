@@ -157,6 +157,18 @@ bool CheckLongSums(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
 
 }  // namespace
 
+std::vector<Operands> OperandSets(Gpu& gpu, const GemmTypes& types, const Shape& s, size_t count) {
+  std::vector<Operands> sets(count);
+  for (Operands& o : sets) {
+    o.a = gpu.Random(types.BytesOfA(s), types.a);
+    o.b = gpu.Random(types.BytesOfB(s), types.b);
+    o.c = gpu.Zero(types.BytesOfC(s));
+    o.reference = o.c;
+    AddScales(gpu, types, s, &o);
+  }
+  return sets;
+}
+
 MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o) {
   MatmulArgs args;
   args.a = Dense(o.a, types.a, {s.m, s.k});
