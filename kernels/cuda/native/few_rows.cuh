@@ -145,7 +145,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1) Fe
   if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
   if (warpgroup == 0) {
     ptx::GiveRegisters<56>();  // 128 · 56 + 256 · 224 = 384 · 168: no more than the launch has taken
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
+    const int warp = ptx::Warp();
     if (warp == 0 && params.kind == static_cast<int>(FewRowsKind::kGather)) AwaitFirstUnit(groups * 128);
     if (params.plain_a != 0 || params.plain_b != 0) {
       if (warp == 0) FeedPlain<T>(params, shared, tile);

@@ -70,7 +70,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
 
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
+    const int warp = ptx::Warp();
     if (warp == 3) {
       CarryTiles<T, Probe>(params, shared, cta);
     } else if (ptx::ElectOne()) {

@@ -20,6 +20,8 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 // Which 128 threads of the block this one is of. The compiler does not know that threadIdx.x >> 7 is the same in all threads of a
 // warp, and would take all that follows from it, such as descriptors, through vector registers and votes before each product.
 __device__ __forceinline__ int Warpgroup() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 7, 0); }
+// Which warp of the block, likewise.
+__device__ __forceinline__ int Warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0); }
 
 // True in one thread of a warp that has come together here, always the same. Unlike of `lane == 0` the compiler knows of it that it is one
 // thread: what only one may issue, such as TMA, needs no loop over the threads that are there.
