@@ -44,10 +44,12 @@ class ComputeThread {
     }
   }
   // Waits for the next stage, which is a tile's first: the tile.
-  __device__ __forceinline__ int AwaitTile() const {
+  __device__ __forceinline__ int AwaitTile() {
     ptx::Wait(shared_.Full(place.stage), place.phase);
-    return LoadShared(shared_.Unit(place.stage));
+    return NextTile();
   }
+  // The tile whose first stage the next one is; it is full.
+  __device__ __forceinline__ int NextTile() { return LoadShared(shared_.TileWord(static_cast<int>(taken_++ % kTileWords))); }
   // Whether the next stage is full; the whole warpgroup alike.
   __device__ __forceinline__ bool IsNextFull() const {
     return !ptx::AnyOfWarpgroup(group_ + 1, !ptx::Test(shared_.Full(place.stage), place.phase));
@@ -62,6 +64,7 @@ class ComputeThread {
   const FusedMatmulParams& params_;
   const FusedShared<T>& shared_;
   int thread_, group_;
+  uint32_t taken_ = 0;  // tiles
   uint32_t empty_;  // the first stage's barrier, of the CTA that this thread tells
 };
 
@@ -239,7 +242,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
       ptx::WgmmaWait<1>();
       ptx::WgmmaSettled(products.first);
       end.template Finish<0>(products.first, thread, stager.place, hold);
-      if (thread.IsNextFull()) next = LoadShared(shared.Unit(place.stage));
+      if (thread.IsNextFull()) next = thread.NextTile();
       if (next >= 0) {
         products.template StartFirst<true>(place.stage);
         ptx::WgmmaWait<1>();
@@ -258,7 +261,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
       end.template Finish<0>(products.first, thread, stager.place, hold);
       end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
       held.unit = unit;
-      if (thread.IsNextFull()) next = LoadShared(shared.Unit(place.stage));
+      if (thread.IsNextFull()) next = thread.NextTile();
       if (next >= 0) products.template StartFirst<true>(place.stage);
     }
     if (next < 0) {

@@ -44,6 +44,8 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
   const int k_blocks = KBlocks<T>(params), draw_block = min(T::kStages, k_blocks) - 1;
   // Bits of pieces, and of word bands behind them, whose words have been awaited: looking again takes a microsecond.
   uint32_t awaited = 0;
+  uint32_t fed = 0;  // tiles
+  const auto tell = [&](int unit) { StoreSharedOwn(shared.TileWord(static_cast<int>(fed++ % kTileWords)), unit); };
 
   DrawnTile tile = draw.Take(ticket), next;
   while (tile.unit >= 0) {
@@ -60,7 +62,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     for (int block = 0; block < k_blocks; ++block, place.Next()) {
       int stage = place.stage;
       ptx::Wait(shared.Empty(stage), place.phase ^ 1);
-      if (block == 0) StoreSharedOwn(shared.Unit(stage), tile.unit);
+      if (block == 0) tell(tile.unit);
       uint32_t full = shared.Full(stage);
       ptx::ArriveExpect(full, T::kStageBytes);
       int k = block * T::kKBlock;
@@ -113,7 +115,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     tile = next;
   }
   ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
-  StoreSharedOwn(shared.Unit(place.stage), -1);
+  tell(-1);
   ptx::Arrive(shared.Full(place.stage));
 }
 

@@ -73,6 +73,9 @@ __device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
 
 // Tiles of a CTA that may wait for its courier.
 inline constexpr int kParcels = 4;
+// Numbers of tiles that are fed ahead. Their words are a ring of their own, not one for each stage: a tile has two stages at the least
+// where they are many, so a word is written again when its readers have met twice since, not just behind products that they began.
+inline constexpr int kTileWords = 4;
 
 // The CTA's shared memory by address.
 template <class T>
@@ -95,12 +98,12 @@ struct FusedShared {
   __device__ uint32_t ParcelReady(int slot) const { return DrawEmpty(2 + slot); }
   __device__ uint32_t ParcelTaken(int slot) const { return ParcelReady(kParcels + slot); }
   // Words behind the barriers.
-  __device__ uint32_t Unit(int stage) const { return ParcelTaken(kParcels) + static_cast<uint32_t>(stage) * 4; }
-  __device__ uint32_t StagedUnit(int group, int place) const { return Unit(T::kStages + group * T::kStagingPlaces + place); }
+  __device__ uint32_t TileWord(int at) const { return ParcelTaken(kParcels) + static_cast<uint32_t>(at) * 4; }
+  __device__ uint32_t StagedUnit(int group, int place) const { return TileWord(kTileWords + group * T::kStagingPlaces + place); }
   __device__ uint32_t DrawnUnit(int slot) const { return StagedUnit(2, slot); }
   __device__ uint32_t Parcel(int slot) const { return DrawnUnit(2 + slot); }
   static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kParcels;
-  static constexpr int kWords = T::kStages + 2 * T::kStagingPlaces + 2 + kParcels;
+  static constexpr int kWords = kTileWords + 2 * T::kStagingPlaces + 2 + kParcels;
   static_assert(8 * kBarriers + 4 * kWords <= T::kBarrierBytes);
 };
 
