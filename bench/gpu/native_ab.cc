@@ -20,6 +20,14 @@ struct Kind {
   const char* revision;
   const char* variant;
   cuda::FusedVariant (*make)();
+  bool splits;  // clusters may share tiles
+
+  // A revision's variant may end earlier than the present type.
+  cuda::FusedVariant Make() const {
+    cuda::FusedVariant variant = make();
+    variant.splits = splits && variant.out_type != static_cast<uint8_t>(DType::kF32) && !variant.exact;
+    return variant;
+  }
 };
 constexpr Kind kKinds[] = {
 #include "kinds.inc"
@@ -35,8 +43,8 @@ double RunInTurn(Gpu& gpu, const Launch& launch) {
   return gpu.Stop() / (2 * kSets);
 }
 
-void Compare(Gpu& gpu, void* state, const Shape& s, const std::vector<const Kind*>& kinds, int rounds) {
-  const GemmTypes types(kinds[0]->make());
+void Compare(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const std::vector<const Kind*>& kinds, int rounds) {
+  const GemmTypes types(kinds[0]->Make());
   const std::vector<Operands> sets = OperandSets(gpu, types, s, kSets);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
   std::vector<Arm> arms;
@@ -44,15 +52,19 @@ void Compare(Gpu& gpu, void* state, const Shape& s, const std::vector<const Kind
                   [&] { return RunInTurn(gpu, [&](size_t set) { Must(gpu.lane().Matmul(LtArgs(types, s, sets[set])), "matmul"); }); },
                   {}});
   for (const Kind* kind : kinds) {
-    const cuda::FusedVariant variant = kind->make();
+    const cuda::FusedVariant variant = kind->Make();
     Must(cuda::LoadFusedKernel(variant), "load");
-    std::vector<cuda::FusedMatmulParams> params;
-    for (const Operands& o : sets) params.push_back(Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, state), variant), "parameters"));
-    arms.push_back({kind->revision,
-                    [&gpu, variant, params] {
-                      return RunInTurn(gpu, [&](size_t set) { Must(cuda::LaunchFused(params[set], variant, 0, gpu.stream()), "launch"); });
-                    },
-                    {}});
+    for (const bool shared : {false, true}) {
+      const cuda::FusedMemory of = {.state = memory.state, .partials = shared ? memory.partials : nullptr};
+      std::vector<cuda::FusedMatmulParams> params;
+      for (const Operands& o : sets) params.push_back(Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, of), variant), "parameters"));
+      if (shared && params[0].split.units == 0) continue;
+      arms.push_back({std::string(kind->revision) + (shared ? " shared" : ""),
+                      [&gpu, variant, params] {
+                        return RunInTurn(gpu, [&](size_t set) { Must(cuda::LaunchFused(params[set], variant, 0, gpu.stream()), "launch"); });
+                      },
+                      {}});
+    }
   }
   Alternate(arms, rounds);
   std::printf("%s %ldx%ldx%ld: cublasLt %.1f us", kinds[0]->variant, s.m, s.n, s.k, Median(arms[0].times));
@@ -73,7 +85,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
-  void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
+  const tandem::cuda::FusedMemory memory = MemoryOf(keeper);
   std::vector<const Kind*> same;  // the revisions of a variant
   for (const Kind& first : kKinds) {
     if (std::string(first.revision) != kKinds[0].revision) continue;
@@ -81,7 +93,7 @@ int main(int argc, char** argv) {
     for (const Kind& kind : kKinds) {
       if (std::string(kind.variant) == first.variant) same.push_back(&kind);
     }
-    for (const Shape& s : kTimedShapes) Compare(gpu, state, s, same, rounds);
+    for (const Shape& s : kTimedShapes) Compare(gpu, memory, s, same, rounds);
   }
   return 0;
 }

@@ -56,7 +56,7 @@ class FewRowsBench : public Bench {
     }
     matmul.epoch = epoch;
     matmul.timeout_ns = 2'000'000'000;
-    matmul.state = state_[At(rank)];
+    matmul.state = memory_[At(rank)].state;
     const cuda::FewRowsVariant* variant = Must(cuda::FindFewRowsVariant(matmul), "variant");
     auto params = Must(cuda::MakeFewRowsParams(matmul), "parameters");
     Must(cuda::LaunchFewRows(params, *variant, layout_.ctas(), world_.gpu(rank).stream()), "launch");

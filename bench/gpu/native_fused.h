@@ -51,7 +51,7 @@ inline const uint64_t* Plain(const Word* word) { return reinterpret_cast<const u
 class Bench {
  public:
   Bench(World* world, const Case& test) : world_(*world), c_(test), w_(world->size()), rows_(test.m / w_) {
-    for (int rank = 0; rank < w_; ++rank) state_.push_back(world_.gpu(rank).Zero(cuda::kFusedStateBytes));
+    for (int rank = 0; rank < w_; ++rank) memory_.push_back(MemoryOf(world_.gpu(rank)));
   }
 
  protected:
@@ -113,7 +113,7 @@ class Bench {
     }
     matmul.epoch = epoch;
     matmul.timeout_ns = 2'000'000'000;
-    matmul.state = state_[At(rank)];
+    matmul.memory = memory_[At(rank)];
     matmul.tiling.ctas = tuning.ctas;
     matmul.tiling.band_tiles = tuning.band;
     matmul.tiling.tile_n = tuning.tile_n;
@@ -228,7 +228,7 @@ class Bench {
   const int w_;
   const int64_t rows_;
   std::vector<std::vector<std::byte*>> b_;
-  std::vector<std::byte*> state_;
+  std::vector<cuda::FusedMemory> memory_;
 
  private:
   // Positive, not all the same, near one.

@@ -5,7 +5,7 @@
 //   native_gemm check VARIANT…           of exact ones also sums over a long K
 //   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of accumulation
 //   native_gemm once M N K VARIANT…      for a profiler: cuBLASLt's best, then each of the first one's types, three launches of each
-// "guard" arms have a guard that is not raised.
+// "guard" arms have a guard that is not raised; in "shared" ones the last tiles are shared by all clusters (fused_split.h), where that pays.
 // A variant is its number in the list; `exact` are all that sum fp8 exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock and
 // the part of what their tensor cores could do at that clock.
 #include <algorithm>
@@ -52,7 +52,7 @@ class Clocked {
 };
 
 // Three launches of each, on operands that the launch before has not left in L2: a profiler takes the last ones.
-void Once(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, const std::vector<size_t>& chosen) {
+void Once(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const GemmTypes& types, const std::vector<size_t>& chosen) {
   constexpr int kLaunches = 3;
   const std::vector<Operands> sets = OperandSets(gpu, types, s, kLaunches);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
@@ -61,17 +61,17 @@ void Once(Gpu& gpu, void* state, const Shape& s, const GemmTypes& types, const s
     const cuda::FusedVariant& variant = cuda::FusedVariants()[number];
     if (GemmTypes(variant) != types) continue;
     for (const Operands& o : sets) {
-      const auto params = Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, state), variant), "parameters");
+      const auto params = Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, memory), variant), "parameters");
       Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
     }
   }
   gpu.Clear();
 }
 
-void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmTypes& types, int rounds,
+void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const Shape& s, const GemmTypes& types, int rounds,
           const std::vector<size_t>& chosen) {
   Clocked clocked(gpu, stamps);
-  std::vector<std::vector<double>> clocks(1 + 8 * chosen.size());  // by arm
+  std::vector<std::vector<double>> clocks(1 + 12 * chosen.size());  // by arm
   const std::vector<Operands> sets = OperandSets(gpu, types, s, kSets);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
   std::vector<Arm> arms;
@@ -88,45 +88,42 @@ void Time(Gpu& gpu, void* state, ClockStamp* stamps, const Shape& s, const GemmT
     const cuda::FusedVariant& variant = cuda::FusedVariants()[number];
     if (GemmTypes(variant) != types) continue;
     for (int ctas : {132, 128}) {
+      const auto make = [&](int band, const cuda::FusedMemory& of) {
+        std::vector<cuda::FusedMatmulParams> params;
+        for (const Operands& o : sets) {
+          cuda::FusedMatmul matmul = NativeArgs(types, s, o, 1, of);
+          matmul.tiling.band_tiles = band;
+          matmul.tiling.ctas = ctas;
+          params.push_back(Must(cuda::MakeFusedParams(matmul, variant), "parameters"));
+        }
+        return params;
+      };
+      const auto add = [&](const std::string& name, const std::vector<cuda::FusedMatmulParams>& params) {
+        const auto run = [&gpu, &clocked, &clock = clocks[arms.size()], &variant, params, ctas] {
+          return clocked.Run(clock, [&] {
+            for (int i = 0; i < 2 * kSets; ++i) {
+              Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
+            }
+          }) / (2 * kSets);
+        };
+        arms.push_back({name, run, {}});
+      };
       for (int band : {8, 16, 32}) {
         if (ctas == 132 && band != 16) continue;
         if (band > 8 && s.m <= (band / 2) * 128) continue;
-        std::vector<cuda::FusedMatmulParams> params;
-        for (const Operands& o : sets) {
-          cuda::FusedMatmul matmul = NativeArgs(types, s, o, 1, state);
-          matmul.tiling.band_tiles = band;
-          params.push_back(Must(cuda::MakeFusedParams(matmul, variant), "parameters"));
-        }
-        std::string name = std::to_string(variant.cluster_m) + "x" + std::to_string(variant.cluster_n) +
-                           (variant.sums ? "s" : "") + " tn" + std::to_string(variant.tile_n) + " ctas" +
-                           std::to_string(ctas) + " band" + std::to_string(band);
-        arms.push_back(
-            {name,
-             [&gpu, &clocked, &clock = clocks[arms.size()], &variant, params, ctas] {
-               return clocked.Run(clock, [&] {
-                 for (int i = 0; i < 2 * kSets; ++i) {
-                   Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()),
-                        "launch");
-                 }
-               }) / (2 * kSets);
-             },
-             {}});
+        std::vector<cuda::FusedMatmulParams> params = make(band, memory);
+        const std::string name = std::to_string(variant.cluster_m) + "x" + std::to_string(variant.cluster_n) +
+                                 (variant.sums ? "s" : "") + " tn" + std::to_string(variant.tile_n) + " ctas" +
+                                 std::to_string(ctas) + " band" + std::to_string(band);
+        add(name + (params[0].split.units > 0 ? " shared" : ""), params);
+        if (params[0].split.units > 0) add(name, make(band, {.state = memory.state}));
         if (ctas != 132) continue;
         const auto* guard = reinterpret_cast<const uint64_t*>(gpu.Zero(sizeof(uint64_t)));
         for (cuda::FusedMatmulParams& each : params) {
           each.guard_word = guard;
           each.guard_value = 1;
         }
-        arms.push_back(
-            {name + " guard",
-             [&gpu, &clocked, &clock = clocks[arms.size()], &variant, params, ctas] {
-               return clocked.Run(clock, [&] {
-                 for (int i = 0; i < 2 * kSets; ++i) {
-                   Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
-                 }
-               }) / (2 * kSets);
-             },
-             {}});
+        add(name + " guard", params);
       }
     }
   }
@@ -194,20 +191,20 @@ int main(int argc, char** argv) {
   }
   if (chosen.empty() || (mode != "check" && mode != "time" && mode != "once")) return 2;
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear
-  void* state = keeper.Zero(tandem::cuda::kFusedStateBytes);
+  const tandem::cuda::FusedMemory memory = MemoryOf(keeper);
   if (mode == "check") {
     bool right = true;
     for (size_t number : chosen) {
       const auto& v = variants[number];
       const GemmTypes types(v);
       std::printf("variant %zu: %s %s %s\n", number, Name(types.a).c_str(), Name(types.b).c_str(), Name(types.c).c_str());
-      right = CheckVariant(gpu, state, v) && right;
+      right = CheckVariant(gpu, memory, v) && right;
     }
     return right ? 0 : 1;
   }
   if (mode == "once") {
     const Shape s{std::atol(argv[2]), std::atol(argv[3]), std::atol(argv[4])};
-    Once(gpu, state, s, GemmTypes(variants[chosen[0]]), chosen);
+    Once(gpu, memory, s, GemmTypes(variants[chosen[0]]), chosen);
     return 0;
   }
   auto* stamps = reinterpret_cast<ClockStamp*>(keeper.Zero(2 * sizeof(ClockStamp)));
@@ -217,7 +214,7 @@ int main(int argc, char** argv) {
     types.along_n = along_n;
     for (const Shape& s : kTimedShapes) {
       if (along_n && (s.m == 4096 || tandem::IsFloat8(types.a))) continue;
-      Time(gpu, state, stamps, s, types, rounds, chosen);
+      Time(gpu, memory, stamps, s, types, rounds, chosen);
     }
   }
   return 0;

@@ -60,13 +60,12 @@ std::vector<Operands> OperandSets(Gpu& gpu, const GemmTypes& types, const Shape&
 // cuBLASLt's, into `reference`.
 MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);
 
-// The native kernel's, into `c`: in `pieces` pieces, which divide s.m. `state`: see FusedMatmul.
-cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
-                             void* state);
+// The native kernel's, into `c`: in `pieces` pieces, which divide s.m.
+cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces, const cuda::FusedMemory& memory);
 
 // Runs `variant` beside cuBLASLt on awkward shapes; and, of fp8, over a long K beside exact sums on the CPU:
 // an exact variant must give their very bits, and the fast one of its types, if there is one, must not.
 // Prints what it finds; false: something is wrong.
-bool CheckVariant(Gpu& gpu, void* state, const cuda::FusedVariant& variant);
+bool CheckVariant(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant);
 
 }  // namespace tandem::bench

@@ -19,7 +19,7 @@ void Launch(Gpu& gpu, const cuda::FusedMatmul& matmul, const cuda::FusedVariant&
   Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
 }
 
-bool CheckBesideLt(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
+bool CheckBesideLt(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant) {
   bool right = true;
   const GemmTypes types(variant);
   for (const Shape& s : {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024},
@@ -42,7 +42,7 @@ bool CheckBesideLt(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
       o.c = gpu.Zero(out_bytes);
       double worst = 0;
       for (int repeat = 0; repeat < 2; ++repeat) {
-        Launch(gpu, NativeArgs(types, s, o, pieces, state), variant);
+        Launch(gpu, NativeArgs(types, s, o, pieces, memory), variant);
         gpu.Download(got.data(), o.c, out_bytes);
         worst = std::max(worst, RelativeError(got, want, types.c));
       }
@@ -106,7 +106,7 @@ struct LongResult {
   double worst = 0;  // relative error
 };
 
-LongResult RunLong(Gpu& gpu, void* state, const cuda::FusedVariant& variant, const LongSums& sums) {
+LongResult RunLong(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant, const LongSums& sums) {
   const GemmTypes types(variant);
   const Shape& s = LongSums::kShape;
   Operands o = {};
@@ -122,7 +122,7 @@ LongResult RunLong(Gpu& gpu, void* state, const cuda::FusedVariant& variant, con
     gpu.Upload(o.scale_a, ones.data(), types.BytesOfScaleA(s));
     gpu.Upload(o.scale_b, ones.data(), types.BytesOfScaleB(s));
   }
-  Launch(gpu, NativeArgs(types, s, o, 1, state), variant);
+  Launch(gpu, NativeArgs(types, s, o, 1, memory), variant);
   std::vector<std::byte> got(types.BytesOfC(s));
   gpu.Download(got.data(), o.c, got.size());
   gpu.Clear();
@@ -135,9 +135,9 @@ LongResult RunLong(Gpu& gpu, void* state, const cuda::FusedVariant& variant, con
   return result;
 }
 
-bool CheckLongSums(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
+bool CheckLongSums(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant) {
   const LongSums sums{GemmTypes(variant)};
-  const LongResult own = RunLong(gpu, state, variant, sums);
+  const LongResult own = RunLong(gpu, memory, variant, sums);
   std::printf("check sums over K %ld: %zu of %zu elements differ, relative error %.2e %s\n",
               LongSums::kShape.k, own.wrong, sums.sum.size(), own.worst, own.wrong == 0 ? "ok" : "WRONG");
   bool told = true;
@@ -146,7 +146,7 @@ bool CheckLongSums(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
         other.out_type != variant.out_type || other.b_along_n != variant.b_along_n) {
       continue;
     }
-    const LongResult fast = RunLong(gpu, state, other, sums);
+    const LongResult fast = RunLong(gpu, memory, other, sums);
     told = fast.worst > 0.01;
     std::printf("check of the check, fast accumulation: %zu elements differ, relative error %.2e %s\n",
                 fast.wrong, fast.worst, told ? "ok" : "WRONG: the check cannot tell them apart");
@@ -192,8 +192,7 @@ void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o) {
   o->scale_b = gpu.Random(types.BytesOfScaleB(s), DType::kF32);
 }
 
-cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
-                             void* state) {
+cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces, const cuda::FusedMemory& memory) {
   cuda::FusedMatmul matmul;
   matmul.type = types.a;
   matmul.b_type = types.b;
@@ -222,14 +221,14 @@ cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Opera
     matmul.column_scale_step = static_cast<int32_t>(types.PitchOfScaleB(s));
   }
   matmul.runs = {{0, pieces}};
-  matmul.state = state;
+  matmul.memory = memory;
   return matmul;
 }
 
-bool CheckVariant(Gpu& gpu, void* state, const cuda::FusedVariant& variant) {
-  const bool right = CheckBesideLt(gpu, state, variant);
+bool CheckVariant(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant) {
+  const bool right = CheckBesideLt(gpu, memory, variant);
   if (!variant.exact) return right;
-  return CheckLongSums(gpu, state, variant) && right;
+  return CheckLongSums(gpu, memory, variant) && right;
 }
 
 }  // namespace tandem::bench

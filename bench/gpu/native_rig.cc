@@ -114,6 +114,10 @@ void Gpu::Download(void* to, const void* from, size_t bytes) {
   Must(driver_->StreamSynchronize(stream()), "download");
 }
 
+cuda::FusedMemory MemoryOf(Gpu& gpu) {
+  return {.state = gpu.Zero(cuda::kFusedStateBytes), .partials = gpu.Zero(cuda::kPartialBytes)};
+}
+
 void Alternate(std::vector<Arm>& arms, int rounds) {
   for (Arm& arm : arms) arm.run();
   std::mt19937 random(7);

@@ -14,6 +14,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/cuda/native/native_matmul.h"
 #include "tandem/dtype.h"
 
 namespace tandem::bench {
@@ -68,6 +69,9 @@ class Gpu {
   CUevent start_, end_;
   std::vector<std::unique_ptr<Segment>> segments_;
 };
+
+// What the native kernel's launches on `gpu` need; until it is cleared.
+cuda::FusedMemory MemoryOf(Gpu& gpu);
 
 // A way to do the work; returns microseconds.
 struct Arm {

@@ -104,14 +104,18 @@ Status CudaLane::Copy(const CopyArgs& args) {
 Status CudaLane::Matmul(const MatmulArgs& args) {
   TANDEM_RETURN_IF_ERROR(CheckUnguarded(args.guard, "a product"));
   TANDEM_RETURN_IF_ERROR(Enter());
-  if (workspace_.data() == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulScratchBytes));
-  }
+  TANDEM_RETURN_IF_ERROR(MakeWorkspace());
   DenseProduct dense = MakeDense(args);
   if (dense.scratch_bytes == 0) return chooser_->Enqueue(args, workspace_.data(), stream_);
   if (transposed_.bytes() < dense.scratch_bytes) TANDEM_RETURN_IF_ERROR(GrowTransposed(dense.scratch_bytes));
   TANDEM_RETURN_IF_ERROR(EnqueueCopies(&dense, transposed_.data(), stream_));
   return chooser_->Enqueue(dense.args, workspace_.data(), stream_);
+}
+
+Status CudaLane::MakeWorkspace() {
+  if (workspace_.data() != nullptr) return Status::Ok();
+  TANDEM_ASSIGN_OR_RETURN(workspace_, VmmAllocation::Create(device_, kMatmulScratchBytes));
+  return Status::Ok();
 }
 
 Status CudaLane::GrowTransposed(size_t bytes) {
@@ -183,7 +187,9 @@ Status CudaLane::Collective(const CollectiveArgs& args) {
                                                            kFusedStatesBytes, stream_));
   }
   if (args.few_rows) return EnqueueFewRows(args, fused_state_.data() + kFusedStateBytes, stream_);
-  return EnqueueFused(args, fused_state_.data(), stream_);
+  static_assert(kPartialBytes <= kMatmulScratchBytes);
+  TANDEM_RETURN_IF_ERROR(MakeWorkspace());
+  return EnqueueFused(args, {.state = fused_state_.data(), .partials = workspace_.data()}, stream_);
 }
 
 Status CudaLane::Record(Event* event) {

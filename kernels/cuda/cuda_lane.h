@@ -64,6 +64,7 @@ class CudaLane : public Lane {
     std::unique_ptr<CudaEvent> behind;
   };
   // Makes `transposed_` one of `bytes` at least, and gives back what it has outgrown and nothing reads any more.
+  Status MakeWorkspace();
   Status GrowTransposed(size_t bytes);
   // Makes the device's context current and enqueues the words that other work must not overtake.
   Status Enter();
@@ -74,7 +75,7 @@ class CudaLane : public Lane {
   CUstream stream_ = nullptr;  // of these, the one in use
   WordBatch words_;
   bool holds_words_ = false;
-  VmmAllocation workspace_;    // of products; made by the first
+  VmmAllocation workspace_;    // of products and fused matmuls; made by the first
   VmmAllocation fused_state_;  // of fused matmuls; made by the first
   VmmAllocation transposed_;   // copies of fp8 operands, of the largest product that needed them
   std::vector<Outgrown> outgrown_;

@@ -1,4 +1,4 @@
-// The native kernel's order of words and data in a hundred thousand launches, one behind the other without the host: data change from
+// The native kernel's order of words and data in a hundred and fifty thousand launches, one behind the other without the host: data change from
 // launch to launch, words come while it runs, pauses are at random, and what peers see is compared on the GPU.
 #include "tests/gpu/native_race_fixture.h"
 
@@ -6,14 +6,14 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kSets = 3;          // of data, in turn: what is one or two launches old is wrong
-constexpr int kMany = 12'500;     // launches of each of eight ways
+constexpr int kMany = 12'500;     // launches of each of twelve ways
 constexpr int kBatch = 250;       // launches between two looks at the count
 constexpr int kDifferences = 30;  // the word that counts them
 static_assert(kDifferences > 8 + kBandStep, "a word of the kernel's");
 
-class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface<std::tuple<Delivery, int>> {
+class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface<std::tuple<Delivery, Extent>> {
  protected:
-  NativeLongTest() : NativeRaceTest(std::get<0>(GetParam()), {.k = 192, .ctas = std::get<1>(GetParam())}) {}
+  NativeLongTest() : NativeRaceTest(std::get<0>(GetParam()), std::get<1>(GetParam())) {}
 
   void SetUp() override {
     NativeRaceTest::SetUp();
@@ -77,7 +77,8 @@ class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface
 
 INSTANTIATE_TEST_SUITE_P(Ways, NativeLongTest,
                          testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried, Delivery::kDirect, Delivery::kBoth),
-                                          testing::Values(0, 3)));
+                                          testing::Values(Extent{.k = 192}, Extent{.k = 192, .ctas = 3},
+                                                          Extent{.k = 640, .ctas = 5, .shares = true})));
 
 TEST_P(NativeLongTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountDifferences(NativeFault::kNone, kMany), 0u); }
 

@@ -30,6 +30,39 @@ TEST_P(NativeQueueRaceTest, PlantedFaultsAreFound) {
   }
 }
 
+// CTAs that share the last two tiles, or all of them, along K; the last ones' peers' sums come on top.
+class NativeSharesRaceTest : public NativeRaceTest, public testing::WithParamInterface<std::tuple<Delivery, int>> {
+ protected:
+  NativeSharesRaceTest() : NativeRaceTest(std::get<0>(GetParam()), {.k = 640, .ctas = std::get<1>(GetParam()), .shares = true}) {}
+};
+INSTANTIATE_TEST_SUITE_P(Ways, NativeSharesRaceTest,
+                         testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried, Delivery::kDirect, Delivery::kBoth),
+                                          testing::Values(5, 16)));
+
+TEST_P(NativeSharesRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+
+// All that peers deliver is there before: what goes wrong is the CTAs' own sums.
+TEST_P(NativeSharesRaceTest, FaultsBetweenCtasAreFound) {
+  for (NativeFault fault : {NativeFault::kNone, NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
+    const FusedVariant variant = ProbedVariant(fault);
+    int wrong = 0;
+    for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
+      const Launch launch = Draw(static_cast<uint32_t>(i) + 1);
+      UploadLaunch(launch);
+      EnqueuePeers(++epoch_);
+      Sync(peer_);
+      EnqueueKernel(variant, epoch_);
+      Sync(main_);
+      wrong += Wrong(made(), launch);
+    }
+    if (fault == NativeFault::kNone) {
+      EXPECT_EQ(wrong, 0);
+    } else {
+      EXPECT_GT(wrong, 0) << static_cast<int>(fault);
+    }
+  }
+}
+
 TEST_F(NativeRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
 
 TEST_F(NativeRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(NativeFault::kFlagBeforeData), 0); }
@@ -86,8 +119,15 @@ TEST_P(NativeDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 
+// A CTA for each tile, and more CTAs than tiles, which share them.
+class NativeEndRaceTest : public NativeRaceTest, public testing::WithParamInterface<bool> {
+ protected:
+  NativeEndRaceTest() : NativeRaceTest(Delivery::kNone, GetParam() ? Extent{.k = 640, .ctas = 16, .shares = true} : Extent{}) {}
+};
+INSTANTIATE_TEST_SUITE_P(Shares, NativeEndRaceTest, testing::Bool());
+
 // All but four SMs are held: most of its CTAs cannot run before others have ended.
-TEST_F(NativeRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
+TEST_P(NativeEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   const Launch launch = Draw(77);
   UploadLaunch(launch);
   // A copy within the GPU would stand behind the CTAs that have no room: the peers' data are there, their words come later.
@@ -112,7 +152,7 @@ TEST_F(NativeRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 
-TEST_F(NativeRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
+TEST_P(NativeEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   const Launch launch = Draw(99);
   UploadLaunch(launch);
   EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
@@ -135,7 +175,7 @@ TEST_F(NativeRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
 
 // As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is raised. Kernels of one CTA
 // and of clusters; what came before has left its words, state and outputs.
-TEST_F(NativeRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
+TEST_P(NativeEndRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   std::vector<FusedVariant> variants{ProbedVariant(NativeFault::kNone)};
   for (const FusedVariant& variant : FusedVariants()) {
     const auto bf16 = static_cast<uint8_t>(DType::kBf16);

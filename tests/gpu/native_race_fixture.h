@@ -4,8 +4,10 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <random>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/native/native_matmul.h"
@@ -24,6 +26,7 @@ inline constexpr int kBandStep = 16;
 struct Extent {
   int64_t k = 64;
   int ctas = 0;  // 0: as many as there are tiles
+  bool shares = false;  // CTAs share the last tiles
 };
 
 // Where the kernel's pieces are read: where it stores them, or in copies that its couriers make, or it stores itself, or both.
@@ -86,13 +89,20 @@ class NativeRaceTest : public ProbedGpuTest {
     sent_ = Take(3 * kCBytes);
     seen_ = Take(3 * kCBytes);
     state_ = Take(kFusedStateBytes);
+    if (extent_.shares) partials_ = Take(static_cast<size_t>(extent_.ctas) * kTileRows * 256 * sizeof(float));
     words_ = reinterpret_cast<Word*>(Take(4096));
     ASSERT_NE(words_, nullptr);
   }
 
   size_t a_bytes() const { return static_cast<size_t>(kRows * extent_.k) * 2; }
   size_t b_bytes() const { return static_cast<size_t>(extent_.k * kN) * 2; }
-  Launch Draw(uint32_t seed) const { return cuda::Draw(seed, extent_.k); }
+  // Once for all tests: the expected sums take the CPU longer than the GPU takes for the test.
+  Launch Draw(uint32_t seed) const {
+    static auto& drawn = *new std::map<std::pair<uint32_t, int64_t>, Launch>();
+    const auto [at, is_new] = drawn.try_emplace({seed, extent_.k});
+    if (is_new) at->second = cuda::Draw(seed, extent_.k);
+    return at->second;
+  }
 
   Word* word(int index) const { return words_ + 16 * index; }
   uint64_t word_value(int index) {
@@ -171,7 +181,12 @@ class NativeRaceTest : public ProbedGpuTest {
     matmul.epoch = epoch;
     matmul.timeout_ns = timeout_ns;
     matmul.abort_word = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
-    matmul.state = state_;
+    matmul.memory.state = state_;
+    if (extent_.shares) {
+      matmul.memory.partials = partials_;
+      matmul.tiling.ctas = extent_.ctas;
+      matmul.tiling.share_cost = 0;
+    }
     matmul.tiling.cluster_m = variant.cluster_m;
     if (guarded) {
       matmul.guard_word = reinterpret_cast<const uint64_t*>(word(6));
@@ -262,7 +277,7 @@ class NativeRaceTest : public ProbedGpuTest {
   std::unique_ptr<Lane> main_, peer_, reader_;
   std::unique_ptr<Event> ended_;
   std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr, *c_ = nullptr,
-            *sent_ = nullptr, *seen_ = nullptr, *state_ = nullptr;
+            *sent_ = nullptr, *seen_ = nullptr, *state_ = nullptr, *partials_ = nullptr;
   Word* words_ = nullptr;
   uint64_t epoch_ = 0;
   const Delivery delivery_;

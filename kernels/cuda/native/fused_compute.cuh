@@ -14,11 +14,18 @@
 #include "kernels/cuda/native/fused_halves.cuh"
 #include "kernels/cuda/native/fused_mainloop.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/fused_partials.cuh"
 #include "kernels/cuda/native/fused_staging.cuh"
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/ptx.cuh"
 
 namespace tandem::cuda {
+
+// What a warpgroup computes next.
+struct NextTile {
+  int unit;  // see TilePlace; -1: there are no more
+  TileShare share;
+};
 
 // One thread of a computing warpgroup: where it stands in the ring of stages and in its tiles.
 template <class T>
@@ -44,12 +51,17 @@ class ComputeThread {
     }
   }
   // Waits for the next stage, which is a tile's first: the tile.
-  __device__ __forceinline__ int AwaitTile() {
+  __device__ __forceinline__ NextTile AwaitTile() {
     ptx::Wait(shared_.Full(place.stage), place.phase);
-    return NextTile();
+    return Next();
   }
   // The tile whose first stage the next one is; it is full.
-  __device__ __forceinline__ int NextTile() { return LoadShared(shared_.TileWord(static_cast<int>(taken_++ % kTileWords))); }
+  __device__ __forceinline__ NextTile Next() {
+    const int2 tile = LoadSharedPair(shared_.TileWord(static_cast<int>(taken_++ % kTileWords)));
+    return {tile.x, {tile.y}};
+  }
+  // Stages of a tile.
+  __device__ __forceinline__ int BlocksOf(TileShare share) const { return share.IsWhole() ? KBlocks<T>(params_) : share.Blocks(); }
   // Whether the next stage is full; the whole warpgroup alike.
   __device__ __forceinline__ bool IsNextFull() const {
     return !ptx::AnyOfWarpgroup(group_ + 1, !ptx::Test(shared_.Full(place.stage), place.phase));
@@ -68,21 +80,38 @@ class ComputeThread {
   uint32_t empty_;  // the first stage's barrier, of the CTA that this thread tells
 };
 
-// What becomes of a tile's sums.
-template <class T>
+// What becomes of a tile's sums, or of a share's.
+template <class T, class Probe>
 class TileEnd {
  public:
   bool sums = false;  // peers' sums are added, which come through the ring of stages
 
-  __device__ __forceinline__ TileEnd(const FusedMatmulParams& params, const FusedShared<T>& shared, int group)
-      : params_(params), shared_(shared), group_(group), epilogue_(params) {}
+  __device__ __forceinline__ TileEnd(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta)
+      : params_(params), shared_(shared), group_(group), epilogue_(params), partials_(params, group, cta) {}
 
   // Asks for what the tile's end reads.
-  __device__ __forceinline__ void Begin(const ComputeThread<T>& thread, const TilePlace<T>& tile) {
+  __device__ __forceinline__ void Begin(const ComputeThread<T>& thread, const TilePlace<T>& tile, TileShare share) {
+    share_ = share;
     const MatmulPiece& piece = params_.piece[tile.m / params_.tiles_m];
     sums = T::kSums && piece.first_slot >= 0;
     finish_ = epilogue_.Finishes(piece);
     epilogue_.Begin(piece, thread.RowOf(tile), thread.FirstColumnOf(tile));
+  }
+
+  // Instead of Finish, of a share whose tile another cluster finishes: leaves its sums, one half of the columns after the other. Then
+  // TellLeft.
+  template <int kCount, int kMore>
+  __device__ __forceinline__ void Leave(const float (&values)[kCount], const float (&more)[kMore]) {
+    left_ = share_.Segment();
+    if constexpr (Probe::kFlagBeforeData) partials_.TellEarly(left_);
+    partials_.template Leave<0>(left_, values);
+    partials_.template Leave<kCount>(left_, more);
+  }
+  // Says what has been left, if it has not been said.
+  __device__ __forceinline__ void TellLeft() {
+    if (left_ < 0) return;
+    if constexpr (!Probe::kFlagBeforeData) partials_.Tell(left_);
+    left_ = -1;
   }
 
   // Ends `values`, the boxes from `kFirstBox` on, and gives each to leave(box, its values).
@@ -91,24 +120,34 @@ class TileEnd {
                                          const Leave& leave) {
     constexpr int kValues = BoxLane<T>::kValues;
     static_assert(kCount % kValues == 0);
-    // `then`: what follows the rows' factors.
-    const auto leave_all = [&](const auto& then) __attribute__((always_inline)) {
+    const auto nothing = [](auto&, int) {};
+    // `before` and `then`: what precedes and follows the rows' factors.
+    const auto leave_all = [&](const auto& before, const auto& then) __attribute__((always_inline)) {
 #pragma unroll
       for (int i = 0; i < kCount / kValues; ++i) {
         // Into other registers: the tensor cores' are theirs, and what else writes them holds up all products.
         float c[kValues];
-        epilogue_.ScaleRows(reinterpret_cast<const float(&)[kValues]>(values[i * kValues]), c);
+#pragma unroll
+        for (int j = 0; j < kValues; ++j) c[j] = values[i * kValues + j];
+        before(c, kFirstBox + i);
+        epilogue_.ScaleRows(c);
         then(c, kFirstBox + i);
         leave(kFirstBox + i, c);
       }
     };
     // The common ways have code of their own: where ways meet again, the compiler moves all values.
-    if (!sums && !finish_ && !epilogue_.by_column) {
-      leave_all([](auto&, int) {});
-    } else if (Epilogue<T>::kScales && !sums && !finish_) {
-      leave_all([&](auto& c, int box) __attribute__((always_inline)) { epilogue_.ScaleColumns(c, box); });
+    const bool plain = !sums && !finish_ && share_.Helpers() == 0;
+    if (plain && !epilogue_.by_column) {
+      leave_all(nothing, [](auto&, int) {});
+    } else if (Epilogue<T>::kScales && plain) {
+      leave_all(nothing, [&](auto& c, int box) __attribute__((always_inline)) { epilogue_.ScaleColumns(c, box); });
     } else {
-      leave_all([&](auto& c, int box) __attribute__((always_inline)) {
+      const auto add_shares = [&](auto& own, int) __attribute__((always_inline)) {
+        if constexpr (T::kSplits) {
+          if (share_.Helpers() > 0) partials_.Add(shared_, share_.Helpers(), own, thread);
+        }
+      };
+      leave_all(add_shares, [&](auto& c, int box) __attribute__((always_inline)) {
         if (epilogue_.by_column) epilogue_.ScaleColumns(c, box);
         if constexpr (T::kSums) {
           if (sums) AddSources(c, thread, lane);
@@ -150,21 +189,24 @@ class TileEnd {
   const FusedShared<T>& shared_;
   int group_;
   bool finish_ = false;
+  TileShare share_ = {0};
+  int left_ = -1;  // the segment whose sums have been left and not told; -1: none
   Epilogue<T> epilogue_;
+  PartialSums<T, Probe> partials_;
 };
 
 // For sums that leave no registers for rounded results: a tile's are staged at its end, before the next tile's products.
-template <class T>
+template <class T, class Probe>
 __device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta) {
   ComputeThread<T> thread(params, shared, group);
-  TileEnd<T> end(params, shared, group);
+  TileEnd<T, Probe> end(params, shared, group, cta);
   BoxStager<T> stager(shared, group, threadIdx.x & 127);
   const auto release = [&](int stage) __attribute__((always_inline)) { thread.Release(stage); };
   float d[T::kTileN / 2];
   while (true) {
-    const int unit = thread.AwaitTile();
+    const int unit = thread.AwaitTile().unit;
     if (unit < 0) break;
-    const auto begin_end = [&]() __attribute__((always_inline)) { end.Begin(thread, TilePlace<T>(unit, cta)); };
+    const auto begin_end = [&]() __attribute__((always_inline)) { end.Begin(thread, TilePlace<T>(unit, cta), {0}); };
     if constexpr (T::kBlocks) {
       const TilePlace<T> tile(unit, cta);
       const BlockScaledSums<T> scaled(params, params.piece[tile.m / params.tiles_m], thread.RowOf(tile), tile.n * T::kTileN);
@@ -187,24 +229,24 @@ __device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, c
 
 // A tile's results wait in registers, and are staged beside the next tile's products; one half's are rounded while the other one, or
 // the next tile's first half, is multiplied.
-template <class T>
+template <class T, class Probe>
 __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params, const FusedShared<T>& shared, int group, int cta) {
   // Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
   constexpr int kStagesABox = 3;
-  constexpr int kUnknown = -2;
+  constexpr NextTile kUnknown = {-2, {0}};
   ComputeThread<T> thread(params, shared, group);
-  TileEnd<T> end(params, shared, group);
+  TileEnd<T, Probe> end(params, shared, group, cta);
   BoxStager<T> stager(shared, group, threadIdx.x & 127);
   HalvedProducts<T> products(shared, group);
   HeldTile<T> held;
   const auto hold = [&](int box, const auto& c) __attribute__((always_inline)) { BoxLane<T>::Round(c, held.box[box]); };
   RingPlace<T::kStages>& place = thread.place;
   int last = 0;  // the stage whose products were started last
-  const int last_block = KBlocks<T>(params) - 1;
 
-  int unit = thread.AwaitTile();
-  if (unit >= 0) products.template StartFirst<true>(place.stage);
-  while (unit >= 0) {
+  NextTile tile = thread.AwaitTile();
+  if (tile.unit >= 0) products.template StartFirst<true>(place.stage);
+  while (tile.unit >= 0) {
+    const int last_block = thread.BlocksOf(tile.share) - 1;
     products.template StartSecond<true>(place.stage);
     last = place.stage;
     place.Next();
@@ -223,6 +265,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
 #pragma unroll 1
       for (const int stop = min(last_block, block + kStagesABox); block < stop; ++block) multiply();
       held.Stage(stager, box);
+      if (box == 0) end.TellLeft();
     }
 #pragma unroll 1
     for (; block < last_block; ++block) multiply();
@@ -236,14 +279,14 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
     last = place.stage;
     place.Next();
 
-    end.Begin(thread, TilePlace<T>(unit, cta));
-    int next = kUnknown;
-    if (!end.sums) {
+    end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.share);
+    NextTile next = kUnknown;
+    if (!end.sums && tile.share.IsWhole()) {
       ptx::WgmmaWait<1>();
       ptx::WgmmaSettled(products.first);
       end.template Finish<0>(products.first, thread, stager.place, hold);
-      if (thread.IsNextFull()) next = thread.NextTile();
-      if (next >= 0) {
+      if (thread.IsNextFull()) next = thread.Next();
+      if (next.unit >= 0) {
         products.template StartFirst<true>(place.stage);
         ptx::WgmmaWait<1>();
       } else {
@@ -252,38 +295,44 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
       ptx::WgmmaSettled(products.second);
       thread.Release(last);
       end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
-      held.unit = unit;
+      held.unit = tile.unit;
     } else {
       ptx::WgmmaWait<0>();
       ptx::WgmmaSettled(products.first);
       ptx::WgmmaSettled(products.second);
       thread.Release(last);
-      end.template Finish<0>(products.first, thread, stager.place, hold);
-      end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
-      held.unit = unit;
-      if (thread.IsNextFull()) next = thread.NextTile();
-      if (next >= 0) products.template StartFirst<true>(place.stage);
+      if (tile.share.Leaves()) {
+        end.Leave(products.first, products.second);
+        held.unit = -1;
+      } else {
+        end.template Finish<0>(products.first, thread, stager.place, hold);
+        end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
+        held.unit = tile.unit;
+      }
+      if (thread.IsNextFull()) next = thread.Next();
+      if (next.unit >= 0) products.template StartFirst<true>(place.stage);
     }
-    if (next < 0) {
+    if (next.unit < 0) {
       // Nothing to multiply: the next tile may wait for a peer, who may wait for these.
+      end.TellLeft();
       held.StageAll(stager);
-      if (next == kUnknown) next = thread.AwaitTile();
-      if (next >= 0) products.template StartFirst<true>(place.stage);
+      if (next.unit == kUnknown.unit) next = thread.AwaitTile();
+      if (next.unit >= 0) products.template StartFirst<true>(place.stage);
     }
-    unit = next;
+    tile = next;
   }
   ptx::WgmmaWait<0>();  // nothing is under way, which the compiler does not know
   stager.End();
 }
 
 // Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
-template <class T>
+template <class T, class Probe>
 __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                         int group, int cta) {
   if constexpr (T::kHolds) {
-    ComputeByHalves<T>(params, shared, group, cta);
+    ComputeByHalves<T, Probe>(params, shared, group, cta);
   } else {
-    ComputeAtOnce<T>(params, shared, group, cta);
+    ComputeAtOnce<T, Probe>(params, shared, group, cta);
   }
 }
 

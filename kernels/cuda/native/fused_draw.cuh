@@ -14,9 +14,11 @@
 
 namespace tandem::cuda {
 
-// A tile as the warp that feeds it needs it.
+// A tile, or a share of one, as the warp that feeds it needs it.
 struct DrawnTile {
   int unit;         // see TilePlace; -1: there are no more
+  TileShare share;
+  int first_block, blocks;  // its stages
   int piece;        // its number
   int row, column;  // where this CTA's tile begins, in the piece and in C
 };
@@ -31,51 +33,84 @@ class TileDraw {
   __device__ __forceinline__ TileDraw(const FusedMatmulParams& params, const FusedShared<T>& shared, int cta)
       : params_(params), shared_(shared), cta_(cta) {}
 
-  // The tile of `ticket`, which only the cluster's first CTA knows.
+  // Whether the next tile is of the ticket before.
+  __device__ __forceinline__ bool HasMore() const { return T::kSplits && rest_ >= 0; }
+
+  // The tile of `ticket`, which only the cluster's first CTA knows; it counts for nothing where HasMore.
   __device__ __forceinline__ DrawnTile Take(uint32_t ticket) {
-    const int slot = taken_ & 1;
-    const uint32_t parity = (taken_ >> 1) & 1;
-    ++taken_;
-    int unit;
-    if (cta_ != 0) {
-      ptx::ArriveExpect(shared_.DrawFull(slot), sizeof(int));
-      ptx::WaitCluster(shared_.DrawFull(slot), parity);
-      unit = LoadShared(shared_.DrawnUnit(slot));
-      ptx::ArriveCluster(ptx::MapToCta(shared_.DrawEmpty(slot), 0));
-    } else {
-      unit = UnitOf(ticket);
-      if constexpr (T::kCluster == 2) {
-        ptx::WaitCluster(shared_.DrawEmpty(slot), parity ^ 1);
-        ptx::StoreSharedAsync(ptx::MapToCta(shared_.DrawnUnit(slot), 1), unit, ptx::MapToCta(shared_.DrawFull(slot), 1));
+    if (HasMore()) {
+      const int segment = rest_;
+      rest_ = -1;
+      UnitShare shares[2];
+      SharesOf(params_.split, segment, shares);
+      return Shared(shares[1], segment);
+    }
+    if constexpr (T::kCluster == 2) ticket = Exchange(ticket);
+    if (ticket < static_cast<uint32_t>(params_.split.from)) {
+      return At(UnitOf(static_cast<int>(ticket)), {0}, 0, KBlocks<T>(params_));
+    }
+    if constexpr (T::kSplits) {
+      const int segment = static_cast<int>(ticket) - params_.split.from;
+      if (segment < params_.split.segments) {
+        UnitShare shares[2];
+        if (SharesOf(params_.split, segment, shares) == 2) rest_ = segment;
+        return Shared(shares[0], segment);
       }
     }
-    const TilePlace<T> tile(unit, cta_);
-    const int piece = tile.m / params_.tiles_m;
-    return {unit, piece, (tile.m - piece * params_.tiles_m) * kTileRows, tile.n * T::kTileN};
+    if (cta_ == 0 && ticket == static_cast<uint32_t>(params_.split.from + params_.split.segments) + gridDim.x / T::kCluster - 1) {
+      *params_.ticket = 0;  // every cluster has drawn its last
+    }
+    DrawnTile none = {};
+    none.unit = -1;
+    return none;
   }
 
  private:
-  __device__ __forceinline__ int UnitOf(uint32_t ticket) const {
-    if (ticket < static_cast<uint32_t>(params_.units)) {
-      int b = 0;
-      while (b + 1 < params_.bands && static_cast<int>(ticket) >= params_.band[b + 1].first_unit) ++b;
-      const MatmulBand& band = params_.band[b];
-      const int in_band = static_cast<int>(ticket) - band.first_unit;
-      int n = in_band / band.m_tiles;
-      const int m = band.first_m + in_band - n * band.m_tiles;
-      n = band.first_n + (band.backwards != 0 ? band.n_tiles - 1 - n : n);
-      return m | n << 16 | (ticket >= static_cast<uint32_t>(params_.direct_from) ? kDirectUnit : 0);
+  // The first CTA's ticket.
+  __device__ __forceinline__ uint32_t Exchange(uint32_t ticket) {
+    const int slot = taken_ & 1;
+    const uint32_t parity = (taken_ >> 1) & 1;
+    ++taken_;
+    if (cta_ != 0) {
+      ptx::ArriveExpect(shared_.DrawFull(slot), sizeof(int));
+      ptx::WaitCluster(shared_.DrawFull(slot), parity);
+      ticket = static_cast<uint32_t>(LoadShared(shared_.DrawnTicket(slot)));
+      ptx::ArriveCluster(ptx::MapToCta(shared_.DrawEmpty(slot), 0));
+    } else {
+      ptx::WaitCluster(shared_.DrawEmpty(slot), parity ^ 1);
+      ptx::StoreSharedAsync(ptx::MapToCta(shared_.DrawnTicket(slot), 1), static_cast<int>(ticket),
+                            ptx::MapToCta(shared_.DrawFull(slot), 1));
     }
-    if (ticket == static_cast<uint32_t>(params_.units) + gridDim.x / T::kCluster - 1) {
-      *params_.ticket = 0;  // every cluster has drawn its last
-    }
-    return -1;
+    return ticket;
+  }
+
+  __device__ __forceinline__ DrawnTile Shared(const UnitShare& share, int segment) const {
+    return At(UnitOf(share.unit), TileShare::Of(share, segment), share.first_block, share.blocks);
+  }
+
+  __device__ __forceinline__ DrawnTile At(int unit, TileShare share, int first_block, int blocks) const {
+    const TilePlace<T> tile(unit, cta_);
+    const int piece = tile.m / params_.tiles_m;
+    return {unit, share, first_block, blocks, piece, (tile.m - piece * params_.tiles_m) * kTileRows, tile.n * T::kTileN};
+  }
+
+  // The unit that is the `index`th in the order of the bands.
+  __device__ __forceinline__ int UnitOf(int index) const {
+    int b = 0;
+    while (b + 1 < params_.bands && index >= params_.band[b + 1].first_unit) ++b;
+    const MatmulBand& band = params_.band[b];
+    const int in_band = index - band.first_unit;
+    int n = in_band / band.m_tiles;
+    const int m = band.first_m + in_band - n * band.m_tiles;
+    n = band.first_n + (band.backwards != 0 ? band.n_tiles - 1 - n : n);
+    return m | n << 16 | (index >= params_.direct_from ? kDirectUnit : 0);
   }
 
   const FusedMatmulParams& params_;
   const FusedShared<T>& shared_;
   int cta_;
   int taken_ = 0;
+  int rest_ = -1;  // the segment whose second share comes next; -1: none
 };
 
 }  // namespace tandem::cuda

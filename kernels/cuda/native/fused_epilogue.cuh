@@ -62,10 +62,10 @@ struct Epilogue {
     }
   }
 
-  __device__ __forceinline__ void ScaleRows(const float (&sums)[kValues], float (&c)[kValues]) const {
+  __device__ __forceinline__ void ScaleRows(float (&c)[kValues]) const {
     const float factor[2] = {kScales ? all * row_scale[0] : all, kScales ? all * row_scale[1] : all};
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) c[i] = sums[i] * factor[(i >> 1) & 1];
+    for (int i = 0; i < kValues; ++i) c[i] *= factor[(i >> 1) & 1];
   }
   __device__ __forceinline__ void ScaleColumns(float (&c)[kValues], int sub) const {
     float scale[kColumns];

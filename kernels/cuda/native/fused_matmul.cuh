@@ -79,7 +79,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     }
   } else {
     ptx::TakeRegisters<232>();
-    Compute<T>(params, shared, warpgroup - 1, cta);
+    Compute<T, Probe>(params, shared, warpgroup - 1, cta);
   }
   __syncwarp();
   // No CTA may end while the other still arrives on its barriers or loads for it.

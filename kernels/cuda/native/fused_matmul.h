@@ -20,6 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/native/fused_split.h"
+
 namespace tandem::cuda {
 
 inline constexpr int kMostBands = 64;
@@ -116,6 +118,11 @@ struct FusedMatmulParams {
   // With scales by blocks of 128 of K: row_scale_step is from row to row and column_scale_step from 128 columns to the next, both
   // in factors; and these are from block to block of K. Neither pointer is null then.
   int32_t row_scale_block_step, column_scale_block_step;
+  // Which units clusters share; drawn behind the others, a ticket a segment. A word for each warpgroup that computes of a segment's
+  // cluster: not 0, its sums are there; zero between launches; and the sums, uninitialised.
+  TileSplit split;
+  uint32_t* partial_words;
+  float* partials;
 };
 
 // One compiled kernel.
@@ -130,6 +137,7 @@ struct FusedVariant {
   int box_columns;  // of C, as they are stored
   size_t shared_bytes;
   const void* kernel;  // for cudaLaunchKernel
+  bool splits;         // computes shares of tiles
 };
 
 }  // namespace tandem::cuda

@@ -178,7 +178,7 @@ Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, 
 
 }  // namespace
 
-Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
+Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory) {
   if (!TakesFused(args)) return Unimplemented("no native kernel for these parts");
   const FusedPart& first = args.parts.front();
   const MatmulArgs& matmul = first.matmul;
@@ -289,6 +289,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
     fused.column_scale_step = static_cast<int32_t>(matmul.scale_b.stride[1]);
   }
   fused.alpha = matmul.alpha;
+  fused.memory = memory;
   fused.tiling = ChooseTiling(fused, SmCount());
   fused.runs = ChooseRuns(fused);
   fused.epoch = args.epoch;
@@ -296,14 +297,13 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state) {
   fused.entered = reinterpret_cast<const uint64_t*>(args.entered);
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
   fused.timeout_ns = TimeLimit(args.abort_word);
-  fused.state = state;
   return fused;
 }
 
 namespace {
 
-Result<std::unique_ptr<PreparedWork>> Prepare(const CollectiveArgs& args, void* state) {
-  TANDEM_ASSIGN_OR_RETURN(const FusedMatmul fused, MakeFusedMatmul(args, state));
+Result<std::unique_ptr<PreparedWork>> Prepare(const CollectiveArgs& args, const FusedMemory& memory) {
+  TANDEM_ASSIGN_OR_RETURN(const FusedMatmul fused, MakeFusedMatmul(args, memory));
   TANDEM_ASSIGN_OR_RETURN(const FusedVariant* variant, FindFusedVariant(fused));
   TANDEM_ASSIGN_OR_RETURN(const FusedMatmulParams params, MakeFusedParams(fused, *variant));
   return std::unique_ptr<PreparedWork>(std::make_unique<PreparedFused>(params, variant, fused.tiling.ctas));
@@ -311,11 +311,11 @@ Result<std::unique_ptr<PreparedWork>> Prepare(const CollectiveArgs& args, void* 
 
 }  // namespace
 
-Status EnqueueFused(const CollectiveArgs& args, void* state, CUstream_st* stream, const FusedCalls& calls) {
+Status EnqueueFused(const CollectiveArgs& args, const FusedMemory& memory, CUstream_st* stream, const FusedCalls& calls) {
   std::unique_ptr<PreparedWork> unkept;
   std::unique_ptr<PreparedWork>& prepared = args.prepared != nullptr ? *args.prepared : unkept;
   if (prepared == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(prepared, Prepare(args, state));
+    TANDEM_ASSIGN_OR_RETURN(prepared, Prepare(args, memory));
   }
   return static_cast<PreparedFused&>(*prepared).Enqueue(args, stream, calls);
 }

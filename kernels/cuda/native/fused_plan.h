@@ -14,11 +14,11 @@ namespace tandem::cuda {
 bool TakesFused(const CollectiveArgs& args);
 
 // The kernel's work. UNIMPLEMENTED when addresses are not aligned as TMA needs them, or parts do not lie at
-// equal distances: then the steps can be run one by one. `state`: see FusedMatmul.
-Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, void* state);
+// equal distances: then the steps can be run one by one. `memory`: see FusedMemory.
+Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory);
 
 // Makes and enqueues it; with CollectiveArgs::prepared what was made is kept for launches with the same addresses. One stream for one
-// `state`.
-Status EnqueueFused(const CollectiveArgs& args, void* state, CUstream_st* stream, const FusedCalls& calls = {});
+// `memory`.
+Status EnqueueFused(const CollectiveArgs& args, const FusedMemory& memory, CUstream_st* stream, const FusedCalls& calls = {});
 
 }  // namespace tandem::cuda

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/native/fused_draw.cuh"
 #include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/native/fused_partials.cuh"
 #include "kernels/cuda/native/fused_traits.cuh"
 #include "kernels/cuda/native/fused_words.cuh"
 #include "kernels/cuda/native/ptx.cuh"
@@ -40,16 +41,18 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
   RingPlace<T::kStages> place;
   WordWaiter<Probe> waiter{params};
   TileDraw<T> draw(params, shared, cta);
-  // The next tile is drawn when as many stages as there are have been fed, and the next one to be freed is a long way off.
-  const int k_blocks = KBlocks<T>(params), draw_block = min(T::kStages, k_blocks) - 1;
   // Bits of pieces, and of word bands behind them, whose words have been awaited: looking again takes a microsecond.
   uint32_t awaited = 0;
   uint32_t fed = 0;  // tiles
-  const auto tell = [&](int unit) { StoreSharedOwn(shared.TileWord(static_cast<int>(fed++ % kTileWords)), unit); };
+  const auto tell = [&](int unit, TileShare share) {
+    StoreSharedPair(shared.TileWord(static_cast<int>(fed++ % kTileWords)), unit, share.bits);
+  };
 
   DrawnTile tile = draw.Take(ticket), next;
   while (tile.unit >= 0) {
-    if (cta == 0) ticket = AskTicket(params);
+    if (cta == 0 && !draw.HasMore()) ticket = AskTicket(params);
+    // The next tile is drawn when as many stages as there are have been fed, and the next one to be freed is a long way off.
+    const int draw_block = min(T::kStages, tile.blocks) - 1;
     const MatmulPiece& piece = params.piece[tile.piece];
     if (piece.ready != nullptr && (awaited >> tile.piece & 1) == 0) {
       awaited |= 1u << tile.piece;
@@ -59,13 +62,13 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     }
     const CUtensorMap* a_map = &params.a[piece.a_map];
     const int a_slice = piece.a_slice;
-    for (int block = 0; block < k_blocks; ++block, place.Next()) {
+    for (int block = 0; block < tile.blocks; ++block, place.Next()) {
       int stage = place.stage;
       ptx::Wait(shared.Empty(stage), place.phase ^ 1);
-      if (block == 0) tell(tile.unit);
+      if (block == 0) tell(tile.unit, tile.share);
       uint32_t full = shared.Full(stage);
       ptx::ArriveExpect(full, T::kStageBytes);
-      int k = block * T::kKBlock;
+      int k = (tile.first_block + block) * T::kKBlock;
       if constexpr (T::kClusterN == 2) {  // the CTAs share A: half each
         ptx::LoadMulticast(a_map, shared.A(stage) + static_cast<uint32_t>(cta) * (T::kABytes / 2), full, k,
                            tile.row + cta * (kTileRows / 2), a_slice, kBoth);
@@ -95,10 +98,16 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
       }
       if (block == draw_block) next = draw.Take(ticket);
     }
-    if constexpr (T::kSums) {
-      if (piece.first_slot >= 0) {
-        AwaitSums<T>(params, tile, waiter, awaited);
-        for (int sub = 0; sub < T::kSubTiles; ++sub) {
+    const bool shares = T::kSplits && tile.share.Helpers() > 0;
+    const bool sums = T::kSums && piece.first_slot >= 0 && !tile.share.Leaves();
+    if (shares) AwaitPartials<T, Probe>(params, cta, tile.share);
+    if (sums) AwaitSums<T>(params, tile, waiter, awaited);
+    for (int sub = 0; (shares || sums) && sub < T::kSubTiles; ++sub) {
+      if constexpr (T::kSplits) {
+        if (shares) FeedPartials<T>(params, shared, cta, tile.share, sub, place);
+      }
+      if constexpr (T::kSums) {
+        if (sums) {
           for (int source = 0; source < params.sources; source += T::kSumsPerStage, place.Next()) {
             int count = min(T::kSumsPerStage, params.sources - source);
             ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
@@ -115,7 +124,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     tile = next;
   }
   ptx::Wait(shared.Empty(place.stage), place.phase ^ 1);
-  tell(-1);
+  tell(-1, {0});
   ptx::Arrive(shared.Full(place.stage));
 }
 

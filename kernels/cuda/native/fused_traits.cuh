@@ -55,6 +55,9 @@ struct FusedTraits {
   static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
   // A tile's results wait in registers until the next tile's products run, where they have room there: see HeldTile.
   static constexpr bool kHolds = !kExact && sizeof(Out) == 2;
+  // Clusters may share tiles (fused_split.h). In the loops of the other kernels the compiler must know that all threads of a warp take
+  // the same ways, which it does not of what depends on a share: exact sums became 8 % slower.
+  static constexpr bool kSplits = kHolds;
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
   static constexpr size_t kStagesBytes = kStages * kStageBytes + kBarrierBytes + 1024;
@@ -64,7 +67,7 @@ struct FusedTraits {
   static constexpr size_t kSharedBytes = kStagesBytes + 2 * kStagingPlaces * kBoxBytes;
 };
 
-// Stages of a tile. Two at the least where halves are multiplied in turn, of which the first and the last are started differently: what
+// Stages of a whole tile. Two at the least where halves are multiplied in turn, of which the first and the last are started differently: what
 // lies beyond K is read as zeros.
 template <class T>
 __device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
@@ -76,6 +79,22 @@ inline constexpr int kParcels = 4;
 // Numbers of tiles that are fed ahead. Their words are a ring of their own, not one for each stage: a tile has two stages at the least
 // where they are many, so a word is written again when its readers have met twice since, not just behind products that they began.
 inline constexpr int kTileWords = 4;
+
+// What a warpgroup is to do with a tile, as one number: nothing else than to compute all of it (0), or a share of it.
+struct TileShare {
+  static constexpr int kLeaves = 1 << 28;
+  static_assert(kMostSegments <= 512 && kMostHelpers <= 7);
+  int bits;
+
+  static __device__ __forceinline__ TileShare Of(const UnitShare& share, int segment) {
+    return {share.blocks | segment << 16 | share.helpers << 25 | (share.finishes ? 0 : kLeaves)};
+  }
+  __device__ __forceinline__ bool IsWhole() const { return bits == 0; }
+  __device__ __forceinline__ int Blocks() const { return bits & 0xFFFF; }
+  __device__ __forceinline__ int Segment() const { return bits >> 16 & 0x1FF; }
+  __device__ __forceinline__ int Helpers() const { return bits >> 25 & 7; }  // whose sums are added; 0: of a tile that is whole
+  __device__ __forceinline__ bool Leaves() const { return (bits & kLeaves) != 0; }  // its sums for who finishes it
+};
 
 // The CTA's shared memory by address.
 template <class T>
@@ -98,12 +117,14 @@ struct FusedShared {
   __device__ uint32_t ParcelReady(int slot) const { return DrawEmpty(2 + slot); }
   __device__ uint32_t ParcelTaken(int slot) const { return ParcelReady(kParcels + slot); }
   // Words behind the barriers.
-  __device__ uint32_t TileWord(int at) const { return ParcelTaken(kParcels) + static_cast<uint32_t>(at) * 4; }
-  __device__ uint32_t StagedUnit(int group, int place) const { return TileWord(kTileWords + group * T::kStagingPlaces + place); }
-  __device__ uint32_t DrawnUnit(int slot) const { return StagedUnit(2, slot); }
-  __device__ uint32_t Parcel(int slot) const { return DrawnUnit(2 + slot); }
+  __device__ uint32_t TileWord(int at) const { return ParcelTaken(kParcels) + static_cast<uint32_t>(at) * 8; }
+  __device__ uint32_t StagedUnit(int group, int place) const {
+    return TileWord(kTileWords) + static_cast<uint32_t>(group * T::kStagingPlaces + place) * 4;
+  }
+  __device__ uint32_t DrawnTicket(int slot) const { return StagedUnit(2, slot); }
+  __device__ uint32_t Parcel(int slot) const { return DrawnTicket(2 + slot); }
   static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kParcels;
-  static constexpr int kWords = kTileWords + 2 * T::kStagingPlaces + 2 + kParcels;
+  static constexpr int kWords = 2 * kTileWords + 2 * T::kStagingPlaces + 2 + kParcels;
   static_assert(8 * kBarriers + 4 * kWords <= T::kBarrierBytes);
 };
 
@@ -114,6 +135,15 @@ __device__ __forceinline__ int LoadShared(uint32_t address) {
 }
 __device__ __forceinline__ void StoreSharedOwn(uint32_t address, int value) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+// Two at once.
+__device__ __forceinline__ int2 LoadSharedPair(uint32_t address) {
+  int2 value;
+  asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreSharedPair(uint32_t address, int x, int y) {
+  asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(address), "r"(x), "r"(y) : "memory");
 }
 // The same between warps without a barrier.
 __device__ __forceinline__ int LoadSharedAcquire(uint32_t address) {

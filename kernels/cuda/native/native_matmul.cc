@@ -238,6 +238,15 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     params.band[params.bands++] = band;
     params.units += band.m_tiles * band.n_tiles;
   }
+  const int cluster = variant.cluster_m * variant.cluster_n;
+  const int clusters = (matmul.tiling.ctas > 0 ? matmul.tiling.ctas : SmCount()) / cluster;
+  params.split.from = params.units;
+  if (matmul.memory.partials != nullptr && variant.splits && clusters * cluster <= kMostCtas) {
+    if (const TileSplit split = SplitLastWave(params.units, clusters, params.k_blocks, variant.tile_n, matmul.tiling.share_cost);
+        split.units > 0) {
+      params.split = split;
+    }
+  }
   // The courier's chunks must not reach beyond N.
   const bool carries = matmul.n * static_cast<int64_t>(DTypeBytes(out_type)) % kTmaBytes == 0;
   params.direct_from = carries ? std::max(0, params.units - std::min(params.units, matmul.tiling.direct_tiles)) : 0;
@@ -263,10 +272,12 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.guard_word = matmul.guard_word;
   params.guard_value = matmul.guard_value;
   params.timeout_ns = matmul.timeout_ns;
-  auto* state = static_cast<uint32_t*>(matmul.state);
+  auto* state = static_cast<uint32_t*>(matmul.memory.state);
   params.ticket = state;
   params.failure = state + 1;
   params.counters = state + 32;
+  params.partial_words = params.counters + kMostPieces * kMostWordBands;
+  params.partials = static_cast<float*>(matmul.memory.partials);
   return params;
 }
 
@@ -274,7 +285,7 @@ Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant,
                    CUstream_st* stream) {
   int cluster = variant.cluster_m * variant.cluster_n;
   if (ctas <= 0) ctas = SmCount();
-  ctas = std::min(ctas, params.units * cluster) / cluster * cluster;
+  ctas = std::min(ctas, (params.split.from + params.split.segments) * cluster) / cluster * cluster;
   if (ctas <= 0) return InvalidArgument("no CTA to run on");
   void* arguments[] = {const_cast<FusedMatmulParams*>(&params)};
   return RuntimeStatus("cudaLaunchKernel",

@@ -24,10 +24,11 @@ namespace tandem::cuda {
 struct FusedTiling {
   int tile_n = 256;
   int cluster_m = 2, cluster_n = 1;
-  int ctas = 0;         // 0: one an SM
+  int ctas = 0;         // 0: one an SM. A launch on others than these is right, and shares tiles unevenly
   int band_tiles = 16;  // M-tiles that are walked together at most
   // The clusters' tiles at the end that are stored in copies directly; those before them are carried.
   int direct_tiles = std::numeric_limits<int>::max();
+  int share_cost = kShareCost;  // see SplitLastWave
 };
 
 // A kernel that gives up waiting ends as if all had come, and nobody asks it. So a plan's wait until the word is there, or until the
@@ -41,6 +42,12 @@ constexpr uint64_t TimeLimit(const void* abort_word) { return abort_word == null
 struct PieceRun {
   int first = 0, count = 0;
   int word_band = -1;
+};
+
+// Device memory of launches that follow one another.
+struct FusedMemory {
+  void* state = nullptr;     // kFusedStateBytes, zero before the first launch
+  void* partials = nullptr;  // kPartialBytes for sums of tiles that clusters share; null: none are shared
 };
 
 struct FusedMatmul {
@@ -76,13 +83,15 @@ struct FusedMatmul {
   const uint64_t* guard_word = nullptr;  // see FusedMatmulParams
   uint64_t guard_value = 0;
   uint64_t timeout_ns = kUnabortedLimitNs;  // of a wait; TimeLimit's in plans
-  // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
-  void* state = nullptr;
+  FusedMemory memory;
   FusedTiling tiling;
 };
 
-inline constexpr size_t kFusedStateBytes = 4096;
-static_assert((32 + kMostPieces * kMostWordBands) * sizeof(uint32_t) <= kFusedStateBytes);
+inline constexpr size_t kFusedStateBytes = 8192;
+static_assert((32 + kMostPieces * kMostWordBands + 4 * kMostSegments) * sizeof(uint32_t) <= kFusedStateBytes);
+// Tiles of 128×256, a CTA each, for as many SMs as a Hopper GPU has at most.
+inline constexpr int kMostCtas = 144;
+inline constexpr size_t kPartialBytes = size_t{kMostCtas} * kTileRows * 256 * sizeof(float);
 
 // Tiles of 128 rows of all pieces together, each as high as the highest: bands number M-tiles in 16 bits. Of clusters of two there
 // are half as many, but which there are is chosen later, and by the SMs too; the bound is the same on all ranks.

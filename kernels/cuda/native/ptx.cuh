@@ -190,6 +190,13 @@ __device__ __forceinline__ void LoadMulticast(const CUtensorMap* map, uint32_t d
       : "memory");
 }
 
+// `bytes`, a multiple of 16, that lie one behind the other.
+__device__ __forceinline__ void LoadBytes(const void* from, uint32_t to, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+               "r"(barrier)
+               : "memory");
+}
+
 // Stores the box; the part outside the tensor is dropped. Belongs to the thread's current bulk group.
 __device__ __forceinline__ void Store(const CUtensorMap* map, uint32_t source, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
@@ -240,6 +247,22 @@ __device__ __forceinline__ uint64_t LoadRelaxed(const uint64_t* word) {
 
 __device__ __forceinline__ void StoreRelease(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ float4 LoadFour(uint32_t address) {
+  float4 four;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w) : "r"(address) : "memory");
+  return four;
+}
+
+// For words of this GPU alone.
+__device__ __forceinline__ uint32_t LoadAcquireGpu(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreReleaseGpu(uint32_t* word, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ uint64_t GlobalTimer() {

@@ -49,6 +49,10 @@ const FusedVariant* VariantOf(const FusedMatmul& matmul, int tile_n) {
   return two != nullptr ? two : FusedVariantFor(matmul, Tiling(tile_n, 1));
 }
 
+int64_t Cluster(const FusedVariant& variant) { return int64_t{variant.cluster_m} * variant.cluster_n; }
+int64_t Stages(const FusedMatmul& matmul, const FusedVariant& variant) { return Blocks(matmul.k, variant.k_block); }
+bool Splits(const FusedMatmul& matmul, const FusedVariant& variant) { return matmul.memory.partials != nullptr && variant.splits; }
+
 struct Widths {
   std::span<const Width> of;
   double idle_sums = 1.0;  // a kernel's further loss by code that adds peers' sums, where there are none
@@ -72,7 +76,8 @@ FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
     const FusedVariant* variant = VariantOf(matmul, width.tile_n);
     if (variant == nullptr) continue;
     const double loss = width.loss * (variant->sums && !adds ? widths.idle_sums : 1.0);
-    const double time = static_cast<double>(Blocks(Tiles(matmul, width.tile_n), sms) * width.tile_n) * loss;
+    const double time = WavesOf(Tiles(matmul, width.tile_n) / Cluster(*variant), sms / Cluster(*variant), Stages(matmul, *variant),
+                                width.tile_n, Splits(matmul, *variant)) * width.tile_n * loss;
     if (least != 0 && time >= least) continue;
     least = time;
     fastest = Tiling(width.tile_n, variant->cluster_m);
@@ -124,6 +129,13 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
   const bool sums_for_all = Sums(matmul.pieces.back()) && matmul.pieces.back().copies > 0;
   // Nobody waits for its pieces' ends, and its own waits need nobody's SMs.
   if (sums_for_all) tiling.ctas = static_cast<int>(std::min(Blocks(tiles, cluster), sms / cluster) * cluster);
+  // Tiles that are shared make use of all.
+  const FusedVariant* variant = FusedVariantFor(matmul, tiling);
+  const int64_t most = (sums_for_all ? sms : usable) / cluster;
+  if (variant != nullptr && Splits(matmul, *variant) &&
+      SplitLastWave(Blocks(tiles, cluster), most, Stages(matmul, *variant), tiling.tile_n).units > 0) {
+    tiling.ctas = static_cast<int>(most * cluster);
+  }
   // Where sums go to all, couriers take longer for their tiles than products with less than this of K.
   constexpr int64_t kLeastCarriedBytes = 4096;
   const bool carries = matmul.k * static_cast<int64_t>(DTypeBytes(matmul.type)) >= kLeastCarriedBytes ||

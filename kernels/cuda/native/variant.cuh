@@ -30,6 +30,7 @@ FusedVariant MakeFusedVariant() {
   variant.cluster_m = Traits::kClusterM;
   variant.cluster_n = Traits::kClusterN;
   variant.sums = Traits::kSums;
+  variant.splits = Traits::kSplits;
   variant.k_block = Traits::kKBlock;
   variant.box_columns = Traits::kBoxColumns;
   variant.shared_bytes = Traits::kSharedBytes;

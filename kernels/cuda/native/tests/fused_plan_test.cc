@@ -103,7 +103,7 @@ const uint64_t* Plain(const Word& word) { return reinterpret_cast<const uint64_t
 TEST_F(FusedPlanTest, AllReduceDeliversToPeers) {
   CollectiveArgs args = AllReduce();
   ASSERT_TRUE(TakesFused(args));
-  auto fused = MakeFusedMatmul(args, nullptr);
+  auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   ASSERT_EQ(fused->pieces.size(), 3u);
   EXPECT_EQ(fused->out[0].data, At(0x3000000) + kRows * kN * 2);
@@ -148,7 +148,7 @@ TEST_F(FusedPlanTest, RefusesDeliveriesAndSumsThatDoNotFitTogether) {
   const auto code = [this](const std::function<void(CollectiveArgs*)>& change) {
     CollectiveArgs args = AllReduce();
     change(&args);
-    return MakeFusedMatmul(args, nullptr).status().code();
+    return MakeFusedMatmul(args, {}).status().code();
   };
   EXPECT_EQ(code([](CollectiveArgs*) {}), Code::kOk);
   EXPECT_FALSE(takes([](CollectiveArgs* args) { args->parts[0].deliveries.push_back(args->parts[0].deliveries[0]); })) << "one place";
@@ -167,7 +167,7 @@ TEST_F(FusedPlanTest, RefusesDeliveriesAndSumsThatDoNotFitTogether) {
 TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {
   CollectiveArgs args = Gather();
   for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = 64 * 128 * 16;
-  auto fused = MakeFusedMatmul(args, nullptr);
+  auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   int most = 0, tiles = 0;
   const std::vector<MatmulBand> bands = CutBands(*fused, 64 * 16, 1, 2);
@@ -189,12 +189,12 @@ TEST_F(FusedPlanTest, MoreTilesThanBandsCanNumberRunStepByStep) {
     for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = rows;
     const bool fits = rows == int64_t{10922} * 128;
     EXPECT_EQ(TakesFused(args), fits) << rows;
-    EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), fits ? Code::kOk : Code::kUnimplemented) << rows;
+    EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), fits ? Code::kOk : Code::kUnimplemented) << rows;
   }
 }
 
 TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
-  auto fused = MakeFusedMatmul(Gather(), nullptr);
+  auto fused = MakeFusedMatmul(Gather(), {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_EQ(fused->rows, kRows);
   EXPECT_EQ(fused->k, kK);
@@ -221,7 +221,7 @@ TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
 }
 
 TEST_F(FusedPlanTest, ScatterAnnouncesSlicesAndSumsItsOwnInRankOrder) {
-  auto fused = MakeFusedMatmul(Scatter(), nullptr);
+  auto fused = MakeFusedMatmul(Scatter(), {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   ASSERT_EQ(fused->pieces.size(), 3u);
   EXPECT_EQ(fused->pieces[0].done, reinterpret_cast<uint64_t*>(&words_[2]));
@@ -245,7 +245,7 @@ TEST_F(FusedPlanTest, ScalesAndBiasGoWhereTheyBelong) {
   }
   args.parts[2].sum.has_bias = true;
   args.parts[2].sum.bias = Dense(At(0x300), DType::kF32, {kN});
-  auto fused = MakeFusedMatmul(args, nullptr);
+  auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_TRUE(fused->row_scales);
   EXPECT_FALSE(fused->column_scales);
@@ -270,7 +270,7 @@ TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
   };
   scaled(&args);
   ASSERT_TRUE(TakesFused(args));
-  auto fused = MakeFusedMatmul(args, nullptr);
+  auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_TRUE(fused->blocks);
   EXPECT_TRUE(fused->exact) << "however it may be summed";
@@ -327,7 +327,7 @@ TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
     part.matmul.fast_accumulation = false;
   }
   ASSERT_TRUE(TakesFused(args));
-  auto fused = MakeFusedMatmul(args, nullptr);
+  auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_EQ(fused->type, DType::kF8E5M2);
   EXPECT_EQ(fused->b_type, DType::kF8E4M3);
@@ -336,14 +336,14 @@ TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
   args.parts[1].matmul.fast_accumulation = true;
   EXPECT_FALSE(TakesFused(args)) << "parts that add differently";
   for (FusedPart& part : args.parts) part.matmul.fast_accumulation = true;
-  fused = MakeFusedMatmul(args, nullptr);
+  fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_FALSE(fused->exact);
   for (FusedPart& part : args.parts) part.matmul.b.dtype = DType::kF16;
   EXPECT_FALSE(TakesFused(args));
   args = Gather();
   for (FusedPart& part : args.parts) part.matmul.fast_accumulation = false;  // of bf16 it says nothing
-  fused = MakeFusedMatmul(args, nullptr);
+  fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_FALSE(fused->exact);
 }
@@ -351,13 +351,13 @@ TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
 TEST_F(FusedPlanTest, WhatAddressesForbidRunsStepByStep) {
   CollectiveArgs args = Gather();
   args.parts[0].matmul.a.data += 2;
-  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), Code::kUnimplemented);
   args = Gather();
   for (FusedPart& part : args.parts) part.matmul.b.data += 8;
-  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), Code::kUnimplemented);
   args = Scatter();  // three slots that are no multiple of a distance apart
   args.parts[0].matmul.a.data += 16;
-  EXPECT_EQ(MakeFusedMatmul(args, nullptr).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), Code::kUnimplemented);
 }
 
 TEST_F(FusedPlanTest, WhatShapesForbidIsRefusedAtOnce) {

@@ -35,13 +35,13 @@ TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
   Word guard{0}, abort{0};
   args.epoch = 3;
   args.abort_word = &abort;
-  ASSERT_TRUE(EnqueueFused(args, nullptr, kStream, calls).ok());
+  ASSERT_TRUE(EnqueueFused(args, {}, kStream, calls).ok());
   args.guard = {.word = &guard, .value = 3};
-  ASSERT_TRUE(EnqueueFused(args, nullptr, kStream, calls).ok());
+  ASSERT_TRUE(EnqueueFused(args, {}, kStream, calls).ok());
   args.epoch = 5;
   args.guard = {};
   args.abort_word = nullptr;
-  ASSERT_TRUE(EnqueueFused(args, nullptr, kStream, calls).ok());
+  ASSERT_TRUE(EnqueueFused(args, {}, kStream, calls).ok());
   EXPECT_EQ(prepared.get(), made);
   ASSERT_EQ(launched.size(), 3u);
   for (const FusedMatmulParams& each : launched) {
@@ -59,7 +59,7 @@ TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
   EXPECT_EQ(launched[2].epoch, 5u);
   EXPECT_EQ(launched[2].guard_word, nullptr);
   EXPECT_EQ(launched[2].abort_word, nullptr);
-  EXPECT_EQ(EnqueueFused(args, nullptr, kStream, calls).code(), Code::kInternal);
+  EXPECT_EQ(EnqueueFused(args, {}, kStream, calls).code(), Code::kInternal);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST_F(FusedShort, HasMapsOfItsOwn) {
   // A peer's part is short: it alone is staged short, and what is summed is whole.
   const CollectiveArgs args = AllReduce(0);
   ASSERT_TRUE(TakesFused(args));
-  auto fused = MakeFusedMatmul(args, nullptr);
+  auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_EQ(fused->rows, kRows);
   std::vector<int32_t> rows;
@@ -83,7 +83,7 @@ TEST_F(FusedShort, HasMapsOfItsOwn) {
 }
 
 TEST_F(FusedShort, SumsNoMoreThanItsRows) {
-  auto fused = MakeFusedMatmul(AllReduce(2), nullptr);
+  auto fused = MakeFusedMatmul(AllReduce(2), {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   const MatmulPiece& end = fused->pieces[2];
   EXPECT_EQ(end.rows, kShort);
@@ -109,7 +109,7 @@ TEST_F(FusedShort, KeepsAFactorForEachRow) {
       part.matmul.has_scale_a = true;
       part.matmul.scale_a = Dense(At(0x100), {is_short ? 1 : kRows}, DType::kF32);
     }
-    auto fused = MakeFusedMatmul(args, nullptr);
+    auto fused = MakeFusedMatmul(args, {});
     ASSERT_TRUE(fused.ok()) << fused.status().ToString();
     EXPECT_TRUE(fused->row_scales) << rank;
   }
@@ -159,7 +159,7 @@ TEST_F(FusedShort, DeliversAmongEightRanks) {
       args.parts.push_back(part);
     }
     ASSERT_TRUE(TakesFused(args));
-    auto fused = MakeFusedMatmul(args, nullptr);
+    auto fused = MakeFusedMatmul(args, {});
     ASSERT_TRUE(fused.ok()) << fused.status().ToString();
     int low = 0, used = 0;
     for (const MatrixSlices& out : fused->out) {
