@@ -38,7 +38,7 @@ RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatIt
 RIGHT = "*RaceTest.IsRight*-*Queue*"
 GUARDED = "*AGuardThatIsRaised*"
 SANITIZED = (("memcheck", "cuda_native_race_test", RIGHT, 15), ("synccheck", "cuda_native_race_test", RIGHT, 15),
-             ("racecheck", "cuda_native_race_test", RIGHT, 30),
+             ("racecheck", "cuda_native_race_test", RIGHT + ":*Shares*", 30),
              ("memcheck", "cuda_few_rows_race_test", RIGHT, 10), ("synccheck", "cuda_few_rows_race_test", RIGHT, 10),
              ("memcheck", "cuda_collective_test", GUARDED, 10), ("racecheck", "cuda_collective_test", GUARDED, 10),
              ("synccheck", "cuda_collective_test", GUARDED, 10), ("memcheck", "cuda_kernels_test", "", 90),

@@ -98,14 +98,13 @@ class TileEnd {
     epilogue_.Begin(piece, thread.RowOf(tile), thread.FirstColumnOf(tile));
   }
 
-  // Instead of Finish, of a share whose tile another cluster finishes: leaves its sums, one half of the columns after the other. Then
+  // Instead of Finish, of a share whose tile another cluster finishes: leaves its sums from box `kFirstBox` on. When all are left,
   // TellLeft.
-  template <int kCount, int kMore>
-  __device__ __forceinline__ void Leave(const float (&values)[kCount], const float (&more)[kMore]) {
+  template <int kFirstBox, int kCount>
+  __device__ __forceinline__ void Leave(const float (&values)[kCount]) {
     left_ = share_.Segment();
-    if constexpr (Probe::kFlagBeforeData) partials_.TellEarly(left_);
-    partials_.template Leave<0>(left_, values);
-    partials_.template Leave<kCount>(left_, more);
+    if constexpr (Probe::kFlagBeforeData && kFirstBox == 0) partials_.TellEarly(left_);
+    partials_.template Leave<kFirstBox * BoxLane<T>::kValues>(left_, values);
   }
   // Says what has been left, if it has not been said.
   __device__ __forceinline__ void TellLeft() {
@@ -118,46 +117,54 @@ class TileEnd {
   template <int kFirstBox, int kCount, class Leave>
   __device__ __forceinline__ void Finish(const float (&values)[kCount], ComputeThread<T>& thread, const BoxLane<T>& lane,
                                          const Leave& leave) {
-    constexpr int kValues = BoxLane<T>::kValues;
-    static_assert(kCount % kValues == 0);
-    const auto nothing = [](auto&, int) {};
-    // `before` and `then`: what precedes and follows the rows' factors.
-    const auto leave_all = [&](const auto& before, const auto& then) __attribute__((always_inline)) {
-#pragma unroll
-      for (int i = 0; i < kCount / kValues; ++i) {
-        // Into other registers: the tensor cores' are theirs, and what else writes them holds up all products.
-        float c[kValues];
-#pragma unroll
-        for (int j = 0; j < kValues; ++j) c[j] = values[i * kValues + j];
-        before(c, kFirstBox + i);
-        epilogue_.ScaleRows(c);
-        then(c, kFirstBox + i);
-        leave(kFirstBox + i, c);
+    // The common ways have code of their own: where ways meet again, the compiler moves all values.
+    const bool plain = !sums && !finish_;
+    if (plain && !epilogue_.by_column) {
+      EndBoxes<kFirstBox>(values, [](auto&, int) {}, [](auto&, int) {}, leave);
+    } else if (Epilogue<T>::kScales && plain) {
+      EndBoxes<kFirstBox>(values, [](auto&, int) {}, [&](auto& c, int box) __attribute__((always_inline)) { epilogue_.ScaleColumns(c, box); }, leave);
+    } else {
+      FinishAny<kFirstBox>(values, thread, lane, leave);
+    }
+  }
+  // The same for any tile; of one that is shared, whose other sums come through the ring of stages, by this only.
+  template <int kFirstBox, int kCount, class Leave>
+  __device__ __forceinline__ void FinishAny(const float (&values)[kCount], ComputeThread<T>& thread, const BoxLane<T>& lane,
+                                            const Leave& leave) {
+    const auto add_shares = [&](auto& own, int) __attribute__((always_inline)) {
+      if constexpr (T::kSplits) {
+        if (share_.Helpers() > 0) partials_.Add(shared_, share_.Helpers(), own, thread);
       }
     };
-    // The common ways have code of their own: where ways meet again, the compiler moves all values.
-    const bool plain = !sums && !finish_ && share_.Helpers() == 0;
-    if (plain && !epilogue_.by_column) {
-      leave_all(nothing, [](auto&, int) {});
-    } else if (Epilogue<T>::kScales && plain) {
-      leave_all(nothing, [&](auto& c, int box) __attribute__((always_inline)) { epilogue_.ScaleColumns(c, box); });
-    } else {
-      const auto add_shares = [&](auto& own, int) __attribute__((always_inline)) {
-        if constexpr (T::kSplits) {
-          if (share_.Helpers() > 0) partials_.Add(shared_, share_.Helpers(), own, thread);
-        }
-      };
-      leave_all(add_shares, [&](auto& c, int box) __attribute__((always_inline)) {
-        if (epilogue_.by_column) epilogue_.ScaleColumns(c, box);
-        if constexpr (T::kSums) {
-          if (sums) AddSources(c, thread, lane);
-        }
-        if (finish_) epilogue_.Finish(c, box);
-      });
-    }
+    const auto rest = [&](auto& c, int box) __attribute__((always_inline)) {
+      if (epilogue_.by_column) epilogue_.ScaleColumns(c, box);
+      if constexpr (T::kSums) {
+        if (sums) AddSources(c, thread, lane);
+      }
+      if (finish_) epilogue_.Finish(c, box);
+    };
+    EndBoxes<kFirstBox>(values, add_shares, rest, leave);
   }
 
  private:
+  // `before` and `then`: what precedes and follows the rows' factors.
+  template <int kFirstBox, int kCount, class Before, class Then, class Leave>
+  __device__ __forceinline__ void EndBoxes(const float (&values)[kCount], const Before& before, const Then& then, const Leave& leave) const {
+    constexpr int kValues = BoxLane<T>::kValues;
+    static_assert(kCount % kValues == 0);
+#pragma unroll
+    for (int i = 0; i < kCount / kValues; ++i) {
+      // Into other registers: the tensor cores' are theirs, and what else writes them holds up all products.
+      float c[kValues];
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) c[j] = values[i * kValues + j];
+      before(c, kFirstBox + i);
+      epilogue_.ScaleRows(c);
+      then(c, kFirstBox + i);
+      leave(kFirstBox + i, c);
+    }
+  }
+
   // Adds to a box's values `c` what other GPUs computed of it, in the order of the ranks.
   __device__ __forceinline__ void AddSources(float (&c)[BoxLane<T>::kValues], ComputeThread<T>& thread, const BoxLane<T>& lane) const {
     constexpr int kValues = BoxLane<T>::kValues;
@@ -234,6 +241,8 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
   // Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
   constexpr int kStagesABox = 3;
   constexpr NextTile kUnknown = {-2, {0}};
+  // Sums that another cluster adds leave beside products as rounded ones do; where there are scales, all tiles paid for that (0.3 %).
+  constexpr bool kLeavesBeside = !Epilogue<T>::kScales;
   ComputeThread<T> thread(params, shared, group);
   TileEnd<T, Probe> end(params, shared, group, cta);
   BoxStager<T> stager(shared, group, threadIdx.x & 127);
@@ -281,10 +290,15 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
 
     end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.share);
     NextTile next = kUnknown;
-    if (!end.sums && tile.share.IsWhole()) {
+    if (!end.sums && (kLeavesBeside ? tile.share.Helpers() == 0 : tile.share.IsWhole())) {
+      const bool leaves = kLeavesBeside && tile.share.Leaves();
       ptx::WgmmaWait<1>();
       ptx::WgmmaSettled(products.first);
-      end.template Finish<0>(products.first, thread, stager.place, hold);
+      if (leaves) {
+        end.template Leave<0>(products.first);
+      } else {
+        end.template Finish<0>(products.first, thread, stager.place, hold);
+      }
       if (thread.IsNextFull()) next = thread.Next();
       if (next.unit >= 0) {
         products.template StartFirst<true>(place.stage);
@@ -294,20 +308,32 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
       }
       ptx::WgmmaSettled(products.second);
       thread.Release(last);
-      end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
-      held.unit = tile.unit;
+      if (leaves) {
+        end.template Leave<HalvedProducts<T>::kFirstBoxes>(products.second);
+      } else {
+        end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
+      }
+      held.unit = leaves ? -1 : tile.unit;
     } else {
       ptx::WgmmaWait<0>();
       ptx::WgmmaSettled(products.first);
       ptx::WgmmaSettled(products.second);
       thread.Release(last);
-      if (tile.share.Leaves()) {
-        end.Leave(products.first, products.second);
+      // Behind a shared tile there is most often nothing to stage it beside.
+      const bool at_once = tile.share.Helpers() > 0;
+      held.unit = tile.unit;
+      const auto keep = [&](int box, const auto& c) __attribute__((always_inline)) {
+        hold(box, c);
+        if (at_once) held.Stage(stager, box);
+      };
+      if (tile.share.Leaves()) {  // peers' sums are for who finishes it
+        end.template Leave<0>(products.first);
+        end.template Leave<HalvedProducts<T>::kFirstBoxes>(products.second);
         held.unit = -1;
       } else {
-        end.template Finish<0>(products.first, thread, stager.place, hold);
-        end.template Finish<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, hold);
-        held.unit = tile.unit;
+        end.template FinishAny<0>(products.first, thread, stager.place, keep);
+        end.template FinishAny<HalvedProducts<T>::kFirstBoxes>(products.second, thread, stager.place, keep);
+        if (at_once) held.unit = -1;
       }
       if (thread.IsNextFull()) next = thread.Next();
       if (next.unit >= 0) products.template StartFirst<true>(place.stage);

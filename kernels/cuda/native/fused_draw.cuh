@@ -25,6 +25,16 @@ struct DrawnTile {
 
 // Asks for the next ticket. One thread of a cluster's first CTA; nobody waits until it is used.
 __device__ __forceinline__ uint32_t AskTicket(const FusedMatmulParams& params) { return ptx::Add(params.ticket, 1); }
+// Of a launch that was called off, none of whose clusters has used its ticket.
+__device__ __forceinline__ void GiveTicketBack(const FusedMatmulParams& params) { ptx::Add(params.ticket, ~0u); }
+
+// Brings what the first tile's draw and loads read of the parameters near, which takes some hundred cycles a line.
+__device__ __forceinline__ void TouchForDraw(const FusedMatmulParams& params) {
+  const MatmulPiece& piece = params.piece[0];
+  asm volatile("" ::"r"(params.band[0].first_unit), "r"(params.band[1].first_unit), "r"(params.bands), "r"(params.k_blocks),
+               "r"(params.split.from), "l"(piece.ready), "h"(piece.a_slice), "h"(piece.first_slot), "l"(params.epoch)
+               : "memory");
+}
 
 // One thread of each CTA. All CTAs of a cluster take as many tiles.
 template <class T>

@@ -29,25 +29,21 @@ template <class T, class Probe = NoFusedProbe>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
   extern __shared__ uint8_t raw[];
+  // The first ticket is on its way before anything else is done. Who finds the launch called off gives it back.
+  const int warp_of_all = ptx::Warp();
+  const uint32_t cluster_rank = T::kCluster == 1 ? 0 : ptx::ClusterRank();
+  uint32_t ticket = 0;
+  if (warp_of_all == 0 && cluster_rank == 0 && ptx::ElectOne()) ticket = AskTicket(params);
   const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
-  int cta = T::kCluster == 1 ? 0 : static_cast<int>(ptx::ClusterRank());
+  const int cta = static_cast<int>(cluster_rank);
   const int warpgroup = ptx::Warpgroup();
-  if (threadIdx.x < 32 && ptx::ElectOne()) {  // one thread: for several the compiler would initialise barriers in a loop over them
+  // One thread of three warps each: for several of one the compiler would initialise barriers in a loop over them.
+  if (warp_of_all == 0 && ptx::ElectOne()) {
 #pragma unroll
     for (int stage = 0; stage < T::kStages; ++stage) {
       ptx::BarrierInit(shared.Full(stage), 1);
       ptx::BarrierInit(shared.Empty(stage), 2 * T::kCluster);
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * T::kStagingPlaces; ++i) {  // of both groups
-      ptx::BarrierInit(shared.Staged(0, i), 4);
-      ptx::BarrierInit(shared.Drained(0, i), 1);
-    }
-#pragma unroll
-    for (int slot = 0; slot < kParcels; ++slot) {
-      ptx::BarrierInit(shared.ParcelReady(slot), 2);
-      ptx::BarrierInit(shared.ParcelTaken(slot), 1);
     }
 #pragma unroll
     for (int slot = 0; slot < 2; ++slot) {
@@ -55,7 +51,22 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
       ptx::BarrierInit(shared.DrawEmpty(slot), 1);
     }
     ptx::BarrierInitFence();
-  } else if (threadIdx.x == 64) {
+    TouchForDraw(params);
+  } else if (warp_of_all == 1 && ptx::ElectOne()) {
+#pragma unroll
+    for (int i = 0; i < 2 * T::kStagingPlaces; ++i) {  // of both groups
+      ptx::BarrierInit(shared.Staged(0, i), 4);
+      ptx::BarrierInit(shared.Drained(0, i), 1);
+    }
+    ptx::BarrierInitFence();
+  } else if (warp_of_all == 2 && ptx::ElectOne()) {
+#pragma unroll
+    for (int slot = 0; slot < kParcels; ++slot) {
+      ptx::BarrierInit(shared.ParcelReady(slot), 2);
+      ptx::BarrierInit(shared.ParcelTaken(slot), 1);
+    }
+    ptx::BarrierInitFence();
+  } else if (threadIdx.x == 96) {
     for (int i = 0; i < 2; ++i) {
       ptx::PrefetchMap(&params.a[i]);
       ptx::PrefetchMap(&params.out[i]);
@@ -63,14 +74,15 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     ptx::PrefetchMap(&params.b);
     if (T::kSums) ptx::PrefetchMap(&params.slots);
   }
-  if (__syncthreads_or(called_off)) return;  // of all CTAs alike: before a cluster meets, a ticket is drawn or a word is written
-  uint32_t ticket = 0;  // on its way while the cluster meets
-  if (threadIdx.x < 32 && cta == 0 && ptx::ElectOne()) ticket = AskTicket(params);
+  if (__syncthreads_or(called_off)) {  // of all CTAs alike: before a cluster meets, a tile is computed or a word is written
+    if (warp_of_all == 0 && cta == 0 && ptx::ElectOne()) GiveTicketBack(params);
+    return;
+  }
   if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
 
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
-    const int warp = ptx::Warp();
+    const int warp = warp_of_all;
     if (warp == 3) {
       CarryTiles<T, Probe>(params, shared, cta);
     } else if (ptx::ElectOne()) {

@@ -68,7 +68,7 @@ TANDEM_HOST_DEVICE inline int SharesOf(const TileSplit& split, int segment, Unit
 }
 
 // What sharing costs: sums that go through memory, a wait, and a tile's beginning and end more. In stages of 256 columns (H200).
-inline constexpr int kShareCost = 10;
+inline constexpr int kShareCost = 12;
 
 // How `units` of `k_blocks` stages, their tiles `tile_n` columns wide, are shared by `clusters`; nothing is where that would not save
 // more than `cost`.

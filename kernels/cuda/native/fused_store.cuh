@@ -80,7 +80,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
       CountStored<T, Probe>(params, index, tile.n, 1);
     }
   }
-  ptx::WaitStoresComplete();
+  ptx::WaitStoresRead<0>();  // what nobody is told of is complete when the kernel is
   HandOver(shared, -1, &parcel);
 }
 

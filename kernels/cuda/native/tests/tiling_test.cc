@@ -49,6 +49,36 @@ TEST(ChooseTiling, TakesNarrowTilesWhereTheyFillTheLastWave) {
   EXPECT_EQ(ChooseTiling(Product(2, 2048, 7680, false), kSms).tile_n, 224);
 }
 
+// Memory for sums of shared tiles; only looked at for being there.
+FusedMatmul Sharing(FusedMatmul matmul) {
+  static float partials;
+  matmul.memory.partials = &partials;
+  return matmul;
+}
+
+TEST(ChooseTiling, SharesTheLastWaveAmongAllSms) {
+  // Of 448 clusters' tiles on 65 clusters 58 are left, which 65 share; those of 112 units of half the rows as well.
+  const FusedTiling shared = ChooseTiling(Sharing(Product(4, 2048, 7168, false)), kSms);
+  EXPECT_EQ(shared.tile_n, 256);
+  EXPECT_EQ(shared.ctas, 130);
+  EXPECT_EQ(ChooseTiling(Product(4, 2048, 7168, false), kSms).ctas, 128) << "no memory to share by";
+  // A last wave of 29 of 65 clusters: wide tiles are as soon done as narrow ones that fill it, and lose nothing.
+  const FusedTiling wide = ChooseTiling(Sharing(Product(4, 512, 7168, false)), kSms);
+  EXPECT_EQ(wide.tile_n, 256);
+  EXPECT_EQ(wide.ctas, 130);
+  // Fewer tiles than clusters are shared as well: 32 of 65.
+  EXPECT_EQ(ChooseTiling(Sharing(Product(2, 256, 8192, true)), kSms).ctas, 130);
+  // Kernels that cannot share take as many CTAs as their waves want.
+  FusedMatmul exact = Product(4, 2048, 7168, false);
+  exact.type = exact.b_type = DType::kF8E4M3;
+  exact.exact = true;
+  EXPECT_EQ(ChooseTiling(Sharing(exact), kSms).ctas, ChooseTiling(exact, kSms).ctas);
+  // Short products save less than sharing costs.
+  FusedMatmul shallow = Product(4, 2048, 7168, false);
+  shallow.k = 512;
+  EXPECT_EQ(ChooseTiling(Sharing(shallow), kSms).ctas, ChooseTiling(shallow, kSms).ctas);
+}
+
 TEST(ChooseTiling, KeepsWideTilesForSumsOddPiecesAndTypesWithoutOthers) {
   EXPECT_EQ(ChooseTiling(Product(4, 512, 7168, true), kSms).tile_n, 256);
   const FusedTiling odd = ChooseTiling(Product(4, 384, 7168, false), kSms);
