@@ -97,7 +97,8 @@ Status PlanHandle::BeforeLaunch() {
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeAborted(kAnyStream)) return *failure;
   if (!group.MoveOn(told)) return Status::Ok();
-  return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
+  return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made")
+      .WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}});
 }
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {

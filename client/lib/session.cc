@@ -273,7 +273,7 @@ bool Session::ReleaseChannels(const Status& why) {
     }
   }
   // All of them first: a launch may hold one channel's lock in a call of the driver that goes on when another is released.
-  for (const auto& channel : channels) channel->Release(why.code(), why.message());
+  for (const auto& channel : channels) channel->Release(why);
   for (const auto& channel : channels) {
     channel->TryReap();
     captured |= channel->HasCaptured();
@@ -311,7 +311,8 @@ void Session::Watch() {
         if (channel.HasDropped()) channel.TryReap();
         any_captured |= channel.HasCaptured();
         if (!channel.Released() || !channel.HasCaptured()) return;
-        channel.Release(Code::kAborted, "the engine was restarted: capture the graph anew");
+        channel.Release(Aborted("the engine was restarted: capture the graph anew")
+                            .WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}}));
         channel.TryReap();
         captured |= channel.HasCaptured();
       };

@@ -47,7 +47,8 @@ void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
   channel->waiting.clear();
   channel->captured = {};
   channel->captured_live = 0;
-  channel->consumer.words().Release(Code::kInvalidArgument, why);
+  channel->consumer.words().Release(
+      InvalidArgument(why).WithDetail({.reason = "RING_BROKEN", .who = {}, .field = {}}));
 }
 
 void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry) {
@@ -239,8 +240,8 @@ void ChannelServer::Beat(uint64_t now_ns) {
   for (const auto& channel : channels_) channel->consumer.Beat(now_ns, generation_);
 }
 
-void ChannelServer::ReleaseAll(Code code, const std::string& text) {
-  for (const auto& channel : channels_) channel->consumer.words().Release(code, text);
+void ChannelServer::ReleaseAll(const Status& why) {
+  for (const auto& channel : channels_) channel->consumer.words().Release(why);
 }
 
 }  // namespace tandem::engine

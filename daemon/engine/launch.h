@@ -119,6 +119,9 @@ struct Failure {
   int who_rank = -1;
 };
 
+// One whose detail has this reason, and names the rank that caused it (-1: none in particular).
+Failure MakeFailure(std::string reason, Status status, int who_rank);
+
 // A launch that has arrived, or is offered for parking. One a plan.
 struct Launch {
   Origin origin;

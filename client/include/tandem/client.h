@@ -172,7 +172,8 @@ struct LaunchOptions {
   std::string tag;            // compared across ranks: a mismatch fails the launch on all of them
 };
 
-// A request prepared once, launched many times. Ends with its last handle; a graph with a captured launch has one.
+// A request prepared once, launched many times. Ends with its last handle; a graph with a captured launch has one. A failed
+// launch's status has a reason in its detail, the same on a stream, in a graph and by gRPC: docs/protocol.md, "Launching".
 class TANDEM_API Plan {
  public:
   virtual ~Plan() = default;

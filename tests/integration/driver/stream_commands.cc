@@ -15,7 +15,7 @@
 
 namespace tandem::driver {
 
-// {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […]}…]}: one graph of these launches.
+// {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […], "tag": …}…]}: one graph of these launches.
 Status Session::Capture(const json& command) {
   TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
   TANDEM_RETURN_IF_ERROR(stream->BeginCapture());
@@ -23,7 +23,9 @@ Status Session::Capture(const json& command) {
   for (const json& launch : command.value("launches", json::array())) {
     auto plan = FindPlan(launch);
     auto bindings = Bindings(launch);
-    made = !plan.ok() ? plan.status() : !bindings.ok() ? bindings.status() : (*plan)->Launch(stream->ref(), *bindings);
+    LaunchOptions options;
+    options.tag = launch.value("tag", "");
+    made = !plan.ok() ? plan.status() : !bindings.ok() ? bindings.status() : (*plan)->Launch(stream->ref(), *bindings, options);
     if (!made.ok()) break;
   }
   auto graph = stream->EndCapture();
