@@ -18,6 +18,7 @@ void Registrations::Add(const std::byte* data, size_t bytes, uint64_t group_id, 
 }
 
 void Registrations::Remove(const std::byte* data, uint64_t registration_id) {
+  if (ended_->InChild()) return;
   std::unique_lock lock(mutex_);
   auto [first, last] = own_.equal_range(reinterpret_cast<uintptr_t>(data));
   for (auto it = first; it != last; ++it) {

@@ -1,8 +1,5 @@
 // The library's core against a fake control half; the test plays the engine on the channels' other ends.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <thread>
 
@@ -165,27 +162,6 @@ TEST_F(ClientTest, ReplaysOfACapturedLaunchAreServedUntilTheGraphIsGone) {
       EXPECT_TRUE(stream_->Synchronize(kLong).ok());
     }
   }
-}
-
-TEST_F(ClientTest, AForkedChildHasNoHandlesAndTheParentIsUnharmed) {
-  pid_t child = ::fork();
-  if (child == 0) {
-    bool dead = plan_->Launch(stream_.get(), {}).code() == Code::kFailedPrecondition &&
-                client_->Check().code() == Code::kFailedPrecondition &&
-                group_->Leave(kLong).code() == Code::kFailedPrecondition &&
-                ::fcntl(daemon_->lease.get(), F_GETFD) < 0;
-    plan_.reset();
-    group_.reset();
-    client_.reset();
-    ::_exit(dead && daemon_->destroyed == 0 && daemon_->released_plans.empty() ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  EXPECT_GE(::fcntl(daemon_->lease.get(), F_GETFD), 0);
-  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
-  Finish(Engine(), Arrive(Engine()));
-  EXPECT_TRUE(plan_->Wait(kLong).ok());
 }
 
 TEST_F(ClientTest, ManyThreadsAndStreamsLaunchTogether) {

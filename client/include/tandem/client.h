@@ -11,8 +11,11 @@
 //   stream.Synchronize(...);  (*plan)->Wait();    // the status of what was launched
 //
 // Thread rule: Client, Group, Plan and Memory may be used from any thread at the same time. Handles are reference
-// counted; a handle keeps what it came from alive. After fork the child's handles answer FAILED_PRECONDITION and the
-// parent's are unharmed. No type of gRPC, protobuf or abseil appears here or in the library's symbols.
+// counted; a handle keeps what it came from alive. No type of gRPC, protobuf or abseil appears here or in the library's symbols.
+//
+// Fork: the child of a process that has connected has no use of this library, for gRPC does not outlive a fork. Its handles, and
+// Connect, answer FAILED_PRECONDITION with reason FORKED; what they mapped is not there; dropping them is allowed, and the parent's
+// are unharmed. Start such a child by exec or spawn, or fork it before the parent connects.
 #pragma once
 
 #include <chrono>
@@ -233,7 +236,8 @@ class TANDEM_API Group {
 
 class TANDEM_API Client : public std::enable_shared_from_this<Client> {
  public:
-  // UNAVAILABLE if no daemon answers by the deadline; the message names the socket.
+  // UNAVAILABLE if no daemon answers by the deadline; the message names the socket. FAILED_PRECONDITION with reason FORKED in a child
+  // forked by a process that had connected.
   static Result<std::shared_ptr<Client>> Connect(const ConnectOptions& options = {});
   virtual ~Client() = default;
 
