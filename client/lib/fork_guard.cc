@@ -58,7 +58,8 @@ struct ForkRegistry {
 };
 
 Status Forked(const std::string& what) {
-  return FailedPrecondition(what + "; gRPC does not outlive a fork: start the child by exec or spawn, or fork before the parent connects")
+  return FailedPrecondition(what +
+                            "; gRPC does not outlive a fork: start the child by exec or spawn, or fork before the parent connects")
       .WithDetail({.reason = "FORKED", .who = {}, .field = {}});
 }
 

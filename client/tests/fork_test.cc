@@ -53,7 +53,9 @@ class SlowDevice final : public ClientDevice {
     range.pieces.push_back({reinterpret_cast<uintptr_t>(address), bytes, 1});
     return range;
   }
-  Result<ExportedRange> Export(const ForeignRange&) override { return ExportedRange{.ipc_handle = "handle", .fds = {}, .chunk_bytes = {}}; }
+  Result<ExportedRange> Export(const ForeignRange&) override {
+    return ExportedRange{.ipc_handle = "handle", .fds = {}, .chunk_bytes = {}};
+  }
   Result<bool> Holds(const ForeignRange&, uintptr_t, size_t) override {
     if (slow) {
       looking = true;

@@ -15,6 +15,7 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
   // Lanes write the done words. Once for the mapping, and taken back only when no lane can be using them.
   std::span<std::byte> words = consumer.words().pages();
   TANDEM_RETURN_IF_ERROR(backend_->RegisterHostMemory(words.data(), words.size()));
+  queue_->RevokeOffers();
   std::shared_ptr<Channel> channel(new Channel(), [dead = dead_, words](Channel* closed) {
     dead->Add([owned = std::shared_ptr<Channel>(closed), words](Backend* backend) {
       if (backend != nullptr) (void)backend->UnregisterHostMemory(words.data());
@@ -59,6 +60,7 @@ void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry
   auto& slot = channel->captured[static_cast<size_t>(entry.captured_slot)];
   int before = slot != nullptr;
   if (entry.kind == EntryKind::kArm) {
+    queue_->RevokeOffers();
     slot = std::make_unique<CapturedLaunch>();
     slot->entry = entry;
   } else {

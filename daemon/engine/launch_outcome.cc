@@ -55,6 +55,7 @@ Failure LaunchQueue::FailureOf(const Plan& plan, uint64_t count, const LogEntry&
     case LogKind::kFailLeft: return MakeFailure("RANK_LEFT", Unavailable(ranks + " has left the group"), who);
     case LogKind::kStart:
     case LogKind::kPark:
+    case LogKind::kRevoke:
     case LogKind::kBreak: break;
   }
   return {Internal(name + ": unknown entry in the order log"), -1};

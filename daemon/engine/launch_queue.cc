@@ -59,6 +59,7 @@ Status LaunchQueue::AddGroup(std::unique_ptr<Group> group) {
   for (const auto& [id, other] : groups_) {
     if (((id ^ group->id) & kLogIdMask) == 0) return AlreadyExists("group " + std::to_string(id) + " exists already");
   }
+  RevokeOffers();
   groups_.emplace(group->id, std::move(group));
   return Status::Ok();
 }
@@ -167,8 +168,8 @@ Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
   if ((group.left_mask & (1u << group.rank)) == 0) return {};
   // The peers end theirs without it: none must find all ranks there once some have. What the log has ended already keeps its number.
   if (std::any_of(plan.early.begin(), plan.early.end(), [&](auto& e) { return e.first == plan.arrivals + 1; })) return {};
-  return MakeFailure("RANK_LEFT", Unavailable("rank " + std::to_string(group.rank) + " has left the group; this launch does not count"),
-                     group.rank);
+  return MakeFailure(
+      "RANK_LEFT", Unavailable("rank " + std::to_string(group.rank) + " has left the group; this launch does not count"), group.rank);
 }
 
 void LaunchQueue::Arrive(const LaunchRequest& request) {
@@ -190,11 +191,14 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
                               -1));
     return;
   }
+  if (request.origin.kind == Origin::Kind::kDirect && !group.direct) {
+    group.direct = true;
+    RevokeOffers();
+  }
   if (group.broken.has_value()) {
     RejectArrival(request, group.generation, *group.broken);
     return;
   }
-  if (request.origin.kind == Origin::Kind::kDirect) group.direct = true;
   if (plan->has_active && !plan->active.arrived && !plan->active.started &&
       request.origin.channel == plan->active.origin.channel && request.origin.id == plan->active.origin.id) {
     ArriveOffered(plan);
@@ -339,6 +343,10 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   if (found == plans_.end()) return;
   Plan* plan = found->second.get();
   uint64_t count = FullCount(*plan, entry.count);
+  if (entry.kind == LogKind::kRevoke) {
+    plan->revoked = std::max(plan->revoked, count);
+    return;
+  }
   if (plan->has_active && plan->active.count == count && (plan->active.started || !plan->active.arrived) && !starts) {
     // Parked: it is to be taken back. Offered: it fails when it arrives.
     Parked& parked = plan->active.parked;
