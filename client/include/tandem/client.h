@@ -193,15 +193,17 @@ class TANDEM_API Plan {
   virtual Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
   // Without a stream, over gRPC: arrives at once. Returns a number for WaitLaunch.
   virtual Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
-  // How that launch has ended, once; DEADLINE_EXCEEDED also if it has not by `deadline`: it can be waited for again then.
+  // How that launch of this plan has ended, once. DEADLINE_EXCEEDED also if it has not by `deadline`, with reason NOT_ENDED: it can be
+  // waited for again then. NOT_FOUND for a launch that is not this plan's, or whose outcome a call has told.
   virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline) = 0;
-  // Waits until every launch of this plan by this client has ended; the first failure not yet returned, else OK.
+  // Waits until every launch of this plan by this client has ended; the first failure not yet returned, ABORTED before any
+  // other, which tells the rest too, else OK.
   virtual Status Wait(Milliseconds deadline = Milliseconds(600000)) = 0;
-  // Like Wait without waiting: OK with true if all have ended. Asks the daemon, which takes about a millisecond, while a
-  // launch by LaunchDirect is under way.
+  // Like Wait without waiting: OK with true if all have ended. Asks the daemon, one call that waits for nothing, while a launch by
+  // LaunchDirect is under way.
   virtual Result<bool> Query() = 0;
   // Ends the plan. Launches on streams end first: DEADLINE_EXCEEDED if they have not within a minute, and the plan goes on
-  // then. Those by LaunchDirect that are under way end with ABORTED.
+  // then, as it does where the daemon has not heard of it. Those by LaunchDirect that are under way end with ABORTED.
   virtual Status Release() = 0;
 };
 
