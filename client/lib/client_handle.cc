@@ -121,7 +121,7 @@ RegisteredMemory::RegisteredMemory(std::shared_ptr<Session> session, uint64_t re
       mapping_(std::move(mapping)),
       bytes_(bytes),
       gpu_uuid_(std::move(gpu_uuid)) {
-  session_->registrations().Add(data(), bytes_, 0, registration_id_);
+  session_->registrations().Add(data(), bytes_, gpu_uuid_, 0, registration_id_);
 }
 
 RegisteredMemory::~RegisteredMemory() {

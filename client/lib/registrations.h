@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -85,7 +86,7 @@ class Registrations {
   void BeforeSweep(std::function<void()> reap) { reap_ = std::move(reap); }
 
   // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that any group takes.
-  void Add(const std::byte* data, size_t bytes, uint64_t group_id, uint64_t registration_id);
+  void Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id, uint64_t registration_id);
   // Does nothing in a forked child.
   void Remove(const std::byte* data, uint64_t registration_id);
 
@@ -108,6 +109,7 @@ class Registrations {
  private:
   struct Own {
     size_t bytes = 0;
+    std::string gpu_uuid;
     uint64_t group_id = 0, registration_id = 0;
   };
   using ForeignMap = std::multimap<uintptr_t, std::shared_ptr<ForeignRegistration>>;
