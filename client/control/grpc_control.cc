@@ -273,10 +273,14 @@ Result<ChannelInfo> GrpcControl::OpenChannel(const std::string& gpu_uuid, uint32
   ChannelInfo info;
   info.channel_id = reply.channel_id();
   info.generation = reply.generation();
-  TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, lease_.Take(reply.transfer_id(), end));
-  if (fds.size() != 2) return Internal("a channel came with " + std::to_string(fds.size()) + " descriptors");
-  info.ring = std::move(fds[0]);
-  info.words = std::move(fds[1]);
+  Result<std::vector<UniqueFd>> fds = lease_.Take(reply.transfer_id(), end);
+  if (fds.ok() && fds->size() != 2) fds = Internal("a channel came with " + std::to_string(fds->size()) + " descriptors");
+  if (!fds.ok()) {
+    (void)CloseChannel(info.channel_id);
+    return fds.status();
+  }
+  info.ring = std::move((*fds)[0]);
+  info.words = std::move((*fds)[1]);
   return info;
 }
 
@@ -308,6 +312,7 @@ Status GrpcControl::WaitLaunch(uint64_t launch_id, Milliseconds deadline) {
   v1::WaitLaunchReply reply;
   request.set_launch_id(launch_id);
   request.set_deadline_ms(DeadlineMs(deadline));
+  request.set_poll(deadline.count() == 0);
   return Call(&v1::Tandem::StubInterface::WaitLaunch, request, &reply, deadline + kAnswerTime);
 }
 

@@ -59,24 +59,37 @@ Result<DType> ToDType(int dtype) {
   return InvalidArgument("dtype " + std::to_string(dtype) + " is none of Tandem's");
 }
 
+Status Wrong(const std::string& field, const std::string& what) {
+  return InvalidArgument(field + " " + what).WithDetail({.reason = "BAD_FIELD", .who = {}, .field = field});
+}
+
+// A value of an enumeration of one byte. Which of them it has is the daemon's to check.
+template <typename Enum>
+Status ToEnum(int value, const std::string& field, Enum* to) {
+  static_assert(sizeof(Enum) == 1);
+  if (value < 0 || value > 255) return Wrong(field, "is " + std::to_string(value) + ", which is none of Tandem's");
+  *to = static_cast<Enum>(value);
+  return Status::Ok();
+}
+
 Result<SymmetricTensor*> Tensor(const tandem_memory* memory) {
   if (memory == nullptr) return InvalidArgument("tensor is NULL");
   if (memory->tensor == nullptr) return FailedPrecondition("the memory is not a symmetric tensor");
   return memory->tensor.get();
 }
 
-// A launch's bindings on the stack: the launch path allocates nothing. One more than fit tells the plan of a count that
+// A launch's bindings on the stack: the launch path allocates nothing. Without an array they are not bound. One more than fit tells the plan of a count that
 // no plan has.
 class Bindings {
  public:
   Bindings(const tandem_binding* bindings, size_t count) : count_(std::min(count, all_.size())) {
-    for (size_t i = 0; i < count_; ++i) {
+    for (size_t i = 0; bindings != nullptr && i < count_; ++i) {
       const tandem_memory* memory = bindings[i].memory;
       all_[i] = {memory == nullptr ? nullptr : memory->memory.get(), bindings[i].offset};
     }
   }
   Bindings(void* const* pointers, size_t count) : count_(std::min(count, all_.size())) {
-    for (size_t i = 0; i < count_; ++i) all_[i] = {nullptr, 0, pointers[i]};
+    for (size_t i = 0; pointers != nullptr && i < count_; ++i) all_[i] = {nullptr, 0, pointers[i]};
   }
   operator std::span<const Binding>() const { return {all_.data(), count_}; }  // NOLINT(google-explicit-constructor)
 
@@ -95,29 +108,33 @@ LaunchOptions Options(uint64_t deadline_ms, const char* tag) {
 
 Result<OpRequest> ToRequest(const tandem_request& from) {
   OpRequest request;
-  request.op = static_cast<Op>(from.op);
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.op, "op", &request.op));
+  if (from.operands == nullptr && from.operand_count > 0) return Wrong("operands", "is NULL");
   for (size_t i = 0; i < from.operand_count; ++i) {
     const tandem_operand& operand = from.operands[i];
     TANDEM_ASSIGN_OR_RETURN(DType dtype, ToDType(operand.dtype));
-    request.operands.push_back({static_cast<Role>(operand.role),
+    Role role = Role::kInput;
+    TANDEM_RETURN_IF_ERROR(ToEnum(operand.role, "operands[" + std::to_string(i) + "].role", &role));
+    request.operands.push_back({role,
                                 {dtype, Shape(operand.shape, operand.dims), Shape(operand.strides, operand.dims)},
                                 operand.symmetric != 0,
                                 operand.alias_of});
   }
   request.dim = from.dim;
-  request.reduce_op = static_cast<ReduceOp>(from.reduce_op);
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.reduce_op, "reduce_op", &request.reduce_op));
   request.root = from.root;
-  request.wire = static_cast<WireType>(from.wire);
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.wire, "wire", &request.wire));
   request.fast_accumulation = from.fast_accumulation != 0;
   request.low_contention = from.low_contention != 0;
   request.chunk_pivot = from.chunk_pivot;
+  if (from.transfers == nullptr && from.transfer_count > 0) return Wrong("transfers", "is NULL");
   for (size_t i = 0; i < from.transfer_count; ++i) {
     request.transfers.push_back({from.transfers[i].send != 0, from.transfers[i].peer, from.transfers[i].slot});
   }
-  request.algorithm = static_cast<Algorithm>(from.algorithm);
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.algorithm, "algorithm", &request.algorithm));
   request.steps = from.steps;
   request.lanes = from.lanes;
-  request.on_unfused = static_cast<OnUnfused>(from.on_unfused);
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.on_unfused, "on_unfused", &request.on_unfused));
   return request;
 }
 
@@ -193,6 +210,9 @@ void tandem_client_on_event(tandem_client* client, tandem_event_callback callbac
 
 tandem_status* tandem_join_group(tandem_client* client, const tandem_join_options* options, tandem_group** group) {
   if (options == nullptr || group == nullptr) return NullArgument(options == nullptr ? "options" : "group");
+  if (options->option_count > 0 && (options->option_names == nullptr || options->option_values == nullptr)) {
+    return NullArgument(options->option_names == nullptr ? "option_names" : "option_values");
+  }
   JoinOptions join;
   join.job_key.assign(static_cast<const char*>(options->job_key), options->job_key == nullptr ? 0 : options->job_key_bytes);
   join.name = Text(options->name);

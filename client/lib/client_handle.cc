@@ -1,11 +1,14 @@
 // Client: connecting, joining, registering.
 #include "client/lib/control_loader.h"
+#include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 
 namespace tandem {
 
 Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) {
+  client::ConnectAttempt attempt;  // loading the control half takes a lock
+  TANDEM_RETURN_IF_ERROR(attempt.Check());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::Control> control, client::MakeControl());
   return client::ConnectThrough(std::move(control), options);
 }
@@ -16,10 +19,13 @@ namespace client {
 
 Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& given,
                                                std::shared_ptr<ClientDevice> device) {
+  ConnectAttempt attempt;
+  TANDEM_RETURN_IF_ERROR(attempt.Check());
   ConnectOptions options = given;
   options.deadline = Bounded(given.deadline);
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Session> session,
                           Session::Attach(std::move(control), options, std::move(device)));
+  attempt.Keep();
   return std::shared_ptr<Client>(std::make_shared<ClientHandle>(std::move(session)));
 }
 
@@ -115,7 +121,7 @@ RegisteredMemory::RegisteredMemory(std::shared_ptr<Session> session, uint64_t re
       mapping_(std::move(mapping)),
       bytes_(bytes),
       gpu_uuid_(std::move(gpu_uuid)) {
-  session_->registrations().Add(data(), bytes_, 0, registration_id_);
+  session_->registrations().Add(data(), bytes_, gpu_uuid_, 0, registration_id_);
 }
 
 RegisteredMemory::~RegisteredMemory() {

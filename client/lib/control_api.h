@@ -96,6 +96,7 @@ class Control {
   virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
   virtual Status CloseChannel(uint64_t channel_id) = 0;
   virtual Result<uint64_t> Launch(const DirectLaunch& launch) = 0;
+  // How the launch has ended, once. DEADLINE_EXCEEDED with reason NOT_ENDED if it has not by `deadline`; 0: asks without waiting.
   virtual Status WaitLaunch(uint64_t launch_id, Milliseconds deadline) = 0;
   // OK if the daemon answers and knows the session.
   virtual Status Check() = 0;

@@ -7,7 +7,13 @@
 
 namespace tandem::client {
 
+namespace {
+
 std::atomic<uint64_t> fork_count{0};
+std::atomic<int> attempts{0};          // to connect, that are under way or have succeeded
+std::atomic<bool> parent_connected{false};
+
+}  // namespace
 
 // The guards of this process in a list. The lock is held across the fork, so that the child sees the list whole.
 struct ForkRegistry {
@@ -25,6 +31,7 @@ struct ForkRegistry {
 
   void AfterForkInChild() {
     fork_count.fetch_add(1);
+    if (attempts.load() > 0) parent_connected.store(true);
     for (ForkGuard* guard = head; guard != nullptr; guard = guard->next_) {
       int fd = guard->fd_.exchange(-1);
       if (fd >= 0) ::close(fd);
@@ -49,6 +56,25 @@ struct ForkRegistry {
     if (head == guard) head = guard->next_;
   }
 };
+
+Status Forked(const std::string& what) {
+  return FailedPrecondition(what +
+                            "; gRPC does not outlive a fork: start the child by exec or spawn, or fork before the parent connects")
+      .WithDetail({.reason = "FORKED", .who = {}, .field = {}});
+}
+
+ConnectAttempt::ConnectAttempt() {
+  ForkRegistry::Get();  // its handlers look at the count
+  attempts.fetch_add(1);
+}
+
+ConnectAttempt::~ConnectAttempt() {
+  if (!kept_) attempts.fetch_sub(1);
+}
+
+Status ConnectAttempt::Check() const {
+  return parent_connected.load() ? Forked("this process was forked by one that had connected") : Status::Ok();
+}
 
 uint64_t ForkCount() { return fork_count.load(std::memory_order_relaxed); }
 

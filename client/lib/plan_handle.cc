@@ -16,9 +16,18 @@ constexpr Milliseconds kDefaultDeadline(600000);
 // How long a launch waits for engines that are being restarted, and a release for launches in flight.
 constexpr Milliseconds kRestartDeadline(30000);
 constexpr Milliseconds kReleaseDeadline(60000);
+// The reason of a WaitLaunch that has met its own deadline, not the launch's.
+constexpr char kNotEnded[] = "NOT_ENDED";
 
 Milliseconds Until(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
+}
+
+// Which of two outcomes a call tells that ends the waiting for both: the first failure, but a restart rather than any other, since each
+// rank must hear of it before it launches on.
+Status Weightier(Status first, Status second) {
+  const bool second_counts = first.ok() || (second.code() == Code::kAborted && first.code() != Code::kAborted);
+  return second_counts ? second : first;
 }
 
 }  // namespace
@@ -97,7 +106,8 @@ Status PlanHandle::BeforeLaunch() {
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeAborted(kAnyStream)) return *failure;
   if (!group.MoveOn(told)) return Status::Ok();
-  return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made");
+  return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made")
+      .WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}});
 }
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
@@ -174,13 +184,18 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
 
 Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
+  // Another plan's is that one's to tell.
+  if (!IsUnderWay(launch)) {
+    return NotFound("no launch " + std::to_string(launch) + " of plan '" + info_.key + "', or its outcome has been told");
+  }
   Status status = session().control().WaitLaunch(launch, Bounded(deadline));
-  if (status.code() == Code::kDeadlineExceeded) {
+  if (status.code() == Code::kDeadlineExceeded && status.detail().reason.empty()) {
     // This call's deadline, or the launch's own? The daemon forgets a launch once it has told its outcome.
-    Status again = session().control().WaitLaunch(launch, Milliseconds(1));
+    Status again = session().control().WaitLaunch(launch, Milliseconds(0));
     if (again.code() != Code::kNotFound) status = again;
     if (again.code() == Code::kDeadlineExceeded) return status;
   }
+  if (status.detail().reason == kNotEnded) return status;
   // The outcome of a launch that has ended is told here, and once.
   uint64_t generation = 0;
   {
@@ -220,12 +235,15 @@ std::vector<uint64_t> PlanHandle::DirectLaunches() {
 }
 
 Status PlanHandle::WaitDirect(Clock::time_point deadline) {
+  Status told;
   for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Until(deadline));
-    // Its outcome was another call's to tell.
-    if (!status.ok() && status.code() != Code::kNotFound) return status;
+    const bool late = status.detail().reason == kNotEnded;
+    // NOT_FOUND: its outcome was another call's to tell.
+    if (status.code() != Code::kNotFound) told = Weightier(std::move(told), std::move(status));
+    if (late) break;  // the deadline has passed
   }
-  return Status::Ok();
+  return told;
 }
 
 Status PlanHandle::Wait(Milliseconds wait) {
@@ -233,10 +251,10 @@ Status PlanHandle::Wait(Milliseconds wait) {
   Clock::time_point deadline = Clock::now() + Bounded(wait);
   TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) {
-    // One call tells the first of them; all that this Wait has waited for is told by it.
-    while (state_->TakeFailure(kAnyStream).has_value()) {
-    }
-    return *failure;
+    // One call tells one of them; all that this Wait has waited for is told by it.
+    Status told = *std::move(failure);
+    while ((failure = state_->TakeFailure(kAnyStream))) told = Weightier(std::move(told), *std::move(failure));
+    return Weightier(std::move(told), WaitDirect(deadline));
   }
   return WaitDirect(deadline);
 }
@@ -247,7 +265,7 @@ Result<bool> PlanHandle::Query() {
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
   if (state_->Pending() != 0) return false;
   for (uint64_t launch : DirectLaunches()) {
-    Status status = WaitLaunch(launch, Milliseconds(1));
+    Status status = WaitLaunch(launch, Milliseconds(0));
     if (status.code() == Code::kDeadlineExceeded && IsUnderWay(launch)) return false;
     if (!status.ok() && status.code() != Code::kNotFound) return status;
   }
@@ -262,7 +280,9 @@ Status PlanHandle::Release() {
     state_->SetReleased(false);
     return ended;
   }
-  return session().control().ReleasePlan(info_.plan_id);
+  Status released = session().control().ReleasePlan(info_.plan_id);
+  if (!released.ok() && released.code() != Code::kNotFound) state_->SetReleased(false);
+  return released;
 }
 
 }  // namespace tandem::client

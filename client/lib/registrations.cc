@@ -4,6 +4,14 @@
 #include <utility>
 
 namespace tandem::client {
+namespace {
+
+Status WrongDevice(const std::string& memorys, const std::string& ranks) {
+  return InvalidArgument("the memory is on " + memorys + ", the group's rank has " + ranks)
+      .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
+}
+
+}  // namespace
 
 Status ForeignRegistration::Check(ClientDevice& device, uintptr_t address, size_t bytes) const {
   TANDEM_ASSIGN_OR_RETURN(bool holds, device.Holds(range_, address, bytes));
@@ -12,12 +20,14 @@ Status ForeignRegistration::Check(ClientDevice& device, uintptr_t address, size_
       .WithDetail({.reason = "MEMORY_FREED", .who = {}, .field = "binding"});
 }
 
-void Registrations::Add(const std::byte* data, size_t bytes, uint64_t group_id, uint64_t registration_id) {
+void Registrations::Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id,
+                        uint64_t registration_id) {
   std::unique_lock lock(mutex_);
-  own_.emplace(reinterpret_cast<uintptr_t>(data), Own{bytes, group_id, registration_id});
+  own_.emplace(reinterpret_cast<uintptr_t>(data), Own{bytes, gpu_uuid, group_id, registration_id});
 }
 
 void Registrations::Remove(const std::byte* data, uint64_t registration_id) {
+  if (ended_->InChild()) return;
   std::unique_lock lock(mutex_);
   auto [first, last] = own_.equal_range(reinterpret_cast<uintptr_t>(data));
   for (auto it = first; it != last; ++it) {
@@ -85,14 +95,14 @@ Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& dev
       const Own& own = it->second;
       uint64_t offset = at - it->first;
       if (offset >= own.bytes || (own.group_id != 0 && own.group_id != group_id)) continue;
+      if (own.gpu_uuid != gpu_uuid) return WrongDevice(own.gpu_uuid, gpu_uuid);
       if (bytes > own.bytes - offset) return OutOfRange("the memory at the address ends before the slot's bytes do");
       return LaunchBinding{own.registration_id, offset};
     }
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ForeignRegistration> foreign, Foreign(control, device, address, bytes));
   if (foreign->range().gpu_uuid != gpu_uuid) {
-    return InvalidArgument("the memory is on " + foreign->range().gpu_uuid + ", the group's rank has " + gpu_uuid)
-        .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
+    return WrongDevice(foreign->range().gpu_uuid, gpu_uuid);
   }
   const LaunchBinding binding{foreign->id(), at - foreign->range().base()};
   bound->Add(std::move(foreign));

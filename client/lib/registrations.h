@@ -14,17 +14,23 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "client/lib/client_device.h"
 #include "client/lib/control_api.h"
+#include "client/lib/fork_guard.h"
 #include "common/queue/channel_layout.h"
 
 namespace tandem::client {
 
 // Registrations that have lost their last holder, to be told to the daemon by whoever may call it next.
 struct EndedRegistrations {
+  // In a forked child, where they are the parent's to end and another thread may have held a lock.
+  bool InChild() const { return born != ForkCount(); }
+
+  const uint64_t born = ForkCount();
   std::mutex mutex;
   std::vector<uint64_t> ids;
 };
@@ -37,6 +43,7 @@ class ForeignRegistration {
   ForeignRegistration(const ForeignRegistration&) = delete;
   ForeignRegistration& operator=(const ForeignRegistration&) = delete;
   ~ForeignRegistration() {
+    if (ended_->InChild()) return;
     std::lock_guard lock(ended_->mutex);
     ended_->ids.push_back(id_);
   }
@@ -79,7 +86,8 @@ class Registrations {
   void BeforeSweep(std::function<void()> reap) { reap_ = std::move(reap); }
 
   // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that any group takes.
-  void Add(const std::byte* data, size_t bytes, uint64_t group_id, uint64_t registration_id);
+  void Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id, uint64_t registration_id);
+  // Does nothing in a forked child.
   void Remove(const std::byte* data, uint64_t registration_id);
 
   // The registration that covers the user's own memory at `address`, made if there is none.
@@ -101,6 +109,7 @@ class Registrations {
  private:
   struct Own {
     size_t bytes = 0;
+    std::string gpu_uuid;
     uint64_t group_id = 0, registration_id = 0;
   };
   using ForeignMap = std::multimap<uintptr_t, std::shared_ptr<ForeignRegistration>>;

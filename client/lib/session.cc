@@ -11,6 +11,8 @@ constexpr auto kServeCaptured = std::chrono::milliseconds(2);
 constexpr auto kServeRest = std::chrono::milliseconds(50);
 constexpr auto kIdle = std::chrono::milliseconds(500);
 constexpr auto kSweepEvery = std::chrono::milliseconds(1000);
+// Groups whose events are kept for a join that has not returned, and events of each.
+constexpr size_t kMaxEarlyGroups = 64, kMaxEarlyEvents = 64;
 
 std::string RuntimeDir(const ConnectOptions& options) {
   if (!options.runtime_dir.empty()) return options.runtime_dir;
@@ -114,15 +116,25 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, cons
     opened = control_->OpenChannel(gpu_uuid, kRingEntries);
   }
   if (!opened.ok()) return opened.status().WithContext("a channel for the stream");
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
-                          StreamChannel::Make(opened->channel_id, opened->ring.get(), opened->words.get(),
-                                              kRingEntries, stream));
-  TANDEM_ASSIGN_OR_RETURN(ClientDevice * gpu, device());
-  TANDEM_RETURN_IF_ERROR(channel->Pin(*gpu, gpu_uuid));
-  TANDEM_RETURN_IF_ERROR(CheckLaunchable());
+  Result<std::shared_ptr<StreamChannel>> made = UseChannel(*opened, stream, gpu_uuid);
+  if (!made.ok()) {
+    if (Talks()) (void)control_->CloseChannel(opened->channel_id);
+    return made.status();
+  }
+  std::shared_ptr<StreamChannel> channel = *std::move(made);
   std::unique_lock lock(channels_mutex_);
   channels_[key] = channel;
   if (stream >= kFirstForCaptures) has_captures_.store(true, std::memory_order_release);
+  return channel;
+}
+
+Result<std::shared_ptr<StreamChannel>> Session::UseChannel(const ChannelInfo& opened, uint64_t stream,
+                                                           const std::string& gpu_uuid) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
+                          StreamChannel::Make(opened.channel_id, opened.ring.get(), opened.words.get(), kRingEntries, stream));
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * gpu, device());
+  TANDEM_RETURN_IF_ERROR(channel->Pin(*gpu, gpu_uuid));
+  TANDEM_RETURN_IF_ERROR(CheckLaunchable());
   return channel;
 }
 
@@ -217,8 +229,14 @@ void Session::HandleEvent(const ControlEvent& event) {
     auto it = groups_.find(event.event.group_id);
     if (it != groups_.end()) {
       group = it->second.lock();
-    } else if (event.event.group_id != 0 && early_events_.size() < 64) {
-      early_events_[event.event.group_id].push_back(event);
+    } else if (event.event.group_id != 0 && (event.event.kind == ClientEvent::Kind::kEngineRestarted ||
+                                             event.event.kind == ClientEvent::Kind::kGroupBroken)) {
+      // Most of those that nobody has joined nobody will: the oldest make room.
+      if (early_events_.size() >= kMaxEarlyGroups && !early_events_.contains(event.event.group_id)) {
+        early_events_.erase(early_events_.begin());
+      }
+      std::vector<ControlEvent>& early = early_events_[event.event.group_id];
+      if (early.size() < kMaxEarlyEvents) early.push_back(event);
     }
   }
   if (group != nullptr) {
@@ -273,7 +291,7 @@ bool Session::ReleaseChannels(const Status& why) {
     }
   }
   // All of them first: a launch may hold one channel's lock in a call of the driver that goes on when another is released.
-  for (const auto& channel : channels) channel->Release(why.code(), why.message());
+  for (const auto& channel : channels) channel->Release(why);
   for (const auto& channel : channels) {
     channel->TryReap();
     captured |= channel->HasCaptured();
@@ -311,7 +329,8 @@ void Session::Watch() {
         if (channel.HasDropped()) channel.TryReap();
         any_captured |= channel.HasCaptured();
         if (!channel.Released() || !channel.HasCaptured()) return;
-        channel.Release(Code::kAborted, "the engine was restarted: capture the graph anew");
+        channel.Release(Aborted("the engine was restarted: capture the graph anew")
+                            .WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}}));
         channel.TryReap();
         captured |= channel.HasCaptured();
       };

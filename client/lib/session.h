@@ -98,6 +98,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void HandleEvent(const ControlEvent& event);
   void HandleLost(const Status& why);
   void Watch();
+  // The library's end of a channel that the daemon has just opened. It stays open there on an error.
+  Result<std::shared_ptr<StreamChannel>> UseChannel(const ChannelInfo& opened, uint64_t stream, const std::string& gpu_uuid);
   // Drops registrations whose memory is gone.
   void SweepRegistrations();
   // Gives channels back that carry nothing, when the daemon's quota is reached.

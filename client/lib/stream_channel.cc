@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/lib/channel_graveyard.h"
+#include "client/lib/fork_guard.h"
 
 namespace tandem::client {
 namespace {
@@ -15,7 +16,13 @@ struct CapturedLaunch {
   std::shared_ptr<StreamChannel> channel;
   BoundRegistrations bound;
   int slot;
+  const uint64_t born = ForkCount();
   ~CapturedLaunch() {
+    if (born != ForkCount()) {  // a forked child's copy of a graph: locks and channel are the parent's
+      (void)new std::shared_ptr<void>(std::move(keep_alive));
+      (void)new std::shared_ptr<StreamChannel>(std::move(channel));
+      return;
+    }
     channel->DropCaptured(slot);
     // The plan's, the session's or the channel's end may ask the daemon, wait for streams and call the GPU's driver: not on this
     // thread.

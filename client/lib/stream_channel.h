@@ -54,7 +54,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   // Somebody has ended the channel: its launches all end by that, and another channel must be opened.
   bool Released() const { return producer_.words().Released(); }
   // Ends it from here, for a daemon that is gone. Repeat while HasCaptured().
-  void Release(Code code, std::string_view text) { producer_.words().Release(code, text); }
+  void Release(const Status& why) { producer_.words().Release(why); }
   // A graph that can be replayed still uses the channel's words.
   bool HasCaptured() const { return captured_count_.load(std::memory_order_acquire) != 0; }
   // A graph has let go of its captured launch, and the engine has not been told: Reap tells it.

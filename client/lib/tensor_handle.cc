@@ -34,7 +34,8 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
   tensor->buffer_offset_ = info.buffer_offset;
   tensor->pad_offset_ = info.pad_offset;
   tensor->pad_bytes_ = info.pad_bytes;
-  session->registrations().Add(tensor->data(), tensor->bytes_, tensor->group_->id(), tensor->registration_id_);
+  session->registrations().Add(tensor->data(), tensor->bytes_, tensor->gpu_uuid(), tensor->group_->id(),
+                               tensor->registration_id_);
   return std::shared_ptr<SymmetricTensor>(std::move(tensor));
 }
 

@@ -28,7 +28,7 @@ class CapturedTest : public HostClientTest {
     auto deadline = Clock::now() + kLong;
     while (!Engine()->TakeDoorbell(graph.slot) && Clock::now() < deadline) std::this_thread::yield();
     ASSERT_LT(Clock::now(), deadline) << "the doorbell did not ring";
-    Engine()->PublishCaptured(graph.slot, ++replays_, code, text, 1, code == Code::kOk ? -1 : 1);
+    Engine()->PublishCaptured(graph.slot, ++replays_, Status(code, text), 1, code == Code::kOk ? -1 : 1);
     Engine()->CompleteCaptured(graph.slot);
     ASSERT_TRUE(stream_->Synchronize(kLong).ok());
   }
@@ -68,7 +68,7 @@ TEST_F(CapturedTest, AChannelsEndIsToldOnceAndForEachReplayAfterIt) {
   Captured graph = Capture(*plan_);
   Replay(graph, Code::kDeadlineExceeded, "rank 1 is late");
   EXPECT_EQ(plan_->Wait(kLong).code(), Code::kDeadlineExceeded);
-  Engine()->words().Release(Code::kUnavailable, "the engine is gone");
+  Engine()->words().Release(Unavailable("the engine is gone"));
   EXPECT_EQ(plan_->Wait(kLong).message(), "the engine is gone") << "a replay may have been cut off";
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(plan_->Wait(kLong).ok()) << "nothing was replayed";
   for (int i = 0; i < 3; ++i) {

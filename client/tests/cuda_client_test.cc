@@ -181,7 +181,7 @@ TEST_F(CudaClientTest, PagesStayRegisteredWhileAnythingIsInFlight) {
   ChannelGraveyard::Get().SetGrace(Milliseconds(0));
   ASSERT_TRUE(Launch(stream_).ok());
   Next();
-  daemon_->Engine(0)->words().Release(Code::kAborted, "engine of GPU 0 has ended");
+  daemon_->Engine(0)->words().Release(Aborted("engine of GPU 0 has ended"));
   ControlEvent event;
   event.event.kind = ClientEvent::Kind::kEngineRestarted;
   event.event.group_id = group_->id();

@@ -49,7 +49,7 @@ TEST_F(FailuresTest, ARestartStopsOneLaunchOfARankWhateverPlansItCutOff) {
     ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
     ChannelConsumer* engine = Engine(generation - 2);
     Arrive(engine);
-    engine->words().Release(Code::kAborted, "the engine has ended");
+    engine->words().Release(Aborted("the engine has ended"));
     ASSERT_TRUE(stream_->Synchronize(kLong).ok());
     if (back_when_told) TellRestart(generation);
     EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kAborted);

@@ -28,6 +28,7 @@ struct FakeDaemon {
   std::vector<uint64_t> released_plans, closed_channels, deregistered;
   std::vector<RegisterInfo> registered;  // without descriptors
   std::string backend = "host", gpu_uuid = "GPU-0";
+  uint64_t group_id = 11;  // of whatever group is joined
   // Makes the segments of a rendezvous, of `segment_bytes` each; the pads lie in their second half.
   uint64_t segment_bytes = 8192;
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
@@ -74,7 +75,7 @@ class FakeControl final : public Control {
   }
   Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) override {
     JoinInfo info;
-    info.group_id = 11;
+    info.group_id = daemon_->group_id;
     info.incarnation = 1;
     info.generation = 1;
     info.gpu_uuids.assign(static_cast<size_t>(options.world_size), gpu_uuid);

@@ -76,7 +76,7 @@ class FakeDaemonTest : public ::testing::Test {
     if (code == Code::kOk) {
       engine->PublishOk(entry.sequence, generation);
     } else {
-      engine->PublishStatus(entry.sequence, code, text, generation, 1);
+      engine->PublishStatus(entry.sequence, {code, text, {.reason = "RANK_LATE", .who = {}, .field = {}}}, generation, 1);
     }
     engine->Complete(entry.sequence);
   }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
+#include <utility>
 
 #include "tandem/tandem.h"
 
@@ -38,6 +40,81 @@ TEST_F(LoadedTest, AFreedClientsCallbackIsNotCalledThoughItsGroupLives) {
   Tell();
   EXPECT_EQ(calls, 1);
   tandem_group_free(group);
+}
+
+TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
+  tandem_client* client = nullptr;
+  ASSERT_EQ(tandem_connect(nullptr, "test", 1000, &client), nullptr);
+  tandem_join_options join{};
+  join.job_key = "0123456789abcdef";
+  join.job_key_bytes = 16;
+  join.world_size = 1;
+  tandem_group* group = nullptr;
+  ASSERT_EQ(tandem_join_group(client, &join, &group), nullptr);
+  const int64_t shape[] = {4};
+  tandem_operand operand{};
+  operand.shape = shape;
+  operand.dims = 1;
+  operand.alias_of = -1;
+  const auto prepare = [&](const tandem_request& request) {
+    tandem_plan* plan = nullptr;
+    tandem_status* status = tandem_prepare(group, "key", &request, 1000, &plan);
+    const std::string text = tandem_status_code(status) == 3 ? tandem_status_field(status) : "";  // INVALID_ARGUMENT
+    tandem_status_free(status);
+    tandem_plan_free(plan);
+    return text;
+  };
+  tandem_request right{};
+  tandem_request_init(&right);
+  right.operands = &operand;
+  right.operand_count = 1;
+  EXPECT_EQ(prepare(right), "");
+  // Numbers that a byte would take for others.
+  const std::pair<int tandem_request::*, const char*> fields[] = {
+      {&tandem_request::op, "op"},     {&tandem_request::reduce_op, "reduce_op"}, {&tandem_request::wire, "wire"},
+      {&tandem_request::algorithm, "algorithm"}, {&tandem_request::on_unfused, "on_unfused"}};
+  for (const auto& [field, name] : fields) {
+    for (int value : {256, -256, 1 << 30}) {
+      tandem_request wrong = right;
+      wrong.*field = value;
+      EXPECT_EQ(prepare(wrong), name) << value;
+    }
+  }
+  operand.role = 256;
+  EXPECT_EQ(prepare(right), "operands[0].role");
+  operand.role = 0;
+  right.operands = nullptr;
+  EXPECT_EQ(prepare(right), "operands");
+  right.operands = &operand;
+  right.transfer_count = 1;
+  EXPECT_EQ(prepare(right), "transfers");
+  tandem_group_free(group);
+  tandem_client_free(client);
+}
+
+TEST_F(LoadedTest, ALaunchWithoutItsBindingsSaysThatNothingIsBound) {
+  tandem_client* client = nullptr;
+  ASSERT_EQ(tandem_connect(nullptr, "test", 1000, &client), nullptr);
+  tandem_join_options join{};
+  join.job_key = "0123456789abcdef";
+  join.job_key_bytes = 16;
+  join.world_size = 1;
+  tandem_group* group = nullptr;
+  ASSERT_EQ(tandem_join_group(client, &join, &group), nullptr);
+  tandem_request request{};
+  tandem_request_init(&request);
+  tandem_plan* plan = nullptr;
+  ASSERT_EQ(tandem_prepare(group, "key", &request, 1000, &plan), nullptr);
+  tandem_stream* stream = nullptr;
+  ASSERT_EQ(tandem_stream_create(&stream), nullptr);
+  tandem_status* status = tandem_launch(plan, stream, nullptr, 2, 0, nullptr);
+  EXPECT_EQ(tandem_status_code(status), 3) << tandem_status_message(status);
+  tandem_status_free(status);
+  tandem_plan_free(plan);
+  tandem_group_free(group);
+  tandem_client_free(client);
+  EXPECT_EQ(tandem_stream_synchronize(stream, 20000), nullptr) << "a freed client's streams go on";
+  tandem_stream_free(stream);
 }
 
 TEST_F(LoadedTest, TheLibraryStaysInAProcessThatClosesIt) {

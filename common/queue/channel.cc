@@ -10,27 +10,43 @@
 namespace tandem {
 namespace {
 
+// A text of at most N - 1 bytes, zero-terminated, into N bytes of words.
+template <size_t kWords>
+void WriteText(std::atomic<uint64_t> (&words)[kWords], std::string_view text) {
+  char buffer[8 * kWords] = {};
+  std::memcpy(buffer, text.data(), std::min(text.size(), sizeof(buffer) - 1));
+  for (size_t i = 0; i < kWords; ++i) {
+    uint64_t word;
+    std::memcpy(&word, buffer + 8 * i, 8);
+    words[i].store(word, std::memory_order_release);
+  }
+}
+
+// What was written so; ends at the last byte whatever is there.
+template <size_t kWords>
+std::string ReadText(const std::atomic<uint64_t> (&words)[kWords]) {
+  char buffer[8 * kWords + 1] = {};
+  for (size_t i = 0; i < kWords; ++i) {
+    const uint64_t word = words[i].load(std::memory_order_acquire);
+    std::memcpy(buffer + 8 * i, &word, 8);
+  }
+  return buffer;
+}
+
 // Writes a status record under its sequence lock. Every field is an atomic: a reader that overlaps sees the version
 // change and reads again.
-void WriteRecord(StatusRecord* record, uint64_t sequence, Code code, std::string_view text, uint64_t generation,
-                 int who_rank) {
+void WriteRecord(StatusRecord* record, uint64_t sequence, const Status& status, uint64_t generation, int who_rank) {
   uint64_t version = record->version.load(std::memory_order_relaxed) | 1;
   record->version.store(version, std::memory_order_relaxed);
   // Release stores keep the fields behind the odd version; no fences, which ThreadSanitizer does not know.
   record->sequence.store(sequence, std::memory_order_release);
-  record->code_who.store(static_cast<uint32_t>(code) | uint64_t{static_cast<uint32_t>(who_rank + 1)} << 32,
+  record->code_who.store(static_cast<uint32_t>(status.code()) | uint64_t{static_cast<uint32_t>(who_rank + 1)} << 32,
                          std::memory_order_release);
   record->generation.store(generation, std::memory_order_release);
-  if (text.empty()) {
-    record->text[0].store(0, std::memory_order_release);
-  } else {
-    char buffer[kStatusTextBytes] = {};
-    std::memcpy(buffer, text.data(), std::min(text.size(), kStatusTextBytes - 1));
-    for (size_t i = 0; i < kStatusTextBytes / 8; ++i) {
-      uint64_t word;
-      std::memcpy(&word, buffer + 8 * i, 8);
-      record->text[i].store(word, std::memory_order_release);
-    }
+  if (!status.ok()) {
+    const std::string& reason = status.detail().reason;
+    WriteText(record->reason, reason.size() < kStatusReasonBytes ? std::string_view(reason) : "");
+    WriteText(record->text, status.message());
   }
   record->version.store(version + 1, std::memory_order_release);
 }
@@ -43,25 +59,25 @@ struct ReadRecordResult {
 // Reads a record; gives up after some overlapping writes, with whatever was seen, since its text is for people only.
 ReadRecordResult ReadRecord(const StatusRecord* record) {
   ReadRecordResult result;
-  char buffer[kStatusTextBytes + 1] = {};
+  StatusDetail detail;
+  std::string text;
   uint64_t code_who = 0;
   for (int attempt = 0; attempt < 1000; ++attempt) {
     uint64_t before = record->version.load(std::memory_order_acquire);
     result.sequence = record->sequence.load(std::memory_order_acquire);
     code_who = record->code_who.load(std::memory_order_acquire);
     result.outcome.generation = record->generation.load(std::memory_order_acquire);
-    for (size_t i = 0; i < kStatusTextBytes / 8; ++i) {
-      uint64_t word = record->text[i].load(std::memory_order_acquire);
-      std::memcpy(buffer + 8 * i, &word, 8);
+    if (static_cast<uint32_t>(code_who) != 0) {
+      detail.reason = ReadText(record->reason);
+      text = ReadText(record->text);
     }
     if ((before & 1) == 0 && record->version.load(std::memory_order_relaxed) == before) break;
   }
   Code code = static_cast<Code>(static_cast<uint32_t>(code_who));
   result.outcome.who_rank = static_cast<int>(code_who >> 32) - 1;
   if (code != Code::kOk) {
-    StatusDetail detail;
     if (result.outcome.who_rank >= 0) detail.who = "rank " + std::to_string(result.outcome.who_rank);
-    result.outcome.status = Status(code, std::string(buffer), std::move(detail));
+    result.outcome.status = Status(code, std::move(text), std::move(detail));
   }
   return result;
 }
@@ -117,12 +133,12 @@ Result<ChannelWords> ChannelWords::Map(int words_fd, uint32_t entries) {
   return words;
 }
 
-void ChannelWords::Release(Code code, std::string_view text) {
+void ChannelWords::Release(const Status& why) {
   ChannelWordsHeader* words = header();
   uint64_t unreleased = 0;
   // 2 marks who writes the reason; 1 publishes it. A second caller must not write over the first one's reason.
   if (words->released.compare_exchange_strong(unreleased, 2, std::memory_order_acq_rel)) {
-    WriteRecord(&words->closed, 1, code, text, 0, -1);
+    WriteRecord(&words->closed, 1, why, 0, -1);
     words->released.store(1, std::memory_order_release);
   }
   // A launch under way has a record that says OK: which ones have earned theirs must stay known.
@@ -283,27 +299,26 @@ bool ChannelConsumer::TakeDoorbell(int slot) {
   return true;
 }
 
-void ChannelConsumer::PublishStatus(uint64_t sequence, Code code, std::string_view text, uint64_t generation,
-                                    int who_rank) {
-  WriteRecord(words_.record(sequence), sequence, code, text, generation, who_rank);
-  if (code != Code::kOk) words_.header()->failures.fetch_add(1, std::memory_order_release);
+void ChannelConsumer::PublishStatus(uint64_t sequence, const Status& status, uint64_t generation, int who_rank) {
+  WriteRecord(words_.record(sequence), sequence, status, generation, who_rank);
+  if (!status.ok()) words_.header()->failures.fetch_add(1, std::memory_order_release);
 }
 
 void ChannelConsumer::PublishOk(uint64_t sequence, uint64_t generation) {
-  WriteRecord(words_.record(sequence), sequence, Code::kOk, {}, generation, -1);
+  WriteRecord(words_.record(sequence), sequence, Status::Ok(), generation, -1);
 }
 
 void ChannelConsumer::SetArmed(int slot, bool armed) {
   words_.header()->captured[slot].armed.store(armed ? 1 : 0, std::memory_order_release);
 }
 
-void ChannelConsumer::PublishCaptured(int slot, uint64_t replay, Code code, std::string_view text,
-                                      uint64_t generation, int who_rank) {
+void ChannelConsumer::PublishCaptured(int slot, uint64_t replay, const Status& status, uint64_t generation,
+                                      int who_rank) {
   CapturedWords& captured = words_.header()->captured[slot];
-  WriteRecord(&captured.status, replay, code, text, generation, who_rank);
-  if (code == Code::kOk) return;
+  WriteRecord(&captured.status, replay, status, generation, who_rank);
+  if (status.ok()) return;
   const uint64_t failed = captured.failure.sequence.load(std::memory_order_relaxed);
-  WriteRecord(&captured.failure, failed + 1, code, text, generation, who_rank);
+  WriteRecord(&captured.failure, failed + 1, status, generation, who_rank);
   words_.header()->failures.fetch_add(1, std::memory_order_release);
 }
 

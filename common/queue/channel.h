@@ -45,11 +45,11 @@ class ChannelWords {
   ChannelWords() = default;
   static Result<ChannelWords> Map(int words_fd, uint32_t entries);
 
-  // Ends the channel: says why (once: the first reason stays), flags it, and writes kReleaseValue into the done words
+  // Ends the channel: says why (once: what was said first stays), flags it, and writes kReleaseValue into the done words
   // of the channel and of every captured slot. Only for a dead engine or daemon, or a channel whose client broke the
   // protocol. Call it again until the streams have drained: a replayed graph sets its done word back to 0, and each
   // call serves it anew, so that a replay never hangs.
-  void Release(Code code, std::string_view text);
+  void Release(const Status& why);
   // Flagged before the done words are written: read it after them.
   bool Released() const { return header()->released.load(std::memory_order_acquire) != 0; }
   // Why it was released; OK before.
@@ -142,8 +142,9 @@ class ChannelConsumer {
   bool TakeDoorbell(int slot);
 
   // Writes how a launch ended (or will have ended when its done value, written by a lane, is seen). Before Complete or
-  // before the lane is released, never after. `who_rank` -1: none.
-  void PublishStatus(uint64_t sequence, Code code, std::string_view text, uint64_t generation, int who_rank = -1);
+  // before the lane is released, never after. `who_rank` -1: none. Of the status's detail the reason crosses, left out where it is
+  // longer than kStatusReasonBytes - 1; a message that is too long is cut.
+  void PublishStatus(uint64_t sequence, const Status& status, uint64_t generation, int who_rank = -1);
   // The same in short, for a launch that went well.
   void PublishOk(uint64_t sequence, uint64_t generation);
   // The CPU's done: only for launches that no lane completes.
@@ -151,8 +152,7 @@ class ChannelConsumer {
   Word* done() const { return &words_.header()->done; }
 
   void SetArmed(int slot, bool armed);
-  void PublishCaptured(int slot, uint64_t replay, Code code, std::string_view text, uint64_t generation,
-                       int who_rank = -1);
+  void PublishCaptured(int slot, uint64_t replay, const Status& status, uint64_t generation, int who_rank = -1);
   void CompleteCaptured(int slot) { captured_done(slot)->store(1, std::memory_order_release); }
   Word* captured_done(int slot) const { return &words_.header()->captured[slot].done; }
 

@@ -25,12 +25,13 @@ inline constexpr uint64_t kReleaseValue = uint64_t{1} << 62;
 inline constexpr uint64_t kOrdinaryLimit = uint64_t{1} << 61;
 
 inline constexpr uint32_t kChannelMagic = 0x54514348;  // "TQCH"
-inline constexpr uint32_t kChannelVersion = 3;
+inline constexpr uint32_t kChannelVersion = 4;
 inline constexpr uint32_t kMaxChannelEntries = 1u << 16;
 // What an entry has room for: two messages each way between eight ranks.
 inline constexpr int kMaxBindings = 28;
 inline constexpr int kCapturedSlots = 64;
-inline constexpr size_t kStatusTextBytes = 216;
+inline constexpr size_t kStatusTextBytes = 200;
+inline constexpr size_t kStatusReasonBytes = 24;  // with its terminating zero: StatusDetail::reason
 
 // A slot's memory in one launch.
 struct LaunchBinding {
@@ -95,9 +96,11 @@ struct alignas(64) StatusRecord {
   std::atomic<uint64_t> sequence;    // the launch; captured slots count their replays here
   std::atomic<uint64_t> code_who;    // code in the low 32 bits, the rank that caused it + 1 (0: none) in the high
   std::atomic<uint64_t> generation;  // of the group, as the engine knows it
-  std::atomic<uint64_t> text[(kStatusTextBytes + 7) / 8];  // zero-terminated
+  // Both zero-terminated, and written with failures only.
+  std::atomic<uint64_t> reason[kStatusReasonBytes / 8];
+  std::atomic<uint64_t> text[kStatusTextBytes / 8];
 };
-static_assert(sizeof(StatusRecord) == 256);
+static_assert(sizeof(StatusRecord) == 256 && kStatusReasonBytes % 8 == 0 && kStatusTextBytes % 8 == 0);
 
 // A captured launch's own words. The stream writes done 0 and then doorbell 1, and waits for done >= 1; the engine clears
 // the doorbell before it issues done.

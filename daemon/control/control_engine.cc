@@ -66,19 +66,20 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
   registry_->mailboxes[g]->SetGeneration(0);
   const std::string text = "the engine of GPU " + std::to_string(gpu) + " ended (" + reason + ")";
   const std::string who = "gpu " + std::to_string(gpu);
+  const Status restarted(Code::kAborted, text, {.reason = "ENGINE_RESTARTED", .who = who, .field = {}});
   for (const auto& [id, session] : registry_->sessions) {
     for (auto& [channel_id, channel] : session->channels) {
       if (channel.gpu != gpu || channel.over) continue;
       channel.over = true;
       // The client's watchdog repeats it until its stream has drained.
       Result<ChannelWords> words = ChannelWords::Map(channel.words->get(), channel.entries);
-      if (words.ok()) words->Release(Code::kAborted, text);
+      if (words.ok()) words->Release(restarted);
     }
     bool any = false;
     for (auto& [launch_id, launch] : session->launches) {
       if (launch.gpu != gpu || launch.done) continue;
       launch.done = any = true;
-      launch.status = Status(Code::kAborted, text, {.reason = "ENGINE_RESTARTED", .who = who, .field = {}});
+      launch.status = restarted;
     }
     if (any) session->launches_changed.notify_all();
   }
@@ -90,6 +91,7 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
     command.mutable_break_group()->set_group_id(id);
     command.mutable_break_group()->set_code(static_cast<int>(Code::kAborted));
     command.mutable_break_group()->set_message(text);
+    command.mutable_break_group()->set_reason(restarted.detail().reason);
     command.mutable_break_group()->set_who(who);
     if (group->state == GroupState::kReady || group->state == GroupState::kClosing) {
       for (const Member& member : group->members) {
@@ -176,7 +178,9 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
 
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
   EndLaunch(gpu, done.launch_id(),
-            done.code() == 0 ? Status::Ok() : Status(static_cast<Code>(done.code()), done.message()));
+            done.code() == 0 ? Status::Ok()
+                             : Status(static_cast<Code>(done.code()), done.message(),
+                                      {.reason = done.reason(), .who = done.who(), .field = {}}));
 }
 
 void Control::EndLaunch(int gpu, uint64_t launch_id, Status status) {

@@ -90,6 +90,7 @@ void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   message.set_group_id(group.id);
   message.set_code(static_cast<int>(why.code()));
   message.set_message(why.message());
+  message.set_reason(why.detail().reason);
   message.set_who(why.detail().who);
   for (const Member& member : group.members) {
     registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);

@@ -138,7 +138,8 @@ Status Control::WaitLaunch(const SessionRef& session, uint64_t launch_id, const 
   TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
   if (!done) {
     if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
-    return DeadlineExceeded("launch " + std::to_string(launch_id) + " has not ended yet");
+    return DeadlineExceeded("launch " + std::to_string(launch_id) + " has not ended yet")
+        .WithDetail({.reason = "NOT_ENDED", .who = {}, .field = {}});
   }
   if (it == session->launches.end()) return NotFound("the launch's outcome was taken by another call");
   const Status status = it->second.status;

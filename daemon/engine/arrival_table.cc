@@ -56,6 +56,10 @@ void ArrivalTable::Offer(uint32_t plan_index, int rank, uint64_t digest, uint64_
   own->offered.store(count, std::memory_order_seq_cst);
 }
 
+void ArrivalTable::Revoke(uint32_t plan_index, int rank) {
+  cell(plan_index, rank)->offered.store(0, std::memory_order_seq_cst);
+}
+
 uint64_t ArrivalTable::Offered(uint32_t plan_index, int rank) const {
   return cell(plan_index, rank)->offered.load(std::memory_order_seq_cst);
 }

@@ -33,9 +33,12 @@ class ArrivalTable {
   // Valid for the launch that Count() or Offered() named before the call, until it is decided.
   uint64_t Digest(uint32_t plan_index, int rank) const;
 
-  // Parking (daemon/engine/parking.cc). Each word has one writer like the rest and only grows.
+  // Parking (daemon/engine/parking.cc). Each word has one writer like the rest and only grows, but for the offer's, which falls
+  // to 0 when it is taken back.
   // Rank `rank` will arrive at launch `count` next, and would park it.
   void Offer(uint32_t plan_index, int rank, uint64_t digest, uint64_t count);
+  // The offer is taken back: for who gets the plan later. Who has it is told by the order log.
+  void Revoke(uint32_t plan_index, int rank);
   uint64_t Offered(uint32_t plan_index, int rank) const;
   // Its lane will not pass launch `count`, parked, before all ranks have acknowledged that it is taken back.
   void SetHeld(uint32_t plan_index, int rank, uint64_t count);

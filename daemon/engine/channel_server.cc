@@ -15,6 +15,7 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
   // Lanes write the done words. Once for the mapping, and taken back only when no lane can be using them.
   std::span<std::byte> words = consumer.words().pages();
   TANDEM_RETURN_IF_ERROR(backend_->RegisterHostMemory(words.data(), words.size()));
+  queue_->RevokeOffers();
   std::shared_ptr<Channel> channel(new Channel(), [dead = dead_, words](Channel* closed) {
     dead->Add([owned = std::shared_ptr<Channel>(closed), words](Backend* backend) {
       if (backend != nullptr) (void)backend->UnregisterHostMemory(words.data());
@@ -47,7 +48,8 @@ void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
   channel->waiting.clear();
   channel->captured = {};
   channel->captured_live = 0;
-  channel->consumer.words().Release(Code::kInvalidArgument, why);
+  channel->consumer.words().Release(
+      InvalidArgument(why).WithDetail({.reason = "RING_BROKEN", .who = {}, .field = {}}));
 }
 
 void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry) {
@@ -58,6 +60,7 @@ void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry
   auto& slot = channel->captured[static_cast<size_t>(entry.captured_slot)];
   int before = slot != nullptr;
   if (entry.kind == EntryKind::kArm) {
+    queue_->RevokeOffers();
     slot = std::make_unique<CapturedLaunch>();
     slot->entry = entry;
   } else {
@@ -239,8 +242,8 @@ void ChannelServer::Beat(uint64_t now_ns) {
   for (const auto& channel : channels_) channel->consumer.Beat(now_ns, generation_);
 }
 
-void ChannelServer::ReleaseAll(Code code, const std::string& text) {
-  for (const auto& channel : channels_) channel->consumer.words().Release(code, text);
+void ChannelServer::ReleaseAll(const Status& why) {
+  for (const auto& channel : channels_) channel->consumer.words().Release(why);
 }
 
 }  // namespace tandem::engine

@@ -52,7 +52,7 @@ class ChannelServer {
   void Beat(uint64_t now_ns);
 
   // Ends every channel: streams that wait are released.
-  void ReleaseAll(Code code, const std::string& text);
+  void ReleaseAll(const Status& why);
 
  private:
   static LaunchRequest RequestOf(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry);

@@ -139,12 +139,13 @@ void Engine::ShutDown() {
   if (!health_.ok()) {
     // Nothing on the lanes will ever end, and a call for the device (aborting NCCL, say) might not return.
     link_.Flush();
-    channels_->ReleaseAll(Code::kAborted, "the engine has lost its GPU context: " + health_.message());
+    channels_->ReleaseAll(Aborted("the engine has lost its GPU context: " + health_.message())
+                              .WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}}));
     return;
   }
-  const char* why = stopping_ ? "the engine was stopped" : "the engine ended with its daemon";
-  Code code = Code::kUnavailable;
-  for (uint64_t id : queue_->GroupIds()) queue_->Break(queue_->FindGroup(id), {Status(code, why), -1});
+  const Status why = Unavailable(stopping_ ? "the engine was stopped" : "the engine ended with its daemon")
+                         .WithDetail({.reason = "ENGINE_STOPPED", .who = {}, .field = {}});
+  for (uint64_t id : queue_->GroupIds()) queue_->Break(queue_->FindGroup(id), {why, -1});
   // Lanes first, so that launches in flight end with their own done values; then whoever still waits.
   uint64_t deadline = NowNs() + kDrainForNs;
   PollingPause pause;
@@ -154,7 +155,7 @@ void Engine::ShutDown() {
   }
   FinishPendingAcks();
   link_.Flush();
-  channels_->ReleaseAll(code, why);
+  channels_->ReleaseAll(why);
 }
 
 }  // namespace tandem::engine

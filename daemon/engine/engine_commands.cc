@@ -106,6 +106,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       if (group == nullptr) return NoGroup(from.group_id());
       if (from.code() == 0) return InvalidArgument("a group does not break with OK");
       StatusDetail detail;
+      detail.reason = from.reason();
       detail.who = from.who();
       int rank = -1;
       if (from.who().rfind("rank ", 0) == 0) rank = std::atoi(from.who().c_str() + 5);

@@ -50,9 +50,12 @@ void Engine::SendQueueSnapshot() {
 
 void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   v1::Message message;
-  message.mutable_launch_done()->set_launch_id(launch_id);
-  message.mutable_launch_done()->set_code(static_cast<int>(status.code()));
-  message.mutable_launch_done()->set_message(status.message());
+  v1::LaunchDone* done = message.mutable_launch_done();
+  done->set_launch_id(launch_id);
+  done->set_code(static_cast<int>(status.code()));
+  done->set_message(status.message());
+  done->set_reason(status.detail().reason);
+  done->set_who(status.detail().who);
   link_.Send(message);
 }
 

@@ -134,7 +134,7 @@ bool LaunchQueue::ServeBroken(uint64_t now) {
     if (!group->broken.has_value() && group->log_break_ns == 0) continue;
     if (now == 0) now = NowNs();
     if (!group->broken.has_value() && now - group->log_break_ns > kBreakGraceNs) {
-      Break(group.get(), {Unavailable("a rank or an engine of the group has failed"), -1});
+      Break(group.get(), MakeFailure("GROUP_BROKEN", Unavailable("a rank or an engine of the group has failed"), -1));
       any = true;
       now = NowNs();  // what it has noted is later
       continue;

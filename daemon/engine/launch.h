@@ -119,6 +119,9 @@ struct Failure {
   int who_rank = -1;
 };
 
+// One whose detail has this reason, and names the rank that caused it (-1: none in particular).
+Failure MakeFailure(std::string reason, Status status, int who_rank);
+
 // A launch that has arrived, or is offered for parking. One a plan.
 struct Launch {
   Origin origin;
@@ -214,6 +217,7 @@ struct Plan {
   int stats_row = -1;
   uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
+  uint64_t revoked = 0;      // launches up to this one are not parked: some rank has taken its offer back
   LaunchLags lags;
   // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.
   std::vector<std::unique_ptr<Event>> step_events;

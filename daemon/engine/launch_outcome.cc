@@ -23,49 +23,55 @@ std::string RankList(uint8_t mask) {
 void ReleaseAgain(const Origin& origin) {
   if (origin.channel == nullptr || !origin.channel->ended) return;
   ChannelWords& words = origin.channel->consumer.words();
-  if (words.Released()) words.Release(Code::kAborted, "the channel has ended");  // the first reason stays
+  if (words.Released()) words.Release(Aborted("the channel has ended"));  // the first reason stays
 }
 
 }  // namespace
 
+Failure MakeFailure(std::string reason, Status status, int who_rank) {
+  StatusDetail detail = status.detail();
+  detail.reason = std::move(reason);
+  if (who_rank >= 0) detail.who = "rank " + std::to_string(who_rank);
+  return {status.WithDetail(std::move(detail)), who_rank};
+}
+
 Failure LaunchQueue::FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const {
   std::string name = "launch " + std::to_string(count) + " of plan " + std::to_string(plan.id);
-  int who = entry.mask == 0 ? -1 : std::countr_zero(entry.mask);
+  const int who = entry.mask == 0 ? -1 : std::countr_zero(entry.mask);
+  const std::string ranks = RankList(entry.mask);
   switch (entry.kind) {
     case LogKind::kFailDeadline:
-      return {DeadlineExceeded(name + " ended by its deadline: " + RankList(entry.mask) + " had not arrived"), who};
+      return MakeFailure("RANK_LATE", DeadlineExceeded(name + " ended by its deadline: " + ranks + " had not arrived"), who);
     case LogKind::kFailMismatch:
-      return {InvalidArgument(name + ": tag or offsets of symmetric operands on " + RankList(entry.mask) +
-                              " differ from those on rank 0"),
-              who};
+      return MakeFailure(
+          "LAUNCH_MISMATCH",
+          InvalidArgument(name + ": tag or offsets of symmetric operands on " + ranks + " differ from those on rank 0"), who);
     case LogKind::kFailRefused:
-      return {FailedPrecondition(name + " was refused on " + RankList(entry.mask)), who};
+      return MakeFailure("LAUNCH_REFUSED", FailedPrecondition(name + " was refused on " + ranks), who);
     case LogKind::kFailOverlap:
-      return {FailedPrecondition(name + ": " + RankList(entry.mask) +
-                                 " launched it before the plan's previous launch was done"),
-              who};
-    case LogKind::kFailLeft: return {Unavailable(RankList(entry.mask) + " has left the group"), who};
+      return MakeFailure(
+          "LAUNCH_OVERLAP", FailedPrecondition(name + ": " + ranks + " launched it before the plan's previous launch was done"),
+          who);
+    case LogKind::kFailLeft: return MakeFailure("RANK_LEFT", Unavailable(ranks + " has left the group"), who);
     case LogKind::kStart:
     case LogKind::kPark:
+    case LogKind::kRevoke:
     case LogKind::kBreak: break;
   }
   return {Internal(name + ": unknown entry in the order log"), -1};
 }
 
 void LaunchQueue::PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure) {
-  Code code = failure.status.code();
   switch (origin.kind) {
     case Origin::Kind::kChannel:
-      if (code == Code::kOk) {
+      if (failure.status.ok()) {
         origin.channel->consumer.PublishOk(origin.id, generation);
       } else {
-        origin.channel->consumer.PublishStatus(origin.id, code, failure.status.message(), generation,
-                                               failure.who_rank);
+        origin.channel->consumer.PublishStatus(origin.id, failure.status, generation, failure.who_rank);
       }
       break;
     case Origin::Kind::kCaptured:
-      origin.channel->consumer.PublishCaptured(origin.slot, origin.id, code, failure.status.message(), generation,
-                                               failure.who_rank);
+      origin.channel->consumer.PublishCaptured(origin.slot, origin.id, failure.status, generation, failure.who_rank);
       break;
     case Origin::Kind::kDirect: break;  // told once, by CompleteByCpu
   }

@@ -59,6 +59,7 @@ Status LaunchQueue::AddGroup(std::unique_ptr<Group> group) {
   for (const auto& [id, other] : groups_) {
     if (((id ^ group->id) & kLogIdMask) == 0) return AlreadyExists("group " + std::to_string(id) + " exists already");
   }
+  RevokeOffers();
   groups_.emplace(group->id, std::move(group));
   return Status::Ok();
 }
@@ -108,7 +109,8 @@ bool LaunchQueue::RemovePlan(uint64_t id) {
     if (plan->has_active && !plan->active.started && !plan->active.arrived) {
       WithdrawOffer(plan);
     } else if (plan->has_active && !plan->active.started) {
-      FailUndecided(plan, {Aborted(LaunchName(*plan, count) + " ended: the plan was released"), plan->group->rank});
+      FailUndecided(plan, MakeFailure("RELEASED", Aborted(LaunchName(*plan, count) + " ended: the plan was released"),
+                                      plan->group->rank));
     }
   }
   if (plan->has_active) return false;
@@ -132,7 +134,8 @@ Failure LaunchQueue::UnknownPlan(const LaunchRequest& request, bool foreign) con
   const std::string plan = "plan " + std::to_string(request.plan_id);
   // A client may be faster than the restoration of its group. To it this is what every launch of the generation before is.
   if (options_.replaces && !foreign) {
-    return {Aborted("an engine was restarted: it has not been told of " + plan + " yet, this launch was not made"), -1};
+    return MakeFailure("ENGINE_RESTARTED",
+                       Aborted("an engine was restarted: it has not been told of " + plan + " yet, this launch was not made"), -1);
   }
   return {NotFound("no " + plan + " on this engine"), -1};
 }
@@ -150,20 +153,23 @@ Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
     }
   }
   if (plan.arrivals - slowest > kMaxLead) {
-    return {ResourceExhausted("rank " + std::to_string(slowest_rank) + " is " + std::to_string(kMaxLead) + " launches of plan " +
-                              std::to_string(plan.id) + " behind; this launch does not count"),
-            slowest_rank};
+    return MakeFailure("TOO_FAR_AHEAD",
+                       ResourceExhausted("rank " + std::to_string(slowest_rank) + " is " + std::to_string(kMaxLead) +
+                                         " launches of plan " + std::to_string(plan.id) + " behind; this launch does not count"),
+                       slowest_rank);
   }
   // Nor further ahead of its own launch that is under way, with one rank above all: the log decides that one by 16 bits too.
   if (plan.has_active && plan.arrivals - plan.active.count >= kMaxLead) {
-    return {ResourceExhausted(LaunchName(plan, plan.active.count) + " is under way since " + std::to_string(kMaxLead) +
-                              " launches; this launch does not count"),
-            group.rank};
+    return MakeFailure("TOO_FAR_AHEAD",
+                       ResourceExhausted(LaunchName(plan, plan.active.count) + " is under way since " + std::to_string(kMaxLead) +
+                                         " launches; this launch does not count"),
+                       group.rank);
   }
   if ((group.left_mask & (1u << group.rank)) == 0) return {};
   // The peers end theirs without it: none must find all ranks there once some have. What the log has ended already keeps its number.
   if (std::any_of(plan.early.begin(), plan.early.end(), [&](auto& e) { return e.first == plan.arrivals + 1; })) return {};
-  return {Unavailable("rank " + std::to_string(group.rank) + " has left the group; this launch does not count"), group.rank};
+  return MakeFailure(
+      "RANK_LEFT", Unavailable("rank " + std::to_string(group.rank) + " has left the group; this launch does not count"), group.rank);
 }
 
 void LaunchQueue::Arrive(const LaunchRequest& request) {
@@ -178,17 +184,21 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   if (request.group_generation < group.generation) {
     // Not counted: it belongs to launches that ended with the old generation.
     RejectArrival(request, group.generation,
-                  {Aborted("the launch belongs to generation " + std::to_string(request.group_generation) +
-                           " of its group; an engine was restarted, the group is at generation " +
-                           std::to_string(group.generation)),
-                   -1});
+                  MakeFailure("ENGINE_RESTARTED",
+                              Aborted("the launch belongs to generation " + std::to_string(request.group_generation) +
+                                      " of its group; an engine was restarted, the group is at generation " +
+                                      std::to_string(group.generation)),
+                              -1));
     return;
+  }
+  if (request.origin.kind == Origin::Kind::kDirect && !group.direct) {
+    group.direct = true;
+    RevokeOffers();
   }
   if (group.broken.has_value()) {
     RejectArrival(request, group.generation, *group.broken);
     return;
   }
-  if (request.origin.kind == Origin::Kind::kDirect) group.direct = true;
   if (plan->has_active && !plan->active.arrived && !plan->active.started &&
       request.origin.channel == plan->active.origin.channel && request.origin.id == plan->active.origin.id) {
     ArriveOffered(plan);
@@ -207,10 +217,11 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   if (plan->has_active) {
     // Its row still speaks for the launch that is under way, so this one is told by the log alone.
     AppendFailure(plan, count, LogKind::kFailOverlap, static_cast<uint8_t>(1u << group.rank));
-    Failure failure{FailedPrecondition(LaunchName(*plan, count) + " arrived before launch " +
-                                       std::to_string(plan->active.count) +
-                                       " was done; work that may overlap needs plans of its own"),
-                    group.rank};
+    Failure failure = MakeFailure("LAUNCH_OVERLAP",
+                                  FailedPrecondition(LaunchName(*plan, count) + " arrived before launch " +
+                                                     std::to_string(plan->active.count) +
+                                                     " was done; work that may overlap needs plans of its own"),
+                                  group.rank);
     listener_->OnLaunchFailed(*plan, count, failure.status);
     RejectArrival(request, group.generation, std::move(failure));
     return;
@@ -229,7 +240,7 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   if (!resolved.ok()) {
     AppendFailure(plan, count, LogKind::kFailRefused, static_cast<uint8_t>(1u << group.rank));
     group.arrivals.Arrive(plan->index, group.rank, 0, count);
-    Failure failure{resolved.WithContext(LaunchName(*plan, count)), group.rank};
+    Failure failure = MakeFailure("LAUNCH_REFUSED", resolved.WithContext(LaunchName(*plan, count)), group.rank);
     listener_->OnLaunchFailed(*plan, count, failure.status);
     RejectArrival(request, group.generation, std::move(failure));
     return;
@@ -332,6 +343,10 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   if (found == plans_.end()) return;
   Plan* plan = found->second.get();
   uint64_t count = FullCount(*plan, entry.count);
+  if (entry.kind == LogKind::kRevoke) {
+    plan->revoked = std::max(plan->revoked, count);
+    return;
+  }
   if (plan->has_active && plan->active.count == count && (plan->active.started || !plan->active.arrived) && !starts) {
     // Parked: it is to be taken back. Offered: it fails when it arrives.
     Parked& parked = plan->active.parked;

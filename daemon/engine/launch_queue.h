@@ -83,8 +83,14 @@ class LaunchQueue {
   // Offers a channel's next launch, not arrived yet, for parking: it will be on the lanes when all ranks have offered it.
   // False if it cannot be parked, and nothing has changed. It arrives by Arrive or, once parked, without a call.
   bool Offer(const LaunchRequest& request);
-  // Whether launches are offered: not while commands wait for launches to end.
-  void AllowOffers(bool allow) { may_offer_ = allow; }
+  // Whether launches are offered: not while commands wait for launches to end. Takes back what is offered where they are not.
+  void AllowOffers(bool allow) {
+    may_offer_ = allow;
+    if (!allow) RevokeOffers();
+  }
+  // Takes back this engine's offers that have not been parked: before something comes beside which nothing may be. They arrive and
+  // start as launches do that were never offered.
+  void RevokeOffers();
   // True while a parked launch waits on the lanes for ranks: nothing may block behind it.
   bool HoldsParked() const;
   // Launches of other groups than this one (0: of all) that are parked and wait for ranks end by DEADLINE_EXCEEDED: what they hold
@@ -231,6 +237,7 @@ class LaunchQueue {
   void ArriveOffered(Plan* plan);
   void WithdrawOffer(Plan* plan);
   void WithdrawOffers(Group* group);
+  void RevokeOffer(Plan* plan, uint64_t count);
   // Ends an offer for all ranks. `comes`: its rank may still arrive, and hears of it then.
   void RefuseOffer(Plan* plan, LogKind kind, bool comes);
   // Ends what is offered or parked, of a group or of a channel, and has not arrived.

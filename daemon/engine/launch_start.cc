@@ -103,7 +103,7 @@ bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
   }
   if (uint8_t left = missing & group.left_mask; left != 0) {
     int rank = std::countr_zero(left);
-    FailUndecided(plan, {Unavailable("rank " + std::to_string(rank) + " has left the group"), rank});
+    FailUndecided(plan, MakeFailure("RANK_LEFT", Unavailable("rank " + std::to_string(rank) + " has left the group"), rank));
     return true;
   }
   if (now >= plan->active.deadline_ns) {
@@ -214,7 +214,8 @@ void LaunchQueue::Start(Plan* plan, bool parked) {
   Status enqueued = EnqueueOnLanes(plan);
   if (!enqueued.ok()) {
     // The peers' programs may wait for this one.
-    LoseGroup(plan, {enqueued.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank});
+    LoseGroup(plan, MakeFailure("LAUNCH_FAILED",
+                                enqueued.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank));
   }
 }
 
@@ -293,7 +294,8 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   if (!status.ok()) {
     // Before the words below: who sees done must not find the OK of the start.
-    launch.failure = {status.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank};
+    launch.failure = MakeFailure(
+        "LAUNCH_FAILED", status.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"), group.rank);
     PublishOutcome(launch.origin, group.generation, launch.failure);
   }
   // Before the words, which take a microsecond or two that are not the program's; a launch that is timed ends later by this event.

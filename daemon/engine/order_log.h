@@ -33,6 +33,7 @@ enum class LogKind : uint8_t {
   kPark = 7,          // all ranks offer it: onto the lanes, to wait there for all arrivals; mask is the group's GPUs. A
                       // failure behind it does not decide, but asks the ranks that have not arrived to hold it
   kFailLeft = 8,      // mask is the ranks that have left the group before they arrived at it
+  kRevoke = 9,        // the rank in mask takes its offer back: no PARK comes behind it for this launch. Decides nothing
 };
 
 struct LogEntry {

@@ -2,7 +2,9 @@
 // offer back. parking.cc has the rest.
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/engine/launch_queue.h"
@@ -42,6 +44,7 @@ bool LaunchQueue::Offer(const LaunchRequest& request) {
   if (request.group_generation != group.generation) return false;
   if (group.session_id != 0 && request.origin.session_id != group.session_id) return false;
   const uint64_t count = plan->arrivals + 1;
+  if (count <= plan->revoked) return false;
   for (const auto& [launch, entry] : plan->early) {
     if (launch == count) return false;
   }
@@ -89,6 +92,39 @@ void LaunchQueue::WithdrawOffers(Group* group) {
   for (Plan* plan : offered) WithdrawOffer(plan);
 }
 
+void LaunchQueue::RevokeOffers() {
+  std::vector<std::pair<Plan*, uint64_t>> offered;
+  for (Plan* plan : undecided_) {
+    // One that has arrived since may still be parked, as long as some other rank has not.
+    const uint64_t count = plan->active.count;
+    const Group& group = *plan->group;
+    if (plan->revoked < count && group.arrivals.Offered(plan->index, group.rank) == count) offered.emplace_back(plan, count);
+  }
+  for (const auto& [plan, count] : offered) RevokeOffer(plan, count);
+}
+
+// Whoever appends PARK has read the log up to it: so none comes behind this entry from an engine that had the plan when it read
+// it, nor from one that got the plan later, for that finds no offer. PARK before it decides: the launch is on the lanes then.
+void LaunchQueue::RevokeOffer(Plan* plan, uint64_t count) {
+  const auto undecided = [&] { return plan->has_active && plan->active.count == count && !plan->active.started; };
+  const LogEntry entry{.kind = LogKind::kRevoke,
+                       .mask = static_cast<uint8_t>(1u << plan->group->rank),
+                       .plan = static_cast<uint32_t>(plan->id) & kLogIdMask,
+                       .count = static_cast<uint16_t>(count)};
+  DrainLog();
+  if (!undecided()) return;
+  plan->group->arrivals.Revoke(plan->index, plan->group->rank);
+  bool appended = false;
+  while (fatal_.ok() && undecided() && !appended) {
+    appended = log_.TryAppend(read_position_, entry);
+    DrainLog();
+  }
+  if (!appended || !undecided() || plan->active.arrived) return;
+  const std::optional<LogEntry> failed = plan->active.parked.taken_back;
+  WithdrawOffer(plan);
+  if (failed.has_value()) plan->early.emplace_back(count, *failed);
+}
+
 void LaunchQueue::RefuseOffer(Plan* plan, LogKind kind, bool comes) {
   Group& group = *plan->group;
   const uint64_t count = plan->active.count;
@@ -124,7 +160,7 @@ void LaunchQueue::AbandonUnarrived(const Group* group, const Channel* channel, L
 }
 
 bool LaunchQueue::ReadyToPark(const Plan& plan) const {
-  if (!plan.never_parked.empty() || plan.active.parked.taken_back.has_value()) return false;
+  if (!plan.never_parked.empty() || plan.active.count <= plan.revoked || plan.active.parked.taken_back.has_value()) return false;
   for (int rank = 0; rank < plan.group->world_size; ++rank) {
     if (plan.group->arrivals.Offered(plan.index, rank) != plan.active.count) return false;
   }

@@ -145,7 +145,7 @@ grpc::Status TandemService::Launch(grpc::ServerContext* context, const v1::Launc
 grpc::Status TandemService::WaitLaunch(grpc::ServerContext* context, const v1::WaitLaunchRequest* request,
                                        v1::WaitLaunchReply* reply) {
   return Answer(context, request->deadline_ms(), reply, [&](const SessionRef& session, const Waiter& waiter) {
-    return control_.WaitLaunch(session, request->launch_id(), waiter);
+    return control_.WaitLaunch(session, request->launch_id(), request->poll() ? Waiter::For(std::chrono::milliseconds(0)) : waiter);
   });
 }
 

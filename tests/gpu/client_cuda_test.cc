@@ -116,7 +116,7 @@ TEST_F(ClientCudaTest, ReplaysAreServedUntilTheGraphIsGone) {
       ASSERT_LT(Clock::now(), deadline) << "the doorbell of replay " << replay << " did not ring";
       EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
       engine->PublishCaptured(slot, static_cast<uint64_t>(replay),
-                              replay == 2 ? Code::kDeadlineExceeded : Code::kOk, replay == 2 ? "late" : "", 1, 1);
+                              replay == 2 ? DeadlineExceeded("late") : Status::Ok(), 1, 1);
       engine->CompleteCaptured(slot);
       ASSERT_TRUE(Drained(stream));
       EXPECT_EQ(plan_->Wait(kLong).code(), replay == 2 ? Code::kDeadlineExceeded : Code::kOk);
@@ -285,7 +285,7 @@ TEST_F(ClientCudaTest, PagesOfEndedChannelsAreUnregistered) {
   for (uint64_t round = 0; round < 3; ++round) {
     ASSERT_OK(Launch(stream_));
     Arrive(Engine(round));
-    Engine(round)->words().Release(Code::kAborted, "engine of GPU 0 has ended");
+    Engine(round)->words().Release(Aborted("engine of GPU 0 has ended"));
     ASSERT_TRUE(Drained(stream_));
     ControlEvent event;
     event.event.kind = ClientEvent::Kind::kEngineRestarted;

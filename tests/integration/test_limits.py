@@ -159,24 +159,6 @@ class Limits(unittest.TestCase):
         everybody(clients, "sync")
         everybody(clients, "wait", plan="ar")
 
-    def test_a_fork_of_a_client(self):
-        daemon = self.daemon()
-        client = self.client(daemon)
-        for memory in ("in", "out"):
-            client.call("register", memory=memory, bytes=256)
-        client.call("prepare", key="ar", plan="ar", request=AR)
-        launch = {"plan": "ar", "bindings": [["in", 0], ["out", 0]]}
-        client.call("launch", **launch)
-        reply = client.call("fork")
-        self.assertEqual(reply["codes"], ["FAILED_PRECONDITION"] * 4, reply)
-        self.assertEqual(reply["exit"], 0)
-        for _ in range(3):
-            client.call("launch", **launch)
-        client.call("sync")
-        client.call("wait", plan="ar")
-        client.call("check")
-        self.assertEqual(daemon.ctl_json("stats")["sessions"], 1)
-
 
 class Configuration(unittest.TestCase):
     def tandemd(self, *arguments):

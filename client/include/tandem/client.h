@@ -11,8 +11,11 @@
 //   stream.Synchronize(...);  (*plan)->Wait();    // the status of what was launched
 //
 // Thread rule: Client, Group, Plan and Memory may be used from any thread at the same time. Handles are reference
-// counted; a handle keeps what it came from alive. After fork the child's handles answer FAILED_PRECONDITION and the
-// parent's are unharmed. No type of gRPC, protobuf or abseil appears here or in the library's symbols.
+// counted; a handle keeps what it came from alive. No type of gRPC, protobuf or abseil appears here or in the library's symbols.
+//
+// Fork: the child of a process that has connected has no use of this library, for gRPC does not outlive a fork. Its handles, and
+// Connect, answer FAILED_PRECONDITION with reason FORKED; what they mapped is not there; dropping them is allowed, and the parent's
+// are unharmed. Start such a child by exec or spawn, or fork it before the parent connects.
 #pragma once
 
 #include <chrono>
@@ -172,7 +175,8 @@ struct LaunchOptions {
   std::string tag;            // compared across ranks: a mismatch fails the launch on all of them
 };
 
-// A request prepared once, launched many times. Ends with its last handle; a graph with a captured launch has one.
+// A request prepared once, launched many times. Ends with its last handle; a graph with a captured launch has one. A failed
+// launch's status has a reason in its detail, the same on a stream, in a graph and by gRPC: docs/protocol.md, "Launching".
 class TANDEM_API Plan {
  public:
   virtual ~Plan() = default;
@@ -189,15 +193,17 @@ class TANDEM_API Plan {
   virtual Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
   // Without a stream, over gRPC: arrives at once. Returns a number for WaitLaunch.
   virtual Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options = {}) = 0;
-  // How that launch has ended, once; DEADLINE_EXCEEDED also if it has not by `deadline`: it can be waited for again then.
+  // How that launch of this plan has ended, once. DEADLINE_EXCEEDED also if it has not by `deadline`, with reason NOT_ENDED: it can be
+  // waited for again then. NOT_FOUND for a launch that is not this plan's, or whose outcome a call has told.
   virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline) = 0;
-  // Waits until every launch of this plan by this client has ended; the first failure not yet returned, else OK.
+  // Waits until every launch of this plan by this client has ended; the first failure not yet returned, ABORTED before any
+  // other, which tells the rest too, else OK.
   virtual Status Wait(Milliseconds deadline = Milliseconds(600000)) = 0;
-  // Like Wait without waiting: OK with true if all have ended. Asks the daemon, which takes about a millisecond, while a
-  // launch by LaunchDirect is under way.
+  // Like Wait without waiting: OK with true if all have ended. Asks the daemon, one call that waits for nothing, while a launch by
+  // LaunchDirect is under way.
   virtual Result<bool> Query() = 0;
   // Ends the plan. Launches on streams end first: DEADLINE_EXCEEDED if they have not within a minute, and the plan goes on
-  // then. Those by LaunchDirect that are under way end with ABORTED.
+  // then, as it does where the daemon has not heard of it. Those by LaunchDirect that are under way end with ABORTED.
   virtual Status Release() = 0;
 };
 
@@ -232,7 +238,8 @@ class TANDEM_API Group {
 
 class TANDEM_API Client : public std::enable_shared_from_this<Client> {
  public:
-  // UNAVAILABLE if no daemon answers by the deadline; the message names the socket.
+  // UNAVAILABLE if no daemon answers by the deadline; the message names the socket. FAILED_PRECONDITION with reason FORKED in a child
+  // forked by a process that had connected.
   static Result<std::shared_ptr<Client>> Connect(const ConnectOptions& options = {});
   virtual ~Client() = default;
 

@@ -2,7 +2,8 @@
 //
 // The client's stream on the host backend: an in-order queue of work for an emulated GPU, with events, and capture into
 // graphs that can be replayed. It behaves as a CUDA stream does: streams alias onto a limited number of hardware queues,
-// a wait for a word has no time-out, and nothing here waits for a stream but Synchronize.
+// a wait for a word has no time-out, and nothing here waits for a stream but Synchronize. The queues' threads do not outlive a fork:
+// in the child of a process that has made a stream nothing runs that is put on one.
 //
 // Example:
 //   auto stream = tandem::HostStream::Create();

@@ -2,7 +2,7 @@
  *
  * The C interface of the client library; tandem/client.h has the meaning of every call. Objects are opaque handles, owned
  * by the caller and ended by their tandem_*_free, which may be called in any order. Functions return NULL on success, else a
- * tandem_status that the caller frees. Thread rule: as in client.h; one status is for one thread.
+ * tandem_status that the caller frees. Thread rule, and what is left after a fork: as in client.h; one status is for one thread.
  *
  *   tandem_client* client;
  *   tandem_status* status = tandem_connect(NULL, NULL, 5000, &client);

@@ -93,12 +93,14 @@ TEST(ChannelTest, AFullRingSaysSoAndTakesNoSequence) {
 
 TEST(ChannelTest, OutcomesArePublishedAndOverwrittenOnesAreKnownAsSuch) {
   Ends ends(4);
-  ends.consumer.PublishStatus(1, Code::kDeadlineExceeded, "rank 2 is late", 7, 2);
+  const Status late = DeadlineExceeded("rank 2 is late").WithDetail({.reason = "RANK_LATE", .who = {}, .field = {}});
+  ends.consumer.PublishStatus(1, late, 7, 2);
   ends.consumer.Complete(1);
   LaunchOutcome outcome = ends.producer.Outcome(1);
   EXPECT_EQ(outcome.status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(outcome.status.message(), "rank 2 is late");
   EXPECT_EQ(outcome.who_rank, 2);
+  EXPECT_EQ(outcome.status.detail(), (StatusDetail{.reason = "RANK_LATE", .who = "rank 2", .field = {}}));
   EXPECT_EQ(outcome.generation, 7u);
   EXPECT_EQ(ends.producer.Failures(), 1u);
   EXPECT_EQ(ends.producer.Outcome(2).status.code(), Code::kFailedPrecondition);
@@ -114,10 +116,10 @@ TEST(ChannelTest, ALaunchThatAReleaseCutsShortIsNotTakenForAGoodOne) {
     ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
     ends.consumer.PublishOk(i, 1);
   }
-  ends.consumer.PublishStatus(3, Code::kUnavailable, "rank 1 is gone", 1, 1);
+  ends.consumer.PublishStatus(3, Unavailable("rank 1 is gone"), 1, 1);
   ends.consumer.Complete(2);
   for (int i = 0; i < 2; ++i) {  // by tandemd, and again by the client's watchdog
-    ends.producer.words().Release(Code::kAborted, "the engine ended");
+    ends.producer.words().Release(Aborted("the engine ended"));
     EXPECT_TRUE(ends.producer.Outcome(1).status.ok());
     EXPECT_TRUE(ends.producer.Outcome(2).status.ok());
     EXPECT_EQ(ends.producer.Outcome(3).status.code(), Code::kUnavailable);
@@ -137,10 +139,24 @@ TEST(ChannelTest, AChannelThatIsBeingEndedCutsLaunchesShortBeforeItsReasonIsTher
   EXPECT_EQ(ends.producer.Outcome(1).status.code(), Code::kUnavailable);
 }
 
-TEST(ChannelTest, LongTextsAreCut) {
+TEST(ChannelTest, LongTextsAreCutAndLongReasonsLeftOut) {
   Ends ends(4);
-  ends.consumer.PublishStatus(1, Code::kInternal, std::string(5000, 'x'), 1);
-  EXPECT_EQ(ends.producer.Outcome(1).status.message(), std::string(kStatusTextBytes - 1, 'x'));
+  const auto publish = [&](size_t reason_bytes) {
+    ends.consumer.PublishStatus(
+        1, Internal(std::string(5000, 'x')).WithDetail({.reason = std::string(reason_bytes, 'R'), .who = {}, .field = {}}), 1);
+    const Status status = ends.producer.Outcome(1).status;
+    EXPECT_EQ(status.message(), std::string(kStatusTextBytes - 1, 'x'));
+    return status.detail().reason;
+  };
+  EXPECT_EQ(publish(kStatusReasonBytes - 1), std::string(kStatusReasonBytes - 1, 'R'));
+  EXPECT_EQ(publish(kStatusReasonBytes), "") << "a reason that is cut is another";
+  // What is there from a failure is none of a later one's, nor of a launch that went well.
+  publish(3);
+  ends.consumer.PublishStatus(1, Internal(""), 1);
+  EXPECT_EQ(ends.producer.Outcome(1).status, Internal(""));
+  publish(3);
+  ends.consumer.PublishOk(1, 1);
+  EXPECT_EQ(ends.producer.Outcome(1).status, Status::Ok());
 }
 
 TEST(ChannelTest, ReleaseFreesEveryWaitKeepsTheFirstReasonAndServesReplays) {
@@ -148,13 +164,14 @@ TEST(ChannelTest, ReleaseFreesEveryWaitKeepsTheFirstReasonAndServesReplays) {
   LaunchEntry entry;
   ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
   ChannelWords words = std::move(*ChannelWords::Map(ends.memory.words.get(), 4));
-  words.Release(Code::kAborted, "the engine ended");
-  words.Release(Code::kUnavailable, "too late");
+  const Status ended = Aborted("the engine ended").WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}});
+  words.Release(ended);
+  words.Release(Unavailable("too late"));
   EXPECT_EQ(ends.producer.Done(), kReleaseValue);
-  EXPECT_EQ(ends.producer.Outcome(1).status, Aborted("the engine ended"));
+  EXPECT_EQ(ends.producer.Outcome(1).status, ended);
   EXPECT_EQ(ends.producer.TryPush(&entry).code(), Code::kUnavailable);
   ends.producer.captured_done(3)->store(0);  // a replayed graph's last write
-  words.Release(Code::kAborted, "");
+  words.Release(Aborted(""));
   EXPECT_EQ(ends.producer.captured_done(3)->load(), kReleaseValue);
 }
 
@@ -177,8 +194,9 @@ TEST(ChannelTest, CapturedSlotsAreReusedOnlyAfterTheEngineHasTakenNote) {
 TEST(ChannelTest, AFailedReplayStaysKnownWhenLaterOnesGoWell) {
   Ends ends(4);
   EXPECT_EQ(ends.producer.CapturedFailures(3), 0u);
-  ends.consumer.PublishCaptured(3, 1, Code::kDeadlineExceeded, "rank 1 is late", 5, 1);
-  ends.consumer.PublishCaptured(3, 2, Code::kOk, "", 5);
+  ends.consumer.PublishCaptured(
+      3, 1, DeadlineExceeded("rank 1 is late").WithDetail({.reason = "RANK_LATE", .who = {}, .field = {}}), 5, 1);
+  ends.consumer.PublishCaptured(3, 2, Status::Ok(), 5);
   EXPECT_TRUE(ends.producer.CapturedOutcome(3).status.ok());
   EXPECT_EQ(ends.producer.CapturedFailures(3), 1u);
   EXPECT_EQ(ends.producer.Failures(), 1u);
@@ -186,9 +204,10 @@ TEST(ChannelTest, AFailedReplayStaysKnownWhenLaterOnesGoWell) {
   LaunchOutcome failure = ends.producer.CapturedFailure(3, &number);
   EXPECT_EQ(number, 1u);
   EXPECT_EQ(failure.status.message(), "rank 1 is late");
+  EXPECT_EQ(failure.status.detail().reason, "RANK_LATE");
   EXPECT_EQ(failure.generation, 5u);
   EXPECT_EQ(failure.who_rank, 1);
-  ends.consumer.PublishCaptured(3, 1, Code::kUnavailable, "rank 1 is gone", 5, 1);  // another graph's first
+  ends.consumer.PublishCaptured(3, 1, Unavailable("rank 1 is gone"), 5, 1);  // another graph's first
   EXPECT_EQ(ends.producer.CapturedFailure(3, &number).status.code(), Code::kUnavailable);
   EXPECT_EQ(number, 2u);
   EXPECT_EQ(ends.producer.CapturedFailures(4), 0u);

@@ -142,7 +142,7 @@ TEST(EngineProcessTest, AfterAKillWaitingStreamsAreReleasedFromOutside) {
   producer.request()->store(entry.sequence);
   EXPECT_EQ(producer.Done(), 0u);
   ChannelWords words = std::move(*ChannelWords::Map(memory.words.get(), 8));
-  words.Release(Code::kAborted, "the engine of GPU 0 ended (signal 9)");
+  words.Release(Aborted("the engine of GPU 0 ended (signal 9)"));
   EXPECT_GE(producer.Done(), entry.sequence);
   EXPECT_EQ(producer.Outcome(entry.sequence).status, Aborted("the engine of GPU 0 ended (signal 9)"));
 }

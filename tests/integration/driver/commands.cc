@@ -95,11 +95,10 @@ Result<std::vector<Binding>> Session::Bindings(const json& command) const {
 }
 
 Status Session::Connect(const json& command, json* reply) {
-  ConnectOptions options;
-  options.runtime_dir = command.value("runtime_dir", "");
-  options.deadline = Deadline(command, 5000);
-  options.name = command.value("name", "test");
-  TANDEM_ASSIGN_OR_RETURN(client_, Client::Connect(options));
+  options_.runtime_dir = command.value("runtime_dir", "");
+  options_.deadline = Deadline(command, 5000);
+  options_.name = command.value("name", "test");
+  TANDEM_ASSIGN_OR_RETURN(client_, Client::Connect(options_));
   client_->OnEvent([log = GlobalEvents()](const ClientEvent& event) {
     std::lock_guard lock(log->mutex);
     log->entries.push_back({{"kind", kEventNames[static_cast<int>(event.kind)]}, {"group_id", event.group_id},
@@ -283,6 +282,7 @@ Status Session::Execute(const json& command, json* reply) {
   if (name == "exit" || name == "nothing") return Status::Ok();
   if (name == "connect") return Connect(command, reply);
   if (name == "events") return Events(reply);
+  if (name == "fork_and_connect") return ForkAndConnect(command, reply);
   if (name == "fill") return Fill(command);
   if (name == "read") return Read(command, reply);
   if (client_ == nullptr) return FailedPrecondition("the script has not connected");

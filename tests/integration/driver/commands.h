@@ -48,6 +48,8 @@ class Session {
   void Resume();
   Status LaunchChecked(const json& command, json* reply);
   Status Fork(json* reply);
+  Status ForkAndConnect(const json& command, json* reply);
+  std::vector<Status> CallEverything(StreamRef stream);
   Status CudaTrouble(const std::string& name, const json& command);
   Status CudaMemory(const std::string& name, const json& command, json* reply);
   Status CudaChunks(const std::string& name, const json& command, json* reply);
@@ -72,6 +74,7 @@ class Session {
   // Makes the mirror's bytes those of the device, or the other way round, at once.
   Status Copy(const Elements& elements, bool to_device);
 
+  ConnectOptions options_;  // of the last connect
   std::shared_ptr<Client> client_;
   std::map<std::string, std::shared_ptr<Group>> groups_;
   std::map<std::string, std::shared_ptr<Plan>> plans_;

@@ -1,4 +1,4 @@
-// Commands around streams: capture and replay, launches from several threads, and a fork of the process.
+// Commands around streams: capture and replay, launches from several threads.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 
 namespace tandem::driver {
 
-// {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […]}…]}: one graph of these launches.
+// {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […], "tag": …}…]}: one graph of these launches.
 Status Session::Capture(const json& command) {
   TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
   TANDEM_RETURN_IF_ERROR(stream->BeginCapture());
@@ -23,7 +23,9 @@ Status Session::Capture(const json& command) {
   for (const json& launch : command.value("launches", json::array())) {
     auto plan = FindPlan(launch);
     auto bindings = Bindings(launch);
-    made = !plan.ok() ? plan.status() : !bindings.ok() ? bindings.status() : (*plan)->Launch(stream->ref(), *bindings);
+    LaunchOptions options;
+    options.tag = launch.value("tag", "");
+    made = !plan.ok() ? plan.status() : !bindings.ok() ? bindings.status() : (*plan)->Launch(stream->ref(), *bindings, options);
     if (!made.ok()) break;
   }
   auto graph = stream->EndCapture();
@@ -138,44 +140,6 @@ Status Session::LaunchChecked(const json& command, json* reply) {
   }
   for (const Turn& turn : turns) TANDEM_RETURN_IF_ERROR(turn.plan->Wait(Milliseconds(60000)));
   (*reply)["wrong"] = wrong->load();
-  return Status::Ok();
-}
-
-// What a forked child's handles answer: {"codes": [Client::Check, Plan::Launch of any plan, …]}. The child then ends.
-Status Session::Fork(json* reply) {
-  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(json::object()));
-  int ends[2];
-  if (::pipe(ends) != 0) return Internal("pipe failed");
-  pid_t child = ::fork();
-  if (child < 0) return Internal("fork failed");
-  if (child == 0) {
-    std::vector<Status> statuses = {client_->Check()};
-    if (!plans_.empty()) statuses.push_back(plans_.begin()->second->Launch(stream->ref(), {}));
-    if (!plans_.empty()) statuses.push_back(plans_.begin()->second->Wait(Milliseconds(1000)));
-    statuses.push_back(client_->Detach());
-    for (const Status& status : statuses) {
-      auto code = static_cast<char>(status.code());
-      if (::write(ends[1], &code, 1) != 1) ::_exit(3);
-    }
-    // A child that ends as a program does, by the destructors of its handles, must do no harm either.
-    if (client_->backend() == "host") {
-      graphs_.clear();
-    } else {  // CUDA's own objects are the parent's: not to be touched here
-      for (auto& [name, named] : memories_) (void)named.mirror.release();
-    }
-    plans_.clear();
-    memories_.clear();
-    groups_.clear();
-    client_.reset();
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  (*reply)["codes"] = json::array();
-  for (char code; ::read(ends[0], &code, 1) == 1;) (*reply)["codes"].push_back(CodeName(static_cast<Code>(code)));
-  ::close(ends[0]);
-  int status = 0;
-  if (::waitpid(child, &status, 0) != child) return Internal("waitpid failed");
-  (*reply)["exit"] = status;
   return Status::Ok();
 }
 
