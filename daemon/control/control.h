@@ -176,7 +176,8 @@ class Control final : public EngineListener {
   void ForgetNameLocked(const std::string& scope);
   void EndSessionPartsLocked(Session& session);
 
-  Status SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request, int gpu);
+  Status SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request, int gpu,
+                    const Waiter& waiter);
   Result<int> AwaitNameFreeLocked(Lock& lock, const std::string& scope, const SessionRef& session,
                                   const v1::JoinGroupRequest& request, const Waiter& waiter);
   Result<std::shared_ptr<Group>> MakeGroupLocked(NameEntry& entry, const std::string& scope, JoinMeeting& meeting);

@@ -55,6 +55,12 @@ void EndMeeting(JoinMeeting& meeting, const Status& status) {
 
 }  // namespace
 
+Waiter JoinMeeting::ForAllRanks() const {
+  const auto first = std::min_element(seats.begin(), seats.end(),
+                                      [](const auto& a, const auto& b) { return a.second.deadline < b.second.deadline; });
+  return Waiter{first->second.deadline, {}};
+}
+
 Result<int> Control::FindGpu(const std::string& uuid) const {
   Result<int> gpu = options_.topology.Find(uuid);
   if (!gpu.ok()) return gpu.status().WithDetail({.reason = "NO_GPU", .who = {}, .field = "gpu_uuid"});
@@ -62,7 +68,7 @@ Result<int> Control::FindGpu(const std::string& uuid) const {
 }
 
 Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request,
-                           int gpu) {
+                           int gpu, const Waiter& waiter) {
   const std::string name = "group '" + request.name() + "': ";
   const std::string who = "rank " + std::to_string(request.rank());
   const int world = request.world_size();
@@ -120,7 +126,7 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
       }
     }
   }
-  meeting.seats[request.rank()] = {session, request, gpu};
+  meeting.seats[request.rank()] = {session, request, gpu, waiter.deadline};
   meeting.given_up.erase(request.rank());
   std::erase_if(meeting.given_up, [&](const auto& seat) { return seat.second.session == session; });
   return Status::Ok();
@@ -187,7 +193,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
   const std::shared_ptr<JoinMeeting> meeting = entry.joining;
   Status wrong = gpu.ok() ? registry_->ledger.Check(session->payer(), Resource::kGroups, 1)
                           : gpu.status().WithContext("rank " + std::to_string(request.rank()));
-  if (wrong.ok()) wrong = SeatLocked(entry, session, request, *gpu);
+  if (wrong.ok()) wrong = SeatLocked(entry, session, request, *gpu, waiter);
   if (!wrong.ok()) {
     // Whoever waits would wait in vain: all ranks hear of it at once.
     EndMeeting(*meeting, wrong);
@@ -204,10 +210,10 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
       lock.unlock();
       {
         std::lock_guard work((*group)->work);
-        status = Install(**group, waiter.ForAllRanks());
+        status = Install(**group, meeting->ForAllRanks());
       }
       lock.lock();
-      if (status.ok() && !(*group)->broken.ok()) status = (*group)->broken;
+      if (!(*group)->broken.ok()) status = (*group)->broken;
       if (status.ok()) {
         (*group)->state = GroupState::kReady;
         meeting->group = *group;
@@ -241,7 +247,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
                     "group '" + request.name() + "': " + RankList(missing) + " did not join in time",
                     {.reason = "RANK_LATE", .who = RankList(missing), .field = {}});
     }
-    // The engines are being told; that has its own, short deadline.
+    // The engines are being told: no longer than until the first of the ranks' deadlines.
     meeting->changed.wait(lock, [&] { return meeting->phase == Meeting::Phase::kDone; });
   }
   TANDEM_RETURN_IF_ERROR(meeting->status);

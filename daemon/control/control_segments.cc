@@ -24,17 +24,21 @@ Status Control::AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter&
     }
     return -1;
   };
-  if (!waiter.Wait(lock, registry_->engines_changed, [&] { return down() < 0 || registry_->stopping; })) {
-    return Status(Code::kUnavailable, "the engine of GPU " + std::to_string(down()) + " is not running",
-                  {.reason = "ENGINE_DOWN", .who = "gpu " + std::to_string(down()), .field = {}});
-  }
-  return registry_->stopping ? Unavailable("the daemon is stopping") : Status::Ok();
+  const bool over = !waiter.Wait(lock, registry_->engines_changed,
+                                 [&] { return down() < 0 || !group.broken.ok() || registry_->stopping; });
+  if (registry_->stopping) return Unavailable("the daemon is stopping");
+  if (!group.broken.ok()) return group.broken;  // nobody else would end a wait for an engine that stays away
+  if (!over) return Status::Ok();
+  const std::string gpu = std::to_string(down());
+  return Status(Code::kDeadlineExceeded, "group '" + group.name + "' waits for the engine of GPU " + gpu + ", which is not running",
+                {.reason = "ENGINE_DOWN", .who = "gpu " + gpu, .field = {}});
 }
 
 Status Control::AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter) {
   if (!waiter.Wait(lock, registry_->engines_changed,
                    [&] { return !group.suspended || group.state != GroupState::kReady || registry_->stopping; })) {
-    return Status(Code::kUnavailable, "an engine of group '" + group.name + "' is restarting",
+    if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+    return Status(Code::kDeadlineExceeded, "an engine of group '" + group.name + "' is restarting",
                   {.reason = "ENGINE_DOWN", .who = {}, .field = {}});
   }
   return InstalledLocked(group);

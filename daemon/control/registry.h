@@ -143,12 +143,17 @@ struct JoinMeeting : Meeting {
     std::shared_ptr<Session> session;
     v1::JoinGroupRequest request;
     int gpu = 0;
+    Waiter::Clock::time_point deadline;  // of the call that took it
   };
   std::map<int, Seat> seats;
   // Who has given a seat up since the call that took it was cancelled or ran out of time. A process that dies takes its call and
   // its session along, in any order: those that wait are told of its end either way.
   std::map<int, Seat> given_up;
   std::shared_ptr<Group> group;
+
+  // For what the last rank to come does for all of them: no rank waits beyond its deadline. It goes on when its caller goes, whose
+  // death is told to the others by its session's end, with its name.
+  Waiter ForAllRanks() const;
 };
 
 struct Member {
