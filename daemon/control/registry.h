@@ -126,6 +126,17 @@ struct Meeting {
   Status status;
   std::condition_variable changed;
   std::vector<bool> seated, told;
+  std::vector<bool> cancelled;  // gave their seats up, and have not come again
+  std::vector<int> waiting;     // calls in Await, by rank: a retry may come while the first one waits
+
+  void Resize(size_t world);
+  void Seat(size_t rank);
+  // Waits for the outcome, under the registry's mutex: OK once there is one. A deadline while ranks are missing is an outcome, for all
+  // ranks; `what` and `did` make its text ("<what>: rank 2 did not <did> in time"). Else how this call alone ends: CANCELLED, which gives
+  // its seat up, or not once all have come; DEADLINE_EXCEEDED while one rank works for all.
+  Status Await(std::unique_lock<std::mutex>& lock, size_t rank, const std::string& what, const std::string& did, const Waiter& waiter);
+  bool Empty() const;    // nobody is seated
+  bool AllTold() const;
 };
 
 struct PrepareMeeting : Meeting {

@@ -13,11 +13,39 @@ using ::testing::HasSubstr;
 
 class ControlWaitsTest : public ControlTest {
  protected:
-  // A waiter that ends when `gone` is set.
-  static Waiter Until(const std::atomic<bool>& gone) {
+  // A waiter that ends when `gone` is set, and sets `waits` once somebody waits with it.
+  static Waiter Until(const std::atomic<bool>& gone, std::atomic<bool>* waits = nullptr) {
     Waiter waiter = Waiter::For(kPatience);
-    waiter.cancelled = [&gone] { return gone.load(); };
+    waiter.cancelled = [&gone, waits] {
+      if (waits != nullptr) *waits = true;
+      return gone.load();
+    };
     return waiter;
+  }
+  // A waiter that ends as soon as somebody waits with it.
+  static Waiter Cancelled() {
+    Waiter waiter = Waiter::For(kPatience);
+    waiter.cancelled = [] { return true; };
+    return waiter;
+  }
+  // A rendezvous of a rank that is not the last one; it waits for the others when this returns.
+  std::future<Result<v1::RendezvousReply>> MeetSoon(const SessionRef& session, uint64_t tensor, uint64_t group,
+                                                    std::atomic<bool>* gone = nullptr) {
+    auto waits = std::make_shared<std::atomic<bool>>(false);
+    auto call = std::async(std::launch::async, [this, session, tensor, group, gone, waits] {
+      static const std::atomic<bool> never = false;
+      return Rendezvous(session, tensor, group, Until(gone != nullptr ? *gone : never, waits.get()));
+    });
+    EXPECT_TRUE(Eventually([&] { return waits->load(); }));
+    return call;
+  }
+  // What `call` answers, which must not need the gate.
+  template <typename Call>
+  Status BeforeTheGateOpens(Call call) {
+    auto answer = std::async(std::launch::async, call);
+    EXPECT_EQ(answer.wait_for(kPatience / 2), std::future_status::ready) << "it waits for the engines";
+    if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) gate.Open();
+    return answer.get();
   }
   std::future<Status> JoinSoon(const SessionRef& session, int world, int rank, Waiter waiter) {
     return std::async(std::launch::async, [this, session, world, rank, waiter] {
@@ -98,6 +126,110 @@ TEST_F(ControlWaitsTest, ARankDetachesWhileItsJoinWaitsForAnEngine) {
   ASSERT_TRUE(AwaitInstalling());
   ASSERT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
   ExpectNamed(std::move(calls), "rank 0", "RANK_LEFT");
+}
+
+// A cancelled call is not its rank's last word: it comes again, and the others learn nothing of it.
+TEST_F(ControlWaitsTest, ACancelledRendezvousIsTakenUpAgain) {
+  Start(3);
+  const auto sessions = AttachAll(3);
+  const uint64_t group = Join(sessions);
+  std::vector<uint64_t> tensors;
+  for (int rank = 0; rank < 3; ++rank) tensors.push_back(Empty(sessions[static_cast<size_t>(rank)], rank));
+  auto other = MeetSoon(sessions[1], tensors[1], group);
+  EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
+  auto third = MeetSoon(sessions[2], tensors[2], group);
+  const auto again = Rendezvous(sessions[0], tensors[0], group, Waiter::For(kPatience));
+  EXPECT_TRUE(again.ok()) << again.status().ToString();
+  for (auto* call : {&other, &third}) {
+    const auto told = call->get();
+    ASSERT_TRUE(told.ok()) << told.status().ToString();
+    EXPECT_EQ(told->registration_id(), again->registration_id());
+  }
+}
+
+TEST_F(ControlWaitsTest, ACancelledRendezvousThatStaysAwayIsNamed) {
+  Start(3);
+  const auto sessions = AttachAll(3);
+  const uint64_t group = Join(sessions);
+  const std::string persistent = "state";
+  for (const std::string& name : {std::string(), persistent}) {
+    std::vector<uint64_t> tensors;
+    for (int rank = 0; rank < 3; ++rank) tensors.push_back(Empty(sessions[static_cast<size_t>(rank)], rank, 4096, name));
+    auto other = MeetSoon(sessions[1], tensors[1], group);
+    EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
+    const Status late = Rendezvous(sessions[2], tensors[2], group, Waiter::For(std::chrono::milliseconds(1))).status();
+    for (const Status& told : {late, other.get().status()}) {
+      EXPECT_EQ(told.code(), Code::kDeadlineExceeded) << told.ToString();
+      EXPECT_EQ(told.detail().reason, "RANK_LATE");
+      EXPECT_EQ(told.detail().who, "rank 0");
+      EXPECT_THAT(told.message(), HasSubstr("whose call was cancelled: rank 0"));
+    }
+    // All have been told: they meet again.
+    for (auto& reply : Together(3, [&](int rank) {
+           return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group, Waiter::For(kPatience));
+         })) {
+      EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    }
+  }
+}
+
+// A retry waits at the same place as the first call: the end of one of the two is not the rank's.
+TEST_F(ControlWaitsTest, OneOfTwoCallsIsCancelled) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  const std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  auto first = MeetSoon(sessions[0], tensors[0], group);
+  EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
+  EXPECT_TRUE(Rendezvous(sessions[1], tensors[1], group, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(first.get().ok());
+}
+
+// The rank that came last does the work, by its own deadline; the others' calls end by theirs.
+TEST_F(ControlWaitsTest, ARendezvousEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  const std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
+  HoldAt(engine::v1::Command::kAddRegistration, 1);
+  gate.Shut();
+  std::atomic<bool> gone = false;
+  auto first = MeetSoon(sessions[0], tensors[0], group, &gone);
+  auto worker = std::async(std::launch::async, [&] { return Rendezvous(sessions[1], tensors[1], group, Waiter::For(kPatience)); });
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
+  gone = true;
+  EXPECT_EQ(BeforeTheGateOpens([&] { return first.get().status(); }).code(), Code::kCancelled);
+  gate.Open();
+  const auto made = worker.get();
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  const auto again = Rendezvous(sessions[0], tensors[0], group, Waiter::For(kPatience));
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(again->registration_id(), made->registration_id());
+}
+
+TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  const auto prepare = [&](size_t rank, const Waiter& waiter) { return control->Prepare(sessions[rank], AllReduce(group, "ar"), waiter); };
+  HoldAt(engine::v1::Command::kAddPlan, 1);
+  gate.Shut();
+  std::atomic<bool> gone = false, waits = false;
+  auto first = std::async(std::launch::async, [&] { return prepare(0, Until(gone, &waits)); });
+  ASSERT_TRUE(Eventually([&] { return waits.load(); }));
+  auto worker = std::async(std::launch::async, [&] { return prepare(1, Waiter::For(kPatience)); });
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
+  const Status late = BeforeTheGateOpens([&] { return prepare(0, Waiter::For(std::chrono::milliseconds(1))).status(); });
+  EXPECT_EQ(late.code(), Code::kDeadlineExceeded) << late.ToString();
+  EXPECT_EQ(late.detail().reason, "UNDER_WAY");
+  gone = true;
+  EXPECT_EQ(BeforeTheGateOpens([&] { return first.get().status(); }).code(), Code::kCancelled);
+  gate.Open();
+  const auto made = worker.get();
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  const auto again = prepare(0, Waiter::For(kPatience));
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(again->plan().plan_id(), made->plan().plan_id());
 }
 
 }  // namespace
