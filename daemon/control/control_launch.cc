@@ -31,7 +31,8 @@ Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session, con
     const uint64_t& generation = registry_->engine_generation[static_cast<size_t>(gpu)];
     if (!waiter.Wait(lock, registry_->engines_changed,
                      [&] { return generation != 0 || registry_->stopping || session->ended; })) {
-      return Status(Code::kUnavailable, "the engine of GPU " + std::to_string(gpu) + " is not running",
+      if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+      return Status(Code::kDeadlineExceeded, "the engine of GPU " + std::to_string(gpu) + " is not running",
                     {.reason = "ENGINE_DOWN", .who = "gpu " + std::to_string(gpu), .field = {}});
     }
     TANDEM_RETURN_IF_ERROR(SessionAlive(*session));

@@ -44,6 +44,7 @@ class FakeLease final : public LeasePort {
       if (!fd || !fd->valid()) return Internal("a descriptor is missing");
     }
     sent_ += fds.size();
+    last_ = fds;
     return Status::Ok();
   }
   void Close(uint64_t) override {}
@@ -51,10 +52,16 @@ class FakeLease final : public LeasePort {
     std::lock_guard lock(mutex_);
     return sent_;
   }
+  // Of the last Send.
+  std::vector<SharedFd> last() {
+    std::lock_guard lock(mutex_);
+    return last_;
+  }
 
  private:
   std::mutex mutex_;
   size_t sent_ = 0;
+  std::vector<SharedFd> last_;
 };
 
 class ControlTest : public ::testing::Test {

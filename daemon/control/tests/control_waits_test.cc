@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "common/queue/channel.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/tests/control_fixture.h"
 
@@ -230,6 +231,30 @@ TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
   const auto again = prepare(0, Waiter::For(kPatience));
   ASSERT_TRUE(again.ok()) << again.status().ToString();
   EXPECT_EQ(again->plan().plan_id(), made->plan().plan_id());
+}
+
+// The daemon stops, and its engines with it: nobody is told of an engine that has failed.
+TEST_F(ControlWaitsTest, AnEngineThatIsStoppedWithTheDaemonSaysSo) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  v1::OpenChannelRequest open;
+  open.set_gpu_uuid(control->options().topology.gpus[0].uuid);
+  open.set_entries(16);
+  const auto channel = control->OpenChannel(sessions[0], open, Waiter::For(kPatience));
+  ASSERT_TRUE(channel.ok()) << channel.status().ToString();
+  const auto ring_and_words = lease.last();
+  ASSERT_EQ(ring_and_words.size(), 2u);
+  auto words = ChannelWords::Map(ring_and_words[1]->get(), 16);
+  ASSERT_TRUE(words.ok()) << words.status().ToString();
+  control->Stop();
+  engines->Kill(0);
+  EXPECT_TRUE(words->Released());
+  EXPECT_EQ(words->ClosedStatus().code(), Code::kUnavailable) << words->ClosedStatus().ToString();
+  EXPECT_THAT(words->ClosedStatus().message(), HasSubstr("the daemon is stopping"));
+  // So is the group's other engine told, for what it has under way.
+  EXPECT_TRUE(Eventually([&] { return engines->Look(1).broken.contains(group); }));
+  EXPECT_EQ(engines->Look(1).broken[group].code(), static_cast<int>(Code::kUnavailable));
 }
 
 }  // namespace
