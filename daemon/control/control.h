@@ -98,8 +98,8 @@ class Control final : public EngineListener {
   Status Detach(const SessionRef& session, const Waiter& waiter);
   // Ends a session as if its process had died. NOT_FOUND.
   Status Evict(uint64_t session_id);
-  // A place for one call of the session, for as long as it is held: each call that waits has a thread of the service.
-  // RESOURCE_EXHAUSTED.
+  // A place for one call of the session, for as long as it is held, which must not outlive this: each call that waits has a thread of
+  // the service. A session's first ones are its own, others come out of its uid's and cgroup's. RESOURCE_EXHAUSTED.
   Result<std::shared_ptr<void>> Admit(const SessionRef& session);
   // A stream of the session's events, in place of the one before: each event is told once, so two would share them, and each holds a
   // thread of the service.

@@ -228,14 +228,19 @@ void Control::PostEventLocked(Session& session, v1::Event event) {
 }
 
 Result<std::shared_ptr<void>> Control::Admit(const SessionRef& session) {
-  const uint64_t limit = options_.limits.calls_per_session;
-  std::shared_ptr<void> place(nullptr, [session](void*) { session->calls.fetch_sub(1); });
-  if (const uint64_t calls = session->calls.fetch_add(1); calls >= limit) {
-    return Status(Code::kResourceExhausted, "the session has " + std::to_string(calls) + " calls under way",
-                  {.reason = "QUOTA_CALLS", .who = {}, .field = {}, .limit = static_cast<long long>(limit),
-                   .usage = static_cast<long long>(calls)});
+  const ControlLimits& limits = options_.limits;
+  Lock lock(registry_->mutex);
+  TANDEM_RETURN_IF_ERROR(CheckLimit("calls", "the session", limits.calls_per_session, session->calls, 1));
+  if (session->calls >= kOwnCalls) {
+    Ledger& ledger = registry_->ledger;
+    TANDEM_RETURN_IF_ERROR(CheckLimit("calls per node", "the node", 2 * limits.calls_per_uid, ledger.Total(Resource::kCalls), 1));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(session->payer(), Resource::kCalls, 1));
   }
-  return place;
+  ++session->calls;
+  return std::shared_ptr<void>(nullptr, [this, session](void*) {
+    Lock again(registry_->mutex);
+    if (--session->calls >= kOwnCalls) registry_->ledger.Refund(session->payer(), Resource::kCalls, 1);
+  });
 }
 
 uint64_t Control::OpenEvents(const SessionRef& session) {

@@ -106,7 +106,7 @@ struct Session {
   TransferTable transfers;
   std::deque<v1::Event> events;
   std::condition_variable events_changed;
-  std::atomic<uint64_t> calls = 0;  // under way
+  uint64_t calls = 0;  // under way; those beyond kOwnCalls are charged
   uint64_t event_streams = 0;  // opened; the last one is served
   std::map<uint64_t, std::shared_ptr<Tensor>> tensors;
   std::map<std::string, uint64_t> named_tensors;  // "<gpu>/<name>"
