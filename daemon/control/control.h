@@ -144,8 +144,9 @@ class Control final : public EngineListener {
   std::vector<SessionSnapshot> SnapshotSessions();
   std::vector<GroupSnapshot> SnapshotGroups();
   std::vector<PoolSnapshot> SnapshotPools();
-  // 0 means all.
-  std::vector<PlanSnapshot> SnapshotPlans(uint64_t group_id, uint64_t plan_id, bool programs);
+  PlanPage SnapshotPlans(const PlanQuery& query);
+  // All of them, without programs.
+  std::vector<PlanSnapshot> SnapshotPlans();
   std::vector<ChannelSnapshot> SnapshotChannels();
   // Takes measured times into the tuning table, under the key and shape that `request` has on these GPUs (in rank order); the
   // entry. INVALID_ARGUMENT for times of what cannot run, UNAVAILABLE if they cannot be kept. (control_tuning.cc)
