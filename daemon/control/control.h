@@ -202,6 +202,11 @@ class Control final : public EngineListener {
   Status AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status InstalledLocked(const Group& group) const;
+  // For work that one rank's call does for all ranks, up to `deadline`. It goes on when that call is cancelled: its process's death is
+  // told by its session's end, with the rank's name. It ends with the group.
+  static Waiter ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_point deadline);
+  // Group::work. DEADLINE_EXCEEDED.
+  static Result<std::unique_lock<std::timed_mutex>> TakeWork(Group& group, const Waiter& waiter);
   // `in_place_of`: a set that goes once the engines are there, before the new one is charged.
   Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose, const Waiter& waiter,
                                               std::shared_ptr<SegmentSet>* in_place_of = nullptr);

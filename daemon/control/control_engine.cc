@@ -135,7 +135,7 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
     if (!all_up) return;  // the next OnEngineUp comes back to it
     ++group->generation;
   }
-  Status status = Install(*group, Waiter::For(kInstallDeadline));
+  Status status = Install(*group, ForAllRanks(group, Waiter::Clock::now() + kInstallDeadline));
   Lock lock(registry_->mutex);
   if (group->state != GroupState::kReady) {
     // It broke or ended meanwhile: what has just been installed goes again.

@@ -81,7 +81,7 @@ void Control::BreakByLogLocked(const Group& group) {
 
 void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   if (group.state == GroupState::kBroken) return;
-  group.broken = why;
+  group.SetBroken(why);
   registry_->engines_changed.notify_all();  // for whoever waits for an engine on the group's behalf
   if (group.state == GroupState::kJoining) return;  // whoever installs it sees `broken`
   group.state = GroupState::kBroken;
@@ -152,19 +152,20 @@ void Control::MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bo
   }
   for (auto& [id, plan] : group->plans) plan.released[static_cast<size_t>(rank)] = true;
   if (group->state == GroupState::kJoining && group->broken.ok()) {
-    group->broken = Status(Code::kUnavailable,
-                           "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") of group '" + group->name +
-                               "' left while it joined",
-                           {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}});
+    group->SetBroken(Status(Code::kUnavailable,
+                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") of group '" + group->name +
+                                "' left while it joined",
+                            {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}}));
     registry_->engines_changed.notify_all();
   }
   const bool all_left = std::all_of(group->members.begin(), group->members.end(), [](const Member& m) { return m.left; });
   if (group->state == GroupState::kReady) {
     group->state = GroupState::kClosing;
-    group->broken = Status(Code::kUnavailable,
-                           "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") has left group '" +
-                               group->name + "'",
-                           {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}});
+    group->SetBroken(Status(Code::kUnavailable,
+                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") has left group '" +
+                                group->name + "'",
+                            {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}}));
+    registry_->engines_changed.notify_all();
     FailMeetingsLocked(*group, group->broken);
   }
   if (!lost && group->state == GroupState::kClosing) {

@@ -55,10 +55,10 @@ void EndMeeting(JoinMeeting& meeting, const Status& status) {
 
 }  // namespace
 
-Waiter JoinMeeting::ForAllRanks() const {
-  const auto first = std::min_element(seats.begin(), seats.end(),
-                                      [](const auto& a, const auto& b) { return a.second.deadline < b.second.deadline; });
-  return Waiter{first->second.deadline, {}};
+Waiter::Clock::time_point JoinMeeting::Deadline() const {
+  return std::min_element(seats.begin(), seats.end(),
+                          [](const auto& a, const auto& b) { return a.second.deadline < b.second.deadline; })
+      ->second.deadline;
 }
 
 Result<int> Control::FindGpu(const std::string& uuid) const {
@@ -164,6 +164,12 @@ Result<int> Control::AwaitNameFreeLocked(Lock& lock, const std::string& scope, c
                  current->state == GroupState::kReady;
         })) {
       if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+      if (current->state == GroupState::kJoining) {
+        return Status(Code::kDeadlineExceeded,
+                      "incarnation " + std::to_string(current->incarnation) + " of group '" + request.name() +
+                          "' is being made by other processes",
+                      {.reason = "OLD_INCARNATION", .who = {}, .field = {}});
+      }
       std::vector<int> left;
       for (size_t rank = 0; rank < current->members.size(); ++rank) {
         if (!current->members[rank].left) left.push_back(static_cast<int>(rank));
@@ -210,7 +216,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
       lock.unlock();
       {
         std::lock_guard work((*group)->work);
-        status = Install(**group, meeting->ForAllRanks());
+        status = Install(**group, ForAllRanks(*group, meeting->Deadline()));
       }
       lock.lock();
       if (!(*group)->broken.ok()) status = (*group)->broken;

@@ -125,10 +125,12 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
       lock.unlock();
       Status status;
       {
-        std::lock_guard work(group->work);
-        status = MeetTensors(*group, *meeting, waiter.ForAllRanks());
+        const Waiter for_all = ForAllRanks(group, waiter.deadline);
+        const auto work = TakeWork(*group, for_all);
+        status = work.ok() ? MeetTensors(*group, *meeting, for_all) : work.status();
       }
       lock.lock();
+      if (!status.ok() && !group->broken.ok()) status = group->broken;
       meeting->phase = Meeting::Phase::kDone;
       meeting->status = status;
       meeting->changed.notify_all();

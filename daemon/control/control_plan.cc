@@ -188,8 +188,9 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
   if (meeting->phase == Meeting::Phase::kWaiting && complete) {
     meeting->phase = Meeting::Phase::kWorking;
     lock.unlock();
-    const Status status = MakePlanOf(group, *meeting, request.key(), waiter.ForAllRanks());
+    Status status = MakePlanOf(group, *meeting, request.key(), ForAllRanks(group, waiter.deadline));
     lock.lock();
+    if (!status.ok() && !group->broken.ok()) status = group->broken;
     meeting->phase = Meeting::Phase::kDone;
     meeting->status = status;
     meeting->changed.notify_all();
@@ -252,7 +253,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   std::vector<engine::v1::Command> commands = AddPlanCommands(*plan, requests, group->id);
   const uint64_t kept_bytes = KeptBytes(key, commands);
   Placement placement;
-  std::lock_guard work(group->work);
+  TANDEM_ASSIGN_OR_RETURN(const auto work, TakeWork(*group, waiter));
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));

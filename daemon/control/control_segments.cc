@@ -54,6 +54,17 @@ Status Control::InstalledLocked(const Group& group) const {
                 {.reason = "ENGINE_DOWN", .who = {}, .field = {}});
 }
 
+Waiter Control::ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_point deadline) {
+  return Waiter{deadline, [group = std::move(group)] { return group->over.load(); }};
+}
+
+Result<std::unique_lock<std::timed_mutex>> Control::TakeWork(Group& group, const Waiter& waiter) {
+  std::unique_lock work(group.work, waiter.deadline);
+  if (work.owns_lock()) return work;
+  return Status(Code::kDeadlineExceeded, "group '" + group.name + "' is busy with other plans or memory, or being restored",
+                {.reason = "GROUP_BUSY", .who = {}, .field = {}});
+}
+
 Result<std::shared_ptr<SegmentSet>> Control::MakeSet(Group& group, uint64_t bytes, const std::string& purpose,
                                                      const Waiter& waiter, std::shared_ptr<SegmentSet>* in_place_of) {
   auto set = std::make_shared<SegmentSet>();

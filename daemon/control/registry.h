@@ -162,9 +162,8 @@ struct JoinMeeting : Meeting {
   std::map<int, Seat> given_up;
   std::shared_ptr<Group> group;
 
-  // For what the last rank to come does for all of them: no rank waits beyond its deadline. It goes on when its caller goes, whose
-  // death is told to the others by its session's end, with its name.
-  Waiter ForAllRanks() const;
+  // The first of the ranks' deadlines: no rank waits longer for what the last one to come does for all.
+  Waiter::Clock::time_point Deadline() const;
 };
 
 struct Member {
@@ -206,7 +205,8 @@ struct Group {
   uint64_t incarnation = 1;
   uint64_t generation = 1;
   GroupState state = GroupState::kJoining;
-  Status broken;                 // why, once state is kBroken or kClosing
+  Status broken;                 // why, once state is kBroken or kClosing; of a joining one: why it will not be made
+  std::atomic<bool> over = false;  // `broken` is not OK: for those that wait without the registry's mutex
   bool suspended = false;        // an engine has gone; the background worker installs the group again
   std::vector<Member> members;   // by rank
   std::vector<uint64_t> engines;  // by rank: the generation of the engine that was last told of the group
@@ -237,7 +237,13 @@ struct Group {
   uint64_t SharedBytes() const;
 
   // Serialises what grows or installs the group's memory; taken before Registry::mutex, held across engine calls.
-  std::mutex work;
+  std::timed_mutex work;
+
+  // The group ends, or is never made, because of `why`. Under Registry::mutex, whose waiters for engines are to be woken.
+  void SetBroken(const Status& why) {
+    broken = why;
+    over = true;
+  }
 };
 
 struct NameEntry {

@@ -233,6 +233,81 @@ TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
   EXPECT_EQ(again->plan().plan_id(), made->plan().plan_id());
 }
 
+// An engine that stands still answers nobody; a rank's end is told all the same.
+TEST_F(ControlWaitsTest, ARankIsLostWhileAnEngineStandsStill) {
+  Start(2);
+  auto sessions = AttachAll(2);
+  HoldAt(engine::v1::Command::kAddGroup, 1);
+  gate.Shut();
+  std::vector<std::future<Status>> joins;
+  for (int rank = 0; rank < 2; ++rank) {
+    joins.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], 2, rank, Waiter::For(kPatience)));
+  }
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
+  control->SessionLost(IdOf(1), "its process has ended");
+  const Status joined = BeforeTheGateOpens([&] { return joins[0].get(); });
+  EXPECT_EQ(joined.detail().reason, "RANK_LOST") << joined.ToString();
+  EXPECT_EQ(joined.detail().who, "rank 1");
+  gate.Open();
+  EXPECT_FALSE(joins[1].get().ok());
+
+  sessions[1] = Attach(1001);
+  const uint64_t group = Join(sessions);
+  HoldAt(engine::v1::Command::kAddPlan, 0);
+  gate.Shut();
+  const int held = gate.held();
+  std::vector<std::future<Status>> prepares;
+  for (int rank = 0; rank < 2; ++rank) {
+    prepares.push_back(std::async(std::launch::async, [&, rank] {
+      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience)).status();
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return gate.held() > held; }));
+  control->SessionLost(IdOf(0), "its process has ended");
+  const Status prepared = BeforeTheGateOpens([&] { return prepares[1].get(); });
+  EXPECT_EQ(prepared.detail().reason, "RANK_LOST") << prepared.ToString();
+  EXPECT_EQ(prepared.detail().who, "rank 0");
+  gate.Open();
+  EXPECT_FALSE(prepares[0].get().ok());
+}
+
+// One call of a group works on its memory at a time; who waits for it waits no longer than it may.
+TEST_F(ControlWaitsTest, ACallDoesNotWaitBeyondItsDeadlineForAnotherOfItsGroup) {
+  Start(1);
+  const SessionRef session = Attach();
+  const uint64_t group = Join({session});
+  HoldAt(engine::v1::Command::kAddPlan, 0);
+  gate.Shut();
+  auto plan = std::async(std::launch::async, [&] { return control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kPatience)); });
+  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
+  const uint64_t tensor = Empty(session, 0);
+  const Waiter brief = Waiter::For(std::chrono::milliseconds(50));
+  const Status met = BeforeTheGateOpens([&] { return Rendezvous(session, tensor, group, brief).status(); });
+  EXPECT_EQ(met.code(), Code::kDeadlineExceeded) << met.ToString();
+  EXPECT_EQ(met.detail().reason, "GROUP_BUSY");
+  const Status other = BeforeTheGateOpens([&] { return control->Prepare(session, AllReduce(group, "other"), brief).status(); });
+  EXPECT_EQ(other.detail().reason, "GROUP_BUSY") << other.ToString();
+  gate.Open();
+  EXPECT_TRUE(plan.get().ok());
+  EXPECT_TRUE(Rendezvous(session, tensor, group, Waiter::For(kPatience)).ok());
+}
+
+TEST_F(ControlWaitsTest, ANameWhoseGroupIsBeingMadeIsSaidToBe) {
+  Start(2);
+  const auto sessions = AttachAll(3);
+  engines->Kill(0);
+  std::vector<std::future<Status>> calls;
+  for (int rank = 0; rank < 2; ++rank) {
+    calls.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], 2, rank, Waiter::For(kPatience)));
+  }
+  ASSERT_TRUE(AwaitInstalling());
+  const Status third = control->JoinGroup(sessions[2], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(1))).status();
+  EXPECT_EQ(third.code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(third.message(), HasSubstr("is being made by other processes"));
+  engines->Restart(0);
+  for (auto& call : calls) EXPECT_TRUE(call.get().ok());
+}
+
 // The daemon stops, and its engines with it: nobody is told of an engine that has failed.
 TEST_F(ControlWaitsTest, AnEngineThatIsStoppedWithTheDaemonSaysSo) {
   Start(2);
