@@ -169,6 +169,9 @@ class Control final : public EngineListener {
   // Functions named …Locked need Registry::mutex; those that take a Lock release and take it again.
   void Log(LogSeverity severity, const std::string& text) const;
   Status SessionAlive(const Session& session) const;
+  // What an engine that has ended leaves of a call that took something away: nothing, it has let go of all. One that is being stopped
+  // with the daemon, and that calls no longer wait for, may not have: UNAVAILABLE.
+  Status LetGoLocked(const Status& answer) const;
   Result<std::shared_ptr<Group>> FindGroupLocked(const Session& session, uint64_t group_id, int* rank);
   void PostEventLocked(Session& session, v1::Event event);
   void PostGroupEventLocked(Group& group, const v1::Event& event, int except_rank);

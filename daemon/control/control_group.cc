@@ -48,6 +48,7 @@ Status Control::LeaveGroup(const SessionRef& session, uint64_t group_id, const W
   Lock lock(registry_->mutex);
   const Member& member = group->members[static_cast<size_t>(rank)];
   if (member.left) return Status::Ok();
+  if (!left.ok() && registry_->stopping) return Unavailable("the daemon is stopping");  // its launches may be in flight
   const bool engine_gone = left.code() == Code::kUnavailable || group->state == GroupState::kBroken;
   if (!left.ok() && !engine_gone) {
     return left.WithContext("rank " + std::to_string(rank) + " of group '" + group->name +

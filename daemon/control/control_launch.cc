@@ -74,7 +74,8 @@ Status Control::CloseChannel(const SessionRef& session, uint64_t channel_id, con
     registry_->ledger.Refund(session->payer(), Resource::kDescriptors, 1);
   }
   const Status status = batch->Wait(waiter);
-  return status.code() == Code::kDeadlineExceeded ? status : Status::Ok();
+  Lock lock(registry_->mutex);
+  return LetGoLocked(status);
 }
 
 Result<v1::LaunchReply> Control::Launch(const SessionRef& session, const v1::LaunchRequest& request) {

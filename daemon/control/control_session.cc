@@ -172,6 +172,11 @@ Status Control::SessionAlive(const Session& session) const {
   return Status::Ok();
 }
 
+Status Control::LetGoLocked(const Status& answer) const {
+  if (answer.code() == Code::kDeadlineExceeded) return answer;
+  return !answer.ok() && registry_->stopping ? Unavailable("the daemon is stopping") : Status::Ok();
+}
+
 Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds) {
   SessionRef session;
   Status quota;

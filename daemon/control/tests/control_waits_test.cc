@@ -308,6 +308,55 @@ TEST_F(ControlWaitsTest, ANameWhoseGroupIsBeingMadeIsSaidToBe) {
   for (auto& call : calls) EXPECT_TRUE(call.get().ok());
 }
 
+// Whoever is told OK frees what its engine may use no more. Calls end before the engines when the daemon stops: that is not OK.
+TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
+  Start(1);
+  const SessionRef session = Attach();
+  const uint64_t group = Join({session});
+  v1::OpenChannelRequest open;
+  open.set_gpu_uuid(control->options().topology.gpus[0].uuid);
+  const auto channel = control->OpenChannel(session, open, Waiter::For(kPatience));
+  ASSERT_TRUE(channel.ok()) << channel.status().ToString();
+  v1::FdTransfer part;
+  part.set_transfer_id(1);
+  part.set_total(1);
+  std::vector<UniqueFd> fds;
+  fds.push_back(std::move(*CreateSealedMemfd("own", 4096)));
+  ASSERT_TRUE(control->AddTransfer(IdOf(0), part, std::move(fds)).ok());
+  v1::RegisterTensorRequest memory;
+  memory.set_gpu_uuid(open.gpu_uuid());
+  memory.set_bytes(4096);
+  memory.add_chunk_bytes(4096);
+  memory.set_transfer_id(1);
+  const auto registered = control->RegisterTensor(session, memory, Waiter::For(kPatience));
+  ASSERT_TRUE(registered.ok()) << registered.status().ToString();
+  // The keeper ends calls as soon as the daemon stops: here once the gate opens.
+  using C = engine::v1::Command;
+  const std::set<C::CommandCase> held = {C::kRemoveRegistration, C::kCloseChannel, C::kLeaveGroup};
+  engines->before = [&](int, const C& command) {
+    if (held.contains(command.command_case())) gate.Pass();
+  };
+  engines->fail = [&](int, const C& command) {
+    return held.contains(command.command_case()) ? Unavailable("the daemon is stopping") : Status::Ok();
+  };
+  gate.Shut();
+  // LeaveGroup does not wait behind the commands that are held; it is under way first, for a ping goes ahead of it.
+  auto leaves = std::async(std::launch::async, [&] { return control->LeaveGroup(session, group, Waiter::For(kPatience)); });
+  ASSERT_TRUE(Eventually([&] { return gate.held() == 1; }));
+  auto deregisters = std::async(std::launch::async, [&] {
+    return control->Deregister(session, registered->registration_id(), Waiter::For(kPatience));
+  });
+  ASSERT_TRUE(Eventually([&] { return gate.held() == 2; }));
+  auto closes = std::async(std::launch::async, [&] { return control->CloseChannel(session, channel->channel_id(), Waiter::For(kPatience)); });
+  ASSERT_TRUE(Eventually([&] { return control->SnapshotChannels().empty(); }));
+  control->Stop();
+  gate.Open();
+  for (auto* call : {&leaves, &deregisters, &closes}) {
+    const Status told = call->get();
+    EXPECT_EQ(told.code(), Code::kUnavailable) << told.ToString();
+  }
+}
+
 // The daemon stops, and its engines with it: nobody is told of an engine that has failed.
 TEST_F(ControlWaitsTest, AnEngineThatIsStoppedWithTheDaemonSaysSo) {
   Start(2);
