@@ -41,6 +41,25 @@ Status Show(const Reply& reply, bool json, View view) {
   return Status::Ok();
 }
 
+// Plans come by pages; more of them than this are not held at once.
+constexpr size_t kMostPlanBytes = size_t{64} << 20;
+// What a trace may take: the most that tandemd gives.
+constexpr uint32_t kMostTraceBytes = 16u << 20;
+
+// The plans of all pages from the request's on, up to kMostPlanBytes: then next_page_token says where the rest begins.
+Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection, admin::v1::ListPlansRequest request = {}) {
+  admin::v1::ListPlansReply all;
+  for (size_t bytes = 0; bytes < kMostPlanBytes;) {
+    TANDEM_ASSIGN_OR_RETURN(auto page, Ask(connection, &Admin::Stub::ListPlans, request));
+    bytes += page.ByteSizeLong();
+    request.set_page_token(page.next_page_token());
+    all.set_next_page_token(page.next_page_token());
+    for (auto& plan : *page.mutable_plans()) *all.add_plans() = std::move(plan);
+    if (all.next_page_token().empty()) break;
+  }
+  return all;
+}
+
 // A GPU by its index among tandemd's, or by its UUID.
 Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu) {
   if (gpu.empty()) return InvalidArgument("the GPU's index or UUID is empty (tandemctl stats)");
@@ -92,12 +111,13 @@ Status ShowPlans(const Connection& connection, const CommandOptions& options) {
   request.set_group_id(options.group_id);
   request.set_plan_id(options.id);
   request.set_programs(options.programs);
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListPlans, request));
+  request.set_page_token(options.page);
+  TANDEM_ASSIGN_OR_RETURN(auto reply, AskPlans(connection, request));
   return Show(reply, options.json, [&](const admin::v1::ListPlansReply& r) {
     if (options.id == 0 && !options.programs) return PlansText(r);
     std::string text;
     for (const auto& plan : r.plans()) text += (text.empty() ? "" : "\n") + PlanText(plan);
-    return text;
+    return text + MorePlansText(r);
   });
 }
 
@@ -119,7 +139,7 @@ Status ShowTop(const Connection& connection, const CommandOptions& options) {
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(auto now, Ask(connection, &Admin::Stub::GetStats));
     if (options.json) return PrintJson(now);
-    TANDEM_ASSIGN_OR_RETURN(auto plans, Ask(connection, &Admin::Stub::ListPlans));
+    TANDEM_ASSIGN_OR_RETURN(auto plans, AskPlans(connection));
     double seconds = std::chrono::duration<double>(Clock::now() - then).count();
     then = Clock::now();
     std::string screen = TopText(before, now, seconds, plans);
@@ -134,7 +154,12 @@ Status ShowTop(const Connection& connection, const CommandOptions& options) {
 Status WriteTrace(const Connection& connection, const CommandOptions& options) {
   admin::v1::GetTraceRequest request;
   request.set_last(options.last);
+  request.set_max_bytes(kMostTraceBytes);
   TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTrace, request));
+  if (reply.truncated()) {
+    std::fprintf(stderr, "tandemctl: the trace is cut: the latest launches, as many as fit into %u MiB (--last takes fewer)\n",
+                 kMostTraceBytes >> 20);
+  }
   if (options.output.empty() || options.output == "-") {
     Print(reply.chrome_trace_json() + "\n");
     return Status::Ok();

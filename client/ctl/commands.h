@@ -22,6 +22,7 @@ struct CommandOptions {
   double drain_seconds = 60;
   uint64_t id = 0;             // plans: a plan; evict: a session
   uint64_t group_id = 0;       // plans
+  std::string page;            // plans: where to go on
   uint32_t last = 0;           // trace
   bool force = false;          // evict
   std::string gpu;             // evict, unfuse: an index or a UUID; "": a session

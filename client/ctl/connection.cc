@@ -31,7 +31,7 @@ Status Probe(const std::string& path) {
 Result<std::shared_ptr<grpc::Channel>> Dial(const std::string& path) {
   TANDEM_RETURN_IF_ERROR(Probe(path));
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(256 << 20);  // traces and program listings are long
+  arguments.SetMaxReceiveMessageSize(32 << 20);  // all replies but traces are below gRPC's own 4 MiB; a trace has up to 16
   return grpc::CreateCustomChannel("unix:" + path, grpc::InsecureChannelCredentials(), arguments);
 }
 

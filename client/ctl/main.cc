@@ -57,6 +57,7 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   plans->add_option("id", line.options.id, "One plan");
   plans->add_option("--group", line.options.group_id, "Those of one group (its id)");
   plans->add_flag("--programs", line.options.programs, "Print each rank's program");
+  plans->add_option("--page", line.options.page, "Go on where a listing was cut: what it said");
   add("queue", "What is in flight on each GPU, since when, for whom, and who is late", ShowQueue);
   add("stats", "The daemon's and the engines' counters", ShowStats);
   CLI::App* top = add("top", "Live rates of engines and plans", ShowTop);

@@ -23,6 +23,12 @@ std::string Rate(double gb_per_second) {
   return gb_per_second > 0 ? Number(gb_per_second, gb_per_second < 100 ? "%.3g GB/s" : "%.0f GB/s") : "-";
 }
 
+// After a listing that one reply did not hold.
+template <typename Reply>
+std::string CutNote(const Reply& reply) {
+  return reply.truncated() ? "(cut: there are more than one reply holds)\n" : "";
+}
+
 // What the plans' ranks send, beside their links.
 std::string SentText(const admin::v1::GetStatsReply& reply) {
   Table table({">plan", "group", "operation", ">rank", "gpu", ">sent", ">sends at", ">link", ">of the link"});
@@ -31,7 +37,7 @@ std::string SentText(const admin::v1::GetStatsReply& reply) {
                Bytes(s.bytes()), Rate(s.gb_per_second()), Rate(s.link_gb_per_second()),
                s.link_gb_per_second() > 0 ? Number(100 * s.link_fraction(), "%.1f %%") : "-"});
   }
-  return table.empty() ? "" : "\n" + table.Text();
+  return table.empty() ? "" : "\n" + table.Text() + CutNote(reply);
 }
 
 // The measured links: a row for each GPU that sends, a column for each that is sent to.
@@ -100,7 +106,7 @@ std::string SessionsText(const admin::v1::ListSessionsReply& reply) {
                Age(s.age_seconds()), std::to_string(s.groups()), std::to_string(s.tensors()),
                std::to_string(s.registrations()), std::to_string(s.channels()), Bytes(s.bytes())});
   }
-  return OrNone(table, "no sessions");
+  return OrNone(table, "no sessions") + CutNote(reply);
 }
 
 std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
@@ -117,7 +123,7 @@ std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
                Bytes(g.unshared_workspace_bytes()), pids});
     if (!g.state_reason().empty()) notes += "group " + std::to_string(g.id()) + ": " + g.state_reason() + "\n";
   }
-  return OrNone(table, "no groups") + notes;
+  return OrNone(table, "no groups") + notes + CutNote(reply);
 }
 
 std::string PoolsText(const admin::v1::ListPoolsReply& reply, bool segments) {
@@ -131,7 +137,7 @@ std::string PoolsText(const admin::v1::ListPoolsReply& reply, bool segments) {
                   std::to_string(s.group_id()), s.purpose()});
     }
   }
-  return table.Text() + (segments && !detail.empty() ? "\n" + detail.Text() : "");
+  return table.Text() + (segments && !detail.empty() ? "\n" + detail.Text() : "") + CutNote(reply);
 }
 
 std::string PlansText(const admin::v1::ListPlansReply& reply) {
@@ -143,7 +149,11 @@ std::string PlansText(const admin::v1::ListPlansReply& reply) {
                std::to_string(p.stats().failures()), Micros(p.stats().mean_us()), Micros(p.stats().p99_us()),
                Micros(info.predicted_us()), Bytes(p.stats().bytes_moved())});
   }
-  return OrNone(table, "no plans");
+  return OrNone(table, "no plans") + MorePlansText(reply);
+}
+
+std::string MorePlansText(const admin::v1::ListPlansReply& reply) {
+  return reply.next_page_token().empty() ? "" : "(cut: there are more plans; go on with --page " + reply.next_page_token() + ")\n";
 }
 
 std::string PlanText(const admin::v1::PlanEntry& plan) {
@@ -185,6 +195,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan) {
   for (int rank = 0; rank < plan.programs_size(); ++rank) {
     text += "\nprogram of rank " + std::to_string(rank) + "\n" + plan.programs(rank);
   }
+  if (plan.truncated()) text += "(cut: programs or steps of this plan are longer than one reply holds)\n";
   return text;
 }
 
@@ -195,7 +206,7 @@ std::string QueueText(const admin::v1::GetQueueReply& reply) {
                std::to_string(e.launch()), e.summary(), std::to_string(e.session_id()), Join(e.late_ranks()),
                e.parking() == "parked" ? "yes" : e.parking().empty() ? "" : "no: " + e.parking()});
   }
-  return OrNone(table, "nothing in flight");
+  return OrNone(table, "nothing in flight") + CutNote(reply);
 }
 
 std::string StatsText(const admin::v1::GetStatsReply& reply) {

@@ -17,6 +17,8 @@ std::string SessionsText(const admin::v1::ListSessionsReply& reply);
 std::string GroupsText(const admin::v1::ListGroupsReply& reply);
 std::string PoolsText(const admin::v1::ListPoolsReply& reply, bool segments);
 std::string PlansText(const admin::v1::ListPlansReply& reply);
+// That there are more plans, and how to go on; empty if there are none.
+std::string MorePlansText(const admin::v1::ListPlansReply& reply);
 // One plan with its whole explanation and, if the reply has them, its programs.
 std::string PlanText(const admin::v1::PlanEntry& plan);
 std::string QueueText(const admin::v1::GetQueueReply& reply);

@@ -5,9 +5,7 @@
 #include <utility>
 
 #include "common/log.h"
-#include "daemon/observe/chrome_trace.h"
 #include "daemon/observe/plan_totals.h"
-#include "daemon/observe/step_totals.h"
 #include "daemon/topology/topology_file.h"
 #include "tandem/engine/v1/engine.pb.h"
 #include "tandem/op_request.h"
@@ -21,41 +19,7 @@ grpc::Status ToGrpc(const Status& status) {
 
 namespace {
 
-void Fill(const PlanTotals& totals, admin::v1::PlanStats* stats) {
-  stats->set_launches(totals.launches);
-  stats->set_failures(totals.failures);
-  stats->set_mean_us(totals.mean_us);
-  stats->set_p50_us(totals.p50_us);
-  stats->set_p99_us(totals.p99_us);
-  stats->set_max_us(totals.max_us);
-  stats->set_bytes_moved(totals.bytes_moved);
-}
-
-std::vector<std::vector<TraceRecord>> ReadAllTraces(std::span<const StatsArea> areas) {
-  std::vector<std::vector<TraceRecord>> records;
-  for (const StatsArea& area : areas) records.push_back(area.ReadTrace());
-  return records;
-}
-
-void FillSteps(const std::vector<StepTotals>& steps, const PlanSnapshot& plan, admin::v1::PlanStats* stats) {
-  for (const StepTotals& totals : steps) {
-    auto at = std::find(plan.gpus.begin(), plan.gpus.end(), totals.gpu);
-    if (at == plan.gpus.end()) continue;
-    const auto rank = static_cast<size_t>(at - plan.gpus.begin());
-    admin::v1::StepStats* step = stats->add_steps();
-    step->set_rank(static_cast<int>(rank));
-    step->set_step(static_cast<uint32_t>(totals.step));
-    step->set_lane(static_cast<uint32_t>(totals.lane));
-    if (rank < plan.steps.size() && static_cast<size_t>(totals.step) < plan.steps[rank].size()) {
-      step->set_name(plan.steps[rank][static_cast<size_t>(totals.step)]);
-    }
-    step->set_samples(totals.samples);
-    step->set_mean_us(totals.mean_us);
-    step->set_max_us(totals.max_us);
-  }
-}
-
-void FillLinks(const AdminSources& sources, admin::v1::GetStatsReply* reply) {
+void FillLinks(const AdminSources& sources, size_t reply_bytes, admin::v1::GetStatsReply* reply) {
   for (const LinkRate& link : sources.links) {
     auto* out = reply->add_links();
     out->set_from_gpu_uuid(link.from);
@@ -64,25 +28,28 @@ void FillLinks(const AdminSources& sources, admin::v1::GetStatsReply* reply) {
   }
   std::map<uint64_t, std::vector<int>> gpus_of_plan;
   std::map<uint64_t, std::pair<std::string, std::string>> names;  // group and summary
-  for (const PlanSnapshot& plan : sources.control->SnapshotPlans(0, 0, false)) {
+  for (const PlanSnapshot& plan : sources.control->SnapshotPlans()) {
     gpus_of_plan[plan.plan_id] = plan.gpus;
     v1::PlanInfo info;
     if (info.ParseFromString(plan.info)) names[plan.plan_id] = {plan.group_name, info.summary()};
   }
   std::vector<std::string> uuids;
   for (const GpuInfo& gpu : sources.topology.gpus) uuids.push_back(gpu.uuid);
+  ReplyBudget budget(reply_bytes);
   for (const SentRate& rate : SentRates(ReadAllPlans(sources.stats), gpus_of_plan, uuids, sources.links)) {
-    auto* out = reply->add_sent();
-    out->set_plan_id(rate.plan_id);
-    out->set_group_name(names[rate.plan_id].first);
-    out->set_summary(names[rate.plan_id].second);
-    out->set_rank(rate.rank);
-    out->set_gpu_uuid(uuids[static_cast<size_t>(rate.gpu)]);
-    out->set_bytes(rate.bytes);
-    out->set_gb_per_second(rate.gb_per_second);
-    out->set_link_gb_per_second(rate.link_gb_per_second);
-    out->set_link_fraction(rate.link_fraction);
+    admin::v1::SentStats out;
+    out.set_plan_id(rate.plan_id);
+    out.set_group_name(names[rate.plan_id].first);
+    out.set_summary(names[rate.plan_id].second);
+    out.set_rank(rate.rank);
+    out.set_gpu_uuid(uuids[static_cast<size_t>(rate.gpu)]);
+    out.set_bytes(rate.bytes);
+    out.set_gb_per_second(rate.gb_per_second);
+    out.set_link_gb_per_second(rate.link_gb_per_second);
+    out.set_link_fraction(rate.link_fraction);
+    if (!AddWithin(budget, reply->mutable_sent(), std::move(out))) break;
   }
+  reply->set_truncated(budget.cut());
 }
 
 }  // namespace
@@ -108,24 +75,27 @@ grpc::Status AdminService::Doctor(grpc::ServerContext*, const admin::v1::DoctorR
 
 grpc::Status AdminService::ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
                                         admin::v1::ListSessionsReply* reply) {
+  ReplyBudget budget(reply_bytes_);
   for (const SessionSnapshot& session : sources_.control->SnapshotSessions()) {
-    auto* out = reply->add_sessions();
-    out->set_id(session.id);
-    out->set_uid(session.uid);
-    out->set_gid(session.gid);
-    out->set_pid(session.pid);
-    out->set_name(log::OneLine(session.name));
-    out->set_age_seconds(session.age_seconds);
-    out->set_groups(session.groups);
-    out->set_tensors(session.tensors);
-    out->set_registrations(session.registrations);
-    out->set_channels(session.channels);
-    out->set_bytes(session.bytes);
-    out->set_descriptors(session.descriptors);
-    out->set_cgroup(session.cgroup);
-    out->set_command(session.command);
-    if (session.mps.answers) out->set_mps(session.mps.directory);
+    admin::v1::Session out;
+    out.set_id(session.id);
+    out.set_uid(session.uid);
+    out.set_gid(session.gid);
+    out.set_pid(session.pid);
+    out.set_name(log::OneLine(session.name));
+    out.set_age_seconds(session.age_seconds);
+    out.set_groups(session.groups);
+    out.set_tensors(session.tensors);
+    out.set_registrations(session.registrations);
+    out.set_channels(session.channels);
+    out.set_bytes(session.bytes);
+    out.set_descriptors(session.descriptors);
+    out.set_cgroup(session.cgroup);
+    out.set_command(session.command);
+    if (session.mps.answers) out.set_mps(session.mps.directory);
+    if (!AddWithin(budget, reply->mutable_sessions(), std::move(out))) break;
   }
+  reply->set_truncated(budget.cut());
   return grpc::Status::OK;
 }
 
@@ -137,35 +107,39 @@ grpc::Status AdminService::ListGroups(grpc::ServerContext*, const admin::v1::Lis
     for (const auto& plan : gpu) group_of_plan[plan.plan_id] = plan.group_id;
   }
   for (const auto& [plan, totals] : SumPlans(plans)) launches[group_of_plan[plan]] += totals.launches;
+  ReplyBudget budget(reply_bytes_);
   for (const GroupSnapshot& group : sources_.control->SnapshotGroups()) {
-    auto* out = reply->add_groups();
-    out->set_id(group.id);
-    out->set_name(group.name);
-    out->set_uid(group.uid);
-    out->set_incarnation(group.incarnation);
-    out->set_world_size(group.world_size);
-    out->set_state(group.state);
-    out->set_state_reason(group.state_reason);
-    out->set_topology_class(group.topology_class);
+    admin::v1::Group out;
+    out.set_id(group.id);
+    out.set_name(group.name);
+    out.set_uid(group.uid);
+    out.set_incarnation(group.incarnation);
+    out.set_world_size(group.world_size);
+    out.set_state(group.state);
+    out.set_state_reason(group.state_reason);
+    out.set_topology_class(group.topology_class);
     for (const MemberSnapshot& member : group.members) {
-      auto* to = out->add_members();
+      auto* to = out.add_members();
       to->set_rank(member.rank);
       to->set_session_id(member.session_id);
       to->set_pid(member.pid);
       to->set_gpu_uuid(member.gpu_uuid);
       to->set_left(member.left);
     }
-    out->set_plans(group.plans);
-    out->set_workspace_bytes(group.workspace_bytes);
-    out->set_unshared_workspace_bytes(group.unshared_workspace_bytes);
-    out->set_bulk_bytes(group.bulk_bytes);
-    out->set_launches(launches[group.id]);
+    out.set_plans(group.plans);
+    out.set_workspace_bytes(group.workspace_bytes);
+    out.set_unshared_workspace_bytes(group.unshared_workspace_bytes);
+    out.set_bulk_bytes(group.bulk_bytes);
+    out.set_launches(launches[group.id]);
+    if (!AddWithin(budget, reply->mutable_groups(), std::move(out))) break;
   }
+  reply->set_truncated(budget.cut());
   return grpc::Status::OK;
 }
 
 grpc::Status AdminService::ListPools(grpc::ServerContext*, const admin::v1::ListPoolsRequest*,
                                      admin::v1::ListPoolsReply* reply) {
+  ReplyBudget budget(reply_bytes_);
   for (const PoolSnapshot& pool : sources_.control->SnapshotPools()) {
     auto* out = reply->add_pools();
     out->set_gpu_uuid(pool.gpu_uuid);
@@ -174,69 +148,47 @@ grpc::Status AdminService::ListPools(grpc::ServerContext*, const admin::v1::List
     out->set_used_bytes(pool.used_bytes);
     out->set_registered_bytes(pool.registered_bytes);
     for (const SegmentSnapshot& segment : pool.segments) {
-      auto* to = out->add_segments();
-      to->set_id(segment.id);
-      to->set_bytes(segment.bytes);
-      to->set_used_bytes(segment.used_bytes);
-      to->set_group_id(segment.group_id);
-      to->set_purpose(segment.purpose);
+      admin::v1::SegmentInfo to;
+      to.set_id(segment.id);
+      to.set_bytes(segment.bytes);
+      to.set_used_bytes(segment.used_bytes);
+      to.set_group_id(segment.group_id);
+      to.set_purpose(segment.purpose);
+      if (!AddWithin(budget, out->mutable_segments(), std::move(to))) break;
     }
   }
-  return grpc::Status::OK;
-}
-
-grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
-                                     admin::v1::ListPlansReply* reply) {
-  auto plans = sources_.control->SnapshotPlans(request->group_id(), request->plan_id(), request->programs());
-  if (plans.empty() && request->plan_id() != 0) {
-    return ToGrpc(NotFound("there is no plan " + std::to_string(request->plan_id())));
-  }
-  if (plans.empty() && request->group_id() != 0) {
-    bool known = false;
-    for (const auto& group : sources_.control->SnapshotGroups()) known |= group.id == request->group_id();
-    if (!known) return ToGrpc(NotFound("there is no group " + std::to_string(request->group_id())));
-  }
-  auto totals = SumPlans(ReadAllPlans(sources_.stats));
-  std::map<uint64_t, std::vector<StepTotals>> steps;
-  if (request->programs()) steps = SumSteps(ReadAllTraces(sources_.stats));
-  for (PlanSnapshot& plan : plans) {
-    auto* out = reply->add_plans();
-    if (!out->mutable_info()->ParseFromString(plan.info)) {
-      return ToGrpc(Internal("plan " + std::to_string(plan.plan_id) + " has an unreadable explanation"));
-    }
-    out->set_group_name(plan.group_name);
-    for (auto& program : plan.programs) out->add_programs(std::move(program));
-    Fill(totals[plan.plan_id], out->mutable_stats());
-    FillSteps(steps[plan.plan_id], plan, out->mutable_stats());
-  }
+  reply->set_truncated(budget.cut());
   return grpc::Status::OK;
 }
 
 grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
                                     admin::v1::GetQueueReply* reply) {
   std::map<uint64_t, std::pair<std::string, std::string>> plans;  // group and summary
-  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans(0, 0, false)) {
+  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans()) {
     v1::PlanInfo info;
     if (info.ParseFromString(plan.info)) plans[plan.plan_id] = {plan.group_name, info.summary()};
   }
+  ReplyBudget budget(reply_bytes_);
   for (int gpu = 0; gpu < sources_.engines->count(); ++gpu) {
     auto queue = sources_.engines->QueueSnapshot(gpu);
     if (!queue.ok()) continue;  // doctor and stats say that the engine is down
     for (const auto& item : (*queue)->items()) {
-      auto* out = reply->add_entries();
-      out->set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
-      out->set_plan_id(item.plan_id());
-      out->set_group_id(item.group_id());
-      out->set_group_name(plans[item.plan_id()].first);
-      out->set_summary(plans[item.plan_id()].second);
-      out->set_launch(item.launch());
-      out->set_state(item.started() ? "started" : item.parked() ? "parked" : "waiting");
-      out->set_parking(item.parked() ? "parked" : item.not_parked());
-      out->set_since_seconds(item.since_seconds());
-      *out->mutable_late_ranks() = item.missing_ranks();
-      out->set_session_id(item.session_id());
+      admin::v1::QueueEntry out;
+      out.set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
+      out.set_plan_id(item.plan_id());
+      out.set_group_id(item.group_id());
+      out.set_group_name(plans[item.plan_id()].first);
+      out.set_summary(plans[item.plan_id()].second);
+      out.set_launch(item.launch());
+      out.set_state(item.started() ? "started" : item.parked() ? "parked" : "waiting");
+      out.set_parking(item.parked() ? "parked" : item.not_parked());
+      out.set_since_seconds(item.since_seconds());
+      *out.mutable_late_ranks() = item.missing_ranks();
+      out.set_session_id(item.session_id());
+      if (!AddWithin(budget, reply->mutable_entries(), std::move(out))) break;
     }
   }
+  reply->set_truncated(budget.cut());
   return grpc::Status::OK;
 }
 
@@ -282,28 +234,7 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
   }
   reply->set_launches(launches);
   reply->set_failures(failures);
-  FillLinks(sources_, reply);
-  return grpc::Status::OK;
-}
-
-grpc::Status AdminService::GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
-                                    admin::v1::GetTraceReply* reply) {
-  std::map<uint64_t, TracePlan> plans;
-  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans(0, 0, true)) {
-    v1::PlanInfo info;
-    if (!info.ParseFromString(plan.info)) continue;
-    TracePlan& traced = plans[plan.plan_id];
-    traced = {plan.group_name, info.summary(), std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm()))), {}};
-    for (size_t rank = 0; rank < plan.steps.size(); ++rank) {
-      traced.steps[static_cast<size_t>(plan.gpus[rank])] = plan.steps[rank];
-    }
-  }
-  std::vector<std::vector<TraceRecord>> records = ReadAllTraces(sources_.stats);
-  std::vector<std::string> names;
-  for (size_t gpu = 0; gpu < sources_.stats.size(); ++gpu) {
-    names.push_back("GPU " + std::to_string(gpu) + " " + sources_.topology.gpus[gpu].uuid);
-  }
-  reply->set_chrome_trace_json(ChromeTrace(records, names, plans, request->last()));
+  FillLinks(sources_, reply_bytes_ / 2, reply);
   return grpc::Status::OK;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/admin/reply_budget.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
 #include "daemon/engine/stats_area.h"
@@ -50,7 +51,9 @@ DoctorInput GatherDoctor(const AdminSources& sources);
 
 class AdminService final : public admin::v1::Admin::Service {
  public:
-  explicit AdminService(const AdminSources& sources) : sources_(sources) {}
+  // Replies take up to `reply_bytes` of entries (kMaxReplyBytes); what does not fit is left out, and said to be.
+  explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes)
+      : sources_(sources), reply_bytes_(reply_bytes) {}
 
   grpc::Status GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
                            admin::v1::GetTopologyReply* reply) override;
@@ -61,13 +64,14 @@ class AdminService final : public admin::v1::Admin::Service {
                           admin::v1::ListGroupsReply* reply) override;
   grpc::Status ListPools(grpc::ServerContext*, const admin::v1::ListPoolsRequest*,
                          admin::v1::ListPoolsReply* reply) override;
-  // NOT_FOUND if a group or plan is asked for and there is none.
+  // NOT_FOUND if a group or plan is asked for and there is none, INVALID_ARGUMENT for another page_token than it has given. (plans.cc)
   grpc::Status ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
                          admin::v1::ListPlansReply* reply) override;
   grpc::Status GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
                         admin::v1::GetQueueReply* reply) override;
   grpc::Status GetStats(grpc::ServerContext*, const admin::v1::GetStatsRequest*,
                         admin::v1::GetStatsReply* reply) override;
+  // (plans.cc)
   grpc::Status GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
                         admin::v1::GetTraceReply* reply) override;
   // NOT_FOUND if an entry is asked for and there is none. (tuning.cc)
@@ -76,6 +80,7 @@ class AdminService final : public admin::v1::Admin::Service {
 
  private:
   const AdminSources& sources_;
+  const size_t reply_bytes_;
 };
 
 // Ends the processes that hold a context on the GPU, but for engines and MPS servers; their pids. FAILED_PRECONDITION if

@@ -25,7 +25,7 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
     input.called_off.push_back(area.CalledOff());
   }
   input.plans = ReadAllPlans(sources.stats);
-  for (const PlanSnapshot& plan : sources.control->SnapshotPlans(0, 0, false)) {
+  for (const PlanSnapshot& plan : sources.control->SnapshotPlans()) {
     v1::PlanInfo info;
     if (!info.ParseFromString(plan.info)) continue;
     input.labels[plan.plan_id] = {std::string(OpName(static_cast<Op>(info.op()))),

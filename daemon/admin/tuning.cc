@@ -43,20 +43,25 @@ grpc::Status AdminService::ListTuning(grpc::ServerContext*, const admin::v1::Lis
                                       admin::v1::ListTuningReply* reply) {
   if (sources_.tuning == nullptr) return ToGrpc(NoTable());
   const auto table = sources_.tuning->Snapshot();
+  ReplyBudget budget(reply_bytes_ / 2), for_wanted(reply_bytes_ / 2);
   for (const plan::TuningEntry* entry : table->Entries()) {
     if (!request->id().empty() && plan::TuningId(*entry) != request->id()) continue;
-    Fill(*entry, reply->add_entries());
+    admin::v1::TuningEntry out;
+    Fill(*entry, &out);
+    if (!AddWithin(budget, reply->mutable_entries(), std::move(out))) break;
   }
   if (!request->id().empty() && reply->entries().empty()) {
     return ToGrpc(NotFound("there is no tuning entry " + log::OneLine(request->id())));
   }
   for (const WantedTuning& wanted : request->id().empty() ? sources_.tuning->Wanted() : std::vector<WantedTuning>()) {
-    admin::v1::WantedTuning* to = reply->add_wanted();
-    Fill(wanted.entry, to->mutable_entry());
-    to->mutable_request()->ParseFromString(wanted.request);
-    for (const std::string& uuid : wanted.gpu_uuids) to->add_gpu_uuids(uuid);
-    to->set_plans(wanted.plans);
+    admin::v1::WantedTuning to;
+    Fill(wanted.entry, to.mutable_entry());
+    to.mutable_request()->ParseFromString(wanted.request);
+    for (const std::string& uuid : wanted.gpu_uuids) to.add_gpu_uuids(uuid);
+    to.set_plans(wanted.plans);
+    if (!AddWithin(for_wanted, reply->mutable_wanted(), std::move(to))) break;
   }
+  reply->set_truncated(budget.cut() || for_wanted.cut());
   for (const std::string& refused : sources_.tuning->refused()) reply->add_refused_files(refused);
   reply->set_state_file(sources_.tuning->state_file());
   return grpc::Status::OK;

@@ -52,6 +52,7 @@ struct QuotaConfig {
   int64_t descriptors = 4096;                        // open descriptors that tandemd holds for it
   int64_t segment_bytes = int64_t{256} << 30;        // symmetric memory
   int64_t registered_bytes = int64_t{2} << 40;       // the clients' own memory
+  int64_t calls_per_uid = 512;                       // under way beyond two of each session; of the whole node twice as many
   // Of one control group (cgroup), in all its uids; 0: as many as of one uid.
   int64_t cgroup_sessions = 0;
   int64_t cgroup_groups = 0;
@@ -61,6 +62,7 @@ struct QuotaConfig {
   int64_t cgroup_descriptors = 0;
   int64_t cgroup_segment_bytes = 0;
   int64_t cgroup_registered_bytes = 0;
+  int64_t cgroup_calls = 0;
 };
 
 // How tandemd restarts engines.

@@ -116,6 +116,9 @@ const std::vector<KeySpec>& Table() {
             "Symmetric memory of one uid, all GPUs together."),
       Bytes("quotas.registered_bytes", TANDEM_FIELD(quotas.registered_bytes), 2 * kMiB, 1024 * kTiB,
             "Registered memory of one uid's own."),
+      Integer("quotas.calls_per_uid", TANDEM_FIELD(quotas.calls_per_uid), 1, 65536,
+              "Calls under way of one uid, beyond two of each of its sessions, which nobody else can take; of the whole node twice as many. "
+              "Each has a thread of tandemd while it waits."),
       Integer("quotas.cgroup_sessions", TANDEM_FIELD(quotas.cgroup_sessions), 0, 65536,
               "Sessions of one cgroup, whatever their uids. 0: as many as of one uid."),
       Integer("quotas.cgroup_groups", TANDEM_FIELD(quotas.cgroup_groups), 0, 1048576,
@@ -132,6 +135,8 @@ const std::vector<KeySpec>& Table() {
             "Symmetric memory of one cgroup, all GPUs together. 0: as many as of one uid."),
       Bytes("quotas.cgroup_registered_bytes", TANDEM_FIELD(quotas.cgroup_registered_bytes), 0, 1024 * kTiB,
             "Registered memory of one cgroup. 0: as many as of one uid."),
+      Integer("quotas.cgroup_calls", TANDEM_FIELD(quotas.cgroup_calls), 0, 65536,
+              "Calls under way of one cgroup, beyond two of each of its sessions. 0: as many as of one uid."),
       Integer("supervisor.backoff_initial_ms", TANDEM_FIELD(supervisor.backoff_initial_ms), 1, kDayMs,
               "Wait before an engine's first restart; doubles with each further crash."),
       Integer("supervisor.backoff_max_ms", TANDEM_FIELD(supervisor.backoff_max_ms), 1, kDayMs,

@@ -98,8 +98,8 @@ class Control final : public EngineListener {
   Status Detach(const SessionRef& session, const Waiter& waiter);
   // Ends a session as if its process had died. NOT_FOUND.
   Status Evict(uint64_t session_id);
-  // A place for one call of the session, for as long as it is held: each call that waits has a thread of the service.
-  // RESOURCE_EXHAUSTED.
+  // A place for one call of the session, for as long as it is held, which must not outlive this: each call that waits has a thread of
+  // the service. A session's first ones are its own, others come out of its uid's and cgroup's. RESOURCE_EXHAUSTED.
   Result<std::shared_ptr<void>> Admit(const SessionRef& session);
   // A stream of the session's events, in place of the one before: each event is told once, so two would share them, and each holds a
   // thread of the service.
@@ -144,8 +144,9 @@ class Control final : public EngineListener {
   std::vector<SessionSnapshot> SnapshotSessions();
   std::vector<GroupSnapshot> SnapshotGroups();
   std::vector<PoolSnapshot> SnapshotPools();
-  // 0 means all.
-  std::vector<PlanSnapshot> SnapshotPlans(uint64_t group_id, uint64_t plan_id, bool programs);
+  PlanPage SnapshotPlans(const PlanQuery& query);
+  // All of them, without programs.
+  std::vector<PlanSnapshot> SnapshotPlans();
   std::vector<ChannelSnapshot> SnapshotChannels();
   // Takes measured times into the tuning table, under the key and shape that `request` has on these GPUs (in rank order); the
   // entry. INVALID_ARGUMENT for times of what cannot run, UNAVAILABLE if they cannot be kept. (control_tuning.cc)
@@ -168,6 +169,9 @@ class Control final : public EngineListener {
   // Functions named …Locked need Registry::mutex; those that take a Lock release and take it again.
   void Log(LogSeverity severity, const std::string& text) const;
   Status SessionAlive(const Session& session) const;
+  // What an engine that has ended leaves of a call that took something away: nothing, it has let go of all. One that is being stopped
+  // with the daemon, and that calls no longer wait for, may not have: UNAVAILABLE.
+  Status LetGoLocked(const Status& answer) const;
   Result<std::shared_ptr<Group>> FindGroupLocked(const Session& session, uint64_t group_id, int* rank);
   void PostEventLocked(Session& session, v1::Event event);
   void PostGroupEventLocked(Group& group, const v1::Event& event, int except_rank);
@@ -176,7 +180,8 @@ class Control final : public EngineListener {
   void ForgetNameLocked(const std::string& scope);
   void EndSessionPartsLocked(Session& session);
 
-  Status SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request, int gpu);
+  Status SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request, int gpu,
+                    const Waiter& waiter);
   Result<int> AwaitNameFreeLocked(Lock& lock, const std::string& scope, const SessionRef& session,
                                   const v1::JoinGroupRequest& request, const Waiter& waiter);
   Result<std::shared_ptr<Group>> MakeGroupLocked(NameEntry& entry, const std::string& scope, JoinMeeting& meeting);
@@ -200,6 +205,11 @@ class Control final : public EngineListener {
   Status AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status InstalledLocked(const Group& group) const;
+  // For work that one rank's call does for all ranks, up to `deadline`. It goes on when that call is cancelled: its process's death is
+  // told by its session's end, with the rank's name. It ends with the group.
+  static Waiter ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_point deadline);
+  // Group::work. DEADLINE_EXCEEDED.
+  static Result<std::unique_lock<std::timed_mutex>> TakeWork(Group& group, const Waiter& waiter);
   // `in_place_of`: a set that goes once the engines are there, before the new one is charged.
   Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose, const Waiter& waiter,
                                               std::shared_ptr<SegmentSet>* in_place_of = nullptr);

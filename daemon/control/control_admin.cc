@@ -180,23 +180,36 @@ std::vector<PoolSnapshot> Control::SnapshotPools() {
   return pools;
 }
 
-std::vector<PlanSnapshot> Control::SnapshotPlans(uint64_t group_id, uint64_t plan_id, bool programs) {
-  std::vector<PlanSnapshot> snapshots;
+std::vector<PlanSnapshot> Control::SnapshotPlans() { return SnapshotPlans(PlanQuery()).plans; }
+
+PlanPage Control::SnapshotPlans(const PlanQuery& query) {
+  const bool commands_too = query.programs || query.steps;
+  PlanPage page;
   std::vector<std::vector<std::string>> commands;
   {
     Lock lock(registry_->mutex);
-    for (const auto& [id, group] : registry_->groups) {
-      if (group_id != 0 && id != group_id) continue;
-      for (const auto& [plan, record] : group->plans) {
-        if (plan_id != 0 && plan != plan_id) continue;
+    size_t bytes = 0;
+    for (auto at = registry_->groups.lower_bound(query.after_group); at != registry_->groups.end() && !page.more; ++at) {
+      const auto& [id, group] = *at;
+      if (query.group_id != 0 && id != query.group_id) continue;
+      const bool begun = id == query.after_group;
+      for (auto plan = begun ? group->plans.upper_bound(query.after_plan) : group->plans.begin(); plan != group->plans.end(); ++plan) {
+        const PlanRecord& record = plan->second;
+        if (query.plan_id != 0 && plan->first != query.plan_id) continue;
+        if (query.only != nullptr && !query.only->contains(plan->first)) continue;
+        if (bytes >= query.most_bytes) {
+          page.more = true;
+          break;
+        }
+        bytes += record.info.size() + (commands_too ? record.kept_bytes : 0);
         PlanSnapshot snapshot;
-        snapshot.plan_id = plan;
+        snapshot.plan_id = plan->first;
         snapshot.group_id = id;
         snapshot.group_name = group->name;
         for (const Member& member : group->members) snapshot.gpus.push_back(member.gpu);
         snapshot.info = record.info;
-        snapshots.push_back(std::move(snapshot));
-        if (programs) commands.push_back(record.commands);
+        page.plans.push_back(std::move(snapshot));
+        if (commands_too) commands.push_back(record.commands);
       }
     }
   }
@@ -206,15 +219,16 @@ std::vector<PlanSnapshot> Control::SnapshotPlans(uint64_t group_id, uint64_t pla
       engine::v1::Command command;
       if (!command.ParseFromString(text)) continue;
       Result<plan::RankProgram> program = plan::DecodeProgram(command.add_plan().program());
-      snapshots[i].programs.push_back(program.ok() ? plan::ListProgram(*program) : program.status().ToString());
-      std::vector<std::string>& names = snapshots[i].steps.emplace_back();
+      PlanSnapshot& snapshot = page.plans[i];
+      if (query.programs) snapshot.programs.push_back(program.ok() ? plan::ListProgram(*program) : program.status().ToString());
+      std::vector<std::string>& names = snapshot.steps.emplace_back();
       if (!program.ok()) continue;
       for (const plan::Step& step : program->steps) {
         names.push_back(step.label.empty() ? std::string(plan::StepKindName(step)) : step.label);
       }
     }
   }
-  return snapshots;
+  return page;
 }
 
 std::vector<ChannelSnapshot> Control::SnapshotChannels() {

@@ -64,34 +64,36 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
   if (registry_->engine_generation[g] == 0 || registry_->engine_generation[g] != generation) return;
   registry_->engine_generation[g] = 0;
   registry_->mailboxes[g]->SetGeneration(0);
-  const std::string text = "the engine of GPU " + std::to_string(gpu) + " ended (" + reason + ")";
-  const std::string who = "gpu " + std::to_string(gpu);
-  const Status restarted(Code::kAborted, text, {.reason = "ENGINE_RESTARTED", .who = who, .field = {}});
+  const bool stopping = registry_->stopping;  // then the engine has been asked to end
+  const Code code = stopping ? Code::kUnavailable : Code::kAborted;
+  const std::string text = stopping ? "the daemon is stopping" : "the engine of GPU " + std::to_string(gpu) + " ended (" + reason + ")";
+  const std::string who = stopping ? "" : "gpu " + std::to_string(gpu);
+  const Status ended(code, text, {.reason = stopping ? "" : "ENGINE_RESTARTED", .who = who, .field = {}});
   for (const auto& [id, session] : registry_->sessions) {
     for (auto& [channel_id, channel] : session->channels) {
       if (channel.gpu != gpu || channel.over) continue;
       channel.over = true;
       // The client's watchdog repeats it until its stream has drained.
       Result<ChannelWords> words = ChannelWords::Map(channel.words->get(), channel.entries);
-      if (words.ok()) words->Release(restarted);
+      if (words.ok()) words->Release(ended);
     }
     bool any = false;
     for (auto& [launch_id, launch] : session->launches) {
       if (launch.gpu != gpu || launch.done) continue;
       launch.done = any = true;
-      launch.status = restarted;
+      launch.status = ended;
     }
     if (any) session->launches_changed.notify_all();
   }
-  if (shared_fate) BreakGroupsOfGpuLocked(gpu, text);
+  if (shared_fate && !stopping) BreakGroupsOfGpuLocked(gpu, text);
   for (const auto& [id, group] : registry_->groups) {
     if (!UsesGpu(*group, gpu) || group->suspended) continue;
     if (group->state == GroupState::kJoining) continue;  // who installs it looks whether the engines are still the same
     engine::v1::Command command;
     command.mutable_break_group()->set_group_id(id);
-    command.mutable_break_group()->set_code(static_cast<int>(Code::kAborted));
+    command.mutable_break_group()->set_code(static_cast<int>(code));
     command.mutable_break_group()->set_message(text);
-    command.mutable_break_group()->set_reason(restarted.detail().reason);
+    command.mutable_break_group()->set_reason(ended.detail().reason);
     command.mutable_break_group()->set_who(who);
     if (group->state == GroupState::kReady || group->state == GroupState::kClosing) {
       for (const Member& member : group->members) {
@@ -106,7 +108,7 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
     if (group->state == GroupState::kClosing) BreakLeftGroupLocked(*group);
   }
   registry_->engines_changed.notify_all();
-  Log(registry_->stopping ? LogSeverity::kInfo : LogSeverity::kError, "gpu=" + std::to_string(gpu) + " " + text);
+  Log(stopping ? LogSeverity::kInfo : LogSeverity::kError, "gpu=" + std::to_string(gpu) + " engine ended (" + reason + ")");
 }
 
 void Control::BreakGroupsOfGpuLocked(int gpu, const std::string& text) {
@@ -135,7 +137,7 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
     if (!all_up) return;  // the next OnEngineUp comes back to it
     ++group->generation;
   }
-  Status status = Install(*group, Waiter::For(kInstallDeadline));
+  Status status = Install(*group, ForAllRanks(group, Waiter::Clock::now() + kInstallDeadline));
   Lock lock(registry_->mutex);
   if (group->state != GroupState::kReady) {
     // It broke or ended meanwhile: what has just been installed goes again.

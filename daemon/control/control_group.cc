@@ -48,6 +48,7 @@ Status Control::LeaveGroup(const SessionRef& session, uint64_t group_id, const W
   Lock lock(registry_->mutex);
   const Member& member = group->members[static_cast<size_t>(rank)];
   if (member.left) return Status::Ok();
+  if (!left.ok() && registry_->stopping) return Unavailable("the daemon is stopping");  // its launches may be in flight
   const bool engine_gone = left.code() == Code::kUnavailable || group->state == GroupState::kBroken;
   if (!left.ok() && !engine_gone) {
     return left.WithContext("rank " + std::to_string(rank) + " of group '" + group->name +
@@ -81,7 +82,8 @@ void Control::BreakByLogLocked(const Group& group) {
 
 void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   if (group.state == GroupState::kBroken) return;
-  group.broken = why;
+  group.SetBroken(why);
+  registry_->engines_changed.notify_all();  // for whoever waits for an engine on the group's behalf
   if (group.state == GroupState::kJoining) return;  // whoever installs it sees `broken`
   group.state = GroupState::kBroken;
   ++registry_->groups_broken_total;
@@ -152,15 +154,20 @@ void Control::MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bo
   }
   for (auto& [id, plan] : group->plans) plan.released[static_cast<size_t>(rank)] = true;
   if (group->state == GroupState::kJoining && group->broken.ok()) {
-    group->broken = Unavailable("rank " + std::to_string(rank) + " of group '" + group->name + "' left while it joined");
+    group->SetBroken(Status(Code::kUnavailable,
+                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") of group '" + group->name +
+                                "' left while it joined",
+                            {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}}));
+    registry_->engines_changed.notify_all();
   }
   const bool all_left = std::all_of(group->members.begin(), group->members.end(), [](const Member& m) { return m.left; });
   if (group->state == GroupState::kReady) {
     group->state = GroupState::kClosing;
-    group->broken = Status(Code::kUnavailable,
-                           "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") has left group '" +
-                               group->name + "'",
-                           {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}});
+    group->SetBroken(Status(Code::kUnavailable,
+                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") has left group '" +
+                                group->name + "'",
+                            {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}}));
+    registry_->engines_changed.notify_all();
     FailMeetingsLocked(*group, group->broken);
   }
   if (!lost && group->state == GroupState::kClosing) {

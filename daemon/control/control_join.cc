@@ -55,6 +55,12 @@ void EndMeeting(JoinMeeting& meeting, const Status& status) {
 
 }  // namespace
 
+Waiter::Clock::time_point JoinMeeting::Deadline() const {
+  return std::min_element(seats.begin(), seats.end(),
+                          [](const auto& a, const auto& b) { return a.second.deadline < b.second.deadline; })
+      ->second.deadline;
+}
+
 Result<int> Control::FindGpu(const std::string& uuid) const {
   Result<int> gpu = options_.topology.Find(uuid);
   if (!gpu.ok()) return gpu.status().WithDetail({.reason = "NO_GPU", .who = {}, .field = "gpu_uuid"});
@@ -62,7 +68,7 @@ Result<int> Control::FindGpu(const std::string& uuid) const {
 }
 
 Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1::JoinGroupRequest& request,
-                           int gpu) {
+                           int gpu, const Waiter& waiter) {
   const std::string name = "group '" + request.name() + "': ";
   const std::string who = "rank " + std::to_string(request.rank());
   const int world = request.world_size();
@@ -120,7 +126,7 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
       }
     }
   }
-  meeting.seats[request.rank()] = {session, request, gpu};
+  meeting.seats[request.rank()] = {session, request, gpu, waiter.deadline};
   meeting.given_up.erase(request.rank());
   std::erase_if(meeting.given_up, [&](const auto& seat) { return seat.second.session == session; });
   return Status::Ok();
@@ -158,6 +164,12 @@ Result<int> Control::AwaitNameFreeLocked(Lock& lock, const std::string& scope, c
                  current->state == GroupState::kReady;
         })) {
       if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+      if (current->state == GroupState::kJoining) {
+        return Status(Code::kDeadlineExceeded,
+                      "incarnation " + std::to_string(current->incarnation) + " of group '" + request.name() +
+                          "' is being made by other processes",
+                      {.reason = "OLD_INCARNATION", .who = {}, .field = {}});
+      }
       std::vector<int> left;
       for (size_t rank = 0; rank < current->members.size(); ++rank) {
         if (!current->members[rank].left) left.push_back(static_cast<int>(rank));
@@ -187,7 +199,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
   const std::shared_ptr<JoinMeeting> meeting = entry.joining;
   Status wrong = gpu.ok() ? registry_->ledger.Check(session->payer(), Resource::kGroups, 1)
                           : gpu.status().WithContext("rank " + std::to_string(request.rank()));
-  if (wrong.ok()) wrong = SeatLocked(entry, session, request, *gpu);
+  if (wrong.ok()) wrong = SeatLocked(entry, session, request, *gpu, waiter);
   if (!wrong.ok()) {
     // Whoever waits would wait in vain: all ranks hear of it at once.
     EndMeeting(*meeting, wrong);
@@ -204,10 +216,10 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
       lock.unlock();
       {
         std::lock_guard work((*group)->work);
-        status = Install(**group, waiter.ForAllRanks());
+        status = Install(**group, ForAllRanks(*group, meeting->Deadline()));
       }
       lock.lock();
-      if (status.ok() && !(*group)->broken.ok()) status = (*group)->broken;
+      if (!(*group)->broken.ok()) status = (*group)->broken;
       if (status.ok()) {
         (*group)->state = GroupState::kReady;
         meeting->group = *group;
@@ -241,7 +253,7 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
                     "group '" + request.name() + "': " + RankList(missing) + " did not join in time",
                     {.reason = "RANK_LATE", .who = RankList(missing), .field = {}});
     }
-    // The engines are being told; that has its own, short deadline.
+    // The engines are being told: no longer than until the first of the ranks' deadlines.
     meeting->changed.wait(lock, [&] { return meeting->phase == Meeting::Phase::kDone; });
   }
   TANDEM_RETURN_IF_ERROR(meeting->status);

@@ -31,7 +31,8 @@ Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session, con
     const uint64_t& generation = registry_->engine_generation[static_cast<size_t>(gpu)];
     if (!waiter.Wait(lock, registry_->engines_changed,
                      [&] { return generation != 0 || registry_->stopping || session->ended; })) {
-      return Status(Code::kUnavailable, "the engine of GPU " + std::to_string(gpu) + " is not running",
+      if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+      return Status(Code::kDeadlineExceeded, "the engine of GPU " + std::to_string(gpu) + " is not running",
                     {.reason = "ENGINE_DOWN", .who = "gpu " + std::to_string(gpu), .field = {}});
     }
     TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
@@ -73,7 +74,8 @@ Status Control::CloseChannel(const SessionRef& session, uint64_t channel_id, con
     registry_->ledger.Refund(session->payer(), Resource::kDescriptors, 1);
   }
   const Status status = batch->Wait(waiter);
-  return status.code() == Code::kDeadlineExceeded ? status : Status::Ok();
+  Lock lock(registry_->mutex);
+  return LetGoLocked(status);
 }
 
 Result<v1::LaunchReply> Control::Launch(const SessionRef& session, const v1::LaunchRequest& request) {

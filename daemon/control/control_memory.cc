@@ -95,9 +95,9 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
   } else {
     TANDEM_RETURN_IF_ERROR(AwaitInstalledLocked(lock, *group, waiter));
     std::string key;
-    // A retry while the first call waits meets at the same place.
+    // A retry while the first call waits, or after it was cancelled, meets at the same place.
     for (const auto& [name, pending] : group->rendezvous) {
-      if (pending->phase != Meeting::Phase::kDone && pending->seated[r] && pending->tensors[r] == tensor) key = name;
+      if (pending->phase != Meeting::Phase::kDone && pending->tensors[r] == tensor) key = name;
     }
     if (key.empty()) {
       key = tensor->name.empty() ? "#" + std::to_string(member.rendezvous++) : "=" + tensor->name;
@@ -109,51 +109,39 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
       if (it == group->rendezvous.end()) {
         TANDEM_RETURN_IF_ERROR(MayMeet(*group, group->rendezvous.size()));
         auto fresh = std::make_shared<RendezvousMeeting>();
-        fresh->seated.resize(group->members.size());
-        fresh->told.resize(group->members.size());
+        fresh->Resize(group->members.size());
         fresh->tensors.resize(group->members.size());
         it = group->rendezvous.emplace(key, std::move(fresh)).first;
       } else if (it->second->seated[r] && it->second->phase != Meeting::Phase::kDone) {
         return Status(Code::kAlreadyExists, "a rendezvous of '" + tensor->name + "' is under way on this rank");
       }
-      it->second->seated[r] = true;
       it->second->tensors[r] = tensor;
     }
     const std::shared_ptr<RendezvousMeeting> meeting = group->rendezvous[key];
+    if (meeting->phase != Meeting::Phase::kDone) meeting->Seat(r);
     const bool complete = std::all_of(meeting->seated.begin(), meeting->seated.end(), [](bool s) { return s; });
     if (meeting->phase == Meeting::Phase::kWaiting && complete) {
       meeting->phase = Meeting::Phase::kWorking;
       lock.unlock();
       Status status;
       {
-        std::lock_guard work(group->work);
-        status = MeetTensors(*group, *meeting, waiter.ForAllRanks());
+        const Waiter for_all = ForAllRanks(group, waiter.deadline);
+        const auto work = TakeWork(*group, for_all);
+        status = work.ok() ? MeetTensors(*group, *meeting, for_all) : work.status();
       }
       lock.lock();
+      if (!status.ok() && !group->broken.ok()) status = group->broken;
       meeting->phase = Meeting::Phase::kDone;
       meeting->status = status;
       meeting->changed.notify_all();
-    } else if (meeting->phase != Meeting::Phase::kDone) {
-      const bool done = waiter.Wait(lock, meeting->changed, [&] { return meeting->phase == Meeting::Phase::kDone; });
-      if (!done && meeting->phase == Meeting::Phase::kWaiting) {
-        std::string late;
-        for (size_t peer = 0; peer < meeting->seated.size(); ++peer) {
-          if (!meeting->seated[peer]) late += (late.empty() ? "rank " : ", rank ") + std::to_string(peer);
-        }
-        meeting->phase = Meeting::Phase::kDone;
-        meeting->status = Status(Code::kDeadlineExceeded,
-                                 "rendezvous in group '" + group->name + "': " + late + " did not come in time",
-                                 {.reason = "RANK_LATE", .who = late, .field = {}});
-        meeting->changed.notify_all();
-      } else if (!done) {
-        meeting->changed.wait(lock, [&] { return meeting->phase == Meeting::Phase::kDone; });
-      }
     }
+    const Status own = meeting->Await(lock, r, "rendezvous in group '" + group->name + "'", "come", waiter);
+    // A call that ends by itself counts as told: what the rank asks next is another rendezvous, unless the meeting goes on then.
     meeting->told[r] = true;
-    if (std::all_of(meeting->told.begin(), meeting->told.end(), [](bool t) { return t; })) {
-      auto it = group->rendezvous.find(key);
-      if (it != group->rendezvous.end() && it->second == meeting) group->rendezvous.erase(it);
-    }
+    const auto mine = group->rendezvous.find(key);
+    const bool over = meeting->phase == Meeting::Phase::kDone ? meeting->AllTold() : !tensor->name.empty() && meeting->Empty();
+    if (over && mine != group->rendezvous.end() && mine->second == meeting) group->rendezvous.erase(mine);
+    TANDEM_RETURN_IF_ERROR(own);
     TANDEM_RETURN_IF_ERROR(meeting->status);
     registration_id = meeting->registration_id;
   }

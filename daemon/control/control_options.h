@@ -15,9 +15,13 @@ namespace tandem::daemon {
 
 class TuningStore;
 
+// Calls under way that each session has to itself, whatever others do: its stream of events, and one more.
+inline constexpr uint64_t kOwnCalls = 2;
+
 // Quotas of one cgroup, in all its uids. 0: as many as of a uid.
 struct CgroupLimits {
   uint64_t sessions = 0, groups = 0, plans = 0, plan_bytes = 0, tensors = 0, descriptors = 0, segment_bytes = 0, registered_bytes = 0;
+  uint64_t calls = 0;
 };
 
 // Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit, usage and who, reason "QUOTA_<NAME>". Of one
@@ -32,6 +36,7 @@ struct ControlLimits {
   uint64_t descriptors = 4096;                     // that tandemd holds
   uint64_t segment_bytes = uint64_t{256} << 30;    // all GPUs together
   uint64_t registered_bytes = uint64_t{2} << 40;
+  uint64_t calls_per_uid = 512;                    // under way beyond its sessions' own (kOwnCalls); of the node twice as many
   CgroupLimits cgroup;
   uint64_t channels_per_session = 64;
   uint64_t pending_launches_per_session = 4096;
@@ -40,6 +45,10 @@ struct ControlLimits {
   uint64_t calls_per_session = 256;                // under way
   uint64_t meetings_per_group = 1024;              // prepares, and rendezvous, that not all ranks have come to
 };
+
+// Calls of all sessions that can be under way at once. Each has a thread of the service while it waits: with so many threads, and some for
+// calls that are answered at once, no session finds its own place taken.
+constexpr uint64_t MostCalls(const ControlLimits& limits) { return limits.sessions * kOwnCalls + 2 * limits.calls_per_uid; }
 
 enum class LogSeverity { kDebug, kInfo, kWarning, kError };
 

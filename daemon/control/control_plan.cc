@@ -118,14 +118,6 @@ class FirstText {
   std::string text_;
 };
 
-std::string MissingRanks(const Meeting& meeting) {
-  std::string text;
-  for (size_t rank = 0; rank < meeting.seated.size(); ++rank) {
-    if (!meeting.seated[rank]) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
-  }
-  return text;
-}
-
 bool NeedsCommunicator(const std::vector<plan::Step>& steps) {
   return std::any_of(steps.begin(), steps.end(), [](const plan::Step& step) {
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
@@ -183,52 +175,36 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
     }
     TANDEM_RETURN_IF_ERROR(MayMeet(*group, group->prepares.size() - std::min(group->prepares.size(), group->plans.size())));
     auto fresh = std::make_shared<PrepareMeeting>();
-    fresh->seated.resize(world);
-    fresh->told.resize(world);
+    fresh->Resize(world);
     fresh->requests.resize(world);
     it = group->prepares.emplace(request.key(), std::move(fresh)).first;
   }
   const std::shared_ptr<PrepareMeeting> meeting = it->second;
   if (meeting->phase == Meeting::Phase::kWaiting) {
-    meeting->seated[r] = true;
+    meeting->Seat(r);
     meeting->requests[r] = text;
   }
   const bool complete = std::all_of(meeting->seated.begin(), meeting->seated.end(), [](bool s) { return s; });
   if (meeting->phase == Meeting::Phase::kWaiting && complete) {
     meeting->phase = Meeting::Phase::kWorking;
     lock.unlock();
-    const Status status = MakePlanOf(group, *meeting, request.key(), waiter.ForAllRanks());
+    Status status = MakePlanOf(group, *meeting, request.key(), ForAllRanks(group, waiter.deadline));
     lock.lock();
+    if (!status.ok() && !group->broken.ok()) status = group->broken;
     meeting->phase = Meeting::Phase::kDone;
     meeting->status = status;
     meeting->changed.notify_all();
-  } else if (meeting->phase != Meeting::Phase::kDone) {
-    const bool done = waiter.Wait(lock, meeting->changed, [&] { return meeting->phase == Meeting::Phase::kDone; });
-    if (!done && meeting->phase == Meeting::Phase::kWaiting) {
-      if (waiter.Cancelled()) {
-        // The call is gone, not the rank: it may ask again, and the others go on waiting for it.
-        meeting->seated[r] = false;
-        const bool empty = std::none_of(meeting->seated.begin(), meeting->seated.end(), [](bool s) { return s; });
-        auto mine = group->prepares.find(request.key());
-        if (empty && mine != group->prepares.end() && mine->second == meeting) group->prepares.erase(mine);
-        return Status(Code::kCancelled, "the caller went away");
-      }
-      const std::string late = MissingRanks(*meeting);
-      meeting->phase = Meeting::Phase::kDone;
-      meeting->status = Status(Code::kDeadlineExceeded,
-                               "key '" + request.key() + "' of group '" + group->name + "': " + late +
-                                   " did not prepare it in time",
-                               {.reason = "RANK_LATE", .who = late, .field = {}});
-      meeting->changed.notify_all();
-    } else if (!done) {
-      meeting->changed.wait(lock, [&] { return meeting->phase == Meeting::Phase::kDone; });
-    }
+  }
+  const Status own = meeting->Await(lock, r, "key '" + request.key() + "' of group '" + group->name + "'", "prepare it", waiter);
+  const auto mine = group->prepares.find(request.key());
+  const bool is_mine = mine != group->prepares.end() && mine->second == meeting;
+  if (!own.ok()) {
+    if (is_mine && meeting->phase == Meeting::Phase::kWaiting && meeting->Empty()) group->prepares.erase(mine);
+    return own;
   }
   meeting->told[r] = true;
   if (!meeting->status.ok()) {
-    const bool all_told = std::all_of(meeting->told.begin(), meeting->told.end(), [](bool t) { return t; });
-    auto mine = group->prepares.find(request.key());
-    if (all_told && mine != group->prepares.end() && mine->second == meeting) group->prepares.erase(mine);
+    if (is_mine && meeting->AllTold()) group->prepares.erase(mine);
     return meeting->status;
   }
   auto plan = group->plans.find(meeting->plan_id);
@@ -277,7 +253,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   std::vector<engine::v1::Command> commands = AddPlanCommands(*plan, requests, group->id);
   const uint64_t kept_bytes = KeptBytes(key, commands);
   Placement placement;
-  std::lock_guard work(group->work);
+  TANDEM_ASSIGN_OR_RETURN(const auto work, TakeWork(*group, waiter));
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));

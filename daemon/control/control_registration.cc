@@ -115,7 +115,8 @@ Status Control::Deregister(const SessionRef& session, uint64_t registration_id, 
   }
   // The caller may free the memory once the engine has let go of it; an engine that has ended has.
   const Status status = batch->Wait(waiter);
-  return status.code() == Code::kDeadlineExceeded ? status : Status::Ok();
+  Lock lock(registry_->mutex);
+  return LetGoLocked(status);
 }
 
 }  // namespace tandem::daemon

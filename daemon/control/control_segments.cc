@@ -24,17 +24,21 @@ Status Control::AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter&
     }
     return -1;
   };
-  if (!waiter.Wait(lock, registry_->engines_changed, [&] { return down() < 0 || registry_->stopping; })) {
-    return Status(Code::kUnavailable, "the engine of GPU " + std::to_string(down()) + " is not running",
-                  {.reason = "ENGINE_DOWN", .who = "gpu " + std::to_string(down()), .field = {}});
-  }
-  return registry_->stopping ? Unavailable("the daemon is stopping") : Status::Ok();
+  const bool over = !waiter.Wait(lock, registry_->engines_changed,
+                                 [&] { return down() < 0 || !group.broken.ok() || registry_->stopping; });
+  if (registry_->stopping) return Unavailable("the daemon is stopping");
+  if (!group.broken.ok()) return group.broken;  // nobody else would end a wait for an engine that stays away
+  if (!over) return Status::Ok();
+  const std::string gpu = std::to_string(down());
+  return Status(Code::kDeadlineExceeded, "group '" + group.name + "' waits for the engine of GPU " + gpu + ", which is not running",
+                {.reason = "ENGINE_DOWN", .who = "gpu " + gpu, .field = {}});
 }
 
 Status Control::AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter) {
   if (!waiter.Wait(lock, registry_->engines_changed,
                    [&] { return !group.suspended || group.state != GroupState::kReady || registry_->stopping; })) {
-    return Status(Code::kUnavailable, "an engine of group '" + group.name + "' is restarting",
+    if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+    return Status(Code::kDeadlineExceeded, "an engine of group '" + group.name + "' is restarting",
                   {.reason = "ENGINE_DOWN", .who = {}, .field = {}});
   }
   return InstalledLocked(group);
@@ -48,6 +52,17 @@ Status Control::InstalledLocked(const Group& group) const {
   if (!group.suspended) return Status::Ok();
   return Status(Code::kUnavailable, "an engine of group '" + group.name + "' is restarting; ask again",
                 {.reason = "ENGINE_DOWN", .who = {}, .field = {}});
+}
+
+Waiter Control::ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_point deadline) {
+  return Waiter{deadline, [group = std::move(group)] { return group->over.load(); }};
+}
+
+Result<std::unique_lock<std::timed_mutex>> Control::TakeWork(Group& group, const Waiter& waiter) {
+  std::unique_lock work(group.work, waiter.deadline);
+  if (work.owns_lock()) return work;
+  return Status(Code::kDeadlineExceeded, "group '" + group.name + "' is busy with other plans or memory, or being restored",
+                {.reason = "GROUP_BUSY", .who = {}, .field = {}});
 }
 
 Result<std::shared_ptr<SegmentSet>> Control::MakeSet(Group& group, uint64_t bytes, const std::string& purpose,

@@ -172,6 +172,11 @@ Status Control::SessionAlive(const Session& session) const {
   return Status::Ok();
 }
 
+Status Control::LetGoLocked(const Status& answer) const {
+  if (answer.code() == Code::kDeadlineExceeded) return answer;
+  return !answer.ok() && registry_->stopping ? Unavailable("the daemon is stopping") : Status::Ok();
+}
+
 Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds) {
   SessionRef session;
   Status quota;
@@ -228,14 +233,19 @@ void Control::PostEventLocked(Session& session, v1::Event event) {
 }
 
 Result<std::shared_ptr<void>> Control::Admit(const SessionRef& session) {
-  const uint64_t limit = options_.limits.calls_per_session;
-  std::shared_ptr<void> place(nullptr, [session](void*) { session->calls.fetch_sub(1); });
-  if (const uint64_t calls = session->calls.fetch_add(1); calls >= limit) {
-    return Status(Code::kResourceExhausted, "the session has " + std::to_string(calls) + " calls under way",
-                  {.reason = "QUOTA_CALLS", .who = {}, .field = {}, .limit = static_cast<long long>(limit),
-                   .usage = static_cast<long long>(calls)});
+  const ControlLimits& limits = options_.limits;
+  Lock lock(registry_->mutex);
+  TANDEM_RETURN_IF_ERROR(CheckLimit("calls", "the session", limits.calls_per_session, session->calls, 1));
+  if (session->calls >= kOwnCalls) {
+    Ledger& ledger = registry_->ledger;
+    TANDEM_RETURN_IF_ERROR(CheckLimit("calls per node", "the node", 2 * limits.calls_per_uid, ledger.Total(Resource::kCalls), 1));
+    TANDEM_RETURN_IF_ERROR(ledger.Charge(session->payer(), Resource::kCalls, 1));
   }
-  return place;
+  ++session->calls;
+  return std::shared_ptr<void>(nullptr, [this, session](void*) {
+    Lock again(registry_->mutex);
+    if (--session->calls >= kOwnCalls) registry_->ledger.Refund(session->payer(), Resource::kCalls, 1);
+  });
 }
 
 uint64_t Control::OpenEvents(const SessionRef& session) {

@@ -7,23 +7,25 @@
 
 namespace tandem::daemon {
 
-void CommandBatch::Expect() {
+void CommandBatch::Expect(int gpu) {
   std::lock_guard lock(mutex_);
-  ++pending_;
+  pending_.insert(gpu);
 }
 
 void CommandBatch::Done(int gpu, const Status& status) {
   std::lock_guard lock(mutex_);
-  --pending_;
+  pending_.extract(gpu);
   if (!status.ok() && first_error_.ok()) first_error_ = status.WithContext("GPU " + std::to_string(gpu));
   changed_.notify_all();
 }
 
 Status CommandBatch::Wait(const Waiter& waiter) {
   std::unique_lock lock(mutex_);
-  if (!waiter.Wait(lock, changed_, [&] { return pending_ == 0; })) {
+  if (!waiter.Wait(lock, changed_, [&] { return pending_.empty(); })) {
     if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
-    return DeadlineExceeded("an engine has not answered in time");
+    const std::string gpu = std::to_string(*pending_.begin());
+    return DeadlineExceeded("the engine of GPU " + gpu + " has not answered in time")
+        .WithDetail({.reason = "ENGINE_LATE", .who = "gpu " + gpu, .field = {}});
   }
   return first_error_;
 }
@@ -73,7 +75,7 @@ void EngineMailbox::Post(engine::v1::Command command, std::vector<SharedFd> fds,
 
 void EngineMailbox::Post(engine::v1::Command command, std::vector<SharedFd> fds,
                          const std::shared_ptr<CommandBatch>& batch) {
-  if (batch) batch->Expect();
+  if (batch) batch->Expect(gpu_);
   Post(std::move(command), std::move(fds), [gpu = gpu_, batch](const Status& status) {
     if (batch) batch->Done(gpu, status);
   });
@@ -81,7 +83,7 @@ void EngineMailbox::Post(engine::v1::Command command, std::vector<SharedFd> fds,
 
 void EngineMailbox::PostAsk(engine::v1::Command command, std::function<void(std::string)> take,
                             const std::shared_ptr<CommandBatch>& batch) {
-  batch->Expect();
+  batch->Expect(gpu_);
   auto shared = std::make_shared<engine::v1::Command>(std::move(command));
   Push(
       [gpu = gpu_, shared, take = std::move(take)](Engines& engines) {
@@ -95,7 +97,7 @@ void EngineMailbox::PostAsk(engine::v1::Command command, std::function<void(std:
 
 void EngineMailbox::PostAllocate(uint64_t segment_id, uint64_t bytes, std::function<void(SharedFd)> take,
                                  const std::shared_ptr<CommandBatch>& batch) {
-  batch->Expect();
+  batch->Expect(gpu_);
   Push(
       [gpu = gpu_, segment_id, bytes, take = std::move(take)](Engines& engines) {
         Result<UniqueFd> fd = engines.AllocateSegment(gpu, segment_id, bytes);

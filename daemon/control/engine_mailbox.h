@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,17 +26,17 @@ namespace tandem::daemon {
 // Counts commands that somebody waits for together, and keeps their first error. Thread-safe.
 class CommandBatch {
  public:
-  // One more command to wait for.
-  void Expect();
+  // One more command to wait for, of the engine of `gpu`.
+  void Expect(int gpu);
   // One has ended; `gpu` is named in the error.
   void Done(int gpu, const Status& status);
-  // Waits until all have ended: their first error, or DEADLINE_EXCEEDED, or CANCELLED.
+  // Waits until all have ended: their first error, or DEADLINE_EXCEEDED, which names an engine that has not answered, or CANCELLED.
   Status Wait(const Waiter& waiter);
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  int pending_ = 0;
+  std::multiset<int> pending_;  // GPUs, one for each command
   Status first_error_;
 };
 

@@ -7,13 +7,14 @@ namespace tandem::daemon {
 namespace {
 
 constexpr std::array<const char*, kResources> kNames = {
-    "sessions", "groups", "plans", "plan bytes", "tensors", "descriptors", "segment bytes", "registered bytes"};
+    "sessions", "groups", "plans", "plan bytes", "tensors", "descriptors", "segment bytes", "registered bytes", "calls"};
 
 size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
 std::string NameOf(Resource resource, const char* per) {
-  // The node has a limit of sessions too: the names tell them apart.
-  return resource == Resource::kSessions ? std::string("sessions per ") + per : kNames[Index(resource)];
+  // The node has a limit of sessions too, a session one of calls: the names tell them apart.
+  const bool others = resource == Resource::kSessions || resource == Resource::kCalls;
+  return kNames[Index(resource)] + (others ? std::string(" per ") + per : "");
 }
 
 template <typename Accounts, typename Key>
@@ -47,10 +48,11 @@ Status CheckLimit(const std::string& name, const std::string& who, uint64_t limi
 
 Ledger::Ledger(const ControlLimits& limits)
     : uid_limits_{limits.sessions_per_uid, limits.groups,      limits.plans,         limits.plan_bytes,
-                  limits.tensors,          limits.descriptors, limits.segment_bytes, limits.registered_bytes},
+                  limits.tensors,          limits.descriptors, limits.segment_bytes, limits.registered_bytes,
+                  limits.calls_per_uid},
       cgroup_limits_{limits.cgroup.sessions,   limits.cgroup.groups,  limits.cgroup.plans,
                      limits.cgroup.plan_bytes, limits.cgroup.tensors, limits.cgroup.descriptors,
-                     limits.cgroup.segment_bytes, limits.cgroup.registered_bytes} {
+                     limits.cgroup.segment_bytes, limits.cgroup.registered_bytes, limits.cgroup.calls} {
   for (size_t i = 0; i < kResources; ++i) {
     if (cgroup_limits_[i] == 0) cgroup_limits_[i] = uid_limits_[i];
   }

@@ -27,8 +27,9 @@ enum class Resource : size_t {
   kDescriptors,  // that tandemd holds
   kSegmentBytes,
   kRegisteredBytes,
+  kCalls,        // under way, beyond each session's own
 };
-inline constexpr size_t kResources = 8;
+inline constexpr size_t kResources = 9;
 
 // Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to the session
 // that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.

@@ -106,7 +106,7 @@ struct Session {
   TransferTable transfers;
   std::deque<v1::Event> events;
   std::condition_variable events_changed;
-  std::atomic<uint64_t> calls = 0;  // under way
+  uint64_t calls = 0;  // under way; those beyond kOwnCalls are charged
   uint64_t event_streams = 0;  // opened; the last one is served
   std::map<uint64_t, std::shared_ptr<Tensor>> tensors;
   std::map<std::string, uint64_t> named_tensors;  // "<gpu>/<name>"
@@ -126,6 +126,17 @@ struct Meeting {
   Status status;
   std::condition_variable changed;
   std::vector<bool> seated, told;
+  std::vector<bool> cancelled;  // gave their seats up, and have not come again
+  std::vector<int> waiting;     // calls in Await, by rank: a retry may come while the first one waits
+
+  void Resize(size_t world);
+  void Seat(size_t rank);
+  // Waits for the outcome, under the registry's mutex: OK once there is one. A deadline while ranks are missing is an outcome, for all
+  // ranks; `what` and `did` make its text ("<what>: rank 2 did not <did> in time"). Else how this call alone ends: CANCELLED, which gives
+  // its seat up, or not once all have come; DEADLINE_EXCEEDED while one rank works for all.
+  Status Await(std::unique_lock<std::mutex>& lock, size_t rank, const std::string& what, const std::string& did, const Waiter& waiter);
+  bool Empty() const;    // nobody is seated
+  bool AllTold() const;
 };
 
 struct PrepareMeeting : Meeting {
@@ -143,12 +154,16 @@ struct JoinMeeting : Meeting {
     std::shared_ptr<Session> session;
     v1::JoinGroupRequest request;
     int gpu = 0;
+    Waiter::Clock::time_point deadline;  // of the call that took it
   };
   std::map<int, Seat> seats;
   // Who has given a seat up since the call that took it was cancelled or ran out of time. A process that dies takes its call and
   // its session along, in any order: those that wait are told of its end either way.
   std::map<int, Seat> given_up;
   std::shared_ptr<Group> group;
+
+  // The first of the ranks' deadlines: no rank waits longer for what the last one to come does for all.
+  Waiter::Clock::time_point Deadline() const;
 };
 
 struct Member {
@@ -190,7 +205,8 @@ struct Group {
   uint64_t incarnation = 1;
   uint64_t generation = 1;
   GroupState state = GroupState::kJoining;
-  Status broken;                 // why, once state is kBroken or kClosing
+  Status broken;                 // why, once state is kBroken or kClosing; of a joining one: why it will not be made
+  std::atomic<bool> over = false;  // `broken` is not OK: for those that wait without the registry's mutex
   bool suspended = false;        // an engine has gone; the background worker installs the group again
   std::vector<Member> members;   // by rank
   std::vector<uint64_t> engines;  // by rank: the generation of the engine that was last told of the group
@@ -221,7 +237,13 @@ struct Group {
   uint64_t SharedBytes() const;
 
   // Serialises what grows or installs the group's memory; taken before Registry::mutex, held across engine calls.
-  std::mutex work;
+  std::timed_mutex work;
+
+  // The group ends, or is never made, because of `why`. Under Registry::mutex, whose waiters for engines are to be woken.
+  void SetBroken(const Status& why) {
+    broken = why;
+    over = true;
+  }
 };
 
 struct NameEntry {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,21 @@ struct PlanSnapshot {
   std::string info;               // a serialised tandem.v1.PlanInfo
   std::vector<std::string> programs;  // listings by rank, if asked for
   std::vector<std::vector<std::string>> steps;  // with them, by rank: what each step is called
+};
+
+// Which plans, and what of them.
+struct PlanQuery {
+  uint64_t group_id = 0, plan_id = 0;        // 0: all
+  const std::set<uint64_t>* only = nullptr;  // these plans; null: all
+  bool programs = false;                     // listings, and what steps are called
+  bool steps = false;                        // what steps are called
+  uint64_t after_group = 0, after_plan = 0;  // those behind this one, in the order of groups and of their plans
+  size_t most_bytes = SIZE_MAX;              // of what is kept of them; at least one plan
+};
+
+struct PlanPage {
+  std::vector<PlanSnapshot> plans;
+  bool more = false;                         // than most_bytes allowed
 };
 
 struct ChannelSnapshot {

@@ -23,10 +23,6 @@ struct Waiter {
   bool Expired() const { return Clock::now() >= deadline; }
   bool Cancelled() const { return cancelled && cancelled(); }
 
-  // The same deadline for work that one caller does for all ranks: it goes on when that caller goes, whose death is told
-  // to the others by its session's end, with its name.
-  Waiter ForAllRanks() const { return Waiter{deadline, {}}; }
-
   // Waits on `changed` until `ready` holds; false if the deadline passed or the caller went away first.
   template <typename Lock, typename Ready>
   bool Wait(Lock& lock, std::condition_variable& changed, Ready ready) const {

@@ -186,6 +186,7 @@ Status Daemon::StartSockets() {
 Daemon::~Daemon() {
   metrics_.reset();
   if (control_) control_->Stop();
+  if (supervisor_) supervisor_->RequestStop();  // the servers wait for calls, and these may wait for engines
   servers_.reset();
   leases_.reset();
   if (supervisor_) supervisor_->Stop();  // no keeper calls the control plane any more

@@ -178,6 +178,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.limits.descriptors = quotas.descriptors;
   options.limits.segment_bytes = quotas.segment_bytes;
   options.limits.registered_bytes = quotas.registered_bytes;
+  options.limits.calls_per_uid = quotas.calls_per_uid;
   options.limits.cgroup.sessions = quotas.cgroup_sessions;
   options.limits.cgroup.groups = quotas.cgroup_groups;
   options.limits.cgroup.plans = quotas.cgroup_plans;
@@ -186,6 +187,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.limits.cgroup.descriptors = quotas.cgroup_descriptors;
   options.limits.cgroup.segment_bytes = quotas.cgroup_segment_bytes;
   options.limits.cgroup.registered_bytes = quotas.cgroup_registered_bytes;
+  options.limits.cgroup.calls = quotas.cgroup_calls;
   options.log = [](LogSeverity severity, const std::string& text) {
     switch (severity) {
       case LogSeverity::kDebug: log::Debug(text); break;

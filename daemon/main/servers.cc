@@ -9,24 +9,26 @@
 #include <utility>
 
 #include "common/log.h"
+#include "daemon/admin/bounded_admin.h"
 #include "daemon/main/instance_lock.h"
 #include "daemon/service/tandem_service.h"
 
 namespace tandem::daemon {
 namespace {
 
-// Of one server: twice what 256 sessions need for their events and a call each.
-constexpr int kMostThreads = 1024;
+// Threads of one server beside those of the sessions' calls: for calls that are refused or answered at once, for operators' calls, and
+// those that wait for the next call.
+constexpr uint64_t kSpareThreads = 64 + kMostAdminCalls;
 
-void Configure(grpc::ServerBuilder& builder, const std::string& socket) {
+void Configure(grpc::ServerBuilder& builder, const std::string& socket, const ControlLimits& limits) {
   builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   // One queue with few pollers: calls that wait have threads of their own, and an idle daemon few of them.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 4);
-  // All sessions together: engines and their threads need room among the unit's tasks.
-  builder.SetResourceQuota(grpc::ResourceQuota("tandemd").SetMaxThreads(kMostThreads));
+  // gRPC refuses a call that finds no thread, whosever it is: there are enough for all that the limits let in.
+  builder.SetResourceQuota(grpc::ResourceQuota("tandemd").SetMaxThreads(static_cast<int>(MostCalls(limits) + kSpareThreads)));
 }
 
 // Builds and starts; the socket's file is nobody else's until ShareSocket opens it.
@@ -60,11 +62,14 @@ struct Servers::Parts {
         tandem(control),
         tandem_for_admin(control),
         admin(sources),
+        bounded_admin(admin),
         admin_for_admin(sources),
         admin_control(sources) {}
   const std::string client_path, admin_path;
   TandemService tandem, tandem_for_admin;
-  AdminService admin, admin_for_admin;
+  AdminService admin;
+  BoundedAdmin bounded_admin;  // for the clients' socket, where anybody may call
+  AdminService admin_for_admin;
   AdminControlService admin_control;
   std::unique_ptr<grpc::Server> client_server, admin_server;
 };
@@ -82,16 +87,16 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
   grpc::EnableDefaultHealthCheckService(true);
   {
     grpc::ServerBuilder builder;
-    Configure(builder, parts->client_path);
+    Configure(builder, parts->client_path, control.options().limits);
     builder.RegisterService(&parts->tandem);
-    builder.RegisterService(&parts->admin);
+    builder.RegisterService(&parts->bounded_admin);
     TANDEM_ASSIGN_OR_RETURN(parts->client_server, Build(builder, parts->client_path));
   }
   // The plugin reaches every server that is built from here on: the administrators' only.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   {
     grpc::ServerBuilder builder;
-    Configure(builder, parts->admin_path);
+    Configure(builder, parts->admin_path, control.options().limits);
     builder.RegisterService(&parts->tandem_for_admin);
     builder.RegisterService(&parts->admin_for_admin);
     builder.RegisterService(&parts->admin_control);

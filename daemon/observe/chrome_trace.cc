@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "tandem/status.h"
@@ -44,11 +45,73 @@ uint64_t Begin(const TraceRecord& record) {
   return begin;
 }
 
+std::string Text(const json& event) { return event.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+// One GPU's records that have been asked for, taken from the latest launch on.
+struct Cursor {
+  std::span<const TraceRecord> records;
+  size_t left = 0;  // records before the launches that have been taken
+
+  // Where the latest launch that is left begins: its steps come before it.
+  size_t Begin() const {
+    size_t first = left;
+    while (first > 0 && (first == left || records[first - 1].step >= 0)) --first;
+    return first;
+  }
+};
+
+// The events of one GPU's rows. Appends to `events`.
+class Rows {
+ public:
+  Rows(size_t gpu, uint64_t base, const std::map<uint64_t, TracePlan>& plans) : gpu_(gpu), base_(base), plans_(plans) {}
+
+  void Add(const TraceRecord& record, std::vector<std::string>& events) {
+    static const TracePlan kUnknown;
+    const auto found = plans_.find(record.plan_id);
+    const TracePlan& plan = found != plans_.end() ? found->second : kUnknown;
+    const std::string title = plan.summary.empty() ? "plan " + std::to_string(record.plan_id) : plan.summary;
+    if (named_.insert(record.plan_id).second) {
+      const std::string group = plan.group_name.empty() ? "group " + std::to_string(record.group_id) : plan.group_name;
+      events.push_back(Text(Name("thread_name", gpu_, record.plan_id, group + ": " + title)));
+    }
+    if (record.step >= 0) {
+      const uint64_t row = LaneRow(record.plan_id, record.lane);
+      if (named_.insert(row).second) {
+        events.push_back(Text(Name("thread_name", gpu_, row, title + ", lane " + std::to_string(record.lane))));
+      }
+      events.push_back(Text(StepSlice(record, plan, gpu_, base_)));
+      return;
+    }
+    if (record.arrive_ns != 0 && record.start_ns > record.arrive_ns) {
+      events.push_back(Text(Slice("wait", "wait", gpu_, record.plan_id, base_, record.arrive_ns, record.start_ns)));
+    }
+    const uint64_t from = record.start_ns != 0 ? record.start_ns : Begin(record);
+    json slice = Slice(title, record.code == 0 ? "launch" : "failed", gpu_, record.plan_id, base_, from,
+                       std::max(from, record.end_ns));
+    slice["args"] = {{"plan", record.plan_id},
+                     {"group", record.group_id},
+                     {"launch", record.launch},
+                     {"algorithm", plan.algorithm},
+                     {"status", std::string(CodeName(static_cast<Code>(record.code)))}};
+    events.push_back(Text(slice));
+  }
+
+ private:
+  const size_t gpu_;
+  const uint64_t base_;
+  const std::map<uint64_t, TracePlan>& plans_;
+  std::set<uint64_t> named_;
+};
+
+constexpr std::string_view kHead = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+constexpr std::string_view kTail = "]}";
+constexpr std::string_view kCutTail = "],\"otherData\":{\"truncated\":\"older launches did not fit\"}}";
+
 }  // namespace
 
-std::string ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::span<const std::string> gpu_names,
-                        const std::map<uint64_t, TracePlan>& plans, uint32_t last) {
-  std::vector<std::span<const TraceRecord>> taken;
+ChromeTraceText ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::span<const std::string> gpu_names,
+                            const std::map<uint64_t, TracePlan>& plans, uint32_t last, size_t max_bytes) {
+  std::vector<Cursor> cursors;
   uint64_t base = UINT64_MAX;
   for (const auto& gpu : records) {
     std::span<const TraceRecord> view(gpu);
@@ -59,44 +122,44 @@ std::string ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::
     }
     view = view.subspan(first);
     for (const auto& record : view) base = std::min(base, Begin(record));
-    taken.push_back(view);
+    cursors.push_back({view, view.size()});
   }
-  json events = json::array();
-  for (size_t gpu = 0; gpu < taken.size(); ++gpu) {
-    events.push_back(Name("process_name", gpu, 0, gpu_names[gpu]));
-    std::set<uint64_t> named;
-    for (const auto& record : taken[gpu]) {
-      auto found = plans.find(record.plan_id);
-      TracePlan plan = found != plans.end() ? found->second : TracePlan{};
-      std::string title = plan.summary.empty() ? "plan " + std::to_string(record.plan_id) : plan.summary;
-      if (named.insert(record.plan_id).second) {
-        std::string group = plan.group_name.empty() ? "group " + std::to_string(record.group_id) : plan.group_name;
-        events.push_back(Name("thread_name", gpu, record.plan_id, group + ": " + title));
-      }
-      if (record.step >= 0) {
-        const uint64_t row = LaneRow(record.plan_id, record.lane);
-        if (named.insert(row).second) {
-          events.push_back(Name("thread_name", gpu, row, title + ", lane " + std::to_string(record.lane)));
-        }
-        events.push_back(StepSlice(record, plan, gpu, base));
-        continue;
-      }
-      if (record.arrive_ns != 0 && record.start_ns > record.arrive_ns) {
-        events.push_back(Slice("wait", "wait", gpu, record.plan_id, base, record.arrive_ns, record.start_ns));
-      }
-      uint64_t from = record.start_ns != 0 ? record.start_ns : Begin(record);
-      json slice = Slice(title, record.code == 0 ? "launch" : "failed", gpu, record.plan_id, base, from,
-                         std::max(from, record.end_ns));
-      slice["args"] = {{"plan", record.plan_id},
-                       {"group", record.group_id},
-                       {"launch", record.launch},
-                       {"algorithm", plan.algorithm},
-                       {"status", std::string(CodeName(static_cast<Code>(record.code)))}};
-      events.push_back(std::move(slice));
+  std::vector<std::string> events;
+  std::vector<Rows> rows;
+  for (size_t gpu = 0; gpu < cursors.size(); ++gpu) {
+    rows.emplace_back(gpu, base, plans);
+    events.push_back(Text(Name("process_name", gpu, 0, gpu_names[gpu])));
+  }
+  size_t bytes = kHead.size() + kCutTail.size();
+  for (const std::string& event : events) bytes += event.size() + 1;
+  ChromeTraceText text;
+  for (;;) {
+    // The latest launch of all GPUs.
+    Cursor* latest = nullptr;
+    for (Cursor& cursor : cursors) {
+      if (cursor.left == 0) continue;
+      if (latest == nullptr || cursor.records[cursor.left - 1].end_ns > latest->records[latest->left - 1].end_ns) latest = &cursor;
+    }
+    if (latest == nullptr) break;
+    const size_t begin = latest->Begin(), before = events.size();
+    for (const TraceRecord& record : latest->records.subspan(begin, latest->left - begin)) {
+      rows[static_cast<size_t>(latest - cursors.data())].Add(record, events);
+    }
+    latest->left = begin;
+    for (size_t i = before; i < events.size(); ++i) bytes += events[i].size() + 1;
+    if (bytes > max_bytes) {
+      events.resize(before);
+      text.truncated = true;
+      break;
     }
   }
-  return json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump(
-      -1, ' ', false, json::error_handler_t::replace);
+  text.json = kHead;
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (i > 0) text.json += ',';
+    text.json += events[i];
+  }
+  text.json += text.truncated ? kCutTail : kTail;
+  return text;
 }
 
 }  // namespace tandem::daemon

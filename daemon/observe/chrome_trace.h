@@ -23,9 +23,16 @@ struct TracePlan {
   std::map<size_t, std::vector<std::string>> steps = {};  // by GPU: what each step is called; may be empty
 };
 
+// The text, and whether launches were left out that `last` allowed.
+struct ChromeTraceText {
+  std::string json;
+  bool truncated = false;
+};
+
 // `records[gpu]` is what ReadTrace of that GPU's area gave; `gpu_names[gpu]` labels its row. Only the `last` launches of
-// each GPU are taken; 0 means all. Plans that have been released keep their numbers as names.
-std::string ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::span<const std::string> gpu_names,
-                        const std::map<uint64_t, TracePlan>& plans, uint32_t last);
+// each GPU are taken; 0 means all. Of these the latest ones of all GPUs that fit into `max_bytes` of text, and at least none. Plans that
+// have been released keep their numbers as names.
+ChromeTraceText ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::span<const std::string> gpu_names,
+                            const std::map<uint64_t, TracePlan>& plans, uint32_t last, size_t max_bytes);
 
 }  // namespace tandem::daemon

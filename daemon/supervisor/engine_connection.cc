@@ -42,6 +42,7 @@ Status EngineConnection::Send(Command& command, const std::vector<int>& fds, Pen
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!state_.ok()) return state_;
+    if (pending != nullptr && !calls_ended_.ok()) return calls_ended_;
     command.set_id(next_id_++);
     if (pending != nullptr) pending_[command.id()] = pending;
   }
@@ -53,11 +54,12 @@ Status EngineConnection::Exchange(Command& command, const std::vector<int>& fds,
   auto end = Clock::now() + deadline;
   Status sent = Send(command, fds, &pending);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (sent.ok()) changed_.wait_until(lock, end, [&] { return pending.done || !state_.ok(); });
+  if (sent.ok()) changed_.wait_until(lock, end, [&] { return pending.done || !state_.ok() || !calls_ended_.ok(); });
   pending_.erase(command.id());
   if (!sent.ok()) return sent;
   if (pending.done) return pending.status;
   if (!state_.ok()) return state_;
+  if (!calls_ended_.ok()) return calls_ended_;
   return DeadlineExceeded("the engine has not answered for " + std::to_string(deadline.count()) + " ms");
 }
 
@@ -112,6 +114,14 @@ Status EngineConnection::state() const {
 
 EngineConnection::Clock::time_point EngineConnection::last_heard() const {
   return Clock::time_point(Clock::duration(last_heard_.load(std::memory_order_relaxed)));
+}
+
+void EngineConnection::EndCalls(const std::string& reason) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    calls_ended_ = Unavailable(reason);
+  }
+  changed_.notify_all();
 }
 
 void EngineConnection::Close(const std::string& reason) {

@@ -59,6 +59,9 @@ class EngineConnection {
   Clock::time_point last_heard() const;
   // The highest id of a command that the engine has answered. It reads them in order: it has read all before that one.
   uint64_t last_answered() const { return last_answered_.load(std::memory_order_relaxed); }
+  // Fails all calls, now and later, with UNAVAILABLE and `reason`, while Post still sends: nobody shall wait for an engine that is being
+  // stopped. Thread-safe.
+  void EndCalls(const std::string& reason);
   // Fails all calls, now and later, with UNAVAILABLE and `reason`; the engine sees end of file.
   void Close(const std::string& reason);
   // Waits until everything the engine sent before its end, or before Close, is in the inbox; false at the deadline. Of use
@@ -90,6 +93,7 @@ class EngineConnection {
   std::unique_ptr<engine::v1::Queue> queue_;
   std::deque<std::unique_ptr<engine::v1::Message>> inbox_;
   Status state_;
+  Status calls_ended_;  // of EndCalls
   bool all_read_ = false;
   std::atomic<Clock::rep> last_heard_;
   std::atomic<uint64_t> last_answered_{0};  // the reader's to write

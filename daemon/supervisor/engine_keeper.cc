@@ -28,6 +28,8 @@ constexpr std::chrono::seconds kLastWordsDeadline{5};
 // A ping that did not fit into the socket is tried again this soon while an answer is demanded.
 constexpr std::chrono::milliseconds kPingAgain{10};
 
+constexpr char kStopping[] = "the daemon is stopping";
+
 // Reasons of a refusal to start that lie in other processes, or in the MPS server: they pass without us.
 bool IsBlocked(const std::string& reason) {
   for (const char* known : {"CUDA_ERROR_MPS_SERVER_NOT_READY", "CUDA_ERROR_MPS_CONNECTION_FAILED",
@@ -78,6 +80,7 @@ EngineStatus EngineKeeper::status() const {
 Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
   std::lock_guard<std::mutex> lock(mutex_);
   if (connection_ != nullptr) return connection_;
+  if (stopping()) return Unavailable(kStopping);
   std::string text = "the engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ") is ";
   switch (status_.state) {
     case EngineState::kStarting: text += "starting"; break;
@@ -398,6 +401,7 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
     return reason;
   }
   if (stopping() && connection.state().ok()) {
+    connection.EndCalls(kStopping);
     // Stop lets lanes be released and ends with exit 0; end of file does the same should Stop not be read in time.
     Command stop;
     stop.mutable_stop();

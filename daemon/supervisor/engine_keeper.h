@@ -74,7 +74,8 @@ class EngineKeeper {
   void Unfuse();
   // Asks the engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
   void DemandAnswer(std::chrono::milliseconds limit);
-  // Asks the thread to end its engine; returns at once. The destructor waits.
+  // Asks the thread to end its engine; returns at once. Calls that wait for the engine's answer then end with UNAVAILABLE, before its
+  // process does. The destructor waits.
   void RequestStop();
   // When the thread last showed that it goes on: in its loop, or waiting for a process that does not end.
   std::chrono::steady_clock::time_point last_turn() const;

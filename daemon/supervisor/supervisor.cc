@@ -80,6 +80,10 @@ Status Supervisor::AwaitReady(milliseconds deadline) const {
   }
 }
 
+void Supervisor::RequestStop() {
+  for (auto& keeper : Keepers()) keeper->RequestStop();
+}
+
 void Supervisor::Stop() {
   auto keepers = Keepers();
   for (auto& keeper : keepers) keeper->RequestStop();

@@ -34,6 +34,8 @@ class Supervisor final : public Engines {
   // Waits until no engine is starting: OK if all are ready; otherwise the first one that is not, or the deadline. Not
   // long for engines that cannot start by somebody else's doing.
   Status AwaitReady(std::chrono::milliseconds deadline) const;
+  // Asks for what Stop does, and returns: calls to engines end with UNAVAILABLE from then on. Any thread.
+  void RequestStop();
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();
   // The longest time since one of the keepers showed that it goes on.

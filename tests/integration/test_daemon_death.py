@@ -1,6 +1,7 @@
 """tandemd is killed while its clients are in every kind of call: each returns in time and by name, streams are released,
 and with the next tandemd they attach, join and go on."""
 
+import contextlib
 import os
 import signal
 import time
@@ -82,6 +83,28 @@ class DaemonDeath(TandemTest):
                 client.call("wait", plan="ar", check=False)
             self.restart()
             self.begin_again(clients)
+
+    def test_a_stop_ends_calls_that_wait_for_an_engine(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        stopped = self.daemon.engines()[1]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            calls = [client.send("prepare", key="other", request=AR, deadline_ms=60000) for client in clients]
+            # It is listed before its engines have answered.
+            wait_until(lambda: len(self.daemon.ctl_json("plans")["plans"]) == 2, 20, "nobody waits for the engine")
+            self.daemon.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: self.daemon.ctl_json("stats")["draining"], 20, "no drain")
+            self.daemon.process.send_signal(signal.SIGTERM)  # now, though a group is left
+            for client, call in zip(clients, calls):
+                reply = client.reply(call, timeout=20, check=False)
+                self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
+                self.assertIn("the daemon is stopping", reply["message"])
+            # The engine's time to end, not the calls' deadline.
+            self.daemon.process.wait(20)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stopped, signal.SIGCONT)
 
     def test_a_stopped_daemon_holds_no_launch_up(self):
         clients = self.group(2)

@@ -67,6 +67,30 @@ TEST(ViewsTest, MatrixShowsLinksAndPcieDistance) {
   EXPECT_THAT(*text, HasSubstr(std::string(PcieDistanceName(topology->pcie[0][7]))));
 }
 
+TEST(ViewsTest, CutListingsSaySo) {
+  admin::v1::ListPlansReply plans;
+  plans.add_plans()->mutable_info()->set_plan_id(4);
+  EXPECT_THAT(PlansText(plans), Not(HasSubstr("cut")));
+  plans.set_next_page_token("3.4");
+  EXPECT_THAT(PlansText(plans), HasSubstr("go on with --page 3.4"));
+  EXPECT_THAT(PlanText(plans.plans(0)), Not(HasSubstr("cut")));
+  plans.mutable_plans(0)->set_truncated(true);
+  EXPECT_THAT(PlanText(plans.plans(0)), HasSubstr("(cut: "));
+  admin::v1::ListGroupsReply groups;
+  EXPECT_THAT(GroupsText(groups), Not(HasSubstr("cut")));
+  groups.set_truncated(true);
+  EXPECT_THAT(GroupsText(groups), HasSubstr("(cut: "));
+  admin::v1::ListSessionsReply sessions;
+  sessions.set_truncated(true);
+  EXPECT_THAT(SessionsText(sessions), HasSubstr("(cut: "));
+  admin::v1::ListPoolsReply pools;
+  pools.set_truncated(true);
+  EXPECT_THAT(PoolsText(pools, false), HasSubstr("(cut: "));
+  admin::v1::GetQueueReply queue;
+  queue.set_truncated(true);
+  EXPECT_THAT(QueueText(queue), HasSubstr("(cut: "));
+}
+
 TEST(ViewsTest, QueueNamesTheLateRanks) {
   admin::v1::GetQueueReply reply;
   EXPECT_EQ(QueueText(reply), "nothing in flight\n");

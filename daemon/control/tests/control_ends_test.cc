@@ -13,39 +13,10 @@ namespace {
 using ::testing::HasSubstr;
 using C = engine::v1::Command;
 
-// Holds whoever passes, from Shut on until Open. Thread-safe.
-class Gate {
- public:
-  void Shut() { shut_ = true; }
-  void Open() { shut_ = false; }
-  void Pass() {
-    if (!shut_) return;
-    ++held_;
-    while (shut_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  int held() const { return held_; }
-
- private:
-  std::atomic<bool> shut_ = false;
-  std::atomic<int> held_ = 0;
-};
-
 class ControlEndsTest : public ControlTest {
  protected:
-  uint64_t Empty(const SessionRef& session, int gpu, int64_t bytes = 4096) {
-    v1::EmptyRequest request;
-    request.mutable_spec()->set_dtype(static_cast<uint32_t>(DType::kU8));
-    request.mutable_spec()->add_shape(bytes);
-    request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(gpu)].uuid);
-    auto reply = control->Empty(session, request);
-    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
-    return reply.ok() ? reply->tensor_id() : 0;
-  }
   Status Meet(const SessionRef& session, uint64_t tensor, uint64_t group, Waiter waiter = Waiter::For(kPatience)) {
-    v1::RendezvousRequest request;
-    request.set_tensor_id(tensor);
-    request.set_group_id(group);
-    return control->Rendezvous(session, request, waiter).status();
+    return Rendezvous(session, tensor, group, waiter).status();
   }
   // All ranks prepare an all-reduce, and get it.
   void ExpectPrepared(const std::vector<SessionRef>& sessions, uint64_t group, const std::string& key) {
@@ -53,12 +24,6 @@ class ControlEndsTest : public ControlTest {
       return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kPatience)).status();
     });
     for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
-  }
-  // Commands of `kind` to `gpu` wait at the gate while it is shut.
-  void HoldAt(C::CommandCase kind, int gpu) {
-    engines->before = [this, kind, gpu](int at, const C& command) {
-      if (at == gpu && command.command_case() == kind) gate.Pass();
-    };
   }
   // Rank 1's clean end is why the group has ended: `session`, which stays, is told so at once.
   void ExpectEndedByRank1(const SessionRef& session, uint64_t group) {
@@ -89,8 +54,6 @@ class ControlEndsTest : public ControlTest {
       EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).registrations.empty(); })) << "GPU " << gpu;
     }
   }
-
-  Gate gate;
 };
 
 TEST_F(ControlEndsTest, AllRanksDieWhileTheirFirstTensorIsMade) {
@@ -287,10 +250,7 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
   const auto meet = [&](uint64_t group) {
     return std::async(std::launch::async, [&, group] {
       return Together(2, [&, group](int rank) {
-        v1::RendezvousRequest request;
-        request.set_tensor_id(tensors[static_cast<size_t>(rank)]);
-        request.set_group_id(group);
-        return control->Rendezvous(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+        return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group, Waiter::For(kPatience));
       });
     });
   };

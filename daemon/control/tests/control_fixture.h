@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -18,6 +19,23 @@
 
 namespace tandem::daemon {
 
+// Holds whoever passes, from Shut on until Open. Thread-safe.
+class Gate {
+ public:
+  void Shut() { shut_ = true; }
+  void Open() { shut_ = false; }
+  void Pass() {
+    if (!shut_) return;
+    ++held_;
+    while (shut_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  int held() const { return held_; }
+
+ private:
+  std::atomic<bool> shut_ = false;
+  std::atomic<int> held_ = 0;
+};
+
 class FakeLease final : public LeasePort {
  public:
   Status Send(uint64_t, uint64_t, const std::vector<SharedFd>& fds) override {
@@ -26,6 +44,7 @@ class FakeLease final : public LeasePort {
       if (!fd || !fd->valid()) return Internal("a descriptor is missing");
     }
     sent_ += fds.size();
+    last_ = fds;
     return Status::Ok();
   }
   void Close(uint64_t) override {}
@@ -33,10 +52,16 @@ class FakeLease final : public LeasePort {
     std::lock_guard lock(mutex_);
     return sent_;
   }
+  // Of the last Send.
+  std::vector<SharedFd> last() {
+    std::lock_guard lock(mutex_);
+    return last_;
+  }
 
  private:
   std::mutex mutex_;
   size_t sent_ = 0;
+  std::vector<SharedFd> last_;
 };
 
 class ControlTest : public ::testing::Test {
@@ -130,6 +155,29 @@ class ControlTest : public ::testing::Test {
     *proto.mutable_request() = OpRequestToProto(request);
     return proto;
   }
+  // A new tensor's id.
+  uint64_t Empty(const SessionRef& session, int gpu, int64_t bytes = 4096, const std::string& name = {}) {
+    v1::EmptyRequest request;
+    request.mutable_spec()->set_dtype(static_cast<uint32_t>(DType::kU8));
+    request.mutable_spec()->add_shape(bytes);
+    request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(gpu)].uuid);
+    request.set_persistent_name(name);
+    auto reply = control->Empty(session, request);
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    return reply.ok() ? reply->tensor_id() : 0;
+  }
+  Result<v1::RendezvousReply> Rendezvous(const SessionRef& session, uint64_t tensor, uint64_t group, const Waiter& waiter) {
+    v1::RendezvousRequest request;
+    request.set_tensor_id(tensor);
+    request.set_group_id(group);
+    return control->Rendezvous(session, request, waiter);
+  }
+  // Commands of `kind` to `gpu` wait at the gate while it is shut. Before threads start.
+  void HoldAt(engine::v1::Command::CommandCase kind, int at_gpu) {
+    engines->before = [this, kind, at_gpu](int gpu, const engine::v1::Command& command) {
+      if (gpu == at_gpu && command.command_case() == kind) gate.Pass();
+    };
+  }
   // Waits until `holds`, for what mailboxes do after a call has returned.
   static bool Eventually(const std::function<bool()>& holds) {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -154,6 +202,7 @@ class ControlTest : public ::testing::Test {
     }
   }
 
+  Gate gate;
   FakeLease lease;
   std::unique_ptr<FakeEngines> engines;
   std::unique_ptr<Control> control;

@@ -12,22 +12,9 @@ using ::testing::HasSubstr;
 
 class ControlMemoryTest : public ControlTest {
  protected:
-  uint64_t Empty(const SessionRef& session, int gpu, int64_t bytes, const std::string& name = {}) {
-    v1::EmptyRequest request;
-    request.mutable_spec()->set_dtype(static_cast<uint32_t>(DType::kU8));
-    request.mutable_spec()->add_shape(bytes);
-    request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(gpu)].uuid);
-    request.set_persistent_name(name);
-    auto reply = control->Empty(session, request);
-    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
-    return reply.ok() ? reply->tensor_id() : 0;
-  }
   Result<v1::RendezvousReply> Meet(const SessionRef& session, uint64_t tensor, uint64_t group,
                                    std::chrono::milliseconds deadline = std::chrono::seconds(30)) {
-    v1::RendezvousRequest request;
-    request.set_tensor_id(tensor);
-    request.set_group_id(group);
-    return control->Rendezvous(session, request, Waiter::For(deadline));
+    return Rendezvous(session, tensor, group, Waiter::For(deadline));
   }
 };
 

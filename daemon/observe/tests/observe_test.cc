@@ -52,7 +52,7 @@ TEST(ChromeTraceTest, HasOneRowAPlanOnEachGpuAndSlicesForWaitAndRun) {
   TraceRecord bad{8, 3, 2, 2000000, 0, 9000000, 4};
   std::vector<std::vector<TraceRecord>> records{{good, bad}, {good}};
   std::vector<std::string> names{"GPU 0", "GPU 1"};
-  auto trace = nlohmann::json::parse(ChromeTrace(records, names, {{7, {"tp", "all_reduce 4x4 f32", "one_shot"}}}, 0));
+  auto trace = nlohmann::json::parse(ChromeTrace(records, names, {{7, {"tp", "all_reduce 4x4 f32", "one_shot"}}}, 0, SIZE_MAX).json);
   int waits = 0, launches = 0, failed = 0;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -74,10 +74,57 @@ TEST(ChromeTraceTest, HasOneRowAPlanOnEachGpuAndSlicesForWaitAndRun) {
   EXPECT_EQ(waits, 2);
   EXPECT_EQ(launches, 2);
   EXPECT_EQ(failed, 1);
-  auto last = nlohmann::json::parse(ChromeTrace(records, names, {}, 1));
+  auto last = nlohmann::json::parse(ChromeTrace(records, names, {}, 1, SIZE_MAX).json);
   EXPECT_EQ(std::count_if(last["traceEvents"].begin(), last["traceEvents"].end(),
                           [](const auto& event) { return event["ph"] == "X" && event["cat"] != "wait"; }),
             2);
+}
+
+// What does not fit is left out from the oldest launch on, on all GPUs alike; a launch goes with its steps.
+TEST(ChromeTraceTest, KeepsTheLatestLaunchesThatFit) {
+  constexpr int kLaunches = 200;
+  std::vector<std::vector<TraceRecord>> records(2);
+  for (uint64_t launch = 1; launch <= kLaunches; ++launch) {
+    for (auto& gpu : records) {
+      TraceRecord record{7, 3, launch, launch * 10000, launch * 10000 + 100, launch * 10000 + 5000, 0};
+      TraceRecord step = record;
+      step.step = 0;
+      gpu.push_back(step);
+      gpu.push_back(record);
+    }
+  }
+  const std::vector<std::string> names{"GPU 0", "GPU 1"};
+  const std::map<uint64_t, TracePlan> plans{{7, {"tp", "all_reduce 4x4 f32", "one_shot", {}}}};
+  const ChromeTraceText whole = ChromeTrace(records, names, plans, 0, SIZE_MAX);
+  EXPECT_FALSE(whole.truncated);
+  EXPECT_FALSE(ChromeTrace(records, names, plans, 0, whole.json.size() + 100).truncated);
+  for (const size_t most : {size_t{1000}, whole.json.size() / 3, whole.json.size() - 100}) {
+    const ChromeTraceText cut = ChromeTrace(records, names, plans, 0, most);
+    EXPECT_TRUE(cut.truncated);
+    EXPECT_LE(cut.json.size(), most);
+    const auto trace = nlohmann::json::parse(cut.json);
+    EXPECT_TRUE(trace["otherData"].contains("truncated"));
+    std::map<size_t, std::multiset<uint64_t>> launches, steps;
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] != "X" || event["cat"] == "wait") continue;
+      (event["cat"] == "step" ? steps : launches)[event["pid"]].insert(event["args"]["launch"].get<uint64_t>());
+    }
+    EXPECT_EQ(launches, steps);
+    size_t kept = 0;
+    for (const auto& [gpu, ids] : launches) {
+      kept += ids.size();
+      EXPECT_EQ(*ids.rbegin(), uint64_t{kLaunches});
+      EXPECT_EQ(*ids.rbegin() - *ids.begin() + 1, ids.size());  // without a gap
+    }
+    EXPECT_GT(kept, 0u);
+    if (launches.size() == 2) {
+      EXPECT_NEAR(static_cast<double>(launches[0].size()), static_cast<double>(launches[1].size()), 1);
+    }
+  }
+  // Less than the frame: nothing but that, and it is told.
+  const ChromeTraceText none = ChromeTrace(records, names, plans, 0, 1);
+  EXPECT_TRUE(none.truncated);
+  EXPECT_TRUE(nlohmann::json::accept(none.json));
 }
 
 DoctorInput Healthy() {

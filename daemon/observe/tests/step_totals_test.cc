@@ -42,7 +42,7 @@ TEST(StepTotalsTest, SumsEachStepOnEachGpu) {
 
 TEST(ChromeTraceTest, StepsHaveNamesAndRowsByLane) {
   std::map<uint64_t, TracePlan> plans = {{7, {"tp", "all_reduce", "two_shot", {{0, {"push", "sum"}}}}}};
-  auto trace = nlohmann::json::parse(ChromeTrace(kRecords, std::vector<std::string>{"GPU 0", "GPU 1"}, plans, 0));
+  auto trace = nlohmann::json::parse(ChromeTrace(kRecords, std::vector<std::string>{"GPU 0", "GPU 1"}, plans, 0, SIZE_MAX).json);
   int pushes = 0, sums = 0, launches = 0;
   uint64_t push_row = 0, sum_row = 0;
   for (const auto& event : trace["traceEvents"]) {
@@ -58,7 +58,7 @@ TEST(ChromeTraceTest, StepsHaveNamesAndRowsByLane) {
 }
 
 TEST(ChromeTraceTest, TheLastLaunchesComeWithTheirSteps) {
-  auto trace = nlohmann::json::parse(ChromeTrace(kRecords, std::vector<std::string>{"GPU 0", "GPU 1"}, {}, 2));
+  auto trace = nlohmann::json::parse(ChromeTrace(kRecords, std::vector<std::string>{"GPU 0", "GPU 1"}, {}, 2, SIZE_MAX).json);
   int steps = 0, launches = 0;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X" || event["pid"] != 0) continue;

@@ -138,8 +138,12 @@ int main(int argc, char** argv) {
       case Command::kRemovePlan:
         Acknowledge(socket, command.id(), 5, "no such plan");
         break;
-      case Command::kRemoveGroup:  // never answered
+      case Command::kRemoveGroup: {  // never answered; a message tells that it has come
+        Message message;
+        message.mutable_launch_done()->set_launch_id(command.remove_group().group_id());
+        Send(socket, message);
         break;
+      }
       case Command::kBreakGroup: {  // the way to end it in the middle of a call
         if (mode != "context_lost") return 9;
         Message message;

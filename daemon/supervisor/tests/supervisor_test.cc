@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -368,6 +369,28 @@ TEST_F(SupervisorTest, KillIsTheLastResort) {
   Start({"ignore_end_of_file"});
   ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
   supervisor_->Stop();
+  EXPECT_TRUE(listener_.Await("signal 9"));
+}
+
+// While the engine takes its time to end, nobody waits for its answers.
+TEST_F(SupervisorTest, AStopEndsCallsBeforeTheEngineEnds) {
+  settings_.end_grace = milliseconds(60000);
+  Start({"ignore_end_of_file"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  const int pid = supervisor_->StatusOf(0).pid;
+  auto call = std::async(std::launch::async, [&] {
+    engine::v1::Command unanswered;
+    unanswered.mutable_remove_group()->set_group_id(5);
+    return supervisor_->Call(0, unanswered, {}, milliseconds(60000));
+  });
+  ASSERT_TRUE(listener_.Await("done 5"));
+  supervisor_->RequestStop();
+  ASSERT_EQ(call.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  const Status told = call.get();
+  EXPECT_EQ(told.code(), Code::kUnavailable);
+  EXPECT_THAT(told.message(), HasSubstr("the daemon is stopping"));
+  EXPECT_THAT(supervisor_->Call(0, Ping(), {}, milliseconds(60000)).message(), HasSubstr("the daemon is stopping"));
+  EXPECT_EQ(::kill(pid, SIGKILL), 0);
   EXPECT_TRUE(listener_.Await("signal 9"));
 }
 

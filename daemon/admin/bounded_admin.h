@@ -1,0 +1,59 @@
+// File: bounded_admin.h
+//
+// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. Some take a while (an engine that stands still is
+// waited for), each has a thread of the server meanwhile, and none has a session that it could be counted to: so all of them together
+// are bounded, and the sessions' calls keep their threads.
+#pragma once
+
+#include <atomic>
+
+#include "tandem/admin/v1/admin.grpc.pb.h"
+
+namespace tandem::daemon {
+
+// Under way at once; one more is answered with RESOURCE_EXHAUSTED. The administrators' socket has no such bound.
+inline constexpr int kMostAdminCalls = 32;
+
+// Thread-safe. `admin` outlives it.
+class BoundedAdmin final : public admin::v1::Admin::Service {
+ public:
+  explicit BoundedAdmin(admin::v1::Admin::Service& admin) : admin_(admin) {}
+
+#define TANDEM_BOUNDED(Name)                                                                                  \
+  grpc::Status Name(grpc::ServerContext* context, const admin::v1::Name##Request* request,                    \
+                    admin::v1::Name##Reply* reply) override {                                                 \
+    return Bounded([&] { return admin_.Name(context, request, reply); });                                     \
+  }
+  TANDEM_BOUNDED(GetTopology)
+  TANDEM_BOUNDED(Doctor)
+  TANDEM_BOUNDED(ListSessions)
+  TANDEM_BOUNDED(ListGroups)
+  TANDEM_BOUNDED(ListPools)
+  TANDEM_BOUNDED(ListPlans)
+  TANDEM_BOUNDED(GetQueue)
+  TANDEM_BOUNDED(GetStats)
+  TANDEM_BOUNDED(GetTrace)
+  TANDEM_BOUNDED(ListTuning)
+#undef TANDEM_BOUNDED
+
+ private:
+  template <typename Call>
+  grpc::Status Bounded(Call call) {
+    struct Place {
+      explicit Place(std::atomic<int>& taken) : taken(taken), number(++taken) {}
+      ~Place() { --taken; }
+      std::atomic<int>& taken;
+      const int number;
+    };
+    const Place place(calls_);
+    if (place.number > kMostAdminCalls) {
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls of operators are under way on this socket");
+    }
+    return call();
+  }
+
+  admin::v1::Admin::Service& admin_;
+  std::atomic<int> calls_ = 0;
+};
+
+}  // namespace tandem::daemon
