@@ -25,7 +25,7 @@ struct Kind {
   // A revision's variant may end earlier than the present type.
   cuda::FusedVariant Make() const {
     cuda::FusedVariant variant = make();
-    variant.splits = splits && variant.out_type != static_cast<uint8_t>(DType::kF32) && !variant.exact;
+    variant.splits = splits && !variant.blocks;
     return variant;
   }
 };

@@ -24,7 +24,7 @@ bool CheckBesideLt(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
   const GemmTypes types(variant);
   for (const Shape& s : {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024},
                          Shape{100, 264, 72}, Shape{1000, 1000, 1000}, Shape{100, 264, 80},
-                         Shape{4096, 3592, 528}, Shape{2040, 8192, 1024}, Shape{8, 8, 8}}) {
+                         Shape{4096, 3592, 528}, Shape{2040, 8192, 1024}, Shape{1000, 1000, 4096}, Shape{8, 8, 8}}) {
     if (static_cast<size_t>(s.k) * DTypeBytes(types.a) % 16 != 0) continue;
     Operands o = {};
     const size_t out_bytes = types.BytesOfC(s);

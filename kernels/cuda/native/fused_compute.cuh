@@ -61,7 +61,9 @@ class ComputeThread {
     return {tile.x, {tile.y}};
   }
   // Stages of a tile.
-  __device__ __forceinline__ int BlocksOf(TileShare share) const { return share.IsWhole() ? KBlocks<T>(params_) : share.Blocks(); }
+  __device__ __forceinline__ int BlocksOf(TileShare share) const {
+    return !T::kSplits || share.IsWhole() ? KBlocks<T>(params_) : share.Blocks();
+  }
   // Whether the next stage is full; the whole warpgroup alike.
   __device__ __forceinline__ bool IsNextFull() const {
     return !ptx::AnyOfWarpgroup(group_ + 1, !ptx::Test(shared_.Full(place.stage), place.phase));
@@ -118,7 +120,7 @@ class TileEnd {
   __device__ __forceinline__ void Finish(const float (&values)[kCount], ComputeThread<T>& thread, const BoxLane<T>& lane,
                                          const Leave& leave) {
     // The common ways have code of their own: where ways meet again, the compiler moves all values.
-    const bool plain = !sums && !finish_;
+    const bool plain = !sums && !finish_ && (!T::kSplits || share_.Helpers() == 0);
     if (plain && !epilogue_.by_column) {
       EndBoxes<kFirstBox>(values, [](auto&, int) {}, [](auto&, int) {}, leave);
     } else if (Epilogue<T>::kScales && plain) {
@@ -127,7 +129,7 @@ class TileEnd {
       FinishAny<kFirstBox>(values, thread, lane, leave);
     }
   }
-  // The same for any tile; of one that is shared, whose other sums come through the ring of stages, by this only.
+  // The same for any tile.
   template <int kFirstBox, int kCount, class Leave>
   __device__ __forceinline__ void FinishAny(const float (&values)[kCount], ComputeThread<T>& thread, const BoxLane<T>& lane,
                                             const Leave& leave) {
@@ -210,26 +212,32 @@ __device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, c
   BoxStager<T> stager(shared, group, threadIdx.x & 127);
   const auto release = [&](int stage) __attribute__((always_inline)) { thread.Release(stage); };
   float d[T::kTileN / 2];
-  while (true) {
-    const int unit = thread.AwaitTile().unit;
-    if (unit < 0) break;
-    const auto begin_end = [&]() __attribute__((always_inline)) { end.Begin(thread, TilePlace<T>(unit, cta), {0}); };
+  NextTile tile = thread.AwaitTile();
+  while (tile.unit >= 0) {
+    const int k_blocks = thread.BlocksOf(tile.share);
+    const auto begin_end = [&]() __attribute__((always_inline)) { end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.share); };
     if constexpr (T::kBlocks) {
-      const TilePlace<T> tile(unit, cta);
-      const BlockScaledSums<T> scaled(params, params.piece[tile.m / params.tiles_m], thread.RowOf(tile), tile.n * T::kTileN);
-      ExactMainloop<T>(shared, group, KBlocks<T>(params), thread.place, d, release, scaled);
+      const TilePlace<T> at(tile.unit, cta);
+      const BlockScaledSums<T> scaled(params, params.piece[at.m / params.tiles_m], thread.RowOf(at), at.n * T::kTileN);
+      ExactMainloop<T>(shared, group, k_blocks, thread.place, d, release, scaled);
       begin_end();
     } else if constexpr (T::kExact) {
-      ExactMainloop<T>(shared, group, KBlocks<T>(params), thread.place, d, release, PlainSums<T>());
+      ExactMainloop<T>(shared, group, k_blocks, thread.place, d, release, PlainSums<T>());
       begin_end();
     } else {
-      FastMainloop<T>(shared, group, KBlocks<T>(params), thread.place, d, release, begin_end);
+      FastMainloop<T>(shared, group, k_blocks, thread.place, d, release, begin_end);
     }
-    end.template Finish<0>(d, thread, stager.place, [&](int, const auto& c) __attribute__((always_inline)) {
-      typename BoxLane<T>::Packed packed;
-      BoxLane<T>::Round(c, packed);
-      stager.Stage(packed, unit);
-    });
+    if (T::kSplits && tile.share.Leaves()) {
+      end.template Leave<0>(d);
+      end.TellLeft();
+    } else {
+      end.template Finish<0>(d, thread, stager.place, [&](int, const auto& c) __attribute__((always_inline)) {
+        typename BoxLane<T>::Packed packed;
+        BoxLane<T>::Round(c, packed);
+        stager.Stage(packed, tile.unit);
+      });
+    }
+    tile = thread.AwaitTile();
   }
   stager.End();
 }

@@ -55,9 +55,8 @@ struct FusedTraits {
   static constexpr int kSumsPerStage = kStageBytes / kSumBytes;
   // A tile's results wait in registers until the next tile's products run, where they have room there: see HeldTile.
   static constexpr bool kHolds = !kExact && sizeof(Out) == 2;
-  // Clusters may share tiles (fused_split.h). In the loops of the other kernels the compiler must know that all threads of a warp take
-  // the same ways, which it does not of what depends on a share: exact sums became 8 % slower.
-  static constexpr bool kSplits = kHolds;
+  // Clusters may share tiles (fused_split.h). Scales by blocks are read from a tile's first stage on.
+  static constexpr bool kSplits = !kBlocks;
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
   static constexpr size_t kStagesBytes = kStages * kStageBytes + kBarrierBytes + 1024;

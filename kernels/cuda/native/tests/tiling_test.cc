@@ -68,11 +68,14 @@ TEST(ChooseTiling, SharesTheLastWaveAmongAllSms) {
   EXPECT_EQ(wide.ctas, 130);
   // Fewer tiles than clusters are shared as well: 32 of 65.
   EXPECT_EQ(ChooseTiling(Sharing(Product(2, 256, 8192, true)), kSms).ctas, 130);
-  // Kernels that cannot share take as many CTAs as their waves want.
   FusedMatmul exact = Product(4, 2048, 7168, false);
   exact.type = exact.b_type = DType::kF8E4M3;
   exact.exact = true;
-  EXPECT_EQ(ChooseTiling(Sharing(exact), kSms).ctas, ChooseTiling(exact, kSms).ctas);
+  EXPECT_EQ(ChooseTiling(Sharing(exact), kSms).ctas, 130);
+  // Kernels that cannot share take as many CTAs as their waves want.
+  FusedMatmul blocks = exact;
+  blocks.blocks = true;
+  EXPECT_EQ(ChooseTiling(Sharing(blocks), kSms).ctas, ChooseTiling(blocks, kSms).ctas);
   // Short products save less than sharing costs.
   FusedMatmul shallow = Product(4, 2048, 7168, false);
   shallow.k = 512;
