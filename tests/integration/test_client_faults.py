@@ -4,7 +4,7 @@ import signal
 import time
 import unittest
 
-from harness import TandemTest, everybody, needs_gpus, wait_until
+from harness import TandemTest, everybody, needs_gpus, own_gpus_only, wait_until
 
 MOST_RANKS = 3
 
@@ -269,7 +269,7 @@ class ClientFaults(TandemTest):
             client.call("sync", deadline_ms=20000)
         self.check_all_reduce(bystanders)
 
-
+    @own_gpus_only  # NCCL's
     def test_killed_while_collectives_of_nccl_run(self):
         # Of so many bytes that a collective is under way nearly all the time.
         bystanders = self.bystanders()
@@ -292,6 +292,7 @@ class ClientFaults(TandemTest):
         self.all_reduce_plan(clients, count=1 << 20, key="again", algorithm="nccl")
         self.check_all_reduce(clients, key="again")
 
+    @own_gpus_only
     def test_an_option_of_nccl_that_is_none_is_refused_by_its_name(self):
         for options, words in (({"nccl.min_cta": "2"}, "there is no group option 'nccl.min_cta'"),
                                ({"nccl.min_ctas": "two"}, "group option 'nccl.min_ctas' is no number: 'two'"),
