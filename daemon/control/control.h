@@ -25,6 +25,7 @@
 #include "daemon/control/engine_mailbox.h"
 #include "daemon/control/foreign_fds.h"
 #include "daemon/control/snapshot.h"
+#include "daemon/control/timed_lock.h"
 #include "daemon/control/waiter.h"
 #include "daemon/planner/tuning_table.h"
 #include "daemon/supervisor/engines.h"
@@ -209,7 +210,7 @@ class Control final : public EngineListener {
   // told by its session's end, with the rank's name. It ends with the group.
   static Waiter ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_point deadline);
   // Group::work. DEADLINE_EXCEEDED.
-  static Result<std::unique_lock<std::timed_mutex>> TakeWork(Group& group, const Waiter& waiter);
+  static Result<std::unique_lock<TimedLock>> TakeWork(Group& group, const Waiter& waiter);
   // `in_place_of`: a set that goes once the engines are there, before the new one is charged.
   Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose, const Waiter& waiter,
                                               std::shared_ptr<SegmentSet>* in_place_of = nullptr);

@@ -58,7 +58,7 @@ Waiter Control::ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_po
   return Waiter{deadline, [group = std::move(group)] { return group->over.load(); }};
 }
 
-Result<std::unique_lock<std::timed_mutex>> Control::TakeWork(Group& group, const Waiter& waiter) {
+Result<std::unique_lock<TimedLock>> Control::TakeWork(Group& group, const Waiter& waiter) {
   std::unique_lock work(group.work, waiter.deadline);
   if (work.owns_lock()) return work;
   return Status(Code::kDeadlineExceeded, "group '" + group.name + "' is busy with other plans or memory, or being restored",

@@ -24,6 +24,7 @@
 #include "daemon/control/ledger.h"
 #include "daemon/control/offset_allocator.h"
 #include "daemon/control/placement.h"
+#include "daemon/control/timed_lock.h"
 #include "daemon/control/transfer_table.h"
 #include "daemon/planner/planner.h"
 #include "tandem/engine/v1/engine.pb.h"
@@ -237,7 +238,7 @@ struct Group {
   uint64_t SharedBytes() const;
 
   // Serialises what grows or installs the group's memory; taken before Registry::mutex, held across engine calls.
-  std::timed_mutex work;
+  TimedLock work;
 
   // The group ends, or is never made, because of `why`. Under Registry::mutex, whose waiters for engines are to be woken.
   void SetBroken(const Status& why) {
