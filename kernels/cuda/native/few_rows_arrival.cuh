@@ -14,12 +14,12 @@ namespace tandem::cuda {
 // Stages whose columns of A have come from all ranks, from the first one on.
 template <class T>
 __device__ __forceinline__ int ArrivedStages(const FusedShared<T>& shared) {
-  return LoadSharedAcquire(shared.DrawnTicket(0));
+  return LoadSharedAcquire(shared.ArrivedStages());
 }
 // Before the CTA's threads first meet; one thread.
 template <class T>
 __device__ __forceinline__ void ClearArrivedStages(const FusedShared<T>& shared) {
-  StoreSharedOwn(shared.DrawnTicket(0), 0);
+  StoreSharedOwn(shared.ArrivedStages(), 0);
 }
 
 // All lanes of a warp, a word each: of one unit after another from the first one on that has not come, by peers. Asked for with acquire:
@@ -38,7 +38,7 @@ __device__ __forceinline__ void WatchShards(const FewRowsParams& params, const F
       Probe::AfterWait(params.epoch);
       __syncwarp();
       first += here / peers;
-      if (lane == 0) StoreSharedRelease(shared.DrawnTicket(0), min(first * params.blocks_per_unit, params.k_blocks));
+      if (lane == 0) StoreSharedRelease(shared.ArrivedStages(), min(first * params.blocks_per_unit, params.k_blocks));
       start = ptx::GlobalTimer();
       continue;
     }
@@ -54,7 +54,7 @@ __device__ __forceinline__ void WatchShards(const FewRowsParams& params, const F
     }
     if (__any_sync(0xFFFFFFFF, give_up)) break;
   }
-  if (lane == 0) StoreSharedRelease(shared.DrawnTicket(0), params.k_blocks);
+  if (lane == 0) StoreSharedRelease(shared.ArrivedStages(), params.k_blocks);
 }
 
 // Until stage `block` may be loaded; all lanes of a warp. Returns the first stage that may not.

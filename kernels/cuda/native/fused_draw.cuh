@@ -16,11 +16,11 @@ namespace tandem::cuda {
 
 // A tile, or a share of one, as the warp that feeds it needs it.
 struct DrawnTile {
-  int unit;         // see TilePlace; -1: there are no more
+  int unit;  // see TilePlace; -1: there are no more
   TileShare share;
   int first_block, blocks;  // its stages
-  int piece;        // its number
-  int row, column;  // where this CTA's tile begins, in the piece and in C
+  int piece;                // its number
+  int row, column;          // where this CTA's tile begins, in the piece and in C
 };
 
 // Asks for the next ticket. One thread of a cluster's first CTA; nobody waits until it is used.

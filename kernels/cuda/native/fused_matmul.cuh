@@ -30,16 +30,16 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
   extern __shared__ uint8_t raw[];
   // The first ticket is on its way before anything else is done. Who finds the launch called off gives it back.
-  const int warp_of_all = ptx::Warp();
+  const int warp = ptx::Warp();
   const uint32_t cluster_rank = T::kCluster == 1 ? 0 : ptx::ClusterRank();
   uint32_t ticket = 0;
-  if (warp_of_all == 0 && cluster_rank == 0 && ptx::ElectOne()) ticket = AskTicket(params);
+  if (warp == 0 && cluster_rank == 0 && ptx::ElectOne()) ticket = AskTicket(params);
   const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const int cta = static_cast<int>(cluster_rank);
   const int warpgroup = ptx::Warpgroup();
   // One thread of three warps each: for several of one the compiler would initialise barriers in a loop over them.
-  if (warp_of_all == 0 && ptx::ElectOne()) {
+  if (warp == 0 && ptx::ElectOne()) {
 #pragma unroll
     for (int stage = 0; stage < T::kStages; ++stage) {
       ptx::BarrierInit(shared.Full(stage), 1);
@@ -52,14 +52,14 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     }
     ptx::BarrierInitFence();
     TouchForDraw(params);
-  } else if (warp_of_all == 1 && ptx::ElectOne()) {
+  } else if (warp == 1 && ptx::ElectOne()) {
 #pragma unroll
     for (int i = 0; i < 2 * T::kStagingPlaces; ++i) {  // of both groups
       ptx::BarrierInit(shared.Staged(0, i), 4);
       ptx::BarrierInit(shared.Drained(0, i), 1);
     }
     ptx::BarrierInitFence();
-  } else if (warp_of_all == 2 && ptx::ElectOne()) {
+  } else if (warp == 2 && ptx::ElectOne()) {
 #pragma unroll
     for (int slot = 0; slot < kParcels; ++slot) {
       ptx::BarrierInit(shared.ParcelReady(slot), 2);
@@ -75,14 +75,13 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     if (T::kSums) ptx::PrefetchMap(&params.slots);
   }
   if (__syncthreads_or(called_off)) {  // of all CTAs alike: before a cluster meets, a tile is computed or a word is written
-    if (warp_of_all == 0 && cta == 0 && ptx::ElectOne()) GiveTicketBack(params);
+    if (warp == 0 && cta == 0 && ptx::ElectOne()) GiveTicketBack(params);
     return;
   }
   if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
 
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
-    const int warp = warp_of_all;
     if (warp == 3) {
       CarryTiles<T, Probe>(params, shared, cta);
     } else if (ptx::ElectOne()) {

@@ -121,6 +121,8 @@ struct FusedShared {
     return TileWord(kTileWords) + static_cast<uint32_t>(group * T::kStagingPlaces + place) * 4;
   }
   __device__ uint32_t DrawnTicket(int slot) const { return StagedUnit(2, slot); }
+  // The kernel for few rows draws none: how many stages have come (few_rows_arrival.cuh).
+  __device__ uint32_t ArrivedStages() const { return DrawnTicket(0); }
   __device__ uint32_t Parcel(int slot) const { return DrawnTicket(2 + slot); }
   static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kParcels;
   static constexpr int kWords = 2 * kTileWords + 2 * T::kStagingPlaces + 2 + kParcels;
