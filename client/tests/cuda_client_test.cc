@@ -29,9 +29,7 @@ class CudaClientTest : public FakeDaemonTest {
     stream_ = gpus_.MakeStream(0);
   }
   void TearDown() override {
-    plan_.reset();
-    group_.reset();
-    client_.reset();
+    Drop();
     // Pages that are given back only now need the driver, which ends with the test.
     ChannelGraveyard::Get().SetGrace(Milliseconds(0));
     EXPECT_TRUE(Until([] { return ChannelGraveyard::Get().kept() == 0; }));
@@ -156,9 +154,7 @@ TEST_F(CudaClientTest, ACapturedLaunchLivesAsLongAsItsGraph) {
   EXPECT_EQ(operations[2].waitValue.value64, 1u);
   EXPECT_EQ(operations[0].writeValue.address, operations[2].waitValue.address);
   // Nothing else keeps the session: the graph does.
-  plan_.reset();
-  group_.reset();
-  client_.reset();
+  Drop();
   EXPECT_EQ(daemon_->destroyed, 0);
   gpus_.DropGraph();
   // The session ends elsewhere than on the driver's thread, where no call of CUDA is allowed.

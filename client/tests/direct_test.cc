@@ -106,11 +106,7 @@ TEST_F(DirectTest, AReleaseThatTheDaemonHasNotHeardCanBeMadeAgain) {
 
 TEST_F(DirectTest, AChannelThatCannotBeUsedIsGivenBack) {
   auto device = std::make_shared<SlowDevice>();
-  MakeDaemon("host");
-  plan_.reset();
-  group_.reset();
-  client_.reset();
-  Connect(device);
+  ConnectAnew(device);
   device->pin_error = ResourceExhausted("no pages can be pinned");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "no pages can be pinned");
   EXPECT_EQ(daemon_->closed_channels.size(), 3u);

@@ -40,6 +40,12 @@ class FakeDaemonTest : public ::testing::Test {
     group_ = client_->JoinGroup(join).value();
     plan_ = group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
   }
+  // Lets all handles go.
+  void Drop() {
+    plan_.reset();
+    group_.reset();
+    client_.reset();
+  }
   // Frees streams that wait: a failed test must not leave one waiting on words that nobody writes.
   void Lose() {
     daemon_->TellLoss("the test ends");
@@ -107,6 +113,13 @@ class HostClientTest : public FakeDaemonTest {
   void TearDown() override {
     Lose();
     (void)stream_->Synchronize(kLong);
+  }
+
+  // Another client of another daemon instead, with `device`.
+  void ConnectAnew(std::shared_ptr<ClientDevice> device) {
+    MakeDaemon("host");
+    Drop();
+    Connect(std::move(device));
   }
 
   std::unique_ptr<HostStream> stream_;

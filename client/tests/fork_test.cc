@@ -34,9 +34,7 @@ TEST_F(ForkTest, AForkedChildHasNoHandlesAndTheParentIsUnharmed) {
                 client_->Check().code() == Code::kFailedPrecondition &&
                 group_->Leave(kLong).code() == Code::kFailedPrecondition &&
                 ::fcntl(daemon_->lease.get(), F_GETFD) < 0;
-    plan_.reset();
-    group_.reset();
-    client_.reset();
+    Drop();
     return dead && daemon_->destroyed == 0 && daemon_->released_plans.empty();
   }));
   EXPECT_GE(::fcntl(daemon_->lease.get(), F_GETFD), 0);
@@ -58,11 +56,7 @@ TEST_F(ForkTest, NeitherAChildNorItsOwnCanConnectOnceTheirParentHas) {
 // Locks of the parent's other threads are never given back in the child.
 TEST_F(ForkTest, AChildDropsMemoryThoughItsRegistrationsWereBeingLookedAt) {
   auto device = std::make_shared<SlowDevice>();
-  MakeDaemon("host");
-  plan_.reset();
-  group_.reset();
-  client_.reset();
-  Connect(device);
+  ConnectAnew(device);
   std::shared_ptr<Memory> own = client_->AllocateRegistered(4096, "GPU-0").value();
   std::shared_ptr<Memory> tensor = group_->Allocate({16}, DType::kF32).value();
   std::byte users[64];
@@ -74,9 +68,7 @@ TEST_F(ForkTest, AChildDropsMemoryThoughItsRegistrationsWereBeingLookedAt) {
     own.reset();
     tensor.reset();
     foreign.reset();
-    plan_.reset();
-    group_.reset();
-    client_.reset();
+    Drop();
     return true;
   }));
   device->slow = false;

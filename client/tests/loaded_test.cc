@@ -20,18 +20,22 @@ class LoadedTest : public ::testing::Test {
     reinterpret_cast<void (*)()>(::dlsym(half, "fake_half_tell"))();
     ::dlclose(half);
   }
+  // A client, and a group that it is the only rank of; the caller frees both.
+  static void JoinAlone(tandem_client** client, tandem_group** group) {
+    ASSERT_EQ(tandem_connect(nullptr, "test", 1000, client), nullptr);
+    tandem_join_options join{};
+    join.job_key = "0123456789abcdef";
+    join.job_key_bytes = 16;
+    join.world_size = 1;
+    ASSERT_EQ(tandem_join_group(*client, &join, group), nullptr);
+  }
   static void Count(void* user, int, uint64_t, int, const tandem_status*) { ++*static_cast<int*>(user); }
 };
 
 TEST_F(LoadedTest, AFreedClientsCallbackIsNotCalledThoughItsGroupLives) {
   tandem_client* client = nullptr;
-  ASSERT_EQ(tandem_connect(nullptr, "test", 1000, &client), nullptr);
-  tandem_join_options join{};
-  join.job_key = "0123456789abcdef";
-  join.job_key_bytes = 16;
-  join.world_size = 1;
   tandem_group* group = nullptr;
-  ASSERT_EQ(tandem_join_group(client, &join, &group), nullptr);
+  ASSERT_NO_FATAL_FAILURE(JoinAlone(&client, &group));
   int calls = 0;
   tandem_client_on_event(client, &Count, &calls);
   Tell();
@@ -44,13 +48,8 @@ TEST_F(LoadedTest, AFreedClientsCallbackIsNotCalledThoughItsGroupLives) {
 
 TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
   tandem_client* client = nullptr;
-  ASSERT_EQ(tandem_connect(nullptr, "test", 1000, &client), nullptr);
-  tandem_join_options join{};
-  join.job_key = "0123456789abcdef";
-  join.job_key_bytes = 16;
-  join.world_size = 1;
   tandem_group* group = nullptr;
-  ASSERT_EQ(tandem_join_group(client, &join, &group), nullptr);
+  ASSERT_NO_FATAL_FAILURE(JoinAlone(&client, &group));
   const int64_t shape[] = {4};
   tandem_operand operand{};
   operand.shape = shape;
@@ -94,13 +93,8 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
 
 TEST_F(LoadedTest, ALaunchWithoutItsBindingsSaysThatNothingIsBound) {
   tandem_client* client = nullptr;
-  ASSERT_EQ(tandem_connect(nullptr, "test", 1000, &client), nullptr);
-  tandem_join_options join{};
-  join.job_key = "0123456789abcdef";
-  join.job_key_bytes = 16;
-  join.world_size = 1;
   tandem_group* group = nullptr;
-  ASSERT_EQ(tandem_join_group(client, &join, &group), nullptr);
+  ASSERT_NO_FATAL_FAILURE(JoinAlone(&client, &group));
   tandem_request request{};
   tandem_request_init(&request);
   tandem_plan* plan = nullptr;

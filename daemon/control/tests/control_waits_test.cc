@@ -53,6 +53,14 @@ class ControlWaitsTest : public ControlTest {
       return control->JoinGroup(session, JoinRequest(world, rank), waiter).status();
     });
   }
+  std::vector<std::future<Status>> JoinAllSoon(const std::vector<SessionRef>& sessions) {
+    const int world = static_cast<int>(sessions.size());
+    std::vector<std::future<Status>> calls;
+    for (int rank = 0; rank < world; ++rank) {
+      calls.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], world, rank, Waiter::For(kPatience)));
+    }
+    return calls;
+  }
   // All ranks have come to a group that is not installed yet.
   bool AwaitInstalling() {
     return Eventually([&] { return control->Snapshot().groups == 1; });
@@ -107,10 +115,7 @@ TEST_F(ControlWaitsTest, ARankIsLostWhileItsJoinWaitsForAnEngine) {
   Start(2);
   const auto sessions = AttachAll(2);
   engines->Kill(0);
-  std::vector<std::future<Status>> calls;
-  for (int rank = 0; rank < 2; ++rank) {
-    calls.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], 2, rank, Waiter::For(kPatience)));
-  }
+  std::vector<std::future<Status>> calls = JoinAllSoon(sessions);
   ASSERT_TRUE(AwaitInstalling());
   control->SessionLost(IdOf(1), "its process has ended");
   ExpectNamed(std::move(calls), "rank 1", "RANK_LOST");
@@ -120,10 +125,7 @@ TEST_F(ControlWaitsTest, ARankDetachesWhileItsJoinWaitsForAnEngine) {
   Start(2);
   const auto sessions = AttachAll(2);
   engines->Kill(0);
-  std::vector<std::future<Status>> calls;
-  for (int rank = 0; rank < 2; ++rank) {
-    calls.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], 2, rank, Waiter::For(kPatience)));
-  }
+  std::vector<std::future<Status>> calls = JoinAllSoon(sessions);
   ASSERT_TRUE(AwaitInstalling());
   ASSERT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
   ExpectNamed(std::move(calls), "rank 0", "RANK_LEFT");
@@ -239,10 +241,7 @@ TEST_F(ControlWaitsTest, ARankIsLostWhileAnEngineStandsStill) {
   auto sessions = AttachAll(2);
   HoldAt(engine::v1::Command::kAddGroup, 1);
   gate.Shut();
-  std::vector<std::future<Status>> joins;
-  for (int rank = 0; rank < 2; ++rank) {
-    joins.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], 2, rank, Waiter::For(kPatience)));
-  }
+  std::vector<std::future<Status>> joins = JoinAllSoon(sessions);
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
   control->SessionLost(IdOf(1), "its process has ended");
   const Status joined = BeforeTheGateOpens([&] { return joins[0].get(); });
@@ -296,10 +295,7 @@ TEST_F(ControlWaitsTest, ANameWhoseGroupIsBeingMadeIsSaidToBe) {
   Start(2);
   const auto sessions = AttachAll(3);
   engines->Kill(0);
-  std::vector<std::future<Status>> calls;
-  for (int rank = 0; rank < 2; ++rank) {
-    calls.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], 2, rank, Waiter::For(kPatience)));
-  }
+  std::vector<std::future<Status>> calls = JoinAllSoon(sessions);
   ASSERT_TRUE(AwaitInstalling());
   const Status third = control->JoinGroup(sessions[2], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(1))).status();
   EXPECT_EQ(third.code(), Code::kDeadlineExceeded);
