@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "common/deadline.h"
 #include "engine/engine.h"
 #include "engine/peer_probe.h"
 #include "program/program_codec.h"
@@ -16,7 +17,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint64_t kDefaultDeadlineNs = 600'000'000'000;
+constexpr uint64_t kDefaultDeadlineNs = std::chrono::nanoseconds(kDefaultLaunchDeadline).count();
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kDefaultHardwareQueues = 8;
 // One for all lanes: with lane 0, which computes, above the lane that pushes, plans lost time by whole

@@ -14,11 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem {
+#include "common/word.h"
 
-// A 64-bit word that streams write and wait on (the same type as kernels/backend.h's).
-using Word = std::atomic<uint64_t>;
-static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
+namespace tandem {
 
 // Written to the done words of a channel whose engine or daemon is gone: releases every wait below it, since
 // streams compare cyclically. Ordinary values stay below kOrdinaryLimit.

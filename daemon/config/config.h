@@ -93,7 +93,7 @@ struct Config {
   int64_t emulated_memory_bytes = int64_t{2} << 30;  // memory of each emulated GPU, allocated as it is used
   int64_t visibility_delay_us = 0;  // host backend: copies and signals appear up to this much later; 0: off
   int64_t hardware_queues = 8;      // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
-  int64_t launch_deadline_ms = 600000;  // from the first rank's arrival, where group and launch set none
+  int64_t launch_deadline_ms = kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;    // longest wait for all ranks of a join, rendezvous or prepare
   NativeUse native = NativeUse::kAuto;  // native kernels: when asked for, or also by choice
   Parking parking = Parking::kOff;      // of groups that do not say it themselves

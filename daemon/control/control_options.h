@@ -63,7 +63,7 @@ struct ControlOptions {
   uint32_t hardware_queues = 32;
   std::chrono::milliseconds default_deadline{30000};
   std::chrono::milliseconds maximal_deadline{600000};
-  std::chrono::milliseconds default_launch_deadline{600000};
+  std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
   bool verify_plans = false;
   bool native_by_choice =
