@@ -1,4 +1,4 @@
-// The native GEMM's results: on awkward shapes beside cuBLASLt's, and over a long K beside exact sums.
+// The fused GEMM's results: on awkward shapes beside cuBLASLt's, and over a long K beside exact sums.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -43,7 +43,7 @@ bool CheckBesideLt(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
       o.c = gpu.Zero(out_bytes);
       double worst = 0;
       for (int repeat = 0; repeat < 2; ++repeat) {
-        Launch(gpu, NativeArgs(types, s, o, pieces, memory), variant);
+        Launch(gpu, FusedArgs(types, s, o, pieces, memory), variant);
         gpu.Download(got.data(), o.c, out_bytes);
         worst = std::max(worst, RelativeError(got, want, types.c));
       }
@@ -125,7 +125,7 @@ LongResult RunLong(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
     gpu.Upload(o.scale_a, ones.data(), types.BytesOfScaleA(s));
     gpu.Upload(o.scale_b, ones.data(), types.BytesOfScaleB(s));
   }
-  Launch(gpu, NativeArgs(types, s, o, 1, memory), variant);
+  Launch(gpu, FusedArgs(types, s, o, 1, memory), variant);
   std::vector<std::byte> got(types.BytesOfC(s));
   gpu.Download(got.data(), o.c, got.size());
   gpu.Clear();
@@ -196,8 +196,8 @@ void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o) {
   o->scale_b = gpu.Random(types.BytesOfScaleB(s), DType::kF32);
 }
 
-cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
-                             const cuda::FusedMemory& memory) {
+cuda::FusedMatmul FusedArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
+                            const cuda::FusedMemory& memory) {
   cuda::FusedMatmul matmul;
   matmul.type = types.a;
   matmul.b_type = types.b;

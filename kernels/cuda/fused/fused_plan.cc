@@ -184,7 +184,7 @@ Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, 
 }  // namespace
 
 Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory) {
-  if (!TakesFused(args)) return Unimplemented("no native kernel for these parts");
+  if (!TakesFused(args)) return Unimplemented("no fused kernel for these parts");
   const FusedPart& first = args.parts.front();
   const MatmulArgs& matmul = first.matmul;
   const size_t element = DTypeBytes(matmul.a.dtype), out_element = DTypeBytes(matmul.c.dtype);

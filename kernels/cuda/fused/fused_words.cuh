@@ -11,7 +11,7 @@
 
 namespace tandem::cuda {
 
-// Where tests pause, and plant faults that they must find (tests/gpu/native_probes.cuh): nowhere in the
+// Where tests pause, and plant faults that they must find (tests/gpu/fused_probes.cuh): nowhere in the
 // product's kernels.
 struct NoFusedProbe {
   static constexpr bool kFlagBeforeData = false;

@@ -1,4 +1,4 @@
-// From parts to the native kernel's work, without a GPU: addresses are made up and never read.
+// From parts to the fused kernel's work, without a GPU: addresses are made up and never read.
 #include "kernels/cuda/fused/fused_plan.h"
 
 #include <gtest/gtest.h>

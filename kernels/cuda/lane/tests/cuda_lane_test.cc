@@ -120,7 +120,7 @@ TEST_F(CudaLaneTest, WorkThatWouldRunAllTheSameTakesNoGuard) {
   matmul.guard = guard;
   EXPECT_EQ(lane_->Matmul(matmul).code(), Code::kFailedPrecondition);
   EXPECT_TRUE(TakeCalls().empty());
-  // Native kernels take it: these are refused for what they are.
+  // Fused kernels take it: these are refused for what they are.
   CollectiveArgs fused;
   fused.parts.resize(1);
   fused.guard = guard;

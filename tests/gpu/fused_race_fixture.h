@@ -1,6 +1,6 @@
-// File: native_race_fixture.h
+// File: fused_race_fixture.h
 //
-// The native kernel on one GPU, its peers played by lanes, in launches whose results are known to the bit.
+// The fused kernel on one GPU, its peers played by lanes, in launches whose results are known to the bit.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "tests/gpu/probed_gpu_test.h"
 
 namespace tandem::cuda {
@@ -73,9 +73,9 @@ inline Launch Draw(uint32_t seed, int64_t k_extent) {
   return launch;
 }
 
-class NativeRaceTest : public ProbedGpuTest {
+class FusedRaceTest : public ProbedGpuTest {
  protected:
-  explicit NativeRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {})
+  explicit FusedRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {})
       : delivery_(delivery), extent_(extent) {}
 
   void SetUp() override {
@@ -262,7 +262,7 @@ class NativeRaceTest : public ProbedGpuTest {
   }
 
   // Launches with data of their own, whose peers come late: the pieces that went wrong in all.
-  int CountWrong(NativeFault fault) {
+  int CountWrong(FusedFault fault) {
     const FusedVariant variant = ProbedVariant(fault);
     int wrong = 0;
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
@@ -273,7 +273,7 @@ class NativeRaceTest : public ProbedGpuTest {
       EnqueueReader(epoch);
       // A kernel that does not wait ends by itself now; one that does must not.
       const bool early = EndsWithin(std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
-      EXPECT_FALSE(early && fault == NativeFault::kNone) << "launch " << i << " ended before its peers came";
+      EXPECT_FALSE(early && fault == FusedFault::kNone) << "launch " << i << " ended before its peers came";
       EnqueuePeers(epoch);
       for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
       wrong += Wrong(made(), launch) + Wrong(seen_, launch);

@@ -1,4 +1,4 @@
-// File: native_probes.cuh
+// File: fused_probes.cuh
 //
 // One source file compiles one fault, so that they compile in parallel.
 #pragma once

@@ -1,4 +1,4 @@
-// File: native_matmul.h
+// File: fused_launch.h
 //
 // The fused matmul kernel's host side: which products it takes, how its parameters are made, and its launch.
 //
