@@ -15,7 +15,6 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
   // Lanes write the done words. Once for the mapping, and taken back only when no lane can be using them.
   std::span<std::byte> words = consumer.words().pages();
   TANDEM_RETURN_IF_ERROR(backend_->RegisterHostMemory(words.data(), words.size()));
-  queue_->RevokeOffers();
   std::shared_ptr<Channel> channel(new Channel(), [dead = dead_, words](Channel* closed) {
     dead->Add([owned = std::shared_ptr<Channel>(closed), words](Backend* backend) {
       if (backend != nullptr) (void)backend->UnregisterHostMemory(words.data());
@@ -60,7 +59,6 @@ void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry
   auto& slot = channel->captured[static_cast<size_t>(entry.captured_slot)];
   int before = slot != nullptr;
   if (entry.kind == EntryKind::kArm) {
-    queue_->RevokeOffers();
     slot = std::make_unique<CapturedLaunch>();
     slot->entry = entry;
   } else {
@@ -117,37 +115,17 @@ LaunchRequest ChannelServer::RequestOf(const std::shared_ptr<Channel>& channel, 
 }
 
 bool ChannelServer::ArriveNext(const std::shared_ptr<Channel>& channel) {
-  if (channel->under_way > 0 || channel->waiting.empty()) return false;
+  if (channel->under_way || channel->waiting.empty()) return false;
   const LaunchEntry& front = channel->waiting.front();
   uint64_t request = channel->consumer.Request();
   if (request < front.sequence || request >= kOrdinaryLimit) return false;
   LaunchEntry entry = front;
   channel->waiting.pop_front();
-  channel->offered = false;
-  ++channel->under_way;
-  channel->latest_started = false;
+  channel->under_way = true;
   if (after_last_) after_last_->Saw(-1);
   after_last_.reset();
   queue_->Arrive(RequestOf(channel, entry));
   return true;
-}
-
-// Only while this is the engine's one channel and no captured launch lives: what the launch's stream waits for might else
-// be behind the parked lanes. A launch that the client pushed before on another channel has been seen by now: the channel
-// was opened before it. Nor while something dead waits for the lanes to stand still.
-bool ChannelServer::OfferNext(const std::shared_ptr<Channel>& channel) {
-  if (!queue_->MayOffer() || channel->offered || channel->waiting.empty()) return false;
-  // Behind a launch that has not entered the log it would be before it on the lanes, and wait for it.
-  if (channel->under_way > 1 || (channel->under_way == 1 && !channel->latest_started)) return false;
-  if (channels_.size() != 1 || captured_ > 0 || !dead_->empty()) return false;
-  channel->offered = queue_->Offer(RequestOf(channel, channel->waiting.front()));
-  return channel->offered;
-}
-
-std::string ChannelServer::WhyNotParked() const {
-  if (channels_.size() > 1) return "there are " + std::to_string(channels_.size()) + " channels on this GPU";
-  if (captured_ > 0) return "a captured launch lives on this GPU";
-  return "";
 }
 
 bool ChannelServer::HasWaiting() const {
@@ -213,7 +191,6 @@ bool ChannelServer::Poll() {
     if (channel->ended) continue;
     any |= PollRing(channel.get());
     any |= ArriveNext(channel);
-    any |= OfferNext(channel);
     if (channel->captured_live > 0) any |= PollDoorbells(channel);
   }
   return any;

@@ -40,8 +40,6 @@ class ChannelServer {
   // Entries that have not arrived, or captured launches that live: the engine must go on looking.
   bool HasWaiting() const;
   bool HasCaptured() const { return captured_ > 0; }
-  // Why no launch is parked for now, as far as channels are concerned; else empty.
-  std::string WhyNotParked() const;
   // CLOCK_MONOTONIC nanoseconds of the last doorbell.
   uint64_t last_doorbell_ns() const { return last_doorbell_ns_; }
 
@@ -61,8 +59,6 @@ class ChannelServer {
   void TakeCapturedEntry(Channel* channel, const LaunchEntry& entry);
   void EndChannel(Channel* channel, const std::string& why);
   bool ArriveNext(const std::shared_ptr<Channel>& channel);
-  // Offers the channel's next launch for parking where that is allowed.
-  bool OfferNext(const std::shared_ptr<Channel>& channel);
   bool PollDoorbells(const std::shared_ptr<Channel>& channel);
   // A captured launch as forecasts name it.
   static int64_t NameOf(const Channel& channel, int slot) { return static_cast<int64_t>(channel.id * kCapturedSlots) + slot; }

@@ -39,11 +39,10 @@ Engine::~Engine() {
 bool Engine::Step() {
   bool any = ExecuteCommands();
   if (queue_) {
-    queue_->AllowOffers(pending_acks_.empty() && held_commands_.empty());
     any |= queue_->Reap();
     any |= channels_->Poll();
     any |= queue_->Poll();
-    if (pending_acks_.empty() && held_commands_.empty() && dead_->empty()) {
+    if (pending_acks_.empty() && dead_->empty()) {
       any |= channels_->PrelaunchNext();
     } else {
       queue_->CallOff();

@@ -47,6 +47,18 @@ uint64_t SaturatingMs(uint64_t ms) {
 
 }  // namespace
 
+bool Engine::ExecuteCommands() {
+  bool any = false;
+  ReceivedCommand received;
+  while (!stopping_ && link_.Next(&received)) {
+    any = true;
+    // It may block behind a lane.
+    if (queue_) queue_->CallOff();
+    Execute(std::move(received));
+  }
+  return any;
+}
+
 void Engine::Execute(ReceivedCommand received) {
   uint64_t id = received.command->id();
   bool deferred = false;
@@ -162,7 +174,6 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
     }
     case Case::kRemovePlan: {
       uint64_t id = command.remove_plan().plan_id();
-      if (ForgetHeldPlan(id)) return Status::Ok();
       if (queue_->FindPlan(id) == nullptr) return NotFound("no plan " + std::to_string(id));
       if (queue_->RemovePlan(id)) return Status::Ok();
       *deferred = true;
@@ -207,7 +218,6 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.gpu_uuid = start.gpu_uuid();
   request.hardware_queues = start.hardware_queues() == 0 ? kDefaultHardwareQueues
                                                          : static_cast<int>(start.hardware_queues());
-  hardware_queues_ = request.hardware_queues;
   request.memory_bytes = start.memory_bytes();
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
@@ -283,9 +293,6 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
   group->world_size = world;
   group->deadline_ns = from.deadline_ms() == 0 ? kDefaultDeadlineNs : SaturatingMs(from.deadline_ms());
   group->epoch = from.next_epoch() == 0 ? 0 : from.next_epoch() - 1;
-  if (auto parking = from.options().find("parking"); parking != from.options().end()) {
-    group->parking = parking->second == "auto" && world > 1;
-  }
   TANDEM_ASSIGN_OR_RETURN(group->arrivals, ArrivalTable::Map(fds[0].get(), world));
   for (int rank = 0; rank < world; ++rank) {
     if (from.gpus(rank) >= static_cast<uint32_t>(kMaxLogGpus)) return OutOfRange("a GPU's index");
@@ -402,12 +409,9 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->index = from.plan_index();
   plan->workspace = group->workspace;
   plan->latency_class = from.latency_class();
-  // A parked launch meets its peers by words of its own.
-  plan->takes_epoch = TakesEpoch(program) || group->parking;
+  plan->takes_epoch = TakesEpoch(program);
   plan->uses_bulk = program.bulk_bytes > 0;
-  plan->never_parked = WhyNeverParked(*plan, program, hardware_queues_);
   plan->never_prelaunched = program.signal_count > kFirstCallOffSignal;
-  const std::string never_parked = plan->never_parked;
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
@@ -415,7 +419,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   TANDEM_RETURN_IF_ERROR(queue_->AddPlan(std::move(plan)));
   *deferred = true;
   if (!communicates) {
-    SendAck(command.id(), Status::Ok(), never_parked);
+    SendAck(command.id(), Status::Ok());
     return Status::Ok();
   }
   // The peers make theirs meanwhile: no launch may be the one that waits for them.
@@ -426,7 +430,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
     if (!ready.ok()) queue_->RemovePlan(plan_id);
     return ready;
   };
-  Defer(command.id(), met, never_parked);
+  Defer(command.id(), met);
   return Status::Ok();
 }
 

@@ -4,8 +4,7 @@
 //   1. fails what has not started, marks what is on its lanes as failed, and tells the peers by its word in the arrival table;
 //   2. lets its lanes go, and aborts its communicator, when every peer has done the same, has never had the group, or is a process
 //      that has ended.
-// Parked launches that have not begun are called off in between (parking.cc). The order log carries BREAK as well, so that
-// peers hear of it even if tandemd tells them nothing. docs/model/group_break.pml is this protocol's model.
+// The order log carries BREAK as well, so that peers hear of it even if tandemd tells them nothing. docs/model/group_break.pml is this protocol's model.
 #include <algorithm>
 
 #include "common/process_identity.h"
@@ -30,7 +29,6 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   group->broken = std::move(failure);
   if (!first) return;
   CallOff();
-  WithdrawOffers(group);
   std::vector<Plan*> waiting;
   for (Plan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
@@ -49,8 +47,7 @@ void LaunchQueue::Break(Group* group, Failure failure) {
     if (!marked) PublishOutcome(plan->active.origin, group->generation, *group->broken);
   }
   group->broken_ns = NowNs();
-  group->broken_stage = HoldsParked(*group) ? 1 : 2;
-  group->arrivals.SetBroken(group->rank, group->broken_stage);
+  group->arrivals.SetBroken(group->rank);
   // For peers that nobody else tells: tandemd may be gone, or not know yet.
   if (group->in_flight > 0 && group->world_size > 1) AppendBreak(group);
   ServeLanesOfBroken(group, group->broken_ns);
@@ -73,15 +70,12 @@ void LaunchQueue::LoseGroup(Plan* plan, Failure failure) {
   Break(&group, std::move(failure));
 }
 
-void LaunchQueue::MarkLeft(Group* group, int rank) {
-  group->left_mask |= static_cast<uint8_t>(1u << rank);
-  if (rank == group->rank) AbandonUnarrived(group, nullptr, LogKind::kFailLeft);
-}
+void LaunchQueue::MarkLeft(Group* group, int rank) { group->left_mask |= static_cast<uint8_t>(1u << rank); }
 
-bool LaunchQueue::PeersMarked(Group* group, uint64_t now, int stage) {
+bool LaunchQueue::PeersMarked(Group* group, uint64_t now) {
   uint8_t unmarked = 0;
   for (int rank = 0; rank < group->world_size; ++rank) {
-    if (rank != group->rank && !group->arrivals.Broken(rank, stage)) unmarked |= static_cast<uint8_t>(1u << rank);
+    if (rank != group->rank && !group->arrivals.Broken(rank)) unmarked |= static_cast<uint8_t>(1u << rank);
   }
   unmarked &= static_cast<uint8_t>(~group->gone_mask);
   if (unmarked == 0) return true;
@@ -106,7 +100,7 @@ bool LaunchQueue::PeersMarked(Group* group, uint64_t now, int stage) {
 void LaunchQueue::ServeLanesOfBroken(Group* group, uint64_t now) {
   if (group->in_flight == 0 ? group->lanes_released : now - group->last_release_ns <= kReleaseEveryNs) return;
   // Idle lanes too: a peer may run a launch whose START this rank has not read, and an abort here may end its collective.
-  if (!group->lanes_released && !(LetParkedGo(group, now) && PeersMarked(group, now, 2))) return;
+  if (!group->lanes_released && !PeersMarked(group, now)) return;
   group->lanes_released = true;
   ReleaseLanes(group, now);
 }

@@ -42,9 +42,7 @@ struct Channel {
   ChannelConsumer consumer;
   std::deque<LaunchEntry> waiting;  // taken from the ring, not yet arrived
   uint64_t last_sequence = 0;       // of the last entry taken
-  int under_way = 0;                // launches that have arrived, or are parked, and have not ended: the next cannot arrive
-  bool latest_started = false;      // the last of them is on the lanes
-  bool offered = false;             // the first of `waiting` is offered for parking
+  bool under_way = false;           // a launch has arrived and not ended: the next cannot arrive
   uint64_t ended_ns = 0;            // when the engine saw its last launch's end, until the next one arrives; 0 then
   uint64_t ended_plan = 0;          // that launch's
   bool ended = false;               // its client broke the protocol, or it was closed
@@ -80,21 +78,6 @@ struct HeldArrival {
   std::vector<LaunchBinding> bindings;
 };
 
-// How far a launch is that was enqueued before its rank's stream had reached it (parking.cc).
-struct Parked {
-  bool on_lanes = false;
-  bool running = false;            // all ranks have arrived
-  std::optional<LogEntry> taken_back;  // the log asks for it to be held; of an offer: it has failed, and says so on arrival
-  bool tried = false;              // to hold it
-  uint64_t taken_back_ns = 0;      // when this engine read that
-  uint64_t withdrawn_ns = 0;       // its permit was withdrawn then; 0: never
-  bool held = false, acknowledged = false, let_go = false;
-  bool stood_in = false;           // the engine has written the request word in the stream's place
-
-  // On the lanes, where it waits for ranks.
-  bool Waits() const { return on_lanes && !running; }
-};
-
 // Around a launch on lane 0; both or none.
 struct TimingEvents {
   std::unique_ptr<Event> start, end;
@@ -122,18 +105,15 @@ struct Failure {
 // One whose detail has this reason, and names the rank that caused it (-1: none in particular).
 Failure MakeFailure(std::string reason, Status status, int who_rank);
 
-// A launch that has arrived, or is offered for parking. One a plan.
+// A launch that has arrived. One a plan.
 struct Launch {
   Origin origin;
   uint64_t count = 0;        // of the plan on this rank, from 1; equal on all ranks
   uint64_t arrive_ns = 0, deadline_ns = 0, next_late_ns = 0;
   uint64_t start_ns = 0;
-  uint64_t asked_deadline_ns = 0;  // relative; 0: the group's
   uint64_t run_limit_ns = 0;  // how long it may run: see RunLimitNs
   uint64_t digest = 0;
   bool started = false;
-  bool arrived = false;      // else it is only offered or parked
-  Parked parked;
   Failure failure;           // set when its group breaks in flight
   uint64_t epoch = 0;
   uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
@@ -196,9 +176,6 @@ struct Group {
   uint64_t last_look_ns = 0;
   bool lanes_released = false;
   uint64_t last_release_ns = 0;
-  bool parking = false;          // its launches may be parked
-  bool direct = false;           // launches by message have been made: work that no channel orders
-  int broken_stage = 0;          // told to the peers: see ArrivalTable::SetBroken
 };
 
 struct Plan {
@@ -211,13 +188,11 @@ struct Plan {
   bool latency_class = false;
   bool takes_epoch = false;  // it meets peers or uses shared memory: it counts among its group's starts
   bool uses_bulk = false;
-  std::string never_parked;  // why none of its launches is parked; empty: they may be
   bool never_prelaunched = false;  // its head did not go onto a lane, or uses the word that calls heads off
   uint64_t bytes_moved = 0;
   int stats_row = -1;
   uint64_t arrivals = 0;  // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
-  uint64_t revoked = 0;      // launches up to this one are not parked: some rank has taken its offer back
   LaunchLags lags;
   // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.
   std::vector<std::unique_ptr<Event>> step_events;
@@ -230,16 +205,10 @@ struct Plan {
 
 // Where a launch's digest begins.
 inline constexpr uint64_t kDigestSeed = 0xcbf29ce484222325;
-// Words of a parked launch among those that a writer has on a reader; a program that uses them cannot be parked.
-inline constexpr int kArrivedSignal = plan::kSignalsPerWriter - 1;
-inline constexpr int kGuardSignal = plan::kSignalsPerWriter - 2;  // on the own rank: see LaunchContext::guard
-// Call off what is enqueued ahead; likewise. In turns: one that is raised for a head must not reach those before it that have been let go
+// The last words that a rank has on itself call off what is enqueued ahead: see LaunchContext::guard. In turns: one that is raised for a head must not reach those before it that have been let go
 // and have not begun, which are as many as programs on the lanes.
 inline constexpr int kCallOffSignals = 4;
-inline constexpr int kFirstCallOffSignal = kGuardSignal - kCallOffSignals;
-
-// Why none of a plan's launches can be parked on a GPU with so many hardware queues; empty if they can.
-std::string WhyNeverParked(const Plan& plan, const plan::RankProgram& program, int hardware_queues);
+inline constexpr int kFirstCallOffSignal = plan::kSignalsPerWriter - kCallOffSignals;
 
 // How long a launch may run that asks for one deadline and whose group has another: the longer of them, but what it asks for counts
 // up to an hour only. All groups share the lanes, and a client may write anything into its ring.

@@ -26,8 +26,7 @@ LaunchObserved LaunchQueue::Observe(const Launch& launch) const {
   return {.enqueued_ns = launch.start_ns,
           .seen_ns = NowNs(),
           .busy_until_ns = busy_until_ns_,
-          .alone = launch.alone,
-          .parked = launch.parked.on_lanes};
+          .alone = launch.alone};
 }
 
 void LaunchQueue::ReadStep(EndedLaunch& ended) {

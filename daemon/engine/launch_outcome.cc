@@ -52,10 +52,7 @@ Failure LaunchQueue::FailureOf(const Plan& plan, uint64_t count, const LogEntry&
       return MakeFailure(
           "LAUNCH_OVERLAP", FailedPrecondition(name + ": " + ranks + " launched it before the plan's previous launch was done"),
           who);
-    case LogKind::kFailLeft: return MakeFailure("RANK_LEFT", Unavailable(ranks + " has left the group"), who);
     case LogKind::kStart:
-    case LogKind::kPark:
-    case LogKind::kRevoke:
     case LogKind::kBreak: break;
   }
   return {Internal(name + ": unknown entry in the order log"), -1};
@@ -80,7 +77,7 @@ void LaunchQueue::PublishOutcome(const Origin& origin, uint64_t generation, cons
 void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
   switch (origin.kind) {
     case Origin::Kind::kChannel:
-      --origin.channel->under_way;
+      origin.channel->under_way = false;
       origin.channel->consumer.Complete(origin.id);
       break;
     case Origin::Kind::kCaptured:
@@ -138,7 +135,6 @@ bool LaunchQueue::Reap() {
     any = true;
     Launch& launch = plan->active;
     --plan->group->in_flight;
-    if (launch.parked.on_lanes) LeaveParking(plan);
     const LaunchObserved observed = Observe(launch);
     const LaunchTimes times = TimesOf(observed, &plan->lags);
     launch.start_ns = times.start_ns;
@@ -152,7 +148,7 @@ bool LaunchQueue::Reap() {
     }
     // The done word is the lane's to write; only a direct launch has none.
     if (origin.kind == Origin::Kind::kDirect) CompleteByCpu(origin, failure);
-    if (origin.kind == Origin::Kind::kChannel) --origin.channel->under_way;
+    if (origin.kind == Origin::Kind::kChannel) origin.channel->under_way = false;
     if (origin.kind == Origin::Kind::kCaptured && origin.channel->captured[origin.slot]) {
       origin.channel->captured[origin.slot]->busy = false;
     }

@@ -59,7 +59,6 @@ Status LaunchQueue::AddGroup(std::unique_ptr<Group> group) {
   for (const auto& [id, other] : groups_) {
     if (((id ^ group->id) & kLogIdMask) == 0) return AlreadyExists("group " + std::to_string(id) + " exists already");
   }
-  RevokeOffers();
   groups_.emplace(group->id, std::move(group));
   return Status::Ok();
 }
@@ -98,17 +97,11 @@ bool LaunchQueue::RemovePlan(uint64_t id) {
   Plan* plan = FindPlan(id);
   if (plan == nullptr) return true;
   if (prelaunched_ && prelaunched_->plan == plan) CallOff();
-  const auto own = static_cast<uint8_t>(1u << plan->group->rank);
-  if (plan->has_active && plan->active.parked.Waits() && !plan->group->broken) {
-    TakeBack(plan, LogKind::kFailRefused, own);
-  }
   if (plan->has_active && !plan->active.started) {
     uint64_t count = plan->active.count;
-    AppendFailure(plan, count, LogKind::kFailRefused, own);
-    // The log may have said START or PARK first: then it runs.
-    if (plan->has_active && !plan->active.started && !plan->active.arrived) {
-      WithdrawOffer(plan);
-    } else if (plan->has_active && !plan->active.started) {
+    AppendFailure(plan, count, LogKind::kFailRefused, static_cast<uint8_t>(1u << plan->group->rank));
+    // The log may have said START first: then it runs.
+    if (plan->has_active && !plan->active.started) {
       FailUndecided(plan, MakeFailure("RELEASED", Aborted(LaunchName(*plan, count) + " ended: the plan was released"),
                                       plan->group->rank));
     }
@@ -191,17 +184,8 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
                               -1));
     return;
   }
-  if (request.origin.kind == Origin::Kind::kDirect && !group.direct) {
-    group.direct = true;
-    RevokeOffers();
-  }
   if (group.broken.has_value()) {
     RejectArrival(request, group.generation, *group.broken);
-    return;
-  }
-  if (plan->has_active && !plan->active.arrived && !plan->active.started &&
-      request.origin.channel == plan->active.origin.channel && request.origin.id == plan->active.origin.id) {
-    ArriveOffered(plan);
     return;
   }
   if (plan->has_active) Reap();
@@ -245,39 +229,28 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     RejectArrival(request, group.generation, std::move(failure));
     return;
   }
-  Activate(plan, request, count);
   const uint64_t now = NowNs();
-  SetArrived(plan, now);
+  Activate(plan, request, count, now);
   NoteTurn(request.origin, now);
   group.arrivals.Arrive(plan->index, group.rank, launch.digest, count);
 }
 
-void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t count) {
+void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t count, uint64_t now) {
   Launch& launch = plan->active;
   launch.origin = request.origin;
   launch.count = count;
-  launch.asked_deadline_ns = request.deadline_ns;
   launch.run_limit_ns = RunLimitNs(request.deadline_ns, plan->group->deadline_ns);
-  launch.arrive_ns = 0;
+  launch.arrive_ns = now;
+  launch.deadline_ns = Saturating(now, request.deadline_ns != 0 ? request.deadline_ns : plan->group->deadline_ns);
+  launch.next_late_ns = now + kLateAfterNs;
   launch.start_ns = 0;
   launch.started = false;
-  launch.arrived = false;
-  launch.parked = {};
   launch.failure = {};
   launch.epoch = 0;
   launch.prelaunched = false;
   plan->has_active = true;
   ++plan->group->arrived;
   undecided_.push_back(plan);
-}
-
-void LaunchQueue::SetArrived(Plan* plan, uint64_t now) {
-  Launch& launch = plan->active;
-  launch.arrived = true;
-  launch.arrive_ns = now;
-  launch.deadline_ns =
-      Saturating(now, launch.asked_deadline_ns != 0 ? launch.asked_deadline_ns : plan->group->deadline_ns);
-  launch.next_late_ns = now + kLateAfterNs;
 }
 
 Status LaunchQueue::ResolveBindings(const Plan& plan, const LaunchRequest& request, std::vector<SlotAddress>* slots,
@@ -334,7 +307,7 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
     }
     return;
   }
-  const bool starts = entry.kind == LogKind::kStart || entry.kind == LogKind::kPark;
+  const bool starts = entry.kind == LogKind::kStart;
   if (starts) {
     recent_starts_.push_back({position, entry.mask});
     if (recent_starts_.size() > 64) recent_starts_.pop_front();
@@ -343,26 +316,13 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   if (found == plans_.end()) return;
   Plan* plan = found->second.get();
   uint64_t count = FullCount(*plan, entry.count);
-  if (entry.kind == LogKind::kRevoke) {
-    plan->revoked = std::max(plan->revoked, count);
-    return;
-  }
-  if (plan->has_active && plan->active.count == count && (plan->active.started || !plan->active.arrived) && !starts) {
-    // Parked: it is to be taken back. Offered: it fails when it arrives.
-    Parked& parked = plan->active.parked;
-    if (!parked.taken_back.has_value() && (parked.on_lanes || !plan->active.started)) {
-      parked.taken_back = entry;
-      parked.taken_back_ns = NowNs();
-    }
-    return;
-  }
   if (plan->has_active && !plan->active.started && plan->active.count == count) {
     if (!starts) {
       Failure failure = FailureOf(*plan, count, entry);
       listener_->OnLaunchFailed(*plan, count, failure.status);
       FailUndecided(plan, std::move(failure));
     } else if (!plan->group->broken.has_value() && plan->group->log_break_ns == 0) {
-      Start(plan, entry.kind == LogKind::kPark);
+      Start(plan);
     }
     return;
   }
@@ -405,16 +365,8 @@ void LaunchQueue::RemoveFromUndecided(Plan* plan) {
 }
 
 void LaunchQueue::ForEachActive(const std::function<void(const Plan&)>& visit) const {
-  for (const Plan* plan : undecided_) {
-    if (plan->active.arrived) visit(*plan);
-  }
+  for (const Plan* plan : undecided_) visit(*plan);
   for (const Plan* plan : in_flight_) visit(*plan);
-}
-
-bool LaunchQueue::HoldsParked() const {
-  return std::any_of(in_flight_.begin(), in_flight_.end(), [](const Plan* plan) {
-    return plan->active.parked.Waits();
-  });
 }
 
 std::vector<uint64_t> LaunchQueue::GroupIds() const {

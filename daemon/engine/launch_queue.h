@@ -78,31 +78,10 @@ class LaunchQueue {
   // A rank's stream has reached a launch (or a launch came by message). Whatever is wrong with it, it ends with a status.
   void Arrive(const LaunchRequest& request);
 
-  // Parking (parking.cc). True while launches may be offered at all: one group, which wants it.
-  bool MayOffer() const;
-  // Offers a channel's next launch, not arrived yet, for parking: it will be on the lanes when all ranks have offered it.
-  // False if it cannot be parked, and nothing has changed. It arrives by Arrive or, once parked, without a call.
-  bool Offer(const LaunchRequest& request);
-  // Whether launches are offered: not while commands wait for launches to end. Takes back what is offered where they are not.
-  void AllowOffers(bool allow) {
-    may_offer_ = allow;
-    if (!allow) RevokeOffers();
-  }
-  // Takes back this engine's offers that have not been parked: before something comes beside which nothing may be. They arrive and
-  // start as launches do that were never offered.
-  void RevokeOffers();
-  // True while a parked launch waits on the lanes for ranks: nothing may block behind it.
-  bool HoldsParked() const;
-  // Launches of other groups than this one (0: of all) that are parked and wait for ranks end by DEADLINE_EXCEEDED: what they hold
-  // up waits no longer.
-  void EndParkedBeside(uint64_t group_id);
-  // A channel ends: launches of its that are offered or parked, and have not arrived, never will.
+  // A channel ends: what is expected of it is forgotten.
   void ChannelEnded(const Channel& channel) {
     if (started_ && started_->channel.get() == &channel) ForgetStarted();
-    AbandonUnarrived(nullptr, &channel, LogKind::kFailRefused);
   }
-  // Why launches of this plan are not parked for now; empty where they may be.
-  std::string WhyNotParked(const Plan& plan) const;
 
   // Prelaunching (prelaunch.cc). True while nothing is on the lanes ahead of its launch, and nothing has arrived that would start first.
   bool MayPrelaunch() const;
@@ -155,7 +134,7 @@ class LaunchQueue {
   uint8_t MismatchedRanks(const Plan& plan) const;
 
   // Starting and ending.
-  void Start(Plan* plan, bool parked);
+  void Start(Plan* plan);
   Status EnqueueOnLanes(Plan* plan);
   // What a launch with this epoch and these slots is enqueued with, without events, guard, and what is known of the lanes.
   static LaunchContext ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots);
@@ -179,9 +158,8 @@ class LaunchQueue {
   // Tells the origin: status record and, if `by_cpu`, the done value.
   void PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure);
   void CompleteByCpu(const Origin& origin, const Failure& failure);
-  // Makes the plan's active launch from `request`, not arrived; its slots, pins and digest are there already.
-  void Activate(Plan* plan, const LaunchRequest& request, uint64_t count);
-  void SetArrived(Plan* plan, uint64_t now);
+  // Makes the plan's active launch from `request`, which arrives now; its slots, pins and digest are there already.
+  void Activate(Plan* plan, const LaunchRequest& request, uint64_t count, uint64_t now);
   // Slots, pins and digest of a launch; nothing stays pinned on an error.
   Status ResolveBindings(const Plan& plan, const LaunchRequest& request, std::vector<SlotAddress>* slots,
                          std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const;
@@ -206,9 +184,8 @@ class LaunchQueue {
 
   // Broken groups.
   void AppendBreak(Group* group);
-  // True once no peer can end a launch with OK any more: each has marked its launches failed (and has come to `stage`,
-  // see ArrivalTable::SetBroken), or its process has ended.
-  bool PeersMarked(Group* group, uint64_t now, int stage);
+  // True once no peer can end a launch with OK any more: each has marked its launches failed, or its process has ended.
+  bool PeersMarked(Group* group, uint64_t now);
   void ServeLanesOfBroken(Group* group, uint64_t now);
   void ReleaseLanes(Group* group, uint64_t now);
   bool ServeBroken(uint64_t now);
@@ -221,7 +198,7 @@ class LaunchQueue {
   // Prelaunching.
   static Word* CallOffWord(const Group& group, uint64_t turn);
   // Lets the head of this launch go if it is on lane 0, and calls off another's.
-  bool UsePrelaunched(Plan* plan, bool parked);
+  bool UsePrelaunched(Plan* plan);
 
   // Lane 0's stream. Tells the choice of a turn, if an arrival of this origin ends one.
   void NoteTurn(const Origin& origin, uint64_t now);
@@ -230,35 +207,6 @@ class LaunchQueue {
   // Changes it if that is wanted and the lanes hold nothing.
   void ServeStreamChoice();
 
-  // Parking.
-  Word* PassedWord(uint64_t ticket) const;
-  Word* PermitWord(uint64_t ticket) const;
-  static Word* GuardWord(const Group& group);
-  void ArriveOffered(Plan* plan);
-  void WithdrawOffer(Plan* plan);
-  void WithdrawOffers(Group* group);
-  void RevokeOffer(Plan* plan, uint64_t count);
-  // Ends an offer for all ranks. `comes`: its rank may still arrive, and hears of it then.
-  void RefuseOffer(Plan* plan, LogKind kind, bool comes);
-  // Ends what is offered or parked, of a group or of a channel, and has not arrived.
-  void AbandonUnarrived(const Group* group, const Channel* channel, LogKind kind);
-  bool ReadyToPark(const Plan& plan) const;
-  void TakeForParking(Plan* plan);
-  Status EnqueueParkingWaits(const Plan& plan);
-  void LeaveParking(Plan* plan);
-  bool ServeParked(uint64_t now);
-  // Asks by the log that a parked launch is held where its rank has not arrived, and ends by this failure.
-  void TakeBack(Plan* plan, LogKind kind, uint8_t ranks);
-  bool ServeTakenBack(Plan* plan, uint64_t now);
-  void EndForTheNext(Plan* plan, const Plan& next, uint64_t now);
-  // Work of launches up to `epoch` that has not begun does nothing from now on. False if the device refuses.
-  bool RaiseGuard(const Group& group, uint64_t epoch);
-  // Lets a parked launch's lane pass as if its rank had arrived.
-  void LetGo(Launch& launch);
-  // True while a parked launch of the group waits on the lanes for ranks.
-  bool HoldsParked(const Group& group) const;
-  // True once no parked launch of a broken group holds the lanes.
-  bool LetParkedGo(Group* group, uint64_t now);
   void PublishProgress();
 
   LaunchQueueOptions options_;
@@ -285,12 +233,10 @@ class LaunchQueue {
   std::vector<Plan*> undecided_;
   std::deque<Plan*> in_flight_;
   std::deque<HeldArrival> held_arrivals_;
-  int parked_ = 0;                 // of them, those that were parked
-  bool may_offer_ = true;
-  uint64_t front_since_ns_ = 0;    // when the first of them became that; 0: it started as such
+  uint64_t front_since_ns_ = 0;    // when the first in flight became that; 0: it started as such
   std::vector<Plan*> candidates_;  // scratch
   WordPage words_;
-  Word* completion_ = nullptr;     // written by lane 0 after each program; parking.cc and prelaunch.cc use more of the page
+  Word* completion_ = nullptr;     // written by lane 0 after each program; prelaunch.cc uses more of the page
   uint64_t next_ticket_ = 0;
   std::optional<StreamChoice> stream_choice_;  // none: lane 0 has one stream
   std::optional<Prelaunched> prelaunched_;

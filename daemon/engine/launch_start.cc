@@ -87,10 +87,6 @@ void LaunchQueue::ReportLate(Plan* plan, uint64_t now) {
 // Ends or defers one undecided launch; puts it among the candidates if it may start. True if it has ended.
 bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
   Group& group = *plan->group;
-  if (!plan->active.arrived) {
-    if (ReadyToPark(*plan)) candidates_.push_back(plan);
-    return false;
-  }
   const uint8_t missing = MissingMask(*plan);
   if (missing == 0) {
     if (!ReadyToStart(*plan)) return false;
@@ -111,7 +107,6 @@ bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
     return true;
   }
   ReportLate(plan, now);
-  if (group.parking && ReadyToPark(*plan)) candidates_.push_back(plan);
   return false;
 }
 
@@ -129,9 +124,8 @@ bool LaunchQueue::AppendStarts() {
     while (fatal_.ok()) {
       // Everything before read_position_ has been read: if the launch is still undecided, this is its first entry.
       if (!plan->has_active || plan->active.started || plan->group->broken || plan->group->log_break_ns != 0) break;
-      const bool starts = plan->active.arrived && ReadyToStart(*plan);
-      if (!(starts || ReadyToPark(*plan)) || !Admissible(plan->group->gpu_mask)) break;
-      LogEntry entry{.kind = starts ? LogKind::kStart : LogKind::kPark,
+      if (!ReadyToStart(*plan) || !Admissible(plan->group->gpu_mask)) break;
+      LogEntry entry{.kind = LogKind::kStart,
                      .mask = plan->group->gpu_mask,
                      .plan = static_cast<uint32_t>(plan->id) & kLogIdMask,
                      .count = static_cast<uint16_t>(plan->active.count)};
@@ -178,13 +172,12 @@ bool LaunchQueue::Poll() {
     }
     any |= AppendStarts();
   }
-  if (parked_ > 0) any |= ServeParked(NowNs());
   PublishProgress();
   any |= EndOverdue();
   return ServeBroken(0) || any;
 }
 
-void LaunchQueue::Start(Plan* plan, bool parked) {
+void LaunchQueue::Start(Plan* plan) {
   RemoveFromUndecided(plan);
   Launch& launch = plan->active;
   Group& group = *plan->group;
@@ -193,12 +186,10 @@ void LaunchQueue::Start(Plan* plan, bool parked) {
     launch.epoch = ++group.epoch;
     if (plan->uses_bulk) group.last_bulk_epoch = launch.epoch;
   }
-  const bool uses_lanes = plan->program->step_count() > 0 || parked;
+  const bool uses_lanes = plan->program->step_count() > 0;
   // First of all: the kernel that is there already can begin meanwhile. It ends no launch; what does comes behind it.
-  launch.prelaunched = uses_lanes && UsePrelaunched(plan, parked);
+  launch.prelaunched = uses_lanes && UsePrelaunched(plan);
   launch.start_ns = NowNs();
-  if (parked) TakeForParking(plan);
-  if (launch.origin.channel) launch.origin.channel->latest_started = true;
   PublishOutcome(launch.origin, group.generation, {});
   if (options_.prelaunch && launch.origin.channel) started_ = launch.origin;
   if (!uses_lanes) {
@@ -285,11 +276,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   launch.step_events.clear();
   if (timed && !PrepareStepEvents(plan).ok()) launch.step_events.clear();
   context.step_events = launch.step_events;
-  context.lanes_idle = launch.alone && !launch.parked.on_lanes;
-  if (launch.parked.on_lanes) {
-    context.guard = {GuardWord(group), launch.epoch};
-    if (status.ok()) status = EnqueueParkingWaits(*plan);
-  }
+  context.lanes_idle = launch.alone;
   if (status.ok() && timed) status = lane.Record(launch.events.start.get());
   if (status.ok()) status = executor_->Enqueue(*plan->program, context);
   if (!status.ok()) {
@@ -340,7 +327,6 @@ bool LaunchQueue::EndOverdue() {
   Plan* plan = in_flight_.front();
   const Launch& launch = plan->active;
   if (plan->group->broken.has_value()) return false;  // its lanes are being released
-  if (launch.parked.Waits()) return false;  // it has not begun
   const uint64_t now = NowNs(), since = std::max(launch.start_ns, front_since_ns_);
   if (now < since || now - since < launch.run_limit_ns) return false;
   int who_rank = -1;

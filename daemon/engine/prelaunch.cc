@@ -25,7 +25,7 @@ Word* LaunchQueue::CallOffWord(const Group& group, uint64_t turn) {
 }
 
 bool LaunchQueue::MayPrelaunch() const {
-  return options_.prelaunch && !prelaunched_ && undecided_.empty() && parked_ == 0 && !WantsOtherStream() && HeadsPassed();
+  return options_.prelaunch && !prelaunched_ && undecided_.empty() && !WantsOtherStream() && HeadsPassed();
 }
 
 bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
@@ -33,7 +33,7 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
   Plan* plan = FindPlan(request.plan_id);
   if (plan == nullptr || !plan->program->has_head() || plan->never_prelaunched) return false;
   Group& group = *plan->group;
-  if (group.broken.has_value() || group.log_break_ns != 0 || group.left_mask != 0 || group.parking) return false;
+  if (group.broken.has_value() || group.log_break_ns != 0 || group.left_mask != 0) return false;
   if (request.group_generation != group.generation || group.signals[static_cast<size_t>(group.rank)] == nullptr) return false;
   if (group.session_id != 0 && request.origin.session_id != group.session_id) return false;
   const uint64_t launch = plan->arrivals + 1;
@@ -68,11 +68,11 @@ bool LaunchQueue::Prelaunch(const LaunchRequest& request, std::shared_ptr<Foreca
   return true;
 }
 
-bool LaunchQueue::UsePrelaunched(Plan* plan, bool parked) {
+bool LaunchQueue::UsePrelaunched(Plan* plan) {
   if (!prelaunched_) return false;
   Launch& launch = plan->active;
   // The other lanes of a program that forks would wait for its head, were they not idle.
-  const bool same = !parked && prelaunched_->plan == plan && prelaunched_->epoch == launch.epoch &&
+  const bool same = prelaunched_->plan == plan && prelaunched_->epoch == launch.epoch &&
                     prelaunched_->slots == launch.slots && (in_flight_.empty() || !plan->program->forks());
   if (!same) {
     prelaunched_->forecast->WasWrong();

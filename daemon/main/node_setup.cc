@@ -167,7 +167,6 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.verify_plans = config.verify_plans;
   options.native_by_choice = config.native == NativeUse::kAuto;
-  options.parking = config.parking == Parking::kAuto;
   const QuotaConfig& quotas = config.quotas;
   options.limits.sessions = quotas.sessions;
   options.limits.sessions_per_uid = quotas.sessions_per_uid;

@@ -63,23 +63,6 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
     if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
   }
-  unguarded_ = needs_communicator_ ? "NCCL" : "";
-  for (size_t i = 0; i < operations_.size() && unguarded_.empty(); ++i) {
-    const Operation& operation = operations_[i];
-    if (operation.copy != nullptr) {
-      const bool engine = operation.copy->copy_engine;
-      if (!backend.HonoursGuard(engine ? Guarded::kCopyEngine : Guarded::kCopy)) {
-        unguarded_ = engine ? "a copy by a copy engine" : "a copy";
-      }
-    }
-    if (operation.matmul != nullptr && !backend.HonoursGuard(Guarded::kMatmul)) unguarded_ = "a product";
-    if (operation.reduce != nullptr && !backend.HonoursGuard(Guarded::kReduce)) unguarded_ = "a reduction";
-    if (operation.collective == nullptr || !operation.uses_kernel) continue;
-    // A fused matmul runs by its steps if its kernel does not take the bindings: those count too.
-    const bool multiplies = !operation.collective->parts.empty() || operation.collective->few_rows.has_value();
-    if (!backend.HonoursGuard(Guarded::kCollective) || multiplies) unguarded_ = "its kernel";
-    i += operation.expansion;
-  }
   FindHead(backend);
   return Status::Ok();
 }

@@ -68,7 +68,7 @@ struct LaunchContext {
   Communicator* communicator = nullptr;  // needed by programs with NCCL steps
   // The group's: ends waits inside kernels, for peers and for chunk signals of the user's own.
   const Word* abort_word = nullptr;
-  // On all of the launch's work but signals and waits; only for programs that can be parked.
+  // On the head, for EnqueueHead; Enqueue takes none.
   Guard guard{};
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
@@ -98,9 +98,6 @@ class CompiledProgram {
   int lanes() const { return lanes_; }             // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }
-  // What of a launch's work, but signals and waits, does not honour LaunchContext::guard, for people; empty: all does, so
-  // that it can be left out at the last moment. Known once prepared.
-  std::string_view unguarded() const { return unguarded_; }
   // True if the first work on lane 0 can be enqueued before the launch is decided, and called off without a trace: a guarded
   // product, copy or sum, or a native kernel. Known once prepared.
   bool has_head() const { return head_ >= 0; }
@@ -139,7 +136,6 @@ class CompiledProgram {
   size_t step_count_ = 0;
   size_t slot_count_ = 0;
   bool needs_communicator_ = false;
-  std::string_view unguarded_ = "a program that is not prepared";
   int head_ = -1;  // its operation, -1: none
   std::array<int, plan::kMaxLanes> events_per_lane_{};
   std::array<bool, plan::kMaxLanes> lane_used_{};

@@ -24,7 +24,7 @@ json PlanJson(const PlanInfo& info) {
           {"refused", refused}, {"fused", info.fused}, {"steps", info.steps}, {"lanes", info.lanes},
           {"workspace_bytes", info.workspace_bytes}, {"group_workspace_bytes", info.group_workspace_bytes},
           {"unshared_workspace_bytes", info.unshared_workspace_bytes}, {"predicted_us", info.predicted_us},
-          {"deterministic", info.deterministic}, {"parking", info.parking}, {"warnings", info.warnings}};
+          {"deterministic", info.deterministic}, {"warnings", info.warnings}};
 }
 
 // What the library's reader thread told; shared with the callback, which may outlive the session.
