@@ -40,7 +40,7 @@ Status ChannelServer::Close(uint64_t id) {
   return Status::Ok();
 }
 
-void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
+void ChannelServer::EndChannel(const std::shared_ptr<Channel>& channel, const std::string& why) {
   channel->ended = true;
   captured_ -= channel->captured_live;
   queue_->ChannelEnded(*channel);
@@ -49,9 +49,10 @@ void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
   channel->captured_live = 0;
   channel->consumer.words().Release(
       InvalidArgument(why).WithDetail({.reason = "RING_BROKEN", .who = {}, .field = {}}));
+  queue_->KeepReleased(channel);
 }
 
-void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry) {
+void ChannelServer::TakeCapturedEntry(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry) {
   if (entry.captured_slot < 0 || entry.captured_slot >= kCapturedSlots || entry.sequence != 0) {
     return EndChannel(channel, "the ring holds an entry for captured slot " + std::to_string(entry.captured_slot) +
                                    " with sequence " + std::to_string(entry.sequence));
@@ -71,7 +72,7 @@ void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry
   channel->consumer.SetArmed(entry.captured_slot, slot != nullptr);
 }
 
-bool ChannelServer::PollRing(Channel* channel) {
+bool ChannelServer::PollRing(const std::shared_ptr<Channel>& channel) {
   bool any = false;
   LaunchEntry entry;
   // A client that pushes as fast as we take, or says that it has, gets one round of its ring: others wait too.
@@ -189,7 +190,7 @@ bool ChannelServer::Poll() {
   for (size_t i = 0; i < channels_.size(); ++i) {
     const std::shared_ptr<Channel>& channel = channels_[i];
     if (channel->ended) continue;
-    any |= PollRing(channel.get());
+    any |= PollRing(channel);
     any |= ArriveNext(channel);
     if (channel->captured_live > 0) any |= PollDoorbells(channel);
   }

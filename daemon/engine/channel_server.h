@@ -55,9 +55,9 @@ class ChannelServer {
  private:
   static LaunchRequest RequestOf(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry);
   static LaunchRequest CapturedRequestOf(const std::shared_ptr<Channel>& channel, int slot);
-  bool PollRing(Channel* channel);
-  void TakeCapturedEntry(Channel* channel, const LaunchEntry& entry);
-  void EndChannel(Channel* channel, const std::string& why);
+  bool PollRing(const std::shared_ptr<Channel>& channel);
+  void TakeCapturedEntry(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry);
+  void EndChannel(const std::shared_ptr<Channel>& channel, const std::string& why);
   bool ArriveNext(const std::shared_ptr<Channel>& channel);
   bool PollDoorbells(const std::shared_ptr<Channel>& channel);
   // A captured launch as forecasts name it.

@@ -49,7 +49,7 @@ bool Engine::Step() {
     }
   }
   any |= FinishPendingAcks();
-  if (!dead_->empty() && queue_->LanesIdle()) dead_->RunOne(backend_.get());
+  if (!dead_->empty() && queue_->LanesDrained()) dead_->RunOne(backend_.get());
   if (!any && queue_) any = queue_->ReadEvents();
   link_.Flush();
   return any;
@@ -149,7 +149,7 @@ void Engine::ShutDown() {
   uint64_t deadline = NowNs() + kDrainForNs;
   PollingPause pause;
   queue_->CallOff();
-  while ((queue_->Pending() || !queue_->LanesIdle()) && NowNs() < deadline && queue_->fatal().ok()) {
+  while ((queue_->Pending() || !queue_->LanesDrained()) && NowNs() < deadline && queue_->fatal().ok()) {
     if (!queue_->Reap() && !queue_->Poll()) pause.Pause(false);
   }
   FinishPendingAcks();

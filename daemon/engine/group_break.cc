@@ -39,8 +39,7 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   }
   Reap();
   for (Plan* plan : in_flight_) {
-    // What says done is through and has only not been noted: its client may have read its outcome.
-    if (plan->group != group || SaysDone(plan->active)) continue;
+    if (plan->group != group) continue;
     const bool marked = !plan->active.failure.status.ok();
     plan->active.failure = *group->broken;
     listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);

@@ -72,12 +72,6 @@ struct LaunchRequest {
   std::span<const LaunchBinding> bindings;
 };
 
-// A launch that must not arrive before the engine knows of its plan's last end (held_arrivals.cc), with its own bindings.
-struct HeldArrival {
-  LaunchRequest request;
-  std::vector<LaunchBinding> bindings;
-};
-
 // Around a launch on lane 0; both or none.
 struct TimingEvents {
   std::unique_ptr<Event> start, end;

@@ -8,6 +8,9 @@
 namespace tandem::engine {
 namespace {
 
+// In the engine's own page of words, in a cache line of its own.
+constexpr size_t kFenceWord = 32;
+
 std::string RankList(uint8_t mask) {
   std::string text = std::has_single_bit(mask) ? "rank " : "ranks ";
   bool first = true;
@@ -19,10 +22,9 @@ std::string RankList(uint8_t mask) {
   return text;
 }
 
-// A released channel stays so when a launch of its ends, whose done value has come over the release: its stream waits for later ones.
-void ReleaseAgain(const Origin& origin) {
-  if (origin.channel == nullptr || !origin.channel->ended) return;
-  ChannelWords& words = origin.channel->consumer.words();
+// Of a channel that has ended: releases it again after the CPU has written a done value over the release.
+void ReleaseAgain(Channel& channel) {
+  ChannelWords& words = channel.consumer.words();
   if (words.Released()) words.Release(Aborted("the channel has ended"));  // the first reason stays
 }
 
@@ -86,7 +88,39 @@ void LaunchQueue::CompleteByCpu(const Origin& origin, const Failure& failure) {
       break;
     case Origin::Kind::kDirect: listener_->OnLaunchDone(origin.id, failure.status); break;
   }
-  ReleaseAgain(origin);
+  if (origin.channel && origin.channel->ended) ReleaseAgain(*origin.channel);
+}
+
+Result<uint64_t> LaunchQueue::EnqueueFence() {
+  TANDEM_RETURN_IF_ERROR(lanes_[0]->WriteWord(&words_[kFenceWord], last_fence_ + 1));
+  TANDEM_RETURN_IF_ERROR(lanes_[0]->FlushWords());
+  return ++last_fence_;
+}
+
+bool LaunchQueue::FencePassed(uint64_t fence) const { return words_[kFenceWord].load(std::memory_order_acquire) >= fence; }
+
+bool LaunchQueue::LanesDrained() {
+  if (!LanesIdle()) return false;
+  if (drain_ticket_ != next_ticket_) {
+    const Result<uint64_t> fence = EnqueueFence();
+    if (!fence.ok()) return false;  // the device's health says what is wrong with it
+    drain_ticket_ = next_ticket_;
+    drain_fence_ = *fence;
+  }
+  return FencePassed(drain_fence_);
+}
+
+void LaunchQueue::KeepReleased(std::shared_ptr<Channel> channel) {
+  if (!channel->consumer.words().Released()) return;
+  if (const Result<uint64_t> fence = EnqueueFence(); fence.ok()) settling_.push_back({*fence, std::move(channel)});
+}
+
+bool LaunchQueue::ServeSettling() {
+  return std::erase_if(settling_, [this](const Settling& each) {
+           if (!FencePassed(each.fence)) return false;
+           ReleaseAgain(*each.channel);
+           return true;
+         }) > 0;
 }
 
 void LaunchQueue::End(Plan* plan, const Failure& failure, uint64_t end_ns, const LaunchObserved* observed) {
@@ -152,7 +186,6 @@ bool LaunchQueue::Reap() {
     if (origin.kind == Origin::Kind::kCaptured && origin.channel->captured[origin.slot]) {
       origin.channel->captured[origin.slot]->busy = false;
     }
-    ReleaseAgain(origin);
   }
   if (any) PublishProgress();
   return any;

@@ -189,10 +189,6 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     return;
   }
   if (plan->has_active) Reap();
-  if (MustHold(*plan)) {
-    Hold(request);
-    return;
-  }
   if (Failure failure = WhyNotCounted(*plan); !failure.status.ok()) {
     RejectArrival(request, group.generation, std::move(failure));
     return;

@@ -82,6 +82,9 @@ class LaunchQueue {
   void ChannelEnded(const Channel& channel) {
     if (started_ && started_->channel.get() == &channel) ForgetStarted();
   }
+  // Keeps a channel that has been released so: releases it again once lane 0 has written the done words that it was given for it,
+  // which come over the release. Streams wait for later launches that nobody takes any more.
+  void KeepReleased(std::shared_ptr<Channel> channel);
 
   // Prelaunching (prelaunch.cc). True while nothing is on the lanes ahead of its launch, and nothing has arrived that would start first.
   bool MayPrelaunch() const;
@@ -104,9 +107,12 @@ class LaunchQueue {
   bool Poll();
 
   // True if anything has arrived and not ended: the engine must poll.
-  bool Pending() const { return !undecided_.empty() || !in_flight_.empty() || !held_arrivals_.empty(); }
-  // True if no lane holds a program, or a part of one.
+  bool Pending() const { return !undecided_.empty() || !in_flight_.empty() || !settling_.empty(); }
+  // True if no lane holds a program, or a part of one. Lane 0 may still be writing the done word of the last one.
   bool LanesIdle() const;
+  // True once the lanes have executed all that they were given. Enqueues the fence that shows it if there is none behind the last
+  // program yet, so ask only where it matters: before memory that lanes write is let go, or a lane changes its stream.
+  bool LanesDrained();
   // DATA_LOSS once the log has lapped this engine, which then must end.
   const Status& fatal() const { return fatal_; }
   OrderLog& log() { return log_; }
@@ -174,13 +180,12 @@ class LaunchQueue {
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   void RemoveFromUndecided(Plan* plan);
 
-  // Arrivals that wait for this engine to know of an end that their client knows of already (held_arrivals.cc).
-  static bool SaysDone(const Launch& launch);
-  bool MustHold(const Plan& plan) const;
-  void Hold(const LaunchRequest& request);
-  // Lets them arrive in order, as far as they can now. True if any did.
-  bool ArriveHeld();
   Failure FailureOf(const Plan& plan, uint64_t count, const LogEntry& entry) const;
+
+  // Enqueues a write of the fence word on lane 0, and returns the value that shows that lane 0 has come to it.
+  Result<uint64_t> EnqueueFence();
+  bool FencePassed(uint64_t fence) const;
+  bool ServeSettling();
 
   // Broken groups.
   void AppendBreak(Group* group);
@@ -232,15 +237,21 @@ class LaunchQueue {
   std::deque<RecentStart> recent_starts_;
   std::vector<Plan*> undecided_;
   std::deque<Plan*> in_flight_;
-  std::deque<HeldArrival> held_arrivals_;
   uint64_t front_since_ns_ = 0;    // when the first in flight became that; 0: it started as such
   std::vector<Plan*> candidates_;  // scratch
   WordPage words_;
-  Word* completion_ = nullptr;     // written by lane 0 after each program; prelaunch.cc uses more of the page
+  Word* completion_ = nullptr;     // written by lane 0 after each program; fences and prelaunch.cc use more of the page
   uint64_t next_ticket_ = 0;
   std::optional<StreamChoice> stream_choice_;  // none: lane 0 has one stream
   std::optional<Prelaunched> prelaunched_;
   std::optional<Origin> started_;
+  uint64_t last_fence_ = 0;
+  uint64_t drain_fence_ = 0, drain_ticket_ = 0;  // the fence behind the program of that ticket, see LanesDrained
+  struct Settling {
+    uint64_t fence;
+    std::shared_ptr<Channel> channel;
+  };
+  std::vector<Settling> settling_;  // see KeepReleased
   uint64_t next_turn_ = 0, called_off_ = 0;  // of heads: the last one's, and the last one's that was called off
   std::vector<TimingEvents> free_events_;
   std::deque<EndedLaunch> untimed_;  // their plans live

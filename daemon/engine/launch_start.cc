@@ -147,7 +147,7 @@ void LaunchQueue::NoteTurn(const Origin& origin, uint64_t now) {
 }
 
 void LaunchQueue::ServeStreamChoice() {
-  if (!WantsOtherStream() || !LanesIdle()) return;
+  if (!WantsOtherStream() || !LanesDrained()) return;
   // If it cannot, the choice gives up in the end.
   if (lanes_[0]->UseStream(stream_choice_->wanted()).ok()) stream_choice_->Switched();
 }
@@ -156,7 +156,7 @@ bool LaunchQueue::Poll() {
   ServeStreamChoice();
   bool any = DrainLog();
   if (!fatal_.ok()) return true;  // what the log has decided is not known any more, and nothing can be told by it
-  if (!held_arrivals_.empty()) any |= ArriveHeld();
+  if (!settling_.empty()) any |= ServeSettling();
   if (!undecided_.empty()) {
     uint64_t now = NowNs();
     for (size_t i = 0; i < undecided_.size();) {
@@ -287,19 +287,19 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   }
   // Before the words, which take a microsecond or two that are not the program's; a launch that is timed ends later by this event.
   const Status recorded = launch.events ? lane.Record(launch.events.end.get()) : Status::Ok();
-  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. The client's word before
-  // ours, for it is the one that somebody waits for: a client may know of the end a moment before we do (held_arrivals.cc), and
-  // once we know, no lane writes into its channel any more.
+  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value. The engine's word first:
+  // whoever sees done finds that the engine knows of the end, and may launch the plan again by any channel.
+  const Status completed = lane.WriteWord(completion_, launch.ticket);
   Status done;
   if (launch.origin.kind == Origin::Kind::kChannel) {
     done = lane.WriteWord(launch.origin.channel->consumer.done(), launch.origin.id);
   } else if (launch.origin.kind == Origin::Kind::kCaptured) {
     done = lane.WriteWord(launch.origin.channel->consumer.captured_done(launch.origin.slot), 1);
   }
-  const Status completed = lane.WriteWord(completion_, launch.ticket);
-  for (const Status& next : {recorded, done, completed, lane.FlushWords()}) {
+  for (const Status& next : {recorded, completed, done, lane.FlushWords()}) {
     if (status.ok()) status = next;
   }
+  if (launch.origin.channel && launch.origin.channel->ended) KeepReleased(launch.origin.channel);
   return status;
 }
 

@@ -1,7 +1,7 @@
 // Prelaunching: the first kernel of the launch that is expected next goes onto lane 0 before its launch has arrived, behind a wait
 // for a word that this engine's CPU writes when the log says START. That write takes a fraction of what launching a kernel does.
 //
-//   lane 0: wait go · head of the program     then, at START:  go = turn · the rest of the program · done · completion
+//   lane 0: wait go · head of the program     then, at START:  go = turn · the rest of the program · completion · done
 //
 // Nobody else knows of it: what starts, and in which order, is decided by the log as ever. If anything else is to go onto the
 // lanes first, the head is called off: its guard is raised, and it is let go to do nothing.
