@@ -1,0 +1,79 @@
+// File: arrival_table.h
+//
+// Who has arrived at which launch: one table a group, in memory that the group's engines and tandemd share.
+// Every word has one writer, the engine of its rank. An engine writes the digest, then the count, and then
+// reads the others' (sequentially consistent), so that of the ranks that arrive at the same moment at least
+// one sees all of them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "common/process_identity.h"
+#include "common/shared_memory.h"
+#include "common/unique_fd.h"
+#include "tandem/status.h"
+
+namespace tandem {
+
+// Makes a group's table with rows for `max_plans` plans, zeroed and sealed; pages cost memory once they are
+// used. INVALID_ARGUMENT unless 1 <= world_size <= 8 and 1 <= max_plans <= 2^20.
+Result<UniqueFd> CreateArrivalTable(int world_size, uint32_t max_plans);
+
+class ArrivalTable {
+ public:
+  ArrivalTable() = default;
+  // INVALID_ARGUMENT if the descriptor is no arrival table of `world_size`.
+  static Result<ArrivalTable> Map(int fd, int world_size);
+
+  uint32_t max_plans() const { return max_plans_; }
+  // Rank `rank` has reached launch `count` (from 1) of the plan in row `plan_index`. Launches that were
+  // refused or failed before they arrived leave a gap.
+  void Arrive(uint32_t plan_index, int rank, uint64_t digest, uint64_t count);
+  uint64_t Count(uint32_t plan_index, int rank) const;
+  // Valid for the launch that Count() named before the call, until it is decided.
+  uint64_t Digest(uint32_t plan_index, int rank) const;
+
+  // The process that is rank `rank`'s engine; pid 0 before it has the group.
+  void SetOwner(int rank, const ProcessIdentity& process);
+  ProcessIdentity Owner(int rank) const;
+  // The group is broken on rank `rank`: all its launches that had not ended carry the failure, and it starts
+  // no more. What it wrote before is visible to who reads true.
+  void SetBroken(int rank);
+  bool Broken(int rank) const;
+
+  // The last epoch that used the group's bulk area and that this rank has ended.
+  void SetBulkEnded(int rank, uint64_t epoch);
+  uint64_t BulkEnded(int rank) const;
+
+ private:
+  struct alignas(64) Cell {
+    std::atomic<uint64_t> digest;
+    std::atomic<uint64_t> count;
+  };
+  struct alignas(64) RankWords {
+    std::atomic<uint64_t> bulk_ended;
+    std::atomic<uint64_t> broken;
+    std::atomic<uint64_t> owner_start, owner_pid;  // the pid is written last
+  };
+  struct Header {
+    std::atomic<uint64_t> magic;
+    std::atomic<uint32_t> world_size;
+    std::atomic<uint32_t> max_plans;
+    RankWords ranks[8];
+  };
+  static constexpr size_t kRowsOffset = 4096;
+  friend Result<UniqueFd> CreateArrivalTable(int world_size, uint32_t max_plans);
+  static size_t Bytes(int world_size, uint32_t max_plans) {
+    return kRowsOffset + size_t{max_plans} * static_cast<size_t>(world_size) * sizeof(Cell);
+  }
+  Cell* cell(uint32_t plan_index, int rank) const {
+    return mapping_.As<Cell>(kRowsOffset) + size_t{plan_index} * static_cast<size_t>(world_size_) + rank;
+  }
+
+  Mapping mapping_;
+  int world_size_ = 0;
+  uint32_t max_plans_ = 0;
+};
+
+}  // namespace tandem
