@@ -147,9 +147,9 @@ LaunchRequest ChannelServer::CapturedRequestOf(const std::shared_ptr<Channel>& c
   return request;
 }
 
-bool ChannelServer::PrelaunchNext() {
+bool ChannelServer::SpeculateNext() {
   const Origin* started = queue_->Started();
-  if (started == nullptr || !queue_->MayPrelaunch()) return false;
+  if (started == nullptr || !queue_->MaySpeculate()) return false;
   const std::shared_ptr<Channel> channel = started->channel;
   if (channel->ended) {
     queue_->ForgetStarted();
@@ -161,7 +161,7 @@ bool ChannelServer::PrelaunchNext() {
     channel->after->Saw(0);
     const bool tries = channel->after->Trusted();
     queue_->ForgetStarted();
-    return tries && queue_->Prelaunch(RequestOf(channel, channel->waiting.front()), channel->after);
+    return tries && queue_->Speculate(RequestOf(channel, channel->waiting.front()), channel->after);
   }
   const CapturedLaunch* latest = channel->captured[static_cast<size_t>(started->slot)].get();
   queue_->ForgetStarted();
@@ -171,7 +171,7 @@ bool ChannelServer::PrelaunchNext() {
     return NameOf(*each, slot) == latest->after->next() && !each->ended;
   });
   if (next == channels_.end() || (*next)->captured[static_cast<size_t>(slot)] == nullptr) return false;
-  return queue_->Prelaunch(CapturedRequestOf(*next, slot), latest->after);
+  return queue_->Speculate(CapturedRequestOf(*next, slot), latest->after);
 }
 
 bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {

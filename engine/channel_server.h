@@ -38,8 +38,8 @@ class ChannelServer {
   // One look at every channel. True if anything was taken or has arrived.
   bool Poll();
   // Puts the first kernel of the launch that is expected next onto the lanes, where that can be
-  // (prelaunch.cc). True if it did.
-  bool PrelaunchNext();
+  // (speculative_launch.h). True if it did.
+  bool SpeculateNext();
   // Entries that have not arrived, or captured launches that live: the engine must go on looking.
   bool HasWaiting() const;
   bool HasCaptured() const { return captured_ > 0; }

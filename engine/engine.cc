@@ -43,9 +43,9 @@ bool Engine::Step() {
     any |= channels_->Poll();
     any |= queue_->Poll();
     if (pending_acks_.empty() && dead_->empty()) {
-      any |= channels_->PrelaunchNext();
+      any |= channels_->SpeculateNext();
     } else {
-      queue_->CallOff();
+      queue_->CancelSpeculation();
     }
   }
   any |= FinishPendingAcks();
@@ -68,7 +68,7 @@ void Engine::CheckHealth(uint64_t now_ns) {
 }
 
 void Engine::Sleep() {
-  if (queue_) queue_->CallOff();
+  if (queue_) queue_->CancelSpeculation();
   waiters_.clear();
   link_.PrepareSleep();
   waiters_.push_back({link_.sleep_word(), 1});
@@ -109,7 +109,7 @@ Status Engine::Run() {
       }
       CheckHealth(now);
       if (!health_.ok()) break;
-      if (queue_) queue_->CallOffIfForgotten(now);
+      if (queue_) queue_->CancelOldSpeculation(now);
       if (any) continue;
       if (MustPoll()) {
         bool only_captured = channels_ && channels_->HasCaptured() && !channels_->HasWaiting() &&
@@ -149,7 +149,7 @@ void Engine::ShutDown() {
   // Lanes first, so that launches in flight end with their own done values; then whoever still waits.
   uint64_t deadline = NowNs() + kDrainForNs;
   PollingPause pause;
-  queue_->CallOff();
+  queue_->CancelSpeculation();
   while ((queue_->Pending() || !queue_->LanesDrained()) && NowNs() < deadline && queue_->fatal().ok()) {
     if (!queue_->Reap() && !queue_->Poll()) pause.Pause(false);
   }

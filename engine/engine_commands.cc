@@ -57,7 +57,7 @@ bool Engine::ExecuteCommands() {
   while (!stopping_ && link_.Next(&received)) {
     any = true;
     // It may block behind a lane.
-    if (queue_) queue_->CallOff();
+    if (queue_) queue_->CancelSpeculation();
     Execute(std::move(received));
   }
   return any;
@@ -153,7 +153,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       *deferred = true;
       Defer(command.id(), [this, id] {
         Group* leaving = queue_->FindGroup(id);
-        if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->HeadsPassed())) return false;
+        if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->SpeculationPassed())) return false;
         if (leaving != nullptr) queue_->RemoveGroup(id);
         return true;
       });
@@ -257,7 +257,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   gpu_ = request.gpu;
   memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
   const LaunchQueueOptions options{.gpu = gpu_,
-                                   .prelaunch = !start.no_prelaunch(),
+                                   .speculates = !start.no_prelaunch(),
                                    .replaces = start.generation() > 1,
                                    .turn_limits = turn_limits_};
   queue_ =
@@ -428,7 +428,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->latency_class = from.latency_class();
   plan->takes_epoch = TakesEpoch(program);
   plan->uses_bulk = program.bulk_bytes > 0;
-  plan->never_prelaunched = program.signal_count > kFirstCallOffSignal;
+  plan->never_speculative = program.signal_count > kFirstCancelSignal;
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();

@@ -29,7 +29,7 @@ void Engine::SendQueueSnapshot() {
     item->set_plan_id(plan.id);
     item->set_group_id(plan.group->id);
     item->set_launch(plan.active.count);
-    const bool started = plan.active.started;
+    const bool started = plan.active.Started();
     item->set_started(started);
     uint64_t since = started ? plan.active.start_ns : plan.active.arrive_ns;
     item->set_since_seconds(static_cast<double>(now - std::min(now, since)) / 1e9);

@@ -64,12 +64,12 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
     if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
   }
-  FindHead(backend);
+  FindFirstKernel(backend);
   return Status::Ok();
 }
 
-void CompiledProgram::FindHead(Backend& backend) {
-  head_ = -1;
+void CompiledProgram::FindFirstKernel(Backend& backend) {
+  first_kernel_ = -1;
   const auto first = std::find_if(operations_.begin(), operations_.end(), [](const Operation& operation) {
     // A collective that no kernel runs is its expansion.
     const bool none = operation.kind == Operation::Kind::kNop ||
@@ -91,7 +91,7 @@ void CompiledProgram::FindHead(Backend& backend) {
     }
     default: break;
   }
-  if (without_trace) head_ = static_cast<int>(first - operations_.begin());
+  if (without_trace) first_kernel_ = static_cast<int>(first - operations_.begin());
 }
 
 Result<Event*> Executor::LaneEvent(int lane, int index) {
@@ -223,20 +223,20 @@ Status Executor::Bind(const CompiledProgram& program, CompiledProgram::Operation
   return Status::Ok();
 }
 
-Status Executor::EnqueueHead(CompiledProgram& program, const LaunchContext& context) {
+Status Executor::EnqueueFirstKernel(CompiledProgram& program, const LaunchContext& context) {
   using Kind = CompiledProgram::Operation::Kind;
-  if (!program.has_head())
+  if (!program.has_first_kernel())
     return FailedPrecondition("nothing of the program can be enqueued ahead of its launch");
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
-  CompiledProgram::Operation& head = program.operations_[static_cast<size_t>(program.head_)];
-  TANDEM_RETURN_IF_ERROR(Bind(program, head, context));
+  CompiledProgram::Operation& first = program.operations_[static_cast<size_t>(program.first_kernel_)];
+  TANDEM_RETURN_IF_ERROR(Bind(program, first, context));
   Lane& lane = *lanes_[0];
-  switch (head.kind) {
-    case Kind::kCopy: return lane.Copy(*head.copy);
-    case Kind::kMatmul: return lane.Matmul(*head.matmul);
-    case Kind::kReduce: return lane.Reduce(*head.reduce);
-    case Kind::kCollective: return lane.Collective(*head.collective);
-    default: return Internal("a head of another kind");
+  switch (first.kind) {
+    case Kind::kCopy: return lane.Copy(*first.copy);
+    case Kind::kMatmul: return lane.Matmul(*first.matmul);
+    case Kind::kReduce: return lane.Reduce(*first.reduce);
+    case Kind::kCollective: return lane.Collective(*first.collective);
+    default: return Internal("a first kernel of another kind");
   }
 }
 
@@ -247,17 +247,18 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
                               std::to_string(lanes_.size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
-  const CompiledProgram::Operation* head = context.head_enqueued && program.has_head()
-                                               ? &program.operations_[static_cast<size_t>(program.head_)]
-                                               : nullptr;
+  const CompiledProgram::Operation* enqueued =
+      context.first_kernel_enqueued && program.has_first_kernel()
+          ? &program.operations_[static_cast<size_t>(program.first_kernel_)]
+          : nullptr;
   // All addresses are set, and found to be there, before anything is enqueued.
   for (auto& operation : program.operations_) {
-    if (&operation != head) TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
+    if (&operation != enqueued) TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
   }
 
   const bool forks = program.forks();
-  if (forks && head != nullptr && !context.lanes_idle)
-    return FailedPrecondition("other lanes would wait for the head");
+  if (forks && enqueued != nullptr && !context.lanes_idle)
+    return FailedPrecondition("other lanes would wait for the first kernel");
   if (forks && !context.lanes_idle) {
     TANDEM_ASSIGN_OR_RETURN(Event * fork, LaneEvent(0, 0));
     TANDEM_RETURN_IF_ERROR(lanes_[0]->Record(fork));
@@ -277,9 +278,9 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
     if (traced != nullptr && operation.starts_step && traced->start != nullptr) {
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->start));
     }
-    const bool skip = skipped > 0 || &operation == head;
+    const bool skip = skipped > 0 || &operation == enqueued;
     if (skipped > 0) --skipped;
-    if (&operation == head) skipped = operation.expansion;
+    if (&operation == enqueued) skipped = operation.expansion;
     switch (skip ? Kind::kNop : operation.kind) {
       case Kind::kNop: break;
       case Kind::kCopy: TANDEM_RETURN_IF_ERROR(lane.Copy(*operation.copy)); break;

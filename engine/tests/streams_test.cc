@@ -121,7 +121,7 @@ TEST_F(StreamsTest, TheOneWithTheShorterTurnsIsUsed) {
       << launches_ << " launches, " << streams_.changes << " changes";
   EXPECT_EQ(streams_.current, 1);
   EXPECT_EQ(streams_.refused, 0) << "it changed while its lane held work";
-  EXPECT_GT(node_.stats(0).Prelaunched(), 0u);
+  EXPECT_GT(node_.stats(0).Speculated(), 0u);
 }
 
 TEST_F(StreamsTest, AStreamThatIsNoBetterIsLeftAgain) {
