@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/executor/operation.h"
+#include "program/packet_layout.h"
 
 namespace tandem::engine {
 namespace {
@@ -48,6 +49,32 @@ bool CompiledProgram::AwaitsPackets() const {
   return std::any_of(operations_.begin(), operations_.end(), [](const Operation& operation) {
     return operation.collective != nullptr && operation.uses_kernel && !operation.collective->packets.empty();
   });
+}
+
+uint8_t CompiledProgram::AwaitedPackets(const std::function<bool(uint64_t packet)>& come) const {
+  for (const Operation& operation : operations_) {
+    if (operation.collective == nullptr || !operation.uses_kernel || operation.collective->packets.empty())
+      continue;
+    const CollectiveArgs& args = *operation.collective;
+    const PacketLayout layout{.half_bytes = args.packet_bytes,
+                              .world = world_size_,
+                              .shots = args.exchange == PacketExchange::kTwoShot ? 2 : 1};
+    for (int shot = 0; shot < layout.shots; ++shot) {
+      uint8_t mask = 0;
+      for (int writer = 0; writer < world_size_; ++writer) {
+        if (writer == rank_) continue;
+        // First every rank's piece for this one, then each writer's sum.
+        const auto piece =
+            static_cast<uint64_t>(args.pieces[static_cast<size_t>(shot == 0 ? rank_ : writer)]);
+        const uint64_t packets = PacketLayout::packets_of(piece * DTypeBytes(args.dtype));
+        const uint64_t first = layout.first_packet(shot, writer);
+        if (packets > 0 && !(come(first) && come(first + packets - 1)))
+          mask |= static_cast<uint8_t>(1u << writer);
+      }
+      if (mask != 0) return mask;  // the next exchange waits for this one
+    }
+  }
+  return 0;
 }
 
 Executor::Executor(Backend* backend, std::vector<Lane*> lanes)

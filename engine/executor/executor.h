@@ -111,6 +111,10 @@ class CompiledProgram {
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
   // True if a kernel waits for packets, which have no words of their own. Known once prepared.
   bool AwaitsPackets() const;
+  // The ranks (a bit each) whose packets a kernel waits for: writers of packets for which `come` is false,
+  // counted from the begin of this launch's half of the own packet area. Looks at the first and the last
+  // packet of each writer.
+  uint8_t AwaitedPackets(const std::function<bool(uint64_t packet)>& come) const;
 
  private:
   friend class Executor;

@@ -6,6 +6,7 @@
 #include "engine/launch/launch_outcome.h"
 #include "engine/launch/launch_queue.h"
 #include "engine/launch/profiler_range.h"
+#include "program/packet_layout.h"
 
 namespace tandem::engine {
 namespace {
@@ -205,22 +206,34 @@ bool LaunchQueue::ServeBroken(uint64_t now) {
 std::string LaunchQueue::AwaitedText(const Plan& plan, int* who_rank) const {
   const Group& group = *plan.group;
   const Word* words = group.signals[static_cast<size_t>(group.rank)];
+  const uint64_t epoch = plan.active.epoch;
   bool all_seen = true;
-  uint8_t awaited = plan.program->AwaitedRanks([&](uint32_t word) {
-    Result<uint64_t> value = backend_->LoadWord(words + word);
+  const auto value_of = [&](const Word* word) {
+    Result<uint64_t> value = backend_->LoadWord(word);
     all_seen &= value.ok();
-    return value.ok() && *value >= plan.active.epoch;
-  });
-  if (awaited == 0 && plan.program->AwaitsPackets())
-    return "its kernel waits for packets of its peers, of which no word tells";
+    return value.ok() ? *value : 0;
+  };
+  uint8_t awaited =
+      plan.program->AwaitedRanks([&](uint32_t word) { return value_of(words + word) >= epoch; });
+  const char* what = "signals";
+  if (awaited == 0 && plan.program->AwaitsPackets()) {
+    const std::byte* half = reinterpret_cast<const std::byte*>(words) + plan::kSignalWordBytes +
+                            (epoch & 1) * plan::kPacketHalfBytes;
+    awaited = plan.program->AwaitedPackets([&](uint64_t packet) {
+      const std::byte* at = half + packet * PacketLayout::kPacketBytes + PacketLayout::kDataBytes;
+      return value_of(reinterpret_cast<const Word*>(at)) == epoch;
+    });
+    what = "packets";
+    if (awaited == 0) return "all packets of its peers have come, and its kernel does not end";
+  }
   if (awaited == 0) return "its lanes wait for no peer's signal: a kernel, a copy or NCCL does not end";
   if (std::has_single_bit(awaited)) *who_rank = std::countr_zero(awaited);
   std::string ranks;
   for (int rank = 0; rank < group.world_size; ++rank) {
     if ((awaited & (1u << rank)) != 0) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   }
-  return std::string(all_seen ? "its lanes wait" : "its program waits somewhere") + " for signals of rank " +
-         ranks;
+  return std::string(all_seen ? "its lanes wait" : "its program waits somewhere") + " for " + what +
+         " of rank " + ranks;
 }
 
 bool LaunchQueue::EndOverdue() {
