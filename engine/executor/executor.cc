@@ -11,7 +11,7 @@ namespace tandem::engine {
 namespace {
 
 // Sets of addresses of a fused matmul, a parity of epochs, that something is kept for: some kilobytes each.
-constexpr size_t kMostKeptSets = 64;
+constexpr size_t kMaxKeptSets = 64;
 
 }  // namespace
 
@@ -162,7 +162,7 @@ void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoc
   auto& sets = operation.kept[epoch & 1];
   auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& each) { return each.bound == bound; });
   if (set == sets.end()) {
-    if (sets.size() < kMostKeptSets) {
+    if (sets.size() < kMaxKeptSets) {
       set = sets.emplace(sets.end());
     } else {
       set = std::min_element(sets.begin(), sets.end(),
