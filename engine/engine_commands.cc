@@ -248,8 +248,8 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   for (int i = 0; i < plan::kMaxLanes; ++i) {
     // Lane 0 is the one whose words clients wait for: it takes the better one of two streams
     // (stream_choice.h).
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane,
-                            i == 0 ? backend->MakeTwinLane(kLanePriority) : backend->MakeLane(kLanePriority));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, i == 0 ? backend->MakeDualStreamLane(kLanePriority)
+                                                               : backend->MakeLane(kLanePriority));
     lanes.push_back(std::move(lane));
   }
   TANDEM_ASSIGN_OR_RETURN(WordPage words, WordPage::Create(backend.get()));
