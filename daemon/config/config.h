@@ -35,12 +35,6 @@ enum class FusedUse : uint8_t {
   kAuto = 1,      // also where they are predicted to be the fastest
 };
 
-// Whether launches wait on the lanes for their ranks' streams: "off", "auto".
-enum class Parking : uint8_t {
-  kOff = 0,   // where a group asks for it
-  kAuto = 1,  // wherever it is allowed, unless a group does not want it
-};
-
 // What one tandemd gives out before it answers RESOURCE_EXHAUSTED. Per uid unless it says otherwise.
 struct QuotaConfig {
   int64_t sessions = 256;  // of the whole node
@@ -97,7 +91,6 @@ struct Config {
       kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
-  Parking parking = Parking::kOff;     // of groups that do not say it themselves
   bool prelaunch = true;               // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
-constexpr std::array<std::string_view, 2> kParkings = {"off", "auto"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
 }  // namespace
@@ -99,11 +98,6 @@ const std::vector<KeySpec>& Table() {
              "explicit: the fused kernels run plans that ask for them; auto: also those that they are "
              "predicted to run "
              "the fastest."),
-      Choice("parking", TANDEM_FIELD(parking), kParkings,
-             "auto: a launch that all ranks have pushed waits on the lanes for their streams, where that is "
-             "allowed; it starts "
-             "sooner after the last one, and holds up what comes later on its GPUs. off: only in groups that "
-             "ask for it."),
       Bool("prelaunch", TANDEM_FIELD(prelaunch),
            "The first kernel of the launch that is expected next waits on its lane for the start, which "
            "saves some microseconds; it is "

@@ -174,7 +174,6 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.verify_plans = config.verify_plans;
   options.fused_by_choice = config.fused == FusedUse::kAuto;
-  options.parking = config.parking == Parking::kAuto;
   const QuotaConfig& quotas = config.quotas;
   options.limits.sessions = quotas.sessions;
   options.limits.sessions_per_uid = quotas.sessions_per_uid;

@@ -1,4 +1,5 @@
-// Prelaunching: a kernel that waits on a lane for its launch must change nothing but when things happen.
+// Speculative launches: a kernel that waits on a lane for its launch must change nothing but when things
+// happen.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,11 +42,11 @@ TEST(ForecastTest, EveryWrongOneAsksForMore) {
   }
 }
 
-class PrelaunchTest : public GatherTest {
+class SpeculativeLaunchTest : public GatherTest {
  protected:
   static constexpr auto kPatience = std::chrono::minutes(1);
 
-  explicit PrelaunchTest(const EngineNode::BackendWrapper& wrap = {}) : GatherTest(2, 8, wrap) {}
+  explicit SpeculativeLaunchTest(const EngineNode::BackendWrapper& wrap = {}) : GatherTest(2, 8, wrap) {}
 
   // A captured launch on every rank; slots are alike on all.
   int CaptureEntry(LaunchEntry entry) {
@@ -111,12 +112,12 @@ class PrelaunchTest : public GatherTest {
     }
   }
 
-  // Replays the slots in turn until every engine has begun to prelaunch; then `more` further rounds.
+  // Replays the slots in turn until every engine has begun to speculate; then `more` further rounds.
   void Learn(const std::vector<int>& slots, int more) {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     while (std::any_of(gpus_.begin(), gpus_.end(),
-                       [&](int gpu) { return node_.stats(gpu).Prelaunched() == 0; })) {
-      ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is prelaunched";
+                       [&](int gpu) { return node_.stats(gpu).Speculated() == 0; })) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is launched speculatively";
       for (int slot : slots) Replay(slot);
     }
     for (int i = 0; i < more; ++i) {
@@ -131,25 +132,25 @@ class PrelaunchTest : public GatherTest {
     const auto likely = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
     while (std::chrono::steady_clock::now() < likely) std::this_thread::yield();
   }
-  uint64_t CalledOff(int gpu) { return node_.stats(gpu).CalledOff(); }
-  bool AwaitCalledOff(int gpu, uint64_t kernels) {
+  uint64_t Cancelled(int gpu) { return node_.stats(gpu).Cancelled(); }
+  bool AwaitCancelled(int gpu, uint64_t kernels) {
     const auto end = std::chrono::steady_clock::now() + kPatience;
-    while (CalledOff(gpu) < kernels && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-    return CalledOff(gpu) >= kernels;
+    while (Cancelled(gpu) < kernels && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return Cancelled(gpu) >= kernels;
   }
 
   float value_ = 0;
 };
 
-TEST_F(PrelaunchTest, ReplaysInAFixedOrderAreRight) {
+TEST_F(SpeculativeLaunchTest, ReplaysInAFixedOrderAreRight) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan()),
                                   Capture(AddGatherPlan())};
   Learn(slots, 40);
-  for (int gpu : gpus_) EXPECT_GE(node_.stats(gpu).Prelaunched(), 20u) << gpu;
+  for (int gpu : gpus_) EXPECT_GE(node_.stats(gpu).Speculated(), 20u) << gpu;
 }
 
-TEST_F(PrelaunchTest, OneLaunchReplayedOnItsOwnIsRight) {
+TEST_F(SpeculativeLaunchTest, OneLaunchReplayedOnItsOwnIsRight) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan())};
   Learn(slots, 40);
@@ -157,7 +158,7 @@ TEST_F(PrelaunchTest, OneLaunchReplayedOnItsOwnIsRight) {
 
 // The head of what was expected copies nothing when something else comes, and its own launch is right later
 // on.
-TEST_F(PrelaunchTest, AnotherLaunchThanExpectedCallsTheHeadOff) {
+TEST_F(SpeculativeLaunchTest, AnotherLaunchThanExpectedCancelsTheKernel) {
   Open();
   const int first = Capture(AddGatherPlan()), second = Capture(AddGatherPlan()),
             other = CaptureEntry(Entry(node_.AddBarrierPlan(&group_)));
@@ -170,10 +171,10 @@ TEST_F(PrelaunchTest, AnotherLaunchThanExpectedCallsTheHeadOff) {
     ExpectNothingGathered();
     Replay(second);
   }
-  for (int gpu : gpus_) EXPECT_GE(CalledOff(gpu), 1u) << gpu;
+  for (int gpu : gpus_) EXPECT_GE(Cancelled(gpu), 1u) << gpu;
 }
 
-TEST_F(PrelaunchTest, LaunchesPushedAheadOfTheirStreamAreRight) {
+TEST_F(SpeculativeLaunchTest, LaunchesPushedAheadOfTheirStreamAreRight) {
   Open();
   const uint64_t plan = AddGatherPlan();
   std::vector<uint64_t> next(channels_.size());
@@ -190,25 +191,25 @@ TEST_F(PrelaunchTest, LaunchesPushedAheadOfTheirStreamAreRight) {
       ASSERT_TRUE(channels_[rank]->Wait(launch[rank])) << i;
     ExpectGathered();
   }
-  for (int gpu : gpus_) EXPECT_GE(node_.stats(gpu).Prelaunched(), 20u) << gpu;
+  for (int gpu : gpus_) EXPECT_GE(node_.stats(gpu).Speculated(), 20u) << gpu;
 }
 
-TEST_F(PrelaunchTest, WhatNobodyComesForIsCalledOffAfterAWhile) {
+TEST_F(SpeculativeLaunchTest, WhatNobodyComesForIsCancelledAfterAWhile) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
   Learn(slots, 20);
   std::vector<uint64_t> before;
-  for (int gpu : gpus_) before.push_back(CalledOff(gpu));
+  for (int gpu : gpus_) before.push_back(Cancelled(gpu));
   for (int i = 0; i < 3; ++i)
     Replay(slots[0]), Replay(slots[1]);  // at least one of them is followed by a head
   Fill();
-  for (int gpu : gpus_) EXPECT_TRUE(AwaitCalledOff(gpu, before[static_cast<size_t>(gpu)] + 1)) << gpu;
+  for (int gpu : gpus_) EXPECT_TRUE(AwaitCancelled(gpu, before[static_cast<size_t>(gpu)] + 1)) << gpu;
   ExpectNothingGathered();
   Replay(slots[0]);
 }
 
 // Commands that may block behind a lane find none that waits; a plan that is removed is not waited for.
-TEST_F(PrelaunchTest, PlansComeAndGoBesideIt) {
+TEST_F(SpeculativeLaunchTest, PlansComeAndGoBesideIt) {
   Open();
   const std::vector<uint64_t> plans = {AddGatherPlan(), AddGatherPlan()};
   const std::vector<int> slots = {Capture(plans[0]), Capture(plans[1])};
@@ -231,7 +232,7 @@ TEST_F(PrelaunchTest, PlansComeAndGoBesideIt) {
 
 // A head that has been let go and stands behind another program is none of those that are called off after
 // it.
-TEST_F(PrelaunchTest, CallingAHeadOffLeavesTheOneBeforeItAlone) {
+TEST_F(SpeculativeLaunchTest, CancellingAKernelLeavesTheOneBeforeItAlone) {
   Open();
   constexpr int kGate = 1;
   constexpr uint64_t kOpened = uint64_t{1} << 40;
@@ -279,10 +280,10 @@ TEST_F(PrelaunchTest, CallingAHeadOffLeavesTheOneBeforeItAlone) {
     ASSERT_TRUE(Ended(first));
     ExpectGathered();
   }
-  for (int gpu : gpus_) EXPECT_GE(CalledOff(gpu), 5u) << gpu;
+  for (int gpu : gpus_) EXPECT_GE(Cancelled(gpu), 5u) << gpu;
 }
 
-TEST_F(PrelaunchTest, ABreakCallsTheHeadOff) {
+TEST_F(SpeculativeLaunchTest, ABreakCancelsTheKernel) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
   Learn(slots, 20);
@@ -297,7 +298,7 @@ TEST_F(PrelaunchTest, ABreakCallsTheHeadOff) {
   ExpectNothingGathered();
 }
 
-TEST_F(PrelaunchTest, AnEngineThatEndsLetsItGo) {
+TEST_F(SpeculativeLaunchTest, AnEngineThatEndsLetsItGo) {
   Open();
   Learn({Capture(AddGatherPlan()), Capture(AddGatherPlan())}, 20);
   Fill();
@@ -320,11 +321,12 @@ class HeadGate : public WrappedLane {
   const Word* gate_;
 };
 
-class HeldHeadTest : public PrelaunchTest {
+class HeldKernelTest : public SpeculativeLaunchTest {
  protected:
-  HeldHeadTest()
-      : PrelaunchTest([this](std::unique_ptr<Backend> backend) { return Gated(std::move(backend)); }) {}
-  ~HeldHeadTest() override { Gate(true); }
+  HeldKernelTest()
+      : SpeculativeLaunchTest(
+            [this](std::unique_ptr<Backend> backend) { return Gated(std::move(backend)); }) {}
+  ~HeldKernelTest() override { Gate(true); }
 
   std::unique_ptr<Backend> Gated(std::unique_ptr<Backend> backend) {
     return std::make_unique<WrappedBackend>(
@@ -345,17 +347,17 @@ class HeldHeadTest : public PrelaunchTest {
 };
 
 // Its guard lies in the group's memory, which goes with the group.
-TEST_F(HeldHeadTest, AGroupIsThereUntilAHeadThatWasCalledOffHasPassed) {
+TEST_F(HeldKernelTest, AGroupIsThereUntilAKernelThatWasCancelledHasPassed) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
   const auto end = std::chrono::steady_clock::now() + kPatience;
   // Until a command finds a head on the lane, and calls it off.
-  for (uint64_t before = CalledOff(0); CalledOff(0) == before;) {
-    ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is prelaunched";
+  for (uint64_t before = Cancelled(0); Cancelled(0) == before;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is launched speculatively";
     Gate(true);
     Learn(slots, 3);
     Gate(false);
-    before = CalledOff(0);
+    before = Cancelled(0);
     ASSERT_TRUE(node_.Call(0, Ping()).ok());
   }
   v1::Command remove;
@@ -405,10 +407,11 @@ class HeadWatch : public WrappedLane {
   bool behind_wait_ = false;
 };
 
-class TimedHeadTest : public PrelaunchTest {
+class TimedKernelTest : public SpeculativeLaunchTest {
  protected:
-  TimedHeadTest()
-      : PrelaunchTest([this](std::unique_ptr<Backend> backend) { return Watched(std::move(backend)); }) {}
+  TimedKernelTest()
+      : SpeculativeLaunchTest(
+            [this](std::unique_ptr<Backend> backend) { return Watched(std::move(backend)); }) {}
   std::unique_ptr<Backend> Watched(std::unique_ptr<Backend> backend) {
     return std::make_unique<WrappedBackend>(
         std::move(backend),
@@ -422,13 +425,13 @@ class TimedHeadTest : public PrelaunchTest {
 
 // Launches that are timed are prelaunched like any other: what times them says nothing else of how long they
 // take.
-TEST_F(TimedHeadTest, AnEventComesBetweenTheGoWordAndTheHead) {
+TEST_F(TimedKernelTest, AnEventComesBetweenTheGoWordAndTheKernel) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan())};
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (seen_.timed == 0) {
     ASSERT_LT(std::chrono::steady_clock::now(), end)
-        << "no launch that is timed is prelaunched, of " << seen_.heads;
+        << "no launch that is timed is launched speculatively, of " << seen_.heads;
     Learn(slots, 16);
   }
   Learn(slots, 200);
@@ -436,7 +439,7 @@ TEST_F(TimedHeadTest, AnEventComesBetweenTheGoWordAndTheHead) {
 }
 
 // Two groups on the same GPUs whose launches come in no order: no forecast holds, and all is right.
-TEST_F(PrelaunchTest, AnOrderWithoutARuleIsRight) {
+TEST_F(SpeculativeLaunchTest, AnOrderWithoutARuleIsRight) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan()),
                                   Capture(AddGatherPlan())};

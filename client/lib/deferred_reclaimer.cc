@@ -1,4 +1,4 @@
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 
 #include <pthread.h>
 
@@ -20,23 +20,23 @@ void Leak(T object) {
 
 }  // namespace
 
-ChannelGraveyard& ChannelGraveyard::Get() {
-  static auto* graveyard = new ChannelGraveyard;
-  return *graveyard;
+DeferredReclaimer& DeferredReclaimer::Get() {
+  static auto* reclaimer = new DeferredReclaimer;
+  return *reclaimer;
 }
 
-ChannelGraveyard::ChannelGraveyard() : born_(ForkCount()) {}
+DeferredReclaimer::DeferredReclaimer() : born_(ForkCount()) {}
 
-bool ChannelGraveyard::InChild() const { return ForkCount() != born_; }
+bool DeferredReclaimer::InChild() const { return ForkCount() != born_; }
 
-void ChannelGraveyard::Bury(std::shared_ptr<StreamChannel> channel) {
+void DeferredReclaimer::Retire(std::shared_ptr<StreamChannel> channel) {
   if (InChild()) return Leak(std::move(channel));
   std::lock_guard lock(mutex_);
-  graves_.push_back({std::move(channel), {}});
+  retired_.push_back({std::move(channel), {}});
   WakeLocked();
 }
 
-void ChannelGraveyard::Keep(ChannelProducer producer, std::shared_ptr<void> pin) {
+void DeferredReclaimer::Keep(ChannelProducer producer, std::shared_ptr<void> pin) {
   if (InChild()) {
     Leak(std::move(producer));
     return Leak(std::move(pin));
@@ -47,45 +47,45 @@ void ChannelGraveyard::Keep(ChannelProducer producer, std::shared_ptr<void> pin)
   WakeLocked();
 }
 
-void ChannelGraveyard::Discard(std::shared_ptr<void> object) {
+void DeferredReclaimer::Discard(std::shared_ptr<void> object) {
   if (InChild()) return Leak(std::move(object));
   std::lock_guard lock(mutex_);
   discarded_.push_back(std::move(object));
   WakeLocked();
 }
 
-void ChannelGraveyard::Watch(std::weak_ptr<StreamChannel> channel) {
+void DeferredReclaimer::Watch(std::weak_ptr<StreamChannel> channel) {
   std::lock_guard lock(watched_mutex_);
   std::erase_if(watched_, [](const auto& weak) { return weak.expired(); });
   watched_.push_back(std::move(channel));
 }
 
-size_t ChannelGraveyard::kept() const {
+size_t DeferredReclaimer::kept() const {
   std::lock_guard lock(mutex_);
-  return graves_.size() + pages_.size() + in_hand_ + discarded_.size() + dropping_;
+  return retired_.size() + pages_.size() + in_hand_ + discarded_.size() + dropping_;
 }
 
-void ChannelGraveyard::SetGrace(std::chrono::milliseconds grace) {
+void DeferredReclaimer::SetGrace(std::chrono::milliseconds grace) {
   std::lock_guard lock(mutex_);
   grace_ = grace;
 }
 
-void ChannelGraveyard::WakeLocked() {
+void DeferredReclaimer::WakeLocked() {
   if (!running_) {
     running_ = true;
     std::thread([this] {
-      ::pthread_setname_np(::pthread_self(), "tandem-end");
+      ::pthread_setname_np(::pthread_self(), "tandem-reclaim");
       Run();
     }).detach();
   }
   changed_.notify_one();
 }
 
-void ChannelGraveyard::Run() {
+void DeferredReclaimer::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (graves_.empty() && pages_.empty()) {
-      changed_.wait(lock, [this] { return !discarded_.empty() || !graves_.empty() || !pages_.empty(); });
+    if (retired_.empty() && pages_.empty()) {
+      changed_.wait(lock, [this] { return !discarded_.empty() || !retired_.empty() || !pages_.empty(); });
     } else {
       changed_.wait_for(lock, kLookEvery, [this] { return !discarded_.empty(); });
     }
@@ -101,18 +101,18 @@ void ChannelGraveyard::Run() {
   }
 }
 
-void ChannelGraveyard::Sweep() {
+void DeferredReclaimer::Sweep() {
   auto now = std::chrono::steady_clock::now();
-  std::vector<Grave> over;
+  std::vector<Retired> over;
   {
     std::lock_guard lock(mutex_);
-    std::erase_if(graves_, [&](Grave& grave) {
-      if (grave.drained_at == std::chrono::steady_clock::time_point{}) {
-        if (grave.channel->Drained()) grave.drained_at = now;
+    std::erase_if(retired_, [&](Retired& retired) {
+      if (retired.drained_at == std::chrono::steady_clock::time_point{}) {
+        if (retired.channel->Drained()) retired.drained_at = now;
         return false;
       }
-      if (now - grave.drained_at <= grace_) return false;
-      over.push_back(std::move(grave));
+      if (now - retired.drained_at <= grace_) return false;
+      over.push_back(std::move(retired));
       return true;
     });
     in_hand_ = over.size();
@@ -130,7 +130,7 @@ void ChannelGraveyard::Sweep() {
   for (Pages& left : pages) pages_.push_back(std::move(left));
 }
 
-std::vector<ChannelGraveyard::Pages> ChannelGraveyard::Unpin(std::vector<Pages> pages) {
+std::vector<DeferredReclaimer::Pages> DeferredReclaimer::Unpin(std::vector<Pages> pages) {
   std::vector<std::shared_ptr<StreamChannel>> channels;
   std::vector<std::unique_lock<std::mutex>> idle;  // released before `channels`
   std::lock_guard gate(watched_mutex_);

@@ -1,13 +1,13 @@
-// File: channel_graveyard.h
+// File: deferred_reclaimer.h
 //
-// Where channels end. Streams may still look at the words of a channel that has ended, so its memory is kept
-// until they have passed, and a grace time. And pages that are registered with a GPU's driver may be
-// unregistered only while no stream of the process waits on a word: the driver blocks behind all work of the
-// GPU, with its locks held, and a launch that another thread is about to make may be what that work waits
-// for.
+// `DeferredReclaimer`: keeps the memory of channels that have ended until it can be let go of. Streams may
+// still look at the words of such a channel, so its memory is kept until they have passed, and a grace time.
+// Pages that are registered with a GPU's driver may be unregistered only while no stream of the process waits
+// on a word: the driver blocks behind all work of the GPU with its locks held, and that work may wait for a
+// launch that another thread is about to make.
 //
-// One a process, never destroyed. A thread of its own, started with the first thing buried, does what may
-// block. Pages that cannot be unregistered stay; their number is bounded by the channels that ended while the
+// One a process, never destroyed. A thread of its own does what may block; it starts with the first call.
+// Pages that cannot be unregistered stay; their number is bounded by the channels that ended while the
 // process never was idle. Thread-safe. In a forked child everything is leaked.
 #pragma once
 
@@ -24,17 +24,17 @@ namespace tandem::client {
 
 class StreamChannel;
 
-class ChannelGraveyard {
+class DeferredReclaimer {
  public:
-  static ChannelGraveyard& Get();
+  static DeferredReclaimer& Get();
 
   // Takes a channel that nobody pushes to any more; lets go of it once its streams have passed.
-  void Bury(std::shared_ptr<StreamChannel> channel);
+  void Retire(std::shared_ptr<StreamChannel> channel);
   // Takes a channel's memory at its end.
   void Keep(ChannelProducer producer, std::shared_ptr<void> pin);
-  // Drops `object` on the graveyard's thread: for threads that must not wait.
+  // Drops `object` on the reclaimer's thread: for threads that must not wait.
   void Discard(std::shared_ptr<void> object);
-  // Tells of a channel whose streams will wait on pinned words, before they do.
+  // Registers a channel whose streams will wait on pinned words, before they do.
   void Watch(std::weak_ptr<StreamChannel> channel);
   // For tests: ended channels, pinned pages and discarded objects that are still kept, and another grace time
   // than 10 s.
@@ -42,7 +42,7 @@ class ChannelGraveyard {
   void SetGrace(std::chrono::milliseconds grace);
 
  private:
-  struct Grave {
+  struct Retired {
     std::shared_ptr<StreamChannel> channel;
     std::chrono::steady_clock::time_point drained_at;  // epoch: not drained yet
   };
@@ -51,7 +51,7 @@ class ChannelGraveyard {
     std::shared_ptr<void> pin;  // dropped first
   };
 
-  ChannelGraveyard();
+  DeferredReclaimer();
   bool InChild() const;
   void WakeLocked();
   void Run();
@@ -64,11 +64,11 @@ class ChannelGraveyard {
   std::chrono::milliseconds grace_{10000};
   std::condition_variable changed_;
   bool running_ = false;
-  std::vector<Grave> graves_;
+  std::vector<Retired> retired_;
   std::vector<Pages> pages_;
   size_t in_hand_ = 0;  // taken out of either for the moment
   std::vector<std::shared_ptr<void>> discarded_;
-  size_t dropping_ = 0;       // of these, taken out to be dropped: what comes of that may be buried here
+  size_t dropping_ = 0;       // of these, taken out to be dropped, which may retire channels here
   std::mutex watched_mutex_;  // held while pages are unpinned: a new channel's first launch comes after
   std::vector<std::weak_ptr<StreamChannel>> watched_;
 };
