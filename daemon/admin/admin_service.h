@@ -16,6 +16,7 @@
 #include "daemon/engine/stats_area.h"
 #include "daemon/observe/doctor.h"
 #include "daemon/observe/gpu_processes.h"
+#include "daemon/observe/health.h"
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/supervisor/engines.h"
@@ -39,6 +40,8 @@ struct AdminSources {
   TuningStore* tuning = nullptr;
   GpuProcesses* gpu_processes = nullptr;  // none on the host backend
   std::function<void(bool)> on_drain;   // told when draining begins and ends; may be empty
+  std::function<bool()> alive;          // Daemon::Alive; empty: always
+  std::function<std::string()> metrics_error;  // why metrics are not served; empty: they are, or are not wanted
 };
 
 // The canonical code and the message.
@@ -46,6 +49,8 @@ grpc::Status ToGrpc(const Status& status);
 
 // Everything for Prometheus.
 MetricsInput GatherMetrics(const AdminSources& sources);
+// Whether the node works. Waits for no engine.
+Health GatherHealth(const AdminSources& sources);
 // Everything for the doctor; asks the engines for their queues.
 DoctorInput GatherDoctor(const AdminSources& sources);
 
@@ -57,6 +62,7 @@ class AdminService final : public admin::v1::Admin::Service {
 
   grpc::Status GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
                            admin::v1::GetTopologyReply* reply) override;
+  grpc::Status GetHealth(grpc::ServerContext*, const admin::v1::GetHealthRequest*, admin::v1::GetHealthReply* reply) override;
   grpc::Status Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*, admin::v1::DoctorReply* reply) override;
   grpc::Status ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
                             admin::v1::ListSessionsReply* reply) override;

@@ -1,6 +1,6 @@
 // File: command_line.h
 //
-// tandemd's command line: --config, --check-config, --print-config, --print-default-config, --version, --help, and one
+// tandemd's command line: --config, --check-config [--strict], --print-config, --print-default-config, --version, --help, and one
 // flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which goes over the files.
 #pragma once
 
@@ -22,7 +22,8 @@ struct CommandLine {
   Action action = Action::kRun;
   Config config;
   std::string config_path;  // the file that was read, or whose config.d; "" if none
-  bool check = false;       // --check-config: what the configuration names is to be checked too, then `output` printed
+  bool check = false;       // --check-config: the caller checks what the configuration names too, then prints `output`
+  bool strict = false;      // --strict: the caller checks what the start needs, without starting anything
   std::string output;       // help, version, printed configuration, "configuration is valid"
 };
 

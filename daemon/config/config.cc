@@ -3,6 +3,7 @@
 #include <sys/un.h>
 
 #include <charconv>
+#include <filesystem>
 #include <string>
 
 #include "daemon/config/config_keys.h"
@@ -19,6 +20,20 @@ std::string JoinPath(const std::string& directory, std::string_view name) {
 Status CheckAbsolute(std::string_view key, const std::string& path) {
   if (!path.empty() && path.front() == '/') return Status::Ok();
   return InvalidArgument(std::string(key) + " = \"" + path + "\" must be an absolute path");
+}
+
+Status CheckSocketPath(std::string_view key, const std::string& directory, const std::string& socket) {
+  constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
+  if (socket.size() <= kMaxSocketPath) return Status::Ok();
+  return InvalidArgument(std::string(key) + " = \"" + directory + "\" is too long: the path of " +
+                         socket.substr(socket.rfind('/') + 1) + " in it has " + std::to_string(socket.size()) +
+                         " bytes, a socket's may have " + std::to_string(kMaxSocketPath));
+}
+
+// By the names alone; the start compares the directories themselves (PrepareAdminDirectory).
+bool IsAtOrBelow(const std::string& path, const std::string& directory) {
+  const auto normal = [](const std::string& text) { return (std::filesystem::path(text) / "").lexically_normal().string(); };
+  return normal(path).starts_with(normal(directory));
 }
 
 Status CheckListenAddress(const std::string& address) {
@@ -95,11 +110,18 @@ std::string Print(const Config& config, std::string_view before_key) {
 
 std::string LeaseSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "lease.sock"); }
 std::string ClientSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "client.sock"); }
-std::string AdminSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "admin.sock"); }
+std::string AdminSocketPath(const Config& config) { return JoinPath(AdminDirectory(config), "admin.sock"); }
+
+std::string AdminDirectory(const Config& config) {
+  if (!config.admin_dir.empty()) return config.admin_dir;
+  const size_t end = config.runtime_dir.find_last_not_of('/');
+  return config.runtime_dir.substr(0, end == std::string::npos ? 0 : end + 1) + "-admin";
+}
 
 Status ValidateConfig(const Config& config) {
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("runtime_dir", config.runtime_dir));
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("state_dir", config.state_dir));
+  TANDEM_RETURN_IF_ERROR(CheckAbsolute("admin_dir", AdminDirectory(config)));
   if (!config.mps.pipe_directory.empty()) {
     TANDEM_RETURN_IF_ERROR(CheckAbsolute("mps.pipe_directory", config.mps.pipe_directory));
   }
@@ -110,11 +132,11 @@ Status ValidateConfig(const Config& config) {
                              "\" must be another directory than mps.pipe_directory");
     }
   }
-  constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
-  if (ClientSocketPath(config).size() > kMaxSocketPath) {
-    return InvalidArgument("runtime_dir = \"" + config.runtime_dir + "\" is too long: the path of client.sock in it has " +
-                           std::to_string(ClientSocketPath(config).size()) + " bytes, a socket's may have " +
-                           std::to_string(kMaxSocketPath));
+  TANDEM_RETURN_IF_ERROR(CheckSocketPath("runtime_dir", config.runtime_dir, ClientSocketPath(config)));
+  TANDEM_RETURN_IF_ERROR(CheckSocketPath("admin_dir", AdminDirectory(config), AdminSocketPath(config)));
+  if (IsAtOrBelow(AdminDirectory(config), config.runtime_dir)) {
+    return InvalidArgument("admin_dir = \"" + AdminDirectory(config) + "\" must not be runtime_dir = \"" + config.runtime_dir +
+                           "\" or lie below it: containers mount that directory");
   }
   TANDEM_RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen));
   if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {

@@ -41,6 +41,8 @@ struct DoctorInput {
   std::vector<std::string> failed_links;  // found by probing pairs of GPUs with data; one sentence each
   std::vector<std::string> refused_tuning;  // files of measured times that cannot be used: path and why
   std::vector<EngineStatus> engines;    // by GPU
+  std::vector<std::string> silent;      // by GPU: why a ready engine did not answer when it was asked; empty: it answered
+  std::string metrics_error;            // why metrics are not served although they are configured; empty: they are
   ControlSnapshot control;
   std::vector<GroupSnapshot> groups;
   std::vector<PoolSnapshot> pools;

@@ -5,9 +5,7 @@
 // path.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +14,6 @@
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/process_info.h"
 #include "daemon/supervisor/engines.h"
-#include "tandem/status.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -64,20 +61,5 @@ class LaunchCounters {
 
 // The families for one scrape.
 std::vector<prometheus::MetricFamily> CollectMetrics(const MetricsInput& input, const LaunchCounters& launches);
-
-// Serves GET /metrics at "address:port".
-class MetricsServer {
- public:
-  // `gather` is called from the server's threads. INVALID_ARGUMENT or UNAVAILABLE says why it cannot listen.
-  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen, std::function<MetricsInput()> gather);
-  ~MetricsServer();
-  // Where it listens: the port, also if 0 was asked for.
-  int port() const;
-
- private:
-  struct Parts;
-  explicit MetricsServer(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
-};
 
 }  // namespace tandem::daemon

@@ -35,8 +35,9 @@ class EngineConnection {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `wake_fd` (an eventfd, kept by the caller, outlives this) is written when the inbox or the state has changed.
-  EngineConnection(UniqueFd socket, int wake_fd);
+  // `wake_fd` (an eventfd, kept by the caller, outlives this) is written when the inbox or the state has changed. `name` is for
+  // messages: "engine of GPU 1 (GPU-5d8f…)".
+  EngineConnection(UniqueFd socket, int wake_fd, std::string name);
   ~EngineConnection();
   EngineConnection(const EngineConnection&) = delete;
   EngineConnection& operator=(const EngineConnection&) = delete;
@@ -84,6 +85,7 @@ class EngineConnection {
 
   const UniqueFd socket_;
   const int wake_fd_;
+  const std::string name_;
   std::mutex send_mutex_;   // held over id assignment and send: the order of ids is the order of packets
   std::mutex queue_mutex_;  // one QueueSnapshot at a time: its answer carries no id
   mutable std::mutex mutex_;

@@ -74,7 +74,11 @@ EngineKeeper::~EngineKeeper() {
 
 EngineStatus EngineKeeper::status() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return status_;
+  EngineStatus status = status_;
+  if (connection_ != nullptr) {
+    status.silent_seconds = std::chrono::duration<double>(Clock::now() - connection_->last_heard()).count();
+  }
+  return status;
 }
 
 Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
@@ -283,7 +287,8 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   }
   TANDEM_ASSIGN_OR_RETURN(process, EngineProcess::Spawn(settings_.program, sockets.second.get(), environment));
   sockets.second.Reset();
-  connection = std::make_shared<EngineConnection>(std::move(sockets.first), wake_.get());
+  connection = std::make_shared<EngineConnection>(
+      std::move(sockets.first), wake_.get(), "engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ")");
   Command command;
   auto* start = command.mutable_start();
   {

@@ -44,6 +44,8 @@ struct EngineStatus {
   uint64_t generation = 0;   // counts this GPU's engine processes, from 1
   uint64_t restarts = 0;
   std::string last_exit;     // "signal 9", "exit 3"; empty if none
+  // Of a ready engine: since its latest answer. The supervisor asks every two seconds.
+  double silent_seconds = 0;
   uint64_t own_memory_bytes = 0;  // device memory that it takes without its segments; 0: not known
   // What its latest start took: "1.82 s: process 0.05, driver 1.20, …"; empty if it has not been ready yet.
   std::string start = {};
@@ -100,7 +102,7 @@ class Engines {
   virtual Status Unfuse(int /*gpu*/) { return Unimplemented("these engines are not supervised"); }
   // Asks a running engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
   virtual void DemandAnswer(int /*gpu*/, std::chrono::milliseconds /*limit*/) {}
-  // The engine's queue right now.
+  // The engine's queue right now. UNAVAILABLE if the engine is down, DEADLINE_EXCEEDED if it does not answer within a second.
   virtual Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) = 0;
 };
 

@@ -18,6 +18,8 @@ namespace {
 
 // How long AwaitReady waits when every engine that is missing cannot start by somebody else's doing.
 constexpr std::chrono::seconds kBlockedPatience{3};
+// An engine answers from its loop, which no launch holds up. Operators' calls wait for the answer.
+constexpr milliseconds kQueueDeadline{1000};
 
 }  // namespace
 
@@ -157,7 +159,7 @@ Result<std::string> Supervisor::MakeUniqueId(int gpu) {
 
 Result<std::unique_ptr<engine::v1::Queue>> Supervisor::QueueSnapshot(int gpu) {
   TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
-  return connection->QueueSnapshot(milliseconds(2000));
+  return connection->QueueSnapshot(kQueueDeadline);
 }
 
 Result<std::string> FindEngineProgram(const std::string& configured) {

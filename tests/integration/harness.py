@@ -26,7 +26,7 @@ BACKEND = os.environ.get("TANDEM_TEST_BACKEND", "host")
 CUDA = BACKEND == "cuda"
 ENGINES_PER_GPU = int(os.environ.get("TANDEM_TEST_ENGINES_PER_GPU", "1"))
 EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split() + \
-    (["--engines-per-gpu", str(ENGINES_PER_GPU)] if ENGINES_PER_GPU > 1 else [])
+    (["--testing-engines-per-gpu", str(ENGINES_PER_GPU)] if ENGINES_PER_GPU > 1 else [])
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
 IN_BUNDLE = os.path.exists(os.path.join(BIN, "../bundle.txt"))
 

@@ -9,7 +9,7 @@ from test_operations import Slot, OperationsTest, add, matmul, ramp
 
 MOST_RANKS = 3
 OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
-EMULATED = () if CUDA else ("--debug-emulated-native",)
+EMULATED = () if CUDA else ("--testing-emulated-native",)
 
 
 def native_offers(reply):
@@ -24,7 +24,7 @@ def gather_request(m, n, k, world, algorithm="native", dtype="bf16"):
 
 class Native(OperationsTest):
     shares = True
-    extra = EMULATED + ("--debug-verify-plans", "--native", "explicit")
+    extra = EMULATED + ("--testing-verify-plans", "--native", "explicit")
 
     def test_on_offer_and_planned_when_asked_for(self):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]

@@ -77,6 +77,18 @@ TEST(ParseConfigText, UnknownKeysNameLineAndNearestKey) {
   EXPECT_THAT(Parse("[backend]\nx = 1", config).message(), HasSubstr("unknown key 'backend.x'"));
 }
 
+TEST(ParseConfigText, OldNamesAreReadAndReported) {
+  Config config;
+  Status status = Parse("engines_per_gpu = 2\n\n[debug]\nverify_plans = true\n", config);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(config.testing.engines_per_gpu, 2);
+  EXPECT_TRUE(config.testing.verify_plans);
+  ASSERT_EQ(config.old_names.size(), 2u);
+  EXPECT_THAT(config.old_names[0] + config.old_names[1], HasSubstr("t.toml:4: debug.verify_plans is now testing.verify_plans"));
+  EXPECT_EQ(Parse("[debug]\nemulated_native = true\n", config).message(),
+            "t.toml:2: unknown key 'debug.emulated_native'; did you mean 'testing.emulated_native'?");
+}
+
 TEST(ParseConfigText, ErrorsNameTheLine) {
   Config config;
   EXPECT_EQ(Parse("\nemulated_gpus = 9", config).message(),
