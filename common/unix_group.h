@@ -11,8 +11,9 @@
 
 namespace tandem {
 
-// The gid of `group`: the name of a group, or a gid in decimal. A gid needs no entry in the group database: a container's
-// group may have none on the host. NOT_FOUND for an unknown name, and for a number that is no gid. Thread-safe.
+// The gid of `group`: the name of a group, or a gid in decimal. A gid needs no entry in the group database: a
+// container's group may have none on the host. NOT_FOUND for an unknown name, and for a number that is no
+// gid. Thread-safe.
 Result<gid_t> FindGroup(const std::string& group);
 
 }  // namespace tandem

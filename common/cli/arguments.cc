@@ -10,7 +10,8 @@ std::vector<std::string> Arguments(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     std::string argument = argv[i];
     options = options && argument != "--";
-    const bool empty_value = options && argument.starts_with("--") && argument.find('=') == argument.size() - 1;
+    const bool empty_value =
+        options && argument.starts_with("--") && argument.find('=') == argument.size() - 1;
     if (empty_value) argument.pop_back();
     arguments.push_back(std::move(argument));
     if (empty_value) arguments.emplace_back();

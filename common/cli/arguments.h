@@ -8,8 +8,9 @@
 
 namespace tandem::cli {
 
-// The arguments after the program's name, last one first: `CLI::App::parse` takes them so. "--name=" becomes "--name" and
-// an empty value. CLI11 2.1 takes the next argument for the value of "--name=". Arguments after "--" stay as they are.
+// The arguments after the program's name, last one first: `CLI::App::parse` takes them so. "--name=" becomes
+// "--name" and an empty value. CLI11 2.1 takes the next argument for the value of "--name=". Arguments after
+// "--" stay as they are.
 std::vector<std::string> Arguments(int argc, const char* const* argv);
 
 }  // namespace tandem::cli

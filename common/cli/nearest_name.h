@@ -16,7 +16,8 @@ size_t EditDistance(std::string_view a, std::string_view b);
 // Whether a word of `length` characters with `distance` mistakes still stands for another one.
 constexpr bool IsNear(size_t distance, size_t length) { return distance <= (length < 9 ? 3 : length / 3); }
 
-// The name of `names` that `name` is nearest to, or "" if none is near. Names of over 64 characters are near to nothing.
+// The name of `names` that `name` is nearest to, or "" if none is near. Names of over 64 characters are near
+// to nothing.
 std::string_view NearestName(std::string_view name, std::span<const std::string> names);
 
 // "; did you mean 'stats'?" for the nearest name, or "" if none is near.

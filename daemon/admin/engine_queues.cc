@@ -14,7 +14,8 @@ std::vector<EngineQueue> AskQueues(Engines& engines) {
   for (size_t gpu = 0; gpu < queues.size(); ++gpu) {
     EngineQueue& out = queues[gpu];
     out.status = engines.StatusOf(static_cast<int>(gpu));
-    // A stopped process and an engine that is not ready answer nothing. An engine that was silent for long may answer again.
+    // A stopped process and an engine that is not ready answer nothing. An engine that was silent for long
+    // may answer again.
     const bool ready = out.status.state == EngineState::kReady && StoppedProcess(out.status.pid).empty();
     if (!ready) out.why_none = WhyNotReady(out.status);
     if (ready) {

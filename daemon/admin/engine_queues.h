@@ -13,12 +13,12 @@ namespace tandem::daemon {
 
 struct EngineQueue {
   std::unique_ptr<engine::v1::Queue> queue;  // null if the engine gave none
-  std::string why_none;                      // then: "is down", "does not run: its process 4711 is stopped (SIGSTOP)"
+  std::string why_none;  // then: "is down", "does not run: its process 4711 is stopped (SIGSTOP)"
   EngineStatus status;
 };
 
-// By GPU. Engines are asked side by side, so that one that does not answer costs one engine's deadline; an engine whose
-// process is stopped is not asked at all.
+// By GPU. Engines are asked side by side, so that one that does not answer costs one engine's deadline; an
+// engine whose process is stopped is not asked at all.
 std::vector<EngineQueue> AskQueues(Engines& engines);
 
 }  // namespace tandem::daemon

@@ -2,7 +2,7 @@
 #include "daemon/admin/admin_service.h"
 #include "daemon/admin/engine_queues.h"
 #include "daemon/observe/plan_totals.h"
-#include "daemon/tuning/tuning_store.h"
+#include "daemon/planner/tuning/tuning_store.h"
 #include "tandem/engine/v1/engine.pb.h"
 #include "tandem/op_request.h"
 #include "tandem/v1/types.pb.h"
@@ -42,7 +42,8 @@ Health GatherHealth(const AdminSources& sources) {
   input.live = !sources.alive || sources.alive();
   input.draining = sources.control->Snapshot().draining;
   input.topology = sources.topology;
-  for (int gpu = 0; gpu < sources.engines->count(); ++gpu) input.engines.push_back(sources.engines->StatusOf(gpu));
+  for (int gpu = 0; gpu < sources.engines->count(); ++gpu)
+    input.engines.push_back(sources.engines->StatusOf(gpu));
   return CheckHealth(input);
 }
 
@@ -79,8 +80,11 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
     if (engine.queue == nullptr) continue;
     for (const auto& item : engine.queue->items()) {
       if (item.started() || item.since_seconds() < 1 || item.missing_ranks().empty()) continue;
-      input.late.push_back({sources.topology.gpus[gpu].uuid, names[item.group_id()], item.plan_id(),
-                            item.since_seconds(), {item.missing_ranks().begin(), item.missing_ranks().end()}});
+      input.late.push_back({sources.topology.gpus[gpu].uuid,
+                            names[item.group_id()],
+                            item.plan_id(),
+                            item.since_seconds(),
+                            {item.missing_ranks().begin(), item.missing_ranks().end()}});
     }
   }
   return input;

@@ -21,7 +21,8 @@ std::string ValueName(const config::KeySpec& key) {
     case config::KeyType::kBool: return "[true|false]";
     case config::KeyType::kChoice: {
       std::string choices;
-      for (std::string_view choice : key.choices) choices += (choices.empty() ? "" : "|") + std::string(choice);
+      for (std::string_view choice : key.choices)
+        choices += (choices.empty() ? "" : "|") + std::string(choice);
       return choices;
     }
   }
@@ -63,14 +64,16 @@ Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line
     bool bare = flag.key->type == config::KeyType::kBool && flag.text.empty();
     Status status = config::SetKeyFromText(*flag.key, bare ? "true" : flag.text, line.config);
     if (!status.ok()) return status.WithContext(flag.name);
-    if (flag.is_old) line.config.old_names.push_back(config::OldNameNote(flag.name, config::FlagName(*flag.key)));
+    if (flag.is_old)
+      line.config.old_names.push_back(config::OldNameNote(flag.name, config::FlagName(*flag.key)));
   }
   return ValidateConfig(line.config);
 }
 
 }  // namespace
 
-Result<CommandLine> ParseCommandLine(int argc, const char* const* argv, const std::string& default_config_path) {
+Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
+                                     const std::string& default_config_path) {
   CLI::App app("tandemd: runs collectives and matmuls in tandem on the GPUs of this node.", "tandemd");
   CommandLine line;
   bool check = false;
@@ -79,20 +82,24 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv, const st
   bool version = false;
   line.config_path = default_config_path;
   CLI::Option* config_option =
-      app.add_option("--config", line.config_path, "Configuration file (TOML); config.d/*.toml beside it are read after it")
+      app.add_option("--config", line.config_path,
+                     "Configuration file (TOML); config.d/*.toml beside it are read after it")
           ->type_name("FILE");
   CLI::Option* check_option = app.add_flag("--check-config", check, "Check the configuration and end");
   app.add_flag("--strict", line.strict,
-               "With --check-config: check what the start needs too: engine program, backend, directories, group, metrics address")
+               "With --check-config: check what the start needs too: engine program, backend, directories, "
+               "group, metrics address")
       ->needs(check_option);
   app.add_flag("--print-config", print, "Print the configuration in force as TOML and end");
-  app.add_flag("--print-default-config", print_default, "Print a configuration file of all defaults, commented out, and end");
+  app.add_flag("--print-default-config", print_default,
+               "Print a configuration file of all defaults, commented out, and end");
   app.add_flag("--version", version, "Print the version and end");
   std::vector<Flag> flags;
   flags.reserve(2 * config::Keys().size());  // CLI11 keeps references to the texts
   const auto add = [&](const config::KeySpec& key, const std::string& name, bool is_old) {
     Flag& flag = flags.emplace_back(Flag{.key = &key, .name = name, .is_old = is_old});
-    flag.option = app.add_option(name, flag.text, std::string(key.doc) + " Default: " + config::PrintValue(key, Config()))
+    flag.option = app.add_option(name, flag.text,
+                                 std::string(key.doc) + " Default: " + config::PrintValue(key, Config()))
                       ->type_name(ValueName(key));
     if (is_old) flag.option->group("");  // not in --help
     if (key.type == config::KeyType::kBool) flag.option->expected(0, 1);

@@ -26,13 +26,16 @@ Status CheckSocketPath(std::string_view key, const std::string& directory, const
   constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
   if (socket.size() <= kMaxSocketPath) return Status::Ok();
   return InvalidArgument(std::string(key) + " = \"" + directory + "\" is too long: the path of " +
-                         socket.substr(socket.rfind('/') + 1) + " in it has " + std::to_string(socket.size()) +
-                         " bytes, a socket's may have " + std::to_string(kMaxSocketPath));
+                         socket.substr(socket.rfind('/') + 1) + " in it has " +
+                         std::to_string(socket.size()) + " bytes, a socket's may have " +
+                         std::to_string(kMaxSocketPath));
 }
 
 // By the names alone; the start compares the directories themselves (PrepareAdminDirectory).
 bool IsAtOrBelow(const std::string& path, const std::string& directory) {
-  const auto normal = [](const std::string& text) { return (std::filesystem::path(text) / "").lexically_normal().string(); };
+  const auto normal = [](const std::string& text) {
+    return (std::filesystem::path(text) / "").lexically_normal().string();
+  };
   return normal(path).starts_with(normal(directory));
 }
 
@@ -81,7 +84,8 @@ std::string Limits(const config::KeySpec& key) {
       return " Between " + config::PrintBytes(key.min) + " and " + config::PrintBytes(key.max) + ".";
     case config::KeyType::kChoice: {
       std::string choices;
-      for (std::string_view choice : key.choices) choices += (choices.empty() ? "" : ", ") + std::string(choice);
+      for (std::string_view choice : key.choices)
+        choices += (choices.empty() ? "" : ", ") + std::string(choice);
       return " One of " + choices + ".";
     }
     default: return "";
@@ -135,14 +139,14 @@ Status ValidateConfig(const Config& config) {
   TANDEM_RETURN_IF_ERROR(CheckSocketPath("runtime_dir", config.runtime_dir, ClientSocketPath(config)));
   TANDEM_RETURN_IF_ERROR(CheckSocketPath("admin_dir", AdminDirectory(config), AdminSocketPath(config)));
   if (IsAtOrBelow(AdminDirectory(config), config.runtime_dir)) {
-    return InvalidArgument("admin_dir = \"" + AdminDirectory(config) + "\" must not be runtime_dir = \"" + config.runtime_dir +
-                           "\" or lie below it: containers mount that directory");
+    return InvalidArgument("admin_dir = \"" + AdminDirectory(config) + "\" must not be runtime_dir = \"" +
+                           config.runtime_dir + "\" or lie below it: containers mount that directory");
   }
   TANDEM_RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen));
   if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {
-    return InvalidArgument("supervisor.backoff_initial_ms = " + std::to_string(config.supervisor.backoff_initial_ms) +
-                           " must not exceed supervisor.backoff_max_ms = " +
-                           std::to_string(config.supervisor.backoff_max_ms));
+    return InvalidArgument(
+        "supervisor.backoff_initial_ms = " + std::to_string(config.supervisor.backoff_initial_ms) +
+        " must not exceed supervisor.backoff_max_ms = " + std::to_string(config.supervisor.backoff_max_ms));
   }
   if (config.quotas.sessions_per_uid > config.quotas.sessions) {
     return InvalidArgument("quotas.sessions_per_uid = " + std::to_string(config.quotas.sessions_per_uid) +
@@ -159,7 +163,8 @@ std::string PrintConfig(const Config& config) { return Print(config, ""); }
 
 std::string PrintDefaultConfigFile() {
   return "# Configuration of tandemd. Every key is shown with its default; uncomment what you change.\n"
-         "# Files in config.d/ beside this one are read after it, in the order of their names; flags go over all files.\n"
+         "# Files in config.d/ beside this one are read after it, in the order of their names; flags go over "
+         "all files.\n"
          "# `tandemd --check-config` checks, `tandemd --print-config` shows what is in force.\n\n" +
          Print(Config(), "# ");
 }

@@ -9,15 +9,17 @@ namespace tandem::daemon {
 std::string WhyNotReady(const EngineStatus& engine) {
   switch (engine.state) {
     case EngineState::kReady: {
-      if (std::string stopped = StoppedProcess(engine.pid); !stopped.empty()) return "does not run: " + stopped;
+      if (std::string stopped = StoppedProcess(engine.pid); !stopped.empty())
+        return "does not run: " + stopped;
       if (engine.silent_seconds <= kSilentEngineSeconds) return "";
       char text[64];
       std::snprintf(text, sizeof text, "has answered nothing for %.0f s", engine.silent_seconds);
       return text;
     }
     case EngineState::kStarting: return "is starting";
-    case EngineState::kDown: return engine.blocked.empty() ? "is down" : "cannot start yet: " + engine.blocked;
-    case EngineState::kFused: return "is held down after a crash loop";
+    case EngineState::kDown:
+      return engine.blocked.empty() ? "is down" : "cannot start yet: " + engine.blocked;
+    case EngineState::kCrashLooped: return "is held down after a crash loop";
   }
   return "is in no known state";
 }

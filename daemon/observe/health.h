@@ -22,13 +22,14 @@ struct Health {
 };
 
 struct HealthInput {
-  bool live = true;                   // Daemon::Alive
+  bool live = true;  // Daemon::Alive
   bool draining = false;
   Topology topology;
   std::vector<EngineStatus> engines;  // by GPU
 };
 
-// An engine that has been silent for longer counts as not ready: the supervisor asks each engine every two seconds.
+// An engine that has been silent for longer counts as not ready: the supervisor asks each engine every two
+// seconds.
 inline constexpr double kSilentEngineSeconds = 6;
 
 // Reads /proc for engines that are ready (StoppedProcess).
@@ -40,7 +41,8 @@ std::string EngineName(const Topology& topology, size_t gpu);
 // Why an engine takes no work: "is down", "is held down after a crash loop", …; "" for an engine that works.
 std::string WhyNotReady(const EngineStatus& engine);
 
-// A process that exists and does not run: "its process 4711 is stopped (SIGSTOP, or a debugger)". "" for any other process.
+// A process that exists and does not run: "its process 4711 is stopped (SIGSTOP, or a debugger)". "" for any
+// other process.
 std::string StoppedProcess(int pid);
 
 }  // namespace tandem::daemon

@@ -19,8 +19,8 @@
 namespace tandem::daemon {
 namespace {
 
-// A connection has one of the threads until its request has come, or until the time is up. So many idle connections hold
-// nobody up; more of them hold the next one up for the timeout at most.
+// A connection has one of the threads until its request has come, or until the time is up. So many idle
+// connections hold nobody up; more of them hold the next one up for the timeout at most.
 constexpr char kThreads[] = "8";
 constexpr char kRequestTimeoutMs[] = "3000";
 
@@ -91,8 +91,10 @@ struct MetricsServer::Parts {
       return 405;
     }
     const Answer answer = (static_cast<Parts*>(parts)->*kMethod)();
-    mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", answer.code,
-              answer.code == 200 ? "OK" : "Service Unavailable", answer.type.c_str(), answer.body.size());
+    mg_printf(connection,
+              "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+              answer.code, answer.code == 200 ? "OK" : "Service Unavailable", answer.type.c_str(),
+              answer.body.size());
     if (method == "GET") mg_write(connection, answer.body.data(), answer.body.size());
     return answer.code;
   }
@@ -115,7 +117,8 @@ MetricsServer::~MetricsServer() {
   ending.join();
 }
 
-Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& listen, std::function<MetricsInput()> gather,
+Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& listen,
+                                                            std::function<MetricsInput()> gather,
                                                             std::function<Health()> health) {
   auto parts = std::make_unique<Parts>();
   parts->listen = listen;
@@ -129,8 +132,8 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& l
     own->last_message = message;
     return 1;
   };
-  std::array<const char*, 7> options = {"listening_ports", listen.c_str(), "num_threads", kThreads, "request_timeout_ms",
-                                        kRequestTimeoutMs, nullptr};
+  std::array<const char*, 7> options = {"listening_ports",    listen.c_str(),    "num_threads", kThreads,
+                                        "request_timeout_ms", kRequestTimeoutMs, nullptr};
   mg_init_library(0);
   mg_context* context = mg_start(&callbacks, parts.get(), options.data());
   if (context == nullptr) {

@@ -1,7 +1,7 @@
 // File: metrics_server.h
 //
-// The address that monitoring asks: GET /metrics for Prometheus, and /livez and /readyz for orchestrators, which answer 200
-// or 503 with one line for each cause.
+// The address that monitoring asks: GET /metrics for Prometheus, and /livez and /readyz for orchestrators,
+// which answer 200 or 503 with one line for each cause.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,10 @@ namespace tandem::daemon {
 
 class MetricsServer {
  public:
-  // `gather` and `health` are called from the server's threads, side by side. `listen` is "address:port", port 0 for any free
-  // one. UNAVAILABLE reports why it cannot listen.
-  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen, std::function<MetricsInput()> gather,
+  // `gather` and `health` are called from the server's threads, side by side. `listen` is "address:port",
+  // port 0 for any free one. UNAVAILABLE reports why it cannot listen.
+  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
+                                                      std::function<MetricsInput()> gather,
                                                       std::function<Health()> health);
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;

@@ -27,7 +27,10 @@ constexpr timeval kSendTimeout{10, 0};
 }  // namespace
 
 EngineConnection::EngineConnection(UniqueFd socket, int wake_fd, std::string name)
-    : socket_(std::move(socket)), wake_fd_(wake_fd), name_(std::move(name)), last_heard_(Clock::now().time_since_epoch().count()) {
+    : socket_(std::move(socket)),
+      wake_fd_(wake_fd),
+      name_(std::move(name)),
+      last_heard_(Clock::now().time_since_epoch().count()) {
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof(kSendTimeout));
   reader_ = std::thread([this] { Read(); });
 }
@@ -49,26 +52,31 @@ Status EngineConnection::Send(Command& command, const std::vector<int>& fds, Pen
   return SendMessage(socket_.get(), command.SerializeAsString(), fds);
 }
 
-Status EngineConnection::Exchange(Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline,
-                                  Pending& pending) {
+Status EngineConnection::Exchange(Command& command, const std::vector<int>& fds,
+                                  std::chrono::milliseconds deadline, Pending& pending) {
   auto end = Clock::now() + deadline;
   Status sent = Send(command, fds, &pending);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (sent.ok()) changed_.wait_until(lock, end, [&] { return pending.done || !state_.ok() || !calls_ended_.ok(); });
+  if (sent.ok())
+    changed_.wait_until(lock, end, [&] { return pending.done || !state_.ok() || !calls_ended_.ok(); });
   pending_.erase(command.id());
   if (!sent.ok()) return sent;
   if (pending.done) return pending.status;
   if (!state_.ok()) return state_;
   if (!calls_ended_.ok()) return calls_ended_;
-  return DeadlineExceeded("the " + name_ + " has not answered for " + std::to_string(deadline.count()) + " ms");
+  return DeadlineExceeded("the " + name_ + " has not answered for " + std::to_string(deadline.count()) +
+                          " ms");
 }
 
-Status EngineConnection::Call(Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline) {
+Status EngineConnection::Call(Command& command, const std::vector<int>& fds,
+                              std::chrono::milliseconds deadline) {
   Pending pending;
   return Exchange(command, fds, deadline, pending);
 }
 
-Status EngineConnection::Post(Command& command, const std::vector<int>& fds) { return Send(command, fds, nullptr); }
+Status EngineConnection::Post(Command& command, const std::vector<int>& fds) {
+  return Send(command, fds, nullptr);
+}
 
 Result<UniqueFd> EngineConnection::AllocateSegment(uint64_t segment_id, uint64_t bytes,
                                                    std::chrono::milliseconds deadline) {
@@ -88,7 +96,8 @@ Result<std::string> EngineConnection::Ask(Command& command, std::chrono::millise
   return std::move(pending.payload);
 }
 
-Result<std::unique_ptr<engine::v1::Queue>> EngineConnection::QueueSnapshot(std::chrono::milliseconds deadline) {
+Result<std::unique_ptr<engine::v1::Queue>> EngineConnection::QueueSnapshot(
+    std::chrono::milliseconds deadline) {
   std::lock_guard<std::mutex> one(queue_mutex_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -143,8 +152,7 @@ void EngineConnection::Read() {
   while (ended.ok()) {
     Result<FdMessage> packet = ReceiveMessage(socket_.get());
     if (!packet.ok()) {
-      ended = packet.status().code() == Code::kUnavailable ? Unavailable(kEndOfFile)
-                                                           : packet.status();
+      ended = packet.status().code() == Code::kUnavailable ? Unavailable(kEndOfFile) : packet.status();
       break;
     }
     last_heard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
@@ -168,7 +176,8 @@ void EngineConnection::Read() {
 Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<UniqueFd> fds) {
   switch (message->message_case()) {
     case Message::kAck: {
-      if (message->ack().id() > last_answered()) last_answered_.store(message->ack().id(), std::memory_order_relaxed);
+      if (message->ack().id() > last_answered())
+        last_answered_.store(message->ack().id(), std::memory_order_relaxed);
       {
         std::lock_guard<std::mutex> lock(mutex_);
         auto found = pending_.find(message->ack().id());
@@ -186,7 +195,8 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
     case Message::kAllocated: {
       std::lock_guard<std::mutex> lock(mutex_);
       for (auto& [id, pending] : pending_) {
-        if (pending->segment_id == message->allocated().segment_id() && !pending->segment.valid() && fds.size() == 1) {
+        if (pending->segment_id == message->allocated().segment_id() && !pending->segment.valid() &&
+            fds.size() == 1) {
           pending->segment = std::move(fds[0]);
           break;
         }
@@ -203,10 +213,8 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
     case Message::kLaunchFailed:
     case Message::kLate:
     case Message::kEnded:
-    case Message::kPeerSilent:
-      break;
-    case Message::MESSAGE_NOT_SET:
-      return Unavailable("the engine sent a message of an unknown kind");
+    case Message::kPeerSilent: break;
+    case Message::MESSAGE_NOT_SET: return Unavailable("the engine sent a message of an unknown kind");
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cstdio>
@@ -111,9 +110,13 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
       case config::KeyType::kString: value = key.name == "metrics.listen" ? "127.0.0.1:1" : "/flag"; break;
       case config::KeyType::kInteger: value = std::to_string(key.min + 1); break;
       case config::KeyType::kBytes: value = "128 MiB"; break;
-      case config::KeyType::kBool: value = config::PrintValue(key, Config()) == "true" ? "false" : "true"; break;
+      case config::KeyType::kBool:
+        value = config::PrintValue(key, Config()) == "true" ? "false" : "true";
+        break;
       case config::KeyType::kChoice:
-        value = config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\"" ? key.choices[1] : key.choices[0];
+        value = config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\""
+                    ? key.choices[1]
+                    : key.choices[0];
         break;
     }
     // The two orders between keys that single changes would break.
@@ -148,19 +151,22 @@ TEST(CommandLine, AnEmptyValueDoesNotSwallowTheNextFlag) {
     if (empty.ok()) {
       EXPECT_TRUE(empty->check) << flag;
     } else {
-      EXPECT_THAT(empty.status().message(), HasSubstr(std::string(key.name.substr(key.name.rfind('.') + 1))) ) << flag;
+      EXPECT_THAT(empty.status().message(), HasSubstr(std::string(key.name.substr(key.name.rfind('.') + 1))))
+          << flag;
     }
     if (key.type != config::KeyType::kString) EXPECT_FALSE(empty.ok()) << flag;
   }
 }
 
 TEST(CommandLine, OldNamesAreReadAndReported) {
-  Result<CommandLine> line = Parse({"--debug-verify-plans", "--engines-per-gpu", "2", "--visibility-delay-us=7"});
+  Result<CommandLine> line =
+      Parse({"--debug-verify-plans", "--engines-per-gpu", "2", "--visibility-delay-us=7"});
   ASSERT_TRUE(line.ok()) << line.status().ToString();
   EXPECT_TRUE(line->config.testing.verify_plans);
   EXPECT_EQ(line->config.testing.engines_per_gpu, 2);
   EXPECT_EQ(line->config.testing.visibility_delay_us, 7);
-  EXPECT_THAT(line->config.old_names, ::testing::Contains(HasSubstr("--engines-per-gpu is now --testing-engines-per-gpu")));
+  EXPECT_THAT(line->config.old_names,
+              ::testing::Contains(HasSubstr("--engines-per-gpu is now --testing-engines-per-gpu")));
   EXPECT_EQ(line->config.old_names.size(), 3u);
   EXPECT_THAT(Parse({"--help"})->output, ::testing::Not(HasSubstr("--debug-verify-plans")));
   EXPECT_TRUE(Parse({"--testing-verify-plans"})->config.old_names.empty());
@@ -189,7 +195,8 @@ TEST(CommandLine, HelpAndVersionNeedNoConfiguration) {
   Result<CommandLine> help = Parse({"--help"});
   ASSERT_TRUE(help.ok());
   EXPECT_EQ(help->action, CommandLine::Action::kPrint);
-  for (const config::KeySpec& key : config::Keys()) EXPECT_THAT(help->output, HasSubstr(config::FlagName(key)));
+  for (const config::KeySpec& key : config::Keys())
+    EXPECT_THAT(help->output, HasSubstr(config::FlagName(key)));
   Result<CommandLine> defaults = Parse({"--print-default-config"});
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->output, PrintDefaultConfigFile());

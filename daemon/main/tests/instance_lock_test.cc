@@ -59,8 +59,8 @@ TEST_F(InstanceLockTest, TheAdminDirectoryIsApartFromTheClients) {
   const std::string clients = directory_ + "/clients";
   std::filesystem::create_directories(clients + "/below");
   std::filesystem::create_directory_symlink(clients, directory_ + "/link");
-  for (const std::string& bad : {clients, clients + "/", clients + "/below", clients + "/new/deep", directory_ + "/link",
-                                 directory_ + "/link/below"}) {
+  for (const std::string& bad : {clients, clients + "/", clients + "/below", clients + "/new/deep",
+                                 directory_ + "/link", directory_ + "/link/below"}) {
     auto made = PrepareAdminDirectory(bad, clients);
     EXPECT_EQ(made.status().code(), Code::kFailedPrecondition) << bad << ": " << made.status().ToString();
   }
@@ -74,7 +74,8 @@ TEST_F(InstanceLockTest, TheAdminDirectoryIsApartFromTheClients) {
   }
   std::filesystem::permissions(directory_, std::filesystem::perms(0755));
   EXPECT_TRUE(PrepareAdminDirectory(directory_, clients).ok());
-  EXPECT_EQ(std::filesystem::status(directory_).permissions(), std::filesystem::perms(0755)) << "not made here, so not changed";
+  EXPECT_EQ(std::filesystem::status(directory_).permissions(), std::filesystem::perms(0755))
+      << "not made here, so not changed";
 }
 
 TEST_F(InstanceLockTest, AGidIsAGroup) {
