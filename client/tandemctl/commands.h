@@ -14,6 +14,7 @@ namespace tandem::ctl {
 
 struct CommandOptions {
   bool json = false;
+  bool ready = false;          // health
   bool once = false;            // top
   bool undo = false;            // drain
   bool programs = false;        // plans
@@ -30,6 +31,8 @@ struct CommandOptions {
 };
 
 Status ShowTopology(const Connection& connection, const CommandOptions& options);
+// FAILED_PRECONDITION if tandemd is not live, or with `ready` if the node is not ready.
+Status ShowHealth(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if a finding is a failure.
 Status ShowDoctor(const Connection& connection, const CommandOptions& options);
 Status ShowSessions(const Connection& connection, const CommandOptions& options);
@@ -38,7 +41,7 @@ Status ShowPools(const Connection& connection, const CommandOptions& options);
 Status ShowPlans(const Connection& connection, const CommandOptions& options);
 Status ShowQueue(const Connection& connection, const CommandOptions& options);
 Status ShowStats(const Connection& connection, const CommandOptions& options);
-// Refreshes until interrupted; on a pipe or with `once` it prints one screen.
+// Rates over one interval after the other, until interrupted; on a pipe, with `once` or as JSON over one interval.
 Status ShowTop(const Connection& connection, const CommandOptions& options);
 Status WriteTrace(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if groups are left at the end.

@@ -14,7 +14,7 @@
 
 namespace tandem::ctl {
 
-// The tandem-tune-rank beside tandemctl, or in ../libexec/tandem; NOT_FOUND says what to install.
+// The tandem-tune-rank beside tandemctl, or in ../libexec/tandem; FAILED_PRECONDITION names what to install.
 Result<std::string> FindTuneRank();
 
 class TuneRanks {

@@ -34,6 +34,8 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
   }
   input.links = sources.links;
   input.process = ReadProcessInfo();
+  input.version = sources.version;
+  input.backend = sources.backend;
   return input;
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/observe/chrome_trace.h"
 #include "daemon/observe/plan_totals.h"
 #include "daemon/observe/step_totals.h"
+#include "daemon/planner/cost/cost_model.h"
 #include "tandem/op_request.h"
 
 namespace tandem::daemon {
@@ -97,6 +98,7 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
     for (const auto& group : sources_.control->SnapshotGroups()) known |= group.id == request->group_id();
     if (!known) return ToGrpc(NotFound("there is no group " + std::to_string(request->group_id())));
   }
+  reply->set_prediction_model(plan::PredictionModel(sources_.topology, sources_.backend == "host"));
   auto totals = SumPlans(ReadAllPlans(sources_.stats));
   std::map<uint64_t, std::vector<StepTotals>> steps;
   if (request->programs()) steps = SumSteps(ReadAllTraces(sources_.stats));

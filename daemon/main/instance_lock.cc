@@ -35,21 +35,28 @@ Result<UniqueFd> LockRuntimeDirectory(const std::string& directory) {
   return lock;
 }
 
-Result<bool> PrepareAdminDirectory(const std::string& directory, const std::string& clients) {
+Status CheckAdminDirectory(const std::string& directory, const std::string& clients) {
   std::error_code error;
-  const bool made = std::filesystem::create_directories(directory, error);
-  if (error) return SystemError("make the administrators' directory " + directory, error.value());
-  const auto inner = std::filesystem::canonical(directory, error);
-  const auto outer = error ? std::filesystem::path() : std::filesystem::canonical(clients, error);
+  const auto inner = std::filesystem::weakly_canonical(directory, error);
+  const auto outer = error ? std::filesystem::path() : std::filesystem::weakly_canonical(clients, error);
   if (error) return SystemError("resolve " + directory + " and " + clients, error.value());
   for (auto parent = inner;; parent = parent.parent_path()) {
-    if (std::filesystem::equivalent(parent, outer, error)) {
-      if (made) std::filesystem::remove(directory, error);
+    // By name, and by what is there: a bind mount gives one directory two names.
+    const bool same = parent == outer || (std::filesystem::exists(parent, error) && std::filesystem::exists(outer, error) &&
+                                          std::filesystem::equivalent(parent, outer, error));
+    if (same) {
       return FailedPrecondition("admin_dir = \"" + directory + "\" is runtime_dir = \"" + clients +
                                 "\" or lies below it, which containers mount: set another admin_dir");
     }
-    if (parent == parent.parent_path()) break;
+    if (parent == parent.parent_path()) return Status::Ok();
   }
+}
+
+Result<bool> PrepareAdminDirectory(const std::string& directory, const std::string& clients) {
+  TANDEM_RETURN_IF_ERROR(CheckAdminDirectory(directory, clients));
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(directory, error);
+  if (error) return SystemError("make the administrators' directory " + directory, error.value());
   if (made && ::chmod(directory.c_str(), 0700) != 0) return SystemError("chmod " + directory, errno);
   return made;
 }

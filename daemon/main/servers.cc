@@ -114,6 +114,15 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
   return std::unique_ptr<Servers>(new Servers(std::move(parts)));
 }
 
+void Servers::SetHealth(const Health& health) {
+  for (grpc::Server* server : {parts_->client_server.get(), parts_->admin_server.get()}) {
+    grpc::HealthCheckServiceInterface* service = server == nullptr ? nullptr : server->GetHealthCheckService();
+    if (service == nullptr) continue;
+    service->SetServingStatus("liveness", health.live);
+    for (const char* name : {"", "readiness", "tandem.v1.Tandem"}) service->SetServingStatus(name, health.ready);
+  }
+}
+
 Status Servers::DialSelf() const {
   TANDEM_RETURN_IF_ERROR(AskStats(parts_->client_path));
   return AskStats(parts_->admin_path);

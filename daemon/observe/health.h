@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/snapshot.h"
 #include "daemon/supervisor/engines.h"
 #include "daemon/topology/topology.h"
 

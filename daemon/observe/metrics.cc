@@ -218,6 +218,8 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const Launch
   if (input.process.descriptor_limit != 0) {
     families.Gauge("process_max_fds", "Limit of open descriptors", input.process.descriptor_limit);
   }
+  auto& build = families.Add("tandem_build_info", "1, with the version and commit of tandemd, and the backend", MetricType::Gauge);
+  Families::AddGauge(build, {{"version", input.version}, {"backend", input.backend}}, 1);
   families.Gauge("tandem_uptime_seconds", "Time since the daemon's start", control.uptime_seconds);
   return families.Take();
 }

@@ -37,6 +37,7 @@ struct MetricsInput {
   std::map<uint64_t, std::vector<int>> gpus_of_plan;  // of the live plans, by rank
   std::vector<LinkRate> links;                        // measured
   ProcessInfo process;
+  std::string version, backend;
 };
 
 // Sums plans' counters by {GPU, op, algorithm}, so that they go on growing after a plan has been released.

@@ -159,6 +159,7 @@ class Daemon:
     def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True):
         self.own_dir = runtime_dir is None
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix="tandem-test.")
+        self.admin_dir = self.runtime_dir + "-admin"  # tandemd's default
         self.clients = []
         self.log_path = os.path.join(self.runtime_dir, "tandemd.log")
         self.log = open(self.log_path, "ab")
@@ -242,6 +243,7 @@ class Daemon:
         self.log.close()
         if self.own_dir:
             shutil.rmtree(self.runtime_dir, ignore_errors=True)
+            shutil.rmtree(self.admin_dir, ignore_errors=True)
 
 
 class TandemTest(unittest.TestCase):

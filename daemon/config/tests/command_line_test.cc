@@ -154,7 +154,9 @@ TEST(CommandLine, AnEmptyValueDoesNotSwallowTheNextFlag) {
       EXPECT_THAT(empty.status().message(), HasSubstr(std::string(key.name.substr(key.name.rfind('.') + 1))))
           << flag;
     }
-    if (key.type != config::KeyType::kString) EXPECT_FALSE(empty.ok()) << flag;
+    if (key.type != config::KeyType::kString) {
+      EXPECT_FALSE(empty.ok()) << flag;
+    }
   }
 }
 

@@ -50,7 +50,7 @@ TEST(ParseConfigText, SetsWhatTheTextHasAndNothingElse) {
   EXPECT_EQ(config.emulated_gpus, 8);
   EXPECT_EQ(config.emulated_memory_bytes, int64_t{512} << 20);
   EXPECT_EQ(config.quotas.plans, 7);
-  EXPECT_TRUE(config.verify_plans);
+  EXPECT_TRUE(config.testing.verify_plans);
   EXPECT_EQ(config.hardware_queues, 3);
   EXPECT_EQ(config.quotas.groups, QuotaConfig().groups);
 }

@@ -70,7 +70,9 @@ TEST_F(InstanceLockTest, TheAdminDirectoryIsApartFromTheClients) {
     EXPECT_EQ(*made, good != directory_);
     struct stat status;
     ASSERT_EQ(::stat(good.c_str(), &status), 0);
-    if (*made) EXPECT_EQ(status.st_mode & 0777, 0700u) << good;
+    if (*made) {
+      EXPECT_EQ(status.st_mode & 0777, 0700u) << good;
+    }
   }
   std::filesystem::permissions(directory_, std::filesystem::perms(0755));
   EXPECT_TRUE(PrepareAdminDirectory(directory_, clients).ok());

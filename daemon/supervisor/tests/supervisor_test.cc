@@ -335,6 +335,18 @@ TEST_F(SupervisorTest, SilentEngineIsReplaced) {
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing"));
 }
 
+TEST_F(SupervisorTest, AnEngineThatDoesNotAnswerIsNamed) {
+  settings_.ping_interval = milliseconds(10);
+  Start({"a", "silent"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  EXPECT_TRUE(supervisor_->QueueSnapshot(0).ok());
+  const Status silent = supervisor_->QueueSnapshot(1).status();
+  EXPECT_EQ(silent.code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(silent.message(), HasSubstr("the engine of GPU 1 ("));
+  EXPECT_GT(supervisor_->StatusOf(1).silent_seconds, 0.9);
+  EXPECT_LT(supervisor_->StatusOf(0).silent_seconds, supervisor_->StatusOf(1).silent_seconds);
+}
+
 TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {
   OnlyDemandsEndAnEngine();
   Start({"silent"});
