@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/tandemctl/completion.h"
@@ -15,8 +16,8 @@
 namespace tandem::ctl {
 namespace {
 
-// The commands that ask the daemon print JSON by this flag. The program itself has it too, so that it may stand before the
-// command.
+// The commands that ask the daemon print JSON by this flag. The program itself has it too, so that it may
+// stand before the command.
 void AddJson(CLI::App& app, CommandLine& line) {
   app.add_flag("--json", line.options.json, "Print JSON (docs/tandemctl.md)");
 }
@@ -32,11 +33,13 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   auto add = [&](const char* name, const char* about, Command command) {
     CLI::App* sub = app.add_subcommand(name, about);
     AddJson(*sub, line);
-    sub->callback([&line, command] { line.run = [&line, command] { return command(line.Connect(), line.options); }; });
+    sub->callback(
+        [&line, command] { line.run = [&line, command] { return command(line.Connect(), line.options); }; });
     return sub;
   };
   add("health", "Whether the node works; status 1 if tandemd makes no progress", ShowHealth)
-      ->add_flag("--ready", line.options.ready, "Status 1 also if new jobs cannot run on every GPU: draining, an engine down");
+      ->add_flag("--ready", line.options.ready,
+                 "Status 1 also if new jobs cannot run on every GPU: draining, an engine down");
   add("topo", "The GPUs, their links and their class", ShowTopology);
   add("doctor", "Faults of this node, each with advice; status 1 if something has failed", ShowDoctor);
   add("sessions", "The attached processes", ShowSessions);
@@ -48,8 +51,10 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   AddId(*plans, "id", line.options.id, "One plan");
   AddId(*plans, "--group", line.options.group_id, "Only the plans of the group with this id");
   plans->add_flag("--programs", line.options.programs, "Print each rank's program");
-  plans->add_option("--page", line.options.page, "Go on where a listing was cut: the word that it ended with");
-  add("queue", "The launches in flight on each GPU: since when, for whom, and which ranks are late", ShowQueue);
+  plans->add_option("--page", line.options.page,
+                    "Go on where a listing was cut: the word that it ended with");
+  add("queue", "The launches in flight on each GPU: since when, for whom, and which ranks are late",
+      ShowQueue);
   add("stats", "The daemon's and the engines' counters", ShowStats);
   CLI::App* top = add("top", "Rates of engines and plans over an interval", ShowTop);
   top->add_flag("--once", line.options.once, "Print one interval's rates and end, as on a pipe");
@@ -69,16 +74,19 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
                    "End the processes that keep this GPU's engine from starting: index or UUID");
   whom->require_option(1);
   evict->add_flag("--force", line.options.force, "With --gpu: also while the engine waits for nobody");
-  add("unfuse", "Start an engine again that is held down after a crash loop", Unfuse)
-      ->add_option("gpu", line.options.gpu, "Its GPU: index or UUID")
-      ->required();
+  for (const char* name : {"reset", "unfuse"}) {
+    CLI::App* reset = add(name, "Start an engine again that is held down after a crash loop", Reset);
+    reset->add_option("gpu", line.options.gpu, "Its GPU: index or UUID")->required();
+    if (std::string_view(name) == "unfuse") reset->group("");  // the name of version 0.1; not shown
+  }
 }
 
 void AddExplain(CLI::App& app, CommandLine& line) {
   CLI::App* sub = app.add_subcommand("explain", "Plan and prove an operation without a daemon, and say why");
   ExplainOptions& explain = line.explain;
   AddId(*sub, "op", explain.op, ("The operation: " + Listed(OpNames())).c_str())->required();
-  sub->add_option("--shape", explain.shape, "One rank's input, or A: 4096x8192. All operations but barrier and empty need it");
+  sub->add_option("--shape", explain.shape,
+                  "One rank's input, or A: 4096x8192. All operations but barrier and empty need it");
   sub->add_option("--b", explain.b_shape, "B: 8192x3584. Operations with a matmul need it");
   sub->add_option("--dtype", explain.dtype, Listed(DTypeNames()));
   sub->add_option("--scales", explain.scales, "fp8: " + Listed(ScaleNames()) + "; empty: tensor_wise");
@@ -87,7 +95,8 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--algorithm", explain.algorithm, Listed(AlgorithmNames()));
   sub->add_option("--dim", explain.dim, "Gather, scatter or all-to-all dimension");
   sub->add_option("--root", explain.root, "Root of broadcast and reduce");
-  sub->add_option("--steps", explain.steps, "Steps of the ring, a multiple of the world size; 0: the planner's choice");
+  sub->add_option("--steps", explain.steps,
+                  "Steps of the ring, a multiple of the world size; 0: the planner's choice");
   sub->add_option("--lanes", explain.lanes, "Lanes of ring and pipeline; 0: the planner's choice");
   sub->add_flag("--b-rows", explain.b_rows,
                 "B's rows are contiguous; else its columns, as of a linear layer's weights");
@@ -113,14 +122,15 @@ void AddTune(CLI::App& app, CommandLine& line) {
   const auto connect = [&line] { return line.Connect(); };
   TuneOptions& tune = line.tune;
   CLI::App* sub = app.add_subcommand(
-      "tune", "Measure operations' algorithms at given shapes, and let plans choose by it");
+      "tune", "Measure operations' algorithms at given shapes; plans then choose by the times");
   AddTuneLine(sub, &line.tune_line);
   sub->add_option("--from", line.tune_file,
                   "File of cases, each line with the options above; - is standard input")
       ->excludes(sub->get_option("--op"))
       ->excludes(sub->get_option("--shape"));
-  sub->add_flag("--wanted", tune.wanted,
-                "What plans were made for without a time, on their GPUs (tandemctl tuning wanted)")
+  sub->add_flag(
+         "--wanted", tune.wanted,
+         "The requests that plans were made for without a time, on their GPUs (tandemctl tuning wanted)")
       ->excludes(sub->get_option("--op"))
       ->excludes(sub->get_option("--shape"))
       ->excludes(sub->get_option("--from"));
@@ -152,7 +162,7 @@ void AddTune(CLI::App& app, CommandLine& line) {
     };
   });
 
-  CLI::App* tuning = app.add_subcommand("tuning", "What has been measured");
+  CLI::App* tuning = app.add_subcommand("tuning", "The measured times");
   tuning->require_subcommand(1);
   const auto add = [&](const char* name, const char* about,
                        std::function<Status(const Connection&)> command) {
@@ -164,7 +174,7 @@ void AddTune(CLI::App& app, CommandLine& line) {
   };
   add("list", "The entries, one a line",
       [&line](const Connection& c) { return ListTuning(c, line.options.json); });
-  add("wanted", "What plans were made for without a time since tandemd started",
+  add("wanted", "The requests that plans were made for without a time since tandemd started",
       [&line](const Connection& c) { return ListWantedTuning(c, line.options.json); });
   add("show", "One entry with every candidate",
       [&line](const Connection& c) { return ShowTuning(c, line.tuning_id, line.options.json); })
@@ -175,23 +185,27 @@ void AddTune(CLI::App& app, CommandLine& line) {
       [&line](const Connection& c) { return ForgetTuning(c, line.tuning_id, line.all, line.options.json); });
   CLI::Option_group* which = forget->add_option_group("which");
   which->add_option("id", line.tuning_id, "The entry");
-  which->add_flag("--all", line.all, "All that was measured on this node");
+  which->add_flag("--all", line.all, "All entries that were measured on this node");
   which->require_option(1);
 }
 
 }  // namespace
 
 Connection CommandLine::Connect() const {
-  return Connection(runtime_dir, admin_dir, std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
+  return Connection(runtime_dir, admin_dir,
+                    std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
 }
 
 void AddCommands(CLI::App& app, CommandLine& line) {
   app.option_defaults()->always_capture_default();
   app.set_version_flag("--version", std::string("tandemctl ") + BuildVersion());
-  app.add_option("--runtime-dir", line.runtime_dir, "Directory of the daemon's client.sock (or TANDEM_RUNTIME_DIR)");
+  app.add_option("--runtime-dir", line.runtime_dir,
+                 "Directory of the daemon's client.sock (or TANDEM_RUNTIME_DIR)");
   app.add_option("--admin-dir", line.admin_dir,
-                 "Directory of the daemon's admin.sock (or TANDEM_ADMIN_DIR); empty: the runtime directory with -admin appended");
-  app.add_option("--timeout", line.timeout_seconds, "Seconds to wait for an answer")->check(CLI::Range(0.001, 86400.0));
+                 "Directory of the daemon's admin.sock (or TANDEM_ADMIN_DIR); empty: the runtime directory "
+                 "with -admin appended");
+  app.add_option("--timeout", line.timeout_seconds, "Seconds to wait for an answer")
+      ->check(CLI::Range(0.001, 86400.0));
   app.add_flag("--json", line.options.json, "Print JSON; may stand after the command too");
   app.require_subcommand(1);
   app.fallthrough();

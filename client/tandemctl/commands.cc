@@ -43,13 +43,13 @@ Status Show(const Reply& reply, bool json, View view) {
   return Status::Ok();
 }
 
-// Plans come by pages; more of them than this are not held at once.
+// Plans come by pages. More bytes of them are not held at once.
 constexpr size_t kMostPlanBytes = size_t{64} << 20;
-// What a trace may take: the most that tandemd gives.
+// The most bytes of a trace that tandemd gives.
 constexpr uint32_t kMostTraceBytes = 16u << 20;
 
-// The plans of all pages from the request's on, up to kMostPlanBytes: then next_page_token says where the
-// rest begins.
+// The plans of all pages from the request's on, up to kMostPlanBytes; then next_page_token is where the rest
+// begins.
 Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection,
                                            admin::v1::ListPlansRequest request = {}) {
   admin::v1::ListPlansReply all;
@@ -139,7 +139,8 @@ Status ShowPlans(const Connection& connection, const CommandOptions& options) {
   return Show(reply, options.json, [&](const admin::v1::ListPlansReply& r) {
     if (options.id == 0 && !options.programs) return PlansText(r);
     std::string text;
-    for (const auto& plan : r.plans()) text += (text.empty() ? "" : "\n") + PlanText(plan, r.prediction_model());
+    for (const auto& plan : r.plans())
+      text += (text.empty() ? "" : "\n") + PlanText(plan, r.prediction_model());
     return text + MorePlansText(r);
   });
 }
@@ -232,14 +233,14 @@ Status Evict(const Connection& connection, const CommandOptions& options) {
   });
 }
 
-Status Unfuse(const Connection& connection, const CommandOptions& options) {
+Status Reset(const Connection& connection, const CommandOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
-  admin::v1::UnfuseRequest request;
+  admin::v1::ResetRequest request;
   TANDEM_ASSIGN_OR_RETURN(std::string uuid, GpuUuid(connection, options.gpu));
   request.set_gpu_uuid(uuid);
-  admin::v1::UnfuseReply reply;
-  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Unfuse, request, &reply));
-  return Show(reply, options.json, [&](const admin::v1::UnfuseReply&) {
+  admin::v1::ResetReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Reset, request, &reply));
+  return Show(reply, options.json, [&](const admin::v1::ResetReply&) {
     return "the engine of GPU " + options.gpu + " is being started (tandemctl stats)\n";
   });
 }

@@ -11,7 +11,7 @@
 namespace tandem::ctl {
 namespace {
 
-// What may stand after a flag, or for an argument without a flag.
+// The values that a flag or an argument takes.
 struct Values {
   enum class Kind { kNone, kWords, kFiles, kDirectories };  // kNone: anything else, a number say
   Kind kind = Kind::kNone;
@@ -48,13 +48,14 @@ bool TakesValue(const CLI::Option& option) { return option.get_items_expected_ma
 struct Command {
   std::string path;  // "tuning list"; "" for the program itself
   const CLI::App* app = nullptr;
-  std::vector<std::string> commands;                // below it
+  std::vector<std::string> commands;                 // below it
   std::vector<const CLI::Option*> flags, arguments;  // those of the option groups too
 };
 
 void AddOptions(const CLI::App& app, Command& command) {
   for (const CLI::Option* option : app.get_options()) {
-    (option->get_lnames().empty() && option->get_snames().empty() ? command.arguments : command.flags).push_back(option);
+    (option->get_lnames().empty() && option->get_snames().empty() ? command.arguments : command.flags)
+        .push_back(option);
   }
   for (const CLI::App* group : app.get_subcommands(nullptr)) {
     if (group->get_name().empty()) AddOptions(*group, command);
@@ -66,12 +67,13 @@ void AddCommands(const CLI::App& app, const std::string& path, std::vector<Comma
   AddOptions(app, command);
   std::vector<const CLI::App*> below;
   for (const CLI::App* one : app.get_subcommands(nullptr)) {
-    if (one->get_name().empty()) continue;
+    if (one->get_name().empty() || one->get_group().empty()) continue;
     command.commands.push_back(one->get_name());
     below.push_back(one);
   }
   all.push_back(std::move(command));
-  for (const CLI::App* one : below) AddCommands(*one, path.empty() ? one->get_name() : path + " " + one->get_name(), all);
+  for (const CLI::App* one : below)
+    AddCommands(*one, path.empty() ? one->get_name() : path + " " + one->get_name(), all);
 }
 
 std::vector<Command> CommandsOf(const CLI::App& app) {
@@ -97,9 +99,10 @@ std::vector<std::string> ArgumentWords(const Command& command) {
   return words;
 }
 
-// Shell code that completes a value of `values`; `words`, `files` and `directories` are code with %s for the words.
-std::string ValueCode(const Values& values, const std::function<std::string(const std::string&)>& words, const std::string& files,
-                      const std::string& directories) {
+// Shell code that completes a value of `values`; `words`, `files` and `directories` are code with %s for the
+// words.
+std::string ValueCode(const Values& values, const std::function<std::string(const std::string&)>& words,
+                      const std::string& files, const std::string& directories) {
   switch (values.kind) {
     case Values::Kind::kWords: return words(Joined(values.words));
     case Values::Kind::kFiles: return files;
@@ -118,7 +121,8 @@ std::string Bash(const CLI::App& app) {
       const std::string path = command.path.empty() ? name : command.path + " " + name;
       steps += "      " + Quoted(command.path + "/" + name) + ") command=" + Quoted(path) + " ;;\n";
     }
-    words += "    " + Quoted(command.path) + ") words=" + Quoted(Joined(ArgumentWords(command)) + " " + Joined(FlagWords(command.flags))) +
+    words += "    " + Quoted(command.path) +
+             ") words=" + Quoted(Joined(ArgumentWords(command)) + " " + Joined(FlagWords(command.flags))) +
              " ;;\n";
     for (const CLI::Option* option : command.flags) {
       if (!TakesValue(*option)) continue;
@@ -126,7 +130,10 @@ std::string Bash(const CLI::App& app) {
         if (std::find(valued.begin(), valued.end(), name) != valued.end()) continue;
         valued.push_back(name);
         const std::string code = ValueCode(
-            ValuesOf(name), [](const std::string& list) { return "COMPREPLY=($(compgen -W " + Quoted(list) + " -- \"$current\"))"; },
+            ValuesOf(name),
+            [](const std::string& list) {
+              return "COMPREPLY=($(compgen -W " + Quoted(list) + " -- \"$current\"))";
+            },
             "COMPREPLY=($(compgen -f -- \"$current\"))", "COMPREPLY=($(compgen -d -- \"$current\"))");
         values += "    --" + name + ") " + (code.empty() ? "COMPREPLY=()" : code) + "; return ;;\n";
       }
@@ -134,7 +141,8 @@ std::string Bash(const CLI::App& app) {
   }
   std::string own = Joined(FlagWords(commands.front().flags));
   return "_tandemctl() {\n"
-         "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= word words\n"
+         "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= word "
+         "words\n"
          "  # bash splits --flag=value at the sign.\n"
          "  if [ \"$current\" = = ]; then current=; fi\n"
          "  if [ \"$previous\" = = ]; then previous=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
@@ -149,7 +157,9 @@ std::string Bash(const CLI::App& app) {
          "  case $command in\n" +
          words +
          "  esac\n"
-         "  if [ -n \"$command\" ]; then words=\"$words " + own + "\"; fi\n"
+         "  if [ -n \"$command\" ]; then words=\"$words " +
+         own +
+         "\"; fi\n"
          "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
          "}\n"
          "complete -F _tandemctl tandemctl\n";
@@ -161,9 +171,11 @@ std::string FishCondition(const Command& command) {
   std::string condition;
   std::string path = command.path + " ";
   for (size_t space; (space = path.find(' ')) != std::string::npos; path = path.substr(space + 1)) {
-    condition += (condition.empty() ? "" : "; and ") + std::string("__fish_seen_subcommand_from ") + path.substr(0, space);
+    condition += (condition.empty() ? "" : "; and ") + std::string("__fish_seen_subcommand_from ") +
+                 path.substr(0, space);
   }
-  if (!command.commands.empty()) condition += "; and not __fish_seen_subcommand_from " + Joined(command.commands);
+  if (!command.commands.empty())
+    condition += "; and not __fish_seen_subcommand_from " + Joined(command.commands);
   return condition;
 }
 
@@ -178,7 +190,7 @@ std::string Fish(const CLI::App& app) {
   for (const Command& command : CommandsOf(app)) {
     const std::string line = "complete -c tandemctl -n " + Quoted(FishCondition(command));
     for (const CLI::App* below : command.app->get_subcommands(nullptr)) {
-      if (below->get_name().empty()) continue;
+      if (below->get_name().empty() || below->get_group().empty()) continue;
       text += line + " -a " + below->get_name() + " -d " + Quoted(below->get_description()) + "\n";
     }
     for (const CLI::Option* argument : command.arguments) {

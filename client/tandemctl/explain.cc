@@ -35,7 +35,7 @@ Result<Shape> Divided(Shape shape, int dim, int world, const std::string& what) 
   return shape;
 }
 
-// Each rank has the scales of its own A; they lie as cuBLASLt, PyTorch and DeepGEMM have them.
+// Each rank has its own A's scales, in the layout of cuBLASLt, PyTorch and DeepGEMM.
 Status AddScales(const std::string& scales, DType dtype, const Shape& a, const Shape& b, OpRequest& request) {
   if (!IsFloat8(dtype))
     return scales.empty() ? Status::Ok() : InvalidArgument("--scales is for products of fp8");
@@ -63,7 +63,7 @@ Status AddScales(const std::string& scales, DType dtype, const Shape& a, const S
   return Status::Ok();
 }
 
-// The operands of an operation with a matmul: A, B, C and what else it has.
+// The operands of an operation with a matmul: A, B, C, scales and chunk signals.
 Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpRequest& request) {
   if (options.b_shape.empty())
     return InvalidArgument(options.op + " needs --b, the shape of B, as in 8192x3584");

@@ -31,7 +31,8 @@ void ToNumber(ordered_json& value) {
   if (number >= -kLargestExact && number <= kLargestExact) value = number;
 }
 
-// Fields that hold values of an enumeration of tandem/op_request.h or tandem/dtype.h, by their names in the .proto files.
+// Fields that hold values of an enumeration of tandem/op_request.h or tandem/dtype.h, by their names in the
+// .proto files.
 void ToName(const FieldDescriptor& field, ordered_json& value) {
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_UINT32 || !value.is_number_unsigned()) return;
   const auto number = value.get<uint32_t>();

@@ -1,6 +1,7 @@
 // tandemctl: the operators' and the curious' view of tandemd.
 //
-// Exit status: 0 done, 1 failure, 2 usage, 3 the daemon is not reachable, 4 not found, 5 not permitted, 6 timed out.
+// Exit status: 0 done, 1 failure, 2 usage, 3 the daemon is not reachable, 4 not found, 5 not permitted, 6
+// timed out.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>

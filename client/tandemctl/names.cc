@@ -7,8 +7,8 @@ namespace {
 
 Status Unknown(const std::string& what, const std::string& name, const std::vector<std::string>& known) {
   std::string near = cli::DidYouMean(name, known);
-  return InvalidArgument("unknown " + what + " '" + name + "'" + (near.empty() ? "; the " : near + " The ") + what + "s are " +
-                         Listed(known));
+  return InvalidArgument("unknown " + what + " '" + name + "'" + (near.empty() ? "; the " : near + " The ") +
+                         what + "s are " + Listed(known));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // File: names.h
 //
-// The words that tandemctl takes for operations, algorithms, types, scales and shells. An unknown word is an error that lists
-// the known ones.
+// The words that tandemctl takes for operations, algorithms, types, scales and shells. An unknown word is an
+// error that lists the known ones.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ namespace tandem::ctl {
 
 std::vector<std::string> OpNames();
 std::vector<std::string> AlgorithmNames();
-std::vector<std::string> DTypeNames();   // of operands that tandemctl can describe
-std::vector<std::string> ScaleNames();   // "tensor_wise", "row_wise", "block_wise"
-std::vector<std::string> ShellNames();   // that have completion scripts
+std::vector<std::string> DTypeNames();  // of operands that tandemctl can describe
+std::vector<std::string> ScaleNames();  // "tensor_wise", "row_wise", "block_wise"
+std::vector<std::string> ShellNames();  // that have completion scripts
 
 // "a, b, c".
 std::string Listed(const std::vector<std::string>& names);

@@ -50,18 +50,22 @@ Rates RatesOf(const TopSample& before, const TopSample& now) {
   for (const auto& engine : before.stats.engines()) engines_before[engine.gpu_uuid()] = &engine;
   for (const auto& engine : now.stats.engines()) {
     const auto found = engines_before.find(engine.gpu_uuid());
-    const auto& earlier = found == engines_before.end() ? admin::v1::EngineStats::default_instance() : *found->second;
-    rates.engines.push_back({&engine, rate(engine.busy_seconds(), earlier.busy_seconds()),
-                             rate(static_cast<double>(engine.launches()), static_cast<double>(earlier.launches())),
-                             rate(static_cast<double>(engine.failures()), static_cast<double>(earlier.failures()))});
+    const auto& earlier =
+        found == engines_before.end() ? admin::v1::EngineStats::default_instance() : *found->second;
+    rates.engines.push_back(
+        {&engine, rate(engine.busy_seconds(), earlier.busy_seconds()),
+         rate(static_cast<double>(engine.launches()), static_cast<double>(earlier.launches())),
+         rate(static_cast<double>(engine.failures()), static_cast<double>(earlier.failures()))});
   }
   std::map<uint64_t, const admin::v1::PlanStats*> plans_before;
   for (const auto& plan : before.plans.plans()) plans_before[plan.info().plan_id()] = &plan.stats();
   for (const auto& plan : now.plans.plans()) {
     const auto found = plans_before.find(plan.info().plan_id());
-    const auto& earlier = found == plans_before.end() ? admin::v1::PlanStats::default_instance() : *found->second;
-    rates.plans.push_back({&plan, rate(static_cast<double>(plan.stats().launches()), static_cast<double>(earlier.launches())),
-                           rate(static_cast<double>(plan.stats().bytes_moved()), static_cast<double>(earlier.bytes_moved()))});
+    const auto& earlier =
+        found == plans_before.end() ? admin::v1::PlanStats::default_instance() : *found->second;
+    rates.plans.push_back(
+        {&plan, rate(static_cast<double>(plan.stats().launches()), static_cast<double>(earlier.launches())),
+         rate(static_cast<double>(plan.stats().bytes_moved()), static_cast<double>(earlier.bytes_moved()))});
   }
   // By the time that they take now, then by what they have taken in all.
   std::stable_sort(rates.plans.begin(), rates.plans.end(), [](const PlanRates& a, const PlanRates& b) {
@@ -79,21 +83,25 @@ Rates RatesOf(const TopSample& before, const TopSample& now) {
 std::string TopText(const TopSample& before, const TopSample& now) {
   const Rates rates = RatesOf(before, now);
   const auto& stats = now.stats;
-  std::string text = "tandemd " + stats.version() + ", " + stats.backend() + ", up " + Age(stats.uptime_seconds()) + ", " +
-                     std::to_string(stats.sessions()) + " sessions, " + std::to_string(stats.groups()) + " groups, " +
-                     std::to_string(stats.plans()) + " plans" + (stats.draining() ? ", DRAINING" : "") + "; rates over " +
+  std::string text = "tandemd " + stats.version() + ", " + stats.backend() + ", up " +
+                     Age(stats.uptime_seconds()) + ", " + std::to_string(stats.sessions()) + " sessions, " +
+                     std::to_string(stats.groups()) + " groups, " + std::to_string(stats.plans()) + " plans" +
+                     (stats.draining() ? ", DRAINING" : "") + "; rates over " +
                      Number(rates.seconds, "%.1f s") + "\n\n";
   Table engines({"gpu", "engine", ">busy", ">launches/s", ">failed/s", ">launches"});
   for (const EngineRates& e : rates.engines) {
-    engines.Add({e.engine->gpu_uuid(), e.engine->state(), Number(100 * e.busy, "%.0f %%"), Number(e.launches, "%.1f"),
-                 Number(e.failures, "%.1f"), std::to_string(e.engine->launches())});
+    engines.Add({e.engine->gpu_uuid(), e.engine->state(), Number(100 * e.busy, "%.0f %%"),
+                 Number(e.launches, "%.1f"), Number(e.failures, "%.1f"),
+                 std::to_string(e.engine->launches())});
   }
   text += engines.Text();
-  Table table({">plan", "group", "operation", "algorithm", ">launches/s", ">launches", ">mean", ">p99", ">moved/s"});
+  Table table(
+      {">plan", "group", "operation", "algorithm", ">launches/s", ">launches", ">mean", ">p99", ">moved/s"});
   for (size_t i = 0; i < std::min(rates.plans.size(), kMostPlans); ++i) {
     const admin::v1::PlanEntry& plan = *rates.plans[i].plan;
-    table.Add({std::to_string(plan.info().plan_id()), plan.group_name(), plan.info().summary(), Name(plan.info().algorithm()),
-               Number(rates.plans[i].launches, "%.1f"), std::to_string(plan.stats().launches()), Micros(plan.stats().mean_us()),
+    table.Add({std::to_string(plan.info().plan_id()), plan.group_name(), plan.info().summary(),
+               Name(plan.info().algorithm()), Number(rates.plans[i].launches, "%.1f"),
+               std::to_string(plan.stats().launches()), Micros(plan.stats().mean_us()),
                Micros(plan.stats().p99_us()), Bytes(static_cast<uint64_t>(rates.plans[i].bytes))});
   }
   return text + (table.empty() ? "" : "\n" + table.Text());

@@ -16,11 +16,11 @@ struct TopSample {
   std::chrono::steady_clock::time_point at;
 };
 
-// One screen: rates from `before` to `now`. A plan that is in `now` only has counted from 0. A tandemd that was restarted
-// in between has lower counters: then rates count from 0 too.
+// One screen: rates from `before` to `now`. A plan that is in `now` only has counted from 0. A tandemd that
+// was restarted in between has lower counters: then rates count from 0 too.
 std::string TopText(const TopSample& before, const TopSample& now);
-// The same for programs: {"seconds", "engines": [{"gpu_uuid", "state", "busy", "launches_per_second", …}], "plans": […]}.
-// "busy" is the part of the time in which the engine ran something, 0 to 1.
+// The same for programs: {"seconds", "engines": [{"gpu_uuid", "state", "busy", "launches_per_second", …}],
+// "plans": […]}. "busy" is the part of the time in which the engine ran something, 0 to 1.
 std::string TopJson(const TopSample& before, const TopSample& now);
 
 }  // namespace tandem::ctl

@@ -9,8 +9,11 @@ namespace tandem::ctl {
 Result<std::string> TopologyJson(const admin::v1::GetTopologyReply& reply) {
   using nlohmann::ordered_json;
   TANDEM_ASSIGN_OR_RETURN(const Topology topology, ParseTopology(reply.topology_toml(), "topology"));
-  ordered_json json{{"topology_class", reply.topology_class()}, {"gpus", ordered_json::array()}, {"links", ordered_json::array()},
-                    {"pcie", ordered_json::array()},            {"peer_access", ordered_json::array()}};
+  ordered_json json{{"topology_class", reply.topology_class()},
+                    {"gpus", ordered_json::array()},
+                    {"links", ordered_json::array()},
+                    {"pcie", ordered_json::array()},
+                    {"peer_access", ordered_json::array()}};
   for (int i = 0; i < topology.size(); ++i) {
     const GpuInfo& gpu = topology.gpus[static_cast<size_t>(i)];
     json["gpus"].push_back({{"index", i},

@@ -13,16 +13,18 @@ using nlohmann::json;
 namespace {
 constexpr char kProgram[] = "tandem-tune-rank";
 
-// A rank's process that has ended says nothing of the daemon: UNAVAILABLE would be reported as a daemon out of reach.
+// A rank's process has ended, and the daemon may be well: UNAVAILABLE would be reported as a daemon out of
+// reach.
 Status RankFailure(const Status& status) {
   if (status.code() != Code::kUnavailable) return status;
   constexpr char kNotStarted[] = "ended with 127";  // the loader's status for a library that it does not find
   const bool not_started = status.message().find(kNotStarted) != std::string::npos;
-  return Internal(std::string(kProgram) + " " + status.message() +
-                  (not_started ? ": it cannot be loaded, most likely for want of libtandem.so.0 (see above)" : ""));
+  return Internal(
+      std::string(kProgram) + " " + status.message() +
+      (not_started ? ": it cannot be loaded, most likely for want of libtandem.so.0 (see above)" : ""));
 }
 
-constexpr int kGraceMs = 3000;  // for ranks that are told to quit
+constexpr int kGraceMs = 3000;  // for ranks to quit
 }  // namespace
 
 Result<std::string> FindTuneRank() {
@@ -35,14 +37,15 @@ Result<std::string> FindTuneRank() {
     if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
   }
   return FailedPrecondition("there is no tandem-tune-rank beside " + self.string() + " or in " +
-                            (folder.parent_path() / "libexec" / "tandem").string() + ": install Tandem's client component");
+                            (folder.parent_path() / "libexec" / "tandem").string() +
+                            ": install Tandem's client component");
 }
 
 Result<std::unique_ptr<TuneRanks>> TuneRanks::Start(const std::string& runtime_dir,
                                                     const std::vector<std::string>& gpus,
                                                     double deadline_seconds) {
   TANDEM_ASSIGN_OR_RETURN(const std::string program, FindTuneRank());
-  ::signal(SIGPIPE, SIG_IGN);  // a rank that has gone is told by its end, not by our own
+  ::signal(SIGPIPE, SIG_IGN);  // a write to a rank that has ended fails instead
   const int deadline_ms = static_cast<int>(deadline_seconds * 1000);
   std::vector<std::unique_ptr<WorkerProcess>> ranks;
   for (size_t rank = 0; rank < gpus.size(); ++rank) {

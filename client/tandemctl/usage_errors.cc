@@ -11,7 +11,8 @@ namespace {
 std::vector<const CLI::App*> Commands(const CLI::App& app) {
   std::vector<const CLI::App*> commands;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    if (!command->get_name().empty()) commands.push_back(command);  // option groups have no name
+    // Option groups have no name; old names of commands have no group.
+    if (!command->get_name().empty() && !command->get_group().empty()) commands.push_back(command);
   }
   return commands;
 }
@@ -67,15 +68,17 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
     if (word.size() > 1 && word.front() == '-') {
       const CLI::Option* option = FindOption(current, word);
       // The next word is this option's value.
-      if (option != nullptr && option->get_items_expected_max() > 0 && word.find('=') == std::string::npos && i > 0) --i;
+      if (option != nullptr && option->get_items_expected_max() > 0 && word.find('=') == std::string::npos &&
+          i > 0)
+        --i;
       continue;
     }
     const std::vector<const CLI::App*> commands = Commands(*current);
     if (commands.empty()) return "";
     std::vector<std::string> names;
     const CLI::App* found = nullptr;
-    for (const CLI::App* command : commands) {
-      names.push_back(command->get_name());
+    for (const CLI::App* command : commands) names.push_back(command->get_name());
+    for (const CLI::App* command : current->get_subcommands(nullptr)) {
       if (command->get_name() == word) found = command;
     }
     if (found == nullptr) {
@@ -90,7 +93,8 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
 
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = Parsed(app);
-  const std::string help = command == &app ? " (tandemctl --help)" : " (tandemctl " + command->get_name() + " --help)";
+  const std::string help =
+      command == &app ? " (tandemctl --help)" : " (tandemctl " + command->get_name() + " --help)";
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     for (const std::string& word : app.remaining(true)) {
       if (!word.starts_with("-")) return "'" + word + "' was not expected" + help;

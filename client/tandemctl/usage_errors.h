@@ -1,6 +1,6 @@
 // File: usage_errors.h
 //
-// What is wrong with a command line, in one sentence that names the nearest right word.
+// Errors of a command line, in one sentence that names the nearest right word.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ class ParseError;
 
 namespace tandem::ctl {
 
-// The first word of `arguments` (last one first) that stands where a command of `app` must stand and names none: "unknown
-// command 'stts'; did you mean 'stats'?". "" if there is no such word.
+// The first word of `arguments` (last one first) that stands where a command of `app` must stand and names
+// none: "unknown command 'stts'; did you mean 'stats'?". "" if there is no such word.
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// CLI11's error after a parse of `app`; an unknown flag gets the nearest one of its command.
+// CLI11's error after a parse of `app`. An unknown flag gets the nearest flag of that command.
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace tandem::ctl

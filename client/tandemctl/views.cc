@@ -29,7 +29,7 @@ std::string CutNote(const Reply& reply) {
   return reply.truncated() ? "(cut: there are more than one reply holds)\n" : "";
 }
 
-// What the plans' ranks send, beside their links.
+// The rates at which plans' ranks send, beside their links' rates.
 std::string SentText(const admin::v1::GetStatsReply& reply) {
   Table table({">plan", "group", "operation", ">rank", "gpu", ">sent", ">sends at", ">link", ">of the link"});
   for (const auto& s : reply.sent()) {
@@ -98,7 +98,8 @@ std::string PredictedText(double us, const std::string& prediction_model) {
 }
 
 std::string HealthText(const admin::v1::GetHealthReply& reply) {
-  std::string text = std::string(reply.live() ? "live" : "not live") + ", " + (reply.ready() ? "ready" : "not ready") + "\n";
+  std::string text =
+      std::string(reply.live() ? "live" : "not live") + ", " + (reply.ready() ? "ready" : "not ready") + "\n";
   for (const std::string& reason : reply.reasons()) text += "  " + reason + "\n";
   return text;
 }
@@ -169,7 +170,9 @@ std::string PlansText(const admin::v1::ListPlansReply& reply) {
                Micros(p.stats().mean_us()), Micros(p.stats().p99_us()), Micros(info.predicted_us()),
                Bytes(p.stats().bytes_moved())});
   }
-  const std::string model = table.empty() || reply.prediction_model().empty() ? "" : "predicted: " + reply.prediction_model() + "\n";
+  const std::string model = table.empty() || reply.prediction_model().empty()
+                                ? ""
+                                : "predicted: " + reply.prediction_model() + "\n";
   return OrNone(table, "no plans") + model + MorePlansText(reply);
 }
 

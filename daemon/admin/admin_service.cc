@@ -288,11 +288,11 @@ grpc::Status AdminControlService::Evict(grpc::ServerContext*, const admin::v1::E
   return ToGrpc(status);
 }
 
-grpc::Status AdminControlService::Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request,
-                                         admin::v1::UnfuseReply*) {
+grpc::Status AdminControlService::Reset(grpc::ServerContext*, const admin::v1::ResetRequest* request,
+                                        admin::v1::ResetReply*) {
   Result<int> gpu = sources_.topology.Find(request->gpu_uuid());
   if (!gpu.ok()) return ToGrpc(Status(Code::kNotFound, gpu.status().message()));
-  Status status = sources_.engines->Unfuse(*gpu);
+  Status status = sources_.engines->Reset(*gpu);
   if (status.ok()) log::Warning("engine started again by an operator gpu=" + std::to_string(*gpu));
   return ToGrpc(status);
 }

@@ -27,7 +27,7 @@ namespace tandem::daemon {
 
 class TuningStore;
 
-// What the services read. Everything outlives them.
+// The parts of tandemd that the services read. Everything outlives the services.
 struct AdminSources {
   Control* control = nullptr;
   Engines* engines = nullptr;
@@ -40,7 +40,7 @@ struct AdminSources {
   std::span<const StatsArea> stats;  // by GPU
   TuningStore* tuning = nullptr;
   GpuProcesses* gpu_processes = nullptr;  // none on the host backend
-  std::function<void(bool)> on_drain;     // told when draining begins and ends; may be empty
+  std::function<void(bool)> on_drain;     // called when draining begins and ends; may be empty
   std::function<bool()> alive;            // Daemon::Alive; empty: always
   std::function<std::string()>
       metrics_error;  // why metrics are not served; empty: they are, or are not wanted
@@ -58,8 +58,8 @@ DoctorInput GatherDoctor(const AdminSources& sources);
 
 class AdminService final : public admin::v1::Admin::Service {
  public:
-  // Replies take up to `reply_bytes` of entries (kMaxReplyBytes); what does not fit is left out, and said to
-  // be.
+  // Replies take up to `reply_bytes` of entries (kMaxReplyBytes). Entries that do not fit are left out, and
+  // `truncated` is set.
   explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes)
       : sources_(sources), reply_bytes_(reply_bytes) {}
 
@@ -107,8 +107,8 @@ class AdminControlService final : public admin::v1::AdminControl::Service {
                      admin::v1::DrainReply* reply) override;
   grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
                      admin::v1::EvictReply* reply) override;
-  grpc::Status Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request,
-                      admin::v1::UnfuseReply*) override;
+  grpc::Status Reset(grpc::ServerContext*, const admin::v1::ResetRequest* request,
+                     admin::v1::ResetReply*) override;
   grpc::Status PutTuning(grpc::ServerContext*, const admin::v1::PutTuningRequest* request,
                          admin::v1::PutTuningReply* reply) override;
   grpc::Status ForgetTuning(grpc::ServerContext*, const admin::v1::ForgetTuningRequest* request,

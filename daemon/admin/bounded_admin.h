@@ -1,9 +1,8 @@
 // File: bounded_admin.h
 //
-// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. Some take a while (an
-// engine that stands still is waited for), each has a thread of the server meanwhile, and none has a session
-// that it could be counted to: so all of them together are bounded, and the sessions' calls keep their
-// threads.
+// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. A call may take a while:
+// it waits for engines, and has a thread of the server meanwhile. No session's quota counts it. A bound over
+// all of them keeps threads for the sessions' calls.
 #pragma once
 
 #include <atomic>

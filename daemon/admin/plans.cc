@@ -16,8 +16,8 @@
 namespace tandem::daemon {
 namespace {
 
-// What of a reply's bytes a page of plans may take from the control plane: listings are longer than what they
-// are made from.
+// The part of a reply's bytes that a page of plans may take from the control plane: listings are longer than
+// their sources.
 constexpr size_t kPageFraction = 2;
 // Of one plan at most these parts of a reply: its listings, and its steps' statistics.
 constexpr size_t kListingsFraction = 2, kStepsFraction = 8;

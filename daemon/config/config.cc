@@ -46,7 +46,7 @@ Status CheckListenAddress(const std::string& address) {
   size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return bad;
   std::string_view host = std::string_view(address).substr(0, colon);
-  // An IPv6 address has colons of its own and therefore brackets.
+  // An IPv6 address has colons, and therefore brackets.
   bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (!bracketed && host.find_first_of(":[]") != std::string_view::npos) return bad;
   if (address.find_first_of(" \t\n/") != std::string::npos) return bad;

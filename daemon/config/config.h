@@ -1,6 +1,6 @@
 // File: config.h
 //
-// `Config`: everything an operator can set of tandemd. Defaults are the members' initial values; a TOML file
+// `Config`: every setting of tandemd. Defaults are the members' initial values; a TOML file
 // goes over them, then the files of the drop-in directory, then command-line flags. There is one table of
 // keys (config_keys.h), so the file, the flags, --print-config and the documentation cannot disagree.
 //
@@ -42,7 +42,8 @@ enum class Parking : uint8_t {
   kAuto = 1,  // wherever it is allowed, unless a group does not want it
 };
 
-// What one tandemd gives out before it answers RESOURCE_EXHAUSTED. Per uid unless it says otherwise.
+// Limits beyond which tandemd answers RESOURCE_EXHAUSTED; of one uid unless a member's comment names
+// something else.
 struct QuotaConfig {
   int64_t sessions = 256;  // of the whole node
   int64_t sessions_per_uid = 128;

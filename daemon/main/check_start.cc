@@ -20,7 +20,8 @@ Status CheckEngine(const std::string& configured) {
   Result<std::string> program = FindEngineProgram(configured);
   if (!program.ok()) return program.status();
   std::error_code error;
-  if (std::filesystem::is_regular_file(*program, error) && ::access(program->c_str(), X_OK) == 0) return Status::Ok();
+  if (std::filesystem::is_regular_file(*program, error) && ::access(program->c_str(), X_OK) == 0)
+    return Status::Ok();
   return NotFound(*program + " is no program that can be executed");
 }
 

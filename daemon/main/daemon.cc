@@ -22,13 +22,13 @@ namespace {
 // them become resident with the first reading.
 constexpr uint32_t kPlanRows = 1 << 11;
 constexpr std::chrono::milliseconds kEnginesDeadline{60000};
-// Of each copy by which a link is measured. Emulated links are the CPU's memory: there any figure will do,
-// soon.
+// Bytes of each copy that measures a link. Emulated links are the CPU's memory: there a small copy is as
+// good.
 constexpr uint64_t kLinkBytes = uint64_t{8} << 20, kEmulatedLinkBytes = uint64_t{256} << 10;
-// No keeper waits so long in one turn of its loop.
+// A keeper's loop never waits this long in one turn.
 constexpr std::chrono::milliseconds kKeeperLimit{20000};
 
-// What the daemon's own start takes, for one line of the log.
+// Times of the start's phases, for one line of the log.
 class StartClock {
  public:
   void Ended(const char* phase) {
@@ -59,7 +59,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   std::unique_ptr<Daemon> daemon(new Daemon());
   daemon->config_ = config;
   TANDEM_ASSIGN_OR_RETURN(daemon->lock_, LockRuntimeDirectory(config.runtime_dir));
-  TANDEM_ASSIGN_OR_RETURN(daemon->made_admin_directory_, PrepareAdminDirectory(AdminDirectory(config), config.runtime_dir));
+  TANDEM_ASSIGN_OR_RETURN(daemon->made_admin_directory_,
+                          PrepareAdminDirectory(AdminDirectory(config), config.runtime_dir));
   TANDEM_ASSIGN_OR_RETURN(NodeChoice node, ChooseNode(config));
   for (const std::string& note : node.notes) log::Warning(note);
   clock.Ended("GPUs");
@@ -134,7 +135,7 @@ Status Daemon::StartEngines(const NodeChoice& node) {
   return Status::Ok();
 }
 
-// Before anybody is served: what is found makes the topology that plans are chosen by.
+// Called before any client is served: the probe's outcome makes the topology that plans are chosen by.
 void Daemon::ProbeLinks(Topology topology) {
   const std::string path = config_.state_dir + "/pair-probe.txt", boot_id = BootId();
   const Topology reported = topology;
@@ -200,10 +201,12 @@ Status Daemon::StartSockets() {
 // Jobs do not need metrics: an address that cannot be used costs the metrics, not the node.
 void Daemon::StartMetrics() {
   auto metrics = MetricsServer::Start(
-      config_.metrics_listen, [this] { return GatherMetrics(sources_); }, [this] { return GatherHealth(sources_); });
+      config_.metrics_listen, [this] { return GatherMetrics(sources_); },
+      [this] { return GatherHealth(sources_); });
   if (metrics.ok()) {
     metrics_ = std::move(*metrics);
-    log::Info("metrics are served at " + config_.metrics_listen + " port=" + std::to_string(metrics_->port()));
+    log::Info("metrics are served at " + config_.metrics_listen +
+              " port=" + std::to_string(metrics_->port()));
     return;
   }
   log::Error(metrics.status().message() + "; serving without metrics");

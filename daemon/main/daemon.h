@@ -42,7 +42,8 @@ class Daemon {
   bool Alive();
   // No new sessions, groups and plans from now on.
   void BeginDrain();
-  // Sets what the gRPC health service answers. Called whenever the node's health may have changed. Thread-safe.
+  // Sets what the gRPC health service answers. Called whenever the node's health may have changed.
+  // Thread-safe.
   void PublishHealth();
   // No group is left.
   bool Drained();
@@ -67,7 +68,7 @@ class Daemon {
   std::unique_ptr<Servers> servers_;
   std::unique_ptr<MetricsServer> metrics_;
   bool made_admin_directory_ = false;
-  std::mutex published_mutex_;  // over servers_ while it is set and told of health, and metrics_error_
+  std::mutex published_mutex_;  // over metrics_error_, and over servers_ while it is set and used for health
   std::string metrics_error_;
 };
 

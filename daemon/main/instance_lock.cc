@@ -42,8 +42,9 @@ Status CheckAdminDirectory(const std::string& directory, const std::string& clie
   if (error) return SystemError("resolve " + directory + " and " + clients, error.value());
   for (auto parent = inner;; parent = parent.parent_path()) {
     // By name, and by what is there: a bind mount gives one directory two names.
-    const bool same = parent == outer || (std::filesystem::exists(parent, error) && std::filesystem::exists(outer, error) &&
-                                          std::filesystem::equivalent(parent, outer, error));
+    const bool same =
+        parent == outer || (std::filesystem::exists(parent, error) && std::filesystem::exists(outer, error) &&
+                            std::filesystem::equivalent(parent, outer, error));
     if (same) {
       return FailedPrecondition("admin_dir = \"" + directory + "\" is runtime_dir = \"" + clients +
                                 "\" or lies below it, which containers mount: set another admin_dir");

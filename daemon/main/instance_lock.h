@@ -15,12 +15,13 @@ namespace tandem::daemon {
 // owner's pid if another process holds it. The lock ends with the descriptor.
 Result<UniqueFd> LockRuntimeDirectory(const std::string& directory);
 
-// FAILED_PRECONDITION if the administrators' `directory` is the clients' or lies below it, symbolic links followed. Whoever
-// may mount the clients' directory would administer the node. Neither needs to exist.
+// FAILED_PRECONDITION if the administrators' `directory` is the clients' or lies below it, symbolic links
+// followed. Root of a container that mounts the clients' directory would administer the node. Neither needs
+// to exist.
 Status CheckAdminDirectory(const std::string& directory, const std::string& clients);
 
-// CheckAdminDirectory, then makes `directory` (0700) if it is absent. A directory that is there keeps its mode: the socket's
-// own mode admits its owner only. Returns whether it was made.
+// CheckAdminDirectory, then makes `directory` (0700) if it is absent. A directory that is there keeps its
+// mode: the socket's own mode admits its owner only. Returns whether it was made.
 Result<bool> PrepareAdminDirectory(const std::string& directory, const std::string& clients);
 
 // Removes a stale socket at `path`. ALREADY_EXISTS if somebody answers there, or if the file is no socket.

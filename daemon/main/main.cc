@@ -82,12 +82,13 @@ void Drain(Daemon& daemon) {
   }
 }
 
-// What --check-config finds beyond the configuration's own rules; one sentence each.
+// The findings of --check-config beyond the configuration's own rules; one sentence each.
 std::vector<std::string> Problems(const tandem::CommandLine& line) {
   if (line.strict) return tandem::daemon::CheckStart(line.config);
   if (line.config.topology_file.empty()) return {};
   const tandem::Status topology = tandem::LoadTopology(line.config.topology_file).status();
-  return topology.ok() ? std::vector<std::string>() : std::vector{topology.WithContext("topology_file").message()};
+  return topology.ok() ? std::vector<std::string>()
+                       : std::vector{topology.WithContext("topology_file").message()};
 }
 
 }  // namespace
@@ -99,7 +100,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (line->check) {
-    for (const std::string& note : line->config.old_names) std::fprintf(stderr, "tandemd: note: %s\n", note.c_str());
+    for (const std::string& note : line->config.old_names)
+      std::fprintf(stderr, "tandemd: note: %s\n", note.c_str());
     const std::vector<std::string> problems = Problems(*line);
     for (const std::string& problem : problems) std::fprintf(stderr, "tandemd: %s\n", problem.c_str());
     if (!problems.empty()) return 2;

@@ -24,7 +24,7 @@ class Servers {
   // Stops at once: calls in progress are cancelled.
   ~Servers();
 
-  // What the health services of both sockets answer from now on. The services "" (the whole server), "readiness" and
+  // Sets the answers of both sockets' health services. The services "" (the whole server), "readiness" and
   // "tandem.v1.Tandem" are SERVING while the node is ready, "liveness" while tandemd is live. Thread-safe.
   void SetHealth(const Health& health);
   // Makes one call over each socket; UNAVAILABLE names the one that does not answer in 10 s.

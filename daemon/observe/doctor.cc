@@ -11,7 +11,7 @@ namespace {
 
 using Findings = std::vector<DoctorFinding>;
 
-// What an idle engine should not need more than.
+// An idle engine should not need more memory.
 constexpr uint64_t kMuchOwnMemory = uint64_t{700} << 20;
 
 // An engine should be ready sooner, also after a restart.
@@ -55,7 +55,7 @@ void CheckTopology(const DoctorInput& input, Findings& findings) {
   }
   if (SharesDevice(topology)) {
     findings.push_back({Severity::kWarning, "engines_per_gpu",
-                        "several engines share a GPU: what takes how long says nothing",
+                        "several engines share a GPU: times mean nothing",
                         "it is for tests; set testing.engines_per_gpu = 1 for anything else"});
   }
   for (int i = 0; i < topology.size(); ++i) {
@@ -126,7 +126,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
             {Severity::kWarning, "engine", name + " is starting" + last, "wait; see the log if it lasts"});
         break;
       case EngineState::kDown:
-        if (!engine.blocked.empty()) break;  // CheckGpus says more
+        if (!engine.blocked.empty()) break;  // CheckGpus reports more
         if (!engine.lingers.empty()) {
           findings.push_back({Severity::kFailure, "engine",
                               name + " is down and cannot be started: " + engine.lingers + last,
@@ -140,7 +140,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
         break;
       case EngineState::kCrashLooped:
         findings.push_back({Severity::kFailure, "engine", name + " keeps ending and is held down" + last,
-                            "remove the cause (see the log), then tandemctl unfuse " + std::to_string(gpu)});
+                            "remove the cause (see the log), then tandemctl reset " + std::to_string(gpu)});
         break;
     }
   }

@@ -1,8 +1,8 @@
 // File: metrics.h
 //
 // Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID,
-// operation, algorithm, canonical code; a live plan's id). Collected from snapshots when somebody asks;
-// nothing is counted on the launch path.
+// operation, algorithm, canonical code; a live plan's id). Collected from snapshots at each scrape; nothing
+// is counted on the launch path.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ struct MetricFamily;
 
 namespace tandem::daemon {
 
-// What the metrics are made of.
+// The snapshots that the metrics are made from.
 struct MetricsInput {
   ControlSnapshot control;
   std::vector<PoolSnapshot> pools;

@@ -71,7 +71,7 @@ Status Supervisor::AwaitReady(milliseconds deadline) const {
       }
     }
     if (ready == count_) return Status::Ok();
-    // What is in the way may stay there for hours; the others can work.
+    // An obstacle may stay for hours; the other engines can work meanwhile.
     if (!all_blocked) last_hope = std::chrono::steady_clock::now() + kBlockedPatience;
     if (std::chrono::steady_clock::now() >= last_hope) {
       return Unavailable("engine " + std::to_string(waiting) +
@@ -99,14 +99,14 @@ void Supervisor::Stop() {
   keepers.clear();  // joins
 }
 
-Status Supervisor::Unfuse(int gpu) {
+Status Supervisor::Reset(int gpu) {
   auto keepers = Keepers();
   if (gpu < 0 || gpu >= static_cast<int>(keepers.size())) return NotFound("no engine " + std::to_string(gpu));
   // Before that nobody would take the wish, and a later crash loop would find it.
   if (keepers[gpu]->status().state != EngineState::kCrashLooped) {
     return FailedPrecondition("the engine of GPU " + std::to_string(gpu) + " is not held down");
   }
-  keepers[gpu]->Unfuse();
+  keepers[gpu]->Reset();
   return Status::Ok();
 }
 

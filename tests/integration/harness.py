@@ -204,7 +204,7 @@ class Daemon:
     def wait_engines(self, timeout=20):
         def ready():
             states = [engine["state"] for engine in self.engines()]
-            if CUDA and "fused" in states:  # held down after a crash loop
+            if CUDA and "crash_looped" in states:  # held down after a crash loop
                 raise RuntimeError(f"engines stay down: {states}\n{self.tail()}")
             return all(state == "ready" for state in states)
         wait_until(ready, timeout, "the engines do not come back")

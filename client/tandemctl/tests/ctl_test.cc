@@ -148,7 +148,8 @@ TEST(TopTest, ARestartedDaemonCountsFromZero) {
 
 TEST(ViewsTest, TheQueueNamesEnginesThatGaveNone) {
   admin::v1::GetQueueReply reply;
-  reply.add_silent()->set_reason("the engine of GPU 1 (EMU-1) does not run: its process 7 is stopped (SIGSTOP)");
+  reply.add_silent()->set_reason(
+      "the engine of GPU 1 (EMU-1) does not run: its process 7 is stopped (SIGSTOP)");
   EXPECT_THAT(QueueText(reply), HasSubstr("no queue: the engine of GPU 1 (EMU-1) does not run"));
   EXPECT_THAT(QueueText(reply), Not(HasSubstr("nothing in flight")));
 }
@@ -168,8 +169,10 @@ TEST(ViewsTest, PredictionsNameTheirGpus) {
   auto* info = plans.add_plans()->mutable_info();
   info->set_predicted_us(18.6);
   plans.set_prediction_model("model of H100 and H200 GPUs; the GPUs here are emulated");
-  EXPECT_THAT(PlansText(plans), HasSubstr("predicted: model of H100 and H200 GPUs; the GPUs here are emulated\n"));
-  EXPECT_THAT(PlanText(plans.plans(0), plans.prediction_model()), HasSubstr("18.6 us (model of H100 and H200 GPUs; "));
+  EXPECT_THAT(PlansText(plans),
+              HasSubstr("predicted: model of H100 and H200 GPUs; the GPUs here are emulated\n"));
+  EXPECT_THAT(PlanText(plans.plans(0), plans.prediction_model()),
+              HasSubstr("18.6 us (model of H100 and H200 GPUs; "));
 }
 
 TEST(TopologyJsonTest, HasGpusAndMatrices) {
@@ -318,9 +321,11 @@ TEST(ExplainTest, NoReasonContradictsItsPredictions) {
       ASSERT_TRUE(explanation.ok()) << explanation.status().ToString();
       for (const auto& refused : explanation->plan.refused) {
         if (refused.reason.find("is preferred: predicted") == std::string::npos) continue;
-        EXPECT_GE(refused.predicted_us, explanation->plan.predicted_us) << options.shape << ": " << refused.reason;
+        EXPECT_GE(refused.predicted_us, explanation->plan.predicted_us)
+            << options.shape << ": " << refused.reason;
       }
-      EXPECT_THAT(ExplanationText(*explanation, options), HasSubstr("(model of H100 and H200 GPUs; the GPUs here are emulated)"));
+      EXPECT_THAT(ExplanationText(*explanation, options),
+                  HasSubstr("(model of H100 and H200 GPUs; the GPUs here are emulated)"));
     }
   }
 }
@@ -332,7 +337,8 @@ TEST(UsageTest, ATypoGetsTheNearestCommandFlagOrName) {
   EXPECT_EQ(RunCtl("--runtime-dir /nonexistent --timeout 3 --json tpo", &text), 2);
   EXPECT_THAT(text, HasSubstr("unknown command 'tpo'; did you mean 'topo'?"));
   EXPECT_EQ(RunCtl("xyzzyxyzzy", &text), 2);
-  EXPECT_THAT(text, testing::AllOf(HasSubstr("'xyzzyxyzzy'"), HasSubstr("the commands are health, topo, doctor")));
+  EXPECT_THAT(text,
+              testing::AllOf(HasSubstr("'xyzzyxyzzy'"), HasSubstr("the commands are health, topo, doctor")));
   EXPECT_EQ(RunCtl("tuning lst", &text), 2);
   EXPECT_THAT(text, HasSubstr("unknown command 'lst' of tuning; did you mean 'list'?"));
   EXPECT_EQ(RunCtl("stats --jsn", &text), 2);
@@ -370,7 +376,8 @@ TEST(UsageTest, AnEmptyValueDoesNotSwallowTheNextArgument) {
 TEST(UsageTest, HelpShowsDefaults) {
   std::string text;
   EXPECT_EQ(RunCtl("explain --help", &text), 0);
-  EXPECT_THAT(text, testing::AllOf(HasSubstr("[bf16]"), HasSubstr("all_gather_matmul"), Not(HasSubstr("[all_reduce]"))));
+  EXPECT_THAT(text, testing::AllOf(HasSubstr("[bf16]"), HasSubstr("all_gather_matmul"),
+                                   Not(HasSubstr("[all_reduce]"))));
   EXPECT_EQ(RunCtl("drain --help", &text), 0);
   EXPECT_THAT(text, HasSubstr("[60]"));
   EXPECT_EQ(RunCtl("--help", &text), 0);
@@ -382,7 +389,7 @@ TEST(ExitCodeTest, UsageFailureAndReach) {
   EXPECT_EQ(RunCtl("", &text), 2);
   EXPECT_EQ(RunCtl("nonsense"), 2);
   EXPECT_EQ(RunCtl("evict"), 2);
-  EXPECT_EQ(RunCtl("unfuse"), 2);
+  EXPECT_EQ(RunCtl("reset"), 2);
   for (const char* empty : {"tuning show ''", "tuning forget ''", "evict --gpu ''"}) {
     EXPECT_EQ(RunCtl("--runtime-dir /nonexistent/tandem " + std::string(empty), &text), 2)
         << empty << ": " << text;
@@ -414,17 +421,24 @@ TEST(ExitCodeTest, ExplainPrintsTextJsonAndPrograms) {
 std::string Completed(const std::vector<std::string>& words) {
   std::string array;
   for (const std::string& word : words) array += " '" + word + "'";
-  const std::string script = "eval \"$(" + std::string(TANDEMCTL) + " completion bash)\"; COMP_WORDS=(tandemctl" + array +
-                             "); COMP_CWORD=" + std::to_string(words.size()) + "; _tandemctl; echo \"${COMPREPLY[@]}\"";
-  FILE* pipe = ::popen(("bash -c '" + [&] {
-                         std::string quoted;
-                         for (char c : script) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-                         return quoted;
-                       }() + "' 2>&1").c_str(), "r");
+  const std::string script =
+      "eval \"$(" + std::string(TANDEMCTL) + " completion bash)\"; COMP_WORDS=(tandemctl" + array +
+      "); COMP_CWORD=" + std::to_string(words.size()) + "; _tandemctl; echo \"${COMPREPLY[@]}\"";
+  FILE* pipe = ::popen(("bash -c '" +
+                        [&] {
+                          std::string quoted;
+                          for (char c : script)
+                            quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+                          return quoted;
+                        }() +
+                        "' 2>&1")
+                           .c_str(),
+                       "r");
   std::string output;
   std::array<char, 4096> buffer;
   size_t length;
-  while ((length = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) output.append(buffer.data(), length);
+  while ((length = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0)
+    output.append(buffer.data(), length);
   ::pclose(pipe);
   return output;
 }

@@ -49,12 +49,17 @@ TEST_F(CheckStartTest, EachProblemIsNamedByItsKey) {
   EXPECT_THAT(problem([](Config& c) { c.engine_path = "/nonexistent/tandem-engine"; }),
               StartsWith("engine_path: /nonexistent/tandem-engine"));
   EXPECT_THAT(problem([this](Config& c) { c.engine_path = directory_; }), StartsWith("engine_path: "));
-  EXPECT_THAT(problem([](Config& c) { c.topology_file = "/nonexistent.toml"; }), HasSubstr("/nonexistent.toml"));
-  EXPECT_THAT(problem([](Config& c) { c.tuning_dir = "/nonexistent"; }), StartsWith("tuning_dir: /nonexistent"));
-  EXPECT_THAT(problem([](Config& c) { c.socket_group = "no-such-group-here"; }), StartsWith("socket_group: "));
-  EXPECT_THAT(problem([](Config& c) { c.metrics_listen = "no-such-host.invalid:9464"; }), StartsWith("metrics.listen: "));
+  EXPECT_THAT(problem([](Config& c) { c.topology_file = "/nonexistent.toml"; }),
+              HasSubstr("/nonexistent.toml"));
+  EXPECT_THAT(problem([](Config& c) { c.tuning_dir = "/nonexistent"; }),
+              StartsWith("tuning_dir: /nonexistent"));
+  EXPECT_THAT(problem([](Config& c) { c.socket_group = "no-such-group-here"; }),
+              StartsWith("socket_group: "));
+  EXPECT_THAT(problem([](Config& c) { c.metrics_listen = "no-such-host.invalid:9464"; }),
+              StartsWith("metrics.listen: "));
   // An address for documentation (RFC 5737), which no machine has.
-  EXPECT_THAT(problem([](Config& c) { c.metrics_listen = "192.0.2.1:9464"; }), StartsWith("metrics.listen: "));
+  EXPECT_THAT(problem([](Config& c) { c.metrics_listen = "192.0.2.1:9464"; }),
+              StartsWith("metrics.listen: "));
   EXPECT_THAT(problem([this](Config& c) {
                 std::ofstream(directory_ + "/file") << "x";
                 c.state_dir = directory_ + "/file/state";
@@ -70,9 +75,11 @@ TEST_F(CheckStartTest, EachProblemIsNamedByItsKey) {
 
 TEST_F(CheckStartTest, ABackendThatIsNotThereIsNamed) {
   good_.backend = Backend::kCuda;
-  const NodeSources none = {.cuda_built = true,
-                            .open_nvml = []() -> Result<std::unique_ptr<NvmlApi>> { return Unavailable("no NVML"); }};
-  EXPECT_THAT(CheckStart(good_, none), ElementsAre(testing::AllOf(StartsWith("backend: "), HasSubstr("no NVML"))));
+  const NodeSources none = {.cuda_built = true, .open_nvml = []() -> Result<std::unique_ptr<NvmlApi>> {
+                              return Unavailable("no NVML");
+                            }};
+  EXPECT_THAT(CheckStart(good_, none),
+              ElementsAre(testing::AllOf(StartsWith("backend: "), HasSubstr("no NVML"))));
 }
 
 }  // namespace

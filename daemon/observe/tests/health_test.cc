@@ -35,13 +35,16 @@ TEST(HealthTest, EachCauseIsNamedAndLeavesTheDaemonLive) {
     const Health health = CheckHealth(input);
     EXPECT_TRUE(health.live);
     EXPECT_FALSE(health.ready);
-    return health.reasons.size() == 1 ? health.reasons[0] : std::to_string(health.reasons.size()) + " reasons";
+    return health.reasons.size() == 1 ? health.reasons[0]
+                                      : std::to_string(health.reasons.size()) + " reasons";
   };
   EXPECT_THAT(reason_of([](HealthInput& in) { in.draining = true; }), HasSubstr("drains"));
   EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[1].state = EngineState::kCrashLooped; }),
               HasSubstr("engine of GPU 1 (EMU-0000-0001) is held down"));
-  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[0].state = EngineState::kDown; }), HasSubstr("GPU 0"));
-  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[0].state = EngineState::kStarting; }), HasSubstr("starting"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[0].state = EngineState::kDown; }),
+              HasSubstr("GPU 0"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[0].state = EngineState::kStarting; }),
+              HasSubstr("starting"));
   EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[1].silent_seconds = kSilentEngineSeconds + 1; }),
               HasSubstr("engine of GPU 1 (EMU-0000-0001) has answered nothing for 7 s"));
 }
@@ -69,7 +72,8 @@ TEST(HealthTest, AStoppedProcessIsSeen) {
   EXPECT_THAT(StoppedProcess(child), HasSubstr("process " + std::to_string(child) + " is stopped"));
   HealthInput input = Healthy();
   input.engines[1].pid = child;
-  EXPECT_THAT(CheckHealth(input).reasons, ElementsAre(HasSubstr("engine of GPU 1 (EMU-0000-0001) does not run")));
+  EXPECT_THAT(CheckHealth(input).reasons,
+              ElementsAre(HasSubstr("engine of GPU 1 (EMU-0000-0001) does not run")));
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
   EXPECT_EQ(StoppedProcess(child), "") << "there is no such process";

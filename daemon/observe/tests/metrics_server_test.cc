@@ -35,42 +35,51 @@ UniqueFd Connect(int port) {
 
 std::string Ask(int port, const std::string& request) {
   UniqueFd socket = Connect(port);
-  EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+  EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
   std::string answer;
   std::array<char, 4096> buffer;
   ssize_t length;
-  while ((length = ::recv(socket.get(), buffer.data(), buffer.size(), 0)) > 0) answer.append(buffer.data(), static_cast<size_t>(length));
+  while ((length = ::recv(socket.get(), buffer.data(), buffer.size(), 0)) > 0)
+    answer.append(buffer.data(), static_cast<size_t>(length));
   return answer;
 }
 
-std::string Get(int port, const std::string& path) { return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
+std::string Get(int port, const std::string& path) {
+  return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+}
 
 TEST(MetricsServerTest, ServesMetricsAndHealth) {
   std::atomic<bool> draining{false};
-  auto server = MetricsServer::Start("127.0.0.1:0", [] { return MetricsInput(); },
-                                     [&] {
-                                       Health health;
-                                       if (draining) health = {.live = true, .ready = false, .reasons = {"the node drains"}};
-                                       return health;
-                                     });
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", [] { return MetricsInput(); },
+      [&] {
+        Health health;
+        if (draining) health = {.live = true, .ready = false, .reasons = {"the node drains"}};
+        return health;
+      });
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const int port = (*server)->port();
   ASSERT_GT(port, 0);
-  EXPECT_THAT(Get(port, "/metrics"), testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("tandem_uptime_seconds")));
+  EXPECT_THAT(Get(port, "/metrics"),
+              testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("tandem_uptime_seconds")));
   EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(Get(port, "/readyz"), testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\n")));
   draining = true;
   EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
-  EXPECT_THAT(Get(port, "/readyz"), testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not ready\nthe node drains\n")));
+  EXPECT_THAT(Get(port, "/readyz"),
+              testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not ready\nthe node drains\n")));
   EXPECT_THAT(Ask(port, "HEAD /readyz HTTP/1.1\r\nHost: x\r\n\r\n"),
               testing::AllOf(StartsWith("HTTP/1.1 503"), Not(HasSubstr("drains"))));
   EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Get(port, "/metrics/more"), StartsWith("HTTP/1.1 404"));
-  EXPECT_THAT(Ask(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"), StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(Ask(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
+              StartsWith("HTTP/1.1 405"));
 }
 
 TEST(MetricsServerTest, IdleConnectionsDoNotHoldScrapesUp) {
-  auto server = MetricsServer::Start("127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 4; ++i) idle.push_back(Connect((*server)->port()));
@@ -80,10 +89,12 @@ TEST(MetricsServerTest, IdleConnectionsDoNotHoldScrapesUp) {
 }
 
 TEST(MetricsServerTest, ATakenPortIsAnErrorThatNamesIt) {
-  auto server = MetricsServer::Start("127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const std::string taken = "127.0.0.1:" + std::to_string((*server)->port());
-  auto second = MetricsServer::Start(taken, [] { return MetricsInput(); }, [] { return Health(); });
+  auto second = MetricsServer::Start(
+      taken, [] { return MetricsInput(); }, [] { return Health(); });
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_THAT(second.status().message(), HasSubstr(taken));
 }

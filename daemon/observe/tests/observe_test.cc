@@ -169,7 +169,7 @@ TEST(DoctorTest, NamesWhatIsWrong) {
   input.engines[1].last_exit = "signal 11";
   EXPECT_EQ(Of(input, "engine").at(0).severity, Severity::kFailure);
   EXPECT_THAT(Of(input, "engine").at(0).message, HasSubstr("signal 11"));
-  EXPECT_THAT(Of(input, "engine").at(0).advice, HasSubstr("tandemctl unfuse 1"));
+  EXPECT_THAT(Of(input, "engine").at(0).advice, HasSubstr("tandemctl reset 1"));
 
   input = Healthy();
   input.silent = {"", "does not run: its process 4711 is stopped (SIGSTOP)"};

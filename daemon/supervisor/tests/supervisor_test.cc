@@ -219,7 +219,7 @@ TEST_F(SupervisorTest, OneCrashAtStartIsSurvived) {
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("exit 3"));
 }
 
-TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
+TEST_F(SupervisorTest, ACrashLoopIsHeldDownAndAResetTriesAgain) {
   settings_.restart.crash_loop_count = 3;
   Start({"crash_at_start"});
   ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
@@ -228,8 +228,8 @@ TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
   EXPECT_EQ(call.code(), Code::kUnavailable);
   EXPECT_THAT(call.message(), HasSubstr("crash loop"));
   EXPECT_FALSE(supervisor_->AwaitReady(milliseconds(100)).ok());
-  EXPECT_TRUE(supervisor_->Unfuse(0).ok());
-  EXPECT_EQ(supervisor_->Unfuse(7).code(), Code::kNotFound);
+  EXPECT_TRUE(supervisor_->Reset(0).ok());
+  EXPECT_EQ(supervisor_->Reset(7).code(), Code::kNotFound);
   for (int i = 0; i < 30000 && supervisor_->StatusOf(0).generation < 6; ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }
