@@ -18,14 +18,14 @@ struct MachineModel {
   double memory_gbps = 0;
   double tflops = 0;  // of A's dtype
   double product_tflops =
-      0;  // the same of products that are no native kernel's: less where cuBLASLt refuses them
+      0;  // the same of products that are no fused kernel's: less where cuBLASLt refuses them
   double step_latency_us = 0;  // signal → wait
   double nccl_latency_us = 0;  // of one small collective
   double launch_us = 0;        // of one kernel or copy
 };
 
-// The GPUs that predicted times are of, for people: "model of H100 and H200 GPUs", and that the group's GPUs are others where they
-// are: emulated ones, or of another model.
+// The GPUs that predicted times are of, for people: "model of H100 and H200 GPUs", and that the group's GPUs
+// are others where they are: emulated ones, or of another model.
 std::string PredictionModel(const Topology& topology, bool emulated);
 
 MachineModel ModelOf(const Problem& problem);
