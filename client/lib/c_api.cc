@@ -1,6 +1,4 @@
 // The C interface over the C++ one: handles hold the shared pointers, statuses hold their texts.
-#include "tandem/tandem.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,9 +9,10 @@
 #include <vector>
 
 #include "client/lib/plan_json.h"
-#include "common/queue/channel_layout.h"
+#include "ipc/channel_layout.h"
 #include "tandem/client.h"
 #include "tandem/host_stream.h"
+#include "tandem/tandem.h"
 
 struct tandem_status {
   tandem::Status status;
@@ -67,7 +66,8 @@ Status Wrong(const std::string& field, const std::string& what) {
 template <typename Enum>
 Status ToEnum(int value, const std::string& field, Enum* to) {
   static_assert(sizeof(Enum) == 1);
-  if (value < 0 || value > 255) return Wrong(field, "is " + std::to_string(value) + ", which is none of Tandem's");
+  if (value < 0 || value > 255)
+    return Wrong(field, "is " + std::to_string(value) + ", which is none of Tandem's");
   *to = static_cast<Enum>(value);
   return Status::Ok();
 }
@@ -78,8 +78,8 @@ Result<SymmetricTensor*> Tensor(const tandem_memory* memory) {
   return memory->tensor.get();
 }
 
-// A launch's bindings on the stack: the launch path allocates nothing. Without an array they are not bound. One more than fit tells the plan of a count that
-// no plan has.
+// A launch's bindings on the stack: the launch path allocates nothing. Without an array they are not bound.
+// One more than fit tells the plan of a count that no plan has.
 class Bindings {
  public:
   Bindings(const tandem_binding* bindings, size_t count) : count_(std::min(count, all_.size())) {
@@ -91,7 +91,9 @@ class Bindings {
   Bindings(void* const* pointers, size_t count) : count_(std::min(count, all_.size())) {
     for (size_t i = 0; pointers != nullptr && i < count_; ++i) all_[i] = {nullptr, 0, pointers[i]};
   }
-  operator std::span<const Binding>() const { return {all_.data(), count_}; }  // NOLINT(google-explicit-constructor)
+  operator std::span<const Binding>() const {
+    return {all_.data(), count_};
+  }  // NOLINT(google-explicit-constructor)
 
  private:
   std::array<Binding, kMaxBindings + 1> all_;
@@ -115,10 +117,11 @@ Result<OpRequest> ToRequest(const tandem_request& from) {
     TANDEM_ASSIGN_OR_RETURN(DType dtype, ToDType(operand.dtype));
     Role role = Role::kInput;
     TANDEM_RETURN_IF_ERROR(ToEnum(operand.role, "operands[" + std::to_string(i) + "].role", &role));
-    request.operands.push_back({role,
-                                {dtype, Shape(operand.shape, operand.dims), Shape(operand.strides, operand.dims)},
-                                operand.symmetric != 0,
-                                operand.alias_of});
+    request.operands.push_back(
+        {role,
+         {dtype, Shape(operand.shape, operand.dims), Shape(operand.strides, operand.dims)},
+         operand.symmetric != 0,
+         operand.alias_of});
   }
   request.dim = from.dim;
   TANDEM_RETURN_IF_ERROR(ToEnum(from.reduce_op, "reduce_op", &request.reduce_op));
@@ -129,7 +132,8 @@ Result<OpRequest> ToRequest(const tandem_request& from) {
   request.chunk_pivot = from.chunk_pivot;
   if (from.transfers == nullptr && from.transfer_count > 0) return Wrong("transfers", "is NULL");
   for (size_t i = 0; i < from.transfer_count; ++i) {
-    request.transfers.push_back({from.transfers[i].send != 0, from.transfers[i].peer, from.transfers[i].slot});
+    request.transfers.push_back(
+        {from.transfers[i].send != 0, from.transfers[i].peer, from.transfers[i].slot});
   }
   TANDEM_RETURN_IF_ERROR(ToEnum(from.algorithm, "algorithm", &request.algorithm));
   request.steps = from.steps;
@@ -167,7 +171,8 @@ const char* tandem_status_field(const tandem_status* status) {
 }
 void tandem_status_free(tandem_status* status) { delete status; }
 
-tandem_status* tandem_connect(const char* runtime_dir, const char* name, uint32_t deadline_ms, tandem_client** client) {
+tandem_status* tandem_connect(const char* runtime_dir, const char* name, uint32_t deadline_ms,
+                              tandem_client** client) {
   if (client == nullptr) return NullArgument("client");
   auto connected = Client::Connect({Text(runtime_dir), Milliseconds(deadline_ms), Text(name)});
   TANDEM_C_RETURN_IF_ERROR(connected);
@@ -184,7 +189,9 @@ const char* tandem_client_backend(const tandem_client* client) { return client->
 const char* tandem_client_daemon_version(const tandem_client* client) {
   return client->client->daemon_version().c_str();
 }
-int tandem_client_gpu_count(const tandem_client* client) { return static_cast<int>(client->client->gpus().size()); }
+int tandem_client_gpu_count(const tandem_client* client) {
+  return static_cast<int>(client->client->gpus().size());
+}
 const char* tandem_client_gpu_uuid(const tandem_client* client, int index) {
   if (index < 0 || index >= tandem_client_gpu_count(client)) return nullptr;
   return client->client->gpus()[static_cast<size_t>(index)].uuid.c_str();
@@ -193,7 +200,8 @@ tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_byte
   if (uuid == nullptr) return NullArgument("uuid");
   auto found = Client::CudaDeviceUuid(ordinal);
   TANDEM_C_RETURN_IF_ERROR(found);
-  if (found->size() >= uuid_bytes) return ToC(OutOfRange("a UUID needs " + std::to_string(found->size() + 1) + " bytes"));
+  if (found->size() >= uuid_bytes)
+    return ToC(OutOfRange("a UUID needs " + std::to_string(found->size() + 1) + " bytes"));
   std::memcpy(uuid, found->c_str(), found->size() + 1);
   return nullptr;
 }
@@ -204,17 +212,20 @@ void tandem_client_on_event(tandem_client* client, tandem_event_callback callbac
   if (callback == nullptr) return client->client->OnEvent(nullptr);
   client->client->OnEvent([callback, user](const ClientEvent& event) {
     tandem_status status{event.status};
-    callback(user, static_cast<int>(event.kind), event.group_id, event.rank, event.status.ok() ? nullptr : &status);
+    callback(user, static_cast<int>(event.kind), event.group_id, event.rank,
+             event.status.ok() ? nullptr : &status);
   });
 }
 
-tandem_status* tandem_join_group(tandem_client* client, const tandem_join_options* options, tandem_group** group) {
+tandem_status* tandem_join_group(tandem_client* client, const tandem_join_options* options,
+                                 tandem_group** group) {
   if (options == nullptr || group == nullptr) return NullArgument(options == nullptr ? "options" : "group");
   if (options->option_count > 0 && (options->option_names == nullptr || options->option_values == nullptr)) {
     return NullArgument(options->option_names == nullptr ? "option_names" : "option_values");
   }
   JoinOptions join;
-  join.job_key.assign(static_cast<const char*>(options->job_key), options->job_key == nullptr ? 0 : options->job_key_bytes);
+  join.job_key.assign(static_cast<const char*>(options->job_key),
+                      options->job_key == nullptr ? 0 : options->job_key_bytes);
   join.name = Text(options->name);
   join.world_size = options->world_size;
   join.rank = options->rank;
@@ -235,7 +246,9 @@ int tandem_group_rank(const tandem_group* group) { return group->group->rank(); 
 int tandem_group_world_size(const tandem_group* group) { return group->group->world_size(); }
 uint64_t tandem_group_incarnation(const tandem_group* group) { return group->group->incarnation(); }
 const char* tandem_group_gpu_uuid(const tandem_group* group) { return group->group->gpu_uuid().c_str(); }
-const char* tandem_group_topology_class(const tandem_group* group) { return group->group->topology_class().c_str(); }
+const char* tandem_group_topology_class(const tandem_group* group) {
+  return group->group->topology_class().c_str();
+}
 int tandem_group_links(const tandem_group* group, int from, int to) {
   int world = group->group->world_size();
   if (from < 0 || to < 0 || from >= world || to >= world) return 0;
@@ -250,13 +263,14 @@ tandem_status* tandem_allocate(tandem_group* group, const int64_t* shape, size_t
   if (tensor == nullptr) return NullArgument("tensor");
   auto type = ToDType(dtype);
   TANDEM_C_RETURN_IF_ERROR(type);
-  auto made = group->group->Allocate(Shape(shape, dims), *type, Text(persistent_name), Milliseconds(deadline_ms));
+  auto made =
+      group->group->Allocate(Shape(shape, dims), *type, Text(persistent_name), Milliseconds(deadline_ms));
   TANDEM_C_RETURN_IF_ERROR(made);
   *tensor = new tandem_memory{*made, *made};
   return nullptr;
 }
-tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t dims, int dtype, const char* gpu_uuid,
-                            const char* persistent_name, uint64_t* tensor) {
+tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t dims, int dtype,
+                            const char* gpu_uuid, const char* persistent_name, uint64_t* tensor) {
   if (tensor == nullptr) return NullArgument("tensor");
   auto type = ToDType(dtype);
   TANDEM_C_RETURN_IF_ERROR(type);
@@ -265,15 +279,17 @@ tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t 
   *tensor = *made;
   return nullptr;
 }
-tandem_status* tandem_rendezvous(tandem_client* client, uint64_t tensor, tandem_group* group, uint32_t deadline_ms,
-                                 tandem_memory** memory) {
+tandem_status* tandem_rendezvous(tandem_client* client, uint64_t tensor, tandem_group* group,
+                                 uint32_t deadline_ms, tandem_memory** memory) {
   if (group == nullptr || memory == nullptr) return NullArgument(group == nullptr ? "group" : "memory");
   auto met = client->client->Rendezvous(tensor, group->group, Milliseconds(deadline_ms));
   TANDEM_C_RETURN_IF_ERROR(met);
   *memory = new tandem_memory{*met, *met};
   return nullptr;
 }
-tandem_status* tandem_free_tensor(tandem_client* client, uint64_t tensor) { return ToC(client->client->Free(tensor)); }
+tandem_status* tandem_free_tensor(tandem_client* client, uint64_t tensor) {
+  return ToC(client->client->Free(tensor));
+}
 tandem_status* tandem_register_fd(tandem_client* client, int fd, size_t bytes, const char* gpu_uuid,
                                   tandem_memory** memory) {
   if (memory == nullptr) return NullArgument("memory");
@@ -301,10 +317,12 @@ tandem_status* tandem_register_cuda(tandem_client* client, const void* device_po
 void tandem_memory_free(tandem_memory* memory) { delete memory; }
 void* tandem_memory_data(const tandem_memory* memory) { return memory->memory->data(); }
 size_t tandem_memory_bytes(const tandem_memory* memory) { return memory->memory->bytes(); }
-uint64_t tandem_memory_registration_id(const tandem_memory* memory) { return memory->memory->registration_id(); }
+uint64_t tandem_memory_registration_id(const tandem_memory* memory) {
+  return memory->memory->registration_id();
+}
 
-tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, const int64_t* shape, size_t dims,
-                                        int dtype, size_t offset_bytes, void** buffer) {
+tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, const int64_t* shape,
+                                        size_t dims, int dtype, size_t offset_bytes, void** buffer) {
   if (buffer == nullptr) return NullArgument("buffer");
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
@@ -315,7 +333,8 @@ tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, c
   *buffer = *found;
   return nullptr;
 }
-tandem_status* tandem_tensor_signal_pad(const tandem_memory* memory, int peer, uint32_t** words, size_t* count) {
+tandem_status* tandem_tensor_signal_pad(const tandem_memory* memory, int peer, uint32_t** words,
+                                        size_t* count) {
   if (words == nullptr || count == nullptr) return NullArgument("words or count");
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
@@ -344,22 +363,22 @@ tandem_status* tandem_tensor_barrier(tandem_memory* memory, int channel, uint32_
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Barrier(channel, Milliseconds(timeout_ms)));
 }
-tandem_status* tandem_tensor_memset32(tandem_memory* memory, tandem_stream* stream, int peer, size_t offset_bytes,
-                                      uint32_t value, size_t count) {
+tandem_status* tandem_tensor_memset32(tandem_memory* memory, tandem_stream* stream, int peer,
+                                      size_t offset_bytes, uint32_t value, size_t count) {
   if (stream == nullptr) return NullArgument("stream");
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Memset32(stream->stream.get(), peer, offset_bytes, value, count));
 }
 
-tandem_status* tandem_tensor_memset32_cuda(tandem_memory* memory, void* cuda_stream, int peer, size_t offset_bytes,
-                                           uint32_t value, size_t count) {
+tandem_status* tandem_tensor_memset32_cuda(tandem_memory* memory, void* cuda_stream, int peer,
+                                           size_t offset_bytes, uint32_t value, size_t count) {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Memset32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value, count));
 }
-tandem_status* tandem_tensor_write32_cuda(tandem_memory* memory, void* cuda_stream, int peer, size_t offset_bytes,
-                                          uint32_t value) {
+tandem_status* tandem_tensor_write32_cuda(tandem_memory* memory, void* cuda_stream, int peer,
+                                          size_t offset_bytes, uint32_t value) {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->StreamWriteValue32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value));
@@ -394,18 +413,20 @@ uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot) {
   return slot < tandem_plan_slots(plan) ? plan->plan->info().slot_bytes[slot] : 0;
 }
 
-tandem_status* tandem_launch(tandem_plan* plan, tandem_stream* stream, const tandem_binding* bindings, size_t count,
-                             uint64_t deadline_ms, const char* tag) {
+tandem_status* tandem_launch(tandem_plan* plan, tandem_stream* stream, const tandem_binding* bindings,
+                             size_t count, uint64_t deadline_ms, const char* tag) {
   if (stream == nullptr) return NullArgument("stream");
   return ToC(plan->plan->Launch(stream->stream.get(), Bindings(bindings, count), Options(deadline_ms, tag)));
 }
-tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_stream, const tandem_binding* bindings, size_t count,
-                                  uint64_t deadline_ms, const char* tag) {
-  return ToC(plan->plan->Launch(StreamRef::Cuda(cuda_stream), Bindings(bindings, count), Options(deadline_ms, tag)));
+tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_stream, const tandem_binding* bindings,
+                                  size_t count, uint64_t deadline_ms, const char* tag) {
+  return ToC(
+      plan->plan->Launch(StreamRef::Cuda(cuda_stream), Bindings(bindings, count), Options(deadline_ms, tag)));
 }
-tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers, size_t count,
-                                           uint64_t deadline_ms, const char* tag) {
-  return ToC(plan->plan->Launch(StreamRef::Cuda(cuda_stream), Bindings(pointers, count), Options(deadline_ms, tag)));
+tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers,
+                                           size_t count, uint64_t deadline_ms, const char* tag) {
+  return ToC(
+      plan->plan->Launch(StreamRef::Cuda(cuda_stream), Bindings(pointers, count), Options(deadline_ms, tag)));
 }
 tandem_status* tandem_launch_direct(tandem_plan* plan, const tandem_binding* bindings, size_t count,
                                     uint64_t deadline_ms, const char* tag, uint64_t* launch) {
@@ -445,7 +466,9 @@ tandem_status* tandem_stream_enqueue(tandem_stream* stream, void (*function)(voi
 tandem_status* tandem_stream_synchronize(tandem_stream* stream, uint32_t deadline_ms) {
   return ToC(stream->stream->Synchronize(Milliseconds(deadline_ms)));
 }
-tandem_status* tandem_stream_begin_capture(tandem_stream* stream) { return ToC(stream->stream->BeginCapture()); }
+tandem_status* tandem_stream_begin_capture(tandem_stream* stream) {
+  return ToC(stream->stream->BeginCapture());
+}
 tandem_status* tandem_stream_end_capture(tandem_stream* stream, tandem_graph** graph) {
   if (graph == nullptr) return NullArgument("graph");
   auto captured = stream->stream->EndCapture();
