@@ -1,5 +1,5 @@
-// C = gather(A) · B: every rank has some rows of A and its own columns of B, as in a tensor-parallel layer. Run it
-// once a rank, against a daemon of the host backend:
+// C = gather(A) · B: every rank has some rows of A and its own columns of B, as in a tensor-parallel layer.
+// Run it once a rank, against a daemon of the host backend:
 //   TANDEM_JOB_KEY=$(openssl rand -hex 16) all_gather_matmul RANK WORLD_SIZE
 #include <chrono>
 #include <cmath>
@@ -42,8 +42,8 @@ tandem::Status Run(const std::string& job_key, int rank, int world_size) {
 
   tandem::OpRequest request;
   request.op = tandem::Op::kAllGatherMatmul;
-  request.dim = 0;                                    // the dimension of A along which the shards are gathered
-  request.on_unfused = tandem::OnUnfused::kError;     // refuse a plan that would not overlap, and say why
+  request.dim = 0;                                 // the dimension of A along which the shards are gathered
+  request.on_unfused = tandem::OnUnfused::kError;  // refuse a plan that would not overlap, and say why
   request.operands = {{tandem::Role::kA, {tandem::DType::kF32, {kRows, kInner}, {}}},
                       {tandem::Role::kB, {tandem::DType::kF32, {kInner, kColumns}, {}}},
                       {tandem::Role::kC, {tandem::DType::kF32, {rows, kColumns}, {}}}};

@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
 
   const int64_t shape[] = {kCount};
   tandem_memory *input, *output;
-  Check(tandem_allocate_registered(client, kCount * sizeof(float), tandem_group_gpu_uuid(group), &input), "input");
+  Check(tandem_allocate_registered(client, kCount * sizeof(float), tandem_group_gpu_uuid(group), &input),
+        "input");
   Check(tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, NULL, TANDEM_DEFAULT_DEADLINE, &output), "output");
 
   tandem_operand operands[2];

@@ -1,4 +1,5 @@
-// Sums a vector over all ranks, three times, on a stream. Run it once a rank, against a daemon of the host backend:
+// Sums a vector over all ranks, three times, on a stream. Run it once a rank, against a daemon of the host
+// backend:
 //   TANDEM_JOB_KEY=$(openssl rand -hex 16) all_reduce RANK WORLD_SIZE
 #include <algorithm>
 #include <chrono>
@@ -23,8 +24,7 @@ tandem::Status Run(const std::string& job_key, int rank, int world_size) {
       client->JoinGroup({.job_key = job_key, .name = "example", .world_size = world_size, .rank = rank}));
 
   // The input is this rank's own memory. The output is symmetric, so that peers may write it directly.
-  TANDEM_ASSIGN_OR_RETURN(auto input,
-                          client->AllocateRegistered(kCount * sizeof(float), group->gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(auto input, client->AllocateRegistered(kCount * sizeof(float), group->gpu_uuid()));
   TANDEM_ASSIGN_OR_RETURN(auto output, group->Allocate({kCount}, tandem::DType::kF32));
 
   // The request, prepared once. All ranks must ask for the same under this key; the daemon chooses how.

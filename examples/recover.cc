@@ -1,5 +1,6 @@
-// Averages the ranks' states in place, step by step. Goes on after a killed rank, a killed engine and a restarted daemon
-// (docs/recovery.md). Run it once a rank, and start a rank that was killed again with the same arguments:
+// Averages the ranks' states in place, step by step. Goes on after a killed rank, a killed engine and a
+// restarted daemon (docs/recovery.md). Run it once a rank, and start a rank that was killed again with the
+// same arguments:
 //   TANDEM_JOB_KEY=… recover RANK WORLD_SIZE STEPS CHECKPOINT_DIRECTORY
 #include <algorithm>
 #include <chrono>
@@ -20,10 +21,10 @@ constexpr int64_t kCount = 1 << 16;  // elements of the state; element 0 is the 
 constexpr std::chrono::milliseconds kPatience(60000);
 
 struct Session {
-  std::shared_ptr<tandem::Client> client;
-  std::shared_ptr<tandem::Group> group;
-  std::shared_ptr<tandem::Memory> state, steps;
-  std::shared_ptr<tandem::Plan> average, gather;
+  std::shared_ptr<tandem::Client> client = {};
+  std::shared_ptr<tandem::Group> group = {};
+  std::shared_ptr<tandem::Memory> state = {}, steps = {};
+  std::shared_ptr<tandem::Plan> average = {}, gather = {};
 };
 
 struct Job {
@@ -53,9 +54,12 @@ Status Open(Job& job) {
   Session& s = job.session;
   if (s.average) return Status::Ok();
   s = {.client = std::move(s.client)};
-  if (!s.client) TANDEM_ASSIGN_OR_RETURN(s.client, tandem::Client::Connect());
-  TANDEM_ASSIGN_OR_RETURN(s.group, s.client->JoinGroup({.job_key = job.key, .name = "recover",
-                                       .world_size = job.world_size, .rank = job.rank}));
+  if (!s.client) {
+    TANDEM_ASSIGN_OR_RETURN(s.client, tandem::Client::Connect());
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      s.group, s.client->JoinGroup(
+                   {.job_key = job.key, .name = "recover", .world_size = job.world_size, .rank = job.rank}));
   TANDEM_ASSIGN_OR_RETURN(s.state, s.client->AllocateRegistered(kCount * sizeof(float), s.group->gpu_uuid()));
   TANDEM_ASSIGN_OR_RETURN(s.steps, s.client->AllocateRegistered(64, s.group->gpu_uuid()));
   const auto operand = [](Role role, int64_t count) { return Operand{role, {DType::kF32, {count}, {}}}; };
@@ -81,7 +85,8 @@ Status Launch(Job& job, tandem::Plan& plan, const tandem::Memory& output, int st
 Status Train(Job& job) {
   const auto* steps = reinterpret_cast<const float*>(job.session.steps->data());
   for (;;) {
-    // An aborted launch leaves the state undefined, and a peer may be a step behind: restore the last common step.
+    // An aborted launch leaves the state undefined, and a peer may be a step behind: restore the last common
+    // step.
     const int newest = std::max(job.Load(0), job.Load(1));
     job.Load(newest);
     TANDEM_RETURN_IF_ERROR(Launch(job, *job.session.gather, *job.session.steps, -1));
@@ -104,7 +109,8 @@ bool Recover(Job& job, const Status& status) {
   const std::string& reason = status.detail().reason;
   if (reason == "ENGINE_RESTARTED" || reason == "RANK_LATE") return true;  // group and plans are still good
   if (reason == "SHARED_FATE") return false;  // this process has lost its GPU: only a new one can go on
-  if (reason == "RANK_LOST" || reason == "RANK_LEFT" || reason == "GROUP_BROKEN" || reason == "LAUNCH_OVERDUE") {
+  if (reason == "RANK_LOST" || reason == "RANK_LEFT" || reason == "GROUP_BROKEN" ||
+      reason == "LAUNCH_OVERDUE") {
     job.session = {.client = std::move(job.session.client)};
     return true;
   }
