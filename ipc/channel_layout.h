@@ -4,8 +4,7 @@
 // launches from the client to the engine, the *words* carry what streams write and wait on, and how launches
 // ended. Both are mapped by the client, the engine and tandemd. No side trusts a number that another side can
 // write: indexes are clamped, entries are copied out before they are checked, and of `words` the engine reads
-// request and doorbells, and the done words only to tell the client's own launches apart: those that it may
-// know the end of from those that overlap.
+// request and doorbells only.
 //
 // All shared fields are atomics, so that garbage written by a hostile client is a value, never a data race.
 #pragma once
@@ -14,11 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem {
+#include "common/word.h"
 
-// A 64-bit word that streams write and wait on (the same type as kernels/backend.h's).
-using Word = std::atomic<uint64_t>;
-static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
+namespace tandem {
 
 // Written to the done words of a channel whose engine or daemon is gone: releases every wait below it, since
 // streams compare cyclically. Ordinary values stay below kOrdinaryLimit.

@@ -11,8 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A launch's deadline where neither it nor the group has one: the daemon's default.
-constexpr Milliseconds kDefaultDeadline(600000);
 // How long a launch waits for engines that are being restarted, and a release for launches in flight.
 constexpr Milliseconds kRestartDeadline(30000);
 constexpr Milliseconds kReleaseDeadline(60000);
@@ -160,7 +158,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (deadline == Clock::time_point{}) {
       const Milliseconds groups =
-          group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultDeadline;
+          group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultLaunchDeadline;
       deadline = Clock::now() + (options.deadline.count() > 0 ? Bounded(options.deadline) : groups);
     }
     if (Clock::now() >= deadline) return pushed;

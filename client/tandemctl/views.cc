@@ -181,7 +181,6 @@ std::string PlanText(const admin::v1::PlanEntry& plan) {
   if (info.steps() != 0)
     line("steps x lanes", std::to_string(info.steps()) + " x " + std::to_string(info.lanes()));
   line("placement", info.placement());
-  line("parking", info.parking());
   line("scales", info.scale_mode());
   line("wire type", info.wire_type());
   line("reduction", info.reduction_order());
@@ -217,15 +216,12 @@ std::string PlanText(const admin::v1::PlanEntry& plan) {
 }
 
 std::string QueueText(const admin::v1::GetQueueReply& reply) {
-  Table table({"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session",
-               "waits for rank", "parked"});
+  Table table(
+      {"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session", "waits for rank"});
   for (const auto& e : reply.entries()) {
     table.Add({e.gpu_uuid(), e.state(), Micros(e.since_seconds() * 1e6), e.group_name(),
                std::to_string(e.plan_id()), std::to_string(e.launch()), e.summary(),
-               std::to_string(e.session_id()), Join(e.late_ranks()),
-               e.parking() == "parked" ? "yes"
-               : e.parking().empty()   ? ""
-                                       : "no: " + e.parking()});
+               std::to_string(e.session_id()), Join(e.late_ranks())});
   }
   return OrNone(table, "nothing in flight") + CutNote(reply);
 }

@@ -180,8 +180,7 @@ grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQu
       out.set_group_name(plans[item.plan_id()].first);
       out.set_summary(plans[item.plan_id()].second);
       out.set_launch(item.launch());
-      out.set_state(item.started() ? "started" : item.parked() ? "parked" : "waiting");
-      out.set_parking(item.parked() ? "parked" : item.not_parked());
+      out.set_state(item.started() ? "started" : "waiting");
       out.set_since_seconds(item.since_seconds());
       *out.mutable_late_ranks() = item.missing_ranks();
       out.set_session_id(item.session_id());
@@ -228,8 +227,8 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_launches(area.Launches());
     out->set_failures(area.Failures());
     out->set_busy_seconds(area.BusyNs() * 1e-9);
-    out->set_prelaunched(area.Prelaunched());
-    out->set_called_off(area.CalledOff());
+    out->set_prelaunched(area.Speculated());
+    out->set_called_off(area.Cancelled());
     launches += area.Launches();
     failures += area.Failures();
   }

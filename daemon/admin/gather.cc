@@ -21,8 +21,8 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
     input.launches.push_back(area.Launches());
     input.failures.push_back(area.Failures());
     input.busy_ns.push_back(area.BusyNs());
-    input.prelaunched.push_back(area.Prelaunched());
-    input.called_off.push_back(area.CalledOff());
+    input.prelaunched.push_back(area.Speculated());
+    input.called_off.push_back(area.Cancelled());
   }
   input.plans = ReadAllPlans(sources.stats);
   for (const PlanSnapshot& plan : sources.control->SnapshotPlans()) {

@@ -29,16 +29,10 @@ enum class LogLevel : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3,
 // "trace", "debug", "info", "warning", "error".
 std::string_view LogLevelName(LogLevel level);
 
-// When plans run by the native algorithm's fused kernels: "explicit", "auto".
-enum class NativeUse : uint8_t {
+// When plans run by the fused kernels: "explicit", "auto".
+enum class FusedUse : uint8_t {
   kExplicit = 0,  // when a request asks for them
   kAuto = 1,      // also where they are predicted to be the fastest
-};
-
-// Whether launches wait on the lanes for their ranks' streams: "off", "auto".
-enum class Parking : uint8_t {
-  kOff = 0,   // where a group asks for it
-  kAuto = 1,  // wherever it is allowed, unless a group does not want it
 };
 
 // What one tandemd gives out before it answers RESOURCE_EXHAUSTED. Per uid unless it says otherwise.
@@ -93,17 +87,17 @@ struct Config {
   int64_t emulated_memory_bytes = int64_t{2} << 30;  // memory of each emulated GPU, allocated as it is used
   int64_t visibility_delay_us = 0;  // host backend: copies and signals appear up to this much later; 0: off
   int64_t hardware_queues = 8;      // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
-  int64_t launch_deadline_ms = 600000;  // from the first rank's arrival, where group and launch set none
-  int64_t join_deadline_ms = 300000;    // longest wait for all ranks of a join, rendezvous or prepare
-  NativeUse native = NativeUse::kAuto;  // native kernels: when asked for, or also by choice
-  Parking parking = Parking::kOff;      // of groups that do not say it themselves
-  bool prelaunch = true;                // an expected launch's first kernel waits on its lane for the start
-  int64_t trace_records = 65536;        // launches kept for `tandemctl trace`; 0: no trace
+  int64_t launch_deadline_ms =
+      kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
+  int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
+  FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
+  bool prelaunch = true;               // an expected launch's first kernel waits on its lane for the start
+  int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
-      "off";                     // "address:port" that serves Prometheus metrics (port 0: any), or "off"
-  bool verify_plans = false;     // prove every plan with the verifier before it is handed out
-  bool emulated_native = false;  // host backend: engines claim native kernels, and run them step by step
+      "off";                    // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+  bool verify_plans = false;    // prove every plan with the verifier before it is handed out
+  bool emulated_fused = false;  // host backend: engines claim the fused kernels, and run them step by step
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;

@@ -13,8 +13,7 @@ namespace tandem {
 namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
-constexpr std::array<std::string_view, 2> kNativeUses = {"explicit", "auto"};
-constexpr std::array<std::string_view, 2> kParkings = {"off", "auto"};
+constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
 }  // namespace
@@ -95,15 +94,10 @@ const std::vector<KeySpec>& Table() {
               "may set their own."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
               "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
-      Choice("native", TANDEM_FIELD(native), kNativeUses,
-             "explicit: the native fused kernels run plans that ask for them; auto: also those that they are "
+      Choice("native", TANDEM_FIELD(fused), kFusedUses,
+             "explicit: the fused kernels run plans that ask for them; auto: also those that they are "
              "predicted to run "
              "the fastest."),
-      Choice("parking", TANDEM_FIELD(parking), kParkings,
-             "auto: a launch that all ranks have pushed waits on the lanes for their streams, where that is "
-             "allowed; it starts "
-             "sooner after the last one, and holds up what comes later on its GPUs. off: only in groups that "
-             "ask for it."),
       Bool("prelaunch", TANDEM_FIELD(prelaunch),
            "The first kernel of the launch that is expected next waits on its lane for the start, which "
            "saves some microseconds; it is "
@@ -170,8 +164,8 @@ const std::vector<KeySpec>& Table() {
            "server with the clients then. Empty: wait for them."),
       Bool("debug.verify_plans", TANDEM_FIELD(verify_plans),
            "Prove every plan with the verifier before it is handed out; a few milliseconds a plan."),
-      Bool("debug.emulated_native", TANDEM_FIELD(emulated_native),
-           "Host backend: engines claim native kernels, and run these programs step by step."),
+      Bool("debug.emulated_native", TANDEM_FIELD(emulated_fused),
+           "Host backend: engines claim the fused kernels, and run these programs step by step."),
   };
   return table;
 }

@@ -68,12 +68,6 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
     log::Warning("tuning file refused: " + refused);
   ControlOptions options = ControlOptionsOf(config, node, version);
   options.tuning = daemon->tuning_;
-  options.break_by_log = [log = &daemon->order_log_](uint64_t group_id, uint64_t generation) {
-    log->Append({.kind = LogKind::kBreak,
-                 .mask = 0,
-                 .plan = static_cast<uint32_t>(group_id) & kLogIdMask,
-                 .count = static_cast<uint16_t>(generation)});
-  };
   daemon->control_ = std::make_unique<Control>(std::move(options), *daemon->supervisor_);
   AdminSources& sources = daemon->sources_;
   sources.control = daemon->control_.get();

@@ -6,7 +6,7 @@ commands (see driver/commands.cc). `client.call` waits for the reply, `client.se
 TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means (`host_only`) are
 skipped, and those that need more GPUs than there are. A module whose groups have more than two ranks says so by MOST_RANKS: a
 bundle's runner reads it and gives the module as many GPUs. There classes that say `shares` use one daemon for all their tests,
-since engines take seconds to start. TANDEM_TEST_FLAGS are flags of every tandemd ("--parking auto"). CUDA_VISIBLE_DEVICES limits
+since engines take seconds to start. TANDEM_TEST_FLAGS are flags of every tandemd ("--log-level debug"). CUDA_VISIBLE_DEVICES limits
 daemon and clients alike, so that runs beside each other share no GPU. TANDEM_TEST_ENGINES_PER_GPU makes more GPUs of each.
 """
 

@@ -132,7 +132,7 @@ class DaemonFaults(unittest.TestCase):
         second.clients = daemon.clients
         reply = clients[0].call("prepare", key="other", request=request, check=False)
         self.assertIn(reply["code"], ("UNAUTHENTICATED", "UNAVAILABLE"), reply)
-        for rank, client in enumerate(clients):
+        for client in clients:
             client.connect()
         everybody(clients, "join", each=lambda rank: {"rank": rank, "world": 2, "name": "tp"})
         for memory in ("in", "out"):

@@ -102,10 +102,6 @@ TEST(ViewsTest, QueueNamesTheLateRanks) {
   entry->add_late_ranks(1);
   entry->add_late_ranks(3);
   EXPECT_THAT(QueueText(reply), testing::ContainsRegex("waiting +2.50 s +tp .* 1, 3 *\n"));
-  entry->set_parking("a captured launch lives on this GPU");
-  EXPECT_THAT(QueueText(reply), HasSubstr("no: a captured launch lives on this GPU\n"));
-  entry->set_parking("parked");
-  EXPECT_THAT(QueueText(reply), testing::ContainsRegex(" 1, 3 +yes\n"));
 }
 
 TEST(ViewsTest, TopShowsRatesBetweenTwoSamples) {
