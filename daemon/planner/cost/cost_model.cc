@@ -108,7 +108,7 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   }
 }
 
-// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200-peers.jsonl): a lane's driver
+// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200.jsonl): a lane's driver
 // calls, products that run slower beside copies, and what no product hides. `hidden` is the time of a
 // transfer beside products.
 double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
