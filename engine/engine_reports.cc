@@ -1,5 +1,4 @@
-// What an engine tells tandemd of its launches: the queue when it is asked, failures, breaks and late ranks
-// unasked.
+// An engine's reports to tandemd: the queue when it is asked, failures, breaks and late ranks unasked.
 #include <algorithm>
 
 #include "engine/engine.h"

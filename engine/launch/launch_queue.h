@@ -73,8 +73,7 @@ class LaunchQueue {
   Plan* FindPlan(uint64_t id);
   bool RemovePlan(uint64_t id);
 
-  // A rank's stream has reached a launch, or a launch came by message. Whatever is wrong with it, it ends
-  // with a status.
+  // A rank's stream has reached a launch, or a launch came by message. It ends with a status in any case.
   void Arrive(const LaunchRequest& request);
 
   // A channel ends: what is expected of it is forgotten.

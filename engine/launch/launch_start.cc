@@ -90,7 +90,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   if (launch.events) {
     if (const Status recorded = lane.Record(launch.events.end.get()); status.ok()) status = recorded;
   }
-  // Whatever happened, what is on the lanes now ends here: the launch keeps its place and its done value.
+  // Also after an error: the launch keeps its place on the lanes and its done value.
   const auto [done, value] = DoneWordOf(launch.origin);
   if (const Status ended = lanes_.EnqueueEnd(launch.ticket, done, value); status.ok()) status = ended;
   if (launch.origin.channel && launch.origin.channel->ended) KeepReleased(launch.origin.channel);
@@ -173,7 +173,7 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   }
   const uint64_t now = NowNs();
   breaker_.Mark(group, now);
-  // For peers that nobody else tells: tandemd may be gone, or not know yet.
+  // For peers that get no command: tandemd may be gone, or not know yet.
   if (group->in_flight > 0 && group->world_size > 1) breaker_.Announce(group);
   NoteFatal(breaker_.Serve(group, now));
 }
