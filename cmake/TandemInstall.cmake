@@ -1,4 +1,5 @@
-# What `cmake --install` puts where: libraries, headers, programs, and the package that find_package(Tandem) finds.
+# What `cmake --install` puts where: libraries, headers, programs, and the packages that find_package(Tandem) and
+# `pkg-config tandem` find. Clients link the target Tandem::tandem.
 include(GNUInstallDirs)
 set(CMAKE_INSTALL_DOCDIR "${CMAKE_INSTALL_DATAROOTDIR}/doc/tandem")
 include(CMakePackageConfigHelpers)
@@ -36,10 +37,33 @@ if(TARGET tandem-train-digits)
     DESTINATION "${CMAKE_INSTALL_DATADIR}/tandem" COMPONENT client)
 endif()
 
+# Programs that link libtandem.so find it in the prefix that they are installed to, wherever that is.
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  set(TANDEM_INSTALL_RPATH "${CMAKE_INSTALL_LIBDIR}")
+else()
+  file(RELATIVE_PATH TANDEM_INSTALL_RPATH "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+  string(PREPEND TANDEM_INSTALL_RPATH "$ORIGIN/")
+endif()
+foreach(program tandem-tune-rank tandem-train-digits)
+  if(TARGET ${program})
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH "${TANDEM_INSTALL_RPATH}")
+  endif()
+endforeach()
+
+# The files are made where find_package does not look: it searches the parents of PATH's bin directories, and a build tree's
+# bin would give it a package without targets.
 set(TANDEM_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tandem")
+set(TANDEM_PACKAGE_FILES "${CMAKE_BINARY_DIR}/CMakeFiles/package")
+file(REMOVE "${CMAKE_BINARY_DIR}/TandemConfig.cmake" "${CMAKE_BINARY_DIR}/TandemConfigVersion.cmake")  # of earlier versions
 install(EXPORT TandemTargets NAMESPACE Tandem:: DESTINATION "${TANDEM_PACKAGE_DIR}" COMPONENT client)
 configure_package_config_file("${CMAKE_SOURCE_DIR}/cmake/TandemConfig.cmake.in"
-  "${CMAKE_BINARY_DIR}/TandemConfig.cmake" INSTALL_DESTINATION "${TANDEM_PACKAGE_DIR}")
-write_basic_package_version_file("${CMAKE_BINARY_DIR}/TandemConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
-install(FILES "${CMAKE_BINARY_DIR}/TandemConfig.cmake" "${CMAKE_BINARY_DIR}/TandemConfigVersion.cmake"
+  "${TANDEM_PACKAGE_FILES}/TandemConfig.cmake" INSTALL_DESTINATION "${TANDEM_PACKAGE_DIR}")
+write_basic_package_version_file("${TANDEM_PACKAGE_FILES}/TandemConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${TANDEM_PACKAGE_FILES}/TandemConfig.cmake" "${TANDEM_PACKAGE_FILES}/TandemConfigVersion.cmake"
   DESTINATION "${TANDEM_PACKAGE_DIR}" COMPONENT client)
+if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  file(RELATIVE_PATH TANDEM_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  string(REGEX REPLACE "/$" "" TANDEM_PC_PREFIX "${TANDEM_PC_PREFIX}")
+  configure_file("${CMAKE_SOURCE_DIR}/cmake/tandem.pc.in" "${TANDEM_PACKAGE_FILES}/tandem.pc" @ONLY)
+  install(FILES "${TANDEM_PACKAGE_FILES}/tandem.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT client)
+endif()

@@ -150,7 +150,7 @@ def shared_jobs(bundle, results, count):
                        "TANDEM_TEST_ENGINES_PER_GPU": engines}
         for name, seconds, more in ((f"shared_w{world}", 80, ("--quiet", "--seed", "4", "--time-limit", "80")),
                                     (f"shared_stress_w{world}", 20, ("--stress", "20000"))):
-            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--engines-per-gpu=" + engines, *more)
+            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--testing-engines-per-gpu=" + engines, *more)
             yield replace(job, part="shared", gpus=gpus, environment=environment)
         scripts = [("digits", ("run_digits.py",), "digits")]
         scripts += [("side_by_side", ("-m", "unittest", "-v", "test_side_by_side"), "unittest")] if world == 8 else []
