@@ -8,11 +8,12 @@
 
 namespace tandem {
 
-// `duration`, not below zero and at most a year: a clock's time and such a duration can be added without overflow, in any
-// unit down to nanoseconds. For whatever a public function takes.
+// `duration`, not below zero and at most a year: a clock's time and such a duration can be added without
+// overflow, in any unit down to nanoseconds. For whatever a public function takes.
 template <typename Duration>
 constexpr Duration Bounded(Duration duration) {
-  return std::clamp(duration, Duration::zero(), std::chrono::duration_cast<Duration>(std::chrono::hours(24 * 365)));
+  return std::clamp(duration, Duration::zero(),
+                    std::chrono::duration_cast<Duration>(std::chrono::hours(24 * 365)));
 }
 
 }  // namespace tandem

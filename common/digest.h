@@ -1,7 +1,7 @@
 // File: digest.h
 //
-// The digest of a launch's tag, as the client library and tandemd both compute it: a launch by ring and one by gRPC must
-// agree. It finds mistakes, not attackers: ranks of a group trust each other.
+// The digest of a launch's tag, as the client library and tandemd both compute it: a launch by ring and one
+// by gRPC must agree. It finds mistakes, not attackers: ranks of a group trust each other.
 #pragma once
 
 #include <cstdint>

@@ -9,11 +9,13 @@
 namespace tandem {
 namespace {
 
-constexpr std::array<std::string_view, 8> kNames = {"f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i32", "i64", "u8"};
+constexpr std::array<std::string_view, 8> kNames = {"f32",    "f16", "bf16", "f8e4m3",
+                                                    "f8e5m2", "i32", "i64",  "u8"};
 
-// Rounds `value` to a small float of `exponent_bits` and `mantissa_bits` by nearest even, subnormals included. A value
-// beyond the format's range keeps its sign and gets all exponent and mantissa bits set; one that rounds up out of the
-// range gets the exponent above the largest. The caller treats both as its format demands.
+// Rounds `value` to a small float of `exponent_bits` and `mantissa_bits` by nearest even, subnormals
+// included. A value beyond the format's range keeps its sign and gets all exponent and mantissa bits set; one
+// that rounds up out of the range gets the exponent above the largest. The caller treats both as its format
+// demands.
 uint32_t RoundToSmall(float value, int exponent_bits, int mantissa_bits) {
   uint32_t bits = std::bit_cast<uint32_t>(value);
   uint32_t sign = bits >> 31;
@@ -45,10 +47,9 @@ float FromSmall(uint32_t bits, int exponent_bits, int mantissa_bits) {
   int exponent = static_cast<int>((bits >> mantissa_bits) & ((1u << exponent_bits) - 1));
   uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
   int bias = (1 << (exponent_bits - 1)) - 1;
-  float magnitude = exponent == 0
-                        ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
-                        : std::ldexp(static_cast<float>(mantissa | (1u << mantissa_bits)),
-                                     exponent - bias - mantissa_bits);
+  float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
+                                  : std::ldexp(static_cast<float>(mantissa | (1u << mantissa_bits)),
+                                               exponent - bias - mantissa_bits);
   return sign != 0 ? -magnitude : magnitude;
 }
 
@@ -56,18 +57,22 @@ uint32_t SignOf(float value) { return std::bit_cast<uint32_t>(value) >> 31; }
 
 }  // namespace
 
-std::string_view DTypeName(DType type) { return IsValid(type) ? kNames[static_cast<size_t>(type)] : "invalid"; }
+std::string_view DTypeName(DType type) {
+  return IsValid(type) ? kNames[static_cast<size_t>(type)] : "invalid";
+}
 
 Result<DType> ParseDType(std::string_view name) {
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] == name) return static_cast<DType>(i);
   }
-  return InvalidArgument("dtype '" + std::string(name) + "' is none of f32, f16, bf16, f8e4m3, f8e5m2, i32, i64, u8");
+  return InvalidArgument("dtype '" + std::string(name) +
+                         "' is none of f32, f16, bf16, f8e4m3, f8e5m2, i32, i64, u8");
 }
 
 float F16ToFloat(uint16_t bits) {
   if ((bits & 0x7c00) == 0x7c00) {
-    uint32_t wide = (static_cast<uint32_t>(bits & 0x8000) << 16) | 0x7f800000 | (static_cast<uint32_t>(bits & 0x3ff) << 13);
+    uint32_t wide = (static_cast<uint32_t>(bits & 0x8000) << 16) | 0x7f800000 |
+                    (static_cast<uint32_t>(bits & 0x3ff) << 13);
     return std::bit_cast<float>(wide);
   }
   return FromSmall(bits, 5, 10);

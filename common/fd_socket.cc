@@ -78,8 +78,8 @@ Status SendMessage(int socket, const std::string& body, const std::vector<int>& 
     return InvalidArgument("a message carries at most " + std::to_string(kMaxFdsPerMessage) + " descriptors");
   }
   Header header{kMagic, outline.valid() ? 1u : 0u, body.size()};
-  std::array<iovec, 2> parts{{{&header, sizeof(header)},
-                              {const_cast<char*>(body.data()), outline.valid() ? 0 : body.size()}}};
+  std::array<iovec, 2> parts{
+      {{&header, sizeof(header)}, {const_cast<char*>(body.data()), outline.valid() ? 0 : body.size()}}};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFdsPerMessage * sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = parts.data();
@@ -103,8 +103,10 @@ Status SendMessage(int socket, const std::string& body, const std::vector<int>& 
 
 namespace {
 
-// The body of a packet of `received` bytes, `body` what came behind its header; takes the outline's descriptor off `fds`.
-Result<std::string> BodyOf(const Header& header, size_t received, std::string body, size_t max_bytes, std::vector<UniqueFd>* fds) {
+// The body of a packet of `received` bytes, `body` what came behind its header; takes the outline's
+// descriptor off `fds`.
+Result<std::string> BodyOf(const Header& header, size_t received, std::string body, size_t max_bytes,
+                           std::vector<UniqueFd>* fds) {
   if (received < sizeof(header) || header.magic != kMagic || header.outline > 1) {
     return InvalidArgument("malformed message header");
   }
@@ -115,14 +117,16 @@ Result<std::string> BodyOf(const Header& header, size_t received, std::string bo
     body.resize(inline_bytes);
     return body;
   }
-  if (fds->empty() || inline_bytes != 0 || header.body_bytes == 0) return InvalidArgument("message without its body");
+  if (fds->empty() || inline_bytes != 0 || header.body_bytes == 0)
+    return InvalidArgument("message without its body");
   TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fds->back().get(), header.body_bytes));
   const UniqueFd outline = std::move(fds->back());  // memory, which closes at once
   fds->pop_back();
   // Not by a mapping: what its owner takes out of the memory meanwhile reads as zeros, and does no harm.
   body.resize(header.body_bytes);
   for (size_t done = 0; done < body.size();) {
-    const ssize_t n = ::pread(outline.get(), body.data() + done, body.size() - done, static_cast<off_t>(done));
+    const ssize_t n =
+        ::pread(outline.get(), body.data() + done, body.size() - done, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return InvalidArgument("the message's body cannot be read");
     done += static_cast<size_t>(n);
@@ -151,7 +155,8 @@ Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes, std::vector<Uniqu
   }
   if (received < 0) return SystemError("recvmsg", errno);
   std::vector<UniqueFd> fds = TakeFds(message);
-  if (received == 0) return Unavailable("the peer closed").WithDetail({.reason = "EOF", .who = {}, .field = {}});
+  if (received == 0)
+    return Unavailable("the peer closed").WithDetail({.reason = "EOF", .who = {}, .field = {}});
   Result<std::string> whole = InvalidArgument("truncated message");
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && fds.size() <= kMaxFdsPerMessage) {
     whole = BodyOf(header, static_cast<size_t>(received), std::move(body), max_bytes, &fds);
@@ -165,7 +170,8 @@ Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes, std::vector<Uniqu
 
 Result<std::pair<UniqueFd, UniqueFd>> SeqpacketPair() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return SystemError("socketpair", errno);
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    return SystemError("socketpair", errno);
   return std::make_pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 

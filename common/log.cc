@@ -38,7 +38,8 @@ class PriorityFlag : public spdlog::custom_flag_formatter {
 };
 
 std::shared_ptr<spdlog::logger> MakeLogger(Severity least, bool journal) {
-  auto logger = std::make_shared<spdlog::logger>("tandemd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("tandemd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<PriorityFlag>('*').set_pattern(journal ? "%*%v" : "%Y-%m-%d %H:%M:%S.%e %L %v");
   logger->set_formatter(std::move(formatter));

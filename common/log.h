@@ -1,8 +1,8 @@
 // File: log.h
 //
-// The daemon's log: one line an event to standard error, through spdlog (which stays out of this header). Lines end with
-// key=value pairs (session=7 plan=12), so that a journal can be searched by them. Under systemd's journal each line
-// begins with its priority "<n>" instead of a time.
+// The daemon's log: one line an event to standard error, through spdlog (which stays out of this header).
+// Lines end with key=value pairs (session=7 plan=12), so that a journal can be searched by them. Under
+// systemd's journal each line begins with its priority "<n>" instead of a time.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace tandem::log {
 
 enum class Severity : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 
-// Sets the least severity that is written, and the form. Call once at the start; before it, warnings and errors are
-// written in the plain form.
+// Sets the least severity that is written, and the form. Call once at the start; before it, warnings and
+// errors are written in the plain form.
 void SetUp(Severity least, bool journal);
 
 // True if standard error is the journal's stream (JOURNAL_STREAM names its device and inode).

@@ -14,7 +14,8 @@
 namespace tandem {
 namespace {
 
-// The control daemon's file is a socket (a pipe with old drivers) that outlives it: only its answering says that it runs.
+// The control daemon's file is a socket (a pipe with old drivers) that outlives it: only its answering says
+// that it runs.
 bool SomebodyListens(const std::string& path, mode_t mode) {
   if (S_ISFIFO(mode)) return UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)).valid();
   sockaddr_un address{};
@@ -24,9 +25,11 @@ bool SomebodyListens(const std::string& path, mode_t mode) {
   for (int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
     UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket.valid()) return false;
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return true;
-    if (errno == EAGAIN) return true;       // its backlog is full
-    if (errno != EPROTOTYPE) return false;  // nobody, or no right to speak to it: the driver would fare no better
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+      return true;
+    if (errno == EAGAIN) return true;  // its backlog is full
+    if (errno != EPROTOTYPE)
+      return false;  // nobody, or no right to speak to it: the driver would fare no better
   }
   return false;
 }
@@ -41,7 +44,7 @@ std::string MpsPipeDirectory() {
 MpsEndpoint ProbeMps(const std::string& directory) {
   MpsEndpoint endpoint;
   endpoint.directory = directory;
-  struct stat status{};
+  struct stat status {};
   if (::stat(directory.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return endpoint;
   endpoint.device = status.st_dev;
   endpoint.inode = status.st_ino;

@@ -74,7 +74,9 @@ Part PartOf(const OpRequest& request) {
   const int slots = static_cast<int>(request.operands.size());
   for (int slot = 0; slot < slots; ++slot) {
     const Operand& operand = request.operands[static_cast<size_t>(slot)];
-    if (operand.role != Role::kOutput || operand.alias_of < 0 || operand.alias_of >= slots || operand.alias_of == slot) continue;
+    if (operand.role != Role::kOutput || operand.alias_of < 0 || operand.alias_of >= slots ||
+        operand.alias_of == slot)
+      continue;
     return request.op == Op::kAllGather ? Part{operand.alias_of, slot} : Part{slot, operand.alias_of};
   }
   return {};
@@ -160,7 +162,8 @@ Result<int64_t> BoundBytes(const OpRequest& request, int slot) {
   int64_t most = 0;
   for (int other = 0; other < static_cast<int>(request.operands.size()); ++other) {
     if (holder(other) != holder(slot)) continue;
-    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, SpanBytes(request.operands[static_cast<size_t>(other)].spec));
+    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes,
+                            SpanBytes(request.operands[static_cast<size_t>(other)].spec));
     most = std::max(most, bytes);
   }
   return most;

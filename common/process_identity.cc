@@ -36,7 +36,8 @@ ProcessState Look(int pid) {
     return process;
   }
   text[length] = 0;
-  // The name, field 2, may hold spaces and parentheses: what follows its last one is field 3, the state. Field 22 is the start.
+  // The name, field 2, may hold spaces and parentheses: what follows its last one is field 3, the state.
+  // Field 22 is the start.
   const char* field = std::strrchr(text, ')');
   if (field == nullptr || field[1] != ' ') return process;
   field += 2;
@@ -59,7 +60,8 @@ bool ProcessIdentity::Gone() const {
   if (pid == 0) return false;
   const ProcessState now = Look(pid);
   if (!now.known) return now.missing;
-  return (start_ticks != 0 && now.start_ticks != start_ticks) || now.state == 'Z' || now.state == 'X' || now.state == 'x';
+  return (start_ticks != 0 && now.start_ticks != start_ticks) || now.state == 'Z' || now.state == 'X' ||
+         now.state == 'x';
 }
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 // File: process_identity.h
 //
-// `ProcessIdentity`: a process's name that no later process takes over, for saying in shared memory who one is.
+// `ProcessIdentity`: a process's name that no later process takes over, for saying in shared memory who one
+// is.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ struct ProcessIdentity {
 
   // That of the process which has `pid` now; for this one, ::getpid().
   static ProcessIdentity Of(int pid);
-  // True once the process has ended (or has become a zombie, which runs nothing). False when in doubt. Takes a few system
-  // calls. Thread-safe.
+  // True once the process has ended (or has become a zombie, which runs nothing). False when in doubt. Takes
+  // a few system calls. Thread-safe.
   bool Gone() const;
 };
 

@@ -31,8 +31,10 @@ Status ReplaceFile(const std::string& path, std::string_view text) {
   const std::string fresh = path + ".new";
   {
     UniqueFd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!file.valid()) return Unavailable("cannot write " + fresh + ": " + SystemError("open", errno).message());
-    if (Status written = WriteAll(file.get(), text); !written.ok()) return Unavailable(fresh + ": " + written.message());
+    if (!file.valid())
+      return Unavailable("cannot write " + fresh + ": " + SystemError("open", errno).message());
+    if (Status written = WriteAll(file.get(), text); !written.ok())
+      return Unavailable(fresh + ": " + written.message());
   }
   std::filesystem::rename(fresh, path, error);
   if (error) return Unavailable("cannot replace " + path + ": " + error.message());

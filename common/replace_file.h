@@ -10,8 +10,9 @@
 
 namespace tandem {
 
-// Writes `path` whole, atomically and durably: a reader, and a machine that stops, find the old file or the new one. Makes the
-// directory; writes "….new" beside it first. UNAVAILABLE says what went wrong; the old file is as before. One writer a path.
+// Writes `path` whole, atomically and durably: a reader, and a machine that stops, find the old file or the
+// new one. Makes the directory; writes "….new" beside it first. UNAVAILABLE says what went wrong; the old
+// file is as before. One writer a path.
 Status ReplaceFile(const std::string& path, std::string_view text);
 
 }  // namespace tandem

@@ -8,7 +8,9 @@
 
 namespace tandem {
 
-void NotifyReady(const std::string& status) { sd_notify(0, ("READY=1\nSTATUS=" + log::OneLine(status)).c_str()); }
+void NotifyReady(const std::string& status) {
+  sd_notify(0, ("READY=1\nSTATUS=" + log::OneLine(status)).c_str());
+}
 
 void NotifyStatus(const std::string& status) { sd_notify(0, ("STATUS=" + log::OneLine(status)).c_str()); }
 

@@ -61,10 +61,12 @@ Status CheckForeignMemfd(int fd, size_t bytes) {
   if ((seals & F_SEAL_SHRINK) == 0) {
     return InvalidArgument("the memfd lacks F_SEAL_SHRINK: its owner could cut it under a mapping");
   }
-  // Of huge pages: its owner can take a page out and use it up elsewhere, and whoever touches the place then dies.
+  // Of huge pages: its owner can take a page out and use it up elsewhere, and whoever touches the place then
+  // dies.
   struct statfs info {};
   if (::fstatfs(fd, &info) != 0) return SystemError("fstatfs", errno);
-  if (info.f_type == HUGETLBFS_MAGIC) return InvalidArgument("the memfd is of huge pages: its owner could take them away");
+  if (info.f_type == HUGETLBFS_MAGIC)
+    return InvalidArgument("the memfd is of huge pages: its owner could take them away");
   TANDEM_ASSIGN_OR_RETURN(size_t size, FileSize(fd));
   if (size < bytes) {
     return InvalidArgument("the memfd has " + std::to_string(size) + " bytes, the tensor needs " +

@@ -1,20 +1,20 @@
 // File: shared_memory.h
 //
-// Shared memory between Tandem's processes: sealed memfds and their mappings. A memfd that Tandem hands out carries the
-// seals shrink, grow and seal, so that no holder can make another one fault; one that comes from outside is checked for
-// the shrink seal before it is mapped.
+// Shared memory between Tandem's processes: sealed memfds and their mappings. A memfd that Tandem hands out
+// carries the seals shrink, grow and seal, so that no holder can make another one fault; one that comes from
+// outside is checked for the shrink seal before it is mapped.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
-#include "tandem/status.h"
 #include "common/unique_fd.h"
+#include "tandem/status.h"
 
 namespace tandem {
 
-// One mapping of a file; unmaps when it ends, in the process that made it: a forked child, which has not got the pages, may
-// have something else at that address. Move only.
+// One mapping of a file; unmaps when it ends, in the process that made it: a forked child, which has not got
+// the pages, may have something else at that address. Move only.
 class Mapping {
  public:
   Mapping() = default;
@@ -24,8 +24,8 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
 
-  // Maps `bytes` of `fd` from `offset` (a multiple of the page size), shared, readable and, if asked, writable. The
-  // mapping is not inherited by forked children (MADV_DONTFORK).
+  // Maps `bytes` of `fd` from `offset` (a multiple of the page size), shared, readable and, if asked,
+  // writable. The mapping is not inherited by forked children (MADV_DONTFORK).
   static Result<Mapping> Map(int fd, size_t offset, size_t bytes, bool writable);
 
   std::byte* data() const { return data_; }
@@ -47,8 +47,8 @@ class Mapping {
 // Makes a zeroed memfd of `bytes` with seals shrink, grow and seal. `name` shows in /proc only.
 Result<UniqueFd> CreateSealedMemfd(const std::string& name, size_t bytes);
 
-// Checks a descriptor from outside: a memfd, at least `bytes` long, that cannot shrink. INVALID_ARGUMENT says which of
-// the three it is not.
+// Checks a descriptor from outside: a memfd, at least `bytes` long, that cannot shrink. INVALID_ARGUMENT says
+// which of the three it is not.
 Status CheckForeignMemfd(int fd, size_t bytes);
 
 // The length of the file behind `fd` in bytes.

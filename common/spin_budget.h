@@ -1,8 +1,9 @@
 // File: spin_budget.h
 //
-// How often a polling loop spins before it yields its CPU. Spinning is the fastest wait while the other side runs on
-// another CPU, and pure loss while that one waits for this CPU. Which it is shows by whether spinning was enough for the
-// last wait, so that is what decides; now and then a wait spins in full to find out whether things have changed.
+// How often a polling loop spins before it yields its CPU. Spinning is the fastest wait while the other side
+// runs on another CPU, and pure loss while that one waits for this CPU. Which it is shows by whether spinning
+// was enough for the last wait, so that is what decides; now and then a wait spins in full to find out
+// whether things have changed.
 #pragma once
 
 namespace tandem {

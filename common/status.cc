@@ -57,12 +57,23 @@ Status Unauthenticated(std::string message) { return {Code::kUnauthenticated, st
 Status SystemError(std::string_view call, int error) {
   Code code = Code::kInternal;
   switch (error) {
-    case EINVAL: case EBADF: code = Code::kInvalidArgument; break;
-    case ENOENT: case ESRCH: code = Code::kNotFound; break;
-    case EEXIST: case EADDRINUSE: code = Code::kAlreadyExists; break;
-    case EACCES: case EPERM: code = Code::kPermissionDenied; break;
-    case ENOMEM: case ENOSPC: case EMFILE: case ENFILE: case ENOBUFS: code = Code::kResourceExhausted; break;
-    case EPIPE: case ECONNRESET: case ECONNREFUSED: case ENOTCONN: code = Code::kUnavailable; break;
+    case EINVAL:
+    case EBADF: code = Code::kInvalidArgument; break;
+    case ENOENT:
+    case ESRCH: code = Code::kNotFound; break;
+    case EEXIST:
+    case EADDRINUSE: code = Code::kAlreadyExists; break;
+    case EACCES:
+    case EPERM: code = Code::kPermissionDenied; break;
+    case ENOMEM:
+    case ENOSPC:
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS: code = Code::kResourceExhausted; break;
+    case EPIPE:
+    case ECONNRESET:
+    case ECONNREFUSED:
+    case ENOTCONN: code = Code::kUnavailable; break;
     case ETIMEDOUT: code = Code::kDeadlineExceeded; break;
     default: break;
   }

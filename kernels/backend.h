@@ -1,11 +1,11 @@
 // File: backend.h
 //
-// The seam between backends: what an engine needs of a GPU. The host backend (kernels/host) implements it with memfds
-// and threads, the CUDA backend (kernels/cuda) with VMM segments and streams. Everything above (launch queue, executor,
-// watchdog, abort and release) is shared code and knows only this file.
+// The seam between backends: what an engine needs of a GPU. The host backend (kernels/host) implements it
+// with memfds and threads, the CUDA backend (kernels/cuda) with VMM segments and streams. Everything above
+// (launch queue, executor, watchdog, abort and release) is shared code and knows only this file.
 //
-// Thread rule: a Lane is used by one thread at a time; the Backend is thread-safe. No call here blocks behind work that
-// is queued on a lane.
+// Thread rule: a Lane is used by one thread at a time; the Backend is thread-safe. No call here blocks behind
+// work that is queued on a lane.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "common/unique_fd.h"
-#include "kernels/few_rows_layout.h"
+#include "program/skinny_layout.h"
 #include "tandem/dtype.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
@@ -35,7 +35,8 @@ inline constexpr char kContextLost[] = "CONTEXT_LOST";
 using Word = std::atomic<uint64_t>;
 static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
 
-// Work that has a guard does nothing if *word has reached `value` (by cyclic comparison) when its turn comes. Null: none.
+// Work that has a guard does nothing if *word has reached `value` (by cyclic comparison) when its turn comes.
+// Null: none.
 struct Guard {
   const Word* word = nullptr;
   uint64_t value = 0;
@@ -68,7 +69,7 @@ struct MatmulArgs {
   const uint32_t* chunk_signals = nullptr;  // null: all of A is ready
   int chunks = 1;
   int chunk_pivot = 0;
-  const Word* abort_word = nullptr;         // non-zero ends the wait for a chunk; null: nothing does
+  const Word* abort_word = nullptr;  // non-zero ends the wait for a chunk; null: nothing does
   Guard guard{};
 };
 
@@ -92,15 +93,15 @@ struct NcclArgs {
   Communicator* communicator = nullptr;
 };
 
-// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …), in this order, fp32 accumulators, one rounding; one
-// source at scale 1 is a copy. Equal extents, one dtype.
+// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …), in this order, fp32 accumulators, one
+// rounding; one source at scale 1 is a copy. Equal extents, one dtype.
 struct CollectiveItem {
   std::vector<DeviceView> sources, destinations;
   float scale = 1.0f;
 };
 
-// Waits for words of this rank's area, then items, then writes of the epoch to peers' words. The words are those of block
-// 0; block b's lie b * CollectiveArgs::word_stride further.
+// Waits for words of this rank's area, then items, then writes of the epoch to peers' words. The words are
+// those of block 0; block b's lie b * CollectiveArgs::word_stride further.
 struct CollectivePhase {
   std::vector<Word*> waits, signals;
   std::vector<CollectiveItem> items;
@@ -111,34 +112,40 @@ enum class PacketExchange : uint8_t { kNone = 0, kSum = 1, kGather = 2, kTwoShot
 
 // Where a peer gets what a part of a fused matmul has made.
 struct FusedDelivery {
-  int rank = 0;          // whose memory
+  int rank = 0;  // whose memory
   DeviceView to;
   Word* done = nullptr;  // gets the epoch when `to` is written
-  int words = 1;         // that many from `done` on do; of several each tells of a band of columns, at the latest when `to` is written
+  int words = 1;  // that many from `done` on do; of several each tells of a band of columns, at the latest
+                  // when `to` is written
 };
 
-// A product within a fused matmul, and what surrounds it. All of a fused matmul's have equal rows but one, which may have fewer.
+// A product within a fused matmul, and what surrounds it. All of a fused matmul's have equal rows but one,
+// which may have fewer.
 struct FusedPart {
-  std::vector<Word*> waits;      // A's rows may be read once these have reached the epoch
+  std::vector<Word*> waits;  // A's rows may be read once these have reached the epoch
   MatmulArgs matmul;
-  Word* done = nullptr;          // gets the epoch when C, or the sum, is written; null: nobody asks
-  // Instead of C, `sum.dst` is written: the sum of `sum.sources` once `sum_waits` have reached the epoch. The product
-  // itself is source `own`, whose memory is not read.
+  Word* done = nullptr;  // gets the epoch when C, or the sum, is written; null: nobody asks
+  // Instead of C, `sum.dst` is written: the sum of `sum.sources` once `sum_waits` have reached the epoch. The
+  // product itself is source `own`, whose memory is not read.
   bool sums = false;
   int own = -1;
-  std::vector<Word*> sum_waits;  // those of each other source, in order: as many as it is told by (FusedDelivery::words)
+  std::vector<Word*>
+      sum_waits;  // those of each other source, in order: as many as it is told by (FusedDelivery::words)
   ReduceArgs sum;
-  // A sum is written to peers as well; a product without a sum to its one delivery, and perhaps to C on the way.
+  // A sum is written to peers as well; a product without a sum to its one delivery, and perhaps to C on the
+  // way.
   std::vector<FusedDelivery> deliveries;
 };
 
-// A product of few rows that one kernel of each rank computes together with its collective: see plan::FewRowsStep.
-struct FewRowsArgs {
-  FewRowsLayout layout;
-  MatmulArgs matmul;                  // bias and result scale come after the sum
+// A product of few rows that one kernel of each rank computes together with its collective: see
+// plan::SkinnyStep.
+struct SkinnyArgs {
+  SkinnyLayout layout;
+  MatmulArgs matmul;  // bias and result scale come after the sum
   bool scales_travel = false;
-  std::vector<DeviceView> areas;      // by rank: its exchange area
-  std::vector<Word*> words, arrived;  // by rank: this rank's first word there, and the other's first word here
+  std::vector<DeviceView> areas;  // by rank: its exchange area
+  std::vector<Word*> words,
+      arrived;  // by rank: this rank's first word there, and the other's first word here
 };
 
 // What a backend keeps of a piece of work from launch to launch with the same addresses.
@@ -146,32 +153,34 @@ struct PreparedWork {
   virtual ~PreparedWork() = default;
 };
 
-// A whole collective as one kernel of each rank: see plan::CollectiveStep. Either phases, or a packet exchange: piece p
-// of `pieces` elements goes from source[p] to rank p, and what comes from rank p ends in destination[p] (kSum: the sum of
-// all in destination[rank]).
+// A whole collective as one kernel of each rank: see plan::CollectiveStep. Either phases, or a packet
+// exchange: piece p of `pieces` elements goes from source[p] to rank p, and what comes from rank p ends in
+// destination[p] (kSum: the sum of all in destination[rank]).
 struct CollectiveArgs {
   DType dtype = DType::kF32;
-  int blocks = 1;            // equal on all ranks
+  int blocks = 1;  // equal on all ranks
   int word_stride = 1;
   std::vector<CollectivePhase> phases;
 
   PacketExchange exchange = PacketExchange::kNone;
   int rank = 0, world_size = 1;
   float scale = 1.0f;
-  std::vector<int64_t> pieces;             // by rank, elements
+  std::vector<int64_t> pieces;                  // by rank, elements
   std::vector<DeviceView> source, destination;  // contiguous
-  std::vector<std::byte*> packets;         // by rank: its packets of this launch's half, as mapped here
-  size_t packet_bytes = 0;                 // of the half
+  std::vector<std::byte*> packets;              // by rank: its packets of this launch's half, as mapped here
+  size_t packet_bytes = 0;                      // of the half
 
-  std::vector<FusedPart> parts;            // a fused matmul: products in this order, instead of all the above
-  Word* entered = nullptr;                 // deliveries may be written once it has reached the epoch; null: at once
-  std::vector<Word*> closing;              // the kernel ends once these have
-  std::optional<FewRowsArgs> few_rows;     // if any, instead of all the above. A lane that refuses it fails its launch
-  // Not null: where the backend may keep what it makes of `parts` or `few_rows` with these addresses. Empty the first time.
+  std::vector<FusedPart> parts;  // a fused matmul: products in this order, instead of all the above
+  Word* entered = nullptr;       // deliveries may be written once it has reached the epoch; null: at once
+  std::vector<Word*> closing;    // the kernel ends once these have
+  std::optional<SkinnyArgs>
+      skinny;  // if any, instead of all the above. A lane that refuses it fails its launch
+  // Not null: where the backend may keep what it makes of `parts` or `skinny` with these addresses. Empty the
+  // first time.
   std::unique_ptr<PreparedWork>* prepared = nullptr;
 
   uint64_t epoch = 0;
-  const Word* abort_word = nullptr;        // non-zero ends the kernel's waits; null: nothing does
+  const Word* abort_word = nullptr;  // non-zero ends the kernel's waits; null: nothing does
   Guard guard{};
 };
 
@@ -189,30 +198,33 @@ class Event {
 class Lane {
  public:
   virtual ~Lane() = default;
-  // After all earlier work of the lane, with release order: everything before is visible to who reads the new value.
+  // After all earlier work of the lane, with release order: everything before is visible to who reads the new
+  // value.
   virtual Status WriteWord(Word* word, uint64_t value) = 0;
-  // Holds the lane until *word >= value by cyclic comparison ((int64_t)(*word - value) >= 0), with acquire order. No
-  // time-out, no abort: the word is the only way out, as on a GPU.
+  // Holds the lane until *word >= value by cyclic comparison ((int64_t)(*word - value) >= 0), with acquire
+  // order. No time-out, no abort: the word is the only way out, as on a GPU.
   virtual Status WaitWord(const Word* word, uint64_t value) = 0;
   virtual Status Copy(const CopyArgs& args) = 0;
   virtual Status Matmul(const MatmulArgs& args) = 0;
   virtual Status Reduce(const ReduceArgs& args) = 0;
   virtual Status Nccl(const NcclArgs& args) = 0;
-  // One kernel for a whole collective, if Backend::HasCollective() says so. Lanes of peers must run theirs at the same time.
+  // One kernel for a whole collective, if Backend::HasCollective() says so. Lanes of peers must run theirs at
+  // the same time.
   virtual Status Collective(const CollectiveArgs& /*args*/) {
     return Unimplemented("this backend runs collectives step by step");
   }
   virtual Status Record(Event* event) = 0;
   virtual Status Wait(Event* event) = 0;
-  // From now on the lane may keep words back that are written and waited for one after another, to enqueue them together:
-  // until its next other call, or FlushWords. Only for a lane whose user flushes it.
+  // From now on the lane may keep words back that are written and waited for one after another, to enqueue
+  // them together: until its next other call, or FlushWords. Only for a lane whose user flushes it.
   virtual void HoldWords() {}
   // Enqueues what is kept back; it goes on holding words.
   virtual Status FlushWords() { return Status::Ok(); }
   // Device streams that the lane can be on, one at a time: at first on that of index 0.
   virtual int stream_count() const { return 1; }
-  // All later work goes to this stream. Only while nothing that the lane was given is unfinished: nothing orders the streams
-  // against each other. FAILED_PRECONDITION while words are kept back, OUT_OF_RANGE for a stream that it does not have.
+  // All later work goes to this stream. Only while nothing that the lane was given is unfinished: nothing
+  // orders the streams against each other. FAILED_PRECONDITION while words are kept back, OUT_OF_RANGE for a
+  // stream that it does not have.
   virtual Status UseStream(int index) {
     return index == 0 ? Status::Ok() : OutOfRange("a lane of one stream has no other");
   }
@@ -228,7 +240,8 @@ class Segment {
   virtual bool ReleaseBlocks() const { return false; }
 };
 
-// The group's handle on NCCL or its stand-in. Aborting ends every collective in flight, here and on the peers.
+// The group's handle on NCCL or its stand-in. Aborting ends every collective in flight, here and on the
+// peers.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -242,97 +255,108 @@ class Communicator {
 struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
-  std::string unique_id;                 // Backend::MakeUniqueId's of one rank; empty on the host
+  std::string unique_id;                      // Backend::MakeUniqueId's of one rank; empty on the host
   std::map<std::string, std::string> config;  // the group's options; the backend takes those that it knows
-  std::vector<std::byte*> scratch;       // host: every rank's scratch area, scratch_bytes long, zeroed at creation
+  std::vector<std::byte*> scratch;  // host: every rank's scratch area, scratch_bytes long, zeroed at creation
   size_t scratch_bytes = 0;
-  const Word* abort_word = nullptr;      // non-zero ends every wait of the stand-in
+  const Word* abort_word = nullptr;  // non-zero ends every wait of the stand-in
 };
 
-// What a guard may be on. kFused: a kernel for CollectiveArgs::parts or few_rows; kCollective: for what else they hold. A kernel that
-// was called off leaves no trace: no word, no state of its own.
+// What a guard may be on. kFused: a kernel for CollectiveArgs::parts or skinny; kCollective: for what else
+// they hold. A kernel that was called off leaves no trace: no word, no state of its own.
 enum class Guarded : uint8_t { kCopy, kCopyEngine, kMatmul, kReduce, kCollective, kFused };
 
 // One GPU. Lanes alias onto the hardware queues that the backend was made with, as streams do.
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string Name() const = 0;                                  // "host" or "cuda"
-  // Allocates an exportable segment, zeroed, multiple of SegmentGranularity(). RESOURCE_EXHAUSTED when there is no room.
+  virtual std::string Name() const = 0;  // "host" or "cuda"
+  // Allocates an exportable segment, zeroed, multiple of SegmentGranularity(). RESOURCE_EXHAUSTED when there
+  // is no room.
   virtual Result<UniqueFd> AllocateSegment(size_t bytes) = 0;
   virtual size_t SegmentGranularity() const = 0;
   // Maps a segment (own or a peer's) for this GPU. Takes nothing of `fd`.
   virtual Result<std::unique_ptr<Segment>> MapSegment(int fd, size_t bytes) = 0;
   // Imports a client's own memory: checks the descriptor, then maps it.
   virtual Result<std::unique_ptr<Segment>> ImportMemory(int fd, size_t bytes) = 0;
-  // Imports a client's own memory that consists of several allocations (a VMM range of many chunks), mapped one behind
-  // the other at one address. `bytes[i]` is the size of the memory behind `fds[i]`.
+  // Imports a client's own memory that consists of several allocations (a VMM range of many chunks), mapped
+  // one behind the other at one address. `bytes[i]` is the size of the memory behind `fds[i]`.
   virtual Result<std::unique_ptr<Segment>> ImportChunks(std::span<const int> /*fds*/,
                                                         std::span<const uint64_t> /*bytes*/) {
     return Unimplemented("this backend maps the chunks of a range one by one");
   }
-  // Imports `bytes` at `offset` of a client's allocation by its CUDA IPC handle, fewer if it ends there. data() is at the offset.
+  // Imports `bytes` at `offset` of a client's allocation by its CUDA IPC handle, fewer if it ends there.
+  // data() is at the offset.
   virtual Result<std::unique_ptr<Segment>> ImportIpc(std::string_view /*handle*/, uint64_t /*offset*/,
                                                      size_t /*bytes*/) {
     return Unimplemented("CUDA IPC handles need the CUDA backend");
   }
   // `priority`: lower is more urgent, 0 the highest.
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
-  // The same with two streams, if it makes a difference to the device's clients which one of them the lane is on; else with one.
+  // The same with two streams, if it makes a difference to the device's clients which one of them the lane is
+  // on; else with one.
   virtual Result<std::unique_ptr<Lane>> MakeTwinLane(int priority) { return MakeLane(priority); }
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
   // What the ranks of a new communicator share; empty where they need nothing.
   virtual Result<std::string> MakeUniqueId() { return std::string(); }
   // Begins to make a communicator and returns; see Communicator::Ready.
   virtual Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) = 0;
-  // Chooses and loads what a product of this shape needs, so that Lane::Matmul finds it: a backend that loads kernels
-  // lazily must not do so beside a lane that waits. Reads extents, strides, dtypes and flags; addresses may be null.
-  // May take milliseconds; called when a program is prepared, never between the steps of a launch.
+  // Chooses and loads what a product of this shape needs, so that Lane::Matmul finds it: a backend that loads
+  // kernels lazily must not do so beside a lane that waits. Reads extents, strides, dtypes and flags;
+  // addresses may be null. May take milliseconds; called when a program is prepared, never between the steps
+  // of a launch.
   virtual Status PrepareMatmul(const MatmulArgs&) { return Status::Ok(); }
-  // True when lanes take CollectiveArgs of this kind; else the steps of the expansion are run. Depends on nothing but the
-  // arguments' types and numbers, so that all ranks of a group decide alike.
+  // True when lanes take CollectiveArgs of this kind; else the steps of the expansion are run. Depends on
+  // nothing but the arguments' types and numbers, so that all ranks of a group decide alike.
   virtual bool HasCollective(const CollectiveArgs&) const { return false; }
-  // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why they are not.
+  // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why
+  // they are not.
   virtual Status NativeKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
   // SMs that a kernel that waits for its peers' may take here, so that all of them find room; 0: no bound.
   virtual int KernelSms() const { return 0; }
   // True when lanes look at the guard of such work. Where they do not, it must have none.
   virtual bool HonoursGuard(Guarded) const { return false; }
-  // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole pages.
+  // Makes host memory of this process (pages of words) reachable from lanes, at the same address. Whole
+  // pages.
   virtual Status RegisterHostMemory(void* /*address*/, size_t /*bytes*/) { return Status::Ok(); }
   // Takes it back. May block behind every lane: only while no lane holds work.
   virtual Status UnregisterHostMemory(void* /*address*/) { return Status::Ok(); }
-  // Writes a word from the CPU, wherever it lies, at once: not behind any lane, also while lanes wait. For releasing
-  // lanes of a broken group and for its abort word.
+  // Writes a word from the CPU, wherever it lies, at once: not behind any lane, also while lanes wait. For
+  // releasing lanes of a broken group and for its abort word.
   virtual Status StoreWord(Word* word, uint64_t value) {
     word->store(value, std::memory_order_release);
     return Status::Ok();
   }
-  // Two words in this order: who sees the second one's value finds the first one's, on the device too. May return before either is there.
+  // Two words in this order: who sees the second one's value finds the first one's, on the device too. May
+  // return before either is there.
   virtual Status StoreWordsInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value) {
     TANDEM_RETURN_IF_ERROR(StoreWord(first, first_value));
     return StoreWord(second, second_value);
   }
-  // `value` into `count` words from `words` on, as StoreWord. Words that others write meanwhile have either value afterwards.
+  // `value` into `count` words from `words` on, as StoreWord. Words that others write meanwhile have either
+  // value afterwards.
   virtual Status FillWords(Word* words, uint64_t value, size_t count) {
     for (size_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(StoreWord(words + i, value));
     return Status::Ok();
   }
-  // Reads a word from the CPU, for telling people what a lane waits for. UNIMPLEMENTED where words may lie out of its reach.
+  // Reads a word from the CPU, for telling people what a lane waits for. UNIMPLEMENTED where words may lie
+  // out of its reach.
   virtual Result<uint64_t> LoadWord(const Word* word) { return word->load(std::memory_order_acquire); }
   // Zeroes memory of a segment and waits until that is done. No lane may be using it.
   virtual Status ClearMemory(std::byte* data, size_t bytes) {
     std::memset(data, 0, bytes);
     return Status::Ok();
   }
-  // OK while the device works for this process. ABORTED with reason kContextLost once it never will again: a fault of this
-  // process, or under MPS of any other on the device. Asked again and again; takes about a microsecond.
+  // OK while the device works for this process. ABORTED with reason kContextLost once it never will again: a
+  // fault of this process, or under MPS of any other on the device. Asked again and again; takes about a
+  // microsecond.
   virtual Status Health() { return Status::Ok(); }
   // How often Health is to be asked, also while nothing runs; 0: never.
   virtual int64_t HealthPeriodNs() const { return 0; }
   // Bytes of device memory in all.
   virtual size_t MemoryBytes() const = 0;
-  // Bytes of device memory that this process takes without its segments (contexts, libraries, scratch); 0: not known.
+  // Bytes of device memory that this process takes without its segments (contexts, libraries, scratch); 0:
+  // not known.
   virtual size_t OwnMemoryBytes() const { return 0; }
 };
 

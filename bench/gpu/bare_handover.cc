@@ -1,11 +1,14 @@
-// What a hand-over between two processes costs without Tandem: the floor of bench_handover, from the same driver calls.
+// What a hand-over between two processes costs without Tandem: the floor of bench_handover, from the same
+// driver calls.
 //   bare_handover LABEL
-// A client's stream writes a request word and waits for a done word, both in shared host memory; another process answers:
+// A client's stream writes a request word and waits for a done word, both in shared host memory; another
+// process answers:
 //   parked     its stream waits for the word, runs a kernel, writes done
 //   doorbell   its CPU polls the word, then launches a kernel and writes done behind it
 //   empty      the same without a kernel, which is all that an empty plan needs
 //   answer     its CPU writes done
-// Then the same with answers that come late, by a CPU and by a stream: what a wait costs beyond its time, by its length.
+// Then the same with answers that come late, by a CPU and by a stream: what a wait costs beyond its time, by
+// its length.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -20,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/driver/cuda_driver.h"
+#include "drivers/cuda/cuda_driver.h"
 
 namespace {
 
@@ -35,13 +38,14 @@ constexpr int kDelays = 2 * static_cast<int>(std::size(kDelaysUs));
 constexpr uint64_t kLateTrips = 100;
 constexpr int kLateRounds = 4;
 constexpr int kFirstLateTurn = kVariants * kRounds + 1;
-constexpr const char* kNames[] = {"parked, kernel", "doorbell, kernel", "doorbell, no kernel", "doorbell, answered by the CPU"};
+constexpr const char* kNames[] = {"parked, kernel", "doorbell, kernel", "doorbell, no kernel",
+                                  "doorbell, answered by the CPU"};
 
 struct Shared {
   alignas(64) std::atomic<uint64_t> request;
   alignas(64) std::atomic<uint64_t> done;
-  alignas(64) std::atomic<int> ready;   // processes that may start
-  alignas(64) std::atomic<int> turn;    // the measurement that may run, counted from 1
+  alignas(64) std::atomic<int> ready;  // processes that may start
+  alignas(64) std::atomic<int> turn;   // the measurement that may run, counted from 1
 };
 constexpr size_t kSharedBytes = 4096;
 
@@ -56,13 +60,15 @@ Value Must(Result<Value> result) {
   return std::move(result).value();
 }
 
-// A process's stream, its scratch memory and the words as the device sees them (one address for all under UVA).
+// A process's stream, its scratch memory and the words as the device sees them (one address for all under
+// UVA).
 struct Side {
   explicit Side(Shared* shared, bool urgent) : words(shared), driver(Must(cuda::LoadCudaDriver())) {
     Must(driver->Init());
     CUcontext context = Must(driver->DevicePrimaryCtxRetain(Must(driver->DeviceGet(0))));
     Must(driver->CtxSetCurrent(context));
-    Must(driver->MemHostRegister(shared, kSharedBytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    Must(driver->MemHostRegister(shared, kSharedBytes,
+                                 CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
     int least = 0, greatest = 0;
     Must(driver->CtxGetStreamPriorityRange(&least, &greatest));
     stream = Must(driver->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, urgent ? greatest : least));
@@ -82,7 +88,8 @@ struct Side {
     Must(driver->StreamWriteValue64(stream, reinterpret_cast<CUdeviceptr>(word), value));
   }
   void Wait(std::atomic<uint64_t>* word, uint64_t value) {
-    Must(driver->StreamWaitValue64(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+    Must(driver->StreamWaitValue64(stream, reinterpret_cast<CUdeviceptr>(word), value,
+                                   CU_STREAM_WAIT_VALUE_GEQ));
   }
 
   static constexpr size_t kScratch = size_t{2} << 20;
@@ -154,7 +161,8 @@ int main(int argc, char** argv) {
   if (engine == 0) Engine(shared);
   Side side(shared, false);
   cuda::CudaDriver* driver = side.driver;
-  CUevent start = Must(driver->EventCreate(CU_EVENT_DEFAULT)), end = Must(driver->EventCreate(CU_EVENT_DEFAULT));
+  CUevent start = Must(driver->EventCreate(CU_EVENT_DEFAULT)),
+          end = Must(driver->EventCreate(CU_EVENT_DEFAULT));
   while (shared->ready.load() < 1) {
     if (::waitpid(engine, nullptr, WNOHANG) == engine) return 1;
   }
@@ -184,12 +192,13 @@ int main(int argc, char** argv) {
   auto print = [&](const std::string& what, const std::vector<double>& samples) {
     double sum = 0;
     for (double us : samples) sum += us;
-    std::printf("{\"name\":\"%s, bare hand-over: %s\",\"value\":%.3f,\"unit\":\"us\",\"samples\":%zu}\n", label.c_str(),
-                what.c_str(), sum / static_cast<double>(samples.size()), samples.size());
+    std::printf("{\"name\":\"%s, bare hand-over: %s\",\"value\":%.3f,\"unit\":\"us\",\"samples\":%zu}\n",
+                label.c_str(), what.c_str(), sum / static_cast<double>(samples.size()), samples.size());
   };
   for (int variant = 0; variant < kVariants; ++variant) print(kNames[variant], times[variant]);
   for (int delay = 0; delay < kDelays; ++delay) {
-    print("beyond an answer " + std::to_string(kDelaysUs[delay / 2]) + " us late by " + (delay % 2 == 0 ? "the CPU" : "a stream"),
+    print("beyond an answer " + std::to_string(kDelaysUs[delay / 2]) + " us late by " +
+              (delay % 2 == 0 ? "the CPU" : "a stream"),
           late[delay]);
   }
   std::fflush(stdout);

@@ -1,5 +1,5 @@
-// The CUDA backend's building blocks beside bare calls, in one process and alternating rounds; random data. Prints one JSON
-// line a figure: medians of the rounds, and the median of the per-round ratios.
+// The CUDA backend's building blocks beside bare calls, in one process and alternating rounds; random data.
+// Prints one JSON line a figure: medians of the rounds, and the median of the per-round ratios.
 //   bench_backend [rounds]
 #include <sys/mman.h>
 
@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/cuda/lane/cuda_lane.h"
 
 namespace tandem {
 namespace {
@@ -66,7 +66,8 @@ struct Gpu {
     fds.push_back(std::move(fd));
     std::byte* data = segments.back()->data();
     Must(cuda::LaunchRandom(data, type, static_cast<int64_t>(whole / DTypeBytes(type)),
-                            static_cast<uint32_t>(segments.size()), stream()), "random");
+                            static_cast<uint32_t>(segments.size()), stream()),
+         "random");
     return data;
   }
 
@@ -93,9 +94,11 @@ void Report(const std::string& name, double bytes, const std::function<double()>
   }
   std::vector<double> sorted = ratio;
   std::sort(sorted.begin(), sorted.end());
-  std::printf("{\"name\":\"%s\",\"tandem_us\":%.3f,\"bare_us\":%.3f,\"ratio\":%.4f,\"ratio_p10\":%.4f,"
-              "\"ratio_p90\":%.4f,\"rounds\":%d", name.c_str(), Median(own), Median(other), Median(ratio),
-              sorted[sorted.size() / 10], sorted[sorted.size() * 9 / 10], rounds);
+  std::printf(
+      "{\"name\":\"%s\",\"tandem_us\":%.3f,\"bare_us\":%.3f,\"ratio\":%.4f,\"ratio_p10\":%.4f,"
+      "\"ratio_p90\":%.4f,\"rounds\":%d",
+      name.c_str(), Median(own), Median(other), Median(ratio), sorted[sorted.size() / 10],
+      sorted[sorted.size() * 9 / 10], rounds);
   if (bytes > 0) std::printf(",\"tandem_gb_s\":%.1f", bytes / Median(own) / 1e3);
   std::printf("}\n");
   std::fflush(stdout);
@@ -116,15 +119,17 @@ void BenchReduce(Gpu& gpu) {
   }
   args.dst = Dense(gpu.Random(kElements * 2, DType::kBf16), DType::kBf16, {kElements});
   // A sum moves 5 tensors; the copy 2, so it is scaled.
-  Report("reduce 4 x 128 MiB bf16, bare = device copy of as many bytes", 5.0 * 2 * kElements,
-         [&] { return gpu.Time(5, [&] { Must(gpu.lane->Reduce(args), "reduce"); }); },
-         [&] {
-           return 2.5 * gpu.Time(5, [&] {
-             Must(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(args.dst.data),
-                                      reinterpret_cast<CUdeviceptr>(args.sources[0].data), 2 * kElements,
-                                      gpu.stream()), "copy");
-           });
-         });
+  Report(
+      "reduce 4 x 128 MiB bf16, bare = device copy of as many bytes", 5.0 * 2 * kElements,
+      [&] { return gpu.Time(5, [&] { Must(gpu.lane->Reduce(args), "reduce"); }); },
+      [&] {
+        return 2.5 * gpu.Time(5, [&] {
+          Must(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(args.dst.data),
+                                   reinterpret_cast<CUdeviceptr>(args.sources[0].data), 2 * kElements,
+                                   gpu.stream()),
+               "copy");
+        });
+      });
 }
 
 // Pushes into a peer's segment by copy engine, and by SMs, beside cuMemcpyAsync.
@@ -136,23 +141,27 @@ void BenchPush(Gpu& gpu, Gpu& peer) {
     size_t whole = peer.segments.back()->bytes();
     auto mapped = Must(gpu.backend->MapSegment(peer.fds.back().get(), whole), "mapping");
     for (bool engine : {true, false}) {
-      CopyArgs args{Dense(from, DType::kF32, {bytes / 4}), Dense(mapped->data(), DType::kF32, {bytes / 4}), engine};
-      Report(std::string("push ") + std::to_string(mib) + " MiB by " + (engine ? "copy engine" : "SMs") +
-                 ", bare = cuMemcpyAsync", static_cast<double>(bytes),
-             [&] { return gpu.Time(10, [&] { Must(gpu.lane->Copy(args), "copy"); }); },
-             [&] {
-               return gpu.Time(10, [&] {
-                 Must(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(mapped->data()),
-                                          reinterpret_cast<CUdeviceptr>(from), static_cast<size_t>(bytes),
-                                          gpu.stream()), "copy");
-               });
-             });
+      CopyArgs args{Dense(from, DType::kF32, {bytes / 4}), Dense(mapped->data(), DType::kF32, {bytes / 4}),
+                    engine};
+      Report(
+          std::string("push ") + std::to_string(mib) + " MiB by " + (engine ? "copy engine" : "SMs") +
+              ", bare = cuMemcpyAsync",
+          static_cast<double>(bytes),
+          [&] { return gpu.Time(10, [&] { Must(gpu.lane->Copy(args), "copy"); }); },
+          [&] {
+            return gpu.Time(10, [&] {
+              Must(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(mapped->data()),
+                                       reinterpret_cast<CUdeviceptr>(from), static_cast<size_t>(bytes),
+                                       gpu.stream()),
+                   "copy");
+            });
+          });
     }
   }
 }
 
-// A product beside pushes of half of A to a peer on another lane, with no dependency, as a pipeline has them; bare: the same product
-// beside cuMemcpyAsync on a plain stream.
+// A product beside pushes of half of A to a peer on another lane, with no dependency, as a pipeline has them;
+// bare: the same product beside cuMemcpyAsync on a plain stream.
 void BenchBeside(Gpu& gpu, Gpu& peer) {
   constexpr int64_t kM = 8192, kN = 7168, kK = 8192;
   constexpr int kPushes = 4;
@@ -164,7 +173,8 @@ void BenchBeside(Gpu& gpu, Gpu& peer) {
   Must(gpu.backend->PrepareMatmul(product), "prepare");
   constexpr int64_t kPushed = kM / 2 * kK / kPushes;
   peer.Random(kM / 2 * kK * 2, type);
-  auto mapped = Must(gpu.backend->MapSegment(peer.fds.back().get(), peer.segments.back()->bytes()), "mapping");
+  auto mapped =
+      Must(gpu.backend->MapSegment(peer.fds.back().get(), peer.segments.back()->bytes()), "mapping");
   auto side = Must(gpu.backend->MakeLane(0), "lane");
   CUstream side_stream = dynamic_cast<cuda::CudaLane&>(*side).stream();
   auto begun = Must(gpu.backend->MakeEvent(), "event"), pushed = Must(gpu.backend->MakeEvent(), "event");
@@ -180,21 +190,23 @@ void BenchBeside(Gpu& gpu, Gpu& peer) {
       Must(gpu.lane->Wait(pushed.get()), "wait");
     });
   };
-  Report("matmul bf16 8192x7168x8192 beside pushes of 64 MiB, bare = beside cuMemcpyAsync", 0,
-         [&] {
-           return beside([&](std::byte* from, std::byte* to) {
-             Must(side->Copy({Dense(from, type, {kPushed}), Dense(to, type, {kPushed}), true}), "copy");
-           });
-         },
-         [&] {
-           return beside([&](std::byte* from, std::byte* to) {
-             const auto target = reinterpret_cast<CUdeviceptr>(to), source = reinterpret_cast<CUdeviceptr>(from);
-             Must(driver->MemcpyAsync(target, source, kPushed * 2, side_stream), "copy");
-           });
-         });
+  Report(
+      "matmul bf16 8192x7168x8192 beside pushes of 64 MiB, bare = beside cuMemcpyAsync", 0,
+      [&] {
+        return beside([&](std::byte* from, std::byte* to) {
+          Must(side->Copy({Dense(from, type, {kPushed}), Dense(to, type, {kPushed}), true}), "copy");
+        });
+      },
+      [&] {
+        return beside([&](std::byte* from, std::byte* to) {
+          const auto target = reinterpret_cast<CUdeviceptr>(to), source = reinterpret_cast<CUdeviceptr>(from);
+          Must(driver->MemcpyAsync(target, source, kPushed * 2, side_stream), "copy");
+        });
+      });
 }
 
-// The best of cuBLASLt's candidates beside its first, on shapes of a 70B model over 4 ranks; four operand sets in turn.
+// The best of cuBLASLt's candidates beside its first, on shapes of a 70B model over 4 ranks; four operand
+// sets in turn.
 void BenchMatmul(Gpu& tried, Gpu& first) {
   struct Shape {
     int64_t m, n, k;
@@ -223,13 +235,13 @@ void BenchMatmul(Gpu& tried, Gpu& first) {
     Must(first.backend->PrepareMatmul(sets[0]), "prepare");
     auto time = [&](Gpu& gpu) {
       int next = 0;
-      return gpu.Time(2 * kSets, [&] {
-        Must(gpu.lane->Matmul(sets[static_cast<size_t>(next++ % kSets)]), "matmul");
-      });
+      return gpu.Time(2 * kSets,
+                      [&] { Must(gpu.lane->Matmul(sets[static_cast<size_t>(next++ % kSets)]), "matmul"); });
     };
-    Report("matmul " + std::string(DTypeName(shape.type)) + " " + std::to_string(shape.m) + "x" +
-               std::to_string(shape.n) + "x" + std::to_string(shape.k) + ", bare = first heuristic", 0,
-           [&] { return time(tried); }, [&] { return time(first); });
+    Report(
+        "matmul " + std::string(DTypeName(shape.type)) + " " + std::to_string(shape.m) + "x" +
+            std::to_string(shape.n) + "x" + std::to_string(shape.k) + ", bare = first heuristic",
+        0, [&] { return time(tried); }, [&] { return time(first); });
     tried.segments.clear();
     tried.fds.clear();
   }
@@ -240,7 +252,8 @@ void BenchHandOver(Gpu& gpu) {
   constexpr uint64_t kTrips = 1000;
   auto other = Must(gpu.backend->MakeLane(0), "lane");
   CUstream one = gpu.stream(), two = dynamic_cast<cuda::CudaLane&>(*other).stream();
-  auto* host = static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* host =
+      static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   Must(gpu.backend->RegisterHostMemory(host, 4096), "words");
   auto* device = reinterpret_cast<Word*>(gpu.Random(4096, DType::kF32));
   Must(driver->MemsetD8Async(reinterpret_cast<CUdeviceptr>(device), 0, 4096, one), "words");
@@ -259,24 +272,26 @@ void BenchHandOver(Gpu& gpu) {
       }) / static_cast<double>(kTrips);
     };
     auto address = [](Word* word) { return reinterpret_cast<CUdeviceptr>(word); };
-    Report(std::string("hand-over there and back by words in ") + (on_host ? "host" : "device") +
-               " memory, bare = stream memory operations", 0,
-           [&] {
-             return trips([&] {
-               Must(gpu.lane->WriteWord(there, epoch), "write");
-               Must(other->WaitWord(there, epoch), "wait");
-               Must(other->WriteWord(back, epoch), "write");
-               Must(gpu.lane->WaitWord(back, epoch), "wait");
-             });
-           },
-           [&] {
-             return trips([&] {
-               Must(driver->StreamWriteValue64(one, address(there), epoch), "write");
-               Must(driver->StreamWaitValue64(two, address(there), epoch, CU_STREAM_WAIT_VALUE_GEQ), "wait");
-               Must(driver->StreamWriteValue64(two, address(back), epoch), "write");
-               Must(driver->StreamWaitValue64(one, address(back), epoch, CU_STREAM_WAIT_VALUE_GEQ), "wait");
-             });
-           });
+    Report(
+        std::string("hand-over there and back by words in ") + (on_host ? "host" : "device") +
+            " memory, bare = stream memory operations",
+        0,
+        [&] {
+          return trips([&] {
+            Must(gpu.lane->WriteWord(there, epoch), "write");
+            Must(other->WaitWord(there, epoch), "wait");
+            Must(other->WriteWord(back, epoch), "write");
+            Must(gpu.lane->WaitWord(back, epoch), "wait");
+          });
+        },
+        [&] {
+          return trips([&] {
+            Must(driver->StreamWriteValue64(one, address(there), epoch), "write");
+            Must(driver->StreamWaitValue64(two, address(there), epoch, CU_STREAM_WAIT_VALUE_GEQ), "wait");
+            Must(driver->StreamWriteValue64(two, address(back), epoch), "write");
+            Must(driver->StreamWaitValue64(one, address(back), epoch, CU_STREAM_WAIT_VALUE_GEQ), "wait");
+          });
+        });
   }
 }
 

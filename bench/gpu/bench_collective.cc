@@ -1,6 +1,6 @@
-// Kernel times of collectives: Tandem's kernels beside NCCL's, plain and with symmetric windows, in one process and
-// alternating rounds. Twenty launches stand behind a gate on every rank's stream, so that no host time is measured.
-// Prints one JSON line a figure: medians of the rounds' slowest rank.
+// Kernel times of collectives: Tandem's kernels beside NCCL's, plain and with symmetric windows, in one
+// process and alternating rounds. Twenty launches stand behind a gate on every rank's stream, so that no host
+// time is measured. Prints one JSON line a figure: medians of the rounds' slowest rank.
 //   bench_collective [sweep | compare | copies] [ranks]
 #include <algorithm>
 #include <cstdio>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "bench/gpu/nccl_peer.h"
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 #include "tests/gpu/cuda_machine.h"
 #include "tests/gpu/kernel_group.h"
 
@@ -41,7 +41,8 @@ int ranks = 0;
 // Streams of all ranks with a gate before them and events around.
 class Gate {
  public:
-  explicit Gate(std::vector<cuda::CudaLane*> lanes) : lanes_(std::move(lanes)), word_(machine->AllocateWord()) {
+  explicit Gate(std::vector<cuda::CudaLane*> lanes)
+      : lanes_(std::move(lanes)), word_(machine->AllocateWord()) {
     for (int rank = 0; rank < ranks; ++rank) {
       Enter(rank);
       start_.push_back(Must(driver->EventCreate(CU_EVENT_DEFAULT), "event"));
@@ -50,7 +51,8 @@ class Gate {
   }
   static void Enter(int rank) { (void)*machine->backend(rank).MakeEvent(); }
 
-  // Microseconds of one of kInGate calls on the slowest rank. `enqueue(i)` enqueues the i-th call on all ranks.
+  // Microseconds of one of kInGate calls on the slowest rank. `enqueue(i)` enqueues the i-th call on all
+  // ranks.
   double Time(const std::function<void(int)>& enqueue) {
     ++opened_;
     for (size_t rank = 0; rank < lanes_.size(); ++rank) {
@@ -68,7 +70,8 @@ class Gate {
     for (size_t rank = 0; rank < lanes_.size(); ++rank) {
       Enter(static_cast<int>(rank));
       Must(driver->StreamSynchronize(lanes_[rank]->stream()), "work");
-      slowest = std::max(slowest, 1e3 * static_cast<double>(Must(driver->EventElapsedTime(start_[rank], end_[rank]), "time")));
+      slowest = std::max(slowest, 1e3 * static_cast<double>(Must(
+                                            driver->EventElapsedTime(start_[rank], end_[rank]), "time")));
     }
     return slowest / kInGate;
   }
@@ -118,8 +121,10 @@ struct Arm {
     for (int rank = 0; rank < ranks; ++rank) {
       lanes.push_back(&group.lane(rank));
       Gate::Enter(rank);
-      Must(cuda::LaunchRandom(group.Data(rank, 0, 0), DType::kBf16, static_cast<int64_t>(group.Bytes(rank, 0) / 2),
-                              static_cast<uint32_t>(rank + 1), group.stream(rank)), "random");
+      Must(cuda::LaunchRandom(group.Data(rank, 0, 0), DType::kBf16,
+                              static_cast<int64_t>(group.Bytes(rank, 0) / 2), static_cast<uint32_t>(rank + 1),
+                              group.stream(rank)),
+           "random");
     }
     gate = std::make_unique<Gate>(lanes);
   }
@@ -135,9 +140,11 @@ struct Arm {
 };
 
 void Print(Op op, const char* arm, size_t bytes, int blocks, const std::vector<double>& times) {
-  std::printf("{\"op\": \"%s\", \"arm\": \"%s\", \"gpus\": %d, \"bytes\": %zu, \"blocks\": %d, \"us\": %.2f, \"min\": %.2f}\n",
-              std::string(OpName(op)).c_str(), arm, ranks, bytes, blocks, Median(times),
-              *std::min_element(times.begin(), times.end()));
+  std::printf(
+      "{\"op\": \"%s\", \"arm\": \"%s\", \"gpus\": %d, \"bytes\": %zu, \"blocks\": %d, \"us\": %.2f, "
+      "\"min\": %.2f}\n",
+      std::string(OpName(op)).c_str(), arm, ranks, bytes, blocks, Median(times),
+      *std::min_element(times.begin(), times.end()));
   std::fflush(stdout);
 }
 
@@ -231,7 +238,8 @@ void Compare() {
   }
 }
 
-// Pushes of one piece to each peer, both ways at once: by copy engines and by SM copies, with a word behind each.
+// Pushes of one piece to each peer, both ways at once: by copy engines and by SM copies, with a word behind
+// each.
 void Copies() {
   machine->Reset();
   constexpr size_t kMost = size_t{16} << 20;
@@ -256,9 +264,11 @@ void Copies() {
           const auto peer = static_cast<size_t>((rank + j) % ranks);
           const std::vector<int64_t> extent = {static_cast<int64_t>(bytes)}, stride = {1};
           CopyArgs copy{{source[own].at[own], DType::kU8, extent, stride},
-                        {target[peer].at[own] + own * kMost, DType::kU8, extent, stride}, engine};
+                        {target[peer].at[own] + own * kMost, DType::kU8, extent, stride},
+                        engine};
           Must(lanes[own]->Copy(copy), "copy");
-          Must(lanes[own]->WriteWord(reinterpret_cast<Word*>(words[peer].at[own]) + own * 8, epoch), "signal");
+          Must(lanes[own]->WriteWord(reinterpret_cast<Word*>(words[peer].at[own]) + own * 8, epoch),
+               "signal");
         }
         for (int j = 1; j < ranks; ++j) {
           const auto peer = static_cast<size_t>((rank + j) % ranks);

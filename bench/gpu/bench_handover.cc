@@ -1,12 +1,14 @@
-// The cost of a launch itself: plans through a running daemon, from a client's stream to the engine and back. First the empty
-// plan, which the engine's CPU ends; then, on several ranks, the least that lanes can do: an all-reduce of 1 KiB by the kernel of
-// low_latency (bench_collective has the kernel's own time), and an all-gather of 1 KiB by copy engines, in place and into a
-// symmetric output: a launch without any kernel of the engine's, which would take turns with the client's without MPS. (The own
-// part and what waits in workspace would be copied within a GPU, and that is done by a kernel, whatever call of the driver asks
-// for it.)
+// The cost of a launch itself: plans through a running daemon, from a client's stream to the engine and back.
+// First the empty plan, which the engine's CPU ends; then, on several ranks, the least that lanes can do: an
+// all-reduce of 1 KiB by the kernel of low_latency (bench_collective has the kernel's own time), and an
+// all-gather of 1 KiB by copy engines, in place and into a symmetric output: a launch without any kernel of
+// the engine's, which would take turns with the client's without MPS. (The own part and what waits in
+// workspace would be copied within a GPU, and that is done by a kernel, whatever call of the driver asks for
+// it.)
 //   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
-// Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name. With several ranks launches
-// that were pushed long before their streams come are measured by doorbell and parked, beside each other.
+// Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name. With
+// several ranks launches that were pushed long before their streams come are measured by doorbell and parked,
+// beside each other.
 
 #include <time.h>
 
@@ -31,9 +33,9 @@ namespace {
 using namespace tandem;
 
 constexpr Milliseconds kDeadline{60000};
-constexpr int kRounds = 11;         // the first warms up
+constexpr int kRounds = 11;  // the first warms up
 constexpr int kStreamLaunches = 2000;
-constexpr int kBurst = 32;          // fits into a ring: no launch waits for room
+constexpr int kBurst = 32;  // fits into a ring: no launch waits for room
 constexpr int kBursts = 50;
 constexpr int kCaptured = 20;
 constexpr int kReplays = 50;
@@ -108,9 +110,11 @@ Status PreparePlan(Work work, int world, Rank* rank) {
       request.operands[1].alias_of = 0;
       TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->group->Allocate({kSmallestCount}, DType::kF32));
     } else {
-      TANDEM_ASSIGN_OR_RETURN(rank->memory, rank->client->AllocateRegistered(2 * bytes, rank->group->gpu_uuid()));
+      TANDEM_ASSIGN_OR_RETURN(rank->memory,
+                              rank->client->AllocateRegistered(2 * bytes, rank->group->gpu_uuid()));
     }
-    rank->bindings = {{.memory = rank->memory.get(), .offset = 0}, {.memory = rank->memory.get(), .offset = gathers ? 0 : bytes}};
+    rank->bindings = {{.memory = rank->memory.get(), .offset = 0},
+                      {.memory = rank->memory.get(), .offset = gathers ? 0 : bytes}};
   }
   TANDEM_ASSIGN_OR_RETURN(rank->plan, rank->group->Prepare("handover", request));
   return Status::Ok();
@@ -148,7 +152,8 @@ Status InStream(Run& run, Rank& rank, bool leader, Samples* samples) {
     run.together.arrive_and_wait();
     if (round == 0) continue;
     samples->stream_us.push_back(us / kStreamLaunches);
-    if (leader) samples->engine_cpu_us.push_back((CpuUs(run.engines) - engines) / kStreamLaunches / run.world);
+    if (leader)
+      samples->engine_cpu_us.push_back((CpuUs(run.engines) - engines) / kStreamLaunches / run.world);
   }
   return rank.plan->Wait(kDeadline);
 }
@@ -180,7 +185,8 @@ Status Alone(Run& run, Rank& rank, Samples* samples) {
   return rank.plan->Wait(kDeadline);
 }
 
-// Launches that were pushed before their streams come, which all go on at the same time: from there to the stream's next work.
+// Launches that were pushed before their streams come, which all go on at the same time: from there to the
+// stream's next work.
 Status Ahead(Run& run, Rank& rank, Samples* samples) {
   for (int i = 0; i < kAhead; ++i) {
     run.together.arrive_and_wait();
@@ -233,7 +239,7 @@ Status Measure(Run& run, Work work, int index, Samples* samples) {
 }
 
 // The slowest rank's time of each round.
-void Report(const std::string& name, const std::vector<Samples>& all, std::vector<double> Samples::* member) {
+void Report(const std::string& name, const std::vector<Samples>& all, std::vector<double> Samples::*member) {
   std::vector<double> slowest;
   for (const Samples& rank : all) {
     const std::vector<double>& own = rank.*member;
@@ -257,14 +263,17 @@ void MeasureAll(const std::string& runtime_dir, int world, const std::vector<std
     });
   }
   for (std::thread& thread : threads) thread.join();
-  const std::string how = !parked ? "by doorbell" : run.parking == "where it is allowed" ? "parked" : "parked " + run.parking;
+  const std::string how = !parked                                ? "by doorbell"
+                          : run.parking == "where it is allowed" ? "parked"
+                                                                 : "parked " + run.parking;
   Report(label + "pushed ahead, " + how, samples, &Samples::ahead_us);
   if (parked) return;
   Report(label + "stream to stream, back to back", samples, &Samples::stream_us);
   Report(label + "stream to stream, alone", samples, &Samples::alone_us);
   Report(label + "in a graph of 20", samples, &Samples::captured_us);
   Report(label + "client CPU a launch", samples, &Samples::cpu_us);
-  if (!engines.empty()) Report(label + "engine CPU a launch, polling included", samples, &Samples::engine_cpu_us);
+  if (!engines.empty())
+    Report(label + "engine CPU a launch, polling included", samples, &Samples::engine_cpu_us);
 }
 
 }  // namespace
@@ -278,12 +287,15 @@ int main(int argc, char** argv) {
   const std::vector<std::string> engines(argv + 4, argv + argc);
   const std::string label = std::string(argv[3]) + ", W=" + std::to_string(world);
   for (bool parked : {false, true}) {
-    if (!parked || world > 1) MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ", parked);
+    if (!parked || world > 1)
+      MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ", parked);
   }
   for (bool parked : {false, true}) {
-    if (world > 1) MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ", parked);
+    if (world > 1)
+      MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ", parked);
   }
   // Copies are never parked.
   if (world == 1) return 0;
-  MeasureAll(argv[1], world, engines, Work::kCopies, label + ": all-gather of 1 KiB in place by copy engines, ", false);
+  MeasureAll(argv[1], world, engines, Work::kCopies,
+             label + ": all-gather of 1 KiB in place by copy engines, ", false);
 }

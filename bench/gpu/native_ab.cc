@@ -1,7 +1,9 @@
-// The fused kernels of several revisions in turn, beside cuBLASLt's best candidate, on one GPU: see the script of that name, which makes
-// the two files that are included here. All on all SMs; four operand sets in turn, eight launches at a time, arms in random order.
+// The fused kernels of several revisions in turn, beside cuBLASLt's best candidate, on one GPU: see the
+// script of that name, which makes the two files that are included here. All on all SMs; four operand sets in
+// turn, eight launches at a time, arms in random order.
 //   native_ab ROUNDS
-// Prints by variant and shape the speed of each revision to cuBLASLt's (1: as fast), the median over the rounds of the ratio.
+// Prints by variant and shape the speed of each revision to cuBLASLt's (1: as fast), the median over the
+// rounds of the ratio.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -9,9 +11,8 @@
 
 #include "bench/gpu/native_gemm.h"
 #include "bench/gpu/native_rig.h"
-#include "kernels/cuda/native/native_matmul.h"
-
 #include "declarations.inc"
+#include "kernels/cuda/fused/native_matmul.h"
 
 namespace tandem::bench {
 namespace {
@@ -43,13 +44,18 @@ double RunInTurn(Gpu& gpu, const Launch& launch) {
   return gpu.Stop() / (2 * kSets);
 }
 
-void Compare(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const std::vector<const Kind*>& kinds, int rounds) {
+void Compare(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const std::vector<const Kind*>& kinds,
+             int rounds) {
   const GemmTypes types(kinds[0]->Make());
   const std::vector<Operands> sets = OperandSets(gpu, types, s, kSets);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
   std::vector<Arm> arms;
   arms.push_back({"cublasLt",
-                  [&] { return RunInTurn(gpu, [&](size_t set) { Must(gpu.lane().Matmul(LtArgs(types, s, sets[set])), "matmul"); }); },
+                  [&] {
+                    return RunInTurn(gpu, [&](size_t set) {
+                      Must(gpu.lane().Matmul(LtArgs(types, s, sets[set])), "matmul");
+                    });
+                  },
                   {}});
   for (const Kind* kind : kinds) {
     const cuda::FusedVariant variant = kind->Make();
@@ -57,18 +63,22 @@ void Compare(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const st
     for (const bool shared : {false, true}) {
       const cuda::FusedMemory of = {.state = memory.state, .partials = shared ? memory.partials : nullptr};
       std::vector<cuda::FusedMatmulParams> params;
-      for (const Operands& o : sets) params.push_back(Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, of), variant), "parameters"));
+      for (const Operands& o : sets)
+        params.push_back(Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, of), variant), "parameters"));
       if (shared && params[0].split.units == 0) continue;
       arms.push_back({std::string(kind->revision) + (shared ? " shared" : ""),
                       [&gpu, variant, params] {
-                        return RunInTurn(gpu, [&](size_t set) { Must(cuda::LaunchFused(params[set], variant, 0, gpu.stream()), "launch"); });
+                        return RunInTurn(gpu, [&](size_t set) {
+                          Must(cuda::LaunchFused(params[set], variant, 0, gpu.stream()), "launch");
+                        });
                       },
                       {}});
     }
   }
   Alternate(arms, rounds);
   std::printf("%s %ldx%ldx%ld: cublasLt %.1f us", kinds[0]->variant, s.m, s.n, s.k, Median(arms[0].times));
-  for (size_t i = 1; i < arms.size(); ++i) std::printf(", %s %.4f", arms[i].name.c_str(), 1 / MedianRatio(arms[i], arms[0]));
+  for (size_t i = 1; i < arms.size(); ++i)
+    std::printf(", %s %.4f", arms[i].name.c_str(), 1 / MedianRatio(arms[i], arms[0]));
   std::printf("\n");
   std::fflush(stdout);
   gpu.Clear();

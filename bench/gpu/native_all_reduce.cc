@@ -1,6 +1,7 @@
-// matmul→all-reduce, two-shot: a rank owns M / W rows, its kernel computes the peers' rows of a band of columns first and its own of
-// the band before, to which it adds the peers' partial sums. It delivers partial sums to owners and sums to all ranks' C itself, by
-// couriers, what the last waves make directly, and ends when the peers' sums have come.
+// matmul→all-reduce, two-shot: a rank owns M / W rows, its kernel computes the peers' rows of a band of
+// columns first and its own of the band before, to which it adds the peers' partial sums. It delivers partial
+// sums to owners and sums to all ranks' C itself, by couriers, what the last waves make directly, and ends
+// when the peers' sums have come.
 #include "bench/gpu/native_fused.h"
 
 namespace tandem::bench {
@@ -88,7 +89,8 @@ class AllReduce : public Bench {
     matmul.position = rank;
     matmul.word_bands = way.bands;
     matmul.word_step = World::kWordStep;
-    if (way.direct_waves >= 0) matmul.tiling.direct_tiles = way.tuning.ctas / matmul.tiling.cluster_m * way.direct_waves;
+    if (way.direct_waves >= 0)
+      matmul.tiling.direct_tiles = way.tuning.ctas / matmul.tiling.cluster_m * way.direct_waves;
     for (int i = 1; i <= w_; ++i) {
       const int owner = (rank + i) % w_;
       cuda::MatmulPiece piece = {};
@@ -144,8 +146,8 @@ class AllReduce : public Bench {
           if (first.empty()) first = std::move(got);
           const bool right = error < 6e-3 && same;  // the reference rounds its partial sums too
           if (right && set + repeat < sets) continue;
-          std::printf("check reduce set %d rank %d %s: error %.2e %s %s\n", set, rank, way.tuning.name.c_str(), error,
-                      same ? "same bits" : "OTHER BITS", Verdict(right));
+          std::printf("check reduce set %d rank %d %s: error %.2e %s %s\n", set, rank,
+                      way.tuning.name.c_str(), error, same ? "same bits" : "OTHER BITS", Verdict(right));
         }
       }
     }

@@ -1,14 +1,15 @@
-// Products of few rows with their collective by the few-rows kernel, on the GPUs of this node, beside the product alone and NCCL +
-// cuBLASLt's best candidate.
-//   native_few check WORLD                                        odd shapes, aligned and not, against NCCL + cuBLASLt
-//   native_few gather|scatter|reduce WORLD ROUNDS M N K [k|n]     right, then timed: launches one at a time, then one behind another in
+// Products of few rows with their collective by the few-rows kernel, on the GPUs of this node, beside the
+// product alone and NCCL + cuBLASLt's best candidate.
+//   native_few check WORLD                                        odd shapes, aligned and not, against NCCL +
+//   cuBLASLt native_few gather|scatter|reduce WORLD ROUNDS M N K [k|n]     right, then timed: launches one at
+//   a time, then one behind another in
 //                                                                 a CUDA graph
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "bench/gpu/native_fused.h"
-#include "kernels/cuda/native/few_rows_matmul.h"
+#include "kernels/cuda/skinny/skinny_matmul.h"
 
 namespace tandem::bench {
 namespace {
@@ -16,10 +17,10 @@ namespace {
 constexpr int kWordsOfWriter = 512;
 constexpr const char* kNames[] = {"all-gather+matmul", "matmul+reduce-scatter", "matmul+all-reduce"};
 
-class FewRowsBench : public Bench {
+class SkinnyBench : public Bench {
  public:
-  FewRowsBench(World* world, FewRowsKind kind, const Case& test, const FewRowsLayout& layout)
-      : Bench(world, test), kind_(kind), gathers_(kind == FewRowsKind::kGather), layout_(layout) {
+  SkinnyBench(World* world, SkinnyKind kind, const Case& test, const SkinnyLayout& layout)
+      : Bench(world, test), kind_(kind), gathers_(kind == SkinnyKind::kGather), layout_(layout) {
     for (SharedArea& area : area_) area = world_.Share(static_cast<size_t>(layout.area_bytes()));
     words_ = world_.Share(At(w_) * kWordsOfWriter * sizeof(uint64_t));
     for (int rank = 0; rank < w_; ++rank) {
@@ -39,7 +40,7 @@ class FewRowsBench : public Bench {
 
   // `shift`: of the own rows of A and of C, in elements.
   void Fused(int rank, int set, uint64_t epoch, int shift = 0) {
-    cuda::FewRowsMatmul matmul;
+    cuda::SkinnyMatmul matmul;
     matmul.layout = layout_;
     matmul.b_along_n = c_.along_n;
     matmul.rank = rank;
@@ -52,31 +53,33 @@ class FewRowsBench : public Bench {
     for (int peer = 0; peer < w_; ++peer) {
       matmul.area[At(peer)] = area_[epoch & 1].at(rank, peer);
       matmul.words[At(peer)] = reinterpret_cast<uint64_t*>(words_.at(rank, peer)) + rank * kWordsOfWriter;
-      matmul.arrived[At(peer)] = reinterpret_cast<const uint64_t*>(words_.at(rank, rank)) + peer * kWordsOfWriter;
+      matmul.arrived[At(peer)] =
+          reinterpret_cast<const uint64_t*>(words_.at(rank, rank)) + peer * kWordsOfWriter;
     }
     matmul.epoch = epoch;
     matmul.timeout_ns = 2'000'000'000;
     matmul.state = memory_[At(rank)].state;
-    const cuda::FewRowsVariant* variant = Must(cuda::FindFewRowsVariant(matmul), "variant");
-    auto params = Must(cuda::MakeFewRowsParams(matmul), "parameters");
-    Must(cuda::LaunchFewRows(params, *variant, layout_.ctas(), world_.gpu(rank).stream()), "launch");
+    const cuda::SkinnyVariant* variant = Must(cuda::FindSkinnyVariant(matmul), "variant");
+    auto params = Must(cuda::MakeSkinnyParams(matmul), "parameters");
+    Must(cuda::LaunchSkinny(params, *variant, layout_.ctas(), world_.gpu(rank).stream()), "launch");
   }
   void Unfused(int rank, int set, int shift = 0) {
     std::byte* a = a_[At(rank)][At(set % kSets)] + 2 * shift;
     std::byte *full = full_[At(rank)], *reference = reference_[At(rank)];
     if (gathers_) {
-      Nccl(rank, plan::NcclKind::kAllGather, Dense(a, kType, {rows_ * c_.k}), Dense(full, kType, {c_.m * c_.k}));
+      Nccl(rank, plan::NcclKind::kAllGather, Dense(a, kType, {rows_ * c_.k}),
+           Dense(full, kType, {c_.m * c_.k}));
       Lt(rank, full, reference, set, c_.m);
       return;
     }
     Lt(rank, a, full, set, c_.m);
-    const bool scatters = kind_ == FewRowsKind::kScatter;
-    Nccl(rank, scatters ? plan::NcclKind::kReduceScatter : plan::NcclKind::kAllReduce, Dense(full, kType, {c_.m * c_.n}),
-         Dense(reference, kType, {(scatters ? rows_ : c_.m) * c_.n}));
+    const bool scatters = kind_ == SkinnyKind::kScatter;
+    Nccl(rank, scatters ? plan::NcclKind::kReduceScatter : plan::NcclKind::kAllReduce,
+         Dense(full, kType, {c_.m * c_.n}), Dense(reference, kType, {(scatters ? rows_ : c_.m) * c_.n}));
   }
 
   bool Check(int shift) {
-    const int64_t rows = kind_ == FewRowsKind::kScatter ? rows_ : c_.m;
+    const int64_t rows = kind_ == SkinnyKind::kScatter ? rows_ : c_.m;
     bool all = true;
     double worst = 0;
     for (int set = 0; set < 3; ++set) {
@@ -90,15 +93,15 @@ class FewRowsBench : public Bench {
           worst = std::max(worst, error);
           bool same = repeat == 0 || got == before[At(rank)];
           before[At(rank)] = std::move(got);
-          if (kind_ == FewRowsKind::kAllReduce) same = same && before[At(rank)] == before[0];
+          if (kind_ == SkinnyKind::kAllReduce) same = same && before[At(rank)] == before[0];
           if (!same) std::printf("rank %d set %d repeat %d: OTHER BITS\n", rank, set, repeat);
           all = all && same && error < 6e-3;  // the reference rounds its partial sums too
         }
       }
     }
-    std::printf("check %s W %d M %ld N %ld K %ld %s shift %d: tiles %dx%d of %dx%d, error %.2e %s\n", kNames[static_cast<int>(kind_)], w_,
-                c_.m, c_.n, c_.k, c_.along_n ? "n" : "k", shift, layout_.tiles_m, layout_.tiles_n, layout_.segment * w_, layout_.tile_n,
-                worst, Verdict(all));
+    std::printf("check %s W %d M %ld N %ld K %ld %s shift %d: tiles %dx%d of %dx%d, error %.2e %s\n",
+                kNames[static_cast<int>(kind_)], w_, c_.m, c_.n, c_.k, c_.along_n ? "n" : "k", shift,
+                layout_.tiles_m, layout_.tiles_n, layout_.segment * w_, layout_.tile_n, worst, Verdict(all));
     std::fflush(stdout);
     return all;
   }
@@ -107,9 +110,12 @@ class FewRowsBench : public Bench {
     Check(0);
     constexpr int kInGraph = 20;
     for (const bool in_graph : {false, true}) {
-      std::vector<Arm> arms = Arms(
-          [this, in_graph](const Enqueue& enqueue) { return in_graph ? world_.TimeInGraph(kInGraph, enqueue) : world_.Time(2 * kSets, enqueue); });
-      Report(std::string(kNames[static_cast<int>(kind_)]) + (in_graph ? ", " + std::to_string(kInGraph) + " in a graph," : ""), arms, 1);
+      std::vector<Arm> arms = Arms([this, in_graph](const Enqueue& enqueue) {
+        return in_graph ? world_.TimeInGraph(kInGraph, enqueue) : world_.Time(2 * kSets, enqueue);
+      });
+      Report(std::string(kNames[static_cast<int>(kind_)]) +
+                 (in_graph ? ", " + std::to_string(kInGraph) + " in a graph," : ""),
+             arms, 1);
     }
   }
 
@@ -132,31 +138,43 @@ class FewRowsBench : public Bench {
   }
 
   static constexpr size_t kSlack = 256;
-  const FewRowsKind kind_;
+  const SkinnyKind kind_;
   const bool gathers_;
-  const FewRowsLayout layout_;
-  SharedArea area_[2], words_;  // by the epoch's parity, as in plans: a launch may begin while a peer still reads the last one's
+  const SkinnyLayout layout_;
+  SharedArea area_[2], words_;  // by the epoch's parity, as in plans: a launch may begin while a peer still
+                                // reads the last one's
   std::vector<std::vector<std::byte*>> a_;
   std::vector<std::byte*> full_, out_, reference_;
 };
 
-std::optional<FewRowsLayout> LayoutOf(FewRowsKind kind, int world, const Case& test) {
-  return MakeFewRowsLayout(kind, world, test.m, test.n, test.k, 2, 2, test.along_n);
+std::optional<SkinnyLayout> LayoutOf(SkinnyKind kind, int world, const Case& test) {
+  return MakeSkinnyLayout(kind, world, test.m, test.n, test.k, 2, 2, test.along_n);
 }
 
 int CheckAll(int size) {
   bool all = true;
   World world(size);
-  for (FewRowsKind kind : {FewRowsKind::kGather, FewRowsKind::kScatter, FewRowsKind::kAllReduce}) {
-    for (const auto& [rows, n, k] : {std::tuple{32, 8192, 1024}, {1, 64, 8}, {5, 200, 72}, {16, 1000, 136}, {33, 264, 2048}, {64, 7168, 512},
-                                     {100, 4096, 264}, {128, 14336, 256}, {256, 8192, 192}, {300, 1032, 640}, {20, 14328, 328},
-                                     {24, 16200, 136}, {16, 28000, 192}, {8, 32000, 72}}) {
+  for (SkinnyKind kind : {SkinnyKind::kGather, SkinnyKind::kScatter, SkinnyKind::kAllReduce}) {
+    for (const auto& [rows, n, k] : {std::tuple{32, 8192, 1024},
+                                     {1, 64, 8},
+                                     {5, 200, 72},
+                                     {16, 1000, 136},
+                                     {33, 264, 2048},
+                                     {64, 7168, 512},
+                                     {100, 4096, 264},
+                                     {128, 14336, 256},
+                                     {256, 8192, 192},
+                                     {300, 1032, 640},
+                                     {20, 14328, 328},
+                                     {24, 16200, 136},
+                                     {16, 28000, 192},
+                                     {8, 32000, 72}}) {
       // An all-reduce of a row more has short parts, and ranks that own none.
       for (const auto& [along_n, more] : {std::pair{false, 0}, {true, 0}, {false, 1}, {true, 1}}) {
         const Case test{int64_t{rows} * size + more, n, k, along_n, 2};
         const auto layout = LayoutOf(kind, size, test);
         if (!layout) continue;
-        FewRowsBench bench(&world, kind, test, *layout);
+        SkinnyBench bench(&world, kind, test, *layout);
         for (int shift : {0, 1}) all = bench.Check(shift) && all;
         world.Clear();
       }
@@ -178,18 +196,18 @@ int main(int argc, char** argv) {
     std::_Exit(code);
   }
   if (argc < 7) return 2;
-  const FewRowsKind kind = std::strcmp(argv[1], "gather") == 0   ? FewRowsKind::kGather
-                           : std::strcmp(argv[1], "scatter") == 0 ? FewRowsKind::kScatter
-                                                                  : FewRowsKind::kAllReduce;
+  const SkinnyKind kind = std::strcmp(argv[1], "gather") == 0    ? SkinnyKind::kGather
+                          : std::strcmp(argv[1], "scatter") == 0 ? SkinnyKind::kScatter
+                                                                 : SkinnyKind::kAllReduce;
   World world(std::atoi(argv[2]));
-  const Case test{std::atoll(argv[4]), std::atoll(argv[5]), std::atoll(argv[6]), argc > 7 && argv[7][0] == 'n',
-                  std::max(2, std::atoi(argv[3]))};
+  const Case test{std::atoll(argv[4]), std::atoll(argv[5]), std::atoll(argv[6]),
+                  argc > 7 && argv[7][0] == 'n', std::max(2, std::atoi(argv[3]))};
   const auto layout = LayoutOf(kind, world.size(), test);
   if (!layout) {
     std::printf("no few-rows layout for this shape\n");
     return 0;
   }
-  FewRowsBench(&world, kind, test, *layout).Run();
+  SkinnyBench(&world, kind, test, *layout).Run();
   std::fflush(stdout);
   std::_Exit(ExitStatus());  // the driver's threads need no orderly end
 }

@@ -1,10 +1,10 @@
-// All-gather→matmul, matmul→reduce-scatter and matmul→all-reduce by the native kernel with pushes by copy engine, on the
-// GPUs of this node: right first, then beside the product alone, the transfers alone, and NCCL + cuBLASLt's best
-// candidate.
+// All-gather→matmul, matmul→reduce-scatter and matmul→all-reduce by the native kernel with pushes by copy
+// engine, on the GPUs of this node: right first, then beside the product alone, the transfers alone, and NCCL
+// + cuBLASLt's best candidate.
 //   native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]
-// k, n: what of B is contiguous, its columns (as fp8 needs it) or its rows. fp8: e4m3 operands with fast accumulation, fp8-exact:
-// the same without, both to bf16, with a scale for each operand; `rows`: with one for each row of A and column of B, which in a
-// gather every rank has already. All-reduce is of bf16 only.
+// k, n: what of B is contiguous, its columns (as fp8 needs it) or its rows. fp8: e4m3 operands with fast
+// accumulation, fp8-exact: the same without, both to bf16, with a scale for each operand; `rows`: with one
+// for each row of A and column of B, which in a gather every rank has already. All-reduce is of bf16 only.
 #include "bench/gpu/native_fused.h"
 
 #include <cstdlib>
@@ -76,7 +76,8 @@ class Gather : public Bench {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
       world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
       for (int rank = 0; rank < w_; ++rank) {
-        const double error = WorstError(Output(rank, out_[At(rank)], c_.m), Output(rank, reference_[At(rank)], c_.m));
+        const double error =
+            WorstError(Output(rank, out_[At(rank)], c_.m), Output(rank, reference_[At(rank)], c_.m));
         const bool right = error < MostError(4e-3);
         if (right && set + 1 < sets) continue;
         std::printf("check gather set %d rank %d %s: error %.2e %s\n", set, rank, tuning.name.c_str(), error,
@@ -241,7 +242,13 @@ class Scatter : public Bench {
     std::erase_if(tunings, [](const Tuning& tuning) { return tuning.runs.back() != 1; });
     for (int bands : {1, 4}) {
       for (int ctas : {132, 128}) {
-        tunings.push_back({"fused, carried, " + std::to_string(bands) + " bands, ctas " + std::to_string(ctas), ctas, 16, {}, 256, bands});
+        tunings.push_back(
+            {"fused, carried, " + std::to_string(bands) + " bands, ctas " + std::to_string(ctas),
+             ctas,
+             16,
+             {},
+             256,
+             bands});
       }
     }
     return tunings;
@@ -283,10 +290,12 @@ class Scatter : public Bench {
   std::vector<std::byte*> full_, staging_, out_, reference_;
 };
 
-// The case of the command's words behind its operation, world and rounds; nothing where one is not understood or does not fit.
+// The case of the command's words behind its operation, world and rounds; nothing where one is not understood
+// or does not fit.
 std::optional<Case> ParseCase(int argc, char** argv) {
   if (argc < 7) return std::nullopt;
-  Case test{std::atoll(argv[4]), std::atoll(argv[5]), std::atoll(argv[6]), false, std::max(2, std::atoi(argv[3]))};
+  Case test{std::atoll(argv[4]), std::atoll(argv[5]), std::atoll(argv[6]), false,
+            std::max(2, std::atoi(argv[3]))};
   for (int i = 7; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "k" || word == "n") {
@@ -311,9 +320,10 @@ int main(int argc, char** argv) {
   using namespace tandem::bench;
   const std::optional<Case> test = ParseCase(argc, argv);
   if (!test) {
-    std::fprintf(stderr,
-                 "usage: native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]\n"
-                 "fp8 needs k, and is for gather and scatter; rows is for fp8\n");
+    std::fprintf(
+        stderr,
+        "usage: native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]\n"
+        "fp8 needs k, and is for gather and scatter; rows is for fp8\n");
     return 2;
   }
   World world(std::atoi(argv[2]));

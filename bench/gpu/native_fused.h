@@ -1,7 +1,7 @@
 // File: native_fused.h
 //
-// What the benchmarks of the fused matmuls have in common: operands in sets, with their scales where they are fp8, a full
-// product by cuBLASLt, NCCL, and the native kernel's state. One .cc an operation.
+// What the benchmarks of the fused matmuls have in common: operands in sets, with their scales where they are
+// fp8, a full product by cuBLASLt, NCCL, and the native kernel's state. One .cc an operation.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,15 @@
 #include <vector>
 
 #include "bench/gpu/native_world.h"
-#include "daemon/planner/program.h"
-#include "kernels/cuda/native/native_matmul.h"
-#include "kernels/cuda/native/tiling.h"
+#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/tiling.h"
+#include "program/program.h"
 
 namespace tandem::bench {
 inline constexpr int kSets = 4;
 inline constexpr DType kType = DType::kBf16;  // of C, and of A and B unless a case says otherwise
-inline constexpr int kReady = 0, kArrived = 1, kDone = 2, kBands = 4;  // words of World::word; of kBands one for each band
+inline constexpr int kReady = 0, kArrived = 1, kDone = 2,
+                     kBands = 4;  // words of World::word; of kBands one for each band
 
 struct Case {
   int64_t m, n, k;
@@ -67,10 +68,12 @@ class Bench {
   void MakeB(int rank) {
     b_.resize(At(w_));
     for (int set = 0; set < kSets; ++set) {
-      b_[At(rank)].push_back(world_.gpu(rank).Random(static_cast<size_t>(c_.n * c_.k) * DTypeBytes(c_.type), c_.type));
+      b_[At(rank)].push_back(
+          world_.gpu(rank).Random(static_cast<size_t>(c_.n * c_.k) * DTypeBytes(c_.type), c_.type));
     }
   }
-  // The scales of a rank's sets, if they have any: of all m rows of A, and of its B. A's are the same on ranks of one `seed`.
+  // The scales of a rank's sets, if they have any: of all m rows of A, and of its B. A's are the same on
+  // ranks of one `seed`.
   void MakeScales(int rank, int seed) {
     row_scale_.resize(At(w_));
     column_scale_.resize(At(w_));
@@ -130,7 +133,7 @@ class Bench {
     auto params = Must(cuda::MakeFusedParams(matmul, *variant), "parameters");
     Must(cuda::LaunchFused(params, *variant, matmul.tiling.ctas, world_.gpu(rank).stream()), "launch");
   }
-  // The width of tiles that loses nothing for the case's types: see kernels/cuda/native/tiling.cc.
+  // The width of tiles that loses nothing for the case's types: see kernels/cuda/fused/tiling.cc.
   int TileWidth() const { return c_.exact && ClusterOf(192) != 0 ? 192 : 256; }
   std::vector<Tuning> Tunings() const {
     const int wide = TileWidth(), other = !c_.exact ? 224 : wide == 192 ? 256 : 192;
@@ -159,8 +162,8 @@ class Bench {
     world_.gpu(rank).Download(values.data(), data, Bytes(rows, c_.n));
     return values;
   }
-  // The largest relative error of a stripe of as many rows as a tile has: in the norm of a large product one wrong tile would be
-  // as small as the roundings are.
+  // The largest relative error of a stripe of as many rows as a tile has: in the norm of a large product one
+  // wrong tile would be as small as the roundings are.
   double WorstError(const std::vector<uint16_t>& got, const std::vector<uint16_t>& want) const {
     const size_t stripe = static_cast<size_t>(cuda::kTileRows * c_.n);
     const size_t step = want.size() > (size_t{1} << 24) ? 13 : 1;  // a sample of large ones
@@ -178,10 +181,11 @@ class Bench {
     }
     return worst;
   }
-  // The largest error that is right, where bf16 is right up to `roundings`. fp8 is multiplied exactly by both sides, and their
-  // sums are rounded to bf16 alike; without fast accumulation the sums are as good as those of bf16. With it the tensor cores cut
-  // the running sum to 13 bits of fraction with each 32 terms (see FastAccumulation in tests/conformance/compare.cc), half a unit
-  // on average, always towards zero: two orders of summing may differ by all of it.
+  // The largest error that is right, where bf16 is right up to `roundings`. fp8 is multiplied exactly by both
+  // sides, and their sums are rounded to bf16 alike; without fast accumulation the sums are as good as those
+  // of bf16. With it the tensor cores cut the running sum to 13 bits of fraction with each 32 terms (see
+  // FastAccumulation in tests/conformance/compare.cc), half a unit on average, always towards zero: two
+  // orders of summing may differ by all of it.
   double MostError(double roundings) const {
     if (!c_.Float8() || c_.exact) return roundings;
     return roundings + 0x1p-14 * static_cast<double>((c_.k + 31) / 32);
@@ -189,8 +193,8 @@ class Bench {
   // Times the arms and prints them beside the first, the product alone.
   void Report(const std::string& what, std::vector<Arm>& arms, size_t rival) {
     Alternate(arms, c_.rounds);
-    std::printf("%s W %d M %ld N %ld K %ld %s%s\n", what.c_str(), w_, c_.m, c_.n, c_.k, c_.along_n ? "n" : "k",
-                c_.Suffix().c_str());
+    std::printf("%s W %d M %ld N %ld K %ld %s%s\n", what.c_str(), w_, c_.m, c_.n, c_.k,
+                c_.along_n ? "n" : "k", c_.Suffix().c_str());
     for (Arm& arm : arms) {
       std::printf("   %-52s %8.1f us  %.3f x gemm  rival/this %.3f\n", arm.name.c_str(), Median(arm.times),
                   MedianRatio(arm, arms[0]), MedianRatio(arms[rival], arm));
@@ -206,7 +210,8 @@ class Bench {
   }
   // Whether tiles add what peers computed of them.
   virtual bool SumsPeers() const { return true; }
-  // CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel that sums as the case says.
+  // CTAs along M of a cluster for tiles of `tile_n` columns; 0 if there is no kernel that sums as the case
+  // says.
   int ClusterOf(int tile_n) const {
     cuda::FusedMatmul probe;
     SetTypes(&probe);
@@ -250,7 +255,8 @@ class Bench {
     args.fast_accumulation = !c_.exact;
     args.has_scale_a = args.has_scale_b = true;
     args.scale_a = Dense(row_scale_[At(rank)][At(set % kSets)], DType::kF32, {c_.row_scales ? rows : 1, 1});
-    args.scale_b = Dense(column_scale_[At(rank)][At(set % kSets)], DType::kF32, {1, c_.row_scales ? c_.n : 1});
+    args.scale_b =
+        Dense(column_scale_[At(rank)][At(set % kSets)], DType::kF32, {1, c_.row_scales ? c_.n : 1});
     return args;
   }
 

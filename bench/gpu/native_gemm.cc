@@ -3,21 +3,24 @@
 // random order.
 //   native_gemm list                     the variants, one a line
 //   native_gemm check VARIANT…           of exact ones also sums over a long K
-//   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of accumulation
-//   native_gemm once M N K VARIANT…      for a profiler: cuBLASLt's best, then each of the first one's types, three launches of each
-// "guard" arms have a guard that is not raised; in "shared" ones the last tiles are shared by all clusters (fused_split.h), where that pays.
-// A variant is its number in the list; `exact` are all that sum fp8 exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock and
-// the part of what their tensor cores could do at that clock.
+//   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of
+//   accumulation native_gemm once M N K VARIANT…      for a profiler: cuBLASLt's best, then each of the first
+//   one's types, three launches of each
+// "guard" arms have a guard that is not raised; in "shared" ones the last tiles are shared by all clusters
+// (fused_split.h), where that pays. A variant is its number in the list; `exact` are all that sum fp8
+// exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock
+// and the part of what their tensor cores could do at that clock.
+#include "bench/gpu/native_gemm.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "bench/gpu/native_gemm.h"
 #include "bench/gpu/native_rig.h"
 #include "bench/gpu/sm_clock.h"
-#include "kernels/cuda/native/native_matmul.h"
+#include "kernels/cuda/fused/native_matmul.h"
 
 namespace tandem::bench {
 namespace {
@@ -51,8 +54,10 @@ class Clocked {
   ClockStamp* stamps_;
 };
 
-// Three launches of each, on operands that the launch before has not left in L2: a profiler takes the last ones.
-void Once(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const GemmTypes& types, const std::vector<size_t>& chosen) {
+// Three launches of each, on operands that the launch before has not left in L2: a profiler takes the last
+// ones.
+void Once(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const GemmTypes& types,
+          const std::vector<size_t>& chosen) {
   constexpr int kLaunches = 3;
   const std::vector<Operands> sets = OperandSets(gpu, types, s, kLaunches);
   Must(gpu.backend().PrepareMatmul(LtArgs(types, s, sets[0])), "prepare");
@@ -61,15 +66,16 @@ void Once(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const GemmT
     const cuda::FusedVariant& variant = cuda::FusedVariants()[number];
     if (GemmTypes(variant) != types) continue;
     for (const Operands& o : sets) {
-      const auto params = Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, memory), variant), "parameters");
+      const auto params =
+          Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, memory), variant), "parameters");
       Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
     }
   }
   gpu.Clear();
 }
 
-void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const Shape& s, const GemmTypes& types, int rounds,
-          const std::vector<size_t>& chosen) {
+void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const Shape& s,
+          const GemmTypes& types, int rounds, const std::vector<size_t>& chosen) {
   Clocked clocked(gpu, stamps);
   std::vector<std::vector<double>> clocks(1 + 12 * chosen.size());  // by arm
   const std::vector<Operands> sets = OperandSets(gpu, types, s, kSets);
@@ -79,7 +85,8 @@ void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const S
                   [&] {
                     return clocked.Run(clocks[0], [&] {
                       for (int i = 0; i < 2 * kSets; ++i) {
-                        Must(gpu.lane().Matmul(LtArgs(types, s, sets[static_cast<size_t>(i % kSets)])), "matmul");
+                        Must(gpu.lane().Matmul(LtArgs(types, s, sets[static_cast<size_t>(i % kSets)])),
+                             "matmul");
                       }
                     }) / (2 * kSets);
                   },
@@ -102,7 +109,8 @@ void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const S
         const auto run = [&gpu, &clocked, &clock = clocks[arms.size()], &variant, params, ctas] {
           return clocked.Run(clock, [&] {
             for (int i = 0; i < 2 * kSets; ++i) {
-              Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()), "launch");
+              Must(cuda::LaunchFused(params[static_cast<size_t>(i % kSets)], variant, ctas, gpu.stream()),
+                   "launch");
             }
           }) / (2 * kSets);
         };
@@ -113,8 +121,8 @@ void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const S
         if (band > 8 && s.m <= (band / 2) * 128) continue;
         std::vector<cuda::FusedMatmulParams> params = make(band, memory);
         const std::string name = std::to_string(variant.cluster_m) + "x" + std::to_string(variant.cluster_n) +
-                                 (variant.sums ? "s" : "") + " tn" + std::to_string(variant.tile_n) + " ctas" +
-                                 std::to_string(ctas) + " band" + std::to_string(band);
+                                 (variant.sums ? "s" : "") + " tn" + std::to_string(variant.tile_n) +
+                                 " ctas" + std::to_string(ctas) + " band" + std::to_string(band);
         add(name + (params[0].split.units > 0 ? " shared" : ""), params);
         if (params[0].split.units > 0) add(name, make(band, {.state = memory.state}));
         if (ctas != 132) continue;
@@ -129,7 +137,8 @@ void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const S
   }
   Alternate(arms, rounds);
   const double lt = Median(arms[0].times);
-  const double gigaflop = 2e-9 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  const double gigaflop =
+      2e-9 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
   // A Hopper SM's tensor cores multiply and add 4096 pairs of 8 bits or 2048 of 16 a cycle.
   const double flop_a_cycle = 2.0 * 4096 / DTypeBytes(types.a) * cuda::SmCount();
   auto clock = [&](size_t arm) {
@@ -141,9 +150,12 @@ void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const S
     }
     return std::string(text);
   };
-  std::printf("time %s %s %s%s%s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s) %s\n", Name(types.a).c_str(), Name(types.b).c_str(),
-              Name(types.c).c_str(), types.blocks ? " blocks" : types.fast ? "" : " exact", types.along_n ? " n" : " k", s.m, s.n, s.k, lt, 1e3 * gigaflop / lt,
-              clock(0).c_str());
+  std::printf("time %s %s %s%s%s %ldx%ldx%ld: cublasLt %.1f us (%.0f TFLOP/s) %s\n", Name(types.a).c_str(),
+              Name(types.b).c_str(), Name(types.c).c_str(),
+              types.blocks ? " blocks"
+              : types.fast ? ""
+                           : " exact",
+              types.along_n ? " n" : " k", s.m, s.n, s.k, lt, 1e3 * gigaflop / lt, clock(0).c_str());
   std::vector<std::pair<double, std::string>> table;
   for (size_t i = 1; i < arms.size(); ++i) {
     std::string name = arms[i].name;
@@ -169,9 +181,12 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < variants.size(); ++i) {
       const auto& v = variants[i];
       const GemmTypes types(v);
-      std::printf("%zu %s %s %s%s %s tile_n %d cluster %dx%d sums %d\n", i, Name(types.a).c_str(), Name(types.b).c_str(),
-                  Name(types.c).c_str(), v.blocks ? " blocks" : v.exact ? " exact" : "", v.b_along_n ? "n" : "k", v.tile_n, v.cluster_m,
-                  v.cluster_n, v.sums);
+      std::printf("%zu %s %s %s%s %s tile_n %d cluster %dx%d sums %d\n", i, Name(types.a).c_str(),
+                  Name(types.b).c_str(), Name(types.c).c_str(),
+                  v.blocks  ? " blocks"
+                  : v.exact ? " exact"
+                            : "",
+                  v.b_along_n ? "n" : "k", v.tile_n, v.cluster_m, v.cluster_n, v.sums);
     }
     return 0;
   }
@@ -183,7 +198,8 @@ int main(int argc, char** argv) {
       continue;
     }
     for (size_t v = 0; v < variants.size(); ++v) {
-      if (word == "all" || (word == "blocks" ? variants[v].blocks : variants[v].exact && !variants[v].blocks)) chosen.push_back(v);
+      if (word == "all" || (word == "blocks" ? variants[v].blocks : variants[v].exact && !variants[v].blocks))
+        chosen.push_back(v);
     }
   }
   for (size_t number : chosen) {
@@ -197,7 +213,8 @@ int main(int argc, char** argv) {
     for (size_t number : chosen) {
       const auto& v = variants[number];
       const GemmTypes types(v);
-      std::printf("variant %zu: %s %s %s\n", number, Name(types.a).c_str(), Name(types.b).c_str(), Name(types.c).c_str());
+      std::printf("variant %zu: %s %s %s\n", number, Name(types.a).c_str(), Name(types.b).c_str(),
+                  Name(types.c).c_str());
       right = CheckVariant(gpu, memory, v) && right;
     }
     return right ? 0 : 1;

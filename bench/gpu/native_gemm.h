@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/gpu/native_rig.h"
-#include "kernels/cuda/native/native_matmul.h"
+#include "kernels/cuda/fused/native_matmul.h"
 
 namespace tandem::bench {
 
@@ -22,7 +22,8 @@ inline constexpr Shape kTimedShapes[] = {{2048, 7168, 8192}, {4096, 7168, 8192},
 
 struct Operands {
   std::byte *a, *b, *c, *reference;
-  // By blocks, as cuBLASLt wants them: [blocks of K][m], and [blocks of n][blocks of K to a multiple of 4]. Null: none.
+  // By blocks, as cuBLASLt wants them: [blocks of K][m], and [blocks of n][blocks of K to a multiple of 4].
+  // Null: none.
   std::byte *scale_a = nullptr, *scale_b = nullptr;
 };
 
@@ -47,21 +48,27 @@ struct GemmTypes {
   size_t BytesOfC(const Shape& s) const { return static_cast<size_t>(s.m * s.n) * DTypeBytes(c); }
   int64_t Blocks(int64_t extent) const { return (extent + kScaleBlock - 1) / kScaleBlock; }
   int64_t PitchOfScaleB(const Shape& s) const { return (Blocks(s.k) + 3) / 4 * 4; }
-  size_t BytesOfScaleA(const Shape& s) const { return blocks ? static_cast<size_t>(s.m * Blocks(s.k)) * 4 : 0; }
-  size_t BytesOfScaleB(const Shape& s) const { return blocks ? static_cast<size_t>(PitchOfScaleB(s) * Blocks(s.n)) * 4 : 0; }
+  size_t BytesOfScaleA(const Shape& s) const {
+    return blocks ? static_cast<size_t>(s.m * Blocks(s.k)) * 4 : 0;
+  }
+  size_t BytesOfScaleB(const Shape& s) const {
+    return blocks ? static_cast<size_t>(PitchOfScaleB(s) * Blocks(s.n)) * 4 : 0;
+  }
 };
 
 // Random scales, if there are any.
 void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o);
 
-// Random operands, and one place for both results. Sets that are used in turn leave nothing of each other in L2.
+// Random operands, and one place for both results. Sets that are used in turn leave nothing of each other in
+// L2.
 std::vector<Operands> OperandSets(Gpu& gpu, const GemmTypes& types, const Shape& s, size_t count);
 
 // cuBLASLt's, into `reference`.
 MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);
 
 // The native kernel's, into `c`: in `pieces` pieces, which divide s.m.
-cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces, const cuda::FusedMemory& memory);
+cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
+                             const cuda::FusedMemory& memory);
 
 // Runs `variant` beside cuBLASLt on awkward shapes; and, of fp8, over a long K beside exact sums on the CPU:
 // an exact variant must give their very bits, and the fast one of its types, if there is one, must not.

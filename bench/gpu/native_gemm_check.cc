@@ -22,9 +22,10 @@ void Launch(Gpu& gpu, const cuda::FusedMatmul& matmul, const cuda::FusedVariant&
 bool CheckBesideLt(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant) {
   bool right = true;
   const GemmTypes types(variant);
-  for (const Shape& s : {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024},
-                         Shape{100, 264, 72}, Shape{1000, 1000, 1000}, Shape{100, 264, 80},
-                         Shape{4096, 3592, 528}, Shape{2040, 8192, 1024}, Shape{1000, 1000, 4096}, Shape{8, 8, 8}}) {
+  for (const Shape& s :
+       {Shape{128, 256, 64}, Shape{256, 256, 128}, Shape{2048, 7168, 1024}, Shape{100, 264, 72},
+        Shape{1000, 1000, 1000}, Shape{100, 264, 80}, Shape{4096, 3592, 528}, Shape{2040, 8192, 1024},
+        Shape{1000, 1000, 4096}, Shape{8, 8, 8}}) {
     if (static_cast<size_t>(s.k) * DTypeBytes(types.a) % 16 != 0) continue;
     Operands o = {};
     const size_t out_bytes = types.BytesOfC(s);
@@ -106,7 +107,8 @@ struct LongResult {
   double worst = 0;  // relative error
 };
 
-LongResult RunLong(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant, const LongSums& sums) {
+LongResult RunLong(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant,
+                   const LongSums& sums) {
   const GemmTypes types(variant);
   const Shape& s = LongSums::kShape;
   Operands o = {};
@@ -115,7 +117,8 @@ LongResult RunLong(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
   o.c = gpu.Zero(types.BytesOfC(s));
   gpu.Upload(o.a, sums.a.data(), sums.a.size());
   gpu.Upload(o.b, sums.b.data(), sums.b.size());
-  const std::vector<float> ones(std::max(types.BytesOfScaleA(s), types.BytesOfScaleB(s)) / sizeof(float), 1.0f);
+  const std::vector<float> ones(std::max(types.BytesOfScaleA(s), types.BytesOfScaleB(s)) / sizeof(float),
+                                1.0f);
   if (types.blocks) {
     o.scale_a = gpu.Zero(types.BytesOfScaleA(s));
     o.scale_b = gpu.Zero(types.BytesOfScaleB(s));
@@ -193,7 +196,8 @@ void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o) {
   o->scale_b = gpu.Random(types.BytesOfScaleB(s), DType::kF32);
 }
 
-cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces, const cuda::FusedMemory& memory) {
+cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
+                             const cuda::FusedMemory& memory) {
   cuda::FusedMatmul matmul;
   matmul.type = types.a;
   matmul.b_type = types.b;

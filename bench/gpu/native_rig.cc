@@ -7,10 +7,10 @@
 #include <random>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/native/few_rows_matmul.h"
-#include "kernels/cuda/native/native_matmul.h"
+#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/lane/cuda_lane.h"
+#include "kernels/cuda/skinny/skinny_matmul.h"
 #include "tandem/op_request.h"
 
 namespace tandem::bench {
@@ -55,7 +55,7 @@ Gpu::Gpu(int device)
       start_(Must(driver_->EventCreate(CU_EVENT_DEFAULT), "event")),
       end_(Must(driver_->EventCreate(CU_EVENT_DEFAULT), "event")) {
   Must(cuda::LoadFusedKernels(), "kernels");
-  Must(cuda::LoadFewRowsKernels(), "kernels");
+  Must(cuda::LoadSkinnyKernels(), "kernels");
 }
 
 CUstream Gpu::stream() const { return dynamic_cast<cuda::CudaLane&>(*lane_).stream(); }

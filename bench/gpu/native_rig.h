@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/driver/cuda_driver.h"
-#include "kernels/cuda/native/native_matmul.h"
+#include "kernels/cuda/fused/native_matmul.h"
 #include "tandem/dtype.h"
 
 namespace tandem::bench {

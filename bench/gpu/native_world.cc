@@ -158,7 +158,8 @@ double World::TimeInGraph(int launches, const Enqueue& enqueue) {
     enqueued.arrive_and_wait();
     Must(gate_lanes_[static_cast<size_t>(rank)]->WriteWord(word(rank, rank, rank, kGateWord), gate_), "gate");
     Must(driver.StreamSynchronize(own.stream()), "work");
-    times[static_cast<size_t>(rank)] = 1e3 * static_cast<double>(Must(driver.EventElapsedTime(around.start, around.end), "time"));
+    times[static_cast<size_t>(rank)] =
+        1e3 * static_cast<double>(Must(driver.EventElapsedTime(around.start, around.end), "time"));
     Must(driver.GraphExecDestroy(ready), "graph");
   });
   return *std::max_element(times.begin(), times.end()) / launches;

@@ -31,7 +31,9 @@ class World {
   Gpu& gpu(int rank) { return *gpus_[static_cast<size_t>(rank)]; }
   // One of several copy lanes, which are forked and joined together.
   static constexpr int kCopyLanes = 3;
-  Lane& copy_lane(int rank, int index = 0) { return *copy_lanes_[static_cast<size_t>(rank * kCopyLanes + index)]; }
+  Lane& copy_lane(int rank, int index = 0) {
+    return *copy_lanes_[static_cast<size_t>(rank * kCopyLanes + index)];
+  }
   // Words that a rank waits for, written by `from`: index below 32, 128 bytes apart. As `viewer` sees them.
   static constexpr int kWordStep = 16;
   Word* word(int viewer, int owner, int from, int index) const;
@@ -47,7 +49,8 @@ class World {
   // Mean microseconds of `launches` launches, each aligned by a barrier among the ranks' lanes; a launch's
   // time is the slowest rank's.
   double Time(int launches, const Enqueue& enqueue);
-  // The same of launches on the main lane, one behind another in a CUDA graph a rank; the graphs start together.
+  // The same of launches on the main lane, one behind another in a CUDA graph a rank; the graphs start
+  // together.
   double TimeInGraph(int launches, const Enqueue& enqueue);
   void Clear();
 

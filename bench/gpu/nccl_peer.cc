@@ -7,9 +7,10 @@
 
 namespace tandem::bench {
 
-#define TANDEM_NCCL_FUNCTIONS(X)                                                                                  \
-  X(ncclGetVersion) X(ncclCommInitAll) X(ncclMemAlloc) X(ncclCommWindowRegister) X(ncclGroupStart) X(ncclGroupEnd) \
-  X(ncclAllReduce) X(ncclAllGather) X(ncclReduceScatter) X(ncclGetErrorString)
+#define TANDEM_NCCL_FUNCTIONS(X)                                                                 \
+  X(ncclGetVersion)                                                                              \
+  X(ncclCommInitAll) X(ncclMemAlloc) X(ncclCommWindowRegister) X(ncclGroupStart) X(ncclGroupEnd) \
+      X(ncclAllReduce) X(ncclAllGather) X(ncclReduceScatter) X(ncclGetErrorString)
 
 struct NcclPeer::Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;
@@ -26,7 +27,7 @@ std::unique_ptr<NcclPeer> NcclPeer::Create(int ranks, size_t bytes, std::string*
   }
   auto functions = std::make_shared<Functions>();
   bool complete = true;
-#define TANDEM_FIND(name)                                                                    \
+#define TANDEM_FIND(name)                                                            \
   functions->name##_ = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name)); \
   complete = complete && functions->name##_ != nullptr;
   TANDEM_NCCL_FUNCTIONS(TANDEM_FIND)
@@ -66,9 +67,10 @@ std::unique_ptr<NcclPeer> NcclPeer::Create(int ranks, size_t bytes, std::string*
     if (!ok(functions->ncclGroupStart_())) return nullptr;
     for (int rank = 0; rank < ranks; ++rank) {
       auto r = static_cast<size_t>(rank);
-      if (!ok(functions->ncclCommWindowRegister_(peer->comms_[r], (*buffers)[r], bytes,
-                                                 &windows[r + (buffers == &peer->window_in_ ? 0 : windows.size() / 2)],
-                                                 NCCL_WIN_COLL_SYMMETRIC))) {
+      if (!ok(functions->ncclCommWindowRegister_(
+              peer->comms_[r], (*buffers)[r], bytes,
+              &windows[r + (buffers == &peer->window_in_ ? 0 : windows.size() / 2)],
+              NCCL_WIN_COLL_SYMMETRIC))) {
         return nullptr;
       }
     }
@@ -86,14 +88,15 @@ bool NcclPeer::Enqueue(Kind kind, size_t bytes, bool windows, const std::vector<
     const size_t piece = count / comms_.size();
     switch (kind) {
       case Kind::kAllReduce:
-        good = good && f_->ncclAllReduce_(in, out, count, ncclBfloat16, ncclSum, comms_[r], streams[r]) == ncclSuccess;
+        good = good && f_->ncclAllReduce_(in, out, count, ncclBfloat16, ncclSum, comms_[r], streams[r]) ==
+                           ncclSuccess;
         break;
       case Kind::kAllGather:
         good = good && f_->ncclAllGather_(in, out, piece, ncclBfloat16, comms_[r], streams[r]) == ncclSuccess;
         break;
       case Kind::kReduceScatter:
-        good = good &&
-               f_->ncclReduceScatter_(in, out, piece, ncclBfloat16, ncclSum, comms_[r], streams[r]) == ncclSuccess;
+        good = good && f_->ncclReduceScatter_(in, out, piece, ncclBfloat16, ncclSum, comms_[r], streams[r]) ==
+                           ncclSuccess;
         break;
     }
   }

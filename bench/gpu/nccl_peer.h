@@ -1,15 +1,15 @@
 // File: nccl_peer.h
 //
-// NCCL as a rival in benchmarks: all ranks in one process, plain buffers and symmetric windows. Bare calls by dlsym, so
-// that nothing of Tandem's own wrapper is measured.
+// NCCL as a rival in benchmarks: all ranks in one process, plain buffers and symmetric windows. Bare calls by
+// dlsym, so that nothing of Tandem's own wrapper is measured.
 #pragma once
+
+#include <nccl.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <nccl.h>
 
 namespace tandem::bench {
 

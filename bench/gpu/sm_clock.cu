@@ -20,7 +20,8 @@ __global__ void Stamp(ClockStamp* stamp) {
 Status StampClock(ClockStamp* stamp, CUstream_st* stream) {
   Stamp<<<1, 1, 0, stream>>>(stamp);
   const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? Status::Ok() : Internal(std::string("a clock's stamp: ") + cudaGetErrorString(error));
+  return error == cudaSuccess ? Status::Ok()
+                              : Internal(std::string("a clock's stamp: ") + cudaGetErrorString(error));
 }
 
 }  // namespace tandem::bench

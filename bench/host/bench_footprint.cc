@@ -1,6 +1,7 @@
-// Fills a daemon with sessions, tensors and plans, says so on standard output, and holds them until its standard input
-// ends: bench/run then reads the daemon's memory and CPU time. Every session has launched, and has replayed a captured
-// launch, so that its channel is open; KEEP_GRAPHS 1 keeps the graphs, which the engines then have to poll.
+// Fills a daemon with sessions, tensors and plans, says so on standard output, and holds them until its
+// standard input ends: bench/run then reads the daemon's memory and CPU time. Every session has launched, and
+// has replayed a captured launch, so that its channel is open; KEEP_GRAPHS 1 keeps the graphs, which the
+// engines then have to poll.
 //   bench_footprint RUNTIME_DIR SESSIONS TENSORS PLANS KEEP_GRAPHS
 
 #include <cstdio>
@@ -18,7 +19,8 @@ using namespace tandem;
 constexpr Milliseconds kDeadline{60000};
 
 // Launches an empty plan on a stream of its own, once directly and once from a graph.
-Status Launch(const std::shared_ptr<Group>& group, bool keep_graph, std::vector<std::shared_ptr<void>>* held) {
+Status Launch(const std::shared_ptr<Group>& group, bool keep_graph,
+              std::vector<std::shared_ptr<void>>* held) {
   OpRequest request;
   request.op = Op::kEmpty;
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Plan> plan, group->Prepare("empty", request));
@@ -58,7 +60,8 @@ Status Fill(const std::string& runtime_dir, int sessions, int tensors, int plans
       request.op = Op::kAllReduce;
       request.operands = {{Role::kInput, {DType::kF32, {1024 + p}, {}}, false, -1},
                           {Role::kOutput, {DType::kF32, {1024 + p}, {}}, false, -1}};
-      TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Plan> plan, group->Prepare("plan" + std::to_string(p), request));
+      TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Plan> plan,
+                              group->Prepare("plan" + std::to_string(p), request));
       held->push_back(plan);
     }
     TANDEM_RETURN_IF_ERROR(Launch(group, keep_graphs, held));
@@ -74,7 +77,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<std::shared_ptr<void>> held;
-  Status status = Fill(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), std::atoi(argv[5]) != 0, &held);
+  Status status = Fill(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]),
+                       std::atoi(argv[5]) != 0, &held);
   if (!status.ok()) {
     std::fprintf(stderr, "bench_footprint: %s\n", status.ToString().c_str());
     return 1;

@@ -1,5 +1,6 @@
-// The launch path through a running daemon: pipelined throughput, stream to stream, and by gRPC. Ranks are threads with
-// a client each; engines and daemon are processes of their own, and ENGINE_PIDs are read for their CPU time.
+// The launch path through a running daemon: pipelined throughput, stream to stream, and by gRPC. Ranks are
+// threads with a client each; engines and daemon are processes of their own, and ENGINE_PIDs are read for
+// their CPU time.
 //   bench_launch RUNTIME_DIR ENGINE_PID...
 
 #include <cstdio>

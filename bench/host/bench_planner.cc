@@ -1,5 +1,6 @@
-// Planning and verifying for eight ranks: the median over the operations and algorithms that a training uses, at shapes
-// of small and of large Llama models, rings of many steps among them; and the median of the dearest of these requests.
+// Planning and verifying for eight ranks: the median over the operations and algorithms that a training uses,
+// at shapes of small and of large Llama models, rings of many steps among them; and the median of the dearest
+// of these requests.
 
 #include <algorithm>
 #include <cstdio>
@@ -7,19 +8,22 @@
 
 #include "bench/host/measure.h"
 #include "daemon/planner/planner.h"
-#include "daemon/planner/verifier.h"
 #include "daemon/topology/topology_file.h"
+#include "program/verifier/verifier.h"
 
 namespace {
 
 using namespace tandem;
 
-Operand Make(Role role, std::vector<int64_t> shape) { return {role, {DType::kBf16, std::move(shape), {}}, false, -1}; }
+Operand Make(Role role, std::vector<int64_t> shape) {
+  return {role, {DType::kBf16, std::move(shape), {}}, false, -1};
+}
 
 constexpr int64_t kWorld = 8;
 
 // `rows` are tokens, `inner` the hidden size, `columns` one rank's part of the projection.
-void AddMatmuls(int64_t rows, int64_t inner, int64_t columns, int ring_steps, std::vector<OpRequest>* requests) {
+void AddMatmuls(int64_t rows, int64_t inner, int64_t columns, int ring_steps,
+                std::vector<OpRequest>* requests) {
   for (Algorithm algorithm : {Algorithm::kUnfused, Algorithm::kPipeline, Algorithm::kRing}) {
     OpRequest gather;
     gather.op = Op::kAllGatherMatmul;
@@ -40,9 +44,9 @@ void AddMatmuls(int64_t rows, int64_t inner, int64_t columns, int ring_steps, st
 
 std::vector<OpRequest> Requests() {
   std::vector<OpRequest> requests;
-  AddMatmuls(4096, 8192, 3584, 8, &requests);     // Llama 70B
+  AddMatmuls(4096, 8192, 3584, 8, &requests);  // Llama 70B
   AddMatmuls(16384, 8192, 3584, 32, &requests);
-  AddMatmuls(8192, 16384, 6656, 32, &requests);   // Llama 405B
+  AddMatmuls(8192, 16384, 6656, 32, &requests);  // Llama 405B
   AddMatmuls(32768, 16384, 6656, 64, &requests);
   for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kNccl}) {
     OpRequest reduce;
@@ -55,7 +59,8 @@ std::vector<OpRequest> Requests() {
 }
 
 double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 

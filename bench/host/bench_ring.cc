@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/host/measure.h"
-#include "common/queue/channel.h"
+#include "ipc/channel.h"
 
 namespace {
 
@@ -74,4 +74,6 @@ int Run(const char* name, bool sleeps, int samples) {
 
 }  // namespace
 
-int main() { return Run("ring_submit_awake_p50_us", false, 20000) + Run("ring_submit_asleep_p50_us", true, 2000); }
+int main() {
+  return Run("ring_submit_awake_p50_us", false, 20000) + Run("ring_submit_asleep_p50_us", true, 2000);
+}

@@ -16,7 +16,9 @@ double NowUs() {
 
 void Report(const std::string& name, std::vector<double> samples, const std::string& unit) {
   std::sort(samples.begin(), samples.end());
-  auto at = [&](size_t percent) { return samples[std::min(samples.size() - 1, samples.size() * percent / 100)]; };
+  auto at = [&](size_t percent) {
+    return samples[std::min(samples.size() - 1, samples.size() * percent / 100)];
+  };
   nlohmann::ordered_json line;
   line["name"] = name;
   line["value"] = at(50);

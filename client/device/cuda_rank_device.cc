@@ -18,7 +18,8 @@ using cuda::CudaDriver;
 // Below a millisecond a stream is polled without pause: cuStreamSynchronize knows no deadline.
 constexpr std::chrono::microseconds kSpin{1000}, kPause{50};
 
-// The device that everything here belongs to: the driver and the primary context, retained for the process's life.
+// The device that everything here belongs to: the driver and the primary context, retained for the process's
+// life.
 struct Device {
   CudaDriver* driver = nullptr;
   CUcontext context = nullptr;
@@ -96,13 +97,15 @@ class CudaRankStream : public RankStream {
       if (done) return Status::Ok();
       const auto waited = std::chrono::steady_clock::now() - start;
       if (waited > deadline) {
-        return DeadlineExceeded("the stream's work is not done after " + std::to_string(deadline.count()) + " ms");
+        return DeadlineExceeded("the stream's work is not done after " + std::to_string(deadline.count()) +
+                                " ms");
       }
       if (waited > kSpin) std::this_thread::sleep_for(kPause);
     }
   }
   Status BeginCapture() override {
-    // Relaxed: the library may have to open a channel at a capture's first launch, which registers host memory.
+    // Relaxed: the library may have to open a channel at a capture's first launch, which registers host
+    // memory.
     TANDEM_RETURN_IF_ERROR(device_.driver->StreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED));
     capturing_ = true;
     return Status::Ok();
@@ -114,7 +117,8 @@ class CudaRankStream : public RankStream {
     Result<CUgraphExec> executable = device_.driver->GraphInstantiate(graph, 0);
     (void)device_.driver->GraphDestroy(graph);
     if (!executable.ok()) return executable.status();
-    return std::unique_ptr<RankGraph>(std::make_unique<CudaRankGraph>(device_, *executable, std::move(functions)));
+    return std::unique_ptr<RankGraph>(
+        std::make_unique<CudaRankGraph>(device_, *executable, std::move(functions)));
   }
   Status Replay(RankGraph& graph) override {
     return device_.driver->GraphLaunch(static_cast<CudaRankGraph&>(graph).graph(), stream_);
@@ -179,7 +183,8 @@ class CudaRankDevice : public RankDevice {
   Status Enter() override { return device_.Enter(); }
   Result<std::unique_ptr<RankStream>> MakeStream() override {
     TANDEM_RETURN_IF_ERROR(Enter());
-    TANDEM_ASSIGN_OR_RETURN(CUstream stream, device_.driver->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0));
+    TANDEM_ASSIGN_OR_RETURN(CUstream stream,
+                            device_.driver->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0));
     return std::unique_ptr<RankStream>(std::make_unique<CudaRankStream>(device_, stream));
   }
   Result<std::unique_ptr<RankEvent>> MakeEvent() override {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "client/device/rank_device.h"
-#include "kernels/cuda/driver/cuda_driver.h"
+#include "drivers/cuda/cuda_driver.h"
 
 namespace tandem {
 

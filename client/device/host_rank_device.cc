@@ -10,7 +10,8 @@ namespace {
 class HostRankEvent : public RankEvent {
  public:
   Result<double> MicrosecondsSince(const RankEvent& start) const override {
-    return static_cast<double>(event_.TimeNs() - static_cast<const HostRankEvent&>(start).event_.TimeNs()) / 1e3;
+    return static_cast<double>(event_.TimeNs() - static_cast<const HostRankEvent&>(start).event_.TimeNs()) /
+           1e3;
   }
   HostEvent& event() { return event_; }
 
@@ -32,7 +33,9 @@ class HostRankStream : public RankStream {
   explicit HostRankStream(std::unique_ptr<HostStream> stream) : stream_(std::move(stream)) {}
   StreamRef ref() override { return stream_.get(); }
   Status Enqueue(std::function<void()> function) override { return stream_->Enqueue(std::move(function)); }
-  Status Record(RankEvent& event) override { return stream_->Record(static_cast<HostRankEvent&>(event).event()); }
+  Status Record(RankEvent& event) override {
+    return stream_->Record(static_cast<HostRankEvent&>(event).event());
+  }
   Status Wait(RankEvent& event) override { return stream_->Wait(static_cast<HostRankEvent&>(event).event()); }
   Status Synchronize(Milliseconds deadline) override { return stream_->Synchronize(deadline); }
   Result<bool> Query() override { return stream_->Query(); }
@@ -42,7 +45,9 @@ class HostRankStream : public RankStream {
     TANDEM_ASSIGN_OR_RETURN(HostGraphExec executable, graph.Instantiate());
     return std::unique_ptr<RankGraph>(std::make_unique<HostRankGraph>(std::move(executable)));
   }
-  Status Replay(RankGraph& graph) override { return static_cast<HostRankGraph&>(graph).graph().Launch(*stream_); }
+  Status Replay(RankGraph& graph) override {
+    return static_cast<HostRankGraph&>(graph).graph().Launch(*stream_);
+  }
 
  private:
   std::unique_ptr<HostStream> stream_;

@@ -2,7 +2,8 @@
 
 namespace tandem {
 
-Result<std::shared_ptr<RankDevice>> RankDevice::Create(const std::string& backend, const std::string& gpu_uuid) {
+Result<std::shared_ptr<RankDevice>> RankDevice::Create(const std::string& backend,
+                                                       const std::string& gpu_uuid) {
   if (backend == "host") return internal::MakeHostRankDevice();
   if (backend == "cuda") return internal::MakeCudaRankDevice(gpu_uuid);
   return InvalidArgument("unknown backend '" + backend + "'");

@@ -1,8 +1,8 @@
 // File: rank_device.h
 //
-// What a rank of an example, a test or a benchmark does on its own with its GPU, alike on every backend: streams with
-// host functions and captures, events, and copies between memory that launches are bound to and buffers of the host.
-// The client library itself needs none of this.
+// What a rank of an example, a test or a benchmark does on its own with its GPU, alike on every backend:
+// streams with host functions and captures, events, and copies between memory that launches are bound to and
+// buffers of the host. The client library itself needs none of this.
 //
 // Example:
 //   auto device = RankDevice::Create(client->backend(), group->gpu_uuid());
@@ -46,23 +46,25 @@ class RankStream {
   virtual ~RankStream() = default;
   // For Plan::Launch and the like; valid while this object lives.
   virtual StreamRef ref() = 0;
-  // Runs `function` on a thread of the backend's, in stream order. It must not throw, and not call a GPU's interface or
-  // anything that waits for a stream.
+  // Runs `function` on a thread of the backend's, in stream order. It must not throw, and not call a GPU's
+  // interface or anything that waits for a stream.
   virtual Status Enqueue(std::function<void()> function) = 0;
   virtual Status Record(RankEvent& event) = 0;
   virtual Status Wait(RankEvent& event) = 0;
-  // Waits for all work so far, without spinning longer than a millisecond; DEADLINE_EXCEEDED after `deadline`.
+  // Waits for all work so far, without spinning longer than a millisecond; DEADLINE_EXCEEDED after
+  // `deadline`.
   virtual Status Synchronize(Milliseconds deadline) = 0;
   // True when all work so far is done.
   virtual Result<bool> Query() = 0;
-  // From here to EndCapture work is recorded and nothing runs. Host functions are recorded too, and run at each replay.
+  // From here to EndCapture work is recorded and nothing runs. Host functions are recorded too, and run at
+  // each replay.
   virtual Status BeginCapture() = 0;
   virtual Result<std::unique_ptr<RankGraph>> EndCapture() = 0;
   virtual Status Replay(RankGraph& graph) = 0;
 };
 
-// Bytes of the host that stand for bytes of a device's memory. Where the device's memory is the host's (host backend),
-// they are the same bytes and nothing is ever copied; elsewhere, pinned memory of its own.
+// Bytes of the host that stand for bytes of a device's memory. Where the device's memory is the host's (host
+// backend), they are the same bytes and nothing is ever copied; elsewhere, pinned memory of its own.
 class RankMirror {
  public:
   virtual ~RankMirror() = default;
@@ -75,8 +77,9 @@ class RankMirror {
 class RankDevice {
  public:
   virtual ~RankDevice() = default;
-  // The device `gpu_uuid` of `backend` ("host" or "cuda"), as Client::backend() and Group::gpu_uuid() name them. On cuda
-  // the device's primary context becomes current on the calling thread. UNIMPLEMENTED where this build has no CUDA.
+  // The device `gpu_uuid` of `backend` ("host" or "cuda"), as Client::backend() and Group::gpu_uuid() name
+  // them. On cuda the device's primary context becomes current on the calling thread. UNIMPLEMENTED where
+  // this build has no CUDA.
   static Result<std::shared_ptr<RankDevice>> Create(const std::string& backend, const std::string& gpu_uuid);
 
   // Makes the device current on the calling thread, for threads other than Create's.

@@ -1,8 +1,8 @@
 // File: client_device.h
 //
-// The seam between the library and the GPU of its process: streams that launches are put on, pages of words that streams
-// wait on, and memory. One implementation for the host backend, one over the CUDA driver (cuda/cuda_client_device.h).
-// Everything else of the library is the same for both.
+// The seam between the library and the GPU of its process: streams that launches are put on, pages of words
+// that streams wait on, and memory. One implementation for the host backend, one over the CUDA driver
+// (cuda/cuda_client_device.h). Everything else of the library is the same for both.
 //
 // Thread rule: a ClientDevice is thread-safe; a LaunchStream belongs to the call that opened it.
 #pragma once
@@ -16,31 +16,32 @@
 #include <utility>
 #include <vector>
 
-#include "common/queue/channel_layout.h"
 #include "common/unique_fd.h"
+#include "ipc/channel_layout.h"
 #include "tandem/client.h"
 
 namespace tandem::client {
 
-// A user's stream for the length of one call, in which its context is current on the calling thread. Every function
-// enqueues and returns; a failed one has enqueued nothing.
+// A user's stream for the length of one call, in which its context is current on the calling thread. Every
+// function enqueues and returns; a failed one has enqueued nothing.
 class LaunchStream {
  public:
   virtual ~LaunchStream() = default;
-  // Names the stream among all streams of the process, for ever: unlike its handle, never given to another. Not 0, and
-  // below 2^63. Not for a stream that captures: CUDA does not tell it then.
+  // Names the stream among all streams of the process, for ever: unlike its handle, never given to another.
+  // Not 0, and below 2^63. Not for a stream that captures: CUDA does not tell it then.
   virtual Result<uint64_t> Id() = 0;
   // FAILED_PRECONDITION when the capture has been invalidated.
   virtual Result<bool> IsCapturing() = 0;
-  // A launch: after all earlier work *request = value, then the stream is held until *done >= value (cyclically).
+  // A launch: after all earlier work *request = value, then the stream is held until *done >= value
+  // (cyclically).
   virtual Status Arrive(Word* request, Word* done, uint64_t value) = 0;
   // A captured launch, at every replay: *done = 0, *doorbell = 1, held until *done >= 1.
   virtual Status ArriveCaptured(Word* doorbell, Word* done) = 0;
-  // Gives `object` to the graph under capture: dropped once that, all its executable graphs and their launches are gone,
-  // on a thread that must not wait for a stream.
+  // Gives `object` to the graph under capture: dropped once that, all its executable graphs and their
+  // launches are gone, on a thread that must not wait for a stream.
   virtual Status RetainInCapture(std::shared_ptr<void> object) = 0;
-  // Stores `value` into count words of memory that `keep` holds: on the host until then, on CUDA `keep` is the caller's
-  // to hold, as with any memory that a stream works on.
+  // Stores `value` into count words of memory that `keep` holds: on the host until then, on CUDA `keep` is
+  // the caller's to hold, as with any memory that a stream works on.
   virtual Status Memset32(std::shared_ptr<void> keep, uint32_t* words, uint32_t value, size_t count) = 0;
   virtual Status Write32(std::shared_ptr<void> keep, uint32_t* word, uint32_t value) = 0;
 };
@@ -86,7 +87,7 @@ struct ForeignRange {
     uint64_t id = 0;
   };
   std::string gpu_uuid;
-  bool by_ipc = false;        // cudaMalloc's: one piece, the whole allocation; else chunks in address order
+  bool by_ipc = false;  // cudaMalloc's: one piece, the whole allocation; else chunks in address order
   std::vector<Piece> pieces;
 
   uintptr_t base() const { return pieces.front().base; }
@@ -106,36 +107,44 @@ class ClientDevice {
 
   virtual ~ClientDevice() = default;
 
-  // Takes up the user's stream for one call. INVALID_ARGUMENT if it is none of this backend's, or of a GPU other than
-  // `gpu_uuid`.
-  virtual Result<LaunchStream*> Open(StreamRef stream, const std::string& gpu_uuid, LaunchStreamStorage* storage) = 0;
-  // Makes whole pages of words reachable for streams, at the same address, until the pin is dropped. Dropping it may
-  // block behind all work of the process's GPUs: see ChannelGraveyard. Null where nothing needs to be done.
-  virtual Result<std::shared_ptr<void>> PinWords(const std::string& gpu_uuid, std::byte* data, size_t bytes) = 0;
+  // Takes up the user's stream for one call. INVALID_ARGUMENT if it is none of this backend's, or of a GPU
+  // other than `gpu_uuid`.
+  virtual Result<LaunchStream*> Open(StreamRef stream, const std::string& gpu_uuid,
+                                     LaunchStreamStorage* storage) = 0;
+  // Makes whole pages of words reachable for streams, at the same address, until the pin is dropped. Dropping
+  // it may block behind all work of the process's GPUs: see ChannelGraveyard. Null where nothing needs to be
+  // done.
+  virtual Result<std::shared_ptr<void>> PinWords(const std::string& gpu_uuid, std::byte* data,
+                                                 size_t bytes) = 0;
 
   // Maps a segment of the daemon's for this GPU. Takes nothing of `fd`.
   virtual Result<std::shared_ptr<DeviceMapping>> Map(const std::string& gpu_uuid, int fd, size_t bytes) = 0;
   // Like it for a descriptor of the user's, checked first.
-  virtual Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd, size_t bytes) = 0;
-  // Makes memory that others can map: the descriptor, and how long the memory behind it is (at least `bytes`).
+  virtual Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd,
+                                                            size_t bytes) = 0;
+  // Makes memory that others can map: the descriptor, and how long the memory behind it is (at least
+  // `bytes`).
   virtual Result<UniqueFd> Allocate(const std::string& gpu_uuid, size_t bytes, size_t* allocated) = 0;
 
-  // Sets *word, in memory mapped for the GPU, from `from` to `to` if it holds `from`: true then. May take until
-  // `deadline`, or some milliseconds longer, when the GPU is slow to answer. Only for words with one writer for each of the two changes.
+  // Sets *word, in memory mapped for the GPU, from `from` to `to` if it holds `from`: true then. May take
+  // until `deadline`, or some milliseconds longer, when the GPU is slow to answer. Only for words with one
+  // writer for each of the two changes.
   virtual Result<bool> Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
                                   Clock::time_point deadline) = 0;
 
-  // What lies at `address`; INVALID_ARGUMENT says of memory that cannot be registered why, and what to use instead.
+  // What lies at `address`; INVALID_ARGUMENT says of memory that cannot be registered why, and what to use
+  // instead.
   virtual Result<ForeignRange> Describe(const void* address, size_t bytes) = 0;
   virtual Result<ExportedRange> Export(const ForeignRange& range) = 0;
-  // True if the pieces of `range` that [address, address + bytes) touches are still the memory that was described. On the
-  // launch path: one query a piece, in whatever context is current.
+  // True if the pieces of `range` that [address, address + bytes) touches are still the memory that was
+  // described. On the launch path: one query a piece, in whatever context is current.
   virtual Result<bool> Holds(const ForeignRange& range, uintptr_t address, size_t bytes) = 0;
   // True if a piece of `range` is gone, whatever has taken its address. From any thread.
   virtual Result<bool> Vanished(const ForeignRange& range) = 0;
 };
 
-// The device of the daemon's backend. UNIMPLEMENTED for cuda in a library built without it, UNAVAILABLE without a driver.
+// The device of the daemon's backend. UNIMPLEMENTED for cuda in a library built without it, UNAVAILABLE
+// without a driver.
 Result<std::shared_ptr<ClientDevice>> MakeClientDevice(const std::string& backend);
 
 // Each in a file of its own; the build has one of the two last.

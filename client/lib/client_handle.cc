@@ -48,24 +48,27 @@ Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given)
   }
   TANDEM_ASSIGN_OR_RETURN(JoinInfo info, session_->control().JoinGroup(options, gpu_uuid));
   if (info.gpu_uuids.size() != static_cast<size_t>(options.world_size)) {
-    return Internal("the daemon's answer names " + std::to_string(info.gpu_uuids.size()) + " GPUs for a group of " +
-                    std::to_string(options.world_size));
+    return Internal("the daemon's answer names " + std::to_string(info.gpu_uuids.size()) +
+                    " GPUs for a group of " + std::to_string(options.world_size));
   }
   return std::shared_ptr<Group>(std::make_shared<GroupHandle>(session_, options, std::move(info)));
 }
 
-Result<uint64_t> ClientHandle::Empty(const std::vector<int64_t>& shape, DType dtype, const std::string& gpu_uuid,
-                                     const std::string& persistent_name) {
+Result<uint64_t> ClientHandle::Empty(const std::vector<int64_t>& shape, DType dtype,
+                                     const std::string& gpu_uuid, const std::string& persistent_name) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   return session_->control().Empty({dtype, shape, {}}, gpu_uuid, persistent_name);
 }
 
-Result<std::shared_ptr<SymmetricTensor>> ClientHandle::Rendezvous(uint64_t tensor, const std::shared_ptr<Group>& group,
+Result<std::shared_ptr<SymmetricTensor>> ClientHandle::Rendezvous(uint64_t tensor,
+                                                                  const std::shared_ptr<Group>& group,
                                                                   Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto handle = std::dynamic_pointer_cast<GroupHandle>(group);
-  if (handle == nullptr || handle->session() != session_) return InvalidArgument("the group is not this client's");
-  TANDEM_ASSIGN_OR_RETURN(RendezvousInfo info, session_->control().Rendezvous(tensor, group->id(), Bounded(deadline)));
+  if (handle == nullptr || handle->session() != session_)
+    return InvalidArgument("the group is not this client's");
+  TANDEM_ASSIGN_OR_RETURN(RendezvousInfo info,
+                          session_->control().Rendezvous(tensor, group->id(), Bounded(deadline)));
   return TensorHandle::Make(std::move(handle), info, 0);
 }
 
@@ -99,8 +102,8 @@ Result<std::shared_ptr<Memory>> ClientHandle::RegisterMapped(int fd, std::shared
   info.fds = {fd};
   info.chunk_bytes = {mapped};
   TANDEM_ASSIGN_OR_RETURN(uint64_t id, session_->control().Register(info));
-  return std::shared_ptr<Memory>(std::make_shared<RegisteredMemory>(session_, id, std::move(mapping), bytes,
-                                                                    gpu_uuid));
+  return std::shared_ptr<Memory>(
+      std::make_shared<RegisteredMemory>(session_, id, std::move(mapping), bytes, gpu_uuid));
 }
 
 Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_pointer, size_t bytes) {
@@ -111,7 +114,8 @@ Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_po
       session_->registrations().Foreign(session_->control(), *device, device_pointer, bytes));
   // The handle gives no one the right to write through it; the launch does.
   auto* data = static_cast<std::byte*>(const_cast<void*>(device_pointer));
-  return std::shared_ptr<Memory>(std::make_shared<ForeignMemory>(session_, std::move(registration), data, bytes));
+  return std::shared_ptr<Memory>(
+      std::make_shared<ForeignMemory>(session_, std::move(registration), data, bytes));
 }
 
 RegisteredMemory::RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id,
@@ -140,7 +144,9 @@ Status ForeignMemory::Check() const {
   return registration_->Check(*device, reinterpret_cast<uintptr_t>(data_), bytes_);
 }
 
-void ClientHandle::OnEvent(std::function<void(const ClientEvent&)> callback) { session_->OnEvent(std::move(callback)); }
+void ClientHandle::OnEvent(std::function<void(const ClientEvent&)> callback) {
+  session_->OnEvent(std::move(callback));
+}
 
 Status ClientHandle::Check() {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());

@@ -1,8 +1,9 @@
 // File: control_api.h
 //
-// The line between the library's two halves. The core (libtandem.so) has the launch path and no gRPC; the control half
-// (libtandem_control.so) speaks gRPC and protobuf and is loaded with dlopen. The core knows it by this abstract class
-// only, and a test puts a fake in its place. Types are plain: no generated message crosses.
+// The line between the library's two halves. The core (libtandem.so) has the launch path and no gRPC; the
+// control half (libtandem_control.so) speaks gRPC and protobuf and is loaded with dlopen. The core knows it
+// by this abstract class only, and a test puts a fake in its place. Types are plain: no generated message
+// crosses.
 //
 // Thread rule: every function may be called from any thread, but Attach first and once, and Shutdown last.
 #pragma once
@@ -39,9 +40,10 @@ struct JoinInfo {
 
 struct RendezvousInfo {
   int rank = 0, world_size = 0;
-  uint64_t buffer_bytes = 0, pad_bytes = 0, segment_bytes = 0, buffer_offset = 0, pad_offset = 0, registration_id = 0;
-  std::vector<UniqueFd> segments;      // by rank
-  std::vector<uint64_t> segment_ids;   // by rank: which of them are one
+  uint64_t buffer_bytes = 0, pad_bytes = 0, segment_bytes = 0, buffer_offset = 0, pad_offset = 0,
+           registration_id = 0;
+  std::vector<UniqueFd> segments;     // by rank
+  std::vector<uint64_t> segment_ids;  // by rank: which of them are one
 };
 
 // Memory of the client's own: descriptors, or a CUDA IPC handle.
@@ -51,7 +53,7 @@ struct RegisterInfo {
   std::vector<int> fds;               // stay the caller's
   std::vector<uint64_t> chunk_bytes;  // one a descriptor
   std::string ipc_handle;             // instead of descriptors
-  uint64_t offset = 0;                // of the memory in the first descriptor's, or in the IPC handle's allocation
+  uint64_t offset = 0;  // of the memory in the first descriptor's, or in the IPC handle's allocation
 };
 
 struct ChannelInfo {
@@ -85,7 +87,8 @@ class Control {
                                     ControlCallbacks callbacks) = 0;
   virtual Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) = 0;
   virtual Status LeaveGroup(uint64_t group_id, Milliseconds deadline) = 0;
-  virtual Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid, const std::string& name) = 0;
+  virtual Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid,
+                                 const std::string& name) = 0;
   virtual Result<RendezvousInfo> Rendezvous(uint64_t tensor_id, uint64_t group_id, Milliseconds deadline) = 0;
   virtual Status Free(uint64_t tensor_id) = 0;
   virtual Result<uint64_t> Register(const RegisterInfo& memory) = 0;
@@ -96,7 +99,8 @@ class Control {
   virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
   virtual Status CloseChannel(uint64_t channel_id) = 0;
   virtual Result<uint64_t> Launch(const DirectLaunch& launch) = 0;
-  // How the launch has ended, once. DEADLINE_EXCEEDED with reason NOT_ENDED if it has not by `deadline`; 0: asks without waiting.
+  // How the launch has ended, once. DEADLINE_EXCEEDED with reason NOT_ENDED if it has not by `deadline`; 0:
+  // asks without waiting.
   virtual Status WaitLaunch(uint64_t launch_id, Milliseconds deadline) = 0;
   // OK if the daemon answers and knows the session.
   virtual Status Check() = 0;
@@ -110,6 +114,7 @@ class Control {
 }  // namespace tandem::client
 
 extern "C" {
-// The one symbol of libtandem_control.so: a new Control, owned by the caller; null if `api_version` is not its own.
+// The one symbol of libtandem_control.so: a new Control, owned by the caller; null if `api_version` is not
+// its own.
 typedef tandem::client::Control* (*TandemControlCreate)(int api_version);
 }

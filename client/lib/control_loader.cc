@@ -21,10 +21,10 @@ std::string ControlPath() {
 }
 
 #ifndef TANDEM_SANITIZED
-// True if the process has loaded the very libraries that the control half is linked to. They are then one copy for both,
-// and must be one in every symbol too: under DEEPBIND the half would take variables from the library where the program
-// has moved them to itself (copy relocations), and find them uninitialised. In every other case the half's own gRPC and
-// protobuf come before those that the process may export.
+// True if the process has loaded the very libraries that the control half is linked to. They are then one
+// copy for both, and must be one in every symbol too: under DEEPBIND the half would take variables from the
+// library where the program has moved them to itself (copy relocations), and find them uninitialised. In
+// every other case the half's own gRPC and protobuf come before those that the process may export.
 bool SharesGrpc() {
   for (const char* name : {TANDEM_GRPC_SONAME, TANDEM_PROTOBUF_SONAME}) {
     if (void* library = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD); library != nullptr) {
@@ -48,7 +48,8 @@ Result<TandemControlCreate> LoadControl() {
   if (!SharesGrpc()) flags |= RTLD_DEEPBIND;
 #endif
   void* library = ::dlopen(path.c_str(), flags);
-  if (library == nullptr) return FailedPrecondition(std::string("cannot load Tandem's control half: ") + ::dlerror());
+  if (library == nullptr)
+    return FailedPrecondition(std::string("cannot load Tandem's control half: ") + ::dlerror());
   void* symbol = ::dlsym(library, "tandem_control_create");
   if (symbol == nullptr) return FailedPrecondition(path + " is not Tandem's control half");
   create = reinterpret_cast<TandemControlCreate>(symbol);
@@ -60,7 +61,8 @@ Result<TandemControlCreate> LoadControl() {
 Result<std::unique_ptr<Control>> MakeControl() {
   TANDEM_ASSIGN_OR_RETURN(TandemControlCreate create, LoadControl());
   std::unique_ptr<Control> control(create(kControlApiVersion));
-  if (control == nullptr) return FailedPrecondition("libtandem_control.so is of another build than libtandem.so");
+  if (control == nullptr)
+    return FailedPrecondition("libtandem_control.so is of another build than libtandem.so");
   return control;
 }
 

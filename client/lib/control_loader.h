@@ -9,8 +9,8 @@
 
 namespace tandem::client {
 
-// Loads libtandem_control.so once a process ($TANDEM_CONTROL_LIBRARY, else beside the file that holds this code) and makes
-// a Control. FAILED_PRECONDITION says why it cannot be loaded.
+// Loads libtandem_control.so once a process ($TANDEM_CONTROL_LIBRARY, else beside the file that holds this
+// code) and makes a Control. FAILED_PRECONDITION says why it cannot be loaded.
 Result<std::unique_ptr<Control>> MakeControl();
 
 }  // namespace tandem::client

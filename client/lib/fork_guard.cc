@@ -10,12 +10,13 @@ namespace tandem::client {
 namespace {
 
 std::atomic<uint64_t> fork_count{0};
-std::atomic<int> attempts{0};          // to connect, that are under way or have succeeded
+std::atomic<int> attempts{0};  // to connect, that are under way or have succeeded
 std::atomic<bool> parent_connected{false};
 
 }  // namespace
 
-// The guards of this process in a list. The lock is held across the fork, so that the child sees the list whole.
+// The guards of this process in a list. The lock is held across the fork, so that the child sees the list
+// whole.
 struct ForkRegistry {
   std::mutex mutex;
   ForkGuard* head = nullptr;
@@ -23,7 +24,8 @@ struct ForkRegistry {
   static ForkRegistry& Get() {
     static ForkRegistry* registry = [] {
       auto* made = new ForkRegistry;
-      ::pthread_atfork([] { Get().mutex.lock(); }, [] { Get().mutex.unlock(); }, [] { Get().AfterForkInChild(); });
+      ::pthread_atfork([] { Get().mutex.lock(); }, [] { Get().mutex.unlock(); },
+                       [] { Get().AfterForkInChild(); });
       return made;
     }();
     return *registry;
@@ -59,7 +61,8 @@ struct ForkRegistry {
 
 Status Forked(const std::string& what) {
   return FailedPrecondition(what +
-                            "; gRPC does not outlive a fork: start the child by exec or spawn, or fork before the parent connects")
+                            "; gRPC does not outlive a fork: start the child by exec or spawn, or fork "
+                            "before the parent connects")
       .WithDetail({.reason = "FORKED", .who = {}, .field = {}});
 }
 

@@ -1,9 +1,10 @@
 // File: fork_guard.h
 //
-// What a fork leaves behind. The child shares nothing with the daemon: its handles answer FAILED_PRECONDITION, its copies
-// of the lease sockets are closed in the child's atfork handler, and no destructor of gRPC runs there. Nor can it connect, since gRPC
-// does not work in a child of a process that has used it. Locks that another thread held at the fork stay locked in the child: what
-// runs there, destructors above all, takes none.
+// What a fork leaves behind. The child shares nothing with the daemon: its handles answer
+// FAILED_PRECONDITION, its copies of the lease sockets are closed in the child's atfork handler, and no
+// destructor of gRPC runs there. Nor can it connect, since gRPC does not work in a child of a process that
+// has used it. Locks that another thread held at the fork stay locked in the child: what runs there,
+// destructors above all, takes none.
 //
 // Thread-safe. `vfork`, `posix_spawn` and `_Fork` call no handlers: their children must exec.
 #pragma once
@@ -22,8 +23,8 @@ uint64_t ForkCount();
 // FAILED_PRECONDITION, reason FORKED: `what`, and what to do instead.
 Status Forked(const std::string& what);
 
-// Exists while a session is being attached. A child that is forked meanwhile, or later if it was kept, cannot connect, and neither
-// can its own children.
+// Exists while a session is being attached. A child that is forked meanwhile, or later if it was kept, cannot
+// connect, and neither can its own children.
 class ConnectAttempt {
  public:
   ConnectAttempt();

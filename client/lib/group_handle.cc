@@ -22,7 +22,8 @@ GroupHandle::GroupHandle(std::shared_ptr<Session> session, const JoinOptions& op
 }
 
 GroupHandle::~GroupHandle() {
-  // A handle that goes is a clean leave: the daemon need not wait for anything, since no plan can be launched any more.
+  // A handle that goes is a clean leave: the daemon need not wait for anything, since no plan can be launched
+  // any more.
   if (!left_.load() && session_->Talks()) (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
 }
 
@@ -48,7 +49,8 @@ Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector
                                                                const std::string& persistent_name,
                                                                Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  TANDEM_ASSIGN_OR_RETURN(uint64_t tensor, session_->control().Empty({dtype, shape, {}}, gpu_uuid_, persistent_name));
+  TANDEM_ASSIGN_OR_RETURN(uint64_t tensor,
+                          session_->control().Empty({dtype, shape, {}}, gpu_uuid_, persistent_name));
   Result<RendezvousInfo> info = session_->control().Rendezvous(tensor, id(), Bounded(deadline));
   bool owned = persistent_name.empty();
   if (!info.ok()) {

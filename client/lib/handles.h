@@ -1,7 +1,7 @@
 // File: handles.h
 //
-// The handles behind the public classes: client, group, plan, memory. Each is thin: it checks that the session can be used,
-// asks the control half, and keeps what the answer means for the launch path.
+// The handles behind the public classes: client, group, plan, memory. Each is thin: it checks that the
+// session can be used, asks the control half, and keeps what the answer means for the launch path.
 #pragma once
 
 #include <array>
@@ -38,8 +38,11 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
                    LaunchEntry* entry, BoundRegistrations* bound) const;
   // What slot `i` is bound to.
-  Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding, BoundRegistrations* bound) const;
-  std::string SlotName(size_t i) const { return "slot " + std::to_string(i) + " of plan '" + info_.key + "'"; }
+  Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding,
+                                BoundRegistrations* bound) const;
+  std::string SlotName(size_t i) const {
+    return "slot " + std::to_string(i) + " of plan '" + info_.key + "'";
+  }
   // The failure that a launch must return instead of being made; OK if it may go on.
   Status BeforeLaunch();
   // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
@@ -100,8 +103,8 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
 // Memory of the client's own, made or given as a descriptor.
 class RegisteredMemory : public Memory {
  public:
-  RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id, std::shared_ptr<DeviceMapping> mapping,
-                   size_t bytes, std::string gpu_uuid);
+  RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id,
+                   std::shared_ptr<DeviceMapping> mapping, size_t bytes, std::string gpu_uuid);
   ~RegisteredMemory() override;
   uint64_t registration_id() const override { return registration_id_; }
   std::byte* data() const override { return mapping_->data(); }
@@ -119,8 +122,8 @@ class RegisteredMemory : public Memory {
 // Memory of the user's own on a GPU, named by its address.
 class ForeignMemory final : public Memory {
  public:
-  ForeignMemory(std::shared_ptr<Session> session, std::shared_ptr<ForeignRegistration> registration, std::byte* data,
-                size_t bytes)
+  ForeignMemory(std::shared_ptr<Session> session, std::shared_ptr<ForeignRegistration> registration,
+                std::byte* data, size_t bytes)
       : session_(std::move(session)), registration_(std::move(registration)), data_(data), bytes_(bytes) {}
   ~ForeignMemory() override;
   uint64_t registration_id() const override { return registration_->id(); }
@@ -143,8 +146,8 @@ class ForeignMemory final : public Memory {
 class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this<TensorHandle> {
  public:
   // `owned_tensor`: freed with the handle; 0: not.
-  static Result<std::shared_ptr<SymmetricTensor>> Make(std::shared_ptr<GroupHandle> group, const RendezvousInfo& info,
-                                                       uint64_t owned_tensor);
+  static Result<std::shared_ptr<SymmetricTensor>> Make(std::shared_ptr<GroupHandle> group,
+                                                       const RendezvousInfo& info, uint64_t owned_tensor);
   ~TensorHandle() override;
 
   uint64_t registration_id() const override { return registration_id_; }
@@ -207,14 +210,16 @@ class ClientHandle : public Client {
 
  private:
   // Registers the first `bytes` of the memory behind `fd`, which is mapped here and `mapped` long.
-  Result<std::shared_ptr<Memory>> RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping, size_t mapped,
-                                                 size_t bytes, const std::string& gpu_uuid);
+  Result<std::shared_ptr<Memory>> RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping,
+                                                 size_t mapped, size_t bytes, const std::string& gpu_uuid);
 
   const std::shared_ptr<Session> session_;
 };
 
-// Connects through `control`: Client::Connect with the real one, tests with a fake. `device`: as in Session::Attach.
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& options,
+// Connects through `control`: Client::Connect with the real one, tests with a fake. `device`: as in
+// Session::Attach.
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control,
+                                               const ConnectOptions& options,
                                                std::shared_ptr<ClientDevice> device = nullptr);
 
 }  // namespace tandem::client

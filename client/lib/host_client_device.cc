@@ -23,10 +23,13 @@ class HostLaunchStream final : public LaunchStream {
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(doorbell, 1));
     return stream_->WaitWord(done, 1);
   }
-  Status RetainInCapture(std::shared_ptr<void> object) override { return stream_->RetainInCapture(std::move(object)); }
+  Status RetainInCapture(std::shared_ptr<void> object) override {
+    return stream_->RetainInCapture(std::move(object));
+  }
   Status Memset32(std::shared_ptr<void> keep, uint32_t* words, uint32_t value, size_t count) override {
     return stream_->Enqueue([keep = std::move(keep), words, value, count] {
-      for (size_t i = 0; i < count; ++i) std::atomic_ref<uint32_t>(words[i]).store(value, std::memory_order_release);
+      for (size_t i = 0; i < count; ++i)
+        std::atomic_ref<uint32_t>(words[i]).store(value, std::memory_order_release);
     });
   }
   Status Write32(std::shared_ptr<void> keep, uint32_t* word, uint32_t value) override {
@@ -50,7 +53,8 @@ class HostMapping final : public DeviceMapping {
 class HostClientDevice final : public ClientDevice {
  public:
   Result<LaunchStream*> Open(StreamRef stream, const std::string&, LaunchStreamStorage* storage) override {
-    if (stream.is_cuda) return InvalidArgument("a CUDA stream, but the daemon's backend is host: pass a HostStream");
+    if (stream.is_cuda)
+      return InvalidArgument("a CUDA stream, but the daemon's backend is host: pass a HostStream");
     if (stream.host == nullptr) return InvalidArgument("a launch on no stream");
     return storage->Emplace<HostLaunchStream>(stream.host);
   }
@@ -63,7 +67,8 @@ class HostClientDevice final : public ClientDevice {
     TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd, 0, bytes, true));
     return std::shared_ptr<DeviceMapping>(std::make_shared<HostMapping>(std::move(mapping)));
   }
-  Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd, size_t bytes) override {
+  Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd,
+                                                    size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fd, bytes));
     return Map(gpu_uuid, fd, bytes);
   }
@@ -71,14 +76,18 @@ class HostClientDevice final : public ClientDevice {
     *allocated = bytes;
     return CreateSealedMemfd("tandem-registered", bytes);
   }
-  Result<bool> Exchange32(const std::string&, uint32_t* word, uint32_t from, uint32_t to, Clock::time_point) override {
+  Result<bool> Exchange32(const std::string&, uint32_t* word, uint32_t from, uint32_t to,
+                          Clock::time_point) override {
     return std::atomic_ref<uint32_t>(*word).compare_exchange_strong(from, to, std::memory_order_acq_rel);
   }
   Result<ForeignRange> Describe(const void*, size_t) override {
-    return InvalidArgument("a bare address cannot be registered on the host backend: use RegisterFd or "
-                           "AllocateRegistered");
+    return InvalidArgument(
+        "a bare address cannot be registered on the host backend: use RegisterFd or "
+        "AllocateRegistered");
   }
-  Result<ExportedRange> Export(const ForeignRange&) override { return Internal("no such memory on the host backend"); }
+  Result<ExportedRange> Export(const ForeignRange&) override {
+    return Internal("no such memory on the host backend");
+  }
   Result<bool> Holds(const ForeignRange&, uintptr_t, size_t) override { return false; }
   Result<bool> Vanished(const ForeignRange&) override { return true; }
 };

@@ -6,7 +6,8 @@ namespace tandem::client {
 
 void GroupState::Learn(uint64_t generation) {
   std::lock_guard lock(mutex_);
-  if (generation > latest_.load(std::memory_order_relaxed)) latest_.store(generation, std::memory_order_release);
+  if (generation > latest_.load(std::memory_order_relaxed))
+    latest_.store(generation, std::memory_order_release);
   changed_.notify_all();
 }
 
@@ -42,7 +43,8 @@ Result<uint64_t> GroupState::ForLaunch(Milliseconds deadline) {
   if (!awaiting_.load(std::memory_order_acquire)) return generation();
   std::unique_lock lock(mutex_);
   bool back = changed_.wait_for(lock, deadline, [&] {
-    return !broken_.ok() || latest_.load(std::memory_order_relaxed) > generation_.load(std::memory_order_relaxed);
+    return !broken_.ok() ||
+           latest_.load(std::memory_order_relaxed) > generation_.load(std::memory_order_relaxed);
   });
   if (!broken_.ok()) return broken_;
   if (!back) return Unavailable("the group's engines have not come back after a restart");
@@ -82,7 +84,8 @@ std::optional<Status> PlanState::Take(uint64_t stream, Kind kind) {
       const bool aborted = failure.status.code() == Code::kAborted;
       if (kind != Kind::kAny && (kind == Kind::kAborted) != aborted) return false;
       if (stream != kAnyStream && failure.stream != stream && failure.stream != kReplays) return false;
-      // One call of this rank tells a restart instead of making its launch, whichever plan's: the other ranks count on that.
+      // One call of this rank tells a restart instead of making its launch, whichever plan's: the other ranks
+      // count on that.
       return kind != Kind::kAborted || Released() || group_->MoveOn(failure.generation);
     });
     if (it == failures_.end()) return std::nullopt;

@@ -1,7 +1,7 @@
 // File: launch_state.h
 //
-// What launches in flight share with the handles they came from: the group's generation and end, the plan's launches
-// not ended, and the failures that no call has returned yet. Thread-safe.
+// What launches in flight share with the handles they came from: the group's generation and end, the plan's
+// launches not ended, and the failures that no call has returned yet. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 
 namespace tandem::client {
 
-// A group's side of it. Generations: `generation` goes into launches; a restart of an engine makes a newer one known, and
-// launches move on to it once the user of this rank has been told, so that everything enqueued before ends with ABORTED
-// on all ranks alike.
+// A group's side of it. Generations: `generation` goes into launches; a restart of an engine makes a newer
+// one known, and launches move on to it once the user of this rank has been told, so that everything enqueued
+// before ends with ABORTED on all ranks alike.
 class GroupState {
  public:
   GroupState(uint64_t id, uint64_t generation) : id_(id), generation_(generation), latest_(generation) {}
@@ -32,16 +32,17 @@ class GroupState {
   // Why no launch can be made any more; OK while they can.
   Status Broken() const;
 
-  // True if a launch would still carry an older generation than the engines have, and the user has not been told of the
-  // restart: tell, then MoveOn.
+  // True if a launch would still carry an older generation than the engines have, and the user has not been
+  // told of the restart: tell, then MoveOn.
   bool Outdated() const {
-    return latest_.load(std::memory_order_acquire) > generation() && !awaiting_.load(std::memory_order_acquire);
+    return latest_.load(std::memory_order_acquire) > generation() &&
+           !awaiting_.load(std::memory_order_acquire);
   }
-  // The user is told that launches of `told` were cut off: later ones carry a newer generation. False if another call has
-  // told it already.
+  // The user is told that launches of `told` were cut off: later ones carry a newer generation. False if
+  // another call has told it already.
   bool MoveOn(uint64_t told);
-  // The generation for a new launch. Waits up to `deadline` if the user was told of a restart and the engines are not
-  // back yet; UNAVAILABLE then.
+  // The generation for a new launch. Waits up to `deadline` if the user was told of a restart and the engines
+  // are not back yet; UNAVAILABLE then.
   Result<uint64_t> ForLaunch(Milliseconds deadline);
 
   std::atomic<uint64_t> pending{0};  // launches pushed and not known to have ended
@@ -58,13 +59,15 @@ class GroupState {
 };
 
 inline constexpr uint64_t kAnyStream = 0;
-// Where replays of captured launches are counted: a graph may be launched on any stream, so any call tells their failures.
+// Where replays of captured launches are counted: a graph may be launched on any stream, so any call tells
+// their failures.
 inline constexpr uint64_t kReplays = ~uint64_t{0};
 
 // A plan's side of it.
 class PlanState {
  public:
-  PlanState(uint64_t plan_id, std::shared_ptr<GroupState> group) : plan_id_(plan_id), group_(std::move(group)) {}
+  PlanState(uint64_t plan_id, std::shared_ptr<GroupState> group)
+      : plan_id_(plan_id), group_(std::move(group)) {}
 
   uint64_t plan_id() const { return plan_id_; }
   const std::shared_ptr<GroupState>& group() const { return group_; }
@@ -79,20 +82,22 @@ class PlanState {
   }
   uint64_t Pending() const { return pending_.load(std::memory_order_acquire); }
 
-  // The user ends the plan, which cuts off what is in flight without any engine's restart. What it was before.
+  // The user ends the plan, which cuts off what is in flight without any engine's restart. What it was
+  // before.
   bool SetReleased(bool released) { return released_.exchange(released, std::memory_order_acq_rel); }
   bool Released() const { return released_.load(std::memory_order_acquire); }
   // The user has been told how a launch of `generation` ended: if a restart cut it off, the group moves on.
   void Told(uint64_t generation, const Status& status);
 
-  // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the launches that
-  // one restart cut off, the first alone is kept. `again`: a replay of a captured launch: each that fails is told, or
-  // once those of one code that no call has told yet.
+  // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the
+  // launches that one restart cut off, the first alone is kept. `again`: a replay of a captured launch: each
+  // that fails is told, or once those of one code that no call has told yet.
   void Fail(uint64_t stream, uint64_t generation, const Status& status, bool again = false);
-  // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a restart's.
+  // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a
+  // restart's.
   std::optional<Status> TakeFailure(uint64_t stream) { return Take(stream, Kind::kAny); }
-  // The same of those only that a restart cut off which no call has told yet, of this plan or another: the others are left to
-  // Wait and Query. And of all that no restart cut off.
+  // The same of those only that a restart cut off which no call has told yet, of this plan or another: the
+  // others are left to Wait and Query. And of all that no restart cut off.
   std::optional<Status> TakeAborted(uint64_t stream) { return Take(stream, Kind::kAborted); }
   std::optional<Status> TakeOther(uint64_t stream) { return Take(stream, Kind::kOther); }
 

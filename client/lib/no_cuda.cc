@@ -5,8 +5,9 @@ namespace tandem::client {
 namespace {
 
 Status NotBuilt() {
-  return Unimplemented("this build of libtandem has no CUDA: build it with -DTANDEM_CUDA=ON, or run tandemd with "
-                       "--backend host");
+  return Unimplemented(
+      "this build of libtandem has no CUDA: build it with -DTANDEM_CUDA=ON, or run tandemd with "
+      "--backend host");
 }
 
 }  // namespace

@@ -23,10 +23,11 @@ Milliseconds Until(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
 }
 
-// Which of two outcomes a call tells that ends the waiting for both: the first failure, but a restart rather than any other, since each
-// rank must hear of it before it launches on.
+// Which of two outcomes a call tells that ends the waiting for both: the first failure, but a restart rather
+// than any other, since each rank must hear of it before it launches on.
 Status Weightier(Status first, Status second) {
-  const bool second_counts = first.ok() || (second.code() == Code::kAborted && first.code() != Code::kAborted);
+  const bool second_counts =
+      first.ok() || (second.code() == Code::kAborted && first.code() != Code::kAborted);
   return second_counts ? second : first;
 }
 
@@ -49,16 +50,18 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
   if (binding.memory == nullptr) {
     if (binding.pointer == nullptr) return InvalidArgument("is not bound");
     return session().registrations().Resolve(session().control(), device, group_->id(), group_->gpu_uuid(),
-                                             static_cast<const std::byte*>(binding.pointer) + binding.offset, needed, bound);
+                                             static_cast<const std::byte*>(binding.pointer) + binding.offset,
+                                             needed, bound);
   }
   const Memory& memory = *binding.memory;
   if (binding.offset > memory.bytes() || needed > memory.bytes() - binding.offset) {
-    return OutOfRange("needs " + std::to_string(needed) + " bytes from offset " + std::to_string(binding.offset) +
-                      ", the memory has " + std::to_string(memory.bytes()));
+    return OutOfRange("needs " + std::to_string(needed) + " bytes from offset " +
+                      std::to_string(binding.offset) + ", the memory has " + std::to_string(memory.bytes()));
   }
   TANDEM_RETURN_IF_ERROR(memory.Check());
   if (!memory.gpu_uuid().empty() && memory.gpu_uuid() != group_->gpu_uuid()) {
-    return InvalidArgument("the memory is on " + memory.gpu_uuid() + ", the group's rank has " + group_->gpu_uuid())
+    return InvalidArgument("the memory is on " + memory.gpu_uuid() + ", the group's rank has " +
+                           group_->gpu_uuid())
         .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
   }
   // Such a handle only names the memory: the user may drop it at once.
@@ -66,8 +69,9 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
 }
 
-Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
-                             LaunchEntry* entry, BoundRegistrations* bound) const {
+Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings,
+                             const LaunchOptions& options, LaunchEntry* entry,
+                             BoundRegistrations* bound) const {
   entry->plan_id = info_.plan_id;
   entry->deadline_ns = static_cast<uint64_t>(Bounded(options.deadline).count()) * 1'000'000;
   entry->tag_digest = TagDigest(options.tag);
@@ -84,7 +88,8 @@ Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bind
     if (binding.ok()) {
       entry->bindings[i] = *binding;
     } else if (binding.status().code() == Code::kOutOfRange && bindings[i].memory != nullptr) {
-      // The engine says the same. Any other slot stays unbound, which it refuses too: the launch fails on all ranks.
+      // The engine says the same. Any other slot stays unbound, which it refuses too: the launch fails on all
+      // ranks.
       const Memory& memory = *bindings[i].memory;
       entry->bindings[i] = {memory.registration_id(), memory.registration_offset() + bindings[i].offset};
     }
@@ -101,12 +106,14 @@ Status PlanHandle::BeforeLaunch() {
   if (!broken.ok()) return broken;
   const uint64_t told = group.generation();
   if (!group.Outdated()) return Status::Ok();
-  // Every launch up to here belongs to engines that are gone. Told once; what it has in flight says the same. Other failures
-  // are no reason not to make a launch: a later call tells them.
+  // Every launch up to here belongs to engines that are gone. Told once; what it has in flight says the same.
+  // Other failures are no reason not to make a launch: a later call tells them.
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeAborted(kAnyStream)) return *failure;
   if (!group.MoveOn(told)) return Status::Ok();
-  return Aborted("an engine of the group was restarted: launches made before it have ended, this one was not made")
+  return Aborted(
+             "an engine of the group was restarted: launches made before it have ended, this one was not "
+             "made")
       .WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}});
 }
 
@@ -138,7 +145,8 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     Status pushed = capturing ? channel->Capture(&entry, state_, stream, shared_from_this(), &bound)
                               : channel->Launch(&entry, state_, stream, !wrong.ok(), &bound);
     if (pushed.ok()) {
-      // Only now: a failure that is taken is told, and until here this launch may have to wait, or end without being made.
+      // Only now: a failure that is taken is told, and until here this launch may have to wait, or end
+      // without being made.
       std::optional<Status> earlier = state_->TakeOther(stream_id);
       return earlier.has_value() ? *earlier : wrong;
     }
@@ -151,7 +159,8 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (deadline == Clock::time_point{}) {
-      const Milliseconds groups = group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultDeadline;
+      const Milliseconds groups =
+          group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultDeadline;
       deadline = Clock::now() + (options.deadline.count() > 0 ? Bounded(options.deadline) : groups);
     }
     if (Clock::now() >= deadline) return pushed;
@@ -170,8 +179,8 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
   LaunchEntry entry;
   Direct direct{launch.generation, {}};
   (void)FillEntry(*device, bindings, options, &entry, &direct.bound);
-  // What is wrong with them is the daemon's to say, since its answer counts for all ranks; what is beyond an entry's
-  // length is not bound at all.
+  // What is wrong with them is the daemon's to say, since its answer counts for all ranks; what is beyond an
+  // entry's length is not bound at all.
   for (size_t i = 0; i < bindings.size(); ++i) {
     LaunchBinding binding = i < entry.binding_count ? entry.bindings[i] : LaunchBinding{};
     launch.bindings.emplace_back(binding.registration_id, binding.offset);
@@ -186,7 +195,8 @@ Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   // Another plan's is that one's to tell.
   if (!IsUnderWay(launch)) {
-    return NotFound("no launch " + std::to_string(launch) + " of plan '" + info_.key + "', or its outcome has been told");
+    return NotFound("no launch " + std::to_string(launch) + " of plan '" + info_.key +
+                    "', or its outcome has been told");
   }
   Status status = session().control().WaitLaunch(launch, Bounded(deadline));
   if (status.code() == Code::kDeadlineExceeded && status.detail().reason.empty()) {
@@ -253,7 +263,8 @@ Status PlanHandle::Wait(Milliseconds wait) {
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) {
     // One call tells one of them; all that this Wait has waited for is told by it.
     Status told = *std::move(failure);
-    while ((failure = state_->TakeFailure(kAnyStream))) told = Weightier(std::move(told), *std::move(failure));
+    while ((failure = state_->TakeFailure(kAnyStream)))
+      told = Weightier(std::move(told), *std::move(failure));
     return Weightier(std::move(told), WaitDirect(deadline));
   }
   return WaitDirect(deadline);

@@ -9,7 +9,8 @@
 
 namespace tandem::client {
 
-// One object with the fields of PlanInfo by their names; enumerations as the names that tandem/op_request.h gives them.
+// One object with the fields of PlanInfo by their names; enumerations as the names that tandem/op_request.h
+// gives them.
 std::string PlanJson(const PlanInfo& info);
 
 }  // namespace tandem::client

@@ -42,9 +42,11 @@ bool Registrations::HasForeign() const {
   return !foreign_.empty();
 }
 
-std::shared_ptr<ForeignRegistration> Registrations::Find(ClientDevice& device, uintptr_t address, size_t bytes) const {
+std::shared_ptr<ForeignRegistration> Registrations::Find(ClientDevice& device, uintptr_t address,
+                                                         size_t bytes) const {
   std::shared_lock lock(mutex_);
-  // Ranges may overlap (chunks registered for one tensor and, with others, for a longer one): the nearest is mostly it.
+  // Ranges may overlap (chunks registered for one tensor and, with others, for a longer one): the nearest is
+  // mostly it.
   for (auto it = foreign_.upper_bound(address); it != foreign_.begin();) {
     --it;
     Result<bool> holds = device.Holds(it->second->range(), address, bytes);
@@ -96,11 +98,13 @@ Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& dev
       uint64_t offset = at - it->first;
       if (offset >= own.bytes || (own.group_id != 0 && own.group_id != group_id)) continue;
       if (own.gpu_uuid != gpu_uuid) return WrongDevice(own.gpu_uuid, gpu_uuid);
-      if (bytes > own.bytes - offset) return OutOfRange("the memory at the address ends before the slot's bytes do");
+      if (bytes > own.bytes - offset)
+        return OutOfRange("the memory at the address ends before the slot's bytes do");
       return LaunchBinding{own.registration_id, offset};
     }
   }
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ForeignRegistration> foreign, Foreign(control, device, address, bytes));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ForeignRegistration> foreign,
+                          Foreign(control, device, address, bytes));
   if (foreign->range().gpu_uuid != gpu_uuid) {
     return WrongDevice(foreign->range().gpu_uuid, gpu_uuid);
   }
@@ -119,7 +123,8 @@ bool Registrations::Sweep(ClientDevice& device, bool unused) {
   for (const auto& registration : all) {
     Result<bool> vanished = device.Vanished(registration->range());
     // Two holders: the map and `all`.
-    if ((vanished.ok() && *vanished) || (unused && registration.use_count() == 2)) gone.push_back(registration);
+    if ((vanished.ok() && *vanished) || (unused && registration.use_count() == 2))
+      gone.push_back(registration);
   }
   all.clear();
   if (gone.empty()) return false;

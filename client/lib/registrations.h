@@ -1,8 +1,9 @@
 // File: registrations.h
 //
-// What addresses of this process mean to the daemon: the session's memories by where they lie, and the user's own device
-// memory, registered once and found again. The user's memory may vanish at any time, and other memory take its address:
-// every look at a registration of it compares the ids of its pieces, which the driver never gives twice.
+// What addresses of this process mean to the daemon: the session's memories by where they lie, and the user's
+// own device memory, registered once and found again. The user's memory may vanish at any time, and other
+// memory take its address: every look at a registration of it compares the ids of its pieces, which the
+// driver never gives twice.
 //
 // Thread-safe. Look-ups for launches allocate nothing and take a shared lock.
 #pragma once
@@ -21,7 +22,7 @@
 #include "client/lib/client_device.h"
 #include "client/lib/control_api.h"
 #include "client/lib/fork_guard.h"
-#include "common/queue/channel_layout.h"
+#include "ipc/channel_layout.h"
 
 namespace tandem::client {
 
@@ -59,8 +60,8 @@ class ForeignRegistration {
   const ForeignRange range_;
 };
 
-// Those that one launch is bound to, held until it has ended: none of them may be taken back to make room for another.
-// Room for all: the launch path allocates nothing.
+// Those that one launch is bound to, held until it has ended: none of them may be taken back to make room for
+// another. Room for all: the launch path allocates nothing.
 class BoundRegistrations {
  public:
   void Add(std::shared_ptr<ForeignRegistration> registration) {
@@ -82,22 +83,26 @@ class BoundRegistrations {
 
 class Registrations {
  public:
-  // Called before unused registrations are looked for: lets go of those of launches that have ended. Set once, first.
+  // Called before unused registrations are looked for: lets go of those of launches that have ended. Set
+  // once, first.
   void BeforeSweep(std::function<void()> reap) { reap_ = std::move(reap); }
 
-  // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that any group takes.
-  void Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id, uint64_t registration_id);
+  // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that
+  // any group takes.
+  void Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id,
+           uint64_t registration_id);
   // Does nothing in a forked child.
   void Remove(const std::byte* data, uint64_t registration_id);
 
   // The registration that covers the user's own memory at `address`, made if there is none.
-  Result<std::shared_ptr<ForeignRegistration>> Foreign(Control& control, ClientDevice& device, const void* address,
-                                                       size_t bytes);
+  Result<std::shared_ptr<ForeignRegistration>> Foreign(Control& control, ClientDevice& device,
+                                                       const void* address, size_t bytes);
 
-  // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the user's own, which
-  // goes to `bound` too.
-  Result<LaunchBinding> Resolve(Control& control, ClientDevice& device, uint64_t group_id, const std::string& gpu_uuid,
-                                const void* address, size_t bytes, BoundRegistrations* bound);
+  // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the
+  // user's own, which goes to `bound` too.
+  Result<LaunchBinding> Resolve(Control& control, ClientDevice& device, uint64_t group_id,
+                                const std::string& gpu_uuid, const void* address, size_t bytes,
+                                BoundRegistrations* bound);
 
   // Lets go of registrations whose memory is gone; `unused` also of those that nobody else holds: no
   // handle, no launch. True if any went.
@@ -121,7 +126,7 @@ class Registrations {
   std::multimap<uintptr_t, Own> own_;  // by first address
   ForeignMap foreign_;                 // the same
   const std::shared_ptr<EndedRegistrations> ended_ = std::make_shared<EndedRegistrations>();
-  std::mutex registering_mutex_;       // one registration at a time: two for the same memory would be waste
+  std::mutex registering_mutex_;  // one registration at a time: two for the same memory would be waste
 };
 
 }  // namespace tandem::client

@@ -2,8 +2,8 @@
 
 namespace tandem::client {
 
-Result<std::shared_ptr<DeviceMapping>> SegmentCache::Map(ClientDevice& device, const std::string& gpu_uuid, uint64_t id,
-                                                         int fd, size_t bytes) {
+Result<std::shared_ptr<DeviceMapping>> SegmentCache::Map(ClientDevice& device, const std::string& gpu_uuid,
+                                                         uint64_t id, int fd, size_t bytes) {
   if (id == 0) return device.Map(gpu_uuid, fd, bytes);
   std::lock_guard lock(mutex_);
   std::weak_ptr<DeviceMapping>& known = mappings_[{id, gpu_uuid}];

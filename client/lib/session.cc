@@ -22,7 +22,8 @@ std::string RuntimeDir(const ConnectOptions& options) {
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control, const ConnectOptions& options,
+Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control,
+                                                 const ConnectOptions& options,
                                                  std::shared_ptr<ClientDevice> device) {
   std::shared_ptr<Session> session(new Session, &Session::End);
   session->device_ = std::move(device);
@@ -130,8 +131,9 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, cons
 
 Result<std::shared_ptr<StreamChannel>> Session::UseChannel(const ChannelInfo& opened, uint64_t stream,
                                                            const std::string& gpu_uuid) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
-                          StreamChannel::Make(opened.channel_id, opened.ring.get(), opened.words.get(), kRingEntries, stream));
+  TANDEM_ASSIGN_OR_RETURN(
+      std::shared_ptr<StreamChannel> channel,
+      StreamChannel::Make(opened.channel_id, opened.ring.get(), opened.words.get(), kRingEntries, stream));
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * gpu, device());
   TANDEM_RETURN_IF_ERROR(channel->Pin(*gpu, gpu_uuid));
   TANDEM_RETURN_IF_ERROR(CheckLaunchable());
@@ -195,7 +197,8 @@ void Session::AddGroup(const std::shared_ptr<GroupState>& group) {
 }
 
 void Session::OnEvent(std::function<void(const ClientEvent&)> callback) {
-  if (InChild()) return;  // a callback may have been running at the fork, and its lock is never given back here
+  if (InChild())
+    return;  // a callback may have been running at the fork, and its lock is never given back here
   std::shared_ptr<const std::function<void(const ClientEvent&)>> next;
   if (callback) next = std::make_shared<const std::function<void(const ClientEvent&)>>(std::move(callback));
   std::unique_lock lock(callback_mutex_, std::defer_lock);
@@ -219,7 +222,8 @@ void Session::End(Session* session) {
     delete session;
     return;
   }
-  ChannelGraveyard::Get().Discard(std::shared_ptr<void>(session, [](void* ended) { delete static_cast<Session*>(ended); }));
+  ChannelGraveyard::Get().Discard(
+      std::shared_ptr<void>(session, [](void* ended) { delete static_cast<Session*>(ended); }));
 }
 
 void Session::HandleEvent(const ControlEvent& event) {
@@ -275,7 +279,8 @@ void Session::Close(const Status& why) {
     is_closed_.store(true, std::memory_order_release);
   }
   state_changed_->notify_all();
-  // Nobody serves these words from now on: streams that wait on them are let go, and the memory outlives them.
+  // Nobody serves these words from now on: streams that wait on them are let go, and the memory outlives
+  // them.
   ReleaseChannels(why);
 }
 
@@ -290,7 +295,8 @@ bool Session::ReleaseChannels(const Status& why) {
       if (auto alive = weak.lock()) channels.push_back(std::move(alive));
     }
   }
-  // All of them first: a launch may hold one channel's lock in a call of the driver that goes on when another is released.
+  // All of them first: a launch may hold one channel's lock in a call of the driver that goes on when another
+  // is released.
   for (const auto& channel : channels) channel->Release(why);
   for (const auto& channel : channels) {
     channel->TryReap();
@@ -324,8 +330,8 @@ void Session::Watch() {
     {
       std::shared_lock channels_lock(channels_mutex_);
       auto serve = [&](StreamChannel& channel) {
-        // The engine polls for a captured launch until it is told that the graph is gone, and this session may never call
-        // again.
+        // The engine polls for a captured launch until it is told that the graph is gone, and this session
+        // may never call again.
         if (channel.HasDropped()) channel.TryReap();
         any_captured |= channel.HasCaptured();
         if (!channel.Released() || !channel.HasCaptured()) return;

@@ -1,7 +1,7 @@
 // File: session.h
 //
-// What all handles of one client share: the control half, the channels of the client's streams, the groups' states, and
-// the watchdog that releases the process's own streams once the daemon is gone.
+// What all handles of one client share: the control half, the channels of the client's streams, the groups'
+// states, and the watchdog that releases the process's own streams once the daemon is gone.
 #pragma once
 
 #include <condition_variable>
@@ -32,7 +32,8 @@ inline constexpr char kDetached[] = "the client has detached";
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // `device`: null for that of the daemon's backend, made on first use.
-  static Result<std::shared_ptr<Session>> Attach(std::unique_ptr<Control> control, const ConnectOptions& options,
+  static Result<std::shared_ptr<Session>> Attach(std::unique_ptr<Control> control,
+                                                 const ConnectOptions& options,
                                                  std::shared_ptr<ClientDevice> device = nullptr);
   Session() = default;
   ~Session();
@@ -41,7 +42,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const AttachInfo& info() const { return info_; }
   SegmentCache& segments() { return segments_; }
   Registrations& registrations() { return registrations_; }
-  // This process's side of the daemon's backend; loads CUDA when first asked for. Lives as long as the session.
+  // This process's side of the daemon's backend; loads CUDA when first asked for. Lives as long as the
+  // session.
   Result<ClientDevice*> device();
 
   // What every call of a handle asks first: not in a forked child, not detached.
@@ -52,8 +54,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // True if a destructor may still talk to the daemon.
   bool Talks() const { return CheckLaunchable().ok(); }
 
-  // The channel of a stream, by LaunchStream::Id(), to the engine of `gpu_uuid`; opened if there is none or if the last was
-  // released.
+  // The channel of a stream, by LaunchStream::Id(), to the engine of `gpu_uuid`; opened if there is none or
+  // if the last was released.
   Result<std::shared_ptr<StreamChannel>> ChannelFor(uint64_t stream, const std::string& gpu_uuid);
   // The channel that has captured launches' slots: number `index` of them, since each has so many slots only.
   Result<std::shared_ptr<StreamChannel>> ChannelForCaptures(uint64_t index, const std::string& gpu_uuid) {
@@ -75,7 +77,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   static constexpr uint64_t kFirstForCaptures = uint64_t{1} << 63;
-  // LaunchStream::Id() and the GPU. Not the stream's address: a later stream may get that of one whose work is pending.
+  // LaunchStream::Id() and the GPU. Not the stream's address: a later stream may get that of one whose work
+  // is pending.
   using ChannelKey = std::pair<uint64_t, std::string>;
   using ChannelView = std::pair<uint64_t, std::string_view>;  // to look one up without making a string
   struct ChannelKeyHash {
@@ -90,8 +93,8 @@ class Session : public std::enable_shared_from_this<Session> {
     bool operator()(const ChannelView& a, const ChannelView& b) const { return a == b; }
   };
 
-  // Ends a session that nobody holds any more: on another thread where a callback has dropped it, for the session's end joins
-  // the callback's thread.
+  // Ends a session that nobody holds any more: on another thread where a callback has dropped it, for the
+  // session's end joins the callback's thread.
   static void End(Session* session);
   bool InCallback() const { return caller_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   void Tell(const ClientEvent& event);
@@ -99,7 +102,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void HandleLost(const Status& why);
   void Watch();
   // The library's end of a channel that the daemon has just opened. It stays open there on an error.
-  Result<std::shared_ptr<StreamChannel>> UseChannel(const ChannelInfo& opened, uint64_t stream, const std::string& gpu_uuid);
+  Result<std::shared_ptr<StreamChannel>> UseChannel(const ChannelInfo& opened, uint64_t stream,
+                                                    const std::string& gpu_uuid);
   // Drops registrations whose memory is gone.
   void SweepRegistrations();
   // Gives channels back that carry nothing, when the daemon's quota is reached.
@@ -121,18 +125,19 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unordered_map<ChannelKey, std::shared_ptr<StreamChannel>, ChannelKeyHash, ChannelKeyEqual> channels_;
   std::atomic<bool> has_captures_{false};
   std::vector<std::weak_ptr<StreamChannel>> retired_;  // released ones whose graphs may still be replayed
-  std::mutex opening_mutex_;  // one OpenChannel at a time
+  std::mutex opening_mutex_;                           // one OpenChannel at a time
 
   std::mutex groups_mutex_;
   std::map<uint64_t, std::weak_ptr<GroupState>> groups_;
   std::map<uint64_t, std::vector<ControlEvent>> early_events_;  // of groups whose join has not returned yet
 
-  std::mutex callback_mutex_;  // held while the callback runs
+  std::mutex callback_mutex_;              // held while the callback runs
   std::atomic<std::thread::id> caller_{};  // who runs it
   std::shared_ptr<const std::function<void(const ClientEvent&)>> callback_;
 
   mutable std::mutex state_mutex_;
-  // Leaked in a forked child: destroying a condition variable waits for its waiters, which do not exist there.
+  // Leaked in a forked child: destroying a condition variable waits for its waiters, which do not exist
+  // there.
   std::condition_variable* const state_changed_ = new std::condition_variable;
   Status lost_;
   std::atomic<bool> is_lost_{false};
@@ -140,7 +145,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool detaching_ = false;
   bool stopping_ = false;
   std::chrono::steady_clock::time_point swept_;  // the watchdog's
-  std::thread* watchdog_ = nullptr;  // leaked in a forked child, where it does not run
+  std::thread* watchdog_ = nullptr;              // leaked in a forked child, where it does not run
 };
 
 }  // namespace tandem::client

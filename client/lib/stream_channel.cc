@@ -24,8 +24,8 @@ struct CapturedLaunch {
       return;
     }
     channel->DropCaptured(slot);
-    // The plan's, the session's or the channel's end may ask the daemon, wait for streams and call the GPU's driver: not on this
-    // thread.
+    // The plan's, the session's or the channel's end may ask the daemon, wait for streams and call the GPU's
+    // driver: not on this thread.
     ChannelGraveyard::Get().Discard(std::move(keep_alive));
     ChannelGraveyard::Get().Discard(std::move(channel));
   }
@@ -39,7 +39,8 @@ Result<std::shared_ptr<StreamChannel>> StreamChannel::Make(uint64_t channel_id, 
   return std::make_shared<StreamChannel>(std::move(producer), channel_id, entries, stream_id);
 }
 
-StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, uint64_t stream_id)
+StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries,
+                             uint64_t stream_id)
     : channel_id_(channel_id),
       stream_id_(stream_id),
       producer_(std::move(producer)),
@@ -59,12 +60,15 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState
                              bool told, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
-  // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the engine has
-  // taken off the ring.
+  // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the
+  // engine has taken off the ring.
   if (producer_.NextSequence() - reaped_ > in_flight_.size() || producer_.Room() == 0) {
     if (!Released()) {
       return ResourceExhausted("the stream has " + std::to_string(in_flight_.size()) + " launches in flight")
-          .WithDetail({.reason = "RING_FULL", .who = {}, .field = {}, .limit = static_cast<long long>(in_flight_.size())});
+          .WithDetail({.reason = "RING_FULL",
+                       .who = {},
+                       .field = {},
+                       .limit = static_cast<long long>(in_flight_.size())});
     }
   }
   TANDEM_RETURN_IF_ERROR(producer_.TryPush(entry));
@@ -81,17 +85,20 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState
   return status;
 }
 
-Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
-                              std::shared_ptr<void> keep_alive, BoundRegistrations* bound) {
+Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan,
+                              LaunchStream* stream, std::shared_ptr<void> keep_alive,
+                              BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   DisarmDroppedLocked();
   Result<int> armed = producer_.Arm(entry);
   if (!armed.ok() && armed.status().code() == Code::kResourceExhausted) {
-    return armed.status().WithDetail({.reason = producer_.Room() == 0 ? "RING_FULL" : "SLOTS_FULL", .who = {}, .field = {}});
+    return armed.status().WithDetail(
+        {.reason = producer_.Room() == 0 ? "RING_FULL" : "SLOTS_FULL", .who = {}, .field = {}});
   }
   TANDEM_RETURN_IF_ERROR(armed.status());
   int slot = *armed;
-  captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation, producer_.CapturedFailures(slot), false};
+  captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation, producer_.CapturedFailures(slot),
+                                          false};
   captured_count_.fetch_add(1, std::memory_order_acq_rel);
   auto launch = std::make_shared<CapturedLaunch>();
   launch->keep_alive = std::move(keep_alive);
@@ -114,8 +121,9 @@ void StreamChannel::TryReap() {
 
 void StreamChannel::ReapLocked() {
   if (has_dropped_.load(std::memory_order_acquire)) DisarmDroppedLocked();
-  // Done first, then what is written before it: a release is flagged, and a failure counted, before the done value that
-  // comes of it. Read the other way round, launches that a release has just let go would pass for ended well.
+  // Done first, then what is written before it: a release is flagged, and a failure counted, before the done
+  // value that comes of it. Read the other way round, launches that a release has just let go would pass for
+  // ended well.
   uint64_t done = std::min(producer_.Done(), producer_.NextSequence() - 1);
   bool released = Released();
   uint64_t failures = producer_.Failures();
@@ -140,7 +148,8 @@ void StreamChannel::ReapLocked() {
   }
   if (!look) return;
   for (int i = 0; HasCaptured() && i < kCapturedSlots; ++i) ReapCapturedLocked(i);
-  // A failure may be counted whose launch is not done yet: it is looked at with its launch, so do not take note of it.
+  // A failure may be counted whose launch is not done yet: it is looked at with its launch, so do not take
+  // note of it.
   bool all_ended = reaped_ + 1 == producer_.NextSequence();
   seen_failures_ += all_ended ? failures - seen_failures_ : std::min(failed, failures - seen_failures_);
 }
@@ -154,10 +163,11 @@ void StreamChannel::ReapCapturedLocked(int index) {
     slot.plan->Fail(kReplays, slot.generation, outcome.status, true);
   }
   if (!Released()) return;
-  // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look. One that the
-  // engine had taken may have been cut off by the release, so that is told in any case, but once.
+  // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look. One
+  // that the engine had taken may have been cut off by the release, so that is told in any case, but once.
   bool rang = producer_.doorbell(index)->exchange(0, std::memory_order_acq_rel) != 0;
-  if (rang || !slot.cut_off) slot.plan->Fail(kReplays, slot.generation, producer_.words().ClosedStatus(), rang);
+  if (rang || !slot.cut_off)
+    slot.plan->Fail(kReplays, slot.generation, producer_.words().ClosedStatus(), rang);
   slot.cut_off = true;
 }
 
@@ -181,7 +191,8 @@ bool StreamChannel::Drained() {
 }
 
 void StreamChannel::DropCaptured(int slot) {
-  // May run on a queue's thread while a launch holds `mutex_` and waits for that queue's lock: only take note.
+  // May run on a queue's thread while a launch holds `mutex_` and waits for that queue's lock: only take
+  // note.
   std::lock_guard lock(dropped_mutex_);
   dropped_.push_back(slot);
   has_dropped_.store(true, std::memory_order_release);
@@ -193,7 +204,8 @@ void StreamChannel::DisarmDroppedLocked() {
     // A full ring: the next call tries again. A released channel has no engine that needs to know.
     Status status = producer_.Disarm(slot);
     if (!status.ok() && status.code() == Code::kResourceExhausted) return false;
-    ReapCapturedLocked(slot);  // its last replays have ended, and nobody looks at the slot for this plan any more
+    ReapCapturedLocked(
+        slot);  // its last replays have ended, and nobody looks at the slot for this plan any more
     captured_[static_cast<size_t>(slot)] = {};
     captured_count_.fetch_sub(1, std::memory_order_acq_rel);
     return true;

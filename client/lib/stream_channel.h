@@ -1,10 +1,10 @@
 // File: stream_channel.h
 //
-// One client stream's channel to an engine: pushes launches, puts the words' operations on the stream, and learns how
-// launches ended. The launch path allocates nothing.
+// One client stream's channel to an engine: pushes launches, puts the words' operations on the stream, and
+// learns how launches ended. The launch path allocates nothing.
 //
-// Thread rule: thread-safe. One mutex covers ring push and stream operations, so that sequence numbers reach the stream in
-// order; it is never held while anybody waits for room.
+// Thread rule: thread-safe. One mutex covers ring push and stream operations, so that sequence numbers reach
+// the stream in order; it is never held while anybody waits for room.
 #pragma once
 
 #include <atomic>
@@ -17,14 +17,14 @@
 #include "client/lib/client_device.h"
 #include "client/lib/launch_state.h"
 #include "client/lib/registrations.h"
-#include "common/queue/channel.h"
+#include "ipc/channel.h"
 
 namespace tandem::client {
 
 class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
  public:
-  static Result<std::shared_ptr<StreamChannel>> Make(uint64_t channel_id, int ring_fd, int words_fd, uint32_t entries,
-                                                     uint64_t stream_id);
+  static Result<std::shared_ptr<StreamChannel>> Make(uint64_t channel_id, int ring_fd, int words_fd,
+                                                     uint32_t entries, uint64_t stream_id);
   StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, uint64_t stream_id);
   // Its memory goes to the ChannelGraveyard: streams may still look at it.
   ~StreamChannel();
@@ -32,16 +32,18 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   Status Pin(ClientDevice& device, const std::string& gpu_uuid);
 
   uint64_t id() const { return channel_id_; }
-  // LaunchStream::Id() of the stream that the channel belongs to, or another number for one of captured launches.
+  // LaunchStream::Id() of the stream that the channel belongs to, or another number for one of captured
+  // launches.
   uint64_t stream_id() const { return stream_id_; }
 
-  // Pushes `entry` and enqueues its arrival and its wait. `told` says that the caller returns a failure of this launch
-  // itself, so that its outcome is not returned twice. `bound` is taken over once it is pushed. RESOURCE_EXHAUSTED with
-  // reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing was enqueued then.
+  // Pushes `entry` and enqueues its arrival and its wait. `told` says that the caller returns a failure of
+  // this launch itself, so that its outcome is not returned twice. `bound` is taken over once it is pushed.
+  // RESOURCE_EXHAUSTED with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing
+  // was enqueued then.
   Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream, bool told,
                 BoundRegistrations* bound);
-  // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are held by the
-  // graph: without the plan and its memory the engine would refuse the replays.
+  // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are
+  // held by the graph: without the plan and its memory the engine would refuse the replays.
   // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.
   Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
                  std::shared_ptr<void> keep_alive, BoundRegistrations* bound);
@@ -63,7 +65,8 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   bool Idle();
   // The lock that keeps it so; without the lock if it is not.
   std::unique_lock<std::mutex> LockIdle();
-  // The stream has passed all of the channel's words, as far as they tell; false while a launch is being made.
+  // The stream has passed all of the channel's words, as far as they tell; false while a launch is being
+  // made.
   bool Drained();
 
   // A graph has let go of `slot`; called from any thread, also a stream's own.
@@ -92,7 +95,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   const uint64_t stream_id_;
   std::mutex mutex_;
   ChannelProducer producer_;
-  std::shared_ptr<void> pin_;        // the words' registration with the GPU's driver; dropped before the words
+  std::shared_ptr<void> pin_;  // the words' registration with the GPU's driver; dropped before the words
   std::vector<InFlight> in_flight_;  // by sequence
   uint64_t reaped_ = 0;              // launches up to this one have been handed on
   uint64_t seen_failures_ = 0;

@@ -8,7 +8,8 @@
 namespace tandem::client {
 
 Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<GroupHandle> group,
-                                                            const RendezvousInfo& info, uint64_t owned_tensor) {
+                                                            const RendezvousInfo& info,
+                                                            uint64_t owned_tensor) {
   auto tensor = std::make_shared<TensorHandle>();
   tensor->group_ = std::move(group);
   tensor->owned_tensor_ = owned_tensor;
@@ -16,16 +17,18 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
   auto inside = [&](uint64_t offset, uint64_t bytes) {
     return offset <= info.segment_bytes && bytes <= info.segment_bytes - offset;
   };
-  if (info.segments.size() != world || info.segment_ids.size() != world || info.rank != tensor->group_->rank() ||
-      !inside(info.buffer_offset, info.buffer_bytes) || !inside(info.pad_offset, info.pad_bytes)) {
+  if (info.segments.size() != world || info.segment_ids.size() != world ||
+      info.rank != tensor->group_->rank() || !inside(info.buffer_offset, info.buffer_bytes) ||
+      !inside(info.pad_offset, info.pad_bytes)) {
     return Internal("the daemon's answer to the rendezvous does not fit the group");
   }
   const std::shared_ptr<Session>& session = tensor->group_->session();
   TANDEM_ASSIGN_OR_RETURN(tensor->device_, session->device());
   for (size_t i = 0; i < world; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMapping> mapping,
-                            session->segments().Map(tensor->device(), tensor->group_->gpu_uuid(), info.segment_ids[i],
-                                                    info.segments[i].get(), info.segment_bytes));
+    TANDEM_ASSIGN_OR_RETURN(
+        std::shared_ptr<DeviceMapping> mapping,
+        session->segments().Map(tensor->device(), tensor->group_->gpu_uuid(), info.segment_ids[i],
+                                info.segments[i].get(), info.segment_bytes));
     tensor->segments_.push_back(std::move(mapping));
   }
   tensor->registration_id_ = info.registration_id;
@@ -41,7 +44,8 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
 
 TensorHandle::~TensorHandle() {
   if (registration_id_ != 0) group_->session()->registrations().Remove(data(), registration_id_);
-  if (owned_tensor_ != 0 && group_->session()->Talks()) (void)group_->session()->control().Free(owned_tensor_);
+  if (owned_tensor_ != 0 && group_->session()->Talks())
+    (void)group_->session()->control().Free(owned_tensor_);
 }
 
 Status TensorHandle::CheckPeer(int peer) const {
@@ -81,7 +85,8 @@ uint32_t* TensorHandle::SignalWord(int to, int from, int channel) const {
   return SignalPad(to).data() + from * channels() + channel;
 }
 
-Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to, Clock::time_point deadline) const {
+Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to,
+                                    Clock::time_point deadline) const {
   Backoff backoff;
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(bool done, device().Exchange32(group_->gpu_uuid(), word, from, to, deadline));
@@ -95,7 +100,8 @@ Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to, 
 
 Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
   TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
-  TANDEM_ASSIGN_OR_RETURN(bool put, Exchange(SignalWord(peer, rank_, channel), 0, 1, Clock::now() + Bounded(timeout)));
+  TANDEM_ASSIGN_OR_RETURN(bool put,
+                          Exchange(SignalWord(peer, rank_, channel), 0, 1, Clock::now() + Bounded(timeout)));
   if (put) return Status::Ok();
   return DeadlineExceeded("rank " + std::to_string(peer) + " has not taken the last signal on channel " +
                           std::to_string(channel))
@@ -104,9 +110,11 @@ Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
 
 Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
   TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
-  TANDEM_ASSIGN_OR_RETURN(bool got, Exchange(SignalWord(rank_, peer, channel), 1, 0, Clock::now() + Bounded(timeout)));
+  TANDEM_ASSIGN_OR_RETURN(bool got,
+                          Exchange(SignalWord(rank_, peer, channel), 1, 0, Clock::now() + Bounded(timeout)));
   if (got) return Status::Ok();
-  return DeadlineExceeded("no signal from rank " + std::to_string(peer) + " on channel " + std::to_string(channel))
+  return DeadlineExceeded("no signal from rank " + std::to_string(peer) + " on channel " +
+                          std::to_string(channel))
       .WithDetail({.reason = {}, .who = "rank " + std::to_string(peer), .field = {}});
 }
 
@@ -154,7 +162,8 @@ Status TensorHandle::Memset32(StreamRef ref, int peer, size_t offset_bytes, uint
   TANDEM_ASSIGN_OR_RETURN(uint32_t * words, Words(peer, offset_bytes, count));
   LaunchStreamStorage storage;
   TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device().Open(ref, group_->gpu_uuid(), &storage));
-  // The segment, not the handle, is kept: a handle's end talks to the daemon, which a stream must not wait for.
+  // The segment, not the handle, is kept: a handle's end talks to the daemon, which a stream must not wait
+  // for.
   return stream->Memset32(segments_[static_cast<size_t>(peer)], words, value, count);
 }
 

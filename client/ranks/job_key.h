@@ -1,6 +1,7 @@
 // File: job_key.h
 //
-// A job key that nobody guesses: groups are scoped by it, so no other process can join those of a program that drew one.
+// A job key that nobody guesses: groups are scoped by it, so no other process can join those of a program
+// that drew one.
 #pragma once
 
 #include <string>

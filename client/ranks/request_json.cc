@@ -54,17 +54,27 @@ json RequestToJson(const OpRequest& request) {
   static constexpr const char* kOnUnfused[] = {"allow", "warn", "error"};
   json operands = json::array();
   for (const Operand& operand : request.operands) {
-    operands.push_back({{"role", RoleName(operand.role)}, {"dtype", DTypeName(operand.spec.dtype)},
-                        {"shape", operand.spec.shape}, {"strides", operand.spec.strides},
-                        {"symmetric", operand.symmetric}, {"alias_of", operand.alias_of}});
+    operands.push_back({{"role", RoleName(operand.role)},
+                        {"dtype", DTypeName(operand.spec.dtype)},
+                        {"shape", operand.spec.shape},
+                        {"strides", operand.spec.strides},
+                        {"symmetric", operand.symmetric},
+                        {"alias_of", operand.alias_of}});
   }
   json transfers = json::array();
   for (const Transfer& transfer : request.transfers) {
     transfers.push_back({{"send", transfer.send}, {"peer", transfer.peer}, {"slot", transfer.slot}});
   }
-  return {{"op", OpName(request.op)}, {"algorithm", AlgorithmName(request.algorithm)}, {"operands", operands},
-          {"transfers", transfers}, {"chunk_pivot", request.chunk_pivot}, {"dim", request.dim}, {"root", request.root},
-          {"steps", request.steps}, {"lanes", request.lanes}, {"fast_accumulation", request.fast_accumulation},
+  return {{"op", OpName(request.op)},
+          {"algorithm", AlgorithmName(request.algorithm)},
+          {"operands", operands},
+          {"transfers", transfers},
+          {"chunk_pivot", request.chunk_pivot},
+          {"dim", request.dim},
+          {"root", request.root},
+          {"steps", request.steps},
+          {"lanes", request.lanes},
+          {"fast_accumulation", request.fast_accumulation},
           {"low_contention", request.low_contention},
           {"reduce_op", request.reduce_op == ReduceOp::kAvg ? "avg" : "sum"},
           {"wire", request.wire == WireType::kF32 ? "f32" : "output"},

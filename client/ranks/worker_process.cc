@@ -75,7 +75,8 @@ int WorkerProcess::Reap() {
 
 void QuitWorkers(std::vector<std::unique_ptr<WorkerProcess>>* workers, int grace_ms) {
   using Clock = std::chrono::steady_clock;
-  for (auto& worker : *workers) (void)worker->Tell({{"quit", true}});  // one that has ended is not waited for below
+  for (auto& worker : *workers)
+    (void)worker->Tell({{"quit", true}});  // one that has ended is not waited for below
   const auto end = Clock::now() + std::chrono::milliseconds(grace_ms);
   for (auto& worker : *workers) {
     Status status;

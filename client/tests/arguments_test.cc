@@ -1,4 +1,5 @@
-// What the library says of arguments that cannot be right, and of handles whose time is over, before any daemon is asked.
+// What the library says of arguments that cannot be right, and of handles whose time is over, before any
+// daemon is asked.
 #include <gtest/gtest.h>
 
 #include <cstring>

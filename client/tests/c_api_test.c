@@ -4,12 +4,12 @@
 
 #include "tandem/tandem.h"
 
-#define CHECK(condition)                                             \
-  do {                                                               \
-    if (!(condition)) {                                              \
+#define CHECK(condition)                                              \
+  do {                                                                \
+    if (!(condition)) {                                               \
       fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      return 1;                                                      \
-    }                                                                \
+      return 1;                                                       \
+    }                                                                 \
   } while (0)
 
 static void AddOne(void* user) { ++*(int*)user; }

@@ -1,4 +1,5 @@
-// Captured launches on the host backend: what their replays' ends are to the user, and what lives as long as a graph.
+// Captured launches on the host backend: what their replays' ends are to the user, and what lives as long as
+// a graph.
 #include <gtest/gtest.h>
 
 #include "client/tests/fake_daemon_test.h"

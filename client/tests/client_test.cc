@@ -263,7 +263,8 @@ TEST_F(ClientTest, ADetachIsNoLossOfTheDaemon) {
 }
 
 TEST_F(ClientTest, TheSameKeyIsTheSameHandleAndReleasedOnce) {
-  EXPECT_EQ(group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value(), plan_);
+  EXPECT_EQ(group_->Prepare("empty", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value(),
+            plan_);
   EXPECT_TRUE(plan_->Release().ok());
   EXPECT_EQ(plan_->Release().code(), Code::kFailedPrecondition);
   EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kFailedPrecondition);

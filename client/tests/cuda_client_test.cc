@@ -1,4 +1,5 @@
-// The library on CUDA without a GPU: a driver that keeps books, a fake control half, and the test as the engine.
+// The library on CUDA without a GPU: a driver that keeps books, a fake control half, and the test as the
+// engine.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -37,7 +38,8 @@ class CudaClientTest : public FakeDaemonTest {
   // A plan with two slots of 1 KiB.
   std::shared_ptr<Plan> BoundPlan() {
     OpRequest request{.op = Op::kAllReduce, .operands = {}, .transfers = {}};
-    for (Role role : {Role::kInput, Role::kOutput}) request.operands.push_back({role, {DType::kF32, {256}, {}}});
+    for (Role role : {Role::kInput, Role::kOutput})
+      request.operands.push_back({role, {DType::kF32, {256}, {}}});
     return group_->Prepare("bound", request).value();
   }
   static bool Until(const std::function<bool()>& condition) {
@@ -53,7 +55,8 @@ class CudaClientTest : public FakeDaemonTest {
   }
   LaunchEntry Next(size_t index = 0) {
     LaunchEntry entry;
-    EXPECT_TRUE(Until([&] { return daemon_->Engine(index) != nullptr && daemon_->Engine(index)->Poll(&entry); }));
+    EXPECT_TRUE(
+        Until([&] { return daemon_->Engine(index) != nullptr && daemon_->Engine(index)->Poll(&entry); }));
     return entry;
   }
   // Registers what lies there, for which the daemon has no room at first.
@@ -96,11 +99,11 @@ TEST_F(CudaClientTest, ALaunchIsOneBatchOfAWriteAndAWait) {
 TEST_F(CudaClientTest, ALaunchLeavesTheThreadsContextAlone) {
   for (CUcontext before : {CUcontext{nullptr}, gpus_.ContextOf(1), gpus_.ContextOf(0)}) {
     FakeGpus::current = before;
-    EXPECT_CALL(gpus_, StreamBatchMemOp(stream_, _, 2)).WillOnce([&](CUstream stream, CUstreamBatchMemOpParams* operations,
-                                                               unsigned count) {
-      EXPECT_EQ(FakeGpus::current, gpus_.ContextOf(0)) << "the operations are the stream's context's";
-      return FakeGpus::Enqueue(stream, operations, count);
-    });
+    EXPECT_CALL(gpus_, StreamBatchMemOp(stream_, _, 2))
+        .WillOnce([&](CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) {
+          EXPECT_EQ(FakeGpus::current, gpus_.ContextOf(0)) << "the operations are the stream's context's";
+          return FakeGpus::Enqueue(stream, operations, count);
+        });
     ASSERT_TRUE(Launch(stream_).ok());
     EXPECT_EQ(FakeGpus::current, before);
     Finish(Next());
@@ -150,7 +153,8 @@ TEST_F(CudaClientTest, ACapturedLaunchLivesAsLongAsItsGraph) {
   ASSERT_EQ(operations.size(), 3u);  // done = 0, doorbell = 1, wait for done >= 1
   EXPECT_EQ(operations[0].writeValue.value64, 0u);
   EXPECT_EQ(operations[1].writeValue.value64, 1u);
-  EXPECT_EQ(operations[1].writeValue.flags, unsigned{CU_STREAM_WRITE_VALUE_DEFAULT}) << "it is behind the other";
+  EXPECT_EQ(operations[1].writeValue.flags, unsigned{CU_STREAM_WRITE_VALUE_DEFAULT})
+      << "it is behind the other";
   EXPECT_EQ(operations[2].waitValue.value64, 1u);
   EXPECT_EQ(operations[0].writeValue.address, operations[2].waitValue.address);
   // Nothing else keeps the session: the graph does.
@@ -201,7 +205,8 @@ TEST_F(CudaClientTest, AnAllocationIsRegisteredOnceAndKnownByItsId) {
   ASSERT_EQ(daemon_->registered.size(), 1u);
   EXPECT_EQ(daemon_->registered[0].ipc_handle.size(), 64u);
   EXPECT_EQ(daemon_->registered[0].bytes, 1u << 20);
-  EXPECT_EQ(client_->RegisterCuda(At(kAddress), 1 << 20).value()->registration_id(), memory->registration_id());
+  EXPECT_EQ(client_->RegisterCuda(At(kAddress), 1 << 20).value()->registration_id(),
+            memory->registration_id());
   EXPECT_EQ(client_->RegisterCuda(At(kAddress + 1), 1 << 20).status().code(), Code::kOutOfRange);
   auto plan = BoundPlan();
   std::vector<Binding> bindings = {{memory.get(), 0}, {nullptr, 256, At(kAddress + 4096)}};
@@ -247,7 +252,8 @@ TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromALaunchUnderWay) {
   EXPECT_EQ(RegisterWhenFull(kAddress + 2 * kChunk).code(), Code::kResourceExhausted);
   EXPECT_EQ(Deregistered(), std::vector<uint64_t>());
   Finish(entry);
-  EXPECT_TRUE(RegisterWhenFull(kAddress + 2 * kChunk).ok()) << "the launch has ended, whether anybody has looked or not";
+  EXPECT_TRUE(RegisterWhenFull(kAddress + 2 * kChunk).ok())
+      << "the launch has ended, whether anybody has looked or not";
   EXPECT_EQ(Deregistered().size(), 2u);
   EXPECT_TRUE(plan->Wait(kLong).ok());
 }
@@ -353,13 +359,14 @@ TEST_F(CudaClientTest, SignalsAreReadAndWrittenOnTheLibrarysOwnStream) {
   EXPECT_NE(tensor->data(), tensor->GetBuffer(1, {1}, DType::kF32).value());
   uint32_t word = 0;
   auto target = reinterpret_cast<CUdeviceptr>(tensor->SignalPad(1).data());
-  ON_CALL(gpus_, MemcpyAsync).WillByDefault([&](CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    EXPECT_EQ(from, target);
-    EXPECT_EQ(bytes, sizeof(word));
-    EXPECT_NE(stream, stream_);
-    *reinterpret_cast<uint32_t*>(to) = word;
-    return Status::Ok();
-  });
+  ON_CALL(gpus_, MemcpyAsync)
+      .WillByDefault([&](CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+        EXPECT_EQ(from, target);
+        EXPECT_EQ(bytes, sizeof(word));
+        EXPECT_NE(stream, stream_);
+        *reinterpret_cast<uint32_t*>(to) = word;
+        return Status::Ok();
+      });
   EXPECT_CALL(gpus_, StreamWriteValue32(_, target, 1)).Times(1);
   EXPECT_TRUE(tensor->PutSignal(1, 0, kLong).ok());
   word = 1;  // not taken yet
@@ -378,7 +385,8 @@ TEST_F(CudaClientTest, SignalsAreReadAndWrittenOnTheLibrarysOwnStream) {
   EXPECT_TRUE(tensor->Memset32(StreamRef::Cuda(stream_), 1, 8, 42, 2).ok());
   EXPECT_CALL(gpus_, StreamWriteValue32(stream_, reinterpret_cast<CUdeviceptr>(tensor->data()) + 4, 43));
   EXPECT_TRUE(tensor->StreamWriteValue32(StreamRef::Cuda(stream_), 0, 4, 43).ok());
-  EXPECT_EQ(tensor->Memset32(StreamRef::Cuda(gpus_.MakeStream(1)), 1, 8, 42, 2).detail().reason, "WRONG_DEVICE");
+  EXPECT_EQ(tensor->Memset32(StreamRef::Cuda(gpus_.MakeStream(1)), 1, 8, 42, 2).detail().reason,
+            "WRONG_DEVICE");
 }
 
 TEST_F(CudaClientTest, ADeadDaemonReleasesTheWords) {
@@ -386,7 +394,8 @@ TEST_F(CudaClientTest, ADeadDaemonReleasesTheWords) {
   Next();
   daemon_->gone = true;
   daemon_->TellLoss("the daemon is gone");
-  auto* done = reinterpret_cast<std::atomic<uint64_t>*>(FakeGpus::Of(stream_).operations[1].waitValue.address);
+  auto* done =
+      reinterpret_cast<std::atomic<uint64_t>*>(FakeGpus::Of(stream_).operations[1].waitValue.address);
   EXPECT_TRUE(Until([&] { return done->load() == kReleaseValue; }));
   EXPECT_EQ(plan_->Wait(kLong).code(), Code::kUnavailable);
   EXPECT_EQ(Launch(stream_).code(), Code::kUnavailable);
@@ -398,16 +407,19 @@ TEST_F(CudaClientTest, ALaunchThatTheDriverHoldsUpKeepsNoOtherStreamWaiting) {
   for (size_t i = 0; i < 2; ++i) {
     ASSERT_TRUE(Launch(streams[i]).ok());
     Next(i);
-    done[i] = reinterpret_cast<std::atomic<uint64_t>*>(FakeGpus::Of(streams[i]).operations[1].waitValue.address);
+    done[i] =
+        reinterpret_cast<std::atomic<uint64_t>*>(FakeGpus::Of(streams[i]).operations[1].waitValue.address);
   }
   // Each stream's next launch stays in the driver until the other stream has passed.
   std::atomic<int> held{0}, passed{0};
-  ON_CALL(gpus_, StreamBatchMemOp).WillByDefault([&](CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) {
-    ++held;
-    passed += Until([&] { return done[stream == streams[0] ? 1 : 0]->load() == kReleaseValue; });
-    return FakeGpus::Enqueue(stream, operations, count);
-  });
-  std::thread threads[] = {std::thread([&] { (void)Launch(streams[0]); }), std::thread([&] { (void)Launch(streams[1]); })};
+  ON_CALL(gpus_, StreamBatchMemOp)
+      .WillByDefault([&](CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) {
+        ++held;
+        passed += Until([&] { return done[stream == streams[0] ? 1 : 0]->load() == kReleaseValue; });
+        return FakeGpus::Enqueue(stream, operations, count);
+      });
+  std::thread threads[] = {std::thread([&] { (void)Launch(streams[0]); }),
+                           std::thread([&] { (void)Launch(streams[1]); })};
   ASSERT_TRUE(Until([&] { return held == 2; }));
   daemon_->gone = true;
   daemon_->TellLoss("the daemon is gone");

@@ -10,7 +10,8 @@ namespace tandem::client {
 namespace {
 
 Status NotEnded() {
-  return DeadlineExceeded("the launch has not ended yet").WithDetail({.reason = "NOT_ENDED", .who = {}, .field = {}});
+  return DeadlineExceeded("the launch has not ended yet")
+      .WithDetail({.reason = "NOT_ENDED", .who = {}, .field = {}});
 }
 
 class DirectTest : public HostClientTest {};
@@ -116,7 +117,8 @@ TEST_F(DirectTest, AChannelThatCannotBeUsedIsGivenBack) {
   EXPECT_TRUE(plan_->Wait(kLong).ok());
 }
 
-// Events that come before their group's join has returned are kept, also where many came for groups that nobody has joined.
+// Events that come before their group's join has returned are kept, also where many came for groups that
+// nobody has joined.
 TEST_F(DirectTest, AnEarlyBreakIsHeardThoughOthersCameForNobody) {
   MakeDaemon("host");
   auto client = ConnectThrough(std::make_unique<FakeControl>(daemon_), {}).value();

@@ -1,5 +1,5 @@
-// How failures of launches reach the user: each once, by a call that makes its launch all the same, and an engine's restart
-// by one that does not.
+// How failures of launches reach the user: each once, by a call that makes its launch all the same, and an
+// engine's restart by one that does not.
 #include <gtest/gtest.h>
 
 #include "client/tests/fake_daemon_test.h"
@@ -131,7 +131,8 @@ TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
   daemon_->wait_launch = [&](uint64_t, Milliseconds) {
     ++waits;
     if (!ended) return DeadlineExceeded("launch 1 has not ended yet");
-    return taken.exchange(true) ? NotFound("its outcome was taken already") : DeadlineExceeded("rank 1 had not arrived");
+    return taken.exchange(true) ? NotFound("its outcome was taken already")
+                                : DeadlineExceeded("rank 1 had not arrived");
   };
   uint64_t launch = plan_->LaunchDirect({}).value();
   EXPECT_EQ(plan_->WaitLaunch(launch, Milliseconds(1)).message(), "launch 1 has not ended yet");
@@ -181,7 +182,9 @@ TEST_F(FailuresTest, AQueryLooksAtLaunchesByGrpcToo) {
 }
 
 TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {
-  daemon_->wait_launch = [](uint64_t, Milliseconds) { return NotFound("the launch's outcome was taken by another call"); };
+  daemon_->wait_launch = [](uint64_t, Milliseconds) {
+    return NotFound("the launch's outcome was taken by another call");
+  };
   uint64_t launch = plan_->LaunchDirect({}).value();
   EXPECT_TRUE(plan_->Wait(kLong).ok());
   EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kNotFound);
@@ -189,7 +192,9 @@ TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {
 
 TEST_F(FailuresTest, APlansEndCutsItsLaunchesOffWithoutARestart) {
   auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
-  daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("launch 1 of plan 100 ended: the plan was released"); };
+  daemon_->wait_launch = [](uint64_t, Milliseconds) {
+    return Aborted("launch 1 of plan 100 ended: the plan was released");
+  };
   uint64_t launch = plan_->LaunchDirect({}).value();
   ASSERT_TRUE(plan_->Release().ok());
   EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kAborted);

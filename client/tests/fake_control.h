@@ -1,7 +1,7 @@
 // File: fake_control.h
 //
-// A control half without a daemon: it answers from memory, makes real channels, and hands their engine's ends to the test,
-// which plays the engine.
+// A control half without a daemon: it answers from memory, makes real channels, and hands their engine's ends
+// to the test, which plays the engine.
 #pragma once
 
 #include <atomic>
@@ -13,15 +13,16 @@
 #include <vector>
 
 #include "client/lib/control_api.h"
-#include "common/queue/channel.h"
+#include "ipc/channel.h"
 
 namespace tandem::client {
 
 // What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
-  // Held while a callback runs, as the real half's Shutdown waits for those: none comes once the session has ended. Recursive, to tell of
-  // a Shutdown by the callback's own thread, which the real half's could not join, by `shut_down_by`.
+  // Held while a callback runs, as the real half's Shutdown waits for those: none comes once the session has
+  // ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real half's could not
+  // join, by `shut_down_by`.
   std::recursive_mutex telling;
   ControlCallbacks callbacks;
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
@@ -106,8 +107,8 @@ class FakeControl final : public Control {
     TANDEM_RETURN_IF_ERROR(Answer());
     std::lock_guard lock(daemon_->mutex);
     if (daemon_->full_once.exchange(false)) return ResourceExhausted("registrations: the session's limit");
-    daemon_->registered.push_back({memory.gpu_uuid, memory.bytes, {}, memory.chunk_bytes, memory.ipc_handle,
-                                   memory.offset});
+    daemon_->registered.push_back(
+        {memory.gpu_uuid, memory.bytes, {}, memory.chunk_bytes, memory.ipc_handle, memory.offset});
     return daemon_->next_id++;
   }
   Status Deregister(uint64_t id) override {
@@ -115,7 +116,8 @@ class FakeControl final : public Control {
     daemon_->deregistered.push_back(id);
     return Answer();
   }
-  Result<PlanInfo> Prepare(uint64_t, const std::string& key, const OpRequest& request, Milliseconds) override {
+  Result<PlanInfo> Prepare(uint64_t, const std::string& key, const OpRequest& request,
+                           Milliseconds) override {
     std::lock_guard lock(daemon_->mutex);
     PlanInfo info;
     info.plan_id = plans_.try_emplace(key, 100 + plans_.size()).first->second;
@@ -167,7 +169,9 @@ class FakeControl final : public Control {
   int LeaseFd() const override { return daemon_->lease.get(); }
 
  private:
-  Status Answer() const { return daemon_->gone.load() ? Unavailable("the fake daemon is gone") : Status::Ok(); }
+  Status Answer() const {
+    return daemon_->gone.load() ? Unavailable("the fake daemon is gone") : Status::Ok();
+  }
 
   const std::shared_ptr<FakeDaemon> daemon_;
   std::map<std::string, uint64_t> plans_;

@@ -1,7 +1,7 @@
 // File: fake_daemon_test.h
 //
-// The fixture of tests of the library without a daemon: a connected client through a fake control half, a group of two, an
-// empty plan, and the engine's part on the channels' other ends, which the test plays.
+// The fixture of tests of the library without a daemon: a connected client through a fake control half, a
+// group of two, an empty plan, and the engine's part on the channels' other ends, which the test plays.
 #pragma once
 
 #include <fcntl.h>
@@ -47,9 +47,7 @@ class FakeDaemonTest : public ::testing::Test {
     client_.reset();
   }
   // Frees streams that wait: a failed test must not leave one waiting on words that nobody writes.
-  void Lose() {
-    daemon_->TellLoss("the test ends");
-  }
+  void Lose() { daemon_->TellLoss("the test ends"); }
 
   // The engine's end of channel `index`, once it is open.
   ChannelConsumer* Engine(size_t index = 0) {
@@ -82,7 +80,8 @@ class FakeDaemonTest : public ::testing::Test {
     if (code == Code::kOk) {
       engine->PublishOk(entry.sequence, generation);
     } else {
-      engine->PublishStatus(entry.sequence, {code, text, {.reason = "RANK_LATE", .who = {}, .field = {}}}, generation, 1);
+      engine->PublishStatus(entry.sequence, {code, text, {.reason = "RANK_LATE", .who = {}, .field = {}}},
+                            generation, 1);
     }
     engine->Complete(entry.sequence);
   }

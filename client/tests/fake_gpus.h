@@ -1,7 +1,8 @@
 // File: fake_gpus.h
 //
-// A CudaDriver of two GPUs that only keeps books: contexts of threads, streams and their captures, what lies at which
-// address. Stream operations are recorded, writes done at once; nothing waits. Calls can be expected on top, as on any mock.
+// A CudaDriver of two GPUs that only keeps books: contexts of threads, streams and their captures, what lies
+// at which address. Stream operations are recorded, writes done at once; nothing waits. Calls can be expected
+// on top, as on any mock.
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "common/shared_memory.h"
-#include "kernels/cuda/driver/tests/mock_cuda_driver.h"
+#include "drivers/cuda/mock_cuda_driver.h"
 
 namespace tandem::client {
 
@@ -34,7 +35,9 @@ class FakeGpus : public ::testing::NiceMock<cuda::MockCudaDriver> {
 
   FakeGpus();
 
-  CUcontext ContextOf(CUdevice device) const { return reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1); }
+  CUcontext ContextOf(CUdevice device) const {
+    return reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
+  }
   CUstream MakeStream(CUdevice device) {
     streams_.push_back(std::make_unique<Stream>(Stream{device, streams_.size() + 100, nullptr, {}}));
     return reinterpret_cast<CUstream>(streams_.back().get());
@@ -48,8 +51,10 @@ class FakeGpus : public ::testing::NiceMock<cuda::MockCudaDriver> {
       const CUstreamBatchMemOpParams& operation = operations[i];
       bool real = reinterpret_cast<uintptr_t>(stream) >= 16;
       if (real) Of(stream).operations.push_back(operation);
-      if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 && !(real && Of(stream).capturing != nullptr)) {
-        reinterpret_cast<std::atomic<uint64_t>*>(operation.writeValue.address)->store(operation.writeValue.value64);
+      if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 &&
+          !(real && Of(stream).capturing != nullptr)) {
+        reinterpret_cast<std::atomic<uint64_t>*>(operation.writeValue.address)
+            ->store(operation.writeValue.value64);
       }
     }
     return Status::Ok();
@@ -115,12 +120,14 @@ inline FakeGpus::FakeGpus() {
   });
   ON_CALL(*this, StreamGetId).WillByDefault([](CUstream stream) -> Result<uint64_t> {
     // As the driver has it.
-    if (reinterpret_cast<uintptr_t>(stream) >= 16 && Of(stream).capturing != nullptr) return Internal("capturing");
+    if (reinterpret_cast<uintptr_t>(stream) >= 16 && Of(stream).capturing != nullptr)
+      return Internal("capturing");
     return Result<uint64_t>(reinterpret_cast<uintptr_t>(stream) < 16 ? uint64_t{0} : Of(stream).id);
   });
   ON_CALL(*this, StreamIsCapturing).WillByDefault([](CUstream stream) {
     bool capturing = reinterpret_cast<uintptr_t>(stream) >= 16 && Of(stream).capturing != nullptr;
-    return Result<CUstreamCaptureStatus>(capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE);
+    return Result<CUstreamCaptureStatus>(capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                                   : CU_STREAM_CAPTURE_STATUS_NONE);
   });
   ON_CALL(*this, StreamGetCaptureGraph).WillByDefault([](CUstream stream) {
     return Result<CUgraph>(Of(stream).capturing);
@@ -138,18 +145,21 @@ inline FakeGpus::FakeGpus() {
     ++unregistered;
     return Status::Ok();
   });
-  ON_CALL(*this, PointerGetAttribute).WillByDefault([this](void* value, CUpointer_attribute attribute,
-                                                           CUdeviceptr address) {
-    return Attribute(value, attribute, address);
+  ON_CALL(*this, PointerGetAttribute)
+      .WillByDefault([this](void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+        return Attribute(value, attribute, address);
+      });
+  ON_CALL(*this, MemGetAddressRange)
+      .WillByDefault([this](CUdeviceptr address, CUdeviceptr* base, size_t* bytes) {
+        const auto* found = At(address);
+        if (found == nullptr) return BadValue();
+        *base = found->first;
+        *bytes = found->second.bytes;
+        return Status::Ok();
+      });
+  ON_CALL(*this, IpcGetMemHandle).WillByDefault([](CUdeviceptr) {
+    return Result<CUipcMemHandle>(CUipcMemHandle{});
   });
-  ON_CALL(*this, MemGetAddressRange).WillByDefault([this](CUdeviceptr address, CUdeviceptr* base, size_t* bytes) {
-    const auto* found = At(address);
-    if (found == nullptr) return BadValue();
-    *base = found->first;
-    *bytes = found->second.bytes;
-    return Status::Ok();
-  });
-  ON_CALL(*this, IpcGetMemHandle).WillByDefault([](CUdeviceptr) { return Result<CUipcMemHandle>(CUipcMemHandle{}); });
   ON_CALL(*this, MemRetainAllocationHandle).WillByDefault([](CUdeviceptr address) {
     return Result<CUmemGenericAllocationHandle>(address);
   });

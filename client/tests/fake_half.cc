@@ -1,5 +1,5 @@
-// The fake control half as a library of its own, for tests of the whole path from tandem_connect on: libtandem loads it where
-// TANDEM_CONTROL_LIBRARY names it.
+// The fake control half as a library of its own, for tests of the whole path from tandem_connect on:
+// libtandem loads it where TANDEM_CONTROL_LIBRARY names it.
 #include "client/tests/fake_control.h"
 
 namespace {

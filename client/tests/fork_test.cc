@@ -47,7 +47,8 @@ TEST_F(ForkTest, NeitherAChildNorItsOwnCanConnectOnceTheirParentHas) {
   const auto refused = [] {
     auto another = std::make_shared<FakeDaemon>();
     const Status status = ConnectThrough(std::make_unique<FakeControl>(another), {}).status();
-    return status.code() == Code::kFailedPrecondition && status.detail().reason == "FORKED" && !another->callbacks.on_lost;
+    return status.code() == Code::kFailedPrecondition && status.detail().reason == "FORKED" &&
+           !another->callbacks.on_lost;
   };
   EXPECT_TRUE(InChild([&] { return refused() && InChild(refused); }));
   EXPECT_FALSE(refused()) << "the parent goes on";

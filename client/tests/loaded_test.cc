@@ -58,7 +58,8 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
   const auto prepare = [&](const tandem_request& request) {
     tandem_plan* plan = nullptr;
     tandem_status* status = tandem_prepare(group, "key", &request, 1000, &plan);
-    const std::string text = tandem_status_code(status) == 3 ? tandem_status_field(status) : "";  // INVALID_ARGUMENT
+    const std::string text =
+        tandem_status_code(status) == 3 ? tandem_status_field(status) : "";  // INVALID_ARGUMENT
     tandem_status_free(status);
     tandem_plan_free(plan);
     return text;
@@ -70,8 +71,11 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
   EXPECT_EQ(prepare(right), "");
   // Numbers that a byte would take for others.
   const std::pair<int tandem_request::*, const char*> fields[] = {
-      {&tandem_request::op, "op"},     {&tandem_request::reduce_op, "reduce_op"}, {&tandem_request::wire, "wire"},
-      {&tandem_request::algorithm, "algorithm"}, {&tandem_request::on_unfused, "on_unfused"}};
+      {&tandem_request::op, "op"},
+      {&tandem_request::reduce_op, "reduce_op"},
+      {&tandem_request::wire, "wire"},
+      {&tandem_request::algorithm, "algorithm"},
+      {&tandem_request::on_unfused, "on_unfused"}};
   for (const auto& [field, name] : fields) {
     for (int value : {256, -256, 1 << 30}) {
       tandem_request wrong = right;

@@ -1,7 +1,7 @@
 // File: slow_device.h
 //
-// `SlowDevice`: the host backend's device, with addresses that can be registered as on a GPU. Looks at such a registration can be held
-// up, and pinning words can fail.
+// `SlowDevice`: the host backend's device, with addresses that can be registered as on a GPU. Looks at such a
+// registration can be held up, and pinning words can fail.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,20 @@ namespace tandem::client {
 
 class SlowDevice final : public ClientDevice {
  public:
-  Result<LaunchStream*> Open(StreamRef stream, const std::string& gpu_uuid, LaunchStreamStorage* storage) override {
+  Result<LaunchStream*> Open(StreamRef stream, const std::string& gpu_uuid,
+                             LaunchStreamStorage* storage) override {
     return host_->Open(stream, gpu_uuid, storage);
   }
-  Result<std::shared_ptr<void>> PinWords(const std::string& gpu_uuid, std::byte* data, size_t bytes) override {
+  Result<std::shared_ptr<void>> PinWords(const std::string& gpu_uuid, std::byte* data,
+                                         size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(pin_error);
     return host_->PinWords(gpu_uuid, data, bytes);
   }
   Result<std::shared_ptr<DeviceMapping>> Map(const std::string& gpu_uuid, int fd, size_t bytes) override {
     return host_->Map(gpu_uuid, fd, bytes);
   }
-  Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd, size_t bytes) override {
+  Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd,
+                                                    size_t bytes) override {
     return host_->MapForeign(gpu_uuid, fd, bytes);
   }
   Result<UniqueFd> Allocate(const std::string& gpu_uuid, size_t bytes, size_t* allocated) override {

@@ -16,12 +16,14 @@ using tandem::Status;
 Status Execute(tandem::tune::TuneRank& rank, const json& line, json* reply) {
   const std::string what = line.value("do", "");
   if (what == "start") {
-    TANDEM_ASSIGN_OR_RETURN(const tandem::OpRequest request, tandem::RequestFromJson(line.value("request", json::object())));
+    TANDEM_ASSIGN_OR_RETURN(const tandem::OpRequest request,
+                            tandem::RequestFromJson(line.value("request", json::object())));
     return rank.Start(request, line.value("job_key", ""));
   }
   const std::string key = line.value("key", "");
   if (what == "prepare") {
-    TANDEM_ASSIGN_OR_RETURN(const tandem::Algorithm algorithm, tandem::ParseAlgorithm(line.value("algorithm", "")));
+    TANDEM_ASSIGN_OR_RETURN(const tandem::Algorithm algorithm,
+                            tandem::ParseAlgorithm(line.value("algorithm", "")));
     return rank.Prepare(key, algorithm, line.value("steps", 0), line.value("lanes", 0), reply);
   }
   if (what == "run") {

@@ -16,9 +16,7 @@ constexpr size_t kPattern = 1'048'573;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-bool IsRead(Role role) {
-  return role != Role::kOutput && role != Role::kC && role != Role::kGatheredA;
-}
+bool IsRead(Role role) { return role != Role::kOutput && role != Role::kC && role != Role::kGatheredA; }
 
 // A uniform number in [0, 2^24): Numerical Recipes' linear congruential generator.
 uint32_t Next(uint32_t* state) {
@@ -26,12 +24,13 @@ uint32_t Next(uint32_t* state) {
   return *state >> 8;
 }
 
-// About normal, of variance 1, as activations and weights are; integers in [0, 16); scales are a half, so that products of fp8 stay in
-// range.
+// About normal, of variance 1, as activations and weights are; integers in [0, 16); scales are a half, so
+// that products of fp8 stay in range.
 void FillOperand(const Operand& operand, std::byte* at, size_t bytes, uint32_t seed) {
   const DType type = operand.spec.dtype;
   const size_t element = DTypeBytes(type), pattern = std::min(bytes / element, kPattern);
-  const bool scale = operand.role == Role::kScaleA || operand.role == Role::kScaleB || operand.role == Role::kResultScale;
+  const bool scale =
+      operand.role == Role::kScaleA || operand.role == Role::kScaleB || operand.role == Role::kResultScale;
   uint32_t state = seed * 2654435761u + 1;
   for (size_t i = 0; i < pattern; ++i) {
     float number = 0.5f;
@@ -87,7 +86,8 @@ Status TuneRank::Bind() {
   for (int slot = 0; slot < static_cast<int>(request_.operands.size()); ++slot) {
     const Operand& operand = request_.operands[static_cast<size_t>(slot)];
     if (operand.alias_of >= 0) {  // another slot's place, which is an earlier one's
-      if (static_cast<size_t>(operand.alias_of) >= bindings_.size()) return InvalidArgument("an alias of a later operand");
+      if (static_cast<size_t>(operand.alias_of) >= bindings_.size())
+        return InvalidArgument("an alias of a later operand");
       bindings_.push_back(bindings_[static_cast<size_t>(operand.alias_of)]);
       continue;
     }
@@ -101,8 +101,8 @@ Status TuneRank::Bind() {
     TANDEM_RETURN_IF_ERROR(Fill(*own_, false));
   }
   if (symmetric > 0) {
-    TANDEM_ASSIGN_OR_RETURN(symmetric_,
-                            group_->Allocate({static_cast<int64_t>(symmetric)}, DType::kU8, {}, options_.deadline));
+    TANDEM_ASSIGN_OR_RETURN(
+        symmetric_, group_->Allocate({static_cast<int64_t>(symmetric)}, DType::kU8, {}, options_.deadline));
     TANDEM_RETURN_IF_ERROR(Fill(*symmetric_, true));
   }
   for (size_t slot = 0; slot < bindings_.size(); ++slot) {
@@ -126,7 +126,8 @@ Status TuneRank::Fill(const Memory& memory, bool symmetric) {
   return stream_->Synchronize(options_.deadline);
 }
 
-Status TuneRank::Prepare(const std::string& key, Algorithm algorithm, int steps, int lanes, nlohmann::json* reply) {
+Status TuneRank::Prepare(const std::string& key, Algorithm algorithm, int steps, int lanes,
+                         nlohmann::json* reply) {
   OpRequest request = request_;
   request.algorithm = algorithm;
   request.steps = steps;

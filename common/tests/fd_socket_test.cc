@@ -1,8 +1,8 @@
 #include "common/fd_socket.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <cstring>

@@ -41,7 +41,8 @@ TEST(LogTest, JournalLinesBeginWithThePriority) {
 TEST(LogTest, JournalIsRecognisedByDeviceAndInode) {
   struct stat status;
   ASSERT_EQ(::fstat(2, &status), 0);
-  ::setenv("JOURNAL_STREAM", (std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino)).c_str(), 1);
+  ::setenv("JOURNAL_STREAM", (std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino)).c_str(),
+           1);
   EXPECT_TRUE(log::RunsUnderJournal());
   ::setenv("JOURNAL_STREAM", "1:2", 1);
   EXPECT_FALSE(log::RunsUnderJournal());

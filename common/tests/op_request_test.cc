@@ -50,7 +50,8 @@ Operand Slot(Role role, std::vector<int64_t> shape, std::vector<int64_t> strides
 }
 
 TEST(OpRequest, AGatherInPlaceReadsAPartOfItsOutput) {
-  OpRequest request = InPlace(Op::kAllGather, Slot(Role::kInput, {4, 3}), Slot(Role::kOutput, {4, 6}, {8, 1}));
+  OpRequest request =
+      InPlace(Op::kAllGather, Slot(Role::kInput, {4, 3}), Slot(Role::kOutput, {4, 6}, {8, 1}));
   EXPECT_EQ(PartSlot(request), 0);
   EXPECT_EQ(StridesOf(request, 0), (std::vector<int64_t>{8, 1}));
   EXPECT_EQ(*BoundBytes(request, 0), (3 * 8 + 6) * 4);

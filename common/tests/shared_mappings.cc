@@ -1,7 +1,8 @@
 // One address for each shared file of this process, however often it is mapped.
 //
-// The engines and clients of a node map the same memory, each at an address of its own. TSan goes by addresses: it would
-// see neither a race between two of them nor the atomic words that order what they do. Linked with --wrap=mmap and
+// The engines and clients of a node map the same memory, each at an address of its own. TSan goes by
+// addresses: it would see neither a race between two of them nor the atomic words that order what they do.
+// Linked with --wrap=mmap and
 // --wrap=munmap, this gives every mapping of a file the first one's address, so that it sees both.
 #include <sys/mman.h>
 #include <sys/stat.h>

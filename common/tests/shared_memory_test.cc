@@ -20,7 +20,8 @@ bool IsMapped(const void* address) {
   const auto wanted = reinterpret_cast<uintptr_t>(address);
   for (std::string line; std::getline(maps, line);) {
     size_t dash = 0;
-    const uintptr_t begin = std::stoull(line, &dash, 16), end = std::stoull(line.substr(dash + 1), nullptr, 16);
+    const uintptr_t begin = std::stoull(line, &dash, 16),
+                    end = std::stoull(line.substr(dash + 1), nullptr, 16);
     if (begin <= wanted && wanted < end) return true;
   }
   return false;
@@ -54,7 +55,8 @@ TEST(MappingTest, AForkedChildKeepsWhatItHasAtTheAddress) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     // The pages were not inherited, so that something of the child's own comes to lie there.
-    void* own = ::mmap(address, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    void* own = ::mmap(address, kBytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (own != address) ::_exit(1);
     mapping.reset();
     ::_exit(IsMapped(address) ? 0 : 2);
@@ -62,7 +64,8 @@ TEST(MappingTest, AForkedChildKeepsWhatItHasAtTheAddress) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0) << "1: the child inherited the pages; 2: the destructor took the child's own";
+  EXPECT_EQ(WEXITSTATUS(status), 0)
+      << "1: the child inherited the pages; 2: the destructor took the child's own";
   mapping.reset();
   EXPECT_FALSE(IsMapped(address));
 }

@@ -24,8 +24,8 @@ bool FailsAssertion(std::string_view text) {
   return false;
 }
 
-// A failed assertion has no position. The parser reads from left to right, so the shortest run of lines with which it fails
-// ends with the line at fault.
+// A failed assertion has no position. The parser reads from left to right, so the shortest run of lines with
+// which it fails ends with the line at fault.
 int LineOfAssertion(std::string_view text) {
   std::vector<size_t> ends;  // of each line
   for (size_t i = 0; i < text.size(); ++i) {

@@ -9,8 +9,8 @@ namespace {
 
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
 
-// Follows strings and comments through a text, one byte at a time. Exact for valid TOML; a text is valid up to its first
-// error, where toml++ stops.
+// Follows strings and comments through a text, one byte at a time. Exact for valid TOML; a text is valid up
+// to its first error, where toml++ stops.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
@@ -38,19 +38,16 @@ class Scanner {
  private:
   enum class State { kPlain, kComment, kString, kMultiLineString };
 
-  bool AllowsNonAscii() const {
-    return state_ == State::kComment || (state_ == State::kString && !escaped_);
-  }
+  bool AllowsNonAscii() const { return state_ == State::kComment || (state_ == State::kString && !escaped_); }
 
-  // A string begins at the start of the text or after one of these. Elsewhere a quote is part of a malformed value, which
-  // toml++ reads to its end; or of a quoted key after a dot, which cannot be told from such a value without parsing it.
+  // A string begins at the start of the text or after one of these. Elsewhere a quote is part of a malformed
+  // value, which toml++ reads to its end; or of a quoted key after a dot, which cannot be told from such a
+  // value without parsing it.
   bool MayOpen() const {
     return at_ == 0 || std::string_view(" \t\r\n=[,{").find(text_[at_ - 1]) != std::string_view::npos;
   }
 
-  bool TripleAt(char quote) const {
-    return text_.substr(at_, 3) == std::string(3, quote);
-  }
+  bool TripleAt(char quote) const { return text_.substr(at_, 3) == std::string(3, quote); }
 
   void Step(char c) {
     switch (state_) {

@@ -208,7 +208,8 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
   reply->set_descriptors(process.descriptors);
   reply->set_rss_bytes(process.rss_bytes);
   std::map<int, uint64_t> channels;
-  for (const auto& channel : sources_.control->SnapshotChannels()) channels[channel.gpu] += channel.over ? 0 : 1;
+  for (const auto& channel : sources_.control->SnapshotChannels())
+    channels[channel.gpu] += channel.over ? 0 : 1;
   uint64_t launches = 0, failures = 0;
   for (int gpu = 0; gpu < sources_.engines->count(); ++gpu) {
     EngineStatus status = sources_.engines->StatusOf(gpu);
@@ -265,7 +266,8 @@ grpc::Status AdminControlService::Evict(grpc::ServerContext*, const admin::v1::E
     return grpc::Status::OK;
   }
   Status status = sources_.control->Evict(request->session_id());
-  if (status.ok()) log::Warning("session evicted by an operator session=" + std::to_string(request->session_id()));
+  if (status.ok())
+    log::Warning("session evicted by an operator session=" + std::to_string(request->session_id()));
   return ToGrpc(status);
 }
 

@@ -1,8 +1,9 @@
 // File: admin_service.h
 //
-// The operators' gRPC services, over the control plane's snapshots, the engines' stats areas and their queues. Admin only
-// reads and is served on the clients' socket too; AdminControl changes things and is served on the administrators'
-// socket only. Thread-safe; nothing here waits for a lock that is held across a wait.
+// The operators' gRPC services, over the control plane's snapshots, the engines' stats areas and their
+// queues. Admin only reads and is served on the clients' socket too; AdminControl changes things and is
+// served on the administrators' socket only. Thread-safe; nothing here waits for a lock that is held across a
+// wait.
 #pragma once
 
 #include <functional>
@@ -13,12 +14,12 @@
 #include "daemon/admin/reply_budget.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
-#include "daemon/engine/stats_area.h"
 #include "daemon/observe/doctor.h"
 #include "daemon/observe/gpu_processes.h"
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/supervisor/engines.h"
+#include "ipc/stats_area.h"
 #include "tandem/admin/v1/admin.grpc.pb.h"
 
 namespace tandem::daemon {
@@ -30,15 +31,15 @@ struct AdminSources {
   Control* control = nullptr;
   Engines* engines = nullptr;
   const Config* config = nullptr;
-  Topology topology;                    // without the links that failed their probe
+  Topology topology;                      // without the links that failed their probe
   std::vector<std::string> failed_links;  // one sentence each
-  std::vector<LinkRate> links;          // as measured; empty where they were not
+  std::vector<LinkRate> links;            // as measured; empty where they were not
   std::string backend;
   std::string version;
-  std::span<const StatsArea> stats;     // by GPU
+  std::span<const StatsArea> stats;  // by GPU
   TuningStore* tuning = nullptr;
   GpuProcesses* gpu_processes = nullptr;  // none on the host backend
-  std::function<void(bool)> on_drain;   // told when draining begins and ends; may be empty
+  std::function<void(bool)> on_drain;     // told when draining begins and ends; may be empty
 };
 
 // The canonical code and the message.
@@ -51,20 +52,23 @@ DoctorInput GatherDoctor(const AdminSources& sources);
 
 class AdminService final : public admin::v1::Admin::Service {
  public:
-  // Replies take up to `reply_bytes` of entries (kMaxReplyBytes); what does not fit is left out, and said to be.
+  // Replies take up to `reply_bytes` of entries (kMaxReplyBytes); what does not fit is left out, and said to
+  // be.
   explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes)
       : sources_(sources), reply_bytes_(reply_bytes) {}
 
   grpc::Status GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
                            admin::v1::GetTopologyReply* reply) override;
-  grpc::Status Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*, admin::v1::DoctorReply* reply) override;
+  grpc::Status Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*,
+                      admin::v1::DoctorReply* reply) override;
   grpc::Status ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
                             admin::v1::ListSessionsReply* reply) override;
   grpc::Status ListGroups(grpc::ServerContext*, const admin::v1::ListGroupsRequest*,
                           admin::v1::ListGroupsReply* reply) override;
   grpc::Status ListPools(grpc::ServerContext*, const admin::v1::ListPoolsRequest*,
                          admin::v1::ListPoolsReply* reply) override;
-  // NOT_FOUND if a group or plan is asked for and there is none, INVALID_ARGUMENT for another page_token than it has given. (plans.cc)
+  // NOT_FOUND if a group or plan is asked for and there is none, INVALID_ARGUMENT for another page_token than
+  // it has given. (plans.cc)
   grpc::Status ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
                          admin::v1::ListPlansReply* reply) override;
   grpc::Status GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
@@ -83,8 +87,8 @@ class AdminService final : public admin::v1::Admin::Service {
   const size_t reply_bytes_;
 };
 
-// Ends the processes that hold a context on the GPU, but for engines and MPS servers; their pids. FAILED_PRECONDITION if
-// the engine there waits for nobody, unless `force`.
+// Ends the processes that hold a context on the GPU, but for engines and MPS servers; their pids.
+// FAILED_PRECONDITION if the engine there waits for nobody, unless `force`.
 Result<std::vector<int>> EvictFromGpu(const AdminSources& sources, const std::string& gpu_uuid, bool force);
 
 class AdminControlService final : public admin::v1::AdminControl::Service {
@@ -95,7 +99,8 @@ class AdminControlService final : public admin::v1::AdminControl::Service {
                      admin::v1::DrainReply* reply) override;
   grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
                      admin::v1::EvictReply* reply) override;
-  grpc::Status Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request, admin::v1::UnfuseReply*) override;
+  grpc::Status Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request,
+                      admin::v1::UnfuseReply*) override;
   grpc::Status PutTuning(grpc::ServerContext*, const admin::v1::PutTuningRequest* request,
                          admin::v1::PutTuningReply* reply) override;
   grpc::Status ForgetTuning(grpc::ServerContext*, const admin::v1::ForgetTuningRequest* request,

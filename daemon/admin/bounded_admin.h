@@ -1,8 +1,9 @@
 // File: bounded_admin.h
 //
-// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. Some take a while (an engine that stands still is
-// waited for), each has a thread of the server meanwhile, and none has a session that it could be counted to: so all of them together
-// are bounded, and the sessions' calls keep their threads.
+// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. Some take a while (an
+// engine that stands still is waited for), each has a thread of the server meanwhile, and none has a session
+// that it could be counted to: so all of them together are bounded, and the sessions' calls keep their
+// threads.
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,8 @@
 
 namespace tandem::daemon {
 
-// Under way at once; one more is answered with RESOURCE_EXHAUSTED. The administrators' socket has no such bound.
+// Under way at once; one more is answered with RESOURCE_EXHAUSTED. The administrators' socket has no such
+// bound.
 inline constexpr int kMostAdminCalls = 32;
 
 // Thread-safe. `admin` outlives it.
@@ -19,10 +21,10 @@ class BoundedAdmin final : public admin::v1::Admin::Service {
  public:
   explicit BoundedAdmin(admin::v1::Admin::Service& admin) : admin_(admin) {}
 
-#define TANDEM_BOUNDED(Name)                                                                                  \
-  grpc::Status Name(grpc::ServerContext* context, const admin::v1::Name##Request* request,                    \
-                    admin::v1::Name##Reply* reply) override {                                                 \
-    return Bounded([&] { return admin_.Name(context, request, reply); });                                     \
+#define TANDEM_BOUNDED(Name)                                                               \
+  grpc::Status Name(grpc::ServerContext* context, const admin::v1::Name##Request* request, \
+                    admin::v1::Name##Reply* reply) override {                              \
+    return Bounded([&] { return admin_.Name(context, request, reply); });                  \
   }
   TANDEM_BOUNDED(GetTopology)
   TANDEM_BOUNDED(Doctor)
@@ -47,7 +49,8 @@ class BoundedAdmin final : public admin::v1::Admin::Service {
     };
     const Place place(calls_);
     if (place.number > kMostAdminCalls) {
-      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls of operators are under way on this socket");
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                          "too many calls of operators are under way on this socket");
     }
     return call();
   }

@@ -22,7 +22,8 @@ struct Target {
 };
 
 Status Signal(const Target& target, int signal) {
-  if (::syscall(SYS_pidfd_send_signal, target.pidfd.get(), signal, nullptr, 0) == 0 || errno == ESRCH) return Status::Ok();
+  if (::syscall(SYS_pidfd_send_signal, target.pidfd.get(), signal, nullptr, 0) == 0 || errno == ESRCH)
+    return Status::Ok();
   return SystemError("signal process " + std::to_string(target.pid), errno);
 }
 
@@ -46,7 +47,8 @@ void AwaitEnds(std::vector<Target>& targets, Clock::time_point until) {
 Status EndProcesses(const std::vector<int>& pids, std::chrono::milliseconds grace) {
   std::vector<Target> targets;
   for (int pid : pids) {
-    if (pid <= 1 || pid == ::getpid()) return InvalidArgument("process " + std::to_string(pid) + " is not to be ended");
+    if (pid <= 1 || pid == ::getpid())
+      return InvalidArgument("process " + std::to_string(pid) + " is not to be ended");
     UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     if (pidfd.valid()) {
       targets.push_back({pid, std::move(pidfd)});

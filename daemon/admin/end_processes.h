@@ -10,9 +10,10 @@
 
 namespace tandem::daemon {
 
-// Sends SIGTERM to all, and SIGKILL to those that are still there after `grace`; waits for their ends. Pids that have
-// ended already are no error. By pidfds, so that a recycled pid is never hit once this has begun. PERMISSION_DENIED names
-// a process that may not be ended, DEADLINE_EXCEEDED one that does not end by SIGKILL within 10 s.
+// Sends SIGTERM to all, and SIGKILL to those that are still there after `grace`; waits for their ends. Pids
+// that have ended already are no error. By pidfds, so that a recycled pid is never hit once this has begun.
+// PERMISSION_DENIED names a process that may not be ended, DEADLINE_EXCEEDED one that does not end by SIGKILL
+// within 10 s.
 Status EndProcesses(const std::vector<int>& pids, std::chrono::milliseconds grace);
 
 }  // namespace tandem::daemon

@@ -11,10 +11,12 @@ constexpr std::chrono::milliseconds kGrace{1000};
 }  // namespace
 
 Result<std::vector<int>> EvictFromGpu(const AdminSources& sources, const std::string& gpu_uuid, bool force) {
-  if (sources.gpu_processes == nullptr) return FailedPrecondition("there is no driver that knows who is on a GPU");
+  if (sources.gpu_processes == nullptr)
+    return FailedPrecondition("there is no driver that knows who is on a GPU");
   TANDEM_ASSIGN_OR_RETURN(int gpu, sources.topology.Find(gpu_uuid));
   if (sources.engines->StatusOf(gpu).blocked.empty() && !force) {
-    return FailedPrecondition("the engine of " + gpu_uuid + " waits for no process; --force ends them all the same");
+    return FailedPrecondition("the engine of " + gpu_uuid +
+                              " waits for no process; --force ends them all the same");
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<GpuProcess> processes, sources.gpu_processes->On(gpu_uuid));
   std::vector<int> pids;
@@ -28,7 +30,8 @@ Result<std::vector<int>> EvictFromGpu(const AdminSources& sources, const std::st
     pids.push_back(process.pid);
     texts += (texts.empty() ? "" : ", ") + GpuProcessText(process);
   }
-  if (!pids.empty()) log::Warning("processes evicted by an operator gpu=" + std::to_string(gpu) + ": " + texts);
+  if (!pids.empty())
+    log::Warning("processes evicted by an operator gpu=" + std::to_string(gpu) + ": " + texts);
   TANDEM_RETURN_IF_ERROR(EndProcesses(pids, kGrace));
   return pids;
 }

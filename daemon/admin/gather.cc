@@ -2,7 +2,7 @@
 
 #include "daemon/admin/admin_service.h"
 #include "daemon/observe/plan_totals.h"
-#include "daemon/tuning/tuning_store.h"
+#include "daemon/planner/tuning/tuning_store.h"
 #include "tandem/engine/v1/engine.pb.h"
 #include "tandem/op_request.h"
 #include "tandem/v1/types.pb.h"
@@ -68,8 +68,11 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
     if (!queue.ok()) continue;  // it ends just now: its state says so
     for (const auto& item : (*queue)->items()) {
       if (item.started() || item.since_seconds() < 1 || item.missing_ranks().empty()) continue;
-      input.late.push_back({sources.topology.gpus[gpu].uuid, names[item.group_id()], item.plan_id(),
-                            item.since_seconds(), {item.missing_ranks().begin(), item.missing_ranks().end()}});
+      input.late.push_back({sources.topology.gpus[gpu].uuid,
+                            names[item.group_id()],
+                            item.plan_id(),
+                            item.since_seconds(),
+                            {item.missing_ranks().begin(), item.missing_ranks().end()}});
     }
   }
   return input;

@@ -15,7 +15,8 @@
 namespace tandem::daemon {
 namespace {
 
-// What of a reply's bytes a page of plans may take from the control plane: listings are longer than what they are made from.
+// What of a reply's bytes a page of plans may take from the control plane: listings are longer than what they
+// are made from.
 constexpr size_t kPageFraction = 2;
 // Of one plan at most these parts of a reply: its listings, and its steps' statistics.
 constexpr size_t kListingsFraction = 2, kStepsFraction = 8;
@@ -37,7 +38,8 @@ std::vector<std::vector<TraceRecord>> ReadAllTraces(std::span<const StatsArea> a
 }
 
 // True if not all of it fits.
-bool FillSteps(const std::vector<StepTotals>& steps, const PlanSnapshot& plan, size_t most_bytes, admin::v1::PlanStats* stats) {
+bool FillSteps(const std::vector<StepTotals>& steps, const PlanSnapshot& plan, size_t most_bytes,
+               admin::v1::PlanStats* stats) {
   ReplyBudget budget(most_bytes);
   for (const StepTotals& totals : steps) {
     auto at = std::find(plan.gpus.begin(), plan.gpus.end(), totals.gpu);
@@ -79,7 +81,8 @@ bool ParseToken(const std::string& token, PlanQuery* query) {
 
 grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
                                      admin::v1::ListPlansReply* reply) {
-  PlanQuery query{.group_id = request->group_id(), .plan_id = request->plan_id(), .programs = request->programs()};
+  PlanQuery query{
+      .group_id = request->group_id(), .plan_id = request->plan_id(), .programs = request->programs()};
   query.most_bytes = reply_bytes_ / kPageFraction;
   if (!request->page_token().empty() && !ParseToken(request->page_token(), &query)) {
     return ToGrpc(InvalidArgument("page_token is none that this service has given"));
@@ -137,11 +140,15 @@ grpc::Status AdminService::GetTrace(grpc::ServerContext*, const admin::v1::GetTr
     for (const TraceRecord& record : gpu) traced_plans.insert(record.plan_id);
   }
   std::map<uint64_t, TracePlan> plans;
-  for (const PlanSnapshot& plan : sources_.control->SnapshotPlans(PlanQuery{.only = &traced_plans, .steps = true}).plans) {
+  for (const PlanSnapshot& plan :
+       sources_.control->SnapshotPlans(PlanQuery{.only = &traced_plans, .steps = true}).plans) {
     v1::PlanInfo info;
     if (!info.ParseFromString(plan.info)) continue;
     TracePlan& traced = plans[plan.plan_id];
-    traced = {plan.group_name, info.summary(), std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm()))), {}};
+    traced = {plan.group_name,
+              info.summary(),
+              std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm()))),
+              {}};
     for (size_t rank = 0; rank < plan.steps.size(); ++rank) {
       traced.steps[static_cast<size_t>(plan.gpus[rank])] = plan.steps[rank];
     }
@@ -150,7 +157,8 @@ grpc::Status AdminService::GetTrace(grpc::ServerContext*, const admin::v1::GetTr
   for (size_t gpu = 0; gpu < sources_.stats.size(); ++gpu) {
     names.push_back("GPU " + std::to_string(gpu) + " " + sources_.topology.gpus[gpu].uuid);
   }
-  const size_t most = request->max_bytes() == 0 ? reply_bytes_ : std::min<size_t>(request->max_bytes(), kMaxTraceBytes);
+  const size_t most =
+      request->max_bytes() == 0 ? reply_bytes_ : std::min<size_t>(request->max_bytes(), kMaxTraceBytes);
   ChromeTraceText trace = ChromeTrace(records, names, plans, request->last(), most);
   reply->set_chrome_trace_json(std::move(trace.json));
   reply->set_truncated(trace.truncated);

@@ -1,7 +1,8 @@
 // File: reply_budget.h
 //
-// `ReplyBudget`: how much of a listing goes into one reply. Whoever asks may have a client that takes no more than gRPC's default of
-// 4 MiB, and tandemd shall not hold as much memory as there are records, times the callers.
+// `ReplyBudget`: how much of a listing goes into one reply. Whoever asks may have a client that takes no more
+// than gRPC's default of 4 MiB, and tandemd shall not hold as much memory as there are records, times the
+// callers.
 #pragma once
 
 #include <google/protobuf/message_lite.h>

@@ -4,7 +4,7 @@
 
 #include "common/log.h"
 #include "daemon/admin/admin_service.h"
-#include "daemon/tuning/tuning_store.h"
+#include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
 namespace {
@@ -53,7 +53,8 @@ grpc::Status AdminService::ListTuning(grpc::ServerContext*, const admin::v1::Lis
   if (!request->id().empty() && reply->entries().empty()) {
     return ToGrpc(NotFound("there is no tuning entry " + log::OneLine(request->id())));
   }
-  for (const WantedTuning& wanted : request->id().empty() ? sources_.tuning->Wanted() : std::vector<WantedTuning>()) {
+  for (const WantedTuning& wanted :
+       request->id().empty() ? sources_.tuning->Wanted() : std::vector<WantedTuning>()) {
     admin::v1::WantedTuning to;
     Fill(wanted.entry, to.mutable_entry());
     to.mutable_request()->ParseFromString(wanted.request);
@@ -86,18 +87,20 @@ grpc::Status AdminControlService::PutTuning(grpc::ServerContext*, const admin::v
     candidate.refused = from.refused();
     candidates.push_back(std::move(candidate));
   }
-  auto entry = sources_.control->PutTuning(request->request(), {request->gpu_uuids().begin(), request->gpu_uuids().end()},
-                                           std::move(candidates));
+  auto entry = sources_.control->PutTuning(
+      request->request(), {request->gpu_uuids().begin(), request->gpu_uuids().end()}, std::move(candidates));
   if (!entry.ok()) return ToGrpc(entry.status());
   Fill(*entry, reply->mutable_entry());
   return grpc::Status::OK;
 }
 
-grpc::Status AdminControlService::ForgetTuning(grpc::ServerContext*, const admin::v1::ForgetTuningRequest* request,
+grpc::Status AdminControlService::ForgetTuning(grpc::ServerContext*,
+                                               const admin::v1::ForgetTuningRequest* request,
                                                admin::v1::ForgetTuningReply* reply) {
   if (sources_.tuning == nullptr) return ToGrpc(NoTable());
   if (request->id().empty() != request->all()) return ToGrpc(InvalidArgument("either an id or all"));
-  Result<size_t> count = request->all() ? sources_.tuning->ForgetAll() : sources_.tuning->Forget(request->id());
+  Result<size_t> count =
+      request->all() ? sources_.tuning->ForgetAll() : sources_.tuning->Forget(request->id());
   if (!count.ok()) return ToGrpc(count.status());
   if (*count > 0) log::Info("tuning: " + std::to_string(*count) + " entries forgotten by an operator");
   reply->set_forgotten(static_cast<uint32_t>(*count));

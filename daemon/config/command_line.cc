@@ -19,7 +19,8 @@ std::string ValueName(const config::KeySpec& key) {
     case config::KeyType::kBool: return "[true|false]";
     case config::KeyType::kChoice: {
       std::string choices;
-      for (std::string_view choice : key.choices) choices += (choices.empty() ? "" : "|") + std::string(choice);
+      for (std::string_view choice : key.choices)
+        choices += (choices.empty() ? "" : "|") + std::string(choice);
       return choices;
     }
   }
@@ -52,7 +53,8 @@ Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line
 
 }  // namespace
 
-Result<CommandLine> ParseCommandLine(int argc, const char* const* argv, const std::string& default_config_path) {
+Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
+                                     const std::string& default_config_path) {
   CLI::App app("tandemd: runs collectives and matmuls in tandem on the GPUs of this node.", "tandemd");
   CommandLine line;
   bool check = false;
@@ -61,11 +63,13 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv, const st
   bool version = false;
   line.config_path = default_config_path;
   CLI::Option* config_option =
-      app.add_option("--config", line.config_path, "Configuration file (TOML); config.d/*.toml beside it are read after it")
+      app.add_option("--config", line.config_path,
+                     "Configuration file (TOML); config.d/*.toml beside it are read after it")
           ->type_name("FILE");
   app.add_flag("--check-config", check, "Check the configuration and end");
   app.add_flag("--print-config", print, "Print the configuration in force as TOML and end");
-  app.add_flag("--print-default-config", print_default, "Print a configuration file of all defaults, commented out, and end");
+  app.add_flag("--print-default-config", print_default,
+               "Print a configuration file of all defaults, commented out, and end");
   app.add_flag("--version", version, "Print the version and end");
   std::vector<Flag> flags;
   flags.reserve(config::Keys().size());  // CLI11 keeps references to the texts

@@ -1,7 +1,8 @@
 // File: command_line.h
 //
-// tandemd's command line: --config, --check-config, --print-config, --print-default-config, --version, --help, and one
-// flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which goes over the files.
+// tandemd's command line: --config, --check-config, --print-config, --print-default-config, --version,
+// --help, and one flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which goes over
+// the files.
 #pragma once
 
 #include <string>
@@ -22,12 +23,14 @@ struct CommandLine {
   Action action = Action::kRun;
   Config config;
   std::string config_path;  // the file that was read, or whose config.d; "" if none
-  bool check = false;       // --check-config: what the configuration names is to be checked too, then `output` printed
-  std::string output;       // help, version, printed configuration, "configuration is valid"
+  bool check =
+      false;  // --check-config: what the configuration names is to be checked too, then `output` printed
+  std::string output;  // help, version, printed configuration, "configuration is valid"
 };
 
-// Reads `argv` (argv[0] is the program's name), the files, and checks the outcome; --check-config and --print-config fail
-// where the daemon would refuse to start. An error is one sentence for stderr; the exit status for it is 2.
+// Reads `argv` (argv[0] is the program's name), the files, and checks the outcome; --check-config and
+// --print-config fail where the daemon would refuse to start. An error is one sentence for stderr; the exit
+// status for it is 2.
 Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
                                      const std::string& default_config_path = kDefaultConfigPath);
 

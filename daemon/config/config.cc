@@ -66,7 +66,8 @@ std::string Limits(const config::KeySpec& key) {
       return " Between " + config::PrintBytes(key.min) + " and " + config::PrintBytes(key.max) + ".";
     case config::KeyType::kChoice: {
       std::string choices;
-      for (std::string_view choice : key.choices) choices += (choices.empty() ? "" : ", ") + std::string(choice);
+      for (std::string_view choice : key.choices)
+        choices += (choices.empty() ? "" : ", ") + std::string(choice);
       return " One of " + choices + ".";
     }
     default: return "";
@@ -112,15 +113,16 @@ Status ValidateConfig(const Config& config) {
   }
   constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
   if (ClientSocketPath(config).size() > kMaxSocketPath) {
-    return InvalidArgument("runtime_dir = \"" + config.runtime_dir + "\" is too long: the path of client.sock in it has " +
+    return InvalidArgument("runtime_dir = \"" + config.runtime_dir +
+                           "\" is too long: the path of client.sock in it has " +
                            std::to_string(ClientSocketPath(config).size()) + " bytes, a socket's may have " +
                            std::to_string(kMaxSocketPath));
   }
   TANDEM_RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen));
   if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {
-    return InvalidArgument("supervisor.backoff_initial_ms = " + std::to_string(config.supervisor.backoff_initial_ms) +
-                           " must not exceed supervisor.backoff_max_ms = " +
-                           std::to_string(config.supervisor.backoff_max_ms));
+    return InvalidArgument(
+        "supervisor.backoff_initial_ms = " + std::to_string(config.supervisor.backoff_initial_ms) +
+        " must not exceed supervisor.backoff_max_ms = " + std::to_string(config.supervisor.backoff_max_ms));
   }
   if (config.quotas.sessions_per_uid > config.quotas.sessions) {
     return InvalidArgument("quotas.sessions_per_uid = " + std::to_string(config.quotas.sessions_per_uid) +
@@ -137,7 +139,8 @@ std::string PrintConfig(const Config& config) { return Print(config, ""); }
 
 std::string PrintDefaultConfigFile() {
   return "# Configuration of tandemd. Every key is shown with its default; uncomment what you change.\n"
-         "# Files in config.d/ beside this one are read after it, in the order of their names; flags go over all files.\n"
+         "# Files in config.d/ beside this one are read after it, in the order of their names; flags go over "
+         "all files.\n"
          "# `tandemd --check-config` checks, `tandemd --print-config` shows what is in force.\n\n" +
          Print(Config(), "# ");
 }

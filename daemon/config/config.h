@@ -1,8 +1,8 @@
 // File: config.h
 //
-// `Config`: everything an operator can set of tandemd. Defaults are the members' initial values; a TOML file goes over
-// them, then the files of the drop-in directory, then command-line flags. There is one table of keys (config_keys.h), so
-// the file, the flags, --print-config and the documentation cannot disagree.
+// `Config`: everything an operator can set of tandemd. Defaults are the members' initial values; a TOML file
+// goes over them, then the files of the drop-in directory, then command-line flags. There is one table of
+// keys (config_keys.h), so the file, the flags, --print-config and the documentation cannot disagree.
 //
 // Example:
 //   Result<CommandLine> line = ParseCommandLine(argc, argv);      // command_line.h
@@ -43,16 +43,16 @@ enum class Parking : uint8_t {
 
 // What one tandemd gives out before it answers RESOURCE_EXHAUSTED. Per uid unless it says otherwise.
 struct QuotaConfig {
-  int64_t sessions = 256;                            // of the whole node
+  int64_t sessions = 256;  // of the whole node
   int64_t sessions_per_uid = 128;
   int64_t groups = 1024;
   int64_t plans = 16384;
   int64_t plan_bytes = int64_t{4} << 30;
-  int64_t tensors = 65536;                           // symmetric tensors and registrations
-  int64_t descriptors = 4096;                        // open descriptors that tandemd holds for it
-  int64_t segment_bytes = int64_t{256} << 30;        // symmetric memory
-  int64_t registered_bytes = int64_t{2} << 40;       // the clients' own memory
-  int64_t calls_per_uid = 512;                       // under way beyond two of each session; of the whole node twice as many
+  int64_t tensors = 65536;                      // symmetric tensors and registrations
+  int64_t descriptors = 4096;                   // open descriptors that tandemd holds for it
+  int64_t segment_bytes = int64_t{256} << 30;   // symmetric memory
+  int64_t registered_bytes = int64_t{2} << 40;  // the clients' own memory
+  int64_t calls_per_uid = 512;  // under way beyond two of each session; of the whole node twice as many
   // Of one control group (cgroup), in all its uids; 0: as many as of one uid.
   int64_t cgroup_sessions = 0;
   int64_t cgroup_groups = 0;
@@ -67,10 +67,11 @@ struct QuotaConfig {
 
 // How tandemd restarts engines.
 struct SupervisorConfig {
-  int64_t backoff_initial_ms = 100;     // wait before the first restart; doubles with each crash in the window
-  int64_t backoff_max_ms = 10000;       // and never exceeds this
-  int64_t crash_loop_count = 5;         // so many crashes …
-  int64_t crash_loop_window_ms = 60000; // … within this time, and the engine stays down until an operator acts
+  int64_t backoff_initial_ms = 100;  // wait before the first restart; doubles with each crash in the window
+  int64_t backoff_max_ms = 10000;    // and never exceeds this
+  int64_t crash_loop_count = 5;      // so many crashes …
+  int64_t crash_loop_window_ms =
+      60000;  // … within this time, and the engine stays down until an operator acts
 };
 
 // The MPS servers that engines are clients of; see docs/operations.md.
@@ -80,28 +81,29 @@ struct MpsConfig {
 };
 
 struct Config {
-  std::string runtime_dir = "/run/tandem";     // the sockets lease.sock, client.sock, admin.sock; absolute
-  std::string state_dir = "/var/lib/tandem";   // tuning table, probe results; absolute
-  std::string tuning_dir;                      // shipped tuning tables; "": ../share/tandem/tuning beside tandemd's own
-  std::string socket_group = "tandem";         // group that may use lease.sock and client.sock; "": tandemd's own
-  std::string engine_path;                     // the tandem-engine program; "": beside tandemd's own
+  std::string runtime_dir = "/run/tandem";    // the sockets lease.sock, client.sock, admin.sock; absolute
+  std::string state_dir = "/var/lib/tandem";  // tuning table, probe results; absolute
+  std::string tuning_dir;  // shipped tuning tables; "": ../share/tandem/tuning beside tandemd's own
+  std::string socket_group = "tandem";  // group that may use lease.sock and client.sock; "": tandemd's own
+  std::string engine_path;              // the tandem-engine program; "": beside tandemd's own
   Backend backend = Backend::kAuto;
-  std::string topology_file;                   // topology to use instead of NVML's or the emulated default; "": none
-  int64_t engines_per_gpu = 1;                 // CUDA: ranks that share each GPU, for tests; 8 GPUs in all
-  int64_t emulated_gpus = 4;                   // 1 to 8; a topology file's GPUs count instead if there is one
+  std::string topology_file;    // topology to use instead of NVML's or the emulated default; "": none
+  int64_t engines_per_gpu = 1;  // CUDA: ranks that share each GPU, for tests; 8 GPUs in all
+  int64_t emulated_gpus = 4;    // 1 to 8; a topology file's GPUs count instead if there is one
   int64_t emulated_memory_bytes = int64_t{2} << 30;  // memory of each emulated GPU, allocated as it is used
-  int64_t visibility_delay_us = 0;             // host backend: copies and signals appear up to this much later; 0: off
-  int64_t hardware_queues = 8;                 // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
-  int64_t launch_deadline_ms = 600000;         // from the first rank's arrival, where group and launch set none
-  int64_t join_deadline_ms = 300000;           // longest wait for all ranks of a join, rendezvous or prepare
-  NativeUse native = NativeUse::kAuto;         // native kernels: when asked for, or also by choice
-  Parking parking = Parking::kOff;             // of groups that do not say it themselves
-  bool prelaunch = true;                       // an expected launch's first kernel waits on its lane for the start
-  int64_t trace_records = 65536;               // launches kept for `tandemctl trace`; 0: no trace
+  int64_t visibility_delay_us = 0;  // host backend: copies and signals appear up to this much later; 0: off
+  int64_t hardware_queues = 8;      // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
+  int64_t launch_deadline_ms = 600000;  // from the first rank's arrival, where group and launch set none
+  int64_t join_deadline_ms = 300000;    // longest wait for all ranks of a join, rendezvous or prepare
+  NativeUse native = NativeUse::kAuto;  // native kernels: when asked for, or also by choice
+  Parking parking = Parking::kOff;      // of groups that do not say it themselves
+  bool prelaunch = true;                // an expected launch's first kernel waits on its lane for the start
+  int64_t trace_records = 65536;        // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;
-  std::string metrics_listen = "off";          // "address:port" that serves Prometheus metrics (port 0: any), or "off"
-  bool verify_plans = false;                   // prove every plan with the verifier before it is handed out
-  bool emulated_native = false;                // host backend: engines claim native kernels, and run them step by step
+  std::string metrics_listen =
+      "off";                     // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+  bool verify_plans = false;     // prove every plan with the verifier before it is handed out
+  bool emulated_native = false;  // host backend: engines claim native kernels, and run them step by step
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;
@@ -112,12 +114,12 @@ std::string LeaseSocketPath(const Config& config);   // attach and descriptors (
 std::string ClientSocketPath(const Config& config);  // gRPC: clients and read-only administration
 std::string AdminSocketPath(const Config& config);   // gRPC: changes by operators
 
-// Checks what no key can check alone: paths that are absolute and short enough for a socket, orders between keys.
-// INVALID_ARGUMENT names the keys, their values and the limits.
+// Checks what no key can check alone: paths that are absolute and short enough for a socket, orders between
+// keys. INVALID_ARGUMENT names the keys, their values and the limits.
 Status ValidateConfig(const Config& config);
 
-// The configuration as TOML with each key's documentation as a comment above it. ParseConfigText of it over any Config
-// gives `config` back.
+// The configuration as TOML with each key's documentation as a comment above it. ParseConfigText of it over
+// any Config gives `config` back.
 std::string PrintConfig(const Config& config);
 // The same for the defaults with every key commented out: the text of deploy/config/tandemd.toml.
 std::string PrintDefaultConfigFile();

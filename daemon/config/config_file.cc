@@ -29,7 +29,8 @@ Status UnknownKey(const std::string& where, const std::string& name) {
 bool IsTableName(std::string_view name) {
   auto keys = config::Keys();
   return std::any_of(keys.begin(), keys.end(), [name](const config::KeySpec& key) {
-    return key.name.size() > name.size() && key.name.substr(0, name.size()) == name && key.name[name.size()] == '.';
+    return key.name.size() > name.size() && key.name.substr(0, name.size()) == name &&
+           key.name[name.size()] == '.';
   });
 }
 

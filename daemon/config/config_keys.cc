@@ -62,48 +62,61 @@ const std::vector<KeySpec>& Table() {
   static const std::vector<KeySpec> table = {
       Text("runtime_dir", TANDEM_FIELD(runtime_dir),
            "Directory of the sockets lease.sock, client.sock and admin.sock. Absolute."),
-      Text("state_dir", TANDEM_FIELD(state_dir), "Directory of what outlives a restart: tuning table, probe results. Absolute."),
+      Text("state_dir", TANDEM_FIELD(state_dir),
+           "Directory of what outlives a restart: tuning table, probe results. Absolute."),
       Text("tuning_dir", TANDEM_FIELD(tuning_dir),
-           "Directory of the tuning tables that come with Tandem. Empty: ../share/tandem/tuning beside tandemd."),
+           "Directory of the tuning tables that come with Tandem. Empty: ../share/tandem/tuning beside "
+           "tandemd."),
       Text("socket_group", TANDEM_FIELD(socket_group),
            "Group whose members may use Tandem. Empty: the group that tandemd runs as."),
-      Text("engine_path", TANDEM_FIELD(engine_path), "The tandem-engine program. Empty: the one beside tandemd."),
+      Text("engine_path", TANDEM_FIELD(engine_path),
+           "The tandem-engine program. Empty: the one beside tandemd."),
       Choice("backend", TANDEM_FIELD(backend), kBackends,
              "host emulates GPUs on the CPU; auto takes cuda where there is a GPU, else host."),
       Text("topology_file", TANDEM_FIELD(topology_file),
            "Topology to use instead of what the machine reports (docs/topology.md). Empty: none."),
       Integer("engines_per_gpu", TANDEM_FIELD(engines_per_gpu), 1, 8,
-              "CUDA: so many engines share each GPU, which has as many names: ranks of more GPUs than there are, for tests. NCCL cannot "
+              "CUDA: so many engines share each GPU, which has as many names: ranks of more GPUs than there "
+              "are, for tests. NCCL cannot "
               "be used by such ranks, and what takes how long says nothing. 1: each GPU has its own."),
       Integer("emulated_gpus", TANDEM_FIELD(emulated_gpus), 1, 8,
               "GPUs of the host backend. With a topology_file, the file's GPUs count instead."),
       Bytes("emulated_memory_bytes", TANDEM_FIELD(emulated_memory_bytes), 64 * kMiB, kTiB,
             "Memory of each emulated GPU; taken from the machine only as it is used."),
       Integer("visibility_delay_us", TANDEM_FIELD(visibility_delay_us), 0, 1000000,
-              "Host backend: copies and signals become visible up to so many microseconds later, at random, to bring out "
+              "Host backend: copies and signals become visible up to so many microseconds later, at random, "
+              "to bring out "
               "missing waits. 0: off."),
       Integer("hardware_queues", TANDEM_FIELD(hardware_queues), 1, 32,
-              "In-order queues of one GPU that lanes and client streams share, as CUDA_DEVICE_MAX_CONNECTIONS has it."),
+              "In-order queues of one GPU that lanes and client streams share, as "
+              "CUDA_DEVICE_MAX_CONNECTIONS has it."),
       Integer("launch_deadline_ms", TANDEM_FIELD(launch_deadline_ms), 1, 7 * kDayMs,
-              "A launch fails when some rank has not arrived so long after the first; groups and launches may set their own."),
+              "A launch fails when some rank has not arrived so long after the first; groups and launches "
+              "may set their own."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
               "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
       Choice("native", TANDEM_FIELD(native), kNativeUses,
-             "explicit: the native fused kernels run plans that ask for them; auto: also those that they are predicted to run "
+             "explicit: the native fused kernels run plans that ask for them; auto: also those that they are "
+             "predicted to run "
              "the fastest."),
       Choice("parking", TANDEM_FIELD(parking), kParkings,
-             "auto: a launch that all ranks have pushed waits on the lanes for their streams, where that is allowed; it starts "
-             "sooner after the last one, and holds up what comes later on its GPUs. off: only in groups that ask for it."),
+             "auto: a launch that all ranks have pushed waits on the lanes for their streams, where that is "
+             "allowed; it starts "
+             "sooner after the last one, and holds up what comes later on its GPUs. off: only in groups that "
+             "ask for it."),
       Bool("prelaunch", TANDEM_FIELD(prelaunch),
-           "The first kernel of the launch that is expected next waits on its lane for the start, which saves some microseconds; it is "
+           "The first kernel of the launch that is expected next waits on its lane for the start, which "
+           "saves some microseconds; it is "
            "called off when another launch comes first."),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Choice("log_level", TANDEM_FIELD(log_level), kLogLevels, "Least severity that is logged to stderr."),
       Text("metrics.listen", TANDEM_FIELD(metrics_listen),
-           "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free one), or off."),
+           "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free "
+           "one), or off."),
       Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
-      Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536, "Sessions of one uid."),
+      Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
+              "Sessions of one uid."),
       Integer("quotas.groups", TANDEM_FIELD(quotas.groups), 1, 1048576, "Groups of one uid."),
       Integer("quotas.plans", TANDEM_FIELD(quotas.plans), 1, 1048576, "Plans of one uid."),
       Bytes("quotas.plan_bytes", TANDEM_FIELD(quotas.plan_bytes), 4096, 1024 * kTiB,
@@ -117,7 +130,8 @@ const std::vector<KeySpec>& Table() {
       Bytes("quotas.registered_bytes", TANDEM_FIELD(quotas.registered_bytes), 2 * kMiB, 1024 * kTiB,
             "Registered memory of one uid's own."),
       Integer("quotas.calls_per_uid", TANDEM_FIELD(quotas.calls_per_uid), 1, 65536,
-              "Calls under way of one uid, beyond two of each of its sessions, which nobody else can take; of the whole node twice as many. "
+              "Calls under way of one uid, beyond two of each of its sessions, which nobody else can take; "
+              "of the whole node twice as many. "
               "Each has a thread of tandemd while it waits."),
       Integer("quotas.cgroup_sessions", TANDEM_FIELD(quotas.cgroup_sessions), 0, 65536,
               "Sessions of one cgroup, whatever their uids. 0: as many as of one uid."),
@@ -141,15 +155,18 @@ const std::vector<KeySpec>& Table() {
               "Wait before an engine's first restart; doubles with each further crash."),
       Integer("supervisor.backoff_max_ms", TANDEM_FIELD(supervisor.backoff_max_ms), 1, kDayMs,
               "The longest wait before a restart."),
-      Integer("supervisor.crash_loop_count", TANDEM_FIELD(supervisor.crash_loop_count), 1, 1000,
-              "So many crashes within crash_loop_window_ms, and the engine stays down until an operator acts."),
+      Integer(
+          "supervisor.crash_loop_count", TANDEM_FIELD(supervisor.crash_loop_count), 1, 1000,
+          "So many crashes within crash_loop_window_ms, and the engine stays down until an operator acts."),
       Integer("supervisor.crash_loop_window_ms", TANDEM_FIELD(supervisor.crash_loop_window_ms), 1, 7 * kDayMs,
               "Time within which crashes count as a loop."),
       Text("mps.pipe_directory", TANDEM_FIELD(mps.pipe_directory),
-           "MPS pipe directory of the engines; clients that are to be fast use the same. Empty: CUDA_MPS_PIPE_DIRECTORY as "
+           "MPS pipe directory of the engines; clients that are to be fast use the same. Empty: "
+           "CUDA_MPS_PIPE_DIRECTORY as "
            "tandemd has it, else /tmp/nvidia-mps. A directory without a server: no MPS."),
       Text("mps.spare_pipe_directory", TANDEM_FIELD(mps.spare_pipe_directory),
-           "MPS pipe directory for an engine whose server waits for other processes to end after a fault; it shares no "
+           "MPS pipe directory for an engine whose server waits for other processes to end after a fault; it "
+           "shares no "
            "server with the clients then. Empty: wait for them."),
       Bool("debug.verify_plans", TANDEM_FIELD(verify_plans),
            "Prove every plan with the verifier before it is handed out; a few milliseconds a plan."),
@@ -304,7 +321,8 @@ Status SetKeyFromText(const KeySpec& key, std::string_view text, Config& config)
     if (!number.ok()) return number.status().WithContext(key.name);
     return SetKey(key, *number, config);
   }
-  if (key.type == KeyType::kBool && (text == "true" || text == "false")) return SetKey(key, text == "true", config);
+  if (key.type == KeyType::kBool && (text == "true" || text == "false"))
+    return SetKey(key, text == "true", config);
   return SetKey(key, std::string(text), config);
 }
 
@@ -320,8 +338,10 @@ std::string PrintValue(const KeySpec& key, const Config& config) {
       return std::visit(
           [&key](auto* member) {
             using Member = std::remove_pointer_t<decltype(member)>;
-            if constexpr (!std::is_enum_v<Member>) return std::string();
-            else return QuoteToml(key.choices[static_cast<size_t>(*member)]);
+            if constexpr (!std::is_enum_v<Member>)
+              return std::string();
+            else
+              return QuoteToml(key.choices[static_cast<size_t>(*member)]);
           },
           field);
   }

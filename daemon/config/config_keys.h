@@ -1,7 +1,8 @@
 // File: config_keys.h
 //
-// The table of tandemd's configuration keys: name, documentation, type, limits and the member of `Config` behind it.
-// The file parser, the flags and the printer all walk this table; a new key is one line in config_keys.cc.
+// The table of tandemd's configuration keys: name, documentation, type, limits and the member of `Config`
+// behind it. The file parser, the flags and the printer all walk this table; a new key is one line in
+// config_keys.cc.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ enum class KeyType : uint8_t {
   kInteger,
   kBytes,  // an integer, or text with a unit: "512 MiB"
   kBool,
-  kChoice,   // one of `choices`
+  kChoice,  // one of `choices`
 };
 
 // A member of Config by its type. kChoice members are enums whose values count the choices from 0.
@@ -48,7 +49,8 @@ std::string FlagName(const KeySpec& key);
 // A value as a file or a flag has it.
 using KeyValue = std::variant<std::string, int64_t, bool>;
 
-// Sets the key's member in `config`. INVALID_ARGUMENT or OUT_OF_RANGE names the key, the value and what is allowed.
+// Sets the key's member in `config`. INVALID_ARGUMENT or OUT_OF_RANGE names the key, the value and what is
+// allowed.
 Status SetKey(const KeySpec& key, const KeyValue& value, Config& config);
 // Sets it from a flag's text: numbers and booleans are parsed first.
 Status SetKeyFromText(const KeySpec& key, std::string_view text, Config& config);
@@ -56,8 +58,8 @@ Status SetKeyFromText(const KeySpec& key, std::string_view text, Config& config)
 // The key's value in `config` as a TOML value: "\"/run/tandem\"", "8", "\"2 GiB\"", "true".
 std::string PrintValue(const KeySpec& key, const Config& config);
 
-// "2 GiB" or "2147483648" as a number of bytes; units B, KiB, MiB, GiB, TiB. INVALID_ARGUMENT on anything else, overflow
-// included.
+// "2 GiB" or "2147483648" as a number of bytes; units B, KiB, MiB, GiB, TiB. INVALID_ARGUMENT on anything
+// else, overflow included.
 Result<int64_t> ParseBytes(std::string_view text);
 // The largest unit that divides `bytes`: "2 GiB", "1536 MiB", "7 B".
 std::string PrintBytes(int64_t bytes);

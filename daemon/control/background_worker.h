@@ -1,7 +1,7 @@
 // File: background_worker.h
 //
-// `BackgroundWorker`: one thread that runs the control plane's slow tasks in order (installing groups again after an
-// engine's restart), so that no listener or handler waits for engines that are not its own concern.
+// `BackgroundWorker`: one thread that runs the control plane's slow tasks in order (installing groups again
+// after an engine's restart), so that no listener or handler waits for engines that are not its own concern.
 #pragma once
 
 #include <condition_variable>

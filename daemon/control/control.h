@@ -1,12 +1,12 @@
 // File: control.h
 //
-// `Control`: tandemd's control plane without its sockets. Sessions, groups, memory, plans and channels, in the terms of
-// the clients' protocol; what the engines must know it sends them through their mailboxes.
+// `Control`: tandemd's control plane without its sockets. Sessions, groups, memory, plans and channels, in
+// the terms of the clients' protocol; what the engines must know it sends them through their mailboxes.
 //
-// Thread rule: every function may be called from any thread. Those that take a Waiter block until their answer is there,
-// the waiter's deadline has passed or its caller has gone. One mutex guards the registry; it is never held across a
-// wait or a call to an engine, and commands are posted under it, so that each engine sees transitions in their order.
-// Ids of other sessions are NOT_FOUND.
+// Thread rule: every function may be called from any thread. Those that take a Waiter block until their
+// answer is there, the waiter's deadline has passed or its caller has gone. One mutex guards the registry; it
+// is never held across a wait or a call to an engine, and commands are posted under it, so that each engine
+// sees transitions in their order. Ids of other sessions are NOT_FOUND.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@
 #include "daemon/control/snapshot.h"
 #include "daemon/control/timed_lock.h"
 #include "daemon/control/waiter.h"
-#include "daemon/planner/tuning_table.h"
+#include "daemon/planner/tuning/tuning_table.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
@@ -45,7 +45,8 @@ struct PeerIdentity {
   uint32_t uid = 0;
   uint32_t gid = 0;
   int pid = 0;
-  std::string cgroup = {};  // path in the hierarchy that accounts for memory; empty if the kernel does not tell
+  std::string cgroup =
+      {};  // path in the hierarchy that accounts for memory; empty if the kernel does not tell
 };
 
 // The lease sockets, as the control plane uses them. Both functions return at once.
@@ -87,8 +88,8 @@ class Control final : public EngineListener {
 
   // --- sessions (control_session.cc)
   Result<v1::AttachReply> Attach(const PeerIdentity& peer, const v1::AttachRequest& request);
-  // The session of a token, compared in constant time. UNAUTHENTICATED: reason NO_TOKEN, BAD_TOKEN, or SESSION_LOST for
-  // a token of an ended session or an earlier daemon.
+  // The session of a token, compared in constant time. UNAUTHENTICATED: reason NO_TOKEN, BAD_TOKEN, or
+  // SESSION_LOST for a token of an ended session or an earlier daemon.
   Result<SessionRef> Authenticate(std::string_view token);
   // A session's descriptors as they come over its lease.
   Status AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds);
@@ -99,15 +100,17 @@ class Control final : public EngineListener {
   Status Detach(const SessionRef& session, const Waiter& waiter);
   // Ends a session as if its process had died. NOT_FOUND.
   Status Evict(uint64_t session_id);
-  // A place for one call of the session, for as long as it is held, which must not outlive this: each call that waits has a thread of
-  // the service. A session's first ones are its own, others come out of its uid's and cgroup's. RESOURCE_EXHAUSTED.
+  // A place for one call of the session, for as long as it is held, which must not outlive this: each call
+  // that waits has a thread of the service. A session's first ones are its own, others come out of its uid's
+  // and cgroup's. RESOURCE_EXHAUSTED.
   Result<std::shared_ptr<void>> Admit(const SessionRef& session);
-  // A stream of the session's events, in place of the one before: each event is told once, so two would share them, and each holds a
-  // thread of the service.
+  // A stream of the session's events, in place of the one before: each event is told once, so two would share
+  // them, and each holds a thread of the service.
   uint64_t OpenEvents(const SessionRef& session);
-  // The stream's next event, or nothing at the waiter's end. UNAVAILABLE once the session has ended, ABORTED once a newer stream of
-  // it has been opened.
-  Result<std::optional<v1::Event>> NextEvent(const SessionRef& session, uint64_t stream, const Waiter& waiter);
+  // The stream's next event, or nothing at the waiter's end. UNAVAILABLE once the session has ended, ABORTED
+  // once a newer stream of it has been opened.
+  Result<std::optional<v1::Event>> NextEvent(const SessionRef& session, uint64_t stream,
+                                             const Waiter& waiter);
   // A waiter of the client's deadline (0: the default), bounded by the maximal one.
   Waiter WaiterFor(uint64_t deadline_ms, std::function<bool()> cancelled) const;
 
@@ -121,7 +124,8 @@ class Control final : public EngineListener {
   Result<v1::RendezvousReply> Rendezvous(const SessionRef& session, const v1::RendezvousRequest& request,
                                          const Waiter& waiter);
   Status Free(const SessionRef& session, uint64_t tensor_id);
-  Result<v1::RegisterTensorReply> RegisterTensor(const SessionRef& session, const v1::RegisterTensorRequest& request,
+  Result<v1::RegisterTensorReply> RegisterTensor(const SessionRef& session,
+                                                 const v1::RegisterTensorRequest& request,
                                                  const Waiter& waiter);
   Status Deregister(const SessionRef& session, uint64_t registration_id, const Waiter& waiter);
 
@@ -149,8 +153,9 @@ class Control final : public EngineListener {
   // All of them, without programs.
   std::vector<PlanSnapshot> SnapshotPlans();
   std::vector<ChannelSnapshot> SnapshotChannels();
-  // Takes measured times into the tuning table, under the key and shape that `request` has on these GPUs (in rank order); the
-  // entry. INVALID_ARGUMENT for times of what cannot run, UNAVAILABLE if they cannot be kept. (control_tuning.cc)
+  // Takes measured times into the tuning table, under the key and shape that `request` has on these GPUs (in
+  // rank order); the entry. INVALID_ARGUMENT for times of what cannot run, UNAVAILABLE if they cannot be
+  // kept. (control_tuning.cc)
   Result<plan::TuningEntry> PutTuning(const v1::OpRequest& request, const std::vector<std::string>& gpu_uuids,
                                       std::vector<plan::TuningCandidate> candidates);
   const ControlOptions& options() const { return options_; }
@@ -170,8 +175,8 @@ class Control final : public EngineListener {
   // Functions named …Locked need Registry::mutex; those that take a Lock release and take it again.
   void Log(LogSeverity severity, const std::string& text) const;
   Status SessionAlive(const Session& session) const;
-  // What an engine that has ended leaves of a call that took something away: nothing, it has let go of all. One that is being stopped
-  // with the daemon, and that calls no longer wait for, may not have: UNAVAILABLE.
+  // What an engine that has ended leaves of a call that took something away: nothing, it has let go of all.
+  // One that is being stopped with the daemon, and that calls no longer wait for, may not have: UNAVAILABLE.
   Status LetGoLocked(const Status& answer) const;
   Result<std::shared_ptr<Group>> FindGroupLocked(const Session& session, uint64_t group_id, int* rank);
   void PostEventLocked(Session& session, v1::Event event);
@@ -185,7 +190,8 @@ class Control final : public EngineListener {
                     const Waiter& waiter);
   Result<int> AwaitNameFreeLocked(Lock& lock, const std::string& scope, const SessionRef& session,
                                   const v1::JoinGroupRequest& request, const Waiter& waiter);
-  Result<std::shared_ptr<Group>> MakeGroupLocked(NameEntry& entry, const std::string& scope, JoinMeeting& meeting);
+  Result<std::shared_ptr<Group>> MakeGroupLocked(NameEntry& entry, const std::string& scope,
+                                                 JoinMeeting& meeting);
   Placement PlacementLocked(const Group& group) const;
   void FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply) const;
   // A launch by gRPC on `gpu` has ended; the first end stands.
@@ -198,28 +204,32 @@ class Control final : public EngineListener {
   void DestroyGroupLocked(const std::shared_ptr<Group>& group);
   void UninstallLocked(Group& group, int except_gpu);
 
-  // Puts the group on its engines: control segments, arrival table, group, workspace, registrations, plans. The group's
-  // `work` is held by the caller, the lock is not.
+  // Puts the group on its engines: control segments, arrival table, group, workspace, registrations, plans.
+  // The group's `work` is held by the caller, the lock is not.
   Status Install(Group& group, const Waiter& waiter);
   // Whether the engines are those that Install told of the group.
   bool SameEnginesLocked(const Group& group) const;
   Status AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter);
   Status InstalledLocked(const Group& group) const;
-  // For work that one rank's call does for all ranks, up to `deadline`. It goes on when that call is cancelled: its process's death is
-  // told by its session's end, with the rank's name. It ends with the group.
+  // For work that one rank's call does for all ranks, up to `deadline`. It goes on when that call is
+  // cancelled: its process's death is told by its session's end, with the rank's name. It ends with the
+  // group.
   static Waiter ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_point deadline);
   // Group::work. DEADLINE_EXCEEDED.
   static Result<std::unique_lock<TimedLock>> TakeWork(Group& group, const Waiter& waiter);
   // `in_place_of`: a set that goes once the engines are there, before the new one is charged.
-  Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose, const Waiter& waiter,
+  Result<std::shared_ptr<SegmentSet>> MakeSet(Group& group, uint64_t bytes, const std::string& purpose,
+                                              const Waiter& waiter,
                                               std::shared_ptr<SegmentSet>* in_place_of = nullptr);
-  void MapSetLocked(SegmentSet& set, size_t rank, const Group& group, const std::shared_ptr<CommandBatch>& batch);
+  void MapSetLocked(SegmentSet& set, size_t rank, const Group& group,
+                    const std::shared_ptr<CommandBatch>& batch);
   void RemoveSetLocked(const std::shared_ptr<SegmentSet>& set);
   void DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set);
   Result<std::string> MakeUniqueId(const Group& group);
   void PostWorkspaceLocked(Group& group, const std::shared_ptr<CommandBatch>& batch);
-  void PostRegistrationLocked(Group& group, uint64_t registration_id, const std::shared_ptr<CommandBatch>& batch);
+  void PostRegistrationLocked(Group& group, uint64_t registration_id,
+                              const std::shared_ptr<CommandBatch>& batch);
   void PostOwnRegistrationLocked(const Session& session, uint64_t registration_id,
                                  const std::shared_ptr<CommandBatch>& batch);
 

@@ -3,7 +3,7 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
-#include "daemon/planner/program_codec.h"
+#include "program/program_codec.h"
 
 namespace tandem::daemon {
 namespace {
@@ -91,7 +91,8 @@ std::vector<SessionSnapshot> Control::SnapshotSessions() {
     snapshot.registrations = static_cast<uint32_t>(session->registrations.size());
     snapshot.channels = static_cast<uint32_t>(session->channels.size());
     for (const auto& [tensor_id, tensor] : session->tensors) snapshot.bytes += tensor->bytes;
-    snapshot.descriptors = static_cast<uint32_t>(1 + session->channels.size() + session->transfers.descriptors());
+    snapshot.descriptors =
+        static_cast<uint32_t>(1 + session->channels.size() + session->transfers.descriptors());
     for (const auto& [registration_id, registration] : session->registrations) {
       snapshot.registered_bytes += registration.bytes;
       snapshot.descriptors += static_cast<uint32_t>(registration.fds.size());
@@ -113,7 +114,8 @@ std::vector<GroupSnapshot> Control::SnapshotGroups() {
     snapshot.generation = group->generation;
     snapshot.world_size = static_cast<int>(group->members.size());
     snapshot.state = StateName(group->state);
-    snapshot.state_reason = group->broken.ok() && group->suspended ? "an engine is restarting" : group->broken.message();
+    snapshot.state_reason =
+        group->broken.ok() && group->suspended ? "an engine is restarting" : group->broken.message();
     snapshot.topology_class = group->topology_class;
     for (size_t rank = 0; rank < group->members.size(); ++rank) {
       const Member& member = group->members[rank];
@@ -143,8 +145,8 @@ std::vector<GroupSnapshot> Control::SnapshotGroups() {
         missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
         continue;
       }
-      snapshot.members.push_back({rank, seat->second.session->id, seat->second.session->peer.pid, seat->second.gpu,
-                                  seat->second.request.gpu_uuid(), false});
+      snapshot.members.push_back({rank, seat->second.session->id, seat->second.session->peer.pid,
+                                  seat->second.gpu, seat->second.request.gpu_uuid(), false});
     }
     snapshot.state_reason = "waits for rank " + missing;
     snapshots.push_back(std::move(snapshot));
@@ -174,7 +176,8 @@ std::vector<PoolSnapshot> Control::SnapshotPools() {
         if (registration.gpu == gpu) pool.registered_bytes += registration.bytes;
       }
     }
-    std::sort(pool.segments.begin(), pool.segments.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+    std::sort(pool.segments.begin(), pool.segments.end(),
+              [](const auto& a, const auto& b) { return a.id < b.id; });
     pools.push_back(std::move(pool));
   }
   return pools;
@@ -189,11 +192,13 @@ PlanPage Control::SnapshotPlans(const PlanQuery& query) {
   {
     Lock lock(registry_->mutex);
     size_t bytes = 0;
-    for (auto at = registry_->groups.lower_bound(query.after_group); at != registry_->groups.end() && !page.more; ++at) {
+    for (auto at = registry_->groups.lower_bound(query.after_group);
+         at != registry_->groups.end() && !page.more; ++at) {
       const auto& [id, group] = *at;
       if (query.group_id != 0 && id != query.group_id) continue;
       const bool begun = id == query.after_group;
-      for (auto plan = begun ? group->plans.upper_bound(query.after_plan) : group->plans.begin(); plan != group->plans.end(); ++plan) {
+      for (auto plan = begun ? group->plans.upper_bound(query.after_plan) : group->plans.begin();
+           plan != group->plans.end(); ++plan) {
         const PlanRecord& record = plan->second;
         if (query.plan_id != 0 && plan->first != query.plan_id) continue;
         if (query.only != nullptr && !query.only->contains(plan->first)) continue;
@@ -220,7 +225,8 @@ PlanPage Control::SnapshotPlans(const PlanQuery& query) {
       if (!command.ParseFromString(text)) continue;
       Result<plan::RankProgram> program = plan::DecodeProgram(command.add_plan().program());
       PlanSnapshot& snapshot = page.plans[i];
-      if (query.programs) snapshot.programs.push_back(program.ok() ? plan::ListProgram(*program) : program.status().ToString());
+      if (query.programs)
+        snapshot.programs.push_back(program.ok() ? plan::ListProgram(*program) : program.status().ToString());
       std::vector<std::string>& names = snapshot.steps.emplace_back();
       if (!program.ok()) continue;
       for (const plan::Step& step : program->steps) {

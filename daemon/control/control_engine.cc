@@ -1,13 +1,13 @@
-// What engines report: their restarts, above all. When an engine goes, the groups with its GPU are taken off the others;
-// when it is back, it gets its segments by the descriptors that we kept, and the groups are installed again under a new
-// generation. Sessions, memory and plans go on. Where the engine fell with every other process on its GPU (shared fate
-// under MPS), its groups break instead.
+// What engines report: their restarts, above all. When an engine goes, the groups with its GPU are taken off
+// the others; when it is back, it gets its segments by the descriptors that we kept, and the groups are
+// installed again under a new generation. Sessions, memory and plans go on. Where the engine fell with every
+// other process on its GPU (shared fate under MPS), its groups break instead.
 #include <algorithm>
 
-#include "common/queue/channel.h"
 #include "daemon/control/background_worker.h"
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
+#include "ipc/channel.h"
 
 namespace tandem::daemon {
 namespace {
@@ -18,7 +18,8 @@ constexpr std::chrono::milliseconds kRetryPause{100};
 constexpr std::chrono::milliseconds kSilentPeerLimit{3000};
 
 bool UsesGpu(const Group& group, int gpu) {
-  return std::any_of(group.members.begin(), group.members.end(), [&](const Member& m) { return m.gpu == gpu; });
+  return std::any_of(group.members.begin(), group.members.end(),
+                     [&](const Member& m) { return m.gpu == gpu; });
 }
 
 }  // namespace
@@ -53,7 +54,8 @@ void Control::OnEngineUp(int gpu, uint64_t generation) {
     if (all_up) background_->Post([this, group = group] { RestoreGroup(group); });
   }
   registry_->engines_changed.notify_all();
-  Log(LogSeverity::kInfo, "gpu=" + std::to_string(gpu) + " engine up generation=" + std::to_string(generation));
+  Log(LogSeverity::kInfo,
+      "gpu=" + std::to_string(gpu) + " engine up generation=" + std::to_string(generation));
 }
 
 void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reason) {
@@ -66,7 +68,8 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
   registry_->mailboxes[g]->SetGeneration(0);
   const bool stopping = registry_->stopping;  // then the engine has been asked to end
   const Code code = stopping ? Code::kUnavailable : Code::kAborted;
-  const std::string text = stopping ? "the daemon is stopping" : "the engine of GPU " + std::to_string(gpu) + " ended (" + reason + ")";
+  const std::string text = stopping ? "the daemon is stopping"
+                                    : "the engine of GPU " + std::to_string(gpu) + " ended (" + reason + ")";
   const std::string who = stopping ? "" : "gpu " + std::to_string(gpu);
   const Status ended(code, text, {.reason = stopping ? "" : "ENGINE_RESTARTED", .who = who, .field = {}});
   for (const auto& [id, session] : registry_->sessions) {
@@ -88,7 +91,8 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
   if (shared_fate && !stopping) BreakGroupsOfGpuLocked(gpu, text);
   for (const auto& [id, group] : registry_->groups) {
     if (!UsesGpu(*group, gpu) || group->suspended) continue;
-    if (group->state == GroupState::kJoining) continue;  // who installs it looks whether the engines are still the same
+    if (group->state == GroupState::kJoining)
+      continue;  // who installs it looks whether the engines are still the same
     engine::v1::Command command;
     command.mutable_break_group()->set_group_id(id);
     command.mutable_break_group()->set_code(static_cast<int>(code));
@@ -108,7 +112,8 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
     if (group->state == GroupState::kClosing) BreakLeftGroupLocked(*group);
   }
   registry_->engines_changed.notify_all();
-  Log(stopping ? LogSeverity::kInfo : LogSeverity::kError, "gpu=" + std::to_string(gpu) + " engine ended (" + reason + ")");
+  Log(stopping ? LogSeverity::kInfo : LogSeverity::kError,
+      "gpu=" + std::to_string(gpu) + " engine ended (" + reason + ")");
 }
 
 void Control::BreakGroupsOfGpuLocked(int gpu, const std::string& text) {
@@ -144,8 +149,10 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
     UninstallLocked(*group, -1);
     return;
   }
-  // One that had been told may have ended before the last one was: its end passed over a group that was suspended already.
-  if (status.ok() && !SameEnginesLocked(*group)) status = Unavailable("an engine ended while the group was restored");
+  // One that had been told may have ended before the last one was: its end passed over a group that was
+  // suspended already.
+  if (status.ok() && !SameEnginesLocked(*group))
+    status = Unavailable("an engine ended while the group was restored");
   if (!status.ok()) {
     if (status.detail().reason == "ENGINE_DOWN" || status.code() == Code::kUnavailable) {
       // Another engine went: what the others were given goes, and the next OnEngineUp comes back to it.
@@ -153,7 +160,8 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
       // Its end may not have been reported yet: no hurry.
       registry_->engines_changed.wait_for(lock, kRetryPause);
       bool all_up = true;
-      for (const Member& m : group->members) all_up &= registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
+      for (const Member& m : group->members)
+        all_up &= registry_->engine_generation[static_cast<size_t>(m.gpu)] != 0;
       if (all_up && !registry_->stopping) background_->Post([this, group] { RestoreGroup(group); });
       return;
     }
@@ -169,13 +177,15 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
   event.set_generation(group->generation);
   event.mutable_status()->set_code(static_cast<int>(Code::kAborted));
   event.mutable_status()->set_reason("ENGINE_RESTARTED");
-  event.mutable_status()->set_message("an engine of group '" + group->name + "' was restarted: launches in flight ended, "
-                                      "plans and memory go on as generation " + std::to_string(group->generation));
+  event.mutable_status()->set_message("an engine of group '" + group->name +
+                                      "' was restarted: launches in flight ended, "
+                                      "plans and memory go on as generation " +
+                                      std::to_string(group->generation));
   PostGroupEventLocked(*group, event, -1);
   registry_->engines_changed.notify_all();
   group->changed.notify_all();
-  Log(LogSeverity::kInfo, "group=" + std::to_string(group->id) + " restored generation=" +
-                              std::to_string(group->generation));
+  Log(LogSeverity::kInfo,
+      "group=" + std::to_string(group->id) + " restored generation=" + std::to_string(group->generation));
 }
 
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
@@ -217,9 +227,9 @@ void Control::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
     }
     ++registry_->launch_failures[failed.code()];
   }
-  Log(LogSeverity::kWarning, "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) + " plan=" +
-                                 std::to_string(failed.plan_id()) + " launch=" + std::to_string(failed.launch()) +
-                                 " failed: " + failed.message());
+  Log(LogSeverity::kWarning, "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) +
+                                 " plan=" + std::to_string(failed.plan_id()) + " launch=" +
+                                 std::to_string(failed.launch()) + " failed: " + failed.message());
 }
 
 void Control::OnLate(int, const engine::v1::Late& late) {

@@ -1,5 +1,5 @@
-// The end of a group: members leave or are lost, the group breaks, and when the last one has gone its name is free for the
-// next incarnation.
+// The end of a group: members leave or are lost, the group breaks, and when the last one has gone its name is
+// free for the next incarnation.
 #include <algorithm>
 
 #include "daemon/control/control.h"
@@ -35,20 +35,23 @@ Status Control::LeaveGroup(const SessionRef& session, uint64_t group_id, const W
     // What was posted before, launches by gRPC too, goes first.
     engine::v1::Command ping;
     ping.mutable_ping();
-    registry_->mailboxes[static_cast<size_t>(group->members[static_cast<size_t>(rank)].gpu)]->Post(std::move(ping), {},
-                                                                                                drained);
+    registry_->mailboxes[static_cast<size_t>(group->members[static_cast<size_t>(rank)].gpu)]->Post(
+        std::move(ping), {}, drained);
   }
   Status left = drained->Wait(waiter);
   if (left.ok()) {
-    // Not through the mailbox: the answer comes when this rank's launches have ended, and nothing may wait behind it.
-    const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(waiter.deadline - Waiter::Clock::now());
+    // Not through the mailbox: the answer comes when this rank's launches have ended, and nothing may wait
+    // behind it.
+    const auto rest =
+        std::chrono::duration_cast<std::chrono::milliseconds>(waiter.deadline - Waiter::Clock::now());
     left = engines_.Call(group->members[static_cast<size_t>(rank)].gpu, command, {},
                          std::max(rest, std::chrono::milliseconds(1)));
   }
   Lock lock(registry_->mutex);
   const Member& member = group->members[static_cast<size_t>(rank)];
   if (member.left) return Status::Ok();
-  if (!left.ok() && registry_->stopping) return Unavailable("the daemon is stopping");  // its launches may be in flight
+  if (!left.ok() && registry_->stopping)
+    return Unavailable("the daemon is stopping");  // its launches may be in flight
   const bool engine_gone = left.code() == Code::kUnavailable || group->state == GroupState::kBroken;
   if (!left.ok() && !engine_gone) {
     return left.WithContext("rank " + std::to_string(rank) + " of group '" + group->name +
@@ -74,8 +77,8 @@ void Control::FailMeetingsLocked(Group& group, const Status& why) {
   for (const auto& [key, meeting] : group.rendezvous) fail(*meeting);
 }
 
-// A command for an engine waits for the one before it, which may itself wait for a parked launch's ranks: then the log is what
-// tells of a rank that is gone.
+// A command for an engine waits for the one before it, which may itself wait for a parked launch's ranks:
+// then the log is what tells of a rank that is gone.
 void Control::BreakByLogLocked(const Group& group) {
   if (group.parking && options_.break_by_log) options_.break_by_log(group.id, group.generation);
 }
@@ -83,7 +86,7 @@ void Control::BreakByLogLocked(const Group& group) {
 void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   if (group.state == GroupState::kBroken) return;
   group.SetBroken(why);
-  registry_->engines_changed.notify_all();  // for whoever waits for an engine on the group's behalf
+  registry_->engines_changed.notify_all();          // for whoever waits for an engine on the group's behalf
   if (group.state == GroupState::kJoining) return;  // whoever installs it sees `broken`
   group.state = GroupState::kBroken;
   ++registry_->groups_broken_total;
@@ -113,8 +116,8 @@ void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " broken: " + why.message());
 }
 
-// A group that a rank has left is not installed again: once one of its engines has gone, no engine is there to fail the others'
-// launches with that rank's name, and no restart comes that they could wait for.
+// A group that a rank has left is not installed again: once one of its engines has gone, no engine is there
+// to fail the others' launches with that rank's name, and no restart comes that they could wait for.
 void Control::BreakLeftGroupLocked(Group& group) {
   group.state = GroupState::kBroken;
   group.suspended = false;
@@ -128,7 +131,8 @@ void Control::BreakLeftGroupLocked(Group& group) {
   PostGroupEventLocked(group, event, -1);
   group.changed.notify_all();
   registry_->engines_changed.notify_all();
-  Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " broken, an engine of it has ended: " + group.broken.message());
+  Log(LogSeverity::kWarning,
+      "group=" + std::to_string(group.id) + " broken, an engine of it has ended: " + group.broken.message());
 }
 
 void Control::PostGroupEventLocked(Group& group, const v1::Event& event, int except_rank) {
@@ -155,17 +159,18 @@ void Control::MemberLeftLocked(const std::shared_ptr<Group>& group, int rank, bo
   for (auto& [id, plan] : group->plans) plan.released[static_cast<size_t>(rank)] = true;
   if (group->state == GroupState::kJoining && group->broken.ok()) {
     group->SetBroken(Status(Code::kUnavailable,
-                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") of group '" + group->name +
-                                "' left while it joined",
+                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) +
+                                ") of group '" + group->name + "' left while it joined",
                             {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}}));
     registry_->engines_changed.notify_all();
   }
-  const bool all_left = std::all_of(group->members.begin(), group->members.end(), [](const Member& m) { return m.left; });
+  const bool all_left =
+      std::all_of(group->members.begin(), group->members.end(), [](const Member& m) { return m.left; });
   if (group->state == GroupState::kReady) {
     group->state = GroupState::kClosing;
     group->SetBroken(Status(Code::kUnavailable,
-                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ") has left group '" +
-                                group->name + "'",
+                            "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) +
+                                ") has left group '" + group->name + "'",
                             {.reason = "RANK_LEFT", .who = "rank " + std::to_string(rank), .field = {}}));
     registry_->engines_changed.notify_all();
     FailMeetingsLocked(*group, group->broken);
@@ -215,7 +220,8 @@ void Control::DestroyGroupLocked(const std::shared_ptr<Group>& group) {
     member.left = true;
     member.session->groups.erase(group->id);
   }
-  if (group->state == GroupState::kReady || group->state == GroupState::kJoining) group->state = GroupState::kClosing;
+  if (group->state == GroupState::kReady || group->state == GroupState::kJoining)
+    group->state = GroupState::kClosing;
   registry_->groups.erase(group->id);
   auto entry = registry_->names.find(group->scope);
   if (entry != registry_->names.end() && entry->second.current == group) {

@@ -1,4 +1,5 @@
-// Joining a group: ranks meet under a name (JoinMeeting), are seated and compared, and the last one makes the group.
+// Joining a group: ranks meet under a name (JoinMeeting), are seated and compared, and the last one makes the
+// group.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,8 +19,8 @@ constexpr size_t kMaxIdleNames = 4096;
 
 std::string ScopeOf(uint32_t uid, const v1::JoinGroupRequest& request) {
   // The job key has any bytes; lengths first keep scopes apart.
-  return std::to_string(uid) + "/" + std::to_string(request.job_key().size()) + "/" + request.job_key() + "/" +
-         request.name();
+  return std::to_string(uid) + "/" + std::to_string(request.job_key().size()) + "/" + request.job_key() +
+         "/" + request.name();
 }
 
 std::string HostId() {
@@ -73,8 +74,10 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
   const std::string who = "rank " + std::to_string(request.rank());
   const int world = request.world_size();
   if (world < 1 || world > plan::kMaxWorldSize) {
-    return WrongSeat("world_size", name + who + " asks for world size " + std::to_string(world) + "; 1 to " +
-                                       std::to_string(plan::kMaxWorldSize) + " are possible", request.rank());
+    return WrongSeat("world_size",
+                     name + who + " asks for world size " + std::to_string(world) + "; 1 to " +
+                         std::to_string(plan::kMaxWorldSize) + " are possible",
+                     request.rank());
   }
   if (request.rank() < 0 || request.rank() >= world) {
     return Status(Code::kOutOfRange, name + who + " is out of range for world size " + std::to_string(world),
@@ -90,11 +93,14 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
     const v1::JoinGroupRequest& other = seat.request;
     const std::string they = "rank " + std::to_string(rank);
     if (other.world_size() != world) {
-      return WrongSeat("world_size", name + they + " has world_size " + std::to_string(other.world_size()) + ", " +
-                                         who + " has " + std::to_string(world), request.rank());
+      return WrongSeat("world_size",
+                       name + they + " has world_size " + std::to_string(other.world_size()) + ", " + who +
+                           " has " + std::to_string(world),
+                       request.rank());
     }
     if (seat.session == session) {
-      return Status(Code::kAlreadyExists, name + who + " is asked for by the session that is " + they + " already",
+      return Status(Code::kAlreadyExists,
+                    name + who + " is asked for by the session that is " + they + " already",
                     {.reason = "JOINED", .who = they, .field = "rank"});
     }
     if (rank == request.rank()) {
@@ -104,16 +110,20 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
                     {.reason = "JOIN_MISMATCH", .who = who, .field = "rank"});
     }
     if (seat.gpu == gpu) {
-      return WrongSeat("gpu_uuid", name + they + " and " + who + " both use GPU " + request.gpu_uuid() +
-                                       "; a group has one rank per GPU", request.rank());
+      return WrongSeat("gpu_uuid",
+                       name + they + " and " + who + " both use GPU " + request.gpu_uuid() +
+                           "; a group has one rank per GPU",
+                       request.rank());
     }
     if (other.launch_deadline_ms() != request.launch_deadline_ms()) {
       return WrongSeat("launch_deadline_ms",
-                       name + they + " has launch_deadline_ms " + std::to_string(other.launch_deadline_ms()) + ", " +
-                           who + " has " + std::to_string(request.launch_deadline_ms()), request.rank());
+                       name + they + " has launch_deadline_ms " + std::to_string(other.launch_deadline_ms()) +
+                           ", " + who + " has " + std::to_string(request.launch_deadline_ms()),
+                       request.rank());
     }
     if (other.on_slow_placement() != request.on_slow_placement()) {
-      return WrongSeat("on_slow_placement", name + they + " and " + who + " do not ask for the same", request.rank());
+      return WrongSeat("on_slow_placement", name + they + " and " + who + " do not ask for the same",
+                       request.rank());
     }
     std::map<std::string, std::string> mine(request.options().begin(), request.options().end());
     std::map<std::string, std::string> theirs(other.options().begin(), other.options().end());
@@ -121,8 +131,10 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
     for (const auto& [key, value] : mine) {
       const std::string their_value = theirs.contains(key) ? theirs[key] : "(absent)";
       if (value != their_value) {
-        return WrongSeat("options", name + "option '" + key + "' is '" + their_value + "' on " + they + " and '" +
-                                        value + "' on " + who, request.rank());
+        return WrongSeat("options",
+                         name + "option '" + key + "' is '" + their_value + "' on " + they + " and '" +
+                             value + "' on " + who,
+                         request.rank());
       }
     }
   }
@@ -132,8 +144,8 @@ Status Control::SeatLocked(NameEntry& entry, const SessionRef& session, const v1
   return Status::Ok();
 }
 
-// Waits until no earlier incarnation stands in the way. A member of a broken or closing incarnation that joins its name
-// again leaves it by that.
+// Waits until no earlier incarnation stands in the way. A member of a broken or closing incarnation that
+// joins its name again leaves it by that.
 Result<int> Control::AwaitNameFreeLocked(Lock& lock, const std::string& scope, const SessionRef& session,
                                          const v1::JoinGroupRequest& request, const Waiter& waiter) {
   for (;;) {
@@ -145,17 +157,18 @@ Result<int> Control::AwaitNameFreeLocked(Lock& lock, const std::string& scope, c
       const Member& member = current->members[rank];
       if (member.session_id != session->id || member.left) continue;
       if (!ending) {
-        return Status(Code::kAlreadyExists,
-                      "this session is rank " + std::to_string(rank) + " of group '" + request.name() + "' already",
-                      {.reason = "JOINED", .who = "rank " + std::to_string(rank), .field = "name"});
+        return Status(
+            Code::kAlreadyExists,
+            "this session is rank " + std::to_string(rank) + " of group '" + request.name() + "' already",
+            {.reason = "JOINED", .who = "rank " + std::to_string(rank), .field = "name"});
       }
       MemberLeftLocked(current, static_cast<int>(rank), false);
     }
     if (registry_->names[scope].current != current) continue;
     if (!ending && current->state == GroupState::kReady) {
       return Status(Code::kAlreadyExists,
-                    "group '" + request.name() + "' is complete: its " + std::to_string(current->members.size()) +
-                        " ranks are taken by other processes",
+                    "group '" + request.name() + "' is complete: its " +
+                        std::to_string(current->members.size()) + " ranks are taken by other processes",
                     {.reason = "JOINED", .who = {}, .field = "name"});
     }
     const std::shared_ptr<std::condition_variable> freed = registry_->names[scope].freed;
@@ -193,7 +206,8 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
     return Unavailable("the daemon is draining: no new groups")
         .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
   }
-  TANDEM_ASSIGN_OR_RETURN([[maybe_unused]] int free, AwaitNameFreeLocked(lock, scope, session, request, waiter));
+  TANDEM_ASSIGN_OR_RETURN([[maybe_unused]] int free,
+                          AwaitNameFreeLocked(lock, scope, session, request, waiter));
   NameEntry& entry = registry_->names[scope];
   if (!entry.joining) entry.joining = std::make_shared<JoinMeeting>();
   const std::shared_ptr<JoinMeeting> meeting = entry.joining;
@@ -224,7 +238,8 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
         (*group)->state = GroupState::kReady;
         meeting->group = *group;
         if (!SameEnginesLocked(**group)) {
-          // One that had been told ended before the last one was: its end passed over a group that was still joining.
+          // One that had been told ended before the last one was: its end passed over a group that was still
+          // joining.
           (*group)->suspended = true;
           UninstallLocked(**group, -1);
           background_->Post([this, group = *group] { RestoreGroup(group); });
@@ -237,7 +252,8 @@ Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v
     registry_->names[scope].freed->notify_all();
     ForgetNameLocked(scope);
   } else {
-    const bool done = waiter.Wait(lock, meeting->changed, [&] { return meeting->phase == Meeting::Phase::kDone; });
+    const bool done =
+        waiter.Wait(lock, meeting->changed, [&] { return meeting->phase == Meeting::Phase::kDone; });
     if (!done && meeting->phase == Meeting::Phase::kWaiting) {
       std::vector<int> missing;
       for (int rank = 0; rank < request.world_size(); ++rank) {
@@ -281,7 +297,8 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
   std::vector<int> gpus;
   for (const auto& [rank, seat] : meeting.seats) {
     if (seat.session->ended) {
-      return Unavailable("rank " + std::to_string(rank) + " of group '" + group->name + "' ended while joining");
+      return Unavailable("rank " + std::to_string(rank) + " of group '" + group->name +
+                         "' ended while joining");
     }
     gpus.push_back(seat.gpu);
     Member member;
@@ -291,8 +308,8 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
     member.gpu = seat.gpu;
     group->members.push_back(std::move(member));
   }
-  TANDEM_RETURN_IF_ERROR(
-      CheckPlacement(PlacementLocked(*group), group->on_slow_placement).WithContext("group '" + group->name + "'"));
+  TANDEM_RETURN_IF_ERROR(CheckPlacement(PlacementLocked(*group), group->on_slow_placement)
+                             .WithContext("group '" + group->name + "'"));
   TANDEM_RETURN_IF_ERROR(registry_->ledger.Charge(group->payer, Resource::kGroups, 1));
   for (const auto& [rank, seat] : meeting.seats) seat.session->groups.insert(group->id);
   group->context.topology = Subset(options_.topology, gpus);
@@ -303,7 +320,8 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
     const std::string why = engines_.StatusOf(gpus[rank]).no_native_kernels;
     if (why.empty()) continue;
     group->context.native_kernels = false;
-    group->context.no_native_kernels = "the engine of rank " + std::to_string(rank) + " has no native kernels: " + why;
+    group->context.no_native_kernels =
+        "the engine of rank " + std::to_string(rank) + " has no native kernels: " + why;
     break;
   }
   int& kernel_sms = group->context.kernel_sms;
@@ -341,7 +359,8 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
   const int world = group.context.topology.size();
   for (int i = 0; i < world; ++i) {
     reply->add_gpu_uuids(group.context.topology.gpus[static_cast<size_t>(i)].uuid);
-    for (int j = 0; j < world; ++j) reply->add_link_counts(i == j ? 0 : group.context.topology.LinkCount(i, j));
+    for (int j = 0; j < world; ++j)
+      reply->add_link_counts(i == j ? 0 : group.context.topology.LinkCount(i, j));
   }
   const TopologyClass topology_class = Classify(group.context.topology);
   for (uint32_t op = static_cast<uint32_t>(Op::kAllReduce); op <= static_cast<uint32_t>(Op::kEmpty); ++op) {
@@ -354,7 +373,8 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
         offer->set_reason(group.context.no_native_kernels);
       } else if (algorithm == Algorithm::kLowLatency && !group.context.packet_kernels) {
         offer->set_reason("needs the CUDA backend; this group's is " + options_.backend);
-      } else if (algorithm == Algorithm::kHybridCubeMesh && topology_class != TopologyClass::kHybridCubeMesh) {
+      } else if (algorithm == Algorithm::kHybridCubeMesh &&
+                 topology_class != TopologyClass::kHybridCubeMesh) {
         offer->set_reason("needs a hybrid cube mesh; this group is " + group.topology_class);
       } else if (algorithm == Algorithm::kNccl && !group.context.nccl) {
         offer->set_reason(group.context.no_nccl);
@@ -365,7 +385,8 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
   }
 }
 
-// Of ended groups a number of names is kept for their incarnation count; what never became a group leaves nothing.
+// Of ended groups a number of names is kept for their incarnation count; what never became a group leaves
+// nothing.
 void Control::ForgetNameLocked(const std::string& scope) {
   const auto it = registry_->names.find(scope);
   if (it == registry_->names.end() || it->second.current || it->second.joining) return;
@@ -381,11 +402,12 @@ void Control::FailJoinsOfLocked(const Session& session, const std::string& why) 
                                     [&](const auto& seat) { return seat.second.session.get() == &session; });
       if (own == seats->end()) continue;
       const auto& [rank, seat] = *own;
-      EndMeeting(*entry.joining,
-                 Status(Code::kUnavailable,
-                        "rank " + std::to_string(rank) + " (pid " + std::to_string(session.peer.pid) + ") of group '" +
-                            seat.request.name() + "' was lost while the group was joining: " + why,
-                        {.reason = "RANK_LOST", .who = "rank " + std::to_string(rank), .field = {}}));
+      EndMeeting(
+          *entry.joining,
+          Status(Code::kUnavailable,
+                 "rank " + std::to_string(rank) + " (pid " + std::to_string(session.peer.pid) +
+                     ") of group '" + seat.request.name() + "' was lost while the group was joining: " + why,
+                 {.reason = "RANK_LOST", .who = "rank " + std::to_string(rank), .field = {}}));
       entry.joining.reset();
       ended.push_back(scope);
       break;

@@ -1,9 +1,9 @@
 // Channels, and launches by gRPC.
 #include "common/digest.h"
-#include "common/queue/channel.h"
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/validate.h"
+#include "ipc/channel.h"
 
 namespace tandem::daemon {
 namespace {
@@ -12,7 +12,8 @@ constexpr uint32_t kDefaultEntries = 256;
 
 }  // namespace
 
-Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session, const v1::OpenChannelRequest& request,
+Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session,
+                                                  const v1::OpenChannelRequest& request,
                                                   const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(ValidateOpenChannel(request));
   TANDEM_ASSIGN_OR_RETURN(int gpu, FindGpu(request.gpu_uuid()));
@@ -25,8 +26,8 @@ Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session, con
   {
     Lock lock(registry_->mutex);
     TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
-    TANDEM_RETURN_IF_ERROR(
-        CheckLimit("channels", "the session", options_.limits.channels_per_session, session->channels.size(), 1));
+    TANDEM_RETURN_IF_ERROR(CheckLimit("channels", "the session", options_.limits.channels_per_session,
+                                      session->channels.size(), 1));
     TANDEM_RETURN_IF_ERROR(registry_->ledger.Check(session->payer(), Resource::kDescriptors, 1));
     const uint64_t& generation = registry_->engine_generation[static_cast<size_t>(gpu)];
     if (!waiter.Wait(lock, registry_->engines_changed,
@@ -91,8 +92,9 @@ Result<v1::LaunchReply> Control::Launch(const SessionRef& session, const v1::Lau
   if (group->plans.at(request.plan_id()).released[static_cast<size_t>(rank)]) return unknown;
   if (group->state != GroupState::kReady) return group->broken;
   TANDEM_RETURN_IF_ERROR(InstalledLocked(*group));
-  TANDEM_RETURN_IF_ERROR(CheckLimit("pending launches", "the session", options_.limits.pending_launches_per_session,
-                                    session->launches.size(), 1));
+  TANDEM_RETURN_IF_ERROR(CheckLimit("pending launches", "the session",
+                                    options_.limits.pending_launches_per_session, session->launches.size(),
+                                    1));
   const uint64_t id = registry_->next_id++;
   session->launches[id].gpu = group->members[static_cast<size_t>(rank)].gpu;
   registry_->launches[id] = session;
@@ -110,17 +112,21 @@ Result<v1::LaunchReply> Control::Launch(const SessionRef& session, const v1::Lau
   launch.set_tag_digest(TagDigest(request.tag()));
   launch.set_generation(request.generation() != 0 ? request.generation() : group->generation);
   const int gpu = group->members[static_cast<size_t>(rank)].gpu;
-  // Whatever is wrong with the bindings, the engine says so with the launch's outcome: a refused launch arrives too.
-  registry_->mailboxes[static_cast<size_t>(gpu)]->Post(std::move(command), {}, [this, gpu, id](const Status& status) {
-    if (status.ok()) return;
-    // An engine that is gone has not taken it: the launch ends as all those do that the engine's end meets, whether
-    // its end is known here already or not.
-    const bool gone = status.code() == Code::kUnavailable;
-    EndLaunch(gpu, id,
-              gone ? Status(Code::kAborted, "the engine of GPU " + std::to_string(gpu) + " ended before the launch reached it",
-                            {.reason = "ENGINE_RESTARTED", .who = "gpu " + std::to_string(gpu), .field = {}})
-                   : status);
-  });
+  // Whatever is wrong with the bindings, the engine says so with the launch's outcome: a refused launch
+  // arrives too.
+  registry_->mailboxes[static_cast<size_t>(gpu)]->Post(
+      std::move(command), {}, [this, gpu, id](const Status& status) {
+        if (status.ok()) return;
+        // An engine that is gone has not taken it: the launch ends as all those do that the engine's end
+        // meets, whether its end is known here already or not.
+        const bool gone = status.code() == Code::kUnavailable;
+        EndLaunch(
+            gpu, id,
+            gone ? Status(Code::kAborted,
+                          "the engine of GPU " + std::to_string(gpu) + " ended before the launch reached it",
+                          {.reason = "ENGINE_RESTARTED", .who = "gpu " + std::to_string(gpu), .field = {}})
+                 : status);
+      });
   v1::LaunchReply reply;
   reply.set_launch_id(id);
   return reply;
@@ -131,7 +137,8 @@ Status Control::WaitLaunch(const SessionRef& session, uint64_t launch_id, const 
   TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
   auto it = session->launches.find(launch_id);
   if (it == session->launches.end()) {
-    return NotFound("no launch " + std::to_string(launch_id) + " in this session, or its outcome was taken already");
+    return NotFound("no launch " + std::to_string(launch_id) +
+                    " in this session, or its outcome was taken already");
   }
   const bool done = waiter.Wait(lock, session->launches_changed, [&] {
     it = session->launches.find(launch_id);

@@ -15,12 +15,14 @@ constexpr uint64_t kLargestStep = uint64_t{64} << 20;
 constexpr uint64_t kSmallestStep = uint64_t{2} << 20;
 
 uint64_t Aligned(uint64_t bytes) {
-  return (bytes + OffsetAllocator::kAlignment - 1) / OffsetAllocator::kAlignment * OffsetAllocator::kAlignment;
+  return (bytes + OffsetAllocator::kAlignment - 1) / OffsetAllocator::kAlignment *
+         OffsetAllocator::kAlignment;
 }
 
 Status FreedWhileMeeting(const Group& group, size_t rank) {
   const std::string who = "rank " + std::to_string(rank);
-  return Status(Code::kFailedPrecondition, "rendezvous in group '" + group.name + "': " + who + " freed its tensor meanwhile",
+  return Status(Code::kFailedPrecondition,
+                "rendezvous in group '" + group.name + "': " + who + " freed its tensor meanwhile",
                 {.reason = "TENSOR_FREED", .who = who, .field = "tensor_id"});
 }
 
@@ -30,10 +32,14 @@ Status FreedWhileMeeting(const Group& group, size_t rank) {
 Status Control::MayMeet(const Group& group, size_t open) const {
   const uint64_t limit = options_.limits.meetings_per_group;
   if (open < limit) return Status::Ok();
-  return Status(Code::kResourceExhausted, "group '" + group.name + "' has " + std::to_string(open) +
-                                              " meetings that not all ranks have come to",
-                {.reason = "QUOTA_MEETINGS", .who = {}, .field = {}, .limit = static_cast<long long>(limit),
-                 .usage = static_cast<long long>(open)});
+  return Status(
+      Code::kResourceExhausted,
+      "group '" + group.name + "' has " + std::to_string(open) + " meetings that not all ranks have come to",
+      {.reason = "QUOTA_MEETINGS",
+       .who = {},
+       .field = {},
+       .limit = static_cast<long long>(limit),
+       .usage = static_cast<long long>(open)});
 }
 
 Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::EmptyRequest& request) {
@@ -70,8 +76,8 @@ Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::Empty
   return reply;
 }
 
-Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const v1::RendezvousRequest& request,
-                                                const Waiter& waiter) {
+Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session,
+                                                const v1::RendezvousRequest& request, const Waiter& waiter) {
   Lock lock(registry_->mutex);
   TANDEM_RETURN_IF_ERROR(SessionAlive(*session));
   int rank = 0;
@@ -102,7 +108,8 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
     if (key.empty()) {
       key = tensor->name.empty() ? "#" + std::to_string(member.rendezvous++) : "=" + tensor->name;
       auto it = group->rendezvous.find(key);
-      if (it != group->rendezvous.end() && it->second->phase == Meeting::Phase::kDone && it->second->told[r]) {
+      if (it != group->rendezvous.end() && it->second->phase == Meeting::Phase::kDone &&
+          it->second->told[r]) {
         group->rendezvous.erase(it);
         it = group->rendezvous.end();
       }
@@ -113,13 +120,15 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
         fresh->tensors.resize(group->members.size());
         it = group->rendezvous.emplace(key, std::move(fresh)).first;
       } else if (it->second->seated[r] && it->second->phase != Meeting::Phase::kDone) {
-        return Status(Code::kAlreadyExists, "a rendezvous of '" + tensor->name + "' is under way on this rank");
+        return Status(Code::kAlreadyExists,
+                      "a rendezvous of '" + tensor->name + "' is under way on this rank");
       }
       it->second->tensors[r] = tensor;
     }
     const std::shared_ptr<RendezvousMeeting> meeting = group->rendezvous[key];
     if (meeting->phase != Meeting::Phase::kDone) meeting->Seat(r);
-    const bool complete = std::all_of(meeting->seated.begin(), meeting->seated.end(), [](bool s) { return s; });
+    const bool complete =
+        std::all_of(meeting->seated.begin(), meeting->seated.end(), [](bool s) { return s; });
     if (meeting->phase == Meeting::Phase::kWaiting && complete) {
       meeting->phase = Meeting::Phase::kWorking;
       lock.unlock();
@@ -136,10 +145,12 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
       meeting->changed.notify_all();
     }
     const Status own = meeting->Await(lock, r, "rendezvous in group '" + group->name + "'", "come", waiter);
-    // A call that ends by itself counts as told: what the rank asks next is another rendezvous, unless the meeting goes on then.
+    // A call that ends by itself counts as told: what the rank asks next is another rendezvous, unless the
+    // meeting goes on then.
     meeting->told[r] = true;
     const auto mine = group->rendezvous.find(key);
-    const bool over = meeting->phase == Meeting::Phase::kDone ? meeting->AllTold() : !tensor->name.empty() && meeting->Empty();
+    const bool over = meeting->phase == Meeting::Phase::kDone ? meeting->AllTold()
+                                                              : !tensor->name.empty() && meeting->Empty();
     if (over && mine != group->rendezvous.end() && mine->second == meeting) group->rendezvous.erase(mine);
     TANDEM_RETURN_IF_ERROR(own);
     TANDEM_RETURN_IF_ERROR(meeting->status);
@@ -167,12 +178,14 @@ Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session, const
   return reply;
 }
 
-Status Control::SendDescriptors(const SessionRef& session, uint64_t transfer_id, const std::vector<SharedFd>& fds) {
+Status Control::SendDescriptors(const SessionRef& session, uint64_t transfer_id,
+                                const std::vector<SharedFd>& fds) {
   if (lease_port_ == nullptr) return Internal("no lease socket");
   return lease_port_->Send(session->id, transfer_id, fds);
 }
 
-Result<std::shared_ptr<SymmetricBlock>> Control::MakeBlock(Group& group, uint64_t bytes, const Waiter& waiter) {
+Result<std::shared_ptr<SymmetricBlock>> Control::MakeBlock(Group& group, uint64_t bytes,
+                                                           const Waiter& waiter) {
   const uint64_t needed = Aligned(bytes) + kSignalPadBytes;
   const auto take = [&](const std::shared_ptr<SegmentSet>& set) -> std::shared_ptr<SymmetricBlock> {
     Result<uint64_t> offset = set->allocator.Allocate(needed);
@@ -226,8 +239,9 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
   if (with_memory == 0) {
     TANDEM_ASSIGN_OR_RETURN(fresh, MakeBlock(group, bytes, waiter));
   } else if (with_memory < world) {
-    return FailedPrecondition("rendezvous in group '" + group.name +
-                              "': some ranks' tensors have memory from an earlier rendezvous, others have none");
+    return FailedPrecondition(
+        "rendezvous in group '" + group.name +
+        "': some ranks' tensors have memory from an earlier rendezvous, others have none");
   }
   auto batch = std::make_shared<CommandBatch>();
   uint64_t id = 0;
@@ -241,10 +255,11 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
     for (size_t rank = 0; status.ok() && rank < world && !fresh; ++rank) {
       const SymmetricBlock& other = *meeting.tensors[rank]->block;
       if (other.offset != first.offset || other.set->bytes != first.set->bytes) {
-        status = FailedPrecondition("rendezvous in group '" + group.name +
-                                    "': the ranks' tensors lie at different offsets of their segments; rank 0 at " +
-                                    std::to_string(first.offset) + ", rank " + std::to_string(rank) + " at " +
-                                    std::to_string(other.offset));
+        status = FailedPrecondition(
+            "rendezvous in group '" + group.name +
+            "': the ranks' tensors lie at different offsets of their segments; rank 0 at " +
+            std::to_string(first.offset) + ", rank " + std::to_string(rank) + " at " +
+            std::to_string(other.offset));
       }
     }
     // `work` is of one group: the tensors may have got memory by a meeting of another one since we looked.
@@ -286,19 +301,21 @@ Status Control::MeetTensors(Group& group, RendezvousMeeting& meeting, const Wait
     // Some engines may have it, and would keep its memory.
     engine::v1::Command command;
     command.mutable_remove_registration()->set_registration_id(id);
-    for (const Member& member : group.members) registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
+    for (const Member& member : group.members)
+      registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
   }
   return status;
 }
 
-// Zeroes a freed block on every rank: the next owner must not see what was there. A memfd gives its pages back; device
-// memory is cleared by its engine, to which commands go in order: before anybody learns of the block's next use.
+// Zeroes a freed block on every rank: the next owner must not see what was there. A memfd gives its pages
+// back; device memory is cleared by its engine, to which commands go in order: before anybody learns of the
+// block's next use.
 void Control::ClearBlockLocked(const SegmentSet& set, uint64_t offset, uint64_t bytes) {
   for (size_t rank = 0; rank < set.fds.size(); ++rank) {
     if (!set.fds[rank]) continue;
     if (options_.backend == "host") {
-      ::fallocate(set.fds[rank]->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                  static_cast<off_t>(bytes));
+      ::fallocate(set.fds[rank]->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(offset), static_cast<off_t>(bytes));
       continue;
     }
     engine::v1::Command command;
@@ -318,7 +335,8 @@ void Control::FailMeetingsOfTensorLocked(const Session& session, const std::shar
       const auto own = std::find(meeting->tensors.begin(), meeting->tensors.end(), tensor);
       if (own == meeting->tensors.end() || meeting->phase != Meeting::Phase::kWaiting) continue;
       meeting->phase = Meeting::Phase::kDone;
-      meeting->status = FreedWhileMeeting(*group->second, static_cast<size_t>(own - meeting->tensors.begin()));
+      meeting->status =
+          FreedWhileMeeting(*group->second, static_cast<size_t>(own - meeting->tensors.begin()));
       meeting->changed.notify_all();
     }
   }

@@ -20,51 +20,55 @@ inline constexpr uint64_t kOwnCalls = 2;
 
 // Quotas of one cgroup, in all its uids. 0: as many as of a uid.
 struct CgroupLimits {
-  uint64_t sessions = 0, groups = 0, plans = 0, plan_bytes = 0, tensors = 0, descriptors = 0, segment_bytes = 0, registered_bytes = 0;
+  uint64_t sessions = 0, groups = 0, plans = 0, plan_bytes = 0, tensors = 0, descriptors = 0,
+           segment_bytes = 0, registered_bytes = 0;
   uint64_t calls = 0;
 };
 
-// Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit, usage and who, reason "QUOTA_<NAME>". Of one
-// uid unless it says otherwise.
+// Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit, usage and who, reason
+// "QUOTA_<NAME>". Of one uid unless it says otherwise.
 struct ControlLimits {
-  uint64_t sessions = 256;                         // of the node
+  uint64_t sessions = 256;  // of the node
   uint64_t sessions_per_uid = 128;
   uint64_t groups = 1024;
   uint64_t plans = 16384;
-  uint64_t plan_bytes = uint64_t{4} << 30;         // of what tandemd keeps of them, for engines that start again
-  uint64_t tensors = 65536;                        // symmetric tensors and registrations
-  uint64_t descriptors = 4096;                     // that tandemd holds
-  uint64_t segment_bytes = uint64_t{256} << 30;    // all GPUs together
+  uint64_t plan_bytes = uint64_t{4} << 30;  // of what tandemd keeps of them, for engines that start again
+  uint64_t tensors = 65536;                 // symmetric tensors and registrations
+  uint64_t descriptors = 4096;              // that tandemd holds
+  uint64_t segment_bytes = uint64_t{256} << 30;  // all GPUs together
   uint64_t registered_bytes = uint64_t{2} << 40;
-  uint64_t calls_per_uid = 512;                    // under way beyond its sessions' own (kOwnCalls); of the node twice as many
+  uint64_t calls_per_uid = 512;  // under way beyond its sessions' own (kOwnCalls); of the node twice as many
   CgroupLimits cgroup;
   uint64_t channels_per_session = 64;
   uint64_t pending_launches_per_session = 4096;
-  uint64_t transfers_per_session = 64;             // not yet claimed
-  uint64_t events_per_session = 1024;              // not yet read; the oldest go first
-  uint64_t calls_per_session = 256;                // under way
-  uint64_t meetings_per_group = 1024;              // prepares, and rendezvous, that not all ranks have come to
+  uint64_t transfers_per_session = 64;  // not yet claimed
+  uint64_t events_per_session = 1024;   // not yet read; the oldest go first
+  uint64_t calls_per_session = 256;     // under way
+  uint64_t meetings_per_group = 1024;   // prepares, and rendezvous, that not all ranks have come to
 };
 
-// Calls of all sessions that can be under way at once. Each has a thread of the service while it waits: with so many threads, and some for
-// calls that are answered at once, no session finds its own place taken.
-constexpr uint64_t MostCalls(const ControlLimits& limits) { return limits.sessions * kOwnCalls + 2 * limits.calls_per_uid; }
+// Calls of all sessions that can be under way at once. Each has a thread of the service while it waits: with
+// so many threads, and some for calls that are answered at once, no session finds its own place taken.
+constexpr uint64_t MostCalls(const ControlLimits& limits) {
+  return limits.sessions * kOwnCalls + 2 * limits.calls_per_uid;
+}
 
 enum class LogSeverity { kDebug, kInfo, kWarning, kError };
 
 struct ControlOptions {
   std::string backend = "host";
   std::string daemon_version = "0.1.0";
-  std::string grpc_socket;              // told to clients in the answer to Attach
-  Topology topology;                    // of the node; positions are the engines' GPU indexes
+  std::string grpc_socket;  // told to clients in the answer to Attach
+  Topology topology;        // of the node; positions are the engines' GPU indexes
   uint32_t hardware_queues = 32;
   std::chrono::milliseconds default_deadline{30000};
   std::chrono::milliseconds maximal_deadline{600000};
   std::chrono::milliseconds default_launch_deadline{600000};
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
   bool verify_plans = false;
-  bool native_by_choice = false;  // plans take native kernels unasked where they are predicted to be the fastest
-  bool parking = false;           // of groups whose options do not say
+  bool native_by_choice =
+      false;             // plans take native kernels unasked where they are predicted to be the fastest
+  bool parking = false;  // of groups whose options do not say
   ControlLimits limits;
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
   // Appends BREAK to the node's order log; never blocks. Null: breaks go by the engines' commands alone.

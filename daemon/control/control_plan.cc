@@ -7,10 +7,10 @@
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/validate.h"
-#include "daemon/planner/measured.h"
-#include "daemon/planner/program_codec.h"
-#include "daemon/planner/verifier.h"
-#include "daemon/tuning/tuning_store.h"
+#include "daemon/planner/cost/measured.h"
+#include "daemon/planner/tuning/tuning_store.h"
+#include "program/program_codec.h"
+#include "program/verifier/verifier.h"
 
 namespace tandem::daemon {
 namespace {
@@ -68,7 +68,8 @@ void FillOperands(const OpRequest& request, v1::PlanInfo* info) {
 }
 
 // The plan's id and index are still to be set.
-engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& request, size_t rank, uint64_t group_id) {
+engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& request, size_t rank,
+                                   uint64_t group_id) {
   engine::v1::Command command;
   engine::v1::AddPlan& add = *command.mutable_add_plan();
   add.set_group_id(group_id);
@@ -88,9 +89,11 @@ engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& requ
   return command;
 }
 
-std::vector<engine::v1::Command> AddPlanCommands(const plan::Plan& plan, const std::vector<OpRequest>& requests, uint64_t group_id) {
+std::vector<engine::v1::Command> AddPlanCommands(const plan::Plan& plan,
+                                                 const std::vector<OpRequest>& requests, uint64_t group_id) {
   std::vector<engine::v1::Command> commands;
-  for (size_t rank = 0; rank < requests.size(); ++rank) commands.push_back(AddPlanCommand(plan, requests[rank], rank, group_id));
+  for (size_t rank = 0; rank < requests.size(); ++rank)
+    commands.push_back(AddPlanCommand(plan, requests[rank], rank, group_id));
   return commands;
 }
 
@@ -173,7 +176,8 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
       return Unavailable("the daemon is draining: no new plans")
           .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
     }
-    TANDEM_RETURN_IF_ERROR(MayMeet(*group, group->prepares.size() - std::min(group->prepares.size(), group->plans.size())));
+    TANDEM_RETURN_IF_ERROR(
+        MayMeet(*group, group->prepares.size() - std::min(group->prepares.size(), group->plans.size())));
     auto fresh = std::make_shared<PrepareMeeting>();
     fresh->Resize(world);
     fresh->requests.resize(world);
@@ -195,11 +199,13 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
     meeting->status = status;
     meeting->changed.notify_all();
   }
-  const Status own = meeting->Await(lock, r, "key '" + request.key() + "' of group '" + group->name + "'", "prepare it", waiter);
+  const Status own = meeting->Await(lock, r, "key '" + request.key() + "' of group '" + group->name + "'",
+                                    "prepare it", waiter);
   const auto mine = group->prepares.find(request.key());
   const bool is_mine = mine != group->prepares.end() && mine->second == meeting;
   if (!own.ok()) {
-    if (is_mine && meeting->phase == Meeting::Phase::kWaiting && meeting->Empty()) group->prepares.erase(mine);
+    if (is_mine && meeting->phase == Meeting::Phase::kWaiting && meeting->Empty())
+      group->prepares.erase(mine);
     return own;
   }
   meeting->told[r] = true;
@@ -220,8 +226,8 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
 }
 
 // The leader's part: plans, makes room in the workspace, and tells the engines.
-Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& meeting, const std::string& key,
-                           const Waiter& waiter) {
+Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& meeting,
+                           const std::string& key, const Waiter& waiter) {
   const size_t world = group->members.size();
   std::vector<OpRequest> requests;
   for (const std::string& text : meeting.requests) {
@@ -264,10 +270,12 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     placement.slow = placement.slow && std::any_of(plan->programs.begin(), plan->programs.end(), RunsKernels);
     TANDEM_RETURN_IF_ERROR(CheckPlacement(placement, group->on_slow_placement).WithContext(context));
   }
-  TANDEM_RETURN_IF_ERROR(GrowWorkspace(*group, plan->workspace_bytes, plan->bulk_bytes, waiter).WithContext(context));
-  // NCCL's communicator is made for the first plan that needs it. (`communicates` belongs to the holder of `work`.)
-  const bool first_nccl = options_.backend == "cuda" && !group->communicates &&
-                          NeedsCommunicator(plan->programs[0].steps);
+  TANDEM_RETURN_IF_ERROR(
+      GrowWorkspace(*group, plan->workspace_bytes, plan->bulk_bytes, waiter).WithContext(context));
+  // NCCL's communicator is made for the first plan that needs it. (`communicates` belongs to the holder of
+  // `work`.)
+  const bool first_nccl =
+      options_.backend == "cuda" && !group->communicates && NeedsCommunicator(plan->programs[0].steps);
   std::string unique_id;
   if (first_nccl) {
     TANDEM_ASSIGN_OR_RETURN(unique_id, MakeUniqueId(*group));
@@ -281,7 +289,10 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     if (group->next_plan_index >= kMaxPlanIndexes) {
       return Status(Code::kResourceExhausted,
                     context + ": no plan index is left in this incarnation; leave the group and join again",
-                    {.reason = "PLAN_INDEXES", .who = {}, .field = {}, .limit = kMaxPlanIndexes,
+                    {.reason = "PLAN_INDEXES",
+                     .who = {},
+                     .field = {},
+                     .limit = kMaxPlanIndexes,
                      .usage = group->next_plan_index});
     }
     plan_id = registry_->NewPlanId();
@@ -301,9 +312,12 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     v1::PlanInfo info;
     FillInfo(*plan, *group, key, plan_id, &info);
     info.set_placement(placement.text);
-    info.set_parking(!group->parking ? "off" : world == 1 ? "never: the group has one rank" : "where it is allowed");
+    info.set_parking(!group->parking ? "off"
+                     : world == 1    ? "never: the group has one rank"
+                                     : "where it is allowed");
     info.set_slow_placement(placement.slow);
-    if (placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn) info.add_warnings(placement.text);
+    if (placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn)
+      info.add_warnings(placement.text);
     record.info = info.SerializeAsString();
     for (size_t rank = 0; rank < world; ++rank) {
       engine::v1::Command& command = commands[rank];
@@ -337,8 +351,8 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   return status;
 }
 
-// Halves and bulk area only grow; what they grew out of stays until the group ends, since programs in flight may use it.
-// Sizes double, so that this is at most as much again.
+// Halves and bulk area only grow; what they grew out of stays until the group ends, since programs in flight
+// may use it. Sizes double, so that this is at most as much again.
 Status Control::GrowWorkspace(Group& group, uint64_t half_bytes, uint64_t bulk_bytes, const Waiter& waiter) {
   uint64_t half = 0, bulk = 0;
   {

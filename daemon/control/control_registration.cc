@@ -1,9 +1,9 @@
 // The clients' own memory: RegisterTensor, Deregister.
+#include "common/fd_socket.h"
+#include "common/shared_memory.h"
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/validate.h"
-#include "common/fd_socket.h"
-#include "common/shared_memory.h"
 
 namespace tandem::daemon {
 
@@ -24,8 +24,8 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
         .WithDetail({.reason = "BACKEND", .who = {}, .field = "ipc_handle"});
   }
   if (fds.size() != static_cast<size_t>(request.chunk_bytes_size())) {
-    return InvalidArgument("the transfer has " + std::to_string(fds.size()) + " descriptors, chunk_bytes names " +
-                           std::to_string(request.chunk_bytes_size()))
+    return InvalidArgument("the transfer has " + std::to_string(fds.size()) +
+                           " descriptors, chunk_bytes names " + std::to_string(request.chunk_bytes_size()))
         .WithDetail({.reason = "BAD_FIELD", .who = {}, .field = "chunk_bytes"});
   }
   Registration registration;
@@ -35,7 +35,8 @@ Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& sessio
   registration.offset = request.offset();
   for (size_t i = 0; i < fds.size(); ++i) {
     const uint64_t chunk = request.chunk_bytes(static_cast<int>(i));
-    const Status usable = options_.backend == "host" ? CheckForeignMemfd(fds[i].get(), chunk) : CheckForeignMemory(fds[i].get());
+    const Status usable = options_.backend == "host" ? CheckForeignMemfd(fds[i].get(), chunk)
+                                                     : CheckForeignMemory(fds[i].get());
     if (!usable.ok()) {
       return usable.WithContext("descriptor " + std::to_string(i))
           .WithDetail({.reason = "BAD_DESCRIPTOR", .who = {}, .field = "transfer_id"});
@@ -79,7 +80,8 @@ void Control::PostOwnRegistrationLocked(const Session& session, uint64_t registr
   EngineMailbox& mailbox = *registry_->mailboxes[static_cast<size_t>(registration.gpu)];
   // What one message does not carry goes ahead.
   auto rest = registration.fds.begin();
-  for (; registration.fds.end() - rest > static_cast<ptrdiff_t>(kMaxFdsPerMessage); rest += kMaxFdsPerMessage) {
+  for (; registration.fds.end() - rest > static_cast<ptrdiff_t>(kMaxFdsPerMessage);
+       rest += kMaxFdsPerMessage) {
     engine::v1::Command chunks;
     chunks.mutable_add_chunks()->set_registration_id(registration_id);
     mailbox.Post(std::move(chunks), std::vector<SharedFd>(rest, rest + kMaxFdsPerMessage), batch);

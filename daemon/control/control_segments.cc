@@ -1,15 +1,17 @@
-// Segments and what the engines must hold of a group: made at its first installation, and again after a restart.
+// Segments and what the engines must hold of a group: made at its first installation, and again after a
+// restart.
 #include <algorithm>
 
 #include "daemon/control/control.h"
 #include "daemon/control/registry.h"
-#include "daemon/engine/arrival_table.h"
+#include "ipc/arrival_table.h"
 
 namespace tandem::daemon {
 namespace {
 
 constexpr uint64_t kGranularity = uint64_t{2} << 20;  // of exportable GPU memory
-// The control segment of each rank: signal words and packets, the abort word, and the scratch area of NCCL's stand-in.
+// The control segment of each rank: signal words and packets, the abort word, and the scratch area of NCCL's
+// stand-in.
 constexpr uint64_t kControlBytes = kGranularity;
 constexpr uint64_t kSignalBytes = plan::kSignalAreaBytes;
 constexpr uint64_t kAbortOffset = kSignalBytes;
@@ -30,13 +32,15 @@ Status Control::AwaitEnginesLocked(Lock& lock, const Group& group, const Waiter&
   if (!group.broken.ok()) return group.broken;  // nobody else would end a wait for an engine that stays away
   if (!over) return Status::Ok();
   const std::string gpu = std::to_string(down());
-  return Status(Code::kDeadlineExceeded, "group '" + group.name + "' waits for the engine of GPU " + gpu + ", which is not running",
+  return Status(Code::kDeadlineExceeded,
+                "group '" + group.name + "' waits for the engine of GPU " + gpu + ", which is not running",
                 {.reason = "ENGINE_DOWN", .who = "gpu " + gpu, .field = {}});
 }
 
 Status Control::AwaitInstalledLocked(Lock& lock, const Group& group, const Waiter& waiter) {
-  if (!waiter.Wait(lock, registry_->engines_changed,
-                   [&] { return !group.suspended || group.state != GroupState::kReady || registry_->stopping; })) {
+  if (!waiter.Wait(lock, registry_->engines_changed, [&] {
+        return !group.suspended || group.state != GroupState::kReady || registry_->stopping;
+      })) {
     if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
     return Status(Code::kDeadlineExceeded, "an engine of group '" + group.name + "' is restarting",
                   {.reason = "ENGINE_DOWN", .who = {}, .field = {}});
@@ -61,12 +65,14 @@ Waiter Control::ForAllRanks(std::shared_ptr<Group> group, Waiter::Clock::time_po
 Result<std::unique_lock<TimedLock>> Control::TakeWork(Group& group, const Waiter& waiter) {
   std::unique_lock work(group.work, waiter.deadline);
   if (work.owns_lock()) return work;
-  return Status(Code::kDeadlineExceeded, "group '" + group.name + "' is busy with other plans or memory, or being restored",
+  return Status(Code::kDeadlineExceeded,
+                "group '" + group.name + "' is busy with other plans or memory, or being restored",
                 {.reason = "GROUP_BUSY", .who = {}, .field = {}});
 }
 
 Result<std::shared_ptr<SegmentSet>> Control::MakeSet(Group& group, uint64_t bytes, const std::string& purpose,
-                                                     const Waiter& waiter, std::shared_ptr<SegmentSet>* in_place_of) {
+                                                     const Waiter& waiter,
+                                                     std::shared_ptr<SegmentSet>* in_place_of) {
   auto set = std::make_shared<SegmentSet>();
   set->purpose = purpose;
   set->group_id = group.id;
@@ -174,13 +180,15 @@ void Control::DropSetIfUnusedLocked(const std::shared_ptr<SegmentSet>& set) {
 
 bool Control::SameEnginesLocked(const Group& group) const {
   for (size_t rank = 0; rank < group.members.size(); ++rank) {
-    if (registry_->engine_generation[static_cast<size_t>(group.members[rank].gpu)] != group.engines[rank]) return false;
+    if (registry_->engine_generation[static_cast<size_t>(group.members[rank].gpu)] != group.engines[rank])
+      return false;
   }
   return true;
 }
 
 Status Control::Install(Group& group, const Waiter& waiter) {
-  // The engines that knew the old control segments have been told to forget the group before (UninstallLocked).
+  // The engines that knew the old control segments have been told to forget the group before
+  // (UninstallLocked).
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<SegmentSet> control,
                           MakeSet(group, kControlBytes, "control", waiter, &group.control));
   const int world = static_cast<int>(group.members.size());
@@ -196,8 +204,8 @@ Status Control::Install(Group& group, const Waiter& waiter) {
     unique_id = std::move(*made);
   }
   auto batch = std::make_shared<CommandBatch>();
-  // The launches made so far, by plan: counts and epochs go on in the next generation, so that the node's order log
-  // never names two launches alike.
+  // The launches made so far, by plan: counts and epochs go on in the next generation, so that the node's
+  // order log never names two launches alike.
   std::map<uint64_t, uint64_t> counts;
   uint64_t launches = 0;
   {
@@ -230,7 +238,8 @@ Status Control::Install(Group& group, const Waiter& waiter) {
     for (const Member& member : group.members) {
       group.engines.push_back(registry_->engine_generation[static_cast<size_t>(member.gpu)]);
     }
-    // Workspaces and tensors of the group are segments that the engines hold already (OnEngineUp sees to that).
+    // Workspaces and tensors of the group are segments that the engines hold already (OnEngineUp sees to
+    // that).
     group.control = control;
     group.arrivals = std::make_shared<const UniqueFd>(std::move(*table));
     for (int rank = 0; rank < world; ++rank) {
@@ -280,8 +289,8 @@ Result<std::string> Control::MakeUniqueId(const Group& group) {
   return engines_.MakeUniqueId(group.members[0].gpu);
 }
 
-// Takes the group off its engines; the one of `except_gpu` has gone. Commands are executed in order, so lanes have
-// drained before segments are removed.
+// Takes the group off its engines; the one of `except_gpu` has gone. Commands are executed in order, so lanes
+// have drained before segments are removed.
 void Control::UninstallLocked(Group& group, int except_gpu) {
   for (const Member& member : group.members) {
     if (member.gpu == except_gpu) continue;

@@ -70,8 +70,8 @@ void Control::Log(LogSeverity severity, const std::string& text) const {
 
 Waiter Control::WaiterFor(uint64_t deadline_ms, std::function<bool()> cancelled) const {
   const auto limit = static_cast<uint64_t>(options_.maximal_deadline.count());
-  const auto time = deadline_ms == 0 ? options_.default_deadline
-                                     : std::chrono::milliseconds(std::min(deadline_ms, limit));
+  const auto time =
+      deadline_ms == 0 ? options_.default_deadline : std::chrono::milliseconds(std::min(deadline_ms, limit));
   Waiter waiter = Waiter::For(time);
   waiter.cancelled = std::move(cancelled);
   return waiter;
@@ -82,17 +82,21 @@ Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::Atta
   if (request.protocol_min() > kProtocol || request.protocol_max() < kProtocol) {
     return Status(Code::kFailedPrecondition,
                   "the client speaks protocols " + std::to_string(request.protocol_min()) + " to " +
-                      std::to_string(request.protocol_max()) + ", this daemon speaks " + std::to_string(kProtocol),
+                      std::to_string(request.protocol_max()) + ", this daemon speaks " +
+                      std::to_string(kProtocol),
                   {.reason = "PROTOCOL", .who = {}, .field = "protocol_max"});
   }
   auto session = std::make_shared<Session>(options_.limits.transfers_per_session);
-  if (::getrandom(session->token.data(), session->token.size(), 0) != static_cast<ssize_t>(session->token.size())) {
+  if (::getrandom(session->token.data(), session->token.size(), 0) !=
+      static_cast<ssize_t>(session->token.size())) {
     return Internal("no random numbers for a token");
   }
   session->peer = peer;
   session->name = request.name();
-  session->mps = {.directory = request.mps_pipe_directory(), .answers = request.mps_answers(),
-                  .device = request.mps_device(), .inode = request.mps_inode()};
+  session->mps = {.directory = request.mps_pipe_directory(),
+                  .answers = request.mps_answers(),
+                  .device = request.mps_device(),
+                  .inode = request.mps_inode()};
   session->device_max_connections = request.device_max_connections();
   session->command = FirstLine("/proc/" + std::to_string(peer.pid) + "/comm");
   const ControlLimits& limits = options_.limits;
@@ -104,7 +108,8 @@ Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::Atta
       return Unavailable("the daemon is draining: no new sessions")
           .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
     }
-    TANDEM_RETURN_IF_ERROR(CheckLimit("sessions", "the node", limits.sessions, registry_->sessions.size(), 1));
+    TANDEM_RETURN_IF_ERROR(
+        CheckLimit("sessions", "the node", limits.sessions, registry_->sessions.size(), 1));
     Ledger& ledger = registry_->ledger;
     TANDEM_RETURN_IF_ERROR(ledger.Check(session->payer(), Resource::kDescriptors, 1));
     TANDEM_RETURN_IF_ERROR(ledger.Charge(session->payer(), Resource::kSessions, 1));
@@ -137,17 +142,20 @@ Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::Atta
   told["registered_bytes"] = static_cast<int64_t>(limits.registered_bytes);
   told["channels"] = static_cast<int64_t>(limits.channels_per_session);
   told["transfer_descriptors"] = kMaxTransferFds;
-  Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) + " attached pid=" + std::to_string(peer.pid) +
+  Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) +
+                              " attached pid=" + std::to_string(peer.pid) +
                               " uid=" + std::to_string(peer.uid) + " name=" + session->name);
   return reply;
 }
 
 Result<SessionRef> Control::Authenticate(std::string_view token) {
   if (token.empty()) {
-    return Unauthenticated("the call carries no token").WithDetail({.reason = "NO_TOKEN", .who = {}, .field = {}});
+    return Unauthenticated("the call carries no token")
+        .WithDetail({.reason = "NO_TOKEN", .who = {}, .field = {}});
   }
   if (token.size() != kTokenBytes) {
-    return Unauthenticated("the token is malformed").WithDetail({.reason = "BAD_TOKEN", .who = {}, .field = {}});
+    return Unauthenticated("the token is malformed")
+        .WithDetail({.reason = "BAD_TOKEN", .who = {}, .field = {}});
   }
   Lock lock(registry_->mutex);
   SessionRef found;
@@ -158,7 +166,8 @@ Result<SessionRef> Control::Authenticate(std::string_view token) {
     if (difference == 0) found = session;
   }
   if (!found) {
-    return Unauthenticated("no session has this token: it has ended, or belongs to an earlier daemon; attach again")
+    return Unauthenticated(
+               "no session has this token: it has ended, or belongs to an earlier daemon; attach again")
         .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
   }
   return found;
@@ -167,7 +176,8 @@ Result<SessionRef> Control::Authenticate(std::string_view token) {
 Status Control::SessionAlive(const Session& session) const {
   if (registry_->stopping) return Unavailable("the daemon is stopping");
   if (session.ended) {
-    return Unauthenticated("the session has ended").WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
+    return Unauthenticated("the session has ended")
+        .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
   }
   return Status::Ok();
 }
@@ -212,7 +222,8 @@ bool Control::ReapOrphans() {
   return left;
 }
 
-Result<std::shared_ptr<Group>> Control::FindGroupLocked(const Session& session, uint64_t group_id, int* rank) {
+Result<std::shared_ptr<Group>> Control::FindGroupLocked(const Session& session, uint64_t group_id,
+                                                        int* rank) {
   auto it = registry_->groups.find(group_id);
   if (it != registry_->groups.end()) {
     for (size_t r = 0; r < it->second->members.size(); ++r) {
@@ -238,7 +249,8 @@ Result<std::shared_ptr<void>> Control::Admit(const SessionRef& session) {
   TANDEM_RETURN_IF_ERROR(CheckLimit("calls", "the session", limits.calls_per_session, session->calls, 1));
   if (session->calls >= kOwnCalls) {
     Ledger& ledger = registry_->ledger;
-    TANDEM_RETURN_IF_ERROR(CheckLimit("calls per node", "the node", 2 * limits.calls_per_uid, ledger.Total(Resource::kCalls), 1));
+    TANDEM_RETURN_IF_ERROR(CheckLimit("calls per node", "the node", 2 * limits.calls_per_uid,
+                                      ledger.Total(Resource::kCalls), 1));
     TANDEM_RETURN_IF_ERROR(ledger.Charge(session->payer(), Resource::kCalls, 1));
   }
   ++session->calls;
@@ -254,12 +266,15 @@ uint64_t Control::OpenEvents(const SessionRef& session) {
   return ++session->event_streams;
 }
 
-Result<std::optional<v1::Event>> Control::NextEvent(const SessionRef& session, uint64_t stream, const Waiter& waiter) {
+Result<std::optional<v1::Event>> Control::NextEvent(const SessionRef& session, uint64_t stream,
+                                                    const Waiter& waiter) {
   Lock lock(registry_->mutex);
   const bool ready = waiter.Wait(lock, session->events_changed, [&] {
-    return !session->events.empty() || session->ended || registry_->stopping || session->event_streams != stream;
+    return !session->events.empty() || session->ended || registry_->stopping ||
+           session->event_streams != stream;
   });
-  if (session->event_streams != stream) return Status(Code::kAborted, "a newer stream of the session's events is open");
+  if (session->event_streams != stream)
+    return Status(Code::kAborted, "a newer stream of the session's events is open");
   if (!session->events.empty()) {
     v1::Event event = std::move(session->events.front());
     session->events.pop_front();
@@ -341,11 +356,13 @@ void Control::EndSession(uint64_t session_id, bool clean, const std::string& why
         Member& member = kept->members[rank];
         if (member.session_id != session_id || member.left) continue;
         if (!clean) {
-          const std::string who = "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ")";
-          BreakGroupLocked(*kept,
-                           Status(Code::kUnavailable, who + " of group '" + kept->name + "' was lost: " + why,
-                                  {.reason = "RANK_LOST", .who = "rank " + std::to_string(rank), .field = {}}),
-                           static_cast<int>(rank));
+          const std::string who =
+              "rank " + std::to_string(rank) + " (pid " + std::to_string(member.pid) + ")";
+          BreakGroupLocked(
+              *kept,
+              Status(Code::kUnavailable, who + " of group '" + kept->name + "' was lost: " + why,
+                     {.reason = "RANK_LOST", .who = "rank " + std::to_string(rank), .field = {}}),
+              static_cast<int>(rank));
         }
         MemberLeftLocked(kept, static_cast<int>(rank), !clean);
       }

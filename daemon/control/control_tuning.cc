@@ -5,8 +5,8 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/validate.h"
-#include "daemon/planner/measured.h"
-#include "daemon/tuning/tuning_store.h"
+#include "daemon/planner/cost/measured.h"
+#include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
 namespace {
@@ -31,7 +31,8 @@ std::string Control::TuningModel(const Topology& topology) const {
   return topology.gpus.empty() ? std::string() : topology.gpus[0].model;
 }
 
-Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request, const std::vector<std::string>& gpu_uuids,
+Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
+                                             const std::vector<std::string>& gpu_uuids,
                                              std::vector<plan::TuningCandidate> candidates) {
   if (options_.tuning == nullptr) return FailedPrecondition("this daemon keeps no tuning table");
   if (gpu_uuids.size() < 2 || gpu_uuids.size() > static_cast<size_t>(plan::kMaxWorldSize)) {
@@ -40,12 +41,14 @@ Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request, const
   std::vector<int> gpus;
   for (const std::string& uuid : gpu_uuids) {
     TANDEM_ASSIGN_OR_RETURN(const int gpu, FindGpu(uuid));
-    if (std::find(gpus.begin(), gpus.end(), gpu) != gpus.end()) return InvalidArgument("GPU " + uuid + " is named twice");
+    if (std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
+      return InvalidArgument("GPU " + uuid + " is named twice");
     gpus.push_back(gpu);
   }
   TANDEM_ASSIGN_OR_RETURN(OpRequest parsed, ParseOpRequest(request, static_cast<int>(gpus.size())));
   if (!plan::IsTunable(parsed.op)) {
-    return InvalidArgument(std::string(OpName(parsed.op)) + " has no choice of algorithms that could be tuned");
+    return InvalidArgument(std::string(OpName(parsed.op)) +
+                           " has no choice of algorithms that could be tuned");
   }
   parsed.algorithm = Algorithm::kAuto;
   parsed.steps = parsed.lanes = 0;
@@ -74,12 +77,14 @@ Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request, const
       one.lanes = candidate.lanes;
     }
     const std::string name(AlgorithmName(candidate.algorithm));
-    TANDEM_RETURN_IF_ERROR(plan::MakePlan(asked, context).status().WithContext("a time for " + name + ", which cannot run"));
+    TANDEM_RETURN_IF_ERROR(
+        plan::MakePlan(asked, context).status().WithContext("a time for " + name + ", which cannot run"));
   }
   TANDEM_RETURN_IF_ERROR(options_.tuning->Put(entry));
-  Log(LogSeverity::kInfo, "tuning: " + std::string(OpName(entry.key.op)) + " " + plan::TuningShapeText(entry.shape) + " " +
-                              entry.key.types + " on " + std::to_string(entry.key.world_size) + " x " + entry.key.gpu + ": " +
-                              std::string(AlgorithmName(entry.candidates[0].algorithm)) + " entry=" + plan::TuningId(entry));
+  Log(LogSeverity::kInfo,
+      "tuning: " + std::string(OpName(entry.key.op)) + " " + plan::TuningShapeText(entry.shape) + " " +
+          entry.key.types + " on " + std::to_string(entry.key.world_size) + " x " + entry.key.gpu + ": " +
+          std::string(AlgorithmName(entry.candidates[0].algorithm)) + " entry=" + plan::TuningId(entry));
   entry.source = options_.tuning->state_file();
   return entry;
 }

@@ -117,9 +117,9 @@ void EngineMailbox::Run() {
     items_.pop_front();
     const bool current = item.generation != 0 && item.generation == generation_;
     lock.unlock();
-    const Status status =
-        current ? item.call(engines_)
-                : Unavailable("its engine is not running").WithDetail({.reason = "ENGINE_DOWN", .who = {}, .field = {}});
+    const Status status = current ? item.call(engines_)
+                                  : Unavailable("its engine is not running")
+                                        .WithDetail({.reason = "ENGINE_DOWN", .who = {}, .field = {}});
     if (item.done) item.done(status);
     item = {};
     lock.lock();

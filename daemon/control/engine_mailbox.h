@@ -1,8 +1,9 @@
 // File: engine_mailbox.h
 //
-// `EngineMailbox`: the one way by which the control plane talks to the engine of a GPU. Commands are posted under the
-// registry's lock, so that every engine sees the registry's transitions in their order, and are sent by the mailbox's
-// own thread, so that no lock is ever held across a call. A slow or dead engine holds up nobody but its own commands.
+// `EngineMailbox`: the one way by which the control plane talks to the engine of a GPU. Commands are posted
+// under the registry's lock, so that every engine sees the registry's transitions in their order, and are
+// sent by the mailbox's own thread, so that no lock is ever held across a call. A slow or dead engine holds
+// up nobody but its own commands.
 #pragma once
 
 #include <condition_variable>
@@ -30,7 +31,8 @@ class CommandBatch {
   void Expect(int gpu);
   // One has ended; `gpu` is named in the error.
   void Done(int gpu, const Status& status);
-  // Waits until all have ended: their first error, or DEADLINE_EXCEEDED, which names an engine that has not answered, or CANCELLED.
+  // Waits until all have ended: their first error, or DEADLINE_EXCEEDED, which names an engine that has not
+  // answered, or CANCELLED.
   Status Wait(const Waiter& waiter);
 
  private:
@@ -50,8 +52,8 @@ class EngineMailbox {
   EngineMailbox(const EngineMailbox&) = delete;
   EngineMailbox& operator=(const EngineMailbox&) = delete;
 
-  // Commands posted from now on are for the engine of this generation; 0: there is none, and they fail. Commands that
-  // were posted for an earlier one and have not been sent end with UNAVAILABLE.
+  // Commands posted from now on are for the engine of this generation; 0: there is none, and they fail.
+  // Commands that were posted for an earlier one and have not been sent end with UNAVAILABLE.
   void SetGeneration(uint64_t generation);
 
   // Posts a command; never blocks. `done` is called from the mailbox's thread without any lock.

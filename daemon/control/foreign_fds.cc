@@ -15,10 +15,12 @@
 namespace tandem::daemon {
 namespace {
 
-// As many closes may last for ever before others have to wait; far fewer than the tasks that the unit allows for.
+// As many closes may last for ever before others have to wait; far fewer than the tasks that the unit allows
+// for.
 constexpr int kMostThreads = 256;
 
-// Memory has no owner that could hold its close up, and a little of it is freed at once: a flood of such descriptors does not pile up.
+// Memory has no owner that could hold its close up, and a little of it is freed at once: a flood of such
+// descriptors does not pile up.
 bool ClosesAtOnce(int fd) {
   struct stat status {};
   return ::fcntl(fd, F_GET_SEALS) >= 0 && ::fstat(fd, &status) == 0 && status.st_size <= 1 << 20;
@@ -40,7 +42,8 @@ class Closer {
     try {
       std::thread([this] { Run(); }).detach();
       ++threads_;
-    } catch (const std::system_error&) {  // no thread to be had now: the next one, or one that comes back, takes it
+    } catch (const std::system_error&) {  // no thread to be had now: the next one, or one that comes back,
+                                          // takes it
     }
   }
 
@@ -104,7 +107,8 @@ SharedFd ShareForeign(UniqueFd fd) {
 Status CheckForeignMemory(int fd) {
   int type = 0;
   socklen_t bytes = sizeof(type);
-  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0) return InvalidArgument("it is a socket, not memory");
+  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0)
+    return InvalidArgument("it is a socket, not memory");
   struct statfs info {};
   if (::fstatfs(fd, &info) == 0 && info.f_type == FUSE_SUPER_MAGIC) {
     return InvalidArgument("it is a file of a user-space file system, not memory");

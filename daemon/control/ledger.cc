@@ -6,8 +6,9 @@
 namespace tandem::daemon {
 namespace {
 
-constexpr std::array<const char*, kResources> kNames = {
-    "sessions", "groups", "plans", "plan bytes", "tensors", "descriptors", "segment bytes", "registered bytes", "calls"};
+constexpr std::array<const char*, kResources> kNames = {"sessions",      "groups",           "plans",
+                                                        "plan bytes",    "tensors",          "descriptors",
+                                                        "segment bytes", "registered bytes", "calls"};
 
 size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
@@ -35,23 +36,28 @@ void TakeFrom(Accounts& accounts, const Key& key, Resource resource, uint64_t am
 
 }  // namespace
 
-Status CheckLimit(const std::string& name, const std::string& who, uint64_t limit, uint64_t usage, uint64_t more) {
+Status CheckLimit(const std::string& name, const std::string& who, uint64_t limit, uint64_t usage,
+                  uint64_t more) {
   if (usage <= limit && more <= limit - usage) return Status::Ok();
   std::string reason = "QUOTA_";
-  for (char c : name) reason += c == ' ' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (char c : name)
+    reason += c == ' ' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return Status(Code::kResourceExhausted,
                 "quota of " + name + " reached by " + who + ": limit " + std::to_string(limit) + ", in use " +
                     std::to_string(usage) + ", asked for " + std::to_string(more),
-                {.reason = reason, .who = who, .field = {}, .limit = static_cast<long long>(limit),
+                {.reason = reason,
+                 .who = who,
+                 .field = {},
+                 .limit = static_cast<long long>(limit),
                  .usage = static_cast<long long>(usage)});
 }
 
 Ledger::Ledger(const ControlLimits& limits)
-    : uid_limits_{limits.sessions_per_uid, limits.groups,      limits.plans,         limits.plan_bytes,
-                  limits.tensors,          limits.descriptors, limits.segment_bytes, limits.registered_bytes,
-                  limits.calls_per_uid},
-      cgroup_limits_{limits.cgroup.sessions,   limits.cgroup.groups,  limits.cgroup.plans,
-                     limits.cgroup.plan_bytes, limits.cgroup.tensors, limits.cgroup.descriptors,
+    : uid_limits_{limits.sessions_per_uid, limits.groups,           limits.plans,
+                  limits.plan_bytes,       limits.tensors,          limits.descriptors,
+                  limits.segment_bytes,    limits.registered_bytes, limits.calls_per_uid},
+      cgroup_limits_{limits.cgroup.sessions,      limits.cgroup.groups,           limits.cgroup.plans,
+                     limits.cgroup.plan_bytes,    limits.cgroup.tensors,          limits.cgroup.descriptors,
                      limits.cgroup.segment_bytes, limits.cgroup.registered_bytes, limits.cgroup.calls} {
   for (size_t i = 0; i < kResources; ++i) {
     if (cgroup_limits_[i] == 0) cgroup_limits_[i] = uid_limits_[i];

@@ -1,8 +1,8 @@
 // File: ledger.h
 //
-// `Ledger`: what each uid and each control group (cgroup) has of the daemon's resources, and the quotas on it. A uid alone
-// does not tell the containers of a node apart, since they often run as the same user; a cgroup alone does not bind a
-// user who may make cgroups: hence both, and whichever is reached first refuses.
+// `Ledger`: what each uid and each control group (cgroup) has of the daemon's resources, and the quotas on
+// it. A uid alone does not tell the containers of a node apart, since they often run as the same user; a
+// cgroup alone does not bind a user who may make cgroups: hence both, and whichever is reached first refuses.
 //
 // Thread rule: none of its own; the registry's mutex guards it.
 #pragma once
@@ -27,12 +27,12 @@ enum class Resource : size_t {
   kDescriptors,  // that tandemd holds
   kSegmentBytes,
   kRegisteredBytes,
-  kCalls,        // under way, beyond each session's own
+  kCalls,  // under way, beyond each session's own
 };
 inline constexpr size_t kResources = 9;
 
-// Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to the session
-// that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.
+// Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to
+// the session that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.
 struct Payer {
   uint32_t uid = 0;
   std::string cgroup;
@@ -42,8 +42,9 @@ class Ledger {
  public:
   explicit Ledger(const ControlLimits& limits);
 
-  // Whether `payer` may have `amount` more. RESOURCE_EXHAUSTED, reason "QUOTA_<NAME>", with limit, usage and who ("uid 7",
-  // "cgroup /x"). `unbooked` are amounts that count without being charged, of the uid and of the cgroup.
+  // Whether `payer` may have `amount` more. RESOURCE_EXHAUSTED, reason "QUOTA_<NAME>", with limit, usage and
+  // who ("uid 7", "cgroup /x"). `unbooked` are amounts that count without being charged, of the uid and of
+  // the cgroup.
   struct Unbooked {
     uint64_t of_uid = 0, of_cgroup = 0;
   };
@@ -69,7 +70,9 @@ class Ledger {
   std::map<std::string, Amounts> cgroups_;
 };
 
-// The refusal of Check, also for limits that are kept elsewhere (of the node, of a session). `name` as in "plans".
-Status CheckLimit(const std::string& name, const std::string& who, uint64_t limit, uint64_t usage, uint64_t more);
+// The refusal of Check, also for limits that are kept elsewhere (of the node, of a session). `name` as in
+// "plans".
+Status CheckLimit(const std::string& name, const std::string& who, uint64_t limit, uint64_t usage,
+                  uint64_t more);
 
 }  // namespace tandem::daemon

@@ -34,7 +34,10 @@ Result<uint64_t> OffsetAllocator::Allocate(uint64_t bytes, uint64_t alignment) {
   return Status(Code::kResourceExhausted,
                 "no free range of " + std::to_string(bytes) + " bytes: " + std::to_string(used_) + " of " +
                     std::to_string(capacity_) + " are in use",
-                {.reason = "SEGMENT_FULL", .who = {}, .field = {}, .limit = static_cast<long long>(capacity_),
+                {.reason = "SEGMENT_FULL",
+                 .who = {},
+                 .field = {},
+                 .limit = static_cast<long long>(capacity_),
                  .usage = static_cast<long long>(used_)});
 }
 

@@ -1,7 +1,8 @@
 // File: offset_allocator.h
 //
-// `OffsetAllocator`: first-fit sub-allocation of one range of offsets, with coalescing. It knows offsets only, no memory:
-// the same instance serves a segment that exists once per rank, so that a block lies at the same offset on all of them.
+// `OffsetAllocator`: first-fit sub-allocation of one range of offsets, with coalescing. It knows offsets
+// only, no memory: the same instance serves a segment that exists once per rank, so that a block lies at the
+// same offset on all of them.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class OffsetAllocator {
   // A range of `bytes` (rounded down to kAlignment), all free. Not thread-safe.
   explicit OffsetAllocator(uint64_t bytes);
 
-  // The lowest free offset that fits `bytes` (0 counts as 1), a multiple of `alignment` (a power of two, raised to
-  // kAlignment). RESOURCE_EXHAUSTED if nothing fits; INVALID_ARGUMENT for a bad alignment.
+  // The lowest free offset that fits `bytes` (0 counts as 1), a multiple of `alignment` (a power of two,
+  // raised to kAlignment). RESOURCE_EXHAUSTED if nothing fits; INVALID_ARGUMENT for a bad alignment.
   Result<uint64_t> Allocate(uint64_t bytes, uint64_t alignment = kAlignment);
 
   // Frees a block that Allocate returned; NOT_FOUND (and no change) for any other offset.

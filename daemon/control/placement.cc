@@ -6,12 +6,15 @@
 namespace tandem::daemon {
 namespace {
 
-// Measured on H200s under one server, an empty plan (docs/performance-launches.md): alone on one rank, in a graph on two (10.0 to
-// 11.4 us in four runs), rounded up. No other model or world is promised it.
-constexpr char kFastCostOfOne[] = "the hand-over of an empty launch took 8 us where it was measured (H200, one rank)";
-constexpr char kFastCost[] = "the hand-over of an empty launch took 12 us where it was measured (H200, two ranks)";
+// Measured on H200s under one server, an empty plan (docs/performance-launches.md): alone on one rank, in a
+// graph on two (10.0 to 11.4 us in four runs), rounded up. No other model or world is promised it.
+constexpr char kFastCostOfOne[] =
+    "the hand-over of an empty launch took 8 us where it was measured (H200, one rank)";
+constexpr char kFastCost[] =
+    "the hand-over of an empty launch took 12 us where it was measured (H200, two ranks)";
 constexpr char kSlowCost[] =
-    "where client and engine both run kernels a launch costs about 290 us more, where one side only copies 11 to 16 us";
+    "where client and engine both run kernels a launch costs about 290 us more, where one side only copies "
+    "11 to 16 us";
 
 std::string MpsText(const MpsEndpoint& endpoint) {
   return endpoint.answers ? "under MPS at " + endpoint.directory
@@ -27,8 +30,8 @@ Placement DescribePlacement(const std::string& backend, const std::vector<RankPl
   for (const RankPlacement& rank : ranks) {
     if (ShareMpsServer(rank.client, rank.engine)) continue;
     placement.slow = true;
-    apart += (apart.empty() ? "" : "; ") + rank.name + "'s client runs " + MpsText(rank.client) + ", its engine " +
-             MpsText(rank.engine);
+    apart += (apart.empty() ? "" : "; ") + rank.name + "'s client runs " + MpsText(rank.client) +
+             ", its engine " + MpsText(rank.engine);
   }
   placement.text += placement.slow ? ", no shared MPS server: " + apart + "; " + kSlowCost
                                    : std::string(", clients and engines share an MPS server: ") +
@@ -39,7 +42,8 @@ Placement DescribePlacement(const std::string& backend, const std::vector<RankPl
 bool RunsKernels(const plan::RankProgram& program) {
   return std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
     if (const auto* copy = std::get_if<plan::CopyStep>(&step.work)) return !copy->copy_engine;
-    return !std::holds_alternative<plan::NopStep>(step.work) && !std::holds_alternative<plan::SignalStep>(step.work) &&
+    return !std::holds_alternative<plan::NopStep>(step.work) &&
+           !std::holds_alternative<plan::SignalStep>(step.work) &&
            !std::holds_alternative<plan::WaitStep>(step.work);
   });
 }

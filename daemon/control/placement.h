@@ -1,15 +1,16 @@
 // File: placement.h
 //
-// What it costs that a group's kernels run in engines and not in the clients' processes, in words for plans and joins.
-// Kernels of two processes run side by side on a GPU only under one MPS server; without, the GPU's time slices pass from
-// one to the other (figures: docs/performance-launches.md). Copy engines are never sliced. Pure.
+// What it costs that a group's kernels run in engines and not in the clients' processes, in words for plans
+// and joins. Kernels of two processes run side by side on a GPU only under one MPS server; without, the GPU's
+// time slices pass from one to the other (figures: docs/performance-launches.md). Copy engines are never
+// sliced. Pure.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "common/mps_endpoint.h"
-#include "daemon/planner/program.h"
+#include "program/program.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -17,14 +18,14 @@ namespace tandem::daemon {
 
 // How one rank's client and engine are placed.
 struct RankPlacement {
-  std::string name;     // "rank 2"
-  MpsEndpoint client;   // as the client told when it attached
-  MpsEndpoint engine;   // that the engine's process was started with
+  std::string name;    // "rank 2"
+  MpsEndpoint client;  // as the client told when it attached
+  MpsEndpoint engine;  // that the engine's process was started with
 };
 
 struct Placement {
   std::string text = "daemon";
-  bool slow = false;    // some rank's client and engine take turns
+  bool slow = false;  // some rank's client and engine take turns
 };
 
 // For the ranks of a group. On the host backend every process runs on the CPU's own terms: never slow.

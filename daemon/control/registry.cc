@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "daemon/engine/order_log.h"
+#include "ipc/order_log.h"
 
 namespace tandem::daemon {
 
@@ -18,7 +18,8 @@ void Meeting::Seat(size_t rank) {
   told[rank] = cancelled[rank] = false;
 }
 
-Status Meeting::Await(std::unique_lock<std::mutex>& lock, size_t rank, const std::string& what, const std::string& did, const Waiter& waiter) {
+Status Meeting::Await(std::unique_lock<std::mutex>& lock, size_t rank, const std::string& what,
+                      const std::string& did, const Waiter& waiter) {
   ++waiting[rank];
   const bool done = waiter.Wait(lock, changed, [&] { return phase == Phase::kDone; });
   --waiting[rank];
@@ -32,17 +33,20 @@ Status Meeting::Await(std::unique_lock<std::mutex>& lock, size_t rank, const std
     return Status(Code::kCancelled, "the caller went away");
   }
   if (phase == Phase::kWorking) {
-    return Status(Code::kDeadlineExceeded, what + ": all ranks have come, and the engines are being told; a repeated call waits on",
+    return Status(Code::kDeadlineExceeded,
+                  what + ": all ranks have come, and the engines are being told; a repeated call waits on",
                   {.reason = "UNDER_WAY", .who = {}, .field = {}});
   }
   std::string late, gone;
   for (size_t peer = 0; peer < seated.size(); ++peer) {
     if (seated[peer]) continue;
     late += (late.empty() ? "rank " : ", rank ") + std::to_string(peer);
-    if (cancelled[peer]) gone += (gone.empty() ? " (whose call was cancelled: rank " : ", rank ") + std::to_string(peer);
+    if (cancelled[peer])
+      gone += (gone.empty() ? " (whose call was cancelled: rank " : ", rank ") + std::to_string(peer);
   }
   phase = Phase::kDone;
-  status = Status(Code::kDeadlineExceeded, what + ": " + late + " did not " + did + " in time" + (gone.empty() ? "" : gone + ")"),
+  status = Status(Code::kDeadlineExceeded,
+                  what + ": " + late + " did not " + did + " in time" + (gone.empty() ? "" : gone + ")"),
                   {.reason = "RANK_LATE", .who = late, .field = {}});
   changed.notify_all();
   return Status::Ok();
@@ -63,7 +67,8 @@ bool Registry::Has(const Group& group) const {
 
 uint64_t Registry::NewGroupId() {
   const auto taken = [&](uint64_t id) {
-    return std::any_of(groups.begin(), groups.end(), [&](const auto& group) { return ((group.first ^ id) & kLogIdMask) == 0; });
+    return std::any_of(groups.begin(), groups.end(),
+                       [&](const auto& group) { return ((group.first ^ id) & kLogIdMask) == 0; });
   };
   while (taken(next_id)) ++next_id;
   return next_id++;

@@ -1,8 +1,8 @@
 // File: registry.h
 //
 // The control plane's records: sessions, groups, tensors, segments, plans. Plain data under one mutex,
-// `Registry::mutex`, which is held shortly and never across a call to an engine or a wait. Only control_*.cc include
-// this.
+// `Registry::mutex`, which is held shortly and never across a call to an engine or a wait. Only control_*.cc
+// include this.
 #pragma once
 
 #include <array>
@@ -35,10 +35,10 @@ namespace tandem::daemon {
 // Rows of a group's arrival table: plans of one incarnation, since an index is never used again.
 inline constexpr uint32_t kMaxPlanIndexes = 16384;
 
-// Segments of equal size, one per rank of the group that made them, with one allocator: a block lies at the same offset
-// on every rank. Removed when its group has ended and no block is left.
+// Segments of equal size, one per rank of the group that made them, with one allocator: a block lies at the
+// same offset on every rank. Removed when its group has ended and no block is left.
 struct SegmentSet {
-  std::string purpose;                // "symmetric", "workspace", "bulk", "control"
+  std::string purpose;  // "symmetric", "workspace", "bulk", "control"
   uint64_t group_id = 0;
   Payer payer;                        // charged to
   uint64_t bytes = 0;                 // of each segment
@@ -65,11 +65,11 @@ struct Tensor {
   uint64_t session_id = 0;
   int gpu = 0;
   uint64_t bytes = 0;
-  std::string name;                              // persistent if not empty
-  std::shared_ptr<SymmetricBlock> block;         // none before the first rendezvous
-  int block_rank = 0;                            // which of the set's segments is this tensor's
-  bool freed = false;                            // its session no longer has it; a meeting may still
-  std::map<uint64_t, uint64_t> registrations;    // group id -> registration id
+  std::string name;                            // persistent if not empty
+  std::shared_ptr<SymmetricBlock> block;       // none before the first rendezvous
+  int block_rank = 0;                          // which of the set's segments is this tensor's
+  bool freed = false;                          // its session no longer has it; a meeting may still
+  std::map<uint64_t, uint64_t> registrations;  // group id -> registration id
 };
 
 struct Registration {
@@ -100,14 +100,14 @@ struct Session {
   std::array<uint8_t, kTokenBytes> token{};
   PeerIdentity peer;
   std::string name, command;
-  MpsEndpoint mps;                    // that its CUDA driver meets, as it told
+  MpsEndpoint mps;                      // that its CUDA driver meets, as it told
   uint32_t device_max_connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS as it told; 0: not set
   Waiter::Clock::time_point since = Waiter::Clock::now();
   bool ended = false;
   TransferTable transfers;
   std::deque<v1::Event> events;
   std::condition_variable events_changed;
-  uint64_t calls = 0;  // under way; those beyond kOwnCalls are charged
+  uint64_t calls = 0;          // under way; those beyond kOwnCalls are charged
   uint64_t event_streams = 0;  // opened; the last one is served
   std::map<uint64_t, std::shared_ptr<Tensor>> tensors;
   std::map<std::string, uint64_t> named_tensors;  // "<gpu>/<name>"
@@ -119,8 +119,8 @@ struct Session {
   Payer payer() const { return {peer.uid, peer.cgroup}; }
 };
 
-// Where the ranks of a group meet for one thing. `told[rank]`: the rank has the answer; a rank that comes late to a
-// meeting that failed gets that failure once, and may then open another.
+// Where the ranks of a group meet for one thing. `told[rank]`: the rank has the answer; a rank that comes
+// late to a meeting that failed gets that failure once, and may then open another.
 struct Meeting {
   enum class Phase { kWaiting, kWorking, kDone };
   Phase phase = Phase::kWaiting;
@@ -132,11 +132,13 @@ struct Meeting {
 
   void Resize(size_t world);
   void Seat(size_t rank);
-  // Waits for the outcome, under the registry's mutex: OK once there is one. A deadline while ranks are missing is an outcome, for all
-  // ranks; `what` and `did` make its text ("<what>: rank 2 did not <did> in time"). Else how this call alone ends: CANCELLED, which gives
-  // its seat up, or not once all have come; DEADLINE_EXCEEDED while one rank works for all.
-  Status Await(std::unique_lock<std::mutex>& lock, size_t rank, const std::string& what, const std::string& did, const Waiter& waiter);
-  bool Empty() const;    // nobody is seated
+  // Waits for the outcome, under the registry's mutex: OK once there is one. A deadline while ranks are
+  // missing is an outcome, for all ranks; `what` and `did` make its text ("<what>: rank 2 did not <did> in
+  // time"). Else how this call alone ends: CANCELLED, which gives its seat up, or not once all have come;
+  // DEADLINE_EXCEEDED while one rank works for all.
+  Status Await(std::unique_lock<std::mutex>& lock, size_t rank, const std::string& what,
+               const std::string& did, const Waiter& waiter);
+  bool Empty() const;  // nobody is seated
   bool AllTold() const;
 };
 
@@ -158,8 +160,8 @@ struct JoinMeeting : Meeting {
     Waiter::Clock::time_point deadline;  // of the call that took it
   };
   std::map<int, Seat> seats;
-  // Who has given a seat up since the call that took it was cancelled or ran out of time. A process that dies takes its call and
-  // its session along, in any order: those that wait are told of its end either way.
+  // Who has given a seat up since the call that took it was cancelled or ran out of time. A process that dies
+  // takes its call and its session along, in any order: those that wait are told of its end either way.
   std::map<int, Seat> given_up;
   std::shared_ptr<Group> group;
 
@@ -183,7 +185,7 @@ struct PlanRecord {
   uint32_t index = 0;
   std::string info;                   // serialised v1::PlanInfo
   std::vector<std::string> commands;  // by rank: serialised engine::v1::Command with AddPlan
-  uint64_t kept_bytes = 0;  // charged as Resource::kPlanBytes
+  uint64_t kept_bytes = 0;            // charged as Resource::kPlanBytes
   uint64_t workspace_bytes = 0;
   uint64_t bulk_bytes = 0;
   std::vector<bool> released;
@@ -202,15 +204,15 @@ struct Group {
   uint64_t id = 0;
   std::string scope;  // key in Registry::names
   std::string name;
-  Payer payer;        // rank 0's
+  Payer payer;  // rank 0's
   uint64_t incarnation = 1;
   uint64_t generation = 1;
   GroupState state = GroupState::kJoining;
-  Status broken;                 // why, once state is kBroken or kClosing; of a joining one: why it will not be made
+  Status broken;  // why, once state is kBroken or kClosing; of a joining one: why it will not be made
   std::atomic<bool> over = false;  // `broken` is not OK: for those that wait without the registry's mutex
-  bool suspended = false;        // an engine has gone; the background worker installs the group again
-  std::vector<Member> members;   // by rank
-  std::vector<uint64_t> engines;  // by rank: the generation of the engine that was last told of the group
+  bool suspended = false;          // an engine has gone; the background worker installs the group again
+  std::vector<Member> members;     // by rank
+  std::vector<uint64_t> engines;   // by rank: the generation of the engine that was last told of the group
   plan::GroupContext context;
   std::string topology_class;
   uint64_t launch_deadline_ms = 0;
@@ -218,10 +220,11 @@ struct Group {
   bool parking = false;  // its launches may be parked
   std::condition_variable changed;
 
-  std::map<std::string, std::shared_ptr<PrepareMeeting>> prepares;        // by key
-  std::map<std::string, std::shared_ptr<RendezvousMeeting>> rendezvous;   // by name or number, until all are told
+  std::map<std::string, std::shared_ptr<PrepareMeeting>> prepares;  // by key
+  std::map<std::string, std::shared_ptr<RendezvousMeeting>>
+      rendezvous;  // by name or number, until all are told
   std::map<uint64_t, PlanRecord> plans;
-  std::map<uint64_t, GroupTensor> tensors;                                // by registration id
+  std::map<uint64_t, GroupTensor> tensors;  // by registration id
   uint32_t next_plan_index = 0;
   uint64_t next_epoch = 1;
 
@@ -233,14 +236,16 @@ struct Group {
   std::map<std::string, std::string> options;
   SharedFd arrivals;
 
-  // Bytes that the plans need when they share both halves of the workspace: the largest plan's. What is allocated
-  // (2 * half_bytes) is that, rounded up to segments.
+  // Bytes that the plans need when they share both halves of the workspace: the largest plan's. What is
+  // allocated (2 * half_bytes) is that, rounded up to segments.
   uint64_t SharedBytes() const;
 
-  // Serialises what grows or installs the group's memory; taken before Registry::mutex, held across engine calls.
+  // Serialises what grows or installs the group's memory; taken before Registry::mutex, held across engine
+  // calls.
   TimedLock work;
 
-  // The group ends, or is never made, because of `why`. Under Registry::mutex, whose waiters for engines are to be woken.
+  // The group ends, or is never made, because of `why`. Under Registry::mutex, whose waiters for engines are
+  // to be woken.
   void SetBroken(const Status& why) {
     broken = why;
     over = true;
@@ -267,8 +272,8 @@ struct Registry {
   std::unordered_map<uint64_t, std::weak_ptr<Session>> launches;   // launch id -> session
   std::vector<std::unique_ptr<EngineMailbox>> mailboxes;           // by GPU
   std::vector<uint64_t> engine_generation;                         // by GPU; 0: down
-  uint64_t next_id = 1;        // sessions, groups, tensors, registrations, channels, segments, transfers, launches
-  uint64_t next_plan_id = 1;   // 24 bits in the order log: see NewPlanId
+  uint64_t next_id = 1;  // sessions, groups, tensors, registrations, channels, segments, transfers, launches
+  uint64_t next_plan_id = 1;  // 24 bits in the order log: see NewPlanId
   bool draining = false;
   bool stopping = false;
   uint64_t sessions_total = 0, sessions_lost_total = 0, groups_broken_total = 0;
@@ -276,7 +281,8 @@ struct Registry {
 
   // False once the group has been destroyed: a call that holds it must not give it anything more.
   bool Has(const Group& group) const;
-  // The order log keeps 24 bits of an id: no other living group or plan has the same ones. 0 if there is no plan id left.
+  // The order log keeps 24 bits of an id: no other living group or plan has the same ones. 0 if there is no
+  // plan id left.
   uint64_t NewGroupId();
   uint64_t NewPlanId();
 };

@@ -1,7 +1,7 @@
 // File: snapshot.h
 //
-// What the control plane holds, as plain values for operators: administration, metrics and doctor read these and never
-// the registry itself. Each snapshot is taken under one short lock and is consistent in itself.
+// What the control plane holds, as plain values for operators: administration, metrics and doctor read these
+// and never the registry itself. Each snapshot is taken under one short lock and is consistent in itself.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +23,28 @@ struct SessionSnapshot {
   uint32_t uid = 0;
   uint32_t gid = 0;
   int pid = 0;
-  std::string name;      // as the client calls itself
-  std::string command;   // /proc/<pid>/comm at attach
-  std::string cgroup;    // at attach; empty if unreadable
-  MpsEndpoint mps;                    // that its CUDA driver meets, as it told
+  std::string name;                     // as the client calls itself
+  std::string command;                  // /proc/<pid>/comm at attach
+  std::string cgroup;                   // at attach; empty if unreadable
+  MpsEndpoint mps;                      // that its CUDA driver meets, as it told
   uint32_t device_max_connections = 0;  // as it told; 0: not set
   double age_seconds = 0;
   uint32_t groups = 0;
   uint32_t tensors = 0;
   uint32_t registrations = 0;
   uint32_t channels = 0;
-  uint64_t bytes = 0;             // of its symmetric tensors
+  uint64_t bytes = 0;  // of its symmetric tensors
   uint64_t registered_bytes = 0;
-  uint32_t descriptors = 0;       // that tandemd holds for it
+  uint32_t descriptors = 0;  // that tandemd holds for it
 };
 
 struct MemberSnapshot {
   int rank = 0;
   uint64_t session_id = 0;
   int pid = 0;
-  int gpu = 0;                    // position in the node's topology
+  int gpu = 0;  // position in the node's topology
   std::string gpu_uuid;
-  bool left = false;              // cleanly or by death
+  bool left = false;  // cleanly or by death
 };
 
 struct GroupSnapshot {
@@ -54,7 +54,7 @@ struct GroupSnapshot {
   uint64_t incarnation = 0;
   uint64_t generation = 0;
   int world_size = 0;
-  std::string state;              // "joining", "ready", "broken", "closing"
+  std::string state;  // "joining", "ready", "broken", "closing"
   std::string state_reason;
   std::string topology_class;
   std::vector<MemberSnapshot> members;
@@ -69,7 +69,7 @@ struct SegmentSnapshot {
   uint64_t bytes = 0;
   uint64_t used_bytes = 0;
   uint64_t group_id = 0;
-  std::string purpose;            // "symmetric", "workspace", "bulk", "control"
+  std::string purpose;  // "symmetric", "workspace", "bulk", "control"
 };
 
 struct PoolSnapshot {
@@ -86,9 +86,9 @@ struct PlanSnapshot {
   uint64_t plan_id = 0;
   uint64_t group_id = 0;
   std::string group_name;
-  std::vector<int> gpus;          // by rank
-  std::string info;               // a serialised tandem.v1.PlanInfo
-  std::vector<std::string> programs;  // listings by rank, if asked for
+  std::vector<int> gpus;                        // by rank
+  std::string info;                             // a serialised tandem.v1.PlanInfo
+  std::vector<std::string> programs;            // listings by rank, if asked for
   std::vector<std::vector<std::string>> steps;  // with them, by rank: what each step is called
 };
 
@@ -98,20 +98,21 @@ struct PlanQuery {
   const std::set<uint64_t>* only = nullptr;  // these plans; null: all
   bool programs = false;                     // listings, and what steps are called
   bool steps = false;                        // what steps are called
-  uint64_t after_group = 0, after_plan = 0;  // those behind this one, in the order of groups and of their plans
-  size_t most_bytes = SIZE_MAX;              // of what is kept of them; at least one plan
+  uint64_t after_group = 0,
+           after_plan = 0;       // those behind this one, in the order of groups and of their plans
+  size_t most_bytes = SIZE_MAX;  // of what is kept of them; at least one plan
 };
 
 struct PlanPage {
   std::vector<PlanSnapshot> plans;
-  bool more = false;                         // than most_bytes allowed
+  bool more = false;  // than most_bytes allowed
 };
 
 struct ChannelSnapshot {
   uint64_t id = 0;
   uint64_t session_id = 0;
   int gpu = 0;
-  bool over = false;              // its engine has ended; the client has yet to close it
+  bool over = false;  // its engine has ended; the client has yet to close it
 };
 
 struct ControlSnapshot {
@@ -120,17 +121,17 @@ struct ControlSnapshot {
   bool draining = false;
   uint64_t sessions = 0;
   uint64_t groups = 0;
-  uint64_t names = 0;                         // that groups have, had, or are joined by
+  uint64_t names = 0;  // that groups have, had, or are joined by
   uint64_t plans = 0;
   uint64_t tensors = 0;
   uint64_t registrations = 0;
   uint64_t channels = 0;
   uint64_t segment_bytes = 0;
-  uint64_t descriptors = 0;                   // held by the control plane: segments, registrations, channels
-  uint64_t sessions_total = 0;                // since the start
-  uint64_t sessions_lost_total = 0;           // ended without Detach
+  uint64_t descriptors = 0;          // held by the control plane: segments, registrations, channels
+  uint64_t sessions_total = 0;       // since the start
+  uint64_t sessions_lost_total = 0;  // ended without Detach
   uint64_t groups_broken_total = 0;
-  std::map<int, uint64_t> launch_failures;    // by canonical code, since the start
+  std::map<int, uint64_t> launch_failures;  // by canonical code, since the start
   std::map<uint32_t, uint64_t> sessions_by_uid;
 };
 

@@ -1,7 +1,8 @@
 // File: timed_lock.h
 //
-// A lock that can be waited for until a time, as std::timed_mutex is. That one waits by pthread_mutex_clocklock, which the thread
-// sanitizer of GCC 12 does not know: it takes the unlock for that of a lock that nobody holds.
+// A lock that can be waited for until a time, as std::timed_mutex is. That one waits by
+// pthread_mutex_clocklock, which the thread sanitizer of GCC 12 does not know: it takes the unlock for that
+// of a lock that nobody holds.
 //
 // Thread rule: thread-safe; who has locked it unlocks it.
 #pragma once

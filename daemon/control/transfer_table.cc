@@ -18,7 +18,9 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
   if (it == entries_.end()) {
     if (entries_.size() >= max_transfers_) {
       return Status(Code::kResourceExhausted, "too many transfers wait to be claimed",
-                    {.reason = "QUOTA_TRANSFERS", .who = {}, .field = "transfer_id",
+                    {.reason = "QUOTA_TRANSFERS",
+                     .who = {},
+                     .field = "transfer_id",
                      .limit = static_cast<long long>(max_transfers_),
                      .usage = static_cast<long long>(entries_.size())});
     }
@@ -26,11 +28,15 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
     it->second.total = total;
     it->second.since = Waiter::Clock::now();
     if (total == 0 || total > kMaxTransferFds) {
-      it->second.refused = Status(Code::kInvalidArgument,
-                                  NameOf(transfer_id) + " has " + std::to_string(total) +
-                                      " descriptors; 1 to " + std::to_string(kMaxTransferFds) + " are allowed",
-                                  {.reason = "TOO_MANY_DESCRIPTORS", .who = {}, .field = "total",
-                                   .limit = kMaxTransferFds, .usage = total});
+      it->second.refused =
+          Status(Code::kInvalidArgument,
+                 NameOf(transfer_id) + " has " + std::to_string(total) + " descriptors; 1 to " +
+                     std::to_string(kMaxTransferFds) + " are allowed",
+                 {.reason = "TOO_MANY_DESCRIPTORS",
+                  .who = {},
+                  .field = "total",
+                  .limit = kMaxTransferFds,
+                  .usage = total});
     } else {
       it->second.fds.Reserve(total);
     }
@@ -41,10 +47,11 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
     return Status::Ok();
   }
   Status wrong;
-  if (total != entry.total) wrong = InvalidArgument(NameOf(transfer_id) + ": its parts disagree on the total");
+  if (total != entry.total)
+    wrong = InvalidArgument(NameOf(transfer_id) + ": its parts disagree on the total");
   if (fds.empty() || index > entry.total || fds.size() > entry.total - index) {
-    wrong = InvalidArgument(NameOf(transfer_id) + ": a part lies outside of its " + std::to_string(entry.total) +
-                            " descriptors");
+    wrong = InvalidArgument(NameOf(transfer_id) + ": a part lies outside of its " +
+                            std::to_string(entry.total) + " descriptors");
   }
   for (size_t i = 0; wrong.ok() && i < fds.size(); ++i) {
     if (entry.fds[index + i].valid()) wrong = InvalidArgument(NameOf(transfer_id) + ": two parts overlap");

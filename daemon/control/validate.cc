@@ -56,7 +56,8 @@ Status ValidateJoin(const v1::JoinGroupRequest& request) {
   for (const auto& [key, value] : request.options()) {
     TANDEM_RETURN_IF_ERROR(CheckText("options", key, 1, 128));
     TANDEM_RETURN_IF_ERROR(CheckText("options[" + key + "]", value, 0, 1024));
-    if (key == "parking" && value != "auto" && value != "off") return Wrong("options[parking]", "is none of auto, off");
+    if (key == "parking" && value != "auto" && value != "off")
+      return Wrong("options[parking]", "is none of auto, off");
   }
   return Status::Ok();
 }
@@ -88,7 +89,8 @@ Status ValidateRegister(const v1::RegisterTensorRequest& request) {
   }
   if (sum - request.offset() < request.bytes()) {
     return Wrong("chunk_bytes", "sums to " + std::to_string(sum) + ", less than offset + bytes, " +
-                                    std::to_string(request.offset()) + " + " + std::to_string(request.bytes()));
+                                    std::to_string(request.offset()) + " + " +
+                                    std::to_string(request.bytes()));
   }
   return Status::Ok();
 }
@@ -96,7 +98,8 @@ Status ValidateRegister(const v1::RegisterTensorRequest& request) {
 Status ValidateOpenChannel(const v1::OpenChannelRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", request.gpu_uuid(), 1, 128));
   const uint32_t entries = request.entries();
-  if (entries != 0 && (entries < kMinRequestedEntries || entries > kMaxRequestedEntries || (entries & (entries - 1)))) {
+  if (entries != 0 &&
+      (entries < kMinRequestedEntries || entries > kMaxRequestedEntries || (entries & (entries - 1)))) {
     return Wrong("entries", "must be a power of two from " + std::to_string(kMinRequestedEntries) + " to " +
                                 std::to_string(kMaxRequestedEntries) + ", not " + std::to_string(entries));
   }
@@ -186,15 +189,18 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
     operand.symmetric = from.symmetric();
     operand.alias_of = from.alias_of();
     if (operand.alias_of < -1 || operand.alias_of >= i) {
-      return Wrong(field + ".alias_of", "must be -1 or an earlier slot, not " + std::to_string(operand.alias_of));
+      return Wrong(field + ".alias_of",
+                   "must be -1 or an earlier slot, not " + std::to_string(operand.alias_of));
     }
     request.operands.push_back(std::move(operand));
   }
   for (int i = 0; i < proto.transfers_size(); ++i) {
     const v1::Transfer& from = proto.transfers(i);
     const std::string field = "transfers[" + std::to_string(i) + "]";
-    if (from.peer() < 0 || from.peer() >= world_size) return Wrong(field + ".peer", "is not a rank of the group");
-    if (from.slot() < 0 || from.slot() >= proto.operands_size()) return Wrong(field + ".slot", "is not a slot");
+    if (from.peer() < 0 || from.peer() >= world_size)
+      return Wrong(field + ".peer", "is not a rank of the group");
+    if (from.slot() < 0 || from.slot() >= proto.operands_size())
+      return Wrong(field + ".slot", "is not a slot");
     request.transfers.push_back({from.send(), from.peer(), from.slot()});
   }
   request.dim = proto.dim();

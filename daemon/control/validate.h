@@ -1,14 +1,14 @@
 // File: validate.h
 //
 // What a request from outside must satisfy whatever the state: ids that may exist, lengths, shapes, overflow,
-// enumerations. Pure functions of the request, safe on any bytes that parse; every one answers INVALID_ARGUMENT (or
-// OUT_OF_RANGE) with detail.field set.
+// enumerations. Pure functions of the request, safe on any bytes that parse; every one answers
+// INVALID_ARGUMENT (or OUT_OF_RANGE) with detail.field set.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "common/queue/channel_layout.h"
+#include "ipc/channel_layout.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 

@@ -1,7 +1,7 @@
 // File: waiter.h
 //
-// `Waiter`: how long a caller is willing to wait, and whether it still is. Every blocking operation of the control plane
-// takes one, so that a cancelled gRPC call stops waiting.
+// `Waiter`: how long a caller is willing to wait, and whether it still is. Every blocking operation of the
+// control plane takes one, so that a cancelled gRPC call stops waiting.
 #pragma once
 
 #include <algorithm>

@@ -12,16 +12,17 @@
 #include "daemon/main/node_setup.h"
 #include "daemon/main/pair_probe.h"
 #include "daemon/observe/process_info.h"
-#include "daemon/tuning/tuning_store.h"
+#include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
 namespace {
 
-// Plans with statistics of their own on one GPU; more are counted in the totals only. 1 KiB each, and all of them become
-// resident with the first reading.
+// Plans with statistics of their own on one GPU; more are counted in the totals only. 1 KiB each, and all of
+// them become resident with the first reading.
 constexpr uint32_t kPlanRows = 1 << 11;
 constexpr std::chrono::milliseconds kEnginesDeadline{60000};
-// Of each copy by which a link is measured. Emulated links are the CPU's memory: there any figure will do, soon.
+// Of each copy by which a link is measured. Emulated links are the CPU's memory: there any figure will do,
+// soon.
 constexpr uint64_t kLinkBytes = uint64_t{8} << 20, kEmulatedLinkBytes = uint64_t{256} << 10;
 // No keeper waits so long in one turn of its loop.
 constexpr std::chrono::milliseconds kKeeperLimit{20000};
@@ -63,7 +64,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   TANDEM_RETURN_IF_ERROR(daemon->StartEngines(node));
 
   daemon->tuning_ = std::make_shared<TuningStore>(config.state_dir + "/tuning.toml", TuningDirectory(config));
-  for (const std::string& refused : daemon->tuning_->refused()) log::Warning("tuning file refused: " + refused);
+  for (const std::string& refused : daemon->tuning_->refused())
+    log::Warning("tuning file refused: " + refused);
   ControlOptions options = ControlOptionsOf(config, node, version);
   options.tuning = daemon->tuning_;
   options.break_by_log = [log = &daemon->order_log_](uint64_t group_id, uint64_t generation) {
@@ -83,7 +85,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   sources.stats = daemon->stats_;
   sources.tuning = daemon->tuning_.get();
   if (node.backend == "cuda") {
-    if (auto nvml = OpenNvml(); nvml.ok()) daemon->gpu_processes_ = std::make_unique<GpuProcesses>(std::move(*nvml));
+    if (auto nvml = OpenNvml(); nvml.ok())
+      daemon->gpu_processes_ = std::make_unique<GpuProcesses>(std::move(*nvml));
   }
   sources.gpu_processes = daemon->gpu_processes_.get();
   sources.on_drain = [](bool draining) {
@@ -118,7 +121,8 @@ Status Daemon::StartEngines(const NodeChoice& node) {
     stats_.push_back(std::move(area));
     seats.push_back(std::move(seat));
   }
-  TANDEM_ASSIGN_OR_RETURN(supervisor_, Supervisor::Create(std::move(settings), std::move(log_fd), std::move(seats)));
+  TANDEM_ASSIGN_OR_RETURN(supervisor_,
+                          Supervisor::Create(std::move(settings), std::move(log_fd), std::move(seats)));
   return Status::Ok();
 }
 
@@ -137,13 +141,15 @@ void Daemon::ProbeLinks(Topology topology) {
     outcome = ProbeOutcome{std::move(*failures), {}};
   }
   for (const PairFailure& failure : outcome->failures) {
-    std::string text = "data from " + failure.from + " to " + failure.to + " is not transferred right: " + failure.reason;
+    std::string text =
+        "data from " + failure.from + " to " + failure.to + " is not transferred right: " + failure.reason;
     log::Error(text + "; the link is not used");
     sources_.failed_links.push_back(std::move(text));
   }
   DropFailedPairs(outcome->failures, &topology);
   if (!HasAllLinks(outcome->links, topology)) {
-    auto links = MeasureLinks(*supervisor_, topology, sources_.backend == "host" ? kEmulatedLinkBytes : kLinkBytes);
+    auto links =
+        MeasureLinks(*supervisor_, topology, sources_.backend == "host" ? kEmulatedLinkBytes : kLinkBytes);
     if (links.ok()) {
       outcome->links = std::move(*links);
       is_new = true;
@@ -175,10 +181,10 @@ Status Daemon::StartSockets() {
   TANDEM_ASSIGN_OR_RETURN(servers_, Servers::Start(config_, *control_, sources_));
   TANDEM_RETURN_IF_ERROR(servers_->DialSelf());
   if (config_.metrics_listen != "off") {
-    TANDEM_ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(config_.metrics_listen, [this] {
-                              return GatherMetrics(sources_);
-                            }));
-    log::Info("metrics are served at " + config_.metrics_listen + " port=" + std::to_string(metrics_->port()));
+    TANDEM_ASSIGN_OR_RETURN(
+        metrics_, MetricsServer::Start(config_.metrics_listen, [this] { return GatherMetrics(sources_); }));
+    log::Info("metrics are served at " + config_.metrics_listen +
+              " port=" + std::to_string(metrics_->port()));
   }
   return Status::Ok();
 }
@@ -199,9 +205,9 @@ std::string Daemon::Summary() {
   for (int gpu = 0; gpu < supervisor_->count(); ++gpu) {
     ready += supervisor_->StatusOf(gpu).state == EngineState::kReady ? 1 : 0;
   }
-  return std::to_string(ready) + "/" + std::to_string(supervisor_->count()) + " engines (" + sources_.backend + "), " +
-         std::to_string(now.sessions) + " sessions, " + std::to_string(now.groups) + " groups" +
-         (now.draining ? ", draining" : "");
+  return std::to_string(ready) + "/" + std::to_string(supervisor_->count()) + " engines (" +
+         sources_.backend + "), " + std::to_string(now.sessions) + " sessions, " +
+         std::to_string(now.groups) + " groups" + (now.draining ? ", draining" : "");
 }
 
 bool Daemon::Alive() {

@@ -1,7 +1,7 @@
 // File: daemon.h
 //
-// `Daemon`: tandemd's parts in their order: lock, engines, control plane, lease socket, gRPC servers, metrics. Made by
-// Start, ended by the destructor in the opposite order.
+// `Daemon`: tandemd's parts in their order: lock, engines, control plane, lease socket, gRPC servers,
+// metrics. Made by Start, ended by the destructor in the opposite order.
 #pragma once
 
 #include <chrono>
@@ -13,21 +13,21 @@
 #include "daemon/admin/admin_service.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
-#include "daemon/engine/order_log.h"
-#include "daemon/engine/stats_area.h"
 #include "daemon/main/servers.h"
 #include "daemon/observe/gpu_processes.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/service/lease_server.h"
 #include "daemon/supervisor/supervisor.h"
+#include "ipc/order_log.h"
+#include "ipc/stats_area.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
 
 class Daemon {
  public:
-  // Everything is up and has answered over its own sockets when this returns; engines that do not come up in time are
-  // reported and go on being started. ALREADY_EXISTS if another tandemd runs there.
+  // Everything is up and has answered over its own sockets when this returns; engines that do not come up in
+  // time are reported and go on being started. ALREADY_EXISTS if another tandemd runs there.
   static Result<std::unique_ptr<Daemon>> Start(const Config& config, const std::string& version);
   // Stops at once: waiting calls return UNAVAILABLE, engines are ended in order.
   ~Daemon();
@@ -36,8 +36,8 @@ class Daemon {
 
   // One line for people.
   std::string Summary();
-  // True if the parts make progress: the registry answers (this call blocks while it does not), and every keeper of an
-  // engine has gone through its loop lately.
+  // True if the parts make progress: the registry answers (this call blocks while it does not), and every
+  // keeper of an engine has gone through its loop lately.
   bool Alive();
   // No new sessions, groups and plans from now on.
   void BeginDrain();

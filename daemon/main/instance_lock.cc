@@ -42,13 +42,15 @@ Status RemoveStaleSocket(const std::string& path) {
   if (!S_ISSOCK(status.st_mode)) return AlreadyExists(path + " exists and is no socket");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) return InvalidArgument("the socket path " + path + " is too long");
+  if (path.size() >= sizeof(address.sun_path))
+    return InvalidArgument("the socket path " + path + " is too long");
   path.copy(address.sun_path, path.size());
   for (int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
     UniqueFd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!probe.valid()) return SystemError("socket", errno);
     // EAGAIN: a listener with a full backlog, alive all the same.
-    if (::connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN) {
+    if (::connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ||
+        errno == EAGAIN) {
       return AlreadyExists("somebody answers at " + path);
     }
   }

@@ -103,8 +103,8 @@ Result<std::vector<LinkRate>> MeasureLinks(Engines& engines, const Topology& top
   TANDEM_RETURN_IF_ERROR(segments.Make());
   for (const auto& [from, to] : pairs) {
     TANDEM_ASSIGN_OR_RETURN(uint64_t rate, segments.Measure(from, to));
-    rates.push_back({topology.gpus[static_cast<size_t>(from)].uuid, topology.gpus[static_cast<size_t>(to)].uuid,
-                     static_cast<double>(rate) / 1e9});
+    rates.push_back({topology.gpus[static_cast<size_t>(from)].uuid,
+                     topology.gpus[static_cast<size_t>(to)].uuid, static_cast<double>(rate) / 1e9});
   }
   return rates;
 }
@@ -114,7 +114,8 @@ bool HasAllLinks(const std::vector<LinkRate>& rates, const Topology& topology) {
   return std::all_of(pairs.begin(), pairs.end(), [&](const std::pair<int, int>& pair) {
     const std::string& from = topology.gpus[static_cast<size_t>(pair.first)].uuid;
     const std::string& to = topology.gpus[static_cast<size_t>(pair.second)].uuid;
-    return std::any_of(rates.begin(), rates.end(), [&](const LinkRate& rate) { return rate.from == from && rate.to == to; });
+    return std::any_of(rates.begin(), rates.end(),
+                       [&](const LinkRate& rate) { return rate.from == from && rate.to == to; });
   });
 }
 

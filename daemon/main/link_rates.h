@@ -1,7 +1,7 @@
 // File: link_rates.h
 //
-// How fast one GPU pushes into another's memory: measured by the engines when the links have been probed, one pair at a time, so
-// that nothing else is on the link. For people: plans are not chosen by it.
+// How fast one GPU pushes into another's memory: measured by the engines when the links have been probed, one
+// pair at a time, so that nothing else is on the link. For people: plans are not chosen by it.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 namespace tandem::daemon {
 
-// Of each ordered pair with peer access, by copies of `bytes` (whole pages), by engines that are ready and do nothing
-// else. UNAVAILABLE when an engine is not there or ends meanwhile; what it takes of the GPUs' memory is given back.
+// Of each ordered pair with peer access, by copies of `bytes` (whole pages), by engines that are ready and do
+// nothing else. UNAVAILABLE when an engine is not there or ends meanwhile; what it takes of the GPUs' memory
+// is given back.
 Result<std::vector<LinkRate>> MeasureLinks(Engines& engines, const Topology& topology, uint64_t bytes);
 
 // True if `rates` has each ordered pair with peer access.

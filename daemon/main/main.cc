@@ -1,10 +1,10 @@
 // tandemd: the control plane of Tandem on one node.
 //
-// Exit status: 0 after an orderly stop (or a printed answer), 1 if it could not start, 2 if the command line or the
-// configuration is wrong, 3 if another tandemd runs in the runtime directory.
+// Exit status: 0 after an orderly stop (or a printed answer), 1 if it could not start, 2 if the command line
+// or the configuration is wrong, 3 if another tandemd runs in the runtime directory.
 //
-// SIGTERM and SIGINT drain: nothing new is accepted, groups may end within 30 s, then everything stops; a second signal
-// stops at once.
+// SIGTERM and SIGINT drain: nothing new is accepted, groups may end within 30 s, then everything stops; a
+// second signal stops at once.
 #include <signal.h>
 
 #include <algorithm>
@@ -103,7 +103,8 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
 
-  tandem::log::SetUp(static_cast<tandem::log::Severity>(line->config.log_level), tandem::log::RunsUnderJournal());
+  tandem::log::SetUp(static_cast<tandem::log::Severity>(line->config.log_level),
+                     tandem::log::RunsUnderJournal());
   tandem::log::Info("tandemd " TANDEM_VERSION " starts" +
                     (line->config_path.empty() ? std::string() : " config=" + line->config_path));
   auto daemon = Daemon::Start(line->config, TANDEM_VERSION);

@@ -29,7 +29,8 @@ Result<NvmlTopology> ReadGpus(const NodeSources& sources) {
   return BuildNvmlTopology(*nvml, sources.visible_devices);
 }
 
-// The file's links for the GPUs that are there: position by position, and never more peer access than there is.
+// The file's links for the GPUs that are there: position by position, and never more peer access than there
+// is.
 Result<Topology> Forced(const Topology& file, const Topology& real, const std::string& path) {
   if (file.size() > real.size()) {
     return FailedPrecondition(path + " describes " + std::to_string(file.size()) + " GPUs; this node has " +
@@ -73,12 +74,14 @@ Result<NodeChoice> ChooseHost(const Config& config) {
 }  // namespace
 
 NodeSources ThisMachine() {
-  return {.cuda_built = kCudaBuilt, .open_nvml = [] { return OpenNvml(); }, .visible_devices = VisibleDevices()};
+  return {
+      .cuda_built = kCudaBuilt, .open_nvml = [] { return OpenNvml(); }, .visible_devices = VisibleDevices()};
 }
 
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) {
   if (config.backend == Backend::kCuda && !sources.cuda_built) {
-    return FailedPrecondition("this tandemd was built without the CUDA backend: set backend = \"host\" or \"auto\"");
+    return FailedPrecondition(
+        "this tandemd was built without the CUDA backend: set backend = \"host\" or \"auto\"");
   }
   Result<NodeChoice> node = FailedPrecondition("no backend");
   if (config.backend == Backend::kHost || !sources.cuda_built) {
@@ -86,7 +89,8 @@ Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) 
   } else if (Result<NvmlTopology> found = ReadGpus(sources); found.ok()) {
     node = ChooseCuda(config, *found);
   } else if (config.backend == Backend::kCuda) {
-    return FailedPrecondition("backend = \"cuda\", but there is no GPU that can be used: " + found.status().message());
+    return FailedPrecondition("backend = \"cuda\", but there is no GPU that can be used: " +
+                              found.status().message());
   } else {
     node = ChooseHost(config);
     if (node.ok()) node->notes.push_back("backend \"auto\" takes the host: " + found.status().message());
@@ -98,10 +102,11 @@ Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) 
 
 std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo& gpu) {
   if (node.backend != "cuda") return {};
-  // A kernel's loading waits for every stream, so an engine loads its own ones at its start, cuBLASLt's when a plan is
-  // prepared and NCCL's with the communicator. EAGER would load all that the libraries have: over ten seconds.
-  // Its own GPU comes first: the only one on which it makes a context. It must see the others all the same, or the driver does
-  // not know a peer's memory for what it is and copies to it by a kernel, which waits while products hold every SM.
+  // A kernel's loading waits for every stream, so an engine loads its own ones at its start, cuBLASLt's when
+  // a plan is prepared and NCCL's with the communicator. EAGER would load all that the libraries have: over
+  // ten seconds. Its own GPU comes first: the only one on which it makes a context. It must see the others
+  // all the same, or the driver does not know a peer's memory for what it is and copies to it by a kernel,
+  // which waits while products hold every SM.
   std::vector<std::string_view> visible = {DeviceUuid(gpu.uuid)};
   for (const GpuInfo& other : node.topology.gpus) {
     const std::string_view device = DeviceUuid(other.uuid);
@@ -109,14 +114,15 @@ std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo
   }
   std::string list;
   for (const std::string_view device : visible) list += (list.empty() ? "" : ",") + std::string(device);
-  // As many hardware queues as there are: lanes must not stand behind one another, nor what releases them. An MPS server has some
-  // hundred for all of a GPU's processes, and clients come with 8 each.
+  // As many hardware queues as there are: lanes must not stand behind one another, nor what releases them. An
+  // MPS server has some hundred for all of a GPU's processes, and clients come with 8 each.
   constexpr int64_t kQueues = 32, kQueuesOfAll = 48;
-  const int64_t engines = std::count_if(node.topology.gpus.begin(), node.topology.gpus.end(), [&](const GpuInfo& other) {
-    return DeviceUuid(other.uuid) == DeviceUuid(gpu.uuid);
-  });
+  const int64_t engines =
+      std::count_if(node.topology.gpus.begin(), node.topology.gpus.end(),
+                    [&](const GpuInfo& other) { return DeviceUuid(other.uuid) == DeviceUuid(gpu.uuid); });
   const int64_t queues = std::min(kQueues, kQueuesOfAll / engines);
-  return {"CUDA_VISIBLE_DEVICES=" + list, "CUDA_MODULE_LOADING=LAZY", "CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(queues)};
+  return {"CUDA_VISIBLE_DEVICES=" + list, "CUDA_MODULE_LOADING=LAZY",
+          "CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(queues)};
 }
 
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node) {
@@ -127,7 +133,8 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   if (node.backend == "cuda") {
     settings.mps_directories.push_back(config.mps.pipe_directory.empty() ? MpsPipeDirectory()
                                                                          : config.mps.pipe_directory);
-    if (!config.mps.spare_pipe_directory.empty()) settings.mps_directories.push_back(config.mps.spare_pipe_directory);
+    if (!config.mps.spare_pipe_directory.empty())
+      settings.mps_directories.push_back(config.mps.spare_pipe_directory);
   }
   settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);

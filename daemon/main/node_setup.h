@@ -12,8 +12,8 @@
 #include "daemon/config/config.h"
 #include "daemon/control/control_options.h"
 #include "daemon/supervisor/engine_keeper.h"
-#include "daemon/topology/nvml.h"
 #include "daemon/topology/topology.h"
+#include "drivers/nvml/nvml.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -33,8 +33,9 @@ struct NodeSources {
 // This build's.
 NodeSources ThisMachine();
 
-// Decides `auto`: cuda where NVML sees GPUs and the build has CUDA, else host. Reads or makes the topology; a topology file
-// over real GPUs gives them its links by position, and they keep their own names. FAILED_PRECONDITION says what is missing.
+// Decides `auto`: cuda where NVML sees GPUs and the build has CUDA, else host. Reads or makes the topology; a
+// topology file over real GPUs gives them its links by position, and they keep their own names.
+// FAILED_PRECONDITION says what is missing.
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources = ThisMachine());
 
 // The environment of the engine of `gpu`: it sees that GPU first, then its peers, whose memory it maps.
@@ -43,7 +44,8 @@ std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo
 // What the engines have in common; the program is looked for where FindEngineProgram says.
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node);
 
-// Where the shipped tuning tables are: the configured directory, or ../share/tandem/tuning beside tandemd's own. May not exist.
+// Where the shipped tuning tables are: the configured directory, or ../share/tandem/tuning beside tandemd's
+// own. May not exist.
 std::string TuningDirectory(const Config& config);
 
 ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, const std::string& version);

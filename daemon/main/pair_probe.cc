@@ -127,7 +127,8 @@ class Prober {
   Status Phase(const std::string& what, bool check, bool as_writer, bool copy_engine) {
     return ForEachGpu([&](int gpu) -> Status {
       // A target that fails ends the command: the others are asked for again.
-      for (std::vector<Pair> pairs = PairsOf(gpu, as_writer); !pairs.empty(); pairs = PairsOf(gpu, as_writer)) {
+      for (std::vector<Pair> pairs = PairsOf(gpu, as_writer); !pairs.empty();
+           pairs = PairsOf(gpu, as_writer)) {
         Command command;
         engine::v1::Probe& probe = *command.mutable_probe();
         for (const Pair& pair : pairs) {
@@ -155,8 +156,8 @@ class Prober {
   const Topology& topology_;
   std::vector<UniqueFd> fds_;  // by GPU
   std::mutex mutex_;
-  std::vector<Pair> held_;     // {holder, owner} of mapped segments
-  std::vector<Pair> pairs_;    // that have not failed
+  std::vector<Pair> held_;   // {holder, owner} of mapped segments
+  std::vector<Pair> pairs_;  // that have not failed
   std::vector<PairFailure> failures_;
 };
 
@@ -178,14 +179,16 @@ Result<std::vector<PairFailure>> ProbePairs(Engines& engines, const Topology& to
   return Prober(engines, topology).Run();
 }
 
-Result<ProbeOutcome> LoadProbe(const std::string& path, const std::string& boot_id, const Topology& topology) {
+Result<ProbeOutcome> LoadProbe(const std::string& path, const std::string& boot_id,
+                               const Topology& topology) {
   if (boot_id.empty()) return NotFound("the kernel does not name this boot");
   std::ifstream file(path);
   if (!file) return NotFound("no " + path);
   std::stringstream all;
   all << file.rdbuf();
   const std::string text = all.str(), identity = Identity(boot_id, topology);
-  if (text.compare(0, identity.size(), identity) != 0) return NotFound(path + " is of another boot or other GPUs");
+  if (text.compare(0, identity.size(), identity) != 0)
+    return NotFound(path + " is of another boot or other GPUs");
   ProbeOutcome outcome;
   std::istringstream lines(text.substr(identity.size()));
   bool complete = false;

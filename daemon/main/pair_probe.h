@@ -1,8 +1,8 @@
 // File: pair_probe.h
 //
-// Probes every pair of GPUs with data: each engine writes into the others' memory over the link, by copy engine and by a
-// kernel, the owner checks what has arrived, and the writer reads it back. What NVML reports of peer access is not trusted
-// without. The outcome is kept for the boot, in the state directory.
+// Probes every pair of GPUs with data: each engine writes into the others' memory over the link, by copy
+// engine and by a kernel, the owner checks what has arrived, and the writer reads it back. What NVML reports
+// of peer access is not trusted without. The outcome is kept for the boot, in the state directory.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct PairFailure {
   std::string reason;
 };
 
-// Probes all pairs that have peer access, by engines that are ready and do nothing else. UNAVAILABLE when an engine is not
-// there or ends meanwhile: then nothing is known.
+// Probes all pairs that have peer access, by engines that are ready and do nothing else. UNAVAILABLE when an
+// engine is not there or ends meanwhile: then nothing is known.
 Result<std::vector<PairFailure>> ProbePairs(Engines& engines, const Topology& topology);
 
 // What is kept of a probe.
@@ -33,7 +33,8 @@ struct ProbeOutcome {
 
 // The outcome of an earlier probe of these GPUs in this boot; NOT_FOUND if there is none that can be used.
 Result<ProbeOutcome> LoadProbe(const std::string& path, const std::string& boot_id, const Topology& topology);
-Status SaveProbe(const std::string& path, const std::string& boot_id, const Topology& topology, const ProbeOutcome& outcome);
+Status SaveProbe(const std::string& path, const std::string& boot_id, const Topology& topology,
+                 const ProbeOutcome& outcome);
 
 // Takes the pairs that failed out of `topology`: no peer access, both ways.
 void DropFailedPairs(const std::vector<PairFailure>& failures, Topology* topology);

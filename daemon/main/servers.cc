@@ -16,8 +16,8 @@
 namespace tandem::daemon {
 namespace {
 
-// Threads of one server beside those of the sessions' calls: for calls that are refused or answered at once, for operators' calls, and
-// those that wait for the next call.
+// Threads of one server beside those of the sessions' calls: for calls that are refused or answered at once,
+// for operators' calls, and those that wait for the next call.
 constexpr uint64_t kSpareThreads = 64 + kMostAdminCalls;
 
 void Configure(grpc::ServerBuilder& builder, const std::string& socket, const ControlLimits& limits) {
@@ -27,8 +27,10 @@ void Configure(grpc::ServerBuilder& builder, const std::string& socket, const Co
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 4);
-  // gRPC refuses a call that finds no thread, whosever it is: there are enough for all that the limits let in.
-  builder.SetResourceQuota(grpc::ResourceQuota("tandemd").SetMaxThreads(static_cast<int>(MostCalls(limits) + kSpareThreads)));
+  // gRPC refuses a call that finds no thread, whosever it is: there are enough for all that the limits let
+  // in.
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("tandemd").SetMaxThreads(static_cast<int>(MostCalls(limits) + kSpareThreads)));
 }
 
 // Builds and starts; the socket's file is nobody else's until ShareSocket opens it.
@@ -82,7 +84,8 @@ Servers::~Servers() {
   if (parts_->admin_server) parts_->admin_server->Shutdown(now + std::chrono::seconds(1));
 }
 
-Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& control, const AdminSources& sources) {
+Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& control,
+                                                const AdminSources& sources) {
   auto parts = std::make_unique<Parts>(config, control, sources);
   grpc::EnableDefaultHealthCheckService(true);
   {

@@ -1,7 +1,7 @@
 // File: servers.h
 //
-// tandemd's gRPC servers: one on the clients' socket (the clients' service, read-only administration, health) and one on
-// the administrators' socket (everything, and reflection).
+// tandemd's gRPC servers: one on the clients' socket (the clients' service, read-only administration, health)
+// and one on the administrators' socket (everything, and reflection).
 #pragma once
 
 #include <memory>
@@ -16,9 +16,10 @@ namespace tandem::daemon {
 
 class Servers {
  public:
-  // Replaces stale sockets, listens, and sets the sockets' owners and modes before anybody may connect. `sources` and
-  // `control` outlive this. Call once in a process: reflection is switched on for it.
-  static Result<std::unique_ptr<Servers>> Start(const Config& config, Control& control, const AdminSources& sources);
+  // Replaces stale sockets, listens, and sets the sockets' owners and modes before anybody may connect.
+  // `sources` and `control` outlive this. Call once in a process: reflection is switched on for it.
+  static Result<std::unique_ptr<Servers>> Start(const Config& config, Control& control,
+                                                const AdminSources& sources);
   // Stops at once: calls in progress are cancelled.
   ~Servers();
 

@@ -13,10 +13,15 @@ namespace {
 
 using nlohmann::json;
 
-json Slice(const std::string& name, const char* category, size_t gpu, uint64_t plan, uint64_t base, uint64_t from,
-           uint64_t to) {
-  return {{"ph", "X"},    {"name", name},  {"cat", category}, {"pid", gpu}, {"tid", plan},
-          {"ts", (from - base) / 1e3}, {"dur", (to - from) / 1e3}};
+json Slice(const std::string& name, const char* category, size_t gpu, uint64_t plan, uint64_t base,
+           uint64_t from, uint64_t to) {
+  return {{"ph", "X"},
+          {"name", name},
+          {"cat", category},
+          {"pid", gpu},
+          {"tid", plan},
+          {"ts", (from - base) / 1e3},
+          {"dur", (to - from) / 1e3}};
 }
 
 json Name(const char* kind, size_t gpu, uint64_t plan, const std::string& name) {
@@ -29,11 +34,13 @@ uint64_t LaneRow(uint64_t plan, int lane) { return (plan << 8) | static_cast<uin
 json StepSlice(const TraceRecord& record, const TracePlan& plan, size_t gpu, uint64_t base) {
   const auto step = static_cast<size_t>(record.step);
   auto names = plan.steps.find(gpu);
-  std::string name = names != plan.steps.end() && step < names->second.size() ? names->second[step]
-                                                                              : "step " + std::to_string(record.step);
+  std::string name = names != plan.steps.end() && step < names->second.size()
+                         ? names->second[step]
+                         : "step " + std::to_string(record.step);
   json slice = Slice(name, "step", gpu, LaneRow(record.plan_id, record.lane), base, record.start_ns,
                      std::max(record.start_ns, record.end_ns));
-  slice["args"] = {{"plan", record.plan_id}, {"launch", record.launch}, {"step", record.step}, {"lane", record.lane}};
+  slice["args"] = {
+      {"plan", record.plan_id}, {"launch", record.launch}, {"step", record.step}, {"lane", record.lane}};
   return slice;
 }
 
@@ -63,7 +70,8 @@ struct Cursor {
 // The events of one GPU's rows. Appends to `events`.
 class Rows {
  public:
-  Rows(size_t gpu, uint64_t base, const std::map<uint64_t, TracePlan>& plans) : gpu_(gpu), base_(base), plans_(plans) {}
+  Rows(size_t gpu, uint64_t base, const std::map<uint64_t, TracePlan>& plans)
+      : gpu_(gpu), base_(base), plans_(plans) {}
 
   void Add(const TraceRecord& record, std::vector<std::string>& events) {
     static const TracePlan kUnknown;
@@ -71,19 +79,22 @@ class Rows {
     const TracePlan& plan = found != plans_.end() ? found->second : kUnknown;
     const std::string title = plan.summary.empty() ? "plan " + std::to_string(record.plan_id) : plan.summary;
     if (named_.insert(record.plan_id).second) {
-      const std::string group = plan.group_name.empty() ? "group " + std::to_string(record.group_id) : plan.group_name;
+      const std::string group =
+          plan.group_name.empty() ? "group " + std::to_string(record.group_id) : plan.group_name;
       events.push_back(Text(Name("thread_name", gpu_, record.plan_id, group + ": " + title)));
     }
     if (record.step >= 0) {
       const uint64_t row = LaneRow(record.plan_id, record.lane);
       if (named_.insert(row).second) {
-        events.push_back(Text(Name("thread_name", gpu_, row, title + ", lane " + std::to_string(record.lane))));
+        events.push_back(
+            Text(Name("thread_name", gpu_, row, title + ", lane " + std::to_string(record.lane))));
       }
       events.push_back(Text(StepSlice(record, plan, gpu_, base_)));
       return;
     }
     if (record.arrive_ns != 0 && record.start_ns > record.arrive_ns) {
-      events.push_back(Text(Slice("wait", "wait", gpu_, record.plan_id, base_, record.arrive_ns, record.start_ns)));
+      events.push_back(
+          Text(Slice("wait", "wait", gpu_, record.plan_id, base_, record.arrive_ns, record.start_ns)));
     }
     const uint64_t from = record.start_ns != 0 ? record.start_ns : Begin(record);
     json slice = Slice(title, record.code == 0 ? "launch" : "failed", gpu_, record.plan_id, base_, from,
@@ -109,7 +120,8 @@ constexpr std::string_view kCutTail = "],\"otherData\":{\"truncated\":\"older la
 
 }  // namespace
 
-ChromeTraceText ChromeTrace(std::span<const std::vector<TraceRecord>> records, std::span<const std::string> gpu_names,
+ChromeTraceText ChromeTrace(std::span<const std::vector<TraceRecord>> records,
+                            std::span<const std::string> gpu_names,
                             const std::map<uint64_t, TracePlan>& plans, uint32_t last, size_t max_bytes) {
   std::vector<Cursor> cursors;
   uint64_t base = UINT64_MAX;
@@ -138,7 +150,9 @@ ChromeTraceText ChromeTrace(std::span<const std::vector<TraceRecord>> records, s
     Cursor* latest = nullptr;
     for (Cursor& cursor : cursors) {
       if (cursor.left == 0) continue;
-      if (latest == nullptr || cursor.records[cursor.left - 1].end_ns > latest->records[latest->left - 1].end_ns) latest = &cursor;
+      if (latest == nullptr ||
+          cursor.records[cursor.left - 1].end_ns > latest->records[latest->left - 1].end_ns)
+        latest = &cursor;
     }
     if (latest == nullptr) break;
     const size_t begin = latest->Begin(), before = events.size();

@@ -23,9 +23,10 @@ std::string Gib(uint64_t bytes) {
 
 void CheckBackend(const DoctorInput& input, Findings& findings) {
   if (input.backend == "host") {
-    findings.push_back({Severity::kNote, "backend", "host backend: " + std::to_string(input.topology.size()) +
-                                                        " emulated GPUs on the CPU",
-                        "for development, tests and teaching; set backend = \"cuda\" on a machine with GPUs"});
+    findings.push_back(
+        {Severity::kNote, "backend",
+         "host backend: " + std::to_string(input.topology.size()) + " emulated GPUs on the CPU",
+         "for development, tests and teaching; set backend = \"cuda\" on a machine with GPUs"});
     if (input.visibility_delay_us > 0) {
       findings.push_back({Severity::kNote, "visibility_delay",
                           "copies and signals are delayed at random by up to " +
@@ -37,7 +38,8 @@ void CheckBackend(const DoctorInput& input, Findings& findings) {
     CheckGpus(input, findings);
   }
   if (input.verify_plans) {
-    findings.push_back({Severity::kNote, "verify_plans", "every plan is proved by the verifier before it is handed out",
+    findings.push_back({Severity::kNote, "verify_plans",
+                        "every plan is proved by the verifier before it is handed out",
                         "costs milliseconds a plan; verify_plans = false switches it off"});
   }
 }
@@ -45,17 +47,20 @@ void CheckBackend(const DoctorInput& input, Findings& findings) {
 void CheckTopology(const DoctorInput& input, Findings& findings) {
   const Topology& topology = input.topology;
   for (const std::string& failed : input.failed_links) {
-    findings.push_back({Severity::kFailure, "link_probe", failed,
-                        "the link is not used; look for IOMMU or ACS settings, and at the GPU's and NVLinks' errors"});
+    findings.push_back(
+        {Severity::kFailure, "link_probe", failed,
+         "the link is not used; look for IOMMU or ACS settings, and at the GPU's and NVLinks' errors"});
   }
   if (SharesDevice(topology)) {
-    findings.push_back({Severity::kWarning, "engines_per_gpu", "several engines share a GPU: what takes how long says nothing",
+    findings.push_back({Severity::kWarning, "engines_per_gpu",
+                        "several engines share a GPU: what takes how long says nothing",
                         "it is for tests; set engines_per_gpu = 1 for anything else"});
   }
   for (int i = 0; i < topology.size(); ++i) {
     const GpuInfo& gpu = topology.gpus[i];
     if (gpu.mig_enabled) {
-      findings.push_back({Severity::kFailure, "mig", "GPU " + gpu.uuid + " is in MIG mode: it has no peer access",
+      findings.push_back({Severity::kFailure, "mig",
+                          "GPU " + gpu.uuid + " is in MIG mode: it has no peer access",
                           "nvidia-smi -i <gpu> -mig 0"});
     }
     const bool under_mps = static_cast<size_t>(i) < input.engines.size() && input.engines[i].mps.answers;
@@ -88,36 +93,42 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
       case EngineState::kReady:
         ++ready;
         if (engine.own_memory_bytes > kMuchOwnMemory) {
-          findings.push_back({Severity::kNote, "engine_memory",
-                              name + " takes " + Gib(engine.own_memory_bytes) + " of the GPU's memory for itself",
-                              "contexts and loaded kernels; it is there whether or not anybody uses the daemon"});
+          findings.push_back(
+              {Severity::kNote, "engine_memory",
+               name + " takes " + Gib(engine.own_memory_bytes) + " of the GPU's memory for itself",
+               "contexts and loaded kernels; it is there whether or not anybody uses the daemon"});
         }
         if (engine.start_seconds > kSlowStartSeconds) {
           findings.push_back({Severity::kNote, "engine_start", name + " was ready after " + engine.start,
-                              "the driver's part grows with the GPUs of the machine, and is longest where nothing keeps them awake "
+                              "the driver's part grows with the GPUs of the machine, and is longest where "
+                              "nothing keeps them awake "
                               "(nvidia-persistenced)"});
         }
         if (engine.restarts > 0) {
-          findings.push_back({Severity::kNote, "engine_restarts",
-                              name + " has been restarted " + std::to_string(engine.restarts) + " times" + last,
-                              "look at the log around the ends"});
+          findings.push_back(
+              {Severity::kNote, "engine_restarts",
+               name + " has been restarted " + std::to_string(engine.restarts) + " times" + last,
+               "look at the log around the ends"});
         }
         break;
       case EngineState::kStarting:
-        findings.push_back({Severity::kWarning, "engine", name + " is starting" + last, "wait; see the log if it lasts"});
+        findings.push_back(
+            {Severity::kWarning, "engine", name + " is starting" + last, "wait; see the log if it lasts"});
         break;
       case EngineState::kDown:
         if (!engine.blocked.empty()) break;  // CheckGpus says more
         if (!engine.lingers.empty()) {
-          findings.push_back({Severity::kFailure, "engine", name + " is down and cannot be started: " + engine.lingers + last,
-                              "the driver holds it: see the kernel's log (Xid); if it does not end, the GPU must be reset or the "
+          findings.push_back({Severity::kFailure, "engine",
+                              name + " is down and cannot be started: " + engine.lingers + last,
+                              "the driver holds it: see the kernel's log (Xid); if it does not end, the GPU "
+                              "must be reset or the "
                               "node started again; the other GPUs are served meanwhile"});
           break;
         }
         findings.push_back({Severity::kFailure, "engine", name + " is down" + last,
                             "it is started again by itself; groups with that GPU wait for it"});
         break;
-      case EngineState::kFused:
+      case EngineState::kCrashLooped:
         findings.push_back({Severity::kFailure, "engine", name + " keeps ending and is held down" + last,
                             "remove the cause (see the log), then tandemctl unfuse"});
         break;
@@ -137,8 +148,8 @@ void CheckLimits(const DoctorInput& input, Findings& findings) {
   }
   if (process.descriptor_limit != 0 && process.descriptors * 10 > process.descriptor_limit * 8) {
     findings.push_back({Severity::kFailure, "descriptors",
-                        std::to_string(process.descriptors) + " of " + std::to_string(process.descriptor_limit) +
-                            " descriptors are in use",
+                        std::to_string(process.descriptors) + " of " +
+                            std::to_string(process.descriptor_limit) + " descriptors are in use",
                         "raise the limit, or evict sessions that hold many (tandemctl sessions)"});
   }
   if (input.backend == "host" && input.machine.total_bytes != 0) {
@@ -165,16 +176,18 @@ void CheckLimits(const DoctorInput& input, Findings& findings) {
     }
   }
   if (!input.socket_group_exists) {
-    findings.push_back({Severity::kWarning, "socket_group",
-                        "the group '" + input.socket_group + "' does not exist: only tandemd's own group may connect",
-                        "groupadd --system " + input.socket_group + ", or set socket_group"});
+    findings.push_back(
+        {Severity::kWarning, "socket_group",
+         "the group '" + input.socket_group + "' does not exist: only tandemd's own group may connect",
+         "groupadd --system " + input.socket_group + ", or set socket_group"});
   }
 }
 
 void CheckTuning(const DoctorInput& input, Findings& findings) {
   for (const std::string& refused : input.refused_tuning) {
     findings.push_back({Severity::kWarning, "tuning", "a tuning file is not used: " + refused,
-                        "plans are chosen without it; mend or remove it, then restart tandemd, or tune again (tandemctl tune)"});
+                        "plans are chosen without it; mend or remove it, then restart tandemd, or tune again "
+                        "(tandemctl tune)"});
   }
 }
 
@@ -185,7 +198,8 @@ void CheckWork(const DoctorInput& input, Findings& findings) {
   }
   for (const auto& group : input.groups) {
     if (group.state == "broken") {
-      findings.push_back({Severity::kWarning, "group", "group '" + group.name + "' is broken: " + group.state_reason,
+      findings.push_back({Severity::kWarning, "group",
+                          "group '" + group.name + "' is broken: " + group.state_reason,
                           "its ranks leave and join again; evict sessions that do not"});
     }
   }
@@ -195,8 +209,8 @@ void CheckWork(const DoctorInput& input, Findings& findings) {
     char seconds[32];
     std::snprintf(seconds, sizeof(seconds), "%.1f s", late.seconds);
     findings.push_back({Severity::kWarning, "late_rank",
-                        "group '" + late.group_name + "', plan " + std::to_string(late.plan_id) + " waits since " +
-                            seconds + " for rank " + ranks,
+                        "group '" + late.group_name + "', plan " + std::to_string(late.plan_id) +
+                            " waits since " + seconds + " for rank " + ranks,
                         "look at what those ranks do; the launch ends by its deadline"});
   }
 }

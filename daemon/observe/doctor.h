@@ -1,7 +1,7 @@
 // File: doctor.h
 //
-// The doctor: what an operator should know about this node, from best to worst, each with what to do about it. A pure
-// function of what was collected, so that every finding can be tested without provoking it.
+// The doctor: what an operator should know about this node, from best to worst, each with what to do about
+// it. A pure function of what was collected, so that every finding can be tested without provoking it.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ enum class Severity { kOk = 1, kNote = 2, kWarning = 3, kFailure = 4 };
 
 struct DoctorFinding {
   Severity severity = Severity::kOk;
-  std::string check;    // stable, for programs: "backend", "engine", "late_rank"
+  std::string check;  // stable, for programs: "backend", "engine", "late_rank"
   std::string message;
-  std::string advice;   // empty where nothing is to be done
+  std::string advice;  // empty where nothing is to be done
 };
 
 // A launch that has waited for a rank for over a second.
@@ -36,11 +36,11 @@ struct LateLaunch {
 };
 
 struct DoctorInput {
-  std::string backend;                  // "host" or "cuda"
+  std::string backend;  // "host" or "cuda"
   Topology topology;
-  std::vector<std::string> failed_links;  // found by probing pairs of GPUs with data; one sentence each
+  std::vector<std::string> failed_links;    // found by probing pairs of GPUs with data; one sentence each
   std::vector<std::string> refused_tuning;  // files of measured times that cannot be used: path and why
-  std::vector<EngineStatus> engines;    // by GPU
+  std::vector<EngineStatus> engines;        // by GPU
   ControlSnapshot control;
   std::vector<GroupSnapshot> groups;
   std::vector<PoolSnapshot> pools;
@@ -52,7 +52,7 @@ struct DoctorInput {
   // cuda only
   std::vector<SessionSnapshot> sessions;
   std::vector<std::vector<GpuProcess>> gpu_processes;  // by GPU; empty where the driver does not tell
-  std::string socket_group;             // configured
+  std::string socket_group;                            // configured
   bool socket_group_exists = true;
   std::string runtime_dir;
 };

@@ -14,7 +14,7 @@ constexpr char kMpsServer[] = "nvidia-cuda-mps";  // what /proc keeps of nvidia-
 
 void Describe(GpuProcess& process) {
   const std::string folder = "/proc/" + std::to_string(process.pid);
-  struct stat status{};
+  struct stat status {};
   if (::stat(folder.c_str(), &status) == 0) process.uid = status.st_uid;
   std::ifstream file(folder + "/comm");
   std::getline(file, process.command);
@@ -24,8 +24,8 @@ void Describe(GpuProcess& process) {
 }  // namespace
 
 std::string GpuProcessText(const GpuProcess& process) {
-  return "pid " + std::to_string(process.pid) + " (" + (process.command.empty() ? "ended" : process.command) + ", uid " +
-         std::to_string(process.uid) + ")";
+  return "pid " + std::to_string(process.pid) + " (" + (process.command.empty() ? "ended" : process.command) +
+         ", uid " + std::to_string(process.uid) + ")";
 }
 
 Result<NvmlDevice> GpuProcesses::Find(const std::string& gpu) {
@@ -50,7 +50,8 @@ Result<std::vector<GpuProcess>> GpuProcesses::On(const std::string& gpu_uuid) {
   for (const NvmlProcess& process : all) {
     found[process.pid].memory_bytes = std::max(found[process.pid].memory_bytes, process.memory_bytes);
   }
-  // This list has every client of a server that could use the GPU; those with a context on it are in the first one too.
+  // This list has every client of a server that could use the GPU; those with a context on it are in the
+  // first one too.
   if (auto mps = nvml_->MpsProcesses(device); mps.ok()) {
     for (const NvmlProcess& process : *mps) {
       auto holder = found.find(process.pid);

@@ -1,7 +1,7 @@
 // File: gpu_processes.h
 //
-// `GpuProcesses`: who holds a context on a GPU, as the driver tells (NVML). For the doctor, who names the processes that
-// keep an engine from coming back after a fault under MPS, and for evict, which ends them.
+// `GpuProcesses`: who holds a context on a GPU, as the driver tells (NVML). For the doctor, who names the
+// processes that keep an engine from coming back after a fault under MPS, and for evict, which ends them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/topology/nvml.h"
+#include "drivers/nvml/nvml.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

@@ -5,8 +5,8 @@
 namespace tandem::daemon {
 namespace {
 
-double SlowestLink(const std::string& from, const std::vector<int>& gpus, std::span<const std::string> gpu_uuids,
-                   std::span<const LinkRate> links) {
+double SlowestLink(const std::string& from, const std::vector<int>& gpus,
+                   std::span<const std::string> gpu_uuids, std::span<const LinkRate> links) {
   double slowest = 0;
   for (const LinkRate& link : links) {
     if (link.from != from) continue;
@@ -38,10 +38,11 @@ std::vector<SentRate> SentRates(std::span<const std::vector<PlanStats>> plans,
         run_ns += row.run_ns;
       }
       if (rate.bytes == 0) continue;
-      // A launch is timed a little after it is counted: mean bytes over mean time. 1 byte a nanosecond is 1 GB/s.
+      // A launch is timed a little after it is counted: mean bytes over mean time. 1 byte a nanosecond is 1
+      // GB/s.
       if (timed > 0 && run_ns > 0) {
-        rate.gb_per_second = static_cast<double>(rate.bytes) / static_cast<double>(ended) * static_cast<double>(timed) /
-                             static_cast<double>(run_ns);
+        rate.gb_per_second = static_cast<double>(rate.bytes) / static_cast<double>(ended) *
+                             static_cast<double>(timed) / static_cast<double>(run_ns);
       }
       rate.link_gb_per_second = SlowestLink(gpu_uuids[gpu], gpus, gpu_uuids, links);
       if (rate.link_gb_per_second > 0) rate.link_fraction = rate.gb_per_second / rate.link_gb_per_second;

@@ -64,7 +64,8 @@ ClientMetric DurationHistogram(const Labels& labels, const LaunchCounters::Value
   uint64_t sum = 0;
   for (int i = 0; i < kDurationBuckets; ++i) {
     sum += value.histogram[i];
-    if (i % 4 == 3 && i < kDurationBuckets - 1) metric.histogram.bucket.push_back({sum, DurationBucketUpperUs(i) * 1e-6});
+    if (i % 4 == 3 && i < kDurationBuckets - 1)
+      metric.histogram.bucket.push_back({sum, DurationBucketUpperUs(i) * 1e-6});
   }
   metric.histogram.bucket.push_back({sum, std::numeric_limits<double>::infinity()});
   metric.histogram.sample_count = sum;
@@ -73,19 +74,22 @@ ClientMetric DurationHistogram(const Labels& labels, const LaunchCounters::Value
 }
 
 void AddEngines(const MetricsInput& input, Families& families) {
-  auto& restart_family = families.Add("tandem_engine_restarts_total", "Restarts of a GPU's engine", MetricType::Counter);
+  auto& restart_family =
+      families.Add("tandem_engine_restarts_total", "Restarts of a GPU's engine", MetricType::Counter);
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     Families::AddCounter(restart_family, {{"gpu", input.gpu_uuids[gpu]}}, input.engines[gpu].restarts);
   }
-  auto& state_family = families.Add("tandem_engine_state", "1 for the state that a GPU's engine is in", MetricType::Gauge);
+  auto& state_family =
+      families.Add("tandem_engine_state", "1 for the state that a GPU's engine is in", MetricType::Gauge);
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     for (EngineState candidate :
-         {EngineState::kStarting, EngineState::kReady, EngineState::kDown, EngineState::kFused}) {
+         {EngineState::kStarting, EngineState::kReady, EngineState::kDown, EngineState::kCrashLooped}) {
       Families::AddGauge(state_family, {{"gpu", input.gpu_uuids[gpu]}, {"state", EngineStateName(candidate)}},
                          input.engines[gpu].state == candidate ? 1 : 0);
     }
   }
-  const auto by_gpu = [&](const char* name, const char* help, const std::vector<uint64_t>& values, double unit) {
+  const auto by_gpu = [&](const char* name, const char* help, const std::vector<uint64_t>& values,
+                          double unit) {
     auto& family = families.Add(name, help, MetricType::Counter);
     for (size_t gpu = 0; gpu < values.size(); ++gpu) {
       Families::AddCounter(family, {{"gpu", input.gpu_uuids[gpu]}}, values[gpu] * unit);
@@ -94,21 +98,26 @@ void AddEngines(const MetricsInput& input, Families& families) {
   by_gpu("tandem_engine_busy_seconds_total", "Time in which at least one program ran", input.busy_ns, 1e-9);
   by_gpu("tandem_engine_launches_total", "Launches that have ended, on each GPU", input.launches, 1);
   by_gpu("tandem_engine_launch_failures_total", "Launches that have failed, on each GPU", input.failures, 1);
-  by_gpu("tandem_engine_prelaunched_total", "Launches that found their first kernel on its lane", input.prelaunched, 1);
-  by_gpu("tandem_engine_called_off_total", "Kernels called off that waited on a lane for a launch", input.called_off, 1);
+  by_gpu("tandem_engine_prelaunched_total", "Launches that found their first kernel on its lane",
+         input.prelaunched, 1);
+  by_gpu("tandem_engine_called_off_total", "Kernels called off that waited on a lane for a launch",
+         input.called_off, 1);
 }
 
 void AddLaunches(const LaunchCounters& launches, Families& families) {
   auto labels = [](const LaunchCounters::Key& key) {
     return Labels{{"gpu", key.gpu_uuid}, {"op", key.op}, {"algorithm", key.algorithm}};
   };
-  auto& count = families.Add("tandem_launches_total", "Launches by operation and algorithm", MetricType::Counter);
+  auto& count =
+      families.Add("tandem_launches_total", "Launches by operation and algorithm", MetricType::Counter);
   for (const auto& [key, value] : launches.values()) Families::AddCounter(count, labels(key), value.launches);
   auto& bytes = families.Add("tandem_moved_bytes_total", "Bytes sent to peers", MetricType::Counter);
-  for (const auto& [key, value] : launches.values()) Families::AddCounter(bytes, labels(key), value.bytes_moved);
+  for (const auto& [key, value] : launches.values())
+    Families::AddCounter(bytes, labels(key), value.bytes_moved);
   auto& durations = families.Add("tandem_launch_duration_seconds", "From a launch's start to its end",
                                  MetricType::Histogram);
-  for (const auto& [key, value] : launches.values()) durations.metric.push_back(DurationHistogram(labels(key), value));
+  for (const auto& [key, value] : launches.values())
+    durations.metric.push_back(DurationHistogram(labels(key), value));
 }
 
 // What a GPU's rows say of each plan: one that is being reinstalled may have two.
@@ -127,15 +136,16 @@ std::map<uint64_t, PlanStats> RowsMerged(const std::vector<PlanStats>& rows) {
 
 // Gauges of live plans, which go with them: a rate of what has been released tells nobody anything.
 void AddLinks(const MetricsInput& input, Families& families) {
-  auto& links = families.Add("tandem_link_bytes_per_second", "Measured pushes from one GPU into another's memory",
-                             MetricType::Gauge);
+  auto& links = families.Add("tandem_link_bytes_per_second",
+                             "Measured pushes from one GPU into another's memory", MetricType::Gauge);
   for (const LinkRate& link : input.links) {
     Families::AddGauge(links, {{"gpu", link.from}, {"peer", link.to}}, link.gb_per_second * 1e9);
   }
-  auto& sent = families.Add("tandem_plan_sent_bytes_per_second", "What a rank of a live plan sends while its launches run",
-                            MetricType::Gauge);
-  auto& fraction = families.Add("tandem_plan_link_ratio", "The same as a part of what its slowest link was measured to carry",
-                                MetricType::Gauge);
+  auto& sent = families.Add("tandem_plan_sent_bytes_per_second",
+                            "What a rank of a live plan sends while its launches run", MetricType::Gauge);
+  auto& fraction =
+      families.Add("tandem_plan_link_ratio",
+                   "The same as a part of what its slowest link was measured to carry", MetricType::Gauge);
   for (const SentRate& rate : SentRates(input.plans, input.gpus_of_plan, input.gpu_uuids, input.links)) {
     auto found = input.labels.find(rate.plan_id);
     if (found == input.labels.end()) continue;
@@ -185,18 +195,23 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const Launch
   families.Gauge("tandem_channels", "Open channels", control.channels);
   families.Gauge("tandem_draining", "1 while the node drains", control.draining ? 1 : 0);
   families.Counter("tandem_sessions_total", "Sessions since the start", control.sessions_total);
-  families.Counter("tandem_sessions_lost_total", "Sessions that ended without detaching", control.sessions_lost_total);
+  families.Counter("tandem_sessions_lost_total", "Sessions that ended without detaching",
+                   control.sessions_lost_total);
   families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
-  auto& failures = families.Add("tandem_launch_failures_total", "Failed launches by canonical code", MetricType::Counter);
+  auto& failures =
+      families.Add("tandem_launch_failures_total", "Failed launches by canonical code", MetricType::Counter);
   for (const auto& [code, count] : control.launch_failures) {
     Families::AddCounter(failures, {{"code", std::string(CodeName(static_cast<Code>(code)))}}, count);
   }
   AddEngines(input, families);
   AddLaunches(launches, families);
   AddLinks(input, families);
-  auto& segments = families.Add("tandem_pool_segment_bytes", "Memory in segments of a GPU's pool", MetricType::Gauge);
-  for (const auto& pool : input.pools) Families::AddGauge(segments, {{"gpu", pool.gpu_uuid}}, pool.segment_bytes);
-  auto& used = families.Add("tandem_pool_used_bytes", "Memory of a GPU's pool that is in use", MetricType::Gauge);
+  auto& segments =
+      families.Add("tandem_pool_segment_bytes", "Memory in segments of a GPU's pool", MetricType::Gauge);
+  for (const auto& pool : input.pools)
+    Families::AddGauge(segments, {{"gpu", pool.gpu_uuid}}, pool.segment_bytes);
+  auto& used =
+      families.Add("tandem_pool_used_bytes", "Memory of a GPU's pool that is in use", MetricType::Gauge);
   for (const auto& pool : input.pools) Families::AddGauge(used, {{"gpu", pool.gpu_uuid}}, pool.used_bytes);
   families.Gauge("process_resident_memory_bytes", "Resident memory of tandemd", input.process.rss_bytes);
   families.Gauge("process_open_fds", "Open descriptors of tandemd", input.process.descriptors);

@@ -1,8 +1,8 @@
 // File: metrics.h
 //
-// Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID, operation,
-// algorithm, canonical code; a live plan's id). Collected from snapshots when somebody asks; nothing is counted on the launch
-// path.
+// Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID,
+// operation, algorithm, canonical code; a live plan's id). Collected from snapshots when somebody asks;
+// nothing is counted on the launch path.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "daemon/control/snapshot.h"
-#include "daemon/engine/stats_area.h"
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/process_info.h"
 #include "daemon/supervisor/engines.h"
+#include "ipc/stats_area.h"
 #include "tandem/status.h"
 
 namespace prometheus {
@@ -28,21 +28,22 @@ namespace tandem::daemon {
 struct MetricsInput {
   ControlSnapshot control;
   std::vector<PoolSnapshot> pools;
-  std::vector<EngineStatus> engines;           // by GPU
+  std::vector<EngineStatus> engines;  // by GPU
   std::vector<std::string> gpu_uuids;
-  std::vector<uint64_t> launches, failures, busy_ns, prelaunched, called_off;  // by GPU, since the daemon's start
-  std::vector<std::vector<PlanStats>> plans;   // by GPU
+  std::vector<uint64_t> launches, failures, busy_ns, prelaunched,
+      called_off;                             // by GPU, since the daemon's start
+  std::vector<std::vector<PlanStats>> plans;  // by GPU
   struct PlanLabels {
     std::string op, algorithm;
   };
-  std::map<uint64_t, PlanLabels> labels;       // of the live plans
+  std::map<uint64_t, PlanLabels> labels;              // of the live plans
   std::map<uint64_t, std::vector<int>> gpus_of_plan;  // of the live plans, by rank
-  std::vector<LinkRate> links;                 // measured
+  std::vector<LinkRate> links;                        // measured
   ProcessInfo process;
 };
 
-// Sums plans' counters by {GPU, op, algorithm}, so that they go on growing after a plan has been released. Not
-// thread-safe.
+// Sums plans' counters by {GPU, op, algorithm}, so that they go on growing after a plan has been released.
+// Not thread-safe.
 class LaunchCounters {
  public:
   struct Key {
@@ -63,13 +64,15 @@ class LaunchCounters {
 };
 
 // The families for one scrape.
-std::vector<prometheus::MetricFamily> CollectMetrics(const MetricsInput& input, const LaunchCounters& launches);
+std::vector<prometheus::MetricFamily> CollectMetrics(const MetricsInput& input,
+                                                     const LaunchCounters& launches);
 
 // Serves GET /metrics at "address:port".
 class MetricsServer {
  public:
   // `gather` is called from the server's threads. INVALID_ARGUMENT or UNAVAILABLE says why it cannot listen.
-  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen, std::function<MetricsInput()> gather);
+  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
+                                                      std::function<MetricsInput()> gather);
   ~MetricsServer();
   // Where it listens: the port, also if 0 was asked for.
   int port() const;

@@ -1,8 +1,7 @@
+#include <netdb.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
-
-#include <netdb.h>
 #include <sys/socket.h>
 
 #include <atomic>

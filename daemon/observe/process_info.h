@@ -9,13 +9,14 @@ namespace tandem::daemon {
 
 struct ProcessInfo {
   uint64_t rss_bytes = 0;
-  uint64_t descriptors = 0;        // open
-  uint64_t descriptor_limit = 0;   // RLIMIT_NOFILE, soft; 0: none
+  uint64_t descriptors = 0;       // open
+  uint64_t descriptor_limit = 0;  // RLIMIT_NOFILE, soft; 0: none
   uint64_t locked_limit_bytes = 0;
 };
 ProcessInfo ReadProcessInfo();
 
-// Memory that the machine can still give out, and that it has, in bytes (MemAvailable and MemTotal; 0 if unreadable).
+// Memory that the machine can still give out, and that it has, in bytes (MemAvailable and MemTotal; 0 if
+// unreadable).
 struct MachineMemory {
   uint64_t available_bytes = 0;
   uint64_t total_bytes = 0;

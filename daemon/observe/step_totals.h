@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/engine/stats_area.h"
+#include "ipc/stats_area.h"
 
 namespace tandem::daemon {
 

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/planner/choice.h"
-#include "daemon/planner/families.h"
-#include "daemon/planner/few_rows.h"
-#include "daemon/planner/kernel_phases.h"
-#include "daemon/planner/matmul_notes.h"
-#include "daemon/planner/measured.h"
-#include "daemon/planner/problem.h"
-#include "daemon/planner/text.h"
+#include "daemon/planner/choice/choice.h"
+#include "daemon/planner/cost/measured.h"
+#include "daemon/planner/families/families.h"
+#include "daemon/planner/families/matmul_notes.h"
+#include "daemon/planner/families/skinny.h"
+#include "daemon/planner/problem/problem.h"
+#include "program/kernel_phases.h"
+#include "program/text.h"
 
 namespace tandem::plan {
 namespace {
@@ -55,7 +55,8 @@ Status Build(const Problem& problem, const Choice& choice, Plan* plan) {
     case Op::kSendReceive: return BuildSendReceive(problem, plan);
     case Op::kAsyncInputMatmul: return BuildAsyncInputMatmul(problem, plan);
     case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, choice.collective, plan);
-    case Op::kMatmulReduceScatter: return BuildMatmulReduceScatter(problem, algorithm, choice.collective, plan);
+    case Op::kMatmulReduceScatter:
+      return BuildMatmulReduceScatter(problem, algorithm, choice.collective, plan);
     case Op::kMatmulAllReduce: return BuildMatmulAllReduce(problem, algorithm, choice.collective, plan);
     default: break;
   }
@@ -73,7 +74,8 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   plan.op = problem.request->op;
   plan.algorithm = choice.algorithm;
   plan.reason = std::move(choice.reason);
-  if (choice.algorithm == Algorithm::kNative && FewRowsFor(problem)) plan.reason += "; few rows: one kernel moves and multiplies";
+  if (choice.algorithm == Algorithm::kNative && SkinnyFor(problem))
+    plan.reason += "; few rows: one kernel moves and multiplies";
   plan.refused = std::move(choice.refused);
   plan.warnings = std::move(choice.warnings);
   if (group.packet_kernels && choice.algorithm != Algorithm::kNative) {
@@ -90,7 +92,8 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
 }
 
 // The requests with a measured candidate's algorithm and parameters, planned as if they had been asked for.
-Result<Plan> PlanMeasured(std::span<const OpRequest> requests, const GroupContext& group, const Measured& measured) {
+Result<Plan> PlanMeasured(std::span<const OpRequest> requests, const GroupContext& group,
+                          const Measured& measured) {
   std::vector<OpRequest> asked(requests.begin(), requests.end());
   for (OpRequest& request : asked) {
     request.algorithm = measured.chosen->algorithm;
@@ -108,7 +111,8 @@ Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& g
   if (const TuningEntry* entry = MeasuredFor(problem); entry != nullptr) {
     // Times of cuBLASLt's products say nothing of the plain kernel's.
     const std::vector<PlainReason> plain = WhyPlain(problem);
-    const bool slower = std::any_of(plain.begin(), plain.end(), [](const PlainReason& reason) { return !reason.in_key; });
+    const bool slower =
+        std::any_of(plain.begin(), plain.end(), [](const PlainReason& reason) { return !reason.in_key; });
     for (const TuningCandidate& candidate : entry->candidates) {
       if (candidate.samples == 0) break;
       if (slower && candidate.algorithm != Algorithm::kNative) continue;

@@ -1,8 +1,8 @@
 // File: planner.h
 //
-// The planner: from all ranks' requests for one operation to one program per rank, with the reason for the algorithm
-// chosen and against each other one. Pure: no GPU, no process, no clock. Thread-safe: no state but the tuning table
-// that the caller passes.
+// The planner: from all ranks' requests for one operation to one program per rank, with the reason for the
+// algorithm chosen and against each other one. Pure: no GPU, no process, no clock. Thread-safe: no state but
+// the tuning table that the caller passes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/planner/program.h"
 #include "daemon/topology/topology.h"
+#include "program/program.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -22,27 +22,31 @@ class TuningTable;
 
 // What the planner may assume of the engines of a group.
 struct GroupContext {
-  Topology topology;  // of the group's GPUs in rank order; its size is the world size
-  bool native_kernels = false;       // of every engine: kNative
-  std::string no_native_kernels = "needs the CUDA backend's native kernels (Hopper)";  // where there are none: why
-  bool native_by_choice = false;     // kAuto may become kNative; else it runs when asked for
-  bool packet_kernels = false;       // CUDA: kLowLatency
-  bool nccl = true;                  // NCCL or its stand-in can be used
+  Topology topology;            // of the group's GPUs in rank order; its size is the world size
+  bool native_kernels = false;  // of every engine: kNative
+  std::string no_native_kernels =
+      "needs the CUDA backend's native kernels (Hopper)";  // where there are none: why
+  bool native_by_choice = false;                  // kAuto may become kNative; else it runs when asked for
+  bool packet_kernels = false;                    // CUDA: kLowLatency
+  bool nccl = true;                               // NCCL or its stand-in can be used
   std::string no_nccl = "NCCL is not available";  // where it cannot: why
-  int kernel_sms = 0;                // the fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound
+  int kernel_sms =
+      0;  // the fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound
   // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.
-  double link_gbps = 0;              // GB/s a GPU sends to its peers; 0: built in
+  double link_gbps = 0;  // GB/s a GPU sends to its peers; 0: built in
   double memory_gbps = 0;
-  double tflops = 0;                 // of the request's dtype
-  double step_latency_us = 0;        // of one signal → wait
-  // Measured times, which go before thresholds and predictions; null: none. Must live as long as the planner is called.
+  double tflops = 0;           // of the request's dtype
+  double step_latency_us = 0;  // of one signal → wait
+  // Measured times, which go before thresholds and predictions; null: none. Must live as long as the planner
+  // is called.
   const TuningTable* tuning = nullptr;
-  std::string gpu_model;             // the table's name for these GPUs; empty: no table holds for them
+  std::string gpu_model;  // the table's name for these GPUs; empty: no table holds for them
 };
 
 struct RefusedAlgorithm {
   Algorithm algorithm = Algorithm::kAuto;
-  std::string reason;  // "2.5 MiB is above its bound of 256 KiB", "needs a hybrid cube mesh; this group is nvswitch"
+  std::string
+      reason;  // "2.5 MiB is above its bound of 256 KiB", "needs a hybrid cube mesh; this group is nvswitch"
   double predicted_us = 0;  // 0 when it cannot run at all
   double measured_us = 0;   // 0 when the tuning table has no time of it
 };
@@ -56,29 +60,29 @@ struct Plan {
   bool fused = true;                      // false: the unfused composition of a fused operation
   int steps = 0;                          // ring's S, pipeline's chunks; 0 where it means nothing
   int lanes = 1;
-  std::string summary;                    // op, shapes and dtype in one line
-  std::string scale_mode;                 // ScaleModeName
-  std::string wire_type;                  // dtype in which partial sums travel; "" if none do
-  std::string reduction_order;            // "rank order, fp32", "own first" …; "" if nothing is reduced
-  int roundings = 0;                      // of one output element, the last included
+  std::string summary;          // op, shapes and dtype in one line
+  std::string scale_mode;       // ScaleModeName
+  std::string wire_type;        // dtype in which partial sums travel; "" if none do
+  std::string reduction_order;  // "rank order, fp32", "own first" …; "" if nothing is reduced
+  int roundings = 0;            // of one output element, the last included
   bool deterministic = true;
-  uint64_t workspace_bytes = 0;           // one half, one rank
+  uint64_t workspace_bytes = 0;  // one half, one rank
   uint64_t bulk_bytes = 0;
-  uint64_t bytes_moved = 0;               // over links, sent by one rank
-  uint64_t gathered_a_bytes = 0;          // copied out or gathered in workspace, not in place
+  uint64_t bytes_moved = 0;       // over links, sent by one rank
+  uint64_t gathered_a_bytes = 0;  // copied out or gathered in workspace, not in place
   double predicted_us = 0;
-  double measured_us = 0;                 // what the tuning table has; 0: not chosen by it
-  std::vector<std::string> warnings;      // on_unfused = warn, slow placement, …
-  std::vector<RankProgram> programs;      // index is the rank
+  double measured_us = 0;             // what the tuning table has; 0: not chosen by it
+  std::vector<std::string> warnings;  // on_unfused = warn, slow placement, …
+  std::vector<RankProgram> programs;  // index is the rank
 };
 
-// Plans `requests` (one per rank, in rank order; fields that must agree have been compared by CompareRequests).
-// INVALID_ARGUMENT names the field that is wrong; FAILED_PRECONDITION carries every algorithm's reason when the asked
-// algorithm cannot run or on_unfused is kError and no fused one can.
+// Plans `requests` (one per rank, in rank order; fields that must agree have been compared by
+// CompareRequests). INVALID_ARGUMENT names the field that is wrong; FAILED_PRECONDITION carries every
+// algorithm's reason when the asked algorithm cannot run or on_unfused is kError and no fused one can.
 Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group);
 
-// Checks that the ranks' requests agree where they must (docs/protocol.md lists the fields). INVALID_ARGUMENT with
-// detail.reason "FIELD_MISMATCH" and detail.field names the field and each rank's value.
+// Checks that the ranks' requests agree where they must (docs/protocol.md lists the fields). INVALID_ARGUMENT
+// with detail.reason "FIELD_MISMATCH" and detail.field names the field and each rank's value.
 Status CompareRequests(std::span<const OpRequest> requests);
 
 // The algorithms that an operation has, in the order in which they are explained.

@@ -41,7 +41,8 @@ Result<std::unique_ptr<LeaseServer>> LeaseServer::Start(LeaseServerOptions optio
   return server;
 }
 
-LeaseServer::LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll, UniqueFd wake)
+LeaseServer::LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll,
+                         UniqueFd wake)
     : options_(std::move(options)),
       control_(control),
       listener_(std::move(listener)),
@@ -133,8 +134,8 @@ void LeaseServer::Run() {
   }
 }
 
-// For one more connection that has not attached: of the user who has most of them the one that has waited longest goes. So a user
-// who opens connections for nothing keeps nobody out, nor itself.
+// For one more connection that has not attached: of the user who has most of them the one that has waited
+// longest goes. So a user who opens connections for nothing keeps nobody out, nor itself.
 void LeaseServer::MakeRoom() {
   uint64_t oldest = 0;
   {
@@ -238,7 +239,10 @@ Status LeaseServer::SendLocked(Connection& connection, Packet packet) {
   }
   if (connection.backlog.size() >= options_.max_backlog) {
     return Status(Code::kResourceExhausted, "the client does not read its lease socket",
-                  {.reason = "BACKLOG", .who = {}, .field = {}, .limit = static_cast<long long>(options_.max_backlog),
+                  {.reason = "BACKLOG",
+                   .who = {},
+                   .field = {},
+                   .limit = static_cast<long long>(options_.max_backlog),
                    .usage = static_cast<long long>(connection.backlog.size())});
   }
   connection.backlog.push_back(std::move(packet));
@@ -254,7 +258,8 @@ void LeaseServer::Flush(uint64_t connection_id) {
     const Packet& packet = connection->backlog.front();
     std::vector<int> raw;
     for (const SharedFd& fd : packet.fds) raw.push_back(fd->get());
-    if (SendMessage(connection->socket.get(), packet.body, raw, false).code() == Code::kResourceExhausted) return;
+    if (SendMessage(connection->socket.get(), packet.body, raw, false).code() == Code::kResourceExhausted)
+      return;
     connection->backlog.pop_front();
   }
   Watch(connection->socket.get(), Tag(connection->id, kSocket), EPOLLIN | EPOLLRDHUP, false);

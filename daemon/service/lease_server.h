@@ -1,8 +1,9 @@
 // File: lease_server.h
 //
-// `LeaseServer`: the lease sockets. One thread waits for all of them: it takes the peer's credentials and pidfd, attaches
-// sessions, files descriptors that clients send, and reports a session as lost when its process dies (pidfd) or its
-// socket ends. Sends never block: a client that does not read fills a bounded backlog of its own and disturbs nobody.
+// `LeaseServer`: the lease sockets. One thread waits for all of them: it takes the peer's credentials and
+// pidfd, attaches sessions, files descriptors that clients send, and reports a session as lost when its
+// process dies (pidfd) or its socket ends. Sends never block: a client that does not read fills a bounded
+// backlog of its own and disturbs nobody.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +24,16 @@ namespace tandem::daemon {
 struct LeaseServerOptions {
   std::string path;
   unsigned mode = 0660;
-  size_t max_unattached = 256;   // connections that have not attached yet; beyond, the oldest of who has most goes
+  size_t max_unattached =
+      256;  // connections that have not attached yet; beyond, the oldest of who has most goes
   std::chrono::milliseconds attach_deadline{5000};
-  size_t max_backlog = 256;      // messages that a client has not read
+  size_t max_backlog = 256;  // messages that a client has not read
 };
 
 class LeaseServer final : public LeasePort {
  public:
-  // Listens and starts the thread. ALREADY_EXISTS if a live daemon answers at the path. `control` outlives this.
+  // Listens and starts the thread. ALREADY_EXISTS if a live daemon answers at the path. `control` outlives
+  // this.
   static Result<std::unique_ptr<LeaseServer>> Start(LeaseServerOptions options, Control& control);
   // Closes all leases (without ending their sessions) and removes the socket's file.
   ~LeaseServer() override;
@@ -61,7 +64,8 @@ class LeaseServer final : public LeasePort {
     Connection() = default;
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
-    // The peer hears of the end now; what it has sent and nobody has read, descriptors too, ends with the socket, elsewhere.
+    // The peer hears of the end now; what it has sent and nobody has read, descriptors too, ends with the
+    // socket, elsewhere.
     ~Connection();
   };
 

@@ -36,7 +36,8 @@ Result<uint64_t> ProcessStartTicks(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(file, line)) return NotFound("no process " + std::to_string(pid));
-  // The command, in parentheses, may hold anything: fields are counted after the last one. Start time is the 22nd.
+  // The command, in parentheses, may hold anything: fields are counted after the last one. Start time is the
+  // 22nd.
   const size_t end = line.rfind(')');
   if (end == std::string::npos) return Internal("malformed /proc/<pid>/stat");
   std::istringstream rest(line.substr(end + 1));
@@ -67,7 +68,8 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource s
     return SystemError("getsockopt(SO_PEERCRED)", errno);
   }
   if (credentials.pid <= 0) {
-    return FailedPrecondition("the kernel names no process at the other end: the client lives in another pid namespace")
+    return FailedPrecondition(
+               "the kernel names no process at the other end: the client lives in another pid namespace")
         .WithDetail({.reason = "PID_NAMESPACE", .who = {}, .field = {}});
   }
   PeerIdentity peer{credentials.uid, credentials.gid, credentials.pid, {}};

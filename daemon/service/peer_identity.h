@@ -1,7 +1,7 @@
 // File: peer_identity.h
 //
-// Who is at the other end of a Unix socket, and a pidfd of that process: by SO_PEERPIDFD where the kernel has it (6.5),
-// else by pidfd_open with a check that the pid was not reused meanwhile.
+// Who is at the other end of a Unix socket, and a pidfd of that process: by SO_PEERPIDFD where the kernel has
+// it (6.5), else by pidfd_open with a check that the pid was not reused meanwhile.
 #pragma once
 
 #include <string>
@@ -15,15 +15,19 @@ namespace tandem::daemon {
 
 enum class PidfdSource { kPreferSocket, kOpenOnly };
 
-// Credentials, pidfd and cgroup of the process at the other end. The cgroup is empty if /proc does not tell it.
-// FAILED_PRECONDITION, with the reason, if the kernel names no process (another pid namespace) or has no pidfds.
-Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource source = PidfdSource::kPreferSocket);
+// Credentials, pidfd and cgroup of the process at the other end. The cgroup is empty if /proc does not tell
+// it. FAILED_PRECONDITION, with the reason, if the kernel names no process (another pid namespace) or has no
+// pidfds.
+Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket,
+                                                       PidfdSource source = PidfdSource::kPreferSocket);
 
-// The path of a process in the cgroup hierarchy that accounts for memory, from the text of /proc/<pid>/cgroup: the memory
-// controller's of version 1 where it has one, else that of version 2. Empty if the text names neither.
+// The path of a process in the cgroup hierarchy that accounts for memory, from the text of
+// /proc/<pid>/cgroup: the memory controller's of version 1 where it has one, else that of version 2. Empty if
+// the text names neither.
 std::string MemoryCgroup(const std::string& proc_text);
 
-// The start time of a process in clock ticks since boot, from /proc/<pid>/stat. NOT_FOUND if there is no such process.
+// The start time of a process in clock ticks since boot, from /proc/<pid>/stat. NOT_FOUND if there is no such
+// process.
 Result<uint64_t> ProcessStartTicks(int pid);
 
 }  // namespace tandem::daemon

@@ -7,7 +7,8 @@
 namespace tandem::daemon {
 namespace {
 
-// HTTP/2 headers are bounded (8 KiB by default, message and trailer together): long texts are cut here, not lost there.
+// HTTP/2 headers are bounded (8 KiB by default, message and trailer together): long texts are cut here, not
+// lost there.
 constexpr size_t kMaxMessage = 2048;
 constexpr size_t kMaxField = 256;
 

@@ -1,7 +1,7 @@
 // File: status_codec.h
 //
-// Tandem's status as gRPC's: the code and message as they are, the detail in the trailer "tandem-status-bin". The one
-// place in the daemon where it happens; the client library has its own reader.
+// Tandem's status as gRPC's: the code and message as they are, the detail in the trailer "tandem-status-bin".
+// The one place in the daemon where it happens; the client library has its own reader.
 #pragma once
 
 #include <grpcpp/server_context.h>

@@ -9,8 +9,8 @@
 namespace tandem::daemon {
 namespace {
 
-// How long a stream of events outlives its cancellation: everything else that ends it wakes it, and each look costs a thread's
-// waking up, for every session.
+// How long a stream of events outlives its cancellation: everything else that ends it wakes it, and each look
+// costs a thread's waking up, for every session.
 constexpr std::chrono::seconds kEventSlice{10};
 
 int HexDigit(char c) {
@@ -89,12 +89,15 @@ grpc::Status TandemService::Rendezvous(grpc::ServerContext* context, const v1::R
   });
 }
 
-grpc::Status TandemService::Free(grpc::ServerContext* context, const v1::FreeRequest* request, v1::FreeReply* reply) {
-  return Answer(context, 0, reply,
-                [&](const SessionRef& session, const Waiter&) { return control_.Free(session, request->tensor_id()); });
+grpc::Status TandemService::Free(grpc::ServerContext* context, const v1::FreeRequest* request,
+                                 v1::FreeReply* reply) {
+  return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {
+    return control_.Free(session, request->tensor_id());
+  });
 }
 
-grpc::Status TandemService::RegisterTensor(grpc::ServerContext* context, const v1::RegisterTensorRequest* request,
+grpc::Status TandemService::RegisterTensor(grpc::ServerContext* context,
+                                           const v1::RegisterTensorRequest* request,
                                            v1::RegisterTensorReply* reply) {
   return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter& waiter) {
     return control_.RegisterTensor(session, *request, waiter);
@@ -145,7 +148,8 @@ grpc::Status TandemService::Launch(grpc::ServerContext* context, const v1::Launc
 grpc::Status TandemService::WaitLaunch(grpc::ServerContext* context, const v1::WaitLaunchRequest* request,
                                        v1::WaitLaunchReply* reply) {
   return Answer(context, request->deadline_ms(), reply, [&](const SessionRef& session, const Waiter& waiter) {
-    return control_.WaitLaunch(session, request->launch_id(), request->poll() ? Waiter::For(std::chrono::milliseconds(0)) : waiter);
+    return control_.WaitLaunch(session, request->launch_id(),
+                               request->poll() ? Waiter::For(std::chrono::milliseconds(0)) : waiter);
   });
 }
 
@@ -165,7 +169,8 @@ grpc::Status TandemService::Events(grpc::ServerContext* context, const v1::Event
   return grpc::Status::CANCELLED;
 }
 
-grpc::Status TandemService::Detach(grpc::ServerContext* context, const v1::DetachRequest*, v1::DetachReply* reply) {
+grpc::Status TandemService::Detach(grpc::ServerContext* context, const v1::DetachRequest*,
+                                   v1::DetachReply* reply) {
   return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter& waiter) {
     return control_.Detach(session, waiter);
   });

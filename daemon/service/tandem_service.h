@@ -1,7 +1,7 @@
 // File: tandem_service.h
 //
-// `TandemService`: the clients' gRPC service over the control plane. Every handler authenticates by the one function
-// here, waits no longer than its caller, and answers with Tandem's status.
+// `TandemService`: the clients' gRPC service over the control plane. Every handler authenticates by the one
+// function here, waits no longer than its caller, and answers with Tandem's status.
 #pragma once
 
 #include <memory>
@@ -26,10 +26,12 @@ class TandemService final : public v1::Tandem::Service {
                          v1::JoinGroupReply* reply) override;
   grpc::Status LeaveGroup(grpc::ServerContext* context, const v1::LeaveGroupRequest* request,
                           v1::LeaveGroupReply* reply) override;
-  grpc::Status Empty(grpc::ServerContext* context, const v1::EmptyRequest* request, v1::EmptyReply* reply) override;
+  grpc::Status Empty(grpc::ServerContext* context, const v1::EmptyRequest* request,
+                     v1::EmptyReply* reply) override;
   grpc::Status Rendezvous(grpc::ServerContext* context, const v1::RendezvousRequest* request,
                           v1::RendezvousReply* reply) override;
-  grpc::Status Free(grpc::ServerContext* context, const v1::FreeRequest* request, v1::FreeReply* reply) override;
+  grpc::Status Free(grpc::ServerContext* context, const v1::FreeRequest* request,
+                    v1::FreeReply* reply) override;
   grpc::Status RegisterTensor(grpc::ServerContext* context, const v1::RegisterTensorRequest* request,
                               v1::RegisterTensorReply* reply) override;
   grpc::Status Deregister(grpc::ServerContext* context, const v1::DeregisterRequest* request,

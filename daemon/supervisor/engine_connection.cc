@@ -49,12 +49,13 @@ Status EngineConnection::Send(Command& command, const std::vector<int>& fds, Pen
   return SendMessage(socket_.get(), command.SerializeAsString(), fds);
 }
 
-Status EngineConnection::Exchange(Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline,
-                                  Pending& pending) {
+Status EngineConnection::Exchange(Command& command, const std::vector<int>& fds,
+                                  std::chrono::milliseconds deadline, Pending& pending) {
   auto end = Clock::now() + deadline;
   Status sent = Send(command, fds, &pending);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (sent.ok()) changed_.wait_until(lock, end, [&] { return pending.done || !state_.ok() || !calls_ended_.ok(); });
+  if (sent.ok())
+    changed_.wait_until(lock, end, [&] { return pending.done || !state_.ok() || !calls_ended_.ok(); });
   pending_.erase(command.id());
   if (!sent.ok()) return sent;
   if (pending.done) return pending.status;
@@ -63,12 +64,15 @@ Status EngineConnection::Exchange(Command& command, const std::vector<int>& fds,
   return DeadlineExceeded("the engine has not answered for " + std::to_string(deadline.count()) + " ms");
 }
 
-Status EngineConnection::Call(Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline) {
+Status EngineConnection::Call(Command& command, const std::vector<int>& fds,
+                              std::chrono::milliseconds deadline) {
   Pending pending;
   return Exchange(command, fds, deadline, pending);
 }
 
-Status EngineConnection::Post(Command& command, const std::vector<int>& fds) { return Send(command, fds, nullptr); }
+Status EngineConnection::Post(Command& command, const std::vector<int>& fds) {
+  return Send(command, fds, nullptr);
+}
 
 Result<UniqueFd> EngineConnection::AllocateSegment(uint64_t segment_id, uint64_t bytes,
                                                    std::chrono::milliseconds deadline) {
@@ -88,7 +92,8 @@ Result<std::string> EngineConnection::Ask(Command& command, std::chrono::millise
   return std::move(pending.payload);
 }
 
-Result<std::unique_ptr<engine::v1::Queue>> EngineConnection::QueueSnapshot(std::chrono::milliseconds deadline) {
+Result<std::unique_ptr<engine::v1::Queue>> EngineConnection::QueueSnapshot(
+    std::chrono::milliseconds deadline) {
   std::lock_guard<std::mutex> one(queue_mutex_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -143,8 +148,7 @@ void EngineConnection::Read() {
   while (ended.ok()) {
     Result<FdMessage> packet = ReceiveMessage(socket_.get());
     if (!packet.ok()) {
-      ended = packet.status().code() == Code::kUnavailable ? Unavailable(kEndOfFile)
-                                                           : packet.status();
+      ended = packet.status().code() == Code::kUnavailable ? Unavailable(kEndOfFile) : packet.status();
       break;
     }
     last_heard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
@@ -168,7 +172,8 @@ void EngineConnection::Read() {
 Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<UniqueFd> fds) {
   switch (message->message_case()) {
     case Message::kAck: {
-      if (message->ack().id() > last_answered()) last_answered_.store(message->ack().id(), std::memory_order_relaxed);
+      if (message->ack().id() > last_answered())
+        last_answered_.store(message->ack().id(), std::memory_order_relaxed);
       {
         std::lock_guard<std::mutex> lock(mutex_);
         auto found = pending_.find(message->ack().id());
@@ -186,7 +191,8 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
     case Message::kAllocated: {
       std::lock_guard<std::mutex> lock(mutex_);
       for (auto& [id, pending] : pending_) {
-        if (pending->segment_id == message->allocated().segment_id() && !pending->segment.valid() && fds.size() == 1) {
+        if (pending->segment_id == message->allocated().segment_id() && !pending->segment.valid() &&
+            fds.size() == 1) {
           pending->segment = std::move(fds[0]);
           break;
         }
@@ -203,10 +209,8 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
     case Message::kLaunchFailed:
     case Message::kLate:
     case Message::kEnded:
-    case Message::kPeerSilent:
-      break;
-    case Message::MESSAGE_NOT_SET:
-      return Unavailable("the engine sent a message of an unknown kind");
+    case Message::kPeerSilent: break;
+    case Message::MESSAGE_NOT_SET: return Unavailable("the engine sent a message of an unknown kind");
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,8 +1,9 @@
 // File: engine_connection.h
 //
-// `EngineConnection`: tandemd's end of the socketpair to one engine process. Sends commands, matches Acks to the calls
-// that wait for them, and files everything else into an inbox for the keeper's thread. One reader thread. Ends once and
-// for all with the first end of file or malformed message; a new process gets a new connection.
+// `EngineConnection`: tandemd's end of the socketpair to one engine process. Sends commands, matches Acks to
+// the calls that wait for them, and files everything else into an inbox for the keeper's thread. One reader
+// thread. Ends once and for all with the first end of file or malformed message; a new process gets a new
+// connection.
 #pragma once
 
 #include <atomic>
@@ -35,13 +36,15 @@ class EngineConnection {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `wake_fd` (an eventfd, kept by the caller, outlives this) is written when the inbox or the state has changed.
+  // `wake_fd` (an eventfd, kept by the caller, outlives this) is written when the inbox or the state has
+  // changed.
   EngineConnection(UniqueFd socket, int wake_fd);
   ~EngineConnection();
   EngineConnection(const EngineConnection&) = delete;
   EngineConnection& operator=(const EngineConnection&) = delete;
 
-  // Sends and waits for the Ack; its status is the answer. Thread-safe; commands go out in the order of the calls.
+  // Sends and waits for the Ack; its status is the answer. Thread-safe; commands go out in the order of the
+  // calls.
   Status Call(engine::v1::Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline);
   // Sends without waiting, and sets the command's id; the Ack only counts as a sign of life.
   Status Post(engine::v1::Command& command, const std::vector<int>& fds);
@@ -57,15 +60,17 @@ class EngineConnection {
   Status state() const;
   // When the engine last sent anything; of its construction at first.
   Clock::time_point last_heard() const;
-  // The highest id of a command that the engine has answered. It reads them in order: it has read all before that one.
+  // The highest id of a command that the engine has answered. It reads them in order: it has read all before
+  // that one.
   uint64_t last_answered() const { return last_answered_.load(std::memory_order_relaxed); }
-  // Fails all calls, now and later, with UNAVAILABLE and `reason`, while Post still sends: nobody shall wait for an engine that is being
-  // stopped. Thread-safe.
+  // Fails all calls, now and later, with UNAVAILABLE and `reason`, while Post still sends: nobody shall wait
+  // for an engine that is being stopped. Thread-safe.
   void EndCalls(const std::string& reason);
   // Fails all calls, now and later, with UNAVAILABLE and `reason`; the engine sees end of file.
   void Close(const std::string& reason);
-  // Waits until everything the engine sent before its end, or before Close, is in the inbox; false at the deadline. Of use
-  // once either has happened: the exit of a process is often known before its socket has been read.
+  // Waits until everything the engine sent before its end, or before Close, is in the inbox; false at the
+  // deadline. Of use once either has happened: the exit of a process is often known before its socket has
+  // been read.
   bool AwaitAllRead(std::chrono::milliseconds deadline);
 
  private:
@@ -76,8 +81,8 @@ class EngineConnection {
     uint64_t segment_id = 0;
     UniqueFd segment;
   };
-  Status Exchange(engine::v1::Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline,
-                  Pending& pending);
+  Status Exchange(engine::v1::Command& command, const std::vector<int>& fds,
+                  std::chrono::milliseconds deadline, Pending& pending);
   Status Send(engine::v1::Command& command, const std::vector<int>& fds, Pending* pending);
   void Read();
   Status Handle(std::unique_ptr<engine::v1::Message> message, std::vector<UniqueFd> fds);

@@ -23,7 +23,8 @@ namespace {
 // A life of this length shows that nothing is in the way any more.
 constexpr std::chrono::seconds kLongLife{1};
 constexpr std::chrono::seconds kBlockedLogPeriod{10};
-// The socket of an engine that has ended is read to its end: a few messages, unless this machine is badly overloaded.
+// The socket of an engine that has ended is read to its end: a few messages, unless this machine is badly
+// overloaded.
 constexpr std::chrono::seconds kLastWordsDeadline{5};
 // A ping that did not fit into the socket is tried again this soon while an answer is demanded.
 constexpr std::chrono::milliseconds kPingAgain{10};
@@ -84,7 +85,7 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
   std::string text = "the engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ") is ";
   switch (status_.state) {
     case EngineState::kStarting: text += "starting"; break;
-    case EngineState::kFused: text += "held down after a crash loop"; break;
+    case EngineState::kCrashLooped: text += "held down after a crash loop"; break;
     default: text += "down"; break;
   }
   if (!status_.blocked.empty()) {
@@ -151,7 +152,7 @@ void EngineKeeper::Run() {
     if (stopping()) break;
     auto delay = PauseAfter(life, policy);
     if (!delay.has_value()) {
-      SetState(EngineState::kFused);
+      SetState(EngineState::kCrashLooped);
       while (!stopping() && !unfuse_.exchange(false)) Pause(-1, milliseconds(1000));
       policy = RestartPolicy(settings_.restart);
     } else {
@@ -170,7 +171,8 @@ std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPo
   if (life.blocked) {
     if (mps_choice_ + 1 < settings_.mps_directories.size()) {
       ++mps_choice_;
-      Log(SupervisorLogSeverity::kWarning, "engine cannot start (" + life.reason + "); trying the spare MPS server at " +
+      Log(SupervisorLogSeverity::kWarning, "engine cannot start (" + life.reason +
+                                               "); trying the spare MPS server at " +
                                                settings_.mps_directories[mps_choice_]);
       return milliseconds(0);
     }
@@ -178,7 +180,8 @@ std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPo
     if (Clock::now() - blocked_logged_ > kBlockedLogPeriod) {
       blocked_logged_ = Clock::now();
       Log(SupervisorLogSeverity::kWarning,
-          "engine cannot start yet (" + life.reason + "); tried again until it can: tandemctl doctor says who is in the way");
+          "engine cannot start yet (" + life.reason +
+              "); tried again until it can: tandemctl doctor says who is in the way");
     }
     return policy.OnBlocked();
   }
@@ -186,10 +189,12 @@ std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPo
   blocked_logged_ = {};
   if (life.length > kLongLife) policy.OnLife();
   if (life.shared_fate) {
-    // Not counted: it may be the doing of any process on that GPU, and somebody's bug must not take the GPU from all.
+    // Not counted: it may be the doing of any process on that GPU, and somebody's bug must not take the GPU
+    // from all.
     milliseconds delay = life.length > kLongLife ? milliseconds(0) : policy.OnBlocked();
-    Log(SupervisorLogSeverity::kError, "engine ended (" + life.reason + "); under MPS a fault of any process on this GPU, or "
-                                       "its kill -9 in a kernel, ends all contexts there");
+    Log(SupervisorLogSeverity::kError, "engine ended (" + life.reason +
+                                           "); under MPS a fault of any process on this GPU, or "
+                                           "its kill -9 in a kernel, ends all contexts there");
     return delay;
   }
   auto delay = policy.OnCrash(Clock::now());
@@ -219,7 +224,8 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
   if (up.ok()) up = AwaitReady(process, *connection, began);
   std::string reason;
   if (up.ok()) {
-    // A demand until here was for the engine before; from Ready on it is for this one, watched already or not.
+    // A demand until here was for the engine before; from Ready on it is for this one, watched already or
+    // not.
     demanded_ms_.store(0, std::memory_order_relaxed);
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -230,9 +236,8 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
     }
     life.was_ready = true;
     const auto ready_at = Clock::now();
-    Log(SupervisorLogSeverity::kInfo,
-        "engine ready pid=" + std::to_string(process.pid()) + " generation=" + std::to_string(generation) + " after " +
-            status().start);
+    Log(SupervisorLogSeverity::kInfo, "engine ready pid=" + std::to_string(process.pid()) + " generation=" +
+                                          std::to_string(generation) + " after " + status().start);
     listener_.OnEngineUp(gpu_, generation);
     reason = Watch(process, *connection);
     life.length = Clock::now() - ready_at;
@@ -281,7 +286,8 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
     std::lock_guard<std::mutex> lock(mutex_);
     status_.mps = ProbeMps(directory);
   }
-  TANDEM_ASSIGN_OR_RETURN(process, EngineProcess::Spawn(settings_.program, sockets.second.get(), environment));
+  TANDEM_ASSIGN_OR_RETURN(process,
+                          EngineProcess::Spawn(settings_.program, sockets.second.get(), environment));
   sockets.second.Reset();
   connection = std::make_shared<EngineConnection>(std::move(sockets.first), wake_.get());
   Command command;
@@ -305,7 +311,8 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   return connection->Post(command, {order_log_, seat_.stats_area.get()});
 }
 
-Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connection, Clock::time_point began) {
+Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connection,
+                                Clock::time_point began) {
   auto until = Clock::now() + settings_.start_deadline;
   while (!stopping()) {
     for (auto& message : connection.TakeInbox()) {
@@ -315,7 +322,8 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
         status_.start = StartText(status_.start_seconds, message->ready());
         status_.own_memory_bytes = message->ready().own_memory_bytes();
         status_.kernel_sms = message->ready().kernel_sms();
-        status_.no_native_kernels = message->ready().native_kernels() ? "" : message->ready().no_native_kernels();
+        status_.no_native_kernels =
+            message->ready().native_kernels() ? "" : message->ready().no_native_kernels();
         return Status::Ok();
       }
       if (message->has_ack()) {
@@ -328,7 +336,8 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
     if (Clock::now() >= until) {
       return DeadlineExceeded("not ready after " + std::to_string(settings_.start_deadline.count()) + " ms");
     }
-    Pause(process.pidfd(), std::min(std::chrono::ceil<milliseconds>(until - Clock::now()), milliseconds(1000)));
+    Pause(process.pidfd(),
+          std::min(std::chrono::ceil<milliseconds>(until - Clock::now()), milliseconds(1000)));
   }
   return Unavailable("stopping");
 }
@@ -338,7 +347,8 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
   bool demanded = false;  // (an optional time would have the compiler see it uninitialised)
   Clock::time_point demanded_at{};
   milliseconds demanded_limit{};
-  uint64_t demanded_ping = 0;  // whose answer ends the demand: a message may have been on its way before; 0: not sent
+  uint64_t demanded_ping =
+      0;  // whose answer ends the demand: a message may have been on its way before; 0: not sent
   while (true) {
     Dispatch(connection);
     if (stopping()) return "";
@@ -355,7 +365,8 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
     }
     if (demanded_ping != 0 && connection.last_answered() >= demanded_ping) demanded = false;
     if (demanded && Clock::now() - demanded_at > demanded_limit) {
-      return "another engine waits for it, and it has answered nothing for " + std::to_string(demanded_limit.count()) + " ms";
+      return "another engine waits for it, and it has answered nothing for " +
+             std::to_string(demanded_limit.count()) + " ms";
     }
     if (Clock::now() >= next_ping) {
       if (Clock::now() - connection.last_heard() > settings_.silence_limit) {
@@ -365,11 +376,13 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       ping.mutable_ping();
       // A full socket says nothing yet: the silence limit decides.
       Status sent = connection.Post(ping, {});
-      if (!sent.ok() && sent.code() != Code::kResourceExhausted) Log(SupervisorLogSeverity::kWarning, sent.message());
+      if (!sent.ok() && sent.code() != Code::kResourceExhausted)
+        Log(SupervisorLogSeverity::kWarning, sent.message());
       if (demanded && demanded_ping == 0 && sent.ok()) demanded_ping = ping.id();
       next_ping = Clock::now() + (demanded && demanded_ping == 0 ? kPingAgain : settings_.ping_interval);
     }
-    const auto until = demanded ? std::min(next_ping, demanded_at + demanded_limit + milliseconds(1)) : next_ping;
+    const auto until =
+        demanded ? std::min(next_ping, demanded_at + demanded_limit + milliseconds(1)) : next_ping;
     Pause(process.pidfd(), std::chrono::ceil<milliseconds>(until - Clock::now()));
     if (auto exit = process.WaitExit(milliseconds(0))) return *exit;
   }
@@ -402,7 +415,8 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
   }
   if (stopping() && connection.state().ok()) {
     connection.EndCalls(kStopping);
-    // Stop lets lanes be released and ends with exit 0; end of file does the same should Stop not be read in time.
+    // Stop lets lanes be released and ends with exit 0; end of file does the same should Stop not be read in
+    // time.
     Command stop;
     stop.mutable_stop();
     (void)connection.Post(stop, {});
@@ -413,20 +427,23 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
   }
   connection.Close(reason.empty() ? "the engine is being stopped" : "the engine has ended: " + reason);
   if (auto exit = process.WaitExit(settings_.end_grace)) return *exit;
-  Log(SupervisorLogSeverity::kError, "engine pid=" + std::to_string(process.pid()) + " does not end: killing it");
+  Log(SupervisorLogSeverity::kError,
+      "engine pid=" + std::to_string(process.pid()) + " does not end: killing it");
   return KillProcess(process);
 }
 
-// A GPU's driver can hold a process for good. That costs its GPU: this thread waits on, and is seen to, for the others' sake.
+// A GPU's driver can hold a process for good. That costs its GPU: this thread waits on, and is seen to, for
+// the others' sake.
 std::string EngineKeeper::KillProcess(EngineProcess& process) {
   const auto killed_at = Clock::now();
   bool logged = false;
   const std::string exit = process.Kill([&] {
     NoteTurn();
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - killed_at);
-    std::string text =
-        "its process " + std::to_string(process.pid()) + " has not ended " + std::to_string(waited.count()) + " s after SIGKILL";
-    if (!logged) Log(SupervisorLogSeverity::kError, "engine down: " + text + "; the GPU is out of use until it does");
+    std::string text = "its process " + std::to_string(process.pid()) + " has not ended " +
+                       std::to_string(waited.count()) + " s after SIGKILL";
+    if (!logged)
+      Log(SupervisorLogSeverity::kError, "engine down: " + text + "; the GPU is out of use until it does");
     logged = true;
     std::lock_guard<std::mutex> lock(mutex_);
     status_.blocked.clear();

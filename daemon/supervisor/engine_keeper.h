@@ -1,7 +1,8 @@
 // File: engine_keeper.h
 //
-// `EngineKeeper`: keeps one GPU's engine running. Its thread starts the process, waits until it is ready, tells the
-// listener, watches the process and its answers, and after an end starts the next one by the restart policy.
+// `EngineKeeper`: keeps one GPU's engine running. Its thread starts the process, waits until it is ready,
+// tells the listener, watches the process and its answers, and after an end starts the next one by the
+// restart policy.
 #pragma once
 
 #include <atomic>
@@ -36,8 +37,9 @@ struct EngineSettings {
   bool emulated_native = false;
   bool prelaunch = true;
   uint32_t engines_per_gpu = 1;
-  // MPS pipe directories that a start tries in turn: the usual one, then spare ones, which serve while the usual one's
-  // server accepts nobody. Given to the engine as CUDA_MPS_PIPE_DIRECTORY; empty: the engine inherits tandemd's.
+  // MPS pipe directories that a start tries in turn: the usual one, then spare ones, which serve while the
+  // usual one's server accepts nobody. Given to the engine as CUDA_MPS_PIPE_DIRECTORY; empty: the engine
+  // inherits tandemd's.
   std::vector<std::string> mps_directories;
   RestartOptions restart;
   std::chrono::milliseconds start_deadline{30000};  // from exec to Ready
@@ -61,7 +63,8 @@ struct EngineSeat {
 class EngineKeeper {
  public:
   // `settings`, `order_log` and `listener` outlive this. Starts the thread.
-  EngineKeeper(int gpu, const EngineSettings& settings, int order_log, EngineSeat seat, EngineListener& listener);
+  EngineKeeper(int gpu, const EngineSettings& settings, int order_log, EngineSeat seat,
+               EngineListener& listener);
   // Ends the engine as Stop does.
   ~EngineKeeper();
   EngineKeeper(const EngineKeeper&) = delete;
@@ -74,8 +77,8 @@ class EngineKeeper {
   void Unfuse();
   // Asks the engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
   void DemandAnswer(std::chrono::milliseconds limit);
-  // Asks the thread to end its engine; returns at once. Calls that wait for the engine's answer then end with UNAVAILABLE, before its
-  // process does. The destructor waits.
+  // Asks the thread to end its engine; returns at once. Calls that wait for the engine's answer then end with
+  // UNAVAILABLE, before its process does. The destructor waits.
   void RequestStop();
   // When the thread last showed that it goes on: in its loop, or waiting for a process that does not end.
   std::chrono::steady_clock::time_point last_turn() const;
@@ -85,11 +88,11 @@ class EngineKeeper {
 
   // How one process came and went.
   struct Life {
-    std::string reason;         // why it ended
+    std::string reason;  // why it ended
     bool was_ready = false;
-    bool blocked = false;       // it could not start, by somebody else's doing
-    bool shared_fate = false;   // it lost its context under MPS
-    Clock::duration length{};   // from Ready
+    bool blocked = false;      // it could not start, by somebody else's doing
+    bool shared_fate = false;  // it lost its context under MPS
+    Clock::duration length{};  // from Ready
   };
 
   void Run();
@@ -126,8 +129,8 @@ class EngineKeeper {
   EngineStatus status_;
   std::shared_ptr<EngineConnection> connection_;  // set while the engine is ready
   // Of the keeper's thread alone.
-  size_t mps_choice_ = 0;      // index into mps_directories for the next start
-  Status last_words_;          // of the latest process; OK if it had none
+  size_t mps_choice_ = 0;  // index into mps_directories for the next start
+  Status last_words_;      // of the latest process; OK if it had none
   Clock::time_point blocked_logged_{};
   std::thread thread_;
 };

@@ -1,7 +1,7 @@
 // File: engine_process.h
 //
-// `EngineProcess`: one child process that runs tandem-engine: started by posix_spawn (never by fork alone: a child must
-// not inherit a failed cuInit), watched by its pidfd, and always reaped. Owned by one thread.
+// `EngineProcess`: one child process that runs tandem-engine: started by posix_spawn (never by fork alone: a
+// child must not inherit a failed cuInit), watched by its pidfd, and always reaped. Owned by one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -19,9 +19,10 @@ namespace tandem::daemon {
 
 class EngineProcess {
  public:
-  // Starts `path --fd 3` with `socket` as descriptor 3, /dev/null as standard input, this process's standard output and
-  // error, and nothing else; in a process group of its own, so that a terminal's Ctrl-C reaches tandemd only.
-  // `environment` ("NAME=value") goes over this process's own. NOT_FOUND or PERMISSION_DENIED name the program.
+  // Starts `path --fd 3` with `socket` as descriptor 3, /dev/null as standard input, this process's standard
+  // output and error, and nothing else; in a process group of its own, so that a terminal's Ctrl-C reaches
+  // tandemd only. `environment` ("NAME=value") goes over this process's own. NOT_FOUND or PERMISSION_DENIED
+  // name the program.
   static Result<EngineProcess> Spawn(const std::string& path, int socket,
                                      const std::vector<std::string>& environment = {});
 
@@ -40,8 +41,8 @@ class EngineProcess {
 
   // Waits up to `timeout` for the end and reaps: "exit 3" or "signal 9"; nothing if it still runs.
   std::optional<std::string> WaitExit(std::chrono::milliseconds timeout);
-  // SIGKILL, then reaps. The last resort. A process that the kernel holds, in a driver's call say, ends only when it is let go:
-  // `waiting`, if there is one, is called about every second until then.
+  // SIGKILL, then reaps. The last resort. A process that the kernel holds, in a driver's call say, ends only
+  // when it is let go: `waiting`, if there is one, is called about every second until then.
   std::string Kill(const std::function<void()>& waiting = {});
 
  private:

@@ -1,6 +1,7 @@
 // File: engines.h
 //
-// `Engines`: tandemd's view of the engine processes, one per GPU. The supervisor implements it; tests fake it.
+// `Engines`: tandemd's view of the engine processes, one per GPU. The supervisor implements it; tests fake
+// it.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,7 @@ class Queue;
 
 namespace tandem::daemon {
 
-enum class EngineState { kStarting, kReady, kDown, kFused };
+enum class EngineState { kStarting, kReady, kDown, kCrashLooped };
 
 // As tools and metrics call it.
 inline const char* EngineStateName(EngineState state) {
@@ -33,7 +34,7 @@ inline const char* EngineStateName(EngineState state) {
     case EngineState::kStarting: return "starting";
     case EngineState::kReady: return "ready";
     case EngineState::kDown: return "down";
-    case EngineState::kFused: return "fused";
+    case EngineState::kCrashLooped: return "fused";
   }
   return "down";
 }
@@ -41,9 +42,9 @@ inline const char* EngineStateName(EngineState state) {
 struct EngineStatus {
   EngineState state = EngineState::kDown;
   int pid = 0;
-  uint64_t generation = 0;   // counts this GPU's engine processes, from 1
+  uint64_t generation = 0;  // counts this GPU's engine processes, from 1
   uint64_t restarts = 0;
-  std::string last_exit;     // "signal 9", "exit 3"; empty if none
+  std::string last_exit;          // "signal 9", "exit 3"; empty if none
   uint64_t own_memory_bytes = 0;  // device memory that it takes without its segments; 0: not known
   // What its latest start took: "1.82 s: process 0.05, driver 1.20, …"; empty if it has not been ready yet.
   std::string start = {};
@@ -52,19 +53,21 @@ struct EngineStatus {
   std::string no_native_kernels = "it has not started yet";
   // SMs that a kernel that waits for peers may take there; 0: no bound.
   uint32_t kernel_sms = 0;
-  // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for the last
-  // process of a fault to end); tried again and again. Empty if nothing is in the way.
+  // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for
+  // the last process of a fault to end); tried again and again. Empty if nothing is in the way.
   std::string blocked = {};
-  // That its process has been killed and has not ended, for people: the kernel holds it, in a driver's call most likely. Nothing is
-  // started, and the listener is not told, before it has ended. Empty if there is no such process.
+  // That its process has been killed and has not ended, for people: the kernel holds it, in a driver's call
+  // most likely. Nothing is started, and the listener is not told, before it has ended. Empty if there is no
+  // such process.
   std::string lingers = {};
-  // Its last end was the loss of its GPU context under MPS: all of the server's clients on that GPU lost theirs.
+  // Its last end was the loss of its GPU context under MPS: all of the server's clients on that GPU lost
+  // theirs.
   bool shared_fate = false;
-  MpsEndpoint mps = {};      // which the process was started with, as it was then; empty on the host backend
+  MpsEndpoint mps = {};  // which the process was started with, as it was then; empty on the host backend
 };
 
-// What the control plane is told. Called from the supervisor's thread of that GPU, never under a lock of Engines; the
-// listener may call Engines::Call from within.
+// What the control plane is told. Called from the supervisor's thread of that GPU, never under a lock of
+// Engines; the listener may call Engines::Call from within.
 class EngineListener {
  public:
   virtual ~EngineListener() = default;
@@ -84,19 +87,23 @@ class Engines {
   virtual ~Engines() = default;
   virtual int count() const = 0;
   virtual EngineStatus StatusOf(int gpu) const = 0;
-  // Sends a command with descriptors (kept by the caller) and waits for its Ack. The command's id is set here. Thread-
-  // safe; commands of one GPU are executed in the order of the calls. UNAVAILABLE if the engine is down or ends
-  // meanwhile, DEADLINE_EXCEEDED if it does not answer.
+  // Sends a command with descriptors (kept by the caller) and waits for its Ack. The command's id is set
+  // here. Thread- safe; commands of one GPU are executed in the order of the calls. UNAVAILABLE if the engine
+  // is down or ends meanwhile, DEADLINE_EXCEEDED if it does not answer.
   virtual Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds = {},
                       std::chrono::milliseconds deadline = std::chrono::milliseconds(10000)) = 0;
   // The same without descriptors, for the payload of the Ack.
-  virtual Result<std::string> Ask(int gpu, engine::v1::Command command, std::chrono::milliseconds deadline) = 0;
+  virtual Result<std::string> Ask(int gpu, engine::v1::Command command,
+                                  std::chrono::milliseconds deadline) = 0;
   // AllocateSegment: the descriptor of a new segment on `gpu`.
   virtual Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) = 0;
   // What the ranks of a new communicator share, made by `gpu`'s engine.
-  virtual Result<std::string> MakeUniqueId(int /*gpu*/) { return Unimplemented("these engines make no communicators"); }
-  // Starts an engine again that is held down after a crash loop, with an empty record of crashes. FAILED_PRECONDITION if it
-  // is not held down. Returns at once; the engine is ready later, or held down again.
+  virtual Result<std::string> MakeUniqueId(int /*gpu*/) {
+    return Unimplemented("these engines make no communicators");
+  }
+  // Starts an engine again that is held down after a crash loop, with an empty record of crashes.
+  // FAILED_PRECONDITION if it is not held down. Returns at once; the engine is ready later, or held down
+  // again.
   virtual Status Unfuse(int /*gpu*/) { return Unimplemented("these engines are not supervised"); }
   // Asks a running engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
   virtual void DemandAnswer(int /*gpu*/, std::chrono::milliseconds /*limit*/) {}

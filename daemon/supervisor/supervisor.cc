@@ -32,7 +32,8 @@ Result<std::unique_ptr<Supervisor>> Supervisor::Create(EngineSettings settings, 
   if (::access(settings.program.c_str(), X_OK) != 0) {
     return FailedPrecondition("the engine program " + settings.program + " cannot be executed");
   }
-  return std::unique_ptr<Supervisor>(new Supervisor(std::move(settings), std::move(order_log), std::move(seats)));
+  return std::unique_ptr<Supervisor>(
+      new Supervisor(std::move(settings), std::move(order_log), std::move(seats)));
 }
 
 Supervisor::~Supervisor() { Stop(); }
@@ -60,7 +61,7 @@ Status Supervisor::AwaitReady(milliseconds deadline) const {
       EngineStatus status = StatusOf(gpu);
       if (status.state == EngineState::kReady) {
         ++ready;
-      } else if (status.state == EngineState::kFused) {
+      } else if (status.state == EngineState::kCrashLooped) {
         return Unavailable("engine " + std::to_string(gpu) + " keeps ending: " + status.last_exit);
       } else {
         waiting = gpu;
@@ -71,10 +72,12 @@ Status Supervisor::AwaitReady(milliseconds deadline) const {
     // What is in the way may stay there for hours; the others can work.
     if (!all_blocked) last_hope = std::chrono::steady_clock::now() + kBlockedPatience;
     if (std::chrono::steady_clock::now() >= last_hope) {
-      return Unavailable("engine " + std::to_string(waiting) + " cannot start yet: " + StatusOf(waiting).blocked);
+      return Unavailable("engine " + std::to_string(waiting) +
+                         " cannot start yet: " + StatusOf(waiting).blocked);
     }
     if (std::chrono::steady_clock::now() >= until) {
-      return DeadlineExceeded("engine " + std::to_string(waiting) + " is not ready: " + StatusOf(waiting).last_exit);
+      return DeadlineExceeded("engine " + std::to_string(waiting) +
+                              " is not ready: " + StatusOf(waiting).last_exit);
     }
     std::this_thread::sleep_for(milliseconds(2));
   }
@@ -98,7 +101,7 @@ Status Supervisor::Unfuse(int gpu) {
   auto keepers = Keepers();
   if (gpu < 0 || gpu >= static_cast<int>(keepers.size())) return NotFound("no engine " + std::to_string(gpu));
   // Before that nobody would take the wish, and a later crash loop would find it.
-  if (keepers[gpu]->status().state != EngineState::kFused) {
+  if (keepers[gpu]->status().state != EngineState::kCrashLooped) {
     return FailedPrecondition("the engine of GPU " + std::to_string(gpu) + " is not held down");
   }
   keepers[gpu]->Unfuse();
@@ -107,7 +110,8 @@ Status Supervisor::Unfuse(int gpu) {
 
 void Supervisor::DemandAnswer(int gpu, milliseconds limit) {
   auto keepers = Keepers();
-  if (gpu >= 0 && gpu < static_cast<int>(keepers.size())) keepers[static_cast<size_t>(gpu)]->DemandAnswer(limit);
+  if (gpu >= 0 && gpu < static_cast<int>(keepers.size()))
+    keepers[static_cast<size_t>(gpu)]->DemandAnswer(limit);
 }
 
 milliseconds Supervisor::LongestTurn() const {
@@ -133,7 +137,8 @@ Result<std::shared_ptr<EngineConnection>> Supervisor::ConnectionOf(int gpu) cons
   return keepers[gpu]->connection();
 }
 
-Status Supervisor::Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, milliseconds deadline) {
+Status Supervisor::Call(int gpu, engine::v1::Command command, const std::vector<int>& fds,
+                        milliseconds deadline) {
   TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
   return connection->Call(command, fds, deadline);
 }
@@ -171,7 +176,8 @@ Result<std::string> FindEngineProgram(const std::string& configured) {
   for (const auto& candidate : {beside, libexec}) {
     if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
   }
-  return NotFound("no engine program at " + beside.string() + " or " + libexec.string() + ": set engine_path");
+  return NotFound("no engine program at " + beside.string() + " or " + libexec.string() +
+                  ": set engine_path");
 }
 
 }  // namespace tandem::daemon

@@ -1,12 +1,11 @@
 // File: supervisor.h
 //
-// `Supervisor`: the engines of a node, one process per GPU. Starts and restarts them, and carries commands to them.
+// `Supervisor`: the engines of a node, one process per GPU. Starts and restarts them, and carries commands to
+// them.
 //
 // Example:
-//   TANDEM_ASSIGN_OR_RETURN(auto supervisor, Supervisor::Create(settings, std::move(order_log), std::move(seats)));
-//   Control control(options, *supervisor);
-//   supervisor->Start(control);
-//   …
+//   TANDEM_ASSIGN_OR_RETURN(auto supervisor, Supervisor::Create(settings, std::move(order_log),
+//   std::move(seats))); Control control(options, *supervisor); supervisor->Start(control); …
 //   supervisor->Stop();
 #pragma once
 
@@ -31,8 +30,8 @@ class Supervisor final : public Engines {
 
   // Starts all engines; `listener` outlives Stop. Call once.
   void Start(EngineListener& listener);
-  // Waits until no engine is starting: OK if all are ready; otherwise the first one that is not, or the deadline. Not
-  // long for engines that cannot start by somebody else's doing.
+  // Waits until no engine is starting: OK if all are ready; otherwise the first one that is not, or the
+  // deadline. Not long for engines that cannot start by somebody else's doing.
   Status AwaitReady(std::chrono::milliseconds deadline) const;
   // Asks for what Stop does, and returns: calls to engines end with UNAVAILABLE from then on. Any thread.
   void RequestStop();
@@ -65,8 +64,8 @@ class Supervisor final : public Engines {
   std::vector<std::shared_ptr<EngineKeeper>> keepers_;
 };
 
-// Where tandem-engine is: `configured` if not empty, else beside this program, else in ../libexec/tandem of it.
-// NOT_FOUND lists the places.
+// Where tandem-engine is: `configured` if not empty, else beside this program, else in ../libexec/tandem of
+// it. NOT_FOUND lists the places.
 Result<std::string> FindEngineProgram(const std::string& configured);
 
 }  // namespace tandem::daemon

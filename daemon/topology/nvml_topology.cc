@@ -9,7 +9,8 @@ namespace {
 
 class Builder {
  public:
-  Builder(NvmlApi& nvml, const std::optional<std::string>& visible) : nvml_(nvml), limited_(visible.has_value()) {
+  Builder(NvmlApi& nvml, const std::optional<std::string>& visible)
+      : nvml_(nvml), limited_(visible.has_value()) {
     built_.topology.source = "nvml";
     std::string name;
     for (char c : visible.value_or("") + ",") {
@@ -60,7 +61,8 @@ class Builder {
     }
     for (const Wanted& wanted : wanted_) {
       if (!wanted.found) {
-        return Unavailable("CUDA_VISIBLE_DEVICES names '" + wanted.name + "', which is no usable GPU of this node" +
+        return Unavailable("CUDA_VISIBLE_DEVICES names '" + wanted.name +
+                           "', which is no usable GPU of this node" +
                            (unusable.empty() ? "" : ": " + unusable));
       }
     }
@@ -109,7 +111,8 @@ class Builder {
     Result<bool> mig = nvml_.MigEnabled(device);
     if (mig.ok()) return *mig;
     // Not supported means that the GPU has no MIG.
-    if (mig.status().code() != Code::kUnimplemented) Warn(uuid + ": MIG mode unknown: " + mig.status().message());
+    if (mig.status().code() != Code::kUnimplemented)
+      Warn(uuid + ": MIG mode unknown: " + mig.status().message());
     return false;
   }
 
@@ -141,8 +144,10 @@ class Builder {
       case 0: return "none";
       case 1: return "not_started";
       case 2: return "in_progress";
-      case 3: return fabric->error == 0 ? "completed" : "error: registration ended with NVML error " +
-                                                            std::to_string(fabric->error);
+      case 3:
+        return fabric->error == 0
+                   ? "completed"
+                   : "error: registration ended with NVML error " + std::to_string(fabric->error);
       default: return "error: unknown fabric state " + std::to_string(fabric->state);
     }
   }
@@ -217,7 +222,8 @@ class Builder {
       bool linked = topology.nvlinks[i][j] > 0 ||
                     (topology.gpus[i].switch_links > 0 && topology.gpus[j].switch_links > 0);
       if (linked || !status.ok()) {
-        Warn(Uuid(i) + " has no peer access to " + Uuid(j) + (linked ? " in spite of NVLinks: " : ": ") + reason);
+        Warn(Uuid(i) + " has no peer access to " + Uuid(j) + (linked ? " in spite of NVLinks: " : ": ") +
+             reason);
       }
       return false;
     }
@@ -227,7 +233,8 @@ class Builder {
   PcieDistance Distance(int i, int j) {
     Result<NvmlTopologyLevel> level = nvml_.CommonAncestor(devices_[i], devices_[j]);
     if (!level.ok()) {
-      if (i < j) Warn("PCIe distance of " + Uuid(i) + " and " + Uuid(j) + " unknown: " + level.status().message());
+      if (i < j)
+        Warn("PCIe distance of " + Uuid(i) + " and " + Uuid(j) + " unknown: " + level.status().message());
       return PcieDistance::kSys;
     }
     switch (*level) {
@@ -247,7 +254,7 @@ class Builder {
   };
 
   NvmlApi& nvml_;
-  const bool limited_;         // to what CUDA_VISIBLE_DEVICES names
+  const bool limited_;  // to what CUDA_VISIBLE_DEVICES names
   std::vector<Wanted> wanted_;
   std::vector<NvmlDevice> devices_;  // by position in the topology
   NvmlTopology built_;

@@ -1,33 +1,34 @@
 // File: nvml_topology.h
 //
-// Builds a `Topology` from NVML. What NVML cannot tell becomes a warning and the cautious answer (no link, no peer
-// access), never a guess; a GPU that has fallen off the bus is left out and named, and the others go on.
+// Builds a `Topology` from NVML. What NVML cannot tell becomes a warning and the cautious answer (no link, no
+// peer access), never a guess; a GPU that has fallen off the bus is left out and named, and the others go on.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "daemon/topology/nvml.h"
 #include "daemon/topology/topology.h"
+#include "drivers/nvml/nvml.h"
 #include "tandem/status.h"
 
 namespace tandem {
 
 struct NvmlTopology {
-  Topology topology;  // source is "nvml"; GPUs in NVML's order, which is that of their PCI bus ids
-  std::string driver_version;         // "" if NVML does not say
+  Topology topology;           // source is "nvml"; GPUs in NVML's order, which is that of their PCI bus ids
+  std::string driver_version;  // "" if NVML does not say
   std::vector<std::string> warnings;  // for doctor and the log; each names the GPU
 };
 
 // CUDA_VISIBLE_DEVICES of this process, if it is set.
 std::optional<std::string> VisibleDevices();
 
-// Asks `nvml` for all GPUs (the first kMaxGpus; the rest is named in a warning), their NVLinks, peer access and PCIe
-// distances. UNAVAILABLE when there is no usable GPU, with every one's reason. Peer access here is what the driver reports;
-// engines probe it with data.
-// `visible`: CUDA_VISIBLE_DEVICES as a scheduler sets it, NVML indices or (beginnings of) UUIDs with commas between them: only
-// these GPUs, in NVML's order all the same. UNAVAILABLE if it names one that is not there.
-Result<NvmlTopology> BuildNvmlTopology(NvmlApi& nvml, const std::optional<std::string>& visible = std::nullopt);
+// Asks `nvml` for all GPUs (the first kMaxGpus; the rest is named in a warning), their NVLinks, peer access
+// and PCIe distances. UNAVAILABLE when there is no usable GPU, with every one's reason. Peer access here is
+// what the driver reports; engines probe it with data. `visible`: CUDA_VISIBLE_DEVICES as a scheduler sets
+// it, NVML indices or (beginnings of) UUIDs with commas between them: only these GPUs, in NVML's order all
+// the same. UNAVAILABLE if it names one that is not there.
+Result<NvmlTopology> BuildNvmlTopology(NvmlApi& nvml,
+                                       const std::optional<std::string>& visible = std::nullopt);
 
 }  // namespace tandem

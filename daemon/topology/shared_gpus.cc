@@ -12,8 +12,8 @@ namespace tandem {
 Result<Topology> ShareGpus(const Topology& topology, int engines) {
   const int devices = topology.size(), gpus = devices * engines;
   if (engines < 1 || gpus > kMaxGpus) {
-    return InvalidArgument(std::to_string(engines) + " engines on each of " + std::to_string(devices) + " GPUs: at most " +
-                           std::to_string(kMaxGpus) + " in all");
+    return InvalidArgument(std::to_string(engines) + " engines on each of " + std::to_string(devices) +
+                           " GPUs: at most " + std::to_string(kMaxGpus) + " in all");
   }
   if (engines == 1) return topology;
   Topology shared;

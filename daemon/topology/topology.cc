@@ -9,8 +9,8 @@
 namespace tandem {
 namespace {
 
-constexpr std::array<std::string_view, 7> kClassNames = {"single", "nvswitch",  "full_mesh", "hybrid_cube_mesh",
-                                                         "pairs",  "pcie_only", "irregular"};
+constexpr std::array<std::string_view, 7> kClassNames = {
+    "single", "nvswitch", "full_mesh", "hybrid_cube_mesh", "pairs", "pcie_only", "irregular"};
 constexpr std::array<std::string_view, 6> kDistanceNames = {"X", "PIX", "PXB", "PHB", "NODE", "SYS"};
 constexpr std::array<std::string_view, 3> kComputeModeNames = {"default", "exclusive_process", "prohibited"};
 
@@ -19,7 +19,8 @@ bool HasDirectLink(const Topology& topology, int i, int j) {
 }
 
 bool HasSwitchLink(const Topology& topology, int i, int j) {
-  return topology.HasPeerAccess(i, j) && topology.gpus[i].switch_links > 0 && topology.gpus[j].switch_links > 0;
+  return topology.HasPeerAccess(i, j) && topology.gpus[i].switch_links > 0 &&
+         topology.gpus[j].switch_links > 0;
 }
 
 // The GPUs with a direct link to each GPU, one bit each.
@@ -35,9 +36,10 @@ Neighbours DirectNeighbours(const Topology& topology) {
   return neighbours;
 }
 
-// A hybrid cube mesh is two complete graphs of four joined by a perfect matching. So every GPU has four neighbours, and
-// shares none of them with exactly one: its mate; taking the mates away must leave two closed quads.
-// Source: the test of PyTorch's IntraNodeComm (pull request 114001), which the check of the quads makes exact.
+// A hybrid cube mesh is two complete graphs of four joined by a perfect matching. So every GPU has four
+// neighbours, and shares none of them with exactly one: its mate; taking the mates away must leave two closed
+// quads. Source: the test of PyTorch's IntraNodeComm (pull request 114001), which the check of the quads
+// makes exact.
 std::optional<HybridCubeMesh> DetectHybridCubeMesh(const Topology& topology) {
   if (topology.size() != 8) return std::nullopt;
   Neighbours neighbours = DirectNeighbours(topology);
@@ -168,7 +170,8 @@ TopologyClass Classify(const Topology& topology) {
   if (all_switch) return TopologyClass::kNvSwitch;
   if (all_direct) return TopologyClass::kFullMesh;
   if (!any) return TopologyClass::kPcieOnly;
-  // One partner at most: bridges between pairs, and perhaps GPUs without one (half of a pair is in another group).
+  // One partner at most: bridges between pairs, and perhaps GPUs without one (half of a pair is in another
+  // group).
   if (most_partners == 1) return TopologyClass::kPairs;
   if (DetectHybridCubeMesh(topology).has_value()) return TopologyClass::kHybridCubeMesh;
   return TopologyClass::kIrregular;
@@ -178,7 +181,8 @@ Result<HybridCubeMesh> FindHybridCubeMesh(const Topology& topology) {
   TopologyClass found = Classify(topology);
   if (found != TopologyClass::kHybridCubeMesh) {
     return FailedPrecondition("needs a hybrid cube mesh of 8 GPUs; this topology of " +
-                              std::to_string(topology.size()) + " is " + std::string(TopologyClassName(found)));
+                              std::to_string(topology.size()) + " is " +
+                              std::string(TopologyClassName(found)));
   }
   return *DetectHybridCubeMesh(topology);
 }

@@ -1,8 +1,8 @@
 // File: topology.h
 //
-// `Topology`: what is known of a node's GPUs and the links among them, and the classes that algorithms are chosen by.
-// Sources: NVML on the machine (nvml_topology.h), a TOML file (topology_file.h), or EmulatedTopology for the host backend.
-// Plain values: every function here is pure and safe from any thread.
+// `Topology`: what is known of a node's GPUs and the links among them, and the classes that algorithms are
+// chosen by. Sources: NVML on the machine (nvml_topology.h), a TOML file (topology_file.h), or
+// EmulatedTopology for the host backend. Plain values: every function here is pure and safe from any thread.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ enum class TopologyClass : uint8_t {
   kHybridCubeMesh = 3,  // DGX-1: two fully linked quads, each GPU linked to its mate in the other
   kPairs = 4,           // NVLink bridges between disjoint pairs
   kPcieOnly = 5,
-  kIrregular = 6,       // some NVLinks, no known shape
+  kIrregular = 6,  // some NVLinks, no known shape
 };
 // "single", "nvswitch", "full_mesh", "hybrid_cube_mesh", "pairs", "pcie_only", "irregular".
 std::string_view TopologyClassName(TopologyClass topology_class);
@@ -63,29 +63,30 @@ struct Topology {
   int size() const { return static_cast<int>(gpus.size()); }
   // Whether i and j, another one, may reach each other's memory: both ways, or nobody uses the pair.
   bool HasPeerAccess(int i, int j) const { return i != j && p2p[i][j] && p2p[j][i]; }
-  // Links over which i and j can talk: direct ones plus min(switch links of i, of j). 0 means PCIe; it is also the
-  // answer for a pair without peer access (`p2p` false), whose links nobody may use.
+  // Links over which i and j can talk: direct ones plus min(switch links of i, of j). 0 means PCIe; it is
+  // also the answer for a pair without peer access (`p2p` false), whose links nobody may use.
   int LinkCount(int i, int j) const;
   // The position of the GPU with this UUID; NOT_FOUND lists the known ones.
   Result<int> Find(std::string_view uuid) const;
 };
 
-// The topology of the GPUs at `members` (positions, distinct, valid), in that order: position k of the result is
-// members[k].
+// The topology of the GPUs at `members` (positions, distinct, valid), in that order: position k of the result
+// is members[k].
 Topology Subset(const Topology& topology, std::span<const int> members);
 
-// `gpus` emulated GPUs (1 to kMaxGpus) for the host backend: all linked to NVSwitches, peer access everywhere, UUIDs
-// "EMU-0000-0000", "EMU-0000-0001", …, `memory_bytes` each; `source` is "emulated".
+// `gpus` emulated GPUs (1 to kMaxGpus) for the host backend: all linked to NVSwitches, peer access
+// everywhere, UUIDs "EMU-0000-0000", "EMU-0000-0001", …, `memory_bytes` each; `source` is "emulated".
 Topology EmulatedTopology(int gpus, uint64_t memory_bytes = uint64_t{2} << 30);
 
-// Classifies all GPUs of `topology` on their own links (call it with a Subset for a group). A link of a pair without peer
-// access counts for nothing.
+// Classifies all GPUs of `topology` on their own links (call it with a Subset for a group). A link of a pair
+// without peer access counts for nothing.
 TopologyClass Classify(const Topology& topology);
 
-// For kHybridCubeMesh: mate[i] is the GPU of the other quad that i is linked to, quad[i] the three of its own quad with
-// quad[i][k] = j if and only if quad[j][k] = i (three perfect matchings, so that at step k each link of the matching is
-// busy both ways). The matchings are deterministic: a quad's GPUs in ascending position have local indexes q = 0..3, and
-// quad[i][k] is the one of local index q xor (k + 1). FAILED_PRECONDITION for other classes.
+// For kHybridCubeMesh: mate[i] is the GPU of the other quad that i is linked to, quad[i] the three of its own
+// quad with quad[i][k] = j if and only if quad[j][k] = i (three perfect matchings, so that at step k each
+// link of the matching is busy both ways). The matchings are deterministic: a quad's GPUs in ascending
+// position have local indexes q = 0..3, and quad[i][k] is the one of local index q xor (k + 1).
+// FAILED_PRECONDITION for other classes.
 struct HybridCubeMesh {
   std::array<int, kMaxGpus> mate{};
   std::array<std::array<int, 3>, kMaxGpus> quad{};

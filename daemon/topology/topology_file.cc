@@ -43,7 +43,8 @@ class Reader {
         names += (names.empty() ? "" : ", ") + std::string(name);
       }
       if (!found) {
-        return ErrorAt(node, "unknown key '" + prefix + std::string(key.str()) + "'; known here are " + names);
+        return ErrorAt(node,
+                       "unknown key '" + prefix + std::string(key.str()) + "'; known here are " + names);
       }
     }
     return Status::Ok();
@@ -53,9 +54,9 @@ class Reader {
     const auto* number = node.as_integer();
     if (number == nullptr) return ErrorAt(node, std::string(name) + " must be an integer");
     if (number->get() < min || number->get() > max) {
-      return OutOfRange(file_ + ":" + std::to_string(node.source().begin.line) + ": " + std::string(name) + " = " +
-                        std::to_string(number->get()) + " is out of range; the limits are " + std::to_string(min) +
-                        " to " + std::to_string(max));
+      return OutOfRange(file_ + ":" + std::to_string(node.source().begin.line) + ": " + std::string(name) +
+                        " = " + std::to_string(number->get()) + " is out of range; the limits are " +
+                        std::to_string(min) + " to " + std::to_string(max));
     }
     return number->get();
   }
@@ -64,21 +65,23 @@ class Reader {
     const auto* text = node.as_string();
     if (text == nullptr) return ErrorAt(node, std::string(name) + " must be a string");
     if (text->get().empty()) return ErrorAt(node, std::string(name) + " must not be empty");
-    if (text->get().find('\0') != std::string::npos) return ErrorAt(node, std::string(name) + " must not hold NUL");
+    if (text->get().find('\0') != std::string::npos)
+      return ErrorAt(node, std::string(name) + " must not hold NUL");
     return text->get();
   }
 
   Status ReadGpu(const toml::table& table, const std::string& prefix, GpuInfo& gpu) const {
     TANDEM_RETURN_IF_ERROR(CheckKeys(table,
-                                     {"uuid", "model", "pci_bus_id", "numa_node", "memory_bytes", "mig_enabled",
-                                      "compute_mode", "fabric_state", "switch_links"},
+                                     {"uuid", "model", "pci_bus_id", "numa_node", "memory_bytes",
+                                      "mig_enabled", "compute_mode", "fabric_state", "switch_links"},
                                      prefix));
     struct TextKey {
       std::string_view name;
       std::string* member;
     };
-    for (const TextKey& key : {TextKey{"uuid", &gpu.uuid}, TextKey{"model", &gpu.model},
-                               TextKey{"pci_bus_id", &gpu.pci_bus_id}, TextKey{"fabric_state", &gpu.fabric_state}}) {
+    for (const TextKey& key :
+         {TextKey{"uuid", &gpu.uuid}, TextKey{"model", &gpu.model}, TextKey{"pci_bus_id", &gpu.pci_bus_id},
+          TextKey{"fabric_state", &gpu.fabric_state}}) {
       const toml::node* node = table.get(key.name);
       if (node == nullptr) continue;
       TANDEM_ASSIGN_OR_RETURN(*key.member, Text(*node, prefix + std::string(key.name)));
@@ -144,7 +147,8 @@ class Reader {
       std::snprintf(text, sizeof(text), "ffff:%02zx:00.0", i + 1);
       gpu.pci_bus_id = text;
       TANDEM_RETURN_IF_ERROR(ReadGpu(*array[i].as_table(), prefix, gpu));
-      if (topology_.Find(gpu.uuid).ok()) return ErrorAt(array[i], prefix + "uuid '" + gpu.uuid + "' is not unique");
+      if (topology_.Find(gpu.uuid).ok())
+        return ErrorAt(array[i], prefix + "uuid '" + gpu.uuid + "' is not unique");
       topology_.gpus.push_back(gpu);
     }
     return Status::Ok();
@@ -167,7 +171,8 @@ class Reader {
   Status Matrix(const toml::array& matrix, std::string_view name, Cell cell) const {
     size_t size = topology_.gpus.size();
     std::string expected = " must have " + std::to_string(size);
-    if (matrix.size() != size) return ErrorAt(matrix, std::string(name) + expected + " rows, one for each GPU");
+    if (matrix.size() != size)
+      return ErrorAt(matrix, std::string(name) + expected + " rows, one for each GPU");
     for (size_t i = 0; i < size; ++i) {
       const toml::array* row = matrix[i].as_array();
       if (row == nullptr || row->size() != size) {
@@ -193,7 +198,8 @@ class Reader {
     if ((*array)[0].is_table()) return ReadNvLinkList(*array);
     return Matrix(*array, "nvlinks", [this](const toml::node& cell, int i, int j) -> Status {
       TANDEM_ASSIGN_OR_RETURN(int64_t links, Integer(cell, Cell("nvlinks", i, j), 0, kMaxLinks));
-      if (i == j && links != 0) return ErrorAt(cell, Cell("nvlinks", i, j) + " is on the diagonal and must be 0");
+      if (i == j && links != 0)
+        return ErrorAt(cell, Cell("nvlinks", i, j) + " is on the diagonal and must be 0");
       topology_.nvlinks[i][j] = static_cast<int>(links);
       if (j < i && topology_.nvlinks[j][i] != links) {
         return ErrorAt(cell, Cell("nvlinks", i, j) + " = " + std::to_string(links) + " contradicts " +
@@ -211,10 +217,12 @@ class Reader {
       TANDEM_RETURN_IF_ERROR(CheckKeys(*entry, {"gpus", "links"}, name + "."));
       const toml::node* gpus = entry->get("gpus");
       const toml::node* links = entry->get("links");
-      if (gpus == nullptr || links == nullptr) return ErrorAt(list[k], name + " must have both gpus and links");
+      if (gpus == nullptr || links == nullptr)
+        return ErrorAt(list[k], name + " must have both gpus and links");
       TANDEM_ASSIGN_OR_RETURN(auto pair, Pair(*gpus, name + ".gpus"));
       TANDEM_ASSIGN_OR_RETURN(int64_t count, Integer(*links, name + ".links", 1, kMaxLinks));
-      if (topology_.nvlinks[pair.first][pair.second] != 0) return ErrorAt(list[k], name + " names a pair again");
+      if (topology_.nvlinks[pair.first][pair.second] != 0)
+        return ErrorAt(list[k], name + " names a pair again");
       topology_.nvlinks[pair.first][pair.second] = static_cast<int>(count);
       topology_.nvlinks[pair.second][pair.first] = static_cast<int>(count);
     }
@@ -244,7 +252,8 @@ class Reader {
         std::string name = Cell("pcie", i, j);
         TANDEM_ASSIGN_OR_RETURN(PcieDistance distance, Distance(cell, name));
         if ((i == j) != (distance == PcieDistance::kSame)) {
-          return ErrorAt(cell, name + " must " + (i == j ? "" : "not ") + "be 'X': X stands on the diagonal only");
+          return ErrorAt(cell,
+                         name + " must " + (i == j ? "" : "not ") + "be 'X': X stands on the diagonal only");
         }
         topology_.pcie[i][j] = distance;
         if (j < i && topology_.pcie[j][i] != distance) {
@@ -272,7 +281,8 @@ class Reader {
     }
     const toml::node* node = root_.get("p2p_failures");
     if (node == nullptr) return Status::Ok();
-    if (!node->is_array()) return ErrorAt(*node, "p2p_failures must be a list of pairs, for example [[0, 1]]");
+    if (!node->is_array())
+      return ErrorAt(*node, "p2p_failures must be a list of pairs, for example [[0, 1]]");
     for (const toml::node& entry : *node->as_array()) {
       TANDEM_ASSIGN_OR_RETURN(auto pair, Pair(entry, "p2p_failures"));
       topology_.p2p[pair.first][pair.second] = false;

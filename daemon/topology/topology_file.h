@@ -1,7 +1,8 @@
 // File: topology_file.h
 //
-// Reads and writes topologies as TOML: for tests, for teaching, and to force paths on real hardware. The format is in
-// docs/topology.md. Unknown keys, wrong types and matrices that contradict themselves are errors with file and line.
+// Reads and writes topologies as TOML: for tests, for teaching, and to force paths on real hardware. The
+// format is in docs/topology.md. Unknown keys, wrong types and matrices that contradict themselves are errors
+// with file and line.
 //
 // Example:
 //   gpu_defaults = {model = "A100", switch_links = 0}
@@ -24,8 +25,8 @@ Result<Topology> ParseTopology(std::string_view text, std::string_view file);
 // The same from the file at `path`; NOT_FOUND and the like if it cannot be read.
 Result<Topology> LoadTopology(const std::string& path);
 
-// `topology` as such a text: ParseTopology of it gives the same but for the source. A pair whose peer access fails in
-// one direction only is written, and read back, as failing in both.
+// `topology` as such a text: ParseTopology of it gives the same but for the source. A pair whose peer access
+// fails in one direction only is written, and read back, as failing in both.
 std::string WriteTopology(const Topology& topology);
 
 }  // namespace tandem

@@ -37,7 +37,8 @@ std::string PrintGpu(const GpuInfo& gpu) {
 
 std::string WriteTopology(const Topology& topology) {
   int size = topology.size();
-  std::string out = Matrix("nvlinks", size, [&](int i, int j) { return std::to_string(topology.nvlinks[i][j]); });
+  std::string out =
+      Matrix("nvlinks", size, [&](int i, int j) { return std::to_string(topology.nvlinks[i][j]); });
   out += Matrix("pcie", size, [&](int i, int j) { return QuoteToml(PcieDistanceName(topology.pcie[i][j])); });
   std::string failures;
   for (int i = 0; i < size; ++i) {

@@ -45,10 +45,8 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string Legend(const Topology& topology) {
   static const std::map<std::string, std::string> meanings = {
-      {"PIX", "at most one PCIe switch"},
-      {"PXB", "several PCIe switches, no host bridge"},
-      {"PHB", "a PCIe host bridge (the CPU)"},
-      {"NODE", "several host bridges of one NUMA node"},
+      {"PIX", "at most one PCIe switch"},      {"PXB", "several PCIe switches, no host bridge"},
+      {"PHB", "a PCIe host bridge (the CPU)"}, {"NODE", "several host bridges of one NUMA node"},
       {"SYS", "the link between NUMA nodes"},
   };
   std::string out = "Legend:  X = self";
@@ -81,7 +79,8 @@ std::string WithoutPeerAccess(const Topology& topology) {
   for (int i = 0; i < topology.size(); ++i) {
     for (int j = i + 1; j < topology.size(); ++j) {
       if (topology.HasPeerAccess(i, j)) continue;
-      pairs += (pairs.empty() ? "" : ", ") + std::string("GPU") + std::to_string(i) + "-GPU" + std::to_string(j);
+      pairs +=
+          (pairs.empty() ? "" : ", ") + std::string("GPU") + std::to_string(i) + "-GPU" + std::to_string(j);
     }
   }
   return pairs.empty() ? "" : "No peer access: " + pairs + "\n";
@@ -148,9 +147,12 @@ std::string TopologyJson(const Topology& topology, int indent) {
     pcie.push_back(rows[2]);
     p2p.push_back(rows[3]);
   }
-  json root = {{"source", topology.source}, {"class", TopologyClassName(Classify(topology))},
-               {"gpus", gpus},              {"nvlinks", nvlinks},
-               {"links", links},            {"pcie", pcie},
+  json root = {{"source", topology.source},
+               {"class", TopologyClassName(Classify(topology))},
+               {"gpus", gpus},
+               {"nvlinks", nvlinks},
+               {"links", links},
+               {"pcie", pcie},
                {"p2p", p2p}};
   return root.dump(indent, ' ', false, json::error_handler_t::replace);
 }

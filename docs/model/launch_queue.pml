@@ -1,7 +1,7 @@
 /* The launch queue's protocol: arrivals, the order log, failure by deadline, break, and crashes at every step.
  *
  * N engines serve one plan over LAUNCHES launches. Each step of an engine is one shared-memory access, as in the code:
- * daemon/engine/launch_queue.cc (Arrive, DrainLog, AppendStarts, AppendFailure), arrival_table.h, order_log.h.
+ * engine/launch/launch_queue.cc (Arrive, DrainLog, AppendStarts, AppendFailure), arrival_table.h, order_log.h.
  * An engine may crash before any step; then tandemd appends BREAK, as it does when it has seen the process exit.
  *
  * Checked:

@@ -7,7 +7,7 @@
  *   lane     wait request · write passed · wait permit · tell the peers · wait for theirs · body · signals · done
  *   engine   push · PARK · note the arrival · CANCEL (deadline) · hold · guard, status, ack · release
  *
- * Code: daemon/engine/parking.cc, launch_start.cc, arrival_table.h.
+ * Code: engine/launch/parking.cc, launch_start.cc, arrival_table.h.
  *
  * Checked:
  *   safety      a body runs only after all streams have arrived, the own one above all (assert in Lane)

@@ -4,28 +4,28 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/cuda/collective_plan.h"
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_lane.h"
-#include "kernels/cuda/dense_operands.h"
+#include "drivers/cublaslt/cublas_lt.h"
+#include "drivers/nccl/nccl_library.h"
+#include "kernels/cuda/collectives/collective_plan.h"
+#include "kernels/cuda/collectives/nccl_communicator.h"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/driver/cublas_lt.h"
-#include "kernels/cuda/driver/nccl_library.h"
-#include "kernels/cuda/foreign_memory.h"
-#include "kernels/cuda/guarded.h"
-#include "kernels/cuda/matmul_plan.h"
-#include "kernels/cuda/native/few_rows_plan.h"
-#include "kernels/cuda/native/fused_plan.h"
-#include "kernels/cuda/native/native_matmul.h"
-#include "kernels/cuda/nccl_communicator.h"
-#include "kernels/cuda/word_writer.h"
+#include "kernels/cuda/fused/fused_plan.h"
+#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/lane/cuda_lane.h"
+#include "kernels/cuda/lane/foreign_memory.h"
+#include "kernels/cuda/lane/guarded.h"
+#include "kernels/cuda/lane/word_writer.h"
+#include "kernels/cuda/matmul/dense_operands.h"
+#include "kernels/cuda/matmul/matmul_plan.h"
+#include "kernels/cuda/skinny/skinny_plan.h"
 
 namespace tandem {
 namespace cuda {
 namespace {
 
-// A fault of a neighbour under MPS shows within this time, also to an engine that does nothing: no new process gets a
-// context on the GPU before the last old one has ended, ours too.
+// A fault of a neighbour under MPS shows within this time, also to an engine that does nothing: no new
+// process gets a context on the GPU before the last old one has ended, ours too.
 constexpr int64_t kHealthPeriodNs = 50'000'000;
 
 class CudaSegment : public Segment {
@@ -77,12 +77,14 @@ class CudaBackend : public Backend {
     const uint64_t all = bytes;
     return ImportChunks({&fd, 1}, {&all, 1});
   }
-  Result<std::unique_ptr<Segment>> ImportChunks(std::span<const int> fds, std::span<const uint64_t> bytes) override {
+  Result<std::unique_ptr<Segment>> ImportChunks(std::span<const int> fds,
+                                                std::span<const uint64_t> bytes) override {
     TANDEM_ASSIGN_OR_RETURN(VmmAllocation allocation, VmmAllocation::ImportChunks(device_, fds, bytes));
     TANDEM_RETURN_IF_ERROR(allocation.CheckOwnDevice());
     return std::unique_ptr<Segment>(std::make_unique<CudaSegment>(std::move(allocation), words_));
   }
-  Result<std::unique_ptr<Segment>> ImportIpc(std::string_view handle, uint64_t offset, size_t bytes) override {
+  Result<std::unique_ptr<Segment>> ImportIpc(std::string_view handle, uint64_t offset,
+                                             size_t bytes) override {
     return foreign_.Open(handle, offset, bytes);
   }
 
@@ -110,7 +112,7 @@ class CudaBackend : public Backend {
   Status Health() override { return device_->Health(); }
   int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
   bool HasCollective(const CollectiveArgs& args) const override {
-    if (args.few_rows) return native_kernels_.ok() && TakesFewRows(*args.few_rows);
+    if (args.skinny) return native_kernels_.ok() && TakesSkinny(*args.skinny);
     return args.parts.empty() ? TakesCollective(args) : native_kernels_.ok() && TakesFused(args);
   }
   bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
@@ -124,14 +126,17 @@ class CudaBackend : public Backend {
   Status StoreWordsInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value) override {
     return words_->StoreInOrder(first, first_value, second, second_value);
   }
-  Status FillWords(Word* words, uint64_t value, size_t count) override { return words_->Fill(words, value, count); }
+  Status FillWords(Word* words, uint64_t value, size_t count) override {
+    return words_->Fill(words, value, count);
+  }
 
   Result<uint64_t> LoadWord(const Word* word) override { return words_->Load(word); }
 
   Status ClearMemory(std::byte* data, size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(device_->Enter());
     CUstream stream = device_->service_stream();
-    TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream));
+    TANDEM_RETURN_IF_ERROR(
+        device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream));
     return device_->driver().StreamSynchronize(stream);
   }
 
@@ -152,8 +157,9 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   const auto ended = [&options](std::string_view phase) {
     if (options.ended_phase) options.ended_phase(phase);
   };
-  // The driver's start takes longer with each GPU that the process sees. Beside it goes what needs no context: the question for
-  // memory in use, which must be answered before there is one, and loading a library of several hundred megabytes.
+  // The driver's start takes longer with each GPU that the process sees. Beside it goes what needs no
+  // context: the question for memory in use, which must be answered before there is one, and loading a
+  // library of several hundred megabytes.
   std::future<uint64_t> asked =
       std::async(std::launch::async, [&options] { return options.memory_used ? options.memory_used() : 0; });
   const std::future<void> preloaded = std::async(std::launch::async, [] { cuda::PreloadCublasLt(); });
@@ -162,23 +168,27 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   ended("driver");
   const uint64_t before = asked.get();
   ended("NVML");
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<cuda::CudaDevice> device, cuda::CudaDevice::Create(driver, options.device));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<cuda::CudaDevice> device,
+                          cuda::CudaDevice::Create(driver, options.device));
   ended("context");
   cuda::ShareSms(options.engines);
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
   ended("kernels");
   Status native_kernels = cuda::LoadFusedKernels();
-  if (native_kernels.ok()) native_kernels = cuda::LoadFewRowsKernels();
+  if (native_kernels.ok()) native_kernels = cuda::LoadSkinnyKernels();
   if (!native_kernels.ok() && native_kernels.code() != Code::kUnimplemented) return native_kernels;
   ended("native kernels");
   TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());
   ended("cuBLASLt");
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, lt, options.matmul_candidates);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::WordWriter> words, cuda::WordWriter::Create(device));
-  auto backend = std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words), options.twin_lanes);
+  auto backend =
+      std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words), options.twin_lanes);
   backend->SetNativeKernels(std::move(native_kernels));
-  // The driver's own kernels are loaded by the first use too: fills of both small and large memory, before any lane waits.
-  TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation scratch, cuda::VmmAllocation::Create(device, device->granularity()));
+  // The driver's own kernels are loaded by the first use too: fills of both small and large memory, before
+  // any lane waits.
+  TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation scratch,
+                          cuda::VmmAllocation::Create(device, device->granularity()));
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data(), scratch.bytes()));
   TANDEM_RETURN_IF_ERROR(backend->ClearMemory(scratch.data() + 1, 3));
   const uint64_t after = options.memory_used ? options.memory_used() : 0;

@@ -7,7 +7,8 @@
 namespace tandem::host {
 namespace {
 
-// Branch-free binary16 → float: the bits, moved into a float's fields, are the value times 2^-112, subnormals included.
+// Branch-free binary16 → float: the bits, moved into a float's fields, are the value times 2^-112, subnormals
+// included.
 inline float HalfToFloat(uint16_t half) {
   uint32_t magnitude = (half & 0x7fffu) << 13;
   float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
@@ -17,18 +18,20 @@ inline float HalfToFloat(uint16_t half) {
   return std::bit_cast<float>(bits | (static_cast<uint32_t>(half & 0x8000u) << 16));
 }
 
-// float → binary16, to nearest even, by selects (after F. Giesen, "Float->half variants", float_to_half_fast3_rtne).
+// float → binary16, to nearest even, by selects (after F. Giesen, "Float->half variants",
+// float_to_half_fast3_rtne).
 inline uint16_t FloatToHalf(float value) {
   constexpr uint32_t kInfinity = 255u << 23;
-  constexpr uint32_t kAboveHalf = (127u + 16u) << 23;   // 2^16: everything from here on is infinity
-  constexpr uint32_t kSmallestNormal = 113u << 23;      // 2^-14
+  constexpr uint32_t kAboveHalf = (127u + 16u) << 23;  // 2^16: everything from here on is infinity
+  constexpr uint32_t kSmallestNormal = 113u << 23;     // 2^-14
   constexpr uint32_t kDenormalMagic = ((127u - 15u) + (23u - 10u) + 1u) << 23;
   uint32_t bits = std::bit_cast<uint32_t>(value);
   uint32_t sign = bits & 0x80000000u;
   bits ^= sign;
   uint32_t special = bits > kInfinity ? 0x7e00u : 0x7c00u;
-  uint32_t denormal = std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + std::bit_cast<float>(kDenormalMagic)) -
-                      kDenormalMagic;
+  uint32_t denormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + std::bit_cast<float>(kDenormalMagic)) -
+      kDenormalMagic;
   uint32_t normal = (bits + ((15u - 127u) << 23) + 0xfffu + ((bits >> 13) & 1u)) >> 13;
   uint32_t half = bits >= kAboveHalf ? special : (bits < kSmallestNormal ? denormal : normal);
   return static_cast<uint16_t>(half | (sign >> 16));
@@ -126,7 +129,9 @@ void ConvertFromFloat(const float* values, int64_t count, void* destination, DTy
     case DType::kBf16: Store<uint16_t>(values, count, destination, stride, FloatToBfloat); return;
     case DType::kF8E4M3: Store<uint8_t>(values, count, destination, stride, FloatToE4M3); return;
     case DType::kF8E5M2: Store<uint8_t>(values, count, destination, stride, FloatToE5M2); return;
-    case DType::kI32: case DType::kI64: case DType::kU8:
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kU8:
       for (int64_t i = 0; i < count; ++i) {
         StoreFromFloat(destination, type, static_cast<size_t>(i * stride), values[i]);
       }

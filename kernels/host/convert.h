@@ -1,7 +1,7 @@
 // File: convert.h
 //
-// Bulk conversion between the element types and float: the same results, bit by bit, as the scalar functions of
-// tandem/dtype.h, in loops that the compiler vectorises.
+// Bulk conversion between the element types and float: the same results, bit by bit, as the scalar functions
+// of tandem/dtype.h, in loops that the compiler vectorises.
 #pragma once
 
 #include <cstdint>

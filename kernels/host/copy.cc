@@ -10,8 +10,8 @@ namespace tandem::host {
 namespace {
 
 template <typename T>
-void CopyElements(const std::byte* source, int64_t source_stride, std::byte* destination, int64_t destination_stride,
-                  int64_t count) {
+void CopyElements(const std::byte* source, int64_t source_stride, std::byte* destination,
+                  int64_t destination_stride, int64_t count) {
   const T* from = reinterpret_cast<const T*>(source);
   T* to = reinterpret_cast<T*>(destination);
   for (int64_t i = 0; i < count; ++i) to[i * destination_stride] = from[i * source_stride];
@@ -22,8 +22,10 @@ void CopyRow(const BoxCopy& copy, const std::byte* source, std::byte* destinatio
   int64_t source_stride = copy.box.inner_stride(0);
   int64_t destination_stride = copy.box.inner_stride(1);
   if (source_stride == 1 && destination_stride == 1) {
-    // A client may bind slots that overlap: the result is then its own affair, but it must not be undefined here.
-    if (source != destination) std::memmove(destination, source, static_cast<size_t>(count * copy.element_bytes));
+    // A client may bind slots that overlap: the result is then its own affair, but it must not be undefined
+    // here.
+    if (source != destination)
+      std::memmove(destination, source, static_cast<size_t>(count * copy.element_bytes));
     return;
   }
   switch (copy.element_bytes) {

@@ -21,7 +21,8 @@ struct BoxCopy {
 // INVALID_ARGUMENT when extents or dtypes of source and destination differ.
 Result<BoxCopy> PrepareCopy(const CopyArgs& args);
 
-// Runs it: runs of bytes by memcpy, else element by element. With a delay in `context`, in random pieces with pauses.
+// Runs it: runs of bytes by memcpy, else element by element. With a delay in `context`, in random pieces with
+// pauses.
 void RunCopy(const BoxCopy& copy, const TaskContext& context);
 
 }  // namespace tandem::host

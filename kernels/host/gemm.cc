@@ -2,14 +2,14 @@
 
 namespace tandem::host {
 
-using GemmFunction = void (*)(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
-                              int64_t k, float alpha, bool accumulate);
+using GemmFunction = void (*)(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m,
+                              int64_t n, int64_t k, float alpha, bool accumulate);
 
 // Defined by gemm_kernel.inc in gemm_base.cc and gemm_avx2.cc.
-void GemmBase(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n, int64_t k,
-              float alpha, bool accumulate);
-void GemmAvx2(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n, int64_t k,
-              float alpha, bool accumulate);
+void GemmBase(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
+              int64_t k, float alpha, bool accumulate);
+void GemmAvx2(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
+              int64_t k, float alpha, bool accumulate);
 
 namespace {
 

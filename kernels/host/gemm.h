@@ -1,7 +1,7 @@
 // File: gemm.h
 //
-// C = alpha * A * B (+ C) in fp32 through Eigen, compiled once for the base instruction set and, on x86-64, once more
-// for AVX2 with FMA; the machine's best is chosen at run time. One thread.
+// C = alpha * A * B (+ C) in fp32 through Eigen, compiled once for the base instruction set and, on x86-64,
+// once more for AVX2 with FMA; the machine's best is chosen at run time. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct FloatMatrix {
   int64_t column_stride = 1;  // elements from a column to the next
 };
 
-// C [m, n] = alpha * A [m, k] * B [k, n], or += with `accumulate`. C's column stride must be 1. Any extent may be 0.
-// Results depend on extents and strides only, not on the thread or the run.
+// C [m, n] = alpha * A [m, k] * B [k, n], or += with `accumulate`. C's column stride must be 1. Any extent
+// may be 0. Results depend on extents and strides only, not on the thread or the run.
 void Gemm(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n, int64_t k,
           float alpha, bool accumulate);
 

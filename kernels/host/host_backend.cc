@@ -31,8 +31,8 @@ class MemoryLedger {
       detail.reason = "GPU_MEMORY";
       detail.limit = static_cast<long long>(limit_);
       detail.usage = static_cast<long long>(used_);
-      return ResourceExhausted("a segment of " + std::to_string(bytes) + " bytes: " + std::to_string(used_) + " of " +
-                               std::to_string(limit_) + " bytes of the emulated GPU are in use")
+      return ResourceExhausted("a segment of " + std::to_string(bytes) + " bytes: " + std::to_string(used_) +
+                               " of " + std::to_string(limit_) + " bytes of the emulated GPU are in use")
           .WithDetail(detail);
     }
     used_ += bytes;
@@ -98,7 +98,8 @@ Result<ino_t> InodeOf(int fd) {
 class HostBackend : public Backend {
  public:
   HostBackend(const HostBackendOptions& options, std::shared_ptr<HostQueueSet> queues)
-      : options_(options), queues_(std::move(queues)),
+      : options_(options),
+        queues_(std::move(queues)),
         ledger_(std::make_shared<MemoryLedger>(options.memory_bytes)) {}
   ~HostBackend() override { queues_->Shutdown(); }
 
@@ -129,7 +130,8 @@ class HostBackend : public Backend {
     // A mapping beyond the end of the file would fault when it is touched.
     TANDEM_ASSIGN_OR_RETURN(size_t size, FileSize(fd));
     if (size < bytes) {
-      return InvalidArgument("the segment has " + std::to_string(size) + " bytes, not " + std::to_string(bytes));
+      return InvalidArgument("the segment has " + std::to_string(size) + " bytes, not " +
+                             std::to_string(bytes));
     }
     TANDEM_ASSIGN_OR_RETURN(ino_t inode, InodeOf(fd));
     TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd, 0, bytes, true));
@@ -156,7 +158,8 @@ class HostBackend : public Backend {
   bool HonoursGuard(Guarded) const override { return true; }
 
   Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) override {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<HostCommunicator> communicator, HostCommunicator::Create(options));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<HostCommunicator> communicator,
+                            HostCommunicator::Create(options));
     return std::unique_ptr<Communicator>(std::move(communicator));
   }
 
@@ -170,10 +173,9 @@ class HostBackend : public Backend {
 }  // namespace host
 
 Result<std::unique_ptr<Backend>> MakeHostBackend(const HostBackendOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(
-      std::shared_ptr<host::HostQueueSet> queues,
-      host::HostQueueSet::Create(options.hardware_queues, options.visibility_delay_us,
-                                 options.seed * 64 + static_cast<uint64_t>(options.gpu)));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<host::HostQueueSet> queues,
+                          host::HostQueueSet::Create(options.hardware_queues, options.visibility_delay_us,
+                                                     options.seed * 64 + static_cast<uint64_t>(options.gpu)));
   return std::unique_ptr<Backend>(std::make_unique<host::HostBackend>(options, std::move(queues)));
 }
 

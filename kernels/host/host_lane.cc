@@ -9,7 +9,8 @@
 namespace tandem::host {
 
 bool HostLaneEvent::Done() const {
-  return Reached(state_->reached.load(std::memory_order_acquire), state_->recorded.load(std::memory_order_acquire));
+  return Reached(state_->reached.load(std::memory_order_acquire),
+                 state_->recorded.load(std::memory_order_acquire));
 }
 
 int64_t HostLaneEvent::TimeNs() const { return Done() ? state_->time_ns.load(std::memory_order_relaxed) : 0; }
@@ -69,7 +70,8 @@ Status HostLane::Reduce(const ReduceArgs& args) {
 
 Status HostLane::Nccl(const NcclArgs& args) {
   auto* communicator = dynamic_cast<HostCommunicator*>(args.communicator);
-  if (communicator == nullptr) return InvalidArgument("a collective without a communicator of the host backend");
+  if (communicator == nullptr)
+    return InvalidArgument("a collective without a communicator of the host backend");
   TANDEM_RETURN_IF_ERROR(communicator->Check(args));
   auto kept = collectives_.Take();
   *kept = args;

@@ -15,9 +15,9 @@
 
 namespace tandem::host {
 
-// A point in a lane's work, as a counter of records: a record is a write of the counter, a wait is a wait for it. An
-// event must be recorded on one lane only (or on lanes ordered against each other): its records are then reached in the
-// order in which they were made.
+// A point in a lane's work, as a counter of records: a record is a write of the counter, a wait is a wait for
+// it. An event must be recorded on one lane only (or on lanes ordered against each other): its records are
+// then reached in the order in which they were made.
 class HostLaneEvent : public Event {
  public:
   struct State {
@@ -37,7 +37,8 @@ class HostLaneEvent : public Event {
 class HostLane : public Lane {
  public:
   // Keeps `queues` alive; `queue` is one of them.
-  HostLane(std::shared_ptr<HostQueueSet> queues, HostQueue* queue) : queues_(std::move(queues)), queue_(queue) {}
+  HostLane(std::shared_ptr<HostQueueSet> queues, HostQueue* queue)
+      : queues_(std::move(queues)), queue_(queue) {}
 
   Status WriteWord(Word* word, uint64_t value) override;
   Status WaitWord(const Word* word, uint64_t value) override;

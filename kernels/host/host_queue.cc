@@ -9,8 +9,8 @@
 namespace tandem::host {
 namespace {
 
-// How long an empty queue looks for more work before it sleeps. Launches come in bursts, and waking a thread costs the
-// submitter more than this.
+// How long an empty queue looks for more work before it sleeps. Launches come in bursts, and waking a thread
+// costs the submitter more than this.
 constexpr std::chrono::microseconds kLingerFor{4};
 
 }  // namespace
@@ -56,7 +56,8 @@ uint64_t HostQueue::SubmitWrite(std::atomic<uint64_t>* word, uint64_t value) {
   return SubmitShort([word, value](const TaskContext&) { word->store(value, std::memory_order_release); });
 }
 
-uint64_t HostQueue::SubmitWait(const std::atomic<uint64_t>* word, uint64_t value, std::shared_ptr<void> keep_alive) {
+uint64_t HostQueue::SubmitWait(const std::atomic<uint64_t>* word, uint64_t value,
+                               std::shared_ptr<void> keep_alive) {
   {
     std::lock_guard lock(mutex_);
     if (stopped_) return submitted_;
@@ -104,7 +105,8 @@ void HostQueue::Run() {
       if (pending_.empty() && !stopped_) {
         lock.unlock();
         auto until = std::chrono::steady_clock::now() + kLingerFor;
-        while (!has_pending_.load(std::memory_order_relaxed) && std::chrono::steady_clock::now() < until) sched_yield();
+        while (!has_pending_.load(std::memory_order_relaxed) && std::chrono::steady_clock::now() < until)
+          sched_yield();
         lock.lock();
       }
       sleeping_ = true;
@@ -149,7 +151,8 @@ void HostQueue::Shutdown() {
   }
 }
 
-Result<std::shared_ptr<HostQueueSet>> HostQueueSet::Create(int count, int visibility_delay_us, uint64_t seed) {
+Result<std::shared_ptr<HostQueueSet>> HostQueueSet::Create(int count, int visibility_delay_us,
+                                                           uint64_t seed) {
   if (count < 1 || count > kMaxHostQueues) {
     return InvalidArgument("hardware queues: " + std::to_string(count) + " is not in 1.." +
                            std::to_string(kMaxHostQueues));
@@ -159,7 +162,8 @@ Result<std::shared_ptr<HostQueueSet>> HostQueueSet::Create(int count, int visibi
   for (int i = 0; i < count; ++i) {
     std::unique_ptr<RandomDelay> delay;
     if (visibility_delay_us > 0) {
-      delay = std::make_unique<RandomDelay>(visibility_delay_us, seed * kMaxHostQueues + static_cast<uint64_t>(i));
+      delay = std::make_unique<RandomDelay>(visibility_delay_us,
+                                            seed * kMaxHostQueues + static_cast<uint64_t>(i));
     }
     set->queues_.push_back(std::make_unique<HostQueue>(std::move(delay)));
   }
@@ -168,12 +172,14 @@ Result<std::shared_ptr<HostQueueSet>> HostQueueSet::Create(int count, int visibi
 
 HostQueue* HostQueueSet::Next(int priority) {
   uint64_t count = queues_.size();
-  if (priority == 0) return queues_[count - 1 - next_urgent_.fetch_add(1, std::memory_order_relaxed) % count].get();
+  if (priority == 0)
+    return queues_[count - 1 - next_urgent_.fetch_add(1, std::memory_order_relaxed) % count].get();
   return queues_[next_ordinary_.fetch_add(1, std::memory_order_relaxed) % count].get();
 }
 
 void HostQueueSet::Shutdown() {
-  // Each queue's Shutdown ends its own waits at once; a task waits only for words, never for another queue's thread.
+  // Each queue's Shutdown ends its own waits at once; a task waits only for words, never for another queue's
+  // thread.
   for (auto& queue : queues_) queue->Shutdown();
 }
 

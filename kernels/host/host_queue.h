@@ -1,8 +1,8 @@
 // File: host_queue.h
 //
-// Hardware queues of the host backend. A queue is a thread that runs tasks in the order in which they were submitted;
-// lanes and client streams alias onto a set of N of them, as streams do on a GPU, so that two streams which share a
-// queue block each other here as they would there.
+// Hardware queues of the host backend. A queue is a thread that runs tasks in the order in which they were
+// submitted; lanes and client streams alias onto a set of N of them, as streams do on a GPU, so that two
+// streams which share a queue block each other here as they would there.
 //
 // Thread rule: all public functions may be called from any thread.
 #pragma once
@@ -37,11 +37,13 @@ class HostQueue {
 
   // Appends `task` and returns its ticket. After Shutdown the task is dropped and counts as completed.
   uint64_t Submit(Task task);
-  // Appends a store of `value` with release order. On an idle queue it is done before the call returns: nothing precedes
-  // it, so no thread needs to wake for it.
+  // Appends a store of `value` with release order. On an idle queue it is done before the call returns:
+  // nothing precedes it, so no thread needs to wake for it.
   uint64_t SubmitWrite(std::atomic<uint64_t>* word, uint64_t value);
-  // Appends a wait until *word has reached `value`. `keep_alive` is held until the wait is over and may be null.
-  uint64_t SubmitWait(const std::atomic<uint64_t>* word, uint64_t value, std::shared_ptr<void> keep_alive = nullptr);
+  // Appends a wait until *word has reached `value`. `keep_alive` is held until the wait is over and may be
+  // null.
+  uint64_t SubmitWait(const std::atomic<uint64_t>* word, uint64_t value,
+                      std::shared_ptr<void> keep_alive = nullptr);
   // Appends `task`, which must be short and must not block; on an idle queue it runs before the call returns.
   uint64_t SubmitShort(Task task);
 
@@ -50,8 +52,8 @@ class HostQueue {
   // Waits for that; false if `deadline` came first.
   bool WaitCompleted(uint64_t ticket, std::chrono::steady_clock::time_point deadline);
 
-  // Ends the queue whatever it is blocked on: waits of running tasks return, tasks not begun are dropped, the thread is
-  // joined. Only for the end of a process or a test; idempotent. Must not be called from a task.
+  // Ends the queue whatever it is blocked on: waits of running tasks return, tasks not begun are dropped, the
+  // thread is joined. Only for the end of a process or a test; idempotent. Must not be called from a task.
   void Shutdown();
 
  private:
@@ -86,10 +88,11 @@ class HostQueue {
 class HostQueueSet {
  public:
   // INVALID_ARGUMENT unless 1 <= count <= kMaxHostQueues and visibility_delay_us is not negative.
-  static Result<std::shared_ptr<HostQueueSet>> Create(int count, int visibility_delay_us = 0, uint64_t seed = 0);
+  static Result<std::shared_ptr<HostQueueSet>> Create(int count, int visibility_delay_us = 0,
+                                                      uint64_t seed = 0);
 
-  // The queue for a new lane: round-robin from the first queue up for ordinary lanes and from the last one down for
-  // those of priority 0, so that urgent lanes share a queue with ordinary ones as late as possible.
+  // The queue for a new lane: round-robin from the first queue up for ordinary lanes and from the last one
+  // down for those of priority 0, so that urgent lanes share a queue with ordinary ones as late as possible.
   HostQueue* Next(int priority);
   int size() const { return static_cast<int>(queues_.size()); }
   // HostQueue::Shutdown for all: first all waits end, then all threads are joined.

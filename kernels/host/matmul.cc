@@ -13,7 +13,8 @@
 namespace tandem::host {
 namespace {
 
-// Floats of B, and of A, that are converted at once: B's panel is reused by all rows of A and should stay in the cache.
+// Floats of B, and of A, that are converted at once: B's panel is reused by all rows of A and should stay in
+// the cache.
 constexpr int64_t kPanelFloats = int64_t{1} << 21;
 constexpr int64_t kBlockFloats = int64_t{1} << 18;
 
@@ -21,7 +22,7 @@ constexpr int64_t kBlockFloats = int64_t{1} << 18;
 struct Offsets {
   std::vector<int64_t> at;     // in elements
   std::vector<int64_t> index;  // scratch
-  bool uniform = true;      // at[i] == i * stride
+  bool uniform = true;         // at[i] == i * stride
   int64_t stride = 0;
 };
 
@@ -67,8 +68,8 @@ void LoadFactors(const DeviceView& view, int64_t count, Offsets* scratch, std::v
   }
 }
 
-// What a product works in. Each queue's thread keeps its own from product to product, which then allocate nothing; at most
-// about a panel, a block of A and one of sums.
+// What a product works in. Each queue's thread keeps its own from product to product, which then allocate
+// nothing; at most about a panel, a block of A and one of sums.
 struct Workbench {
   Offsets rows_a, rows_c, factors;
   std::vector<float> scale_a, scale_b, bias, result_scale;
@@ -81,9 +82,18 @@ int64_t BlocksOf(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlo
 class Product {
  public:
   Product(const MatmulArgs& args, const TaskContext& context, Workbench* bench)
-      : args_(args), context_(context), rows_a_(bench->rows_a), rows_c_(bench->rows_c), scale_a_(bench->scale_a),
-        scale_b_(bench->scale_b), bias_(bench->bias), panel_(bench->panel), block_(bench->block), sums_(bench->sums),
-        old_(bench->old), part_(bench->part) {
+      : args_(args),
+        context_(context),
+        rows_a_(bench->rows_a),
+        rows_c_(bench->rows_c),
+        scale_a_(bench->scale_a),
+        scale_b_(bench->scale_b),
+        bias_(bench->bias),
+        panel_(bench->panel),
+        block_(bench->block),
+        sums_(bench->sums),
+        old_(bench->old),
+        part_(bench->part) {
     FillOffsets(args.a, args.a.extent.size() - 1, &rows_a_);
     FillOffsets(args.c, args.c.extent.size() - 1, &rows_c_);
     m_ = static_cast<int64_t>(rows_a_.at.size());
@@ -91,7 +101,8 @@ class Product {
     n_ = args.c.extent.back();
     a_column_stride_ = args.a.stride.back();
     c_column_stride_ = args.c.stride.back();
-    a_direct_ = args.a.dtype == DType::kF32 && rows_a_.uniform && (a_column_stride_ == 1 || rows_a_.stride == 1) &&
+    a_direct_ = args.a.dtype == DType::kF32 && rows_a_.uniform &&
+                (a_column_stride_ == 1 || rows_a_.stride == 1) &&
                 IsWide(rows_a_.stride, a_column_stride_, m_, k_);
     b_direct_ = args.b.dtype == DType::kF32 && (args.b.stride[0] == 1 || args.b.stride[1] == 1) &&
                 IsWide(args.b.stride[0], args.b.stride[1], k_, n_);
@@ -101,7 +112,8 @@ class Product {
     Offsets* factors = &bench->factors;
     const int64_t blocks = args.block_scales ? BlocksOf(k_) : 1;
     if (args.has_scale_a) LoadFactors(args.scale_a, m_ * blocks, factors, &scale_a_);
-    if (args.has_scale_b) LoadFactors(args.scale_b, args.block_scales ? blocks * args.scale_b.extent[1] : n_, factors, &scale_b_);
+    if (args.has_scale_b)
+      LoadFactors(args.scale_b, args.block_scales ? blocks * args.scale_b.extent[1] : n_, factors, &scale_b_);
     if (args.has_bias) LoadFactors(args.bias, n_, factors, &bias_);
     if (args.has_result_scale) {
       LoadFactors(args.result_scale, 1, factors, &bench->result_scale);
@@ -157,13 +169,14 @@ class Product {
     panel_.resize(static_cast<size_t>(k_ * columns));
     if (row_stride == 1 && column_stride != 1) {
       for (int64_t j = 0; j < columns; ++j) {
-        ConvertToFloat(At(args_.b, (column + j) * column_stride), args_.b.dtype, 1, k_, panel_.data() + j * k_);
+        ConvertToFloat(At(args_.b, (column + j) * column_stride), args_.b.dtype, 1, k_,
+                       panel_.data() + j * k_);
       }
       return {panel_.data(), 1, k_};
     }
     for (int64_t i = 0; i < k_; ++i) {
-      ConvertToFloat(At(args_.b, i * row_stride + column * column_stride), args_.b.dtype, column_stride, columns,
-                     panel_.data() + i * columns);
+      ConvertToFloat(At(args_.b, i * row_stride + column * column_stride), args_.b.dtype, column_stride,
+                     columns, panel_.data() + i * columns);
     }
     return {panel_.data(), columns, 1};
   }
@@ -178,13 +191,14 @@ class Product {
     block_.resize(static_cast<size_t>(rows * k_));
     if (rows_a_.uniform && rows_a_.stride == 1 && a_column_stride_ != 1) {
       for (int64_t j = 0; j < k_; ++j) {
-        ConvertToFloat(At(args_.a, first + j * a_column_stride_), args_.a.dtype, 1, rows, block_.data() + j * rows);
+        ConvertToFloat(At(args_.a, first + j * a_column_stride_), args_.a.dtype, 1, rows,
+                       block_.data() + j * rows);
       }
       return {block_.data(), 1, rows};
     }
     for (int64_t i = 0; i < rows; ++i) {
-      ConvertToFloat(At(args_.a, rows_a_.at[static_cast<size_t>(first + i)]), args_.a.dtype, a_column_stride_, k_,
-                     block_.data() + i * k_);
+      ConvertToFloat(At(args_.a, rows_a_.at[static_cast<size_t>(first + i)]), args_.a.dtype, a_column_stride_,
+                     k_, block_.data() + i * k_);
     }
     return {block_.data(), k_, 1};
   }
@@ -222,8 +236,8 @@ class Product {
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t k = block * kScaleBlock;
       Gemm({a.data + k * a.column_stride, a.row_stride, a.column_stride},
-           {b.data + k * b.row_stride, b.row_stride, b.column_stride}, {part_.data(), columns, 1}, last - first, columns,
-           std::min(kScaleBlock, k_ - k), args_.alpha, false);
+           {b.data + k * b.row_stride, b.row_stride, b.column_stride}, {part_.data(), columns, 1},
+           last - first, columns, std::min(kScaleBlock, k_ - k), args_.alpha, false);
       const float* of_b = scale_b_.data() + block * factors;
       for (int64_t i = first; i < last; ++i) {
         const float of_a = scale_a_[static_cast<size_t>(i * blocks + block)];
@@ -243,8 +257,8 @@ class Product {
     if (args_.has_scale_b && !args_.block_scales) {
       for (int64_t j = 0; j < columns; ++j) sums[j] *= scale_b_[static_cast<size_t>(column + j)];
     }
-    std::byte* out = const_cast<std::byte*>(
-        At(args_.c, rows_c_.at[static_cast<size_t>(row)] + column * c_column_stride_));
+    std::byte* out =
+        const_cast<std::byte*>(At(args_.c, rows_c_.at[static_cast<size_t>(row)] + column * c_column_stride_));
     if (args_.accumulate) {
       old_.resize(static_cast<size_t>(columns));
       ConvertToFloat(out, args_.c.dtype, c_column_stride_, columns, old_.data());
@@ -284,12 +298,16 @@ Status CheckBlockFactors(const MatmulArgs& args, int64_t rows, int64_t columns) 
   if (!args.has_scale_a || !args.has_scale_b) return InvalidArgument("scales by blocks of one operand alone");
   TANDEM_RETURN_IF_ERROR(CheckView(args.scale_a, "scale_a"));
   TANDEM_RETURN_IF_ERROR(CheckView(args.scale_b, "scale_b"));
-  if (args.scale_a.dtype != DType::kF32 || args.scale_b.dtype != DType::kF32) return InvalidArgument("scales are f32");
+  if (args.scale_a.dtype != DType::kF32 || args.scale_b.dtype != DType::kF32)
+    return InvalidArgument("scales are f32");
   const int64_t blocks = BlocksOf(args.a.extent.back());
-  if (args.first_column < 0 || args.first_column >= kScaleBlock) return InvalidArgument("no column of a block");
-  if (args.scale_a.extent.empty() || args.scale_a.extent.back() != blocks || CountOf(args.scale_a) != rows * blocks) {
-    return InvalidArgument("scale_a has " + std::to_string(CountOf(args.scale_a)) + " elements; " + std::to_string(rows) +
-                           " rows and " + std::to_string(blocks) + " blocks need one each");
+  if (args.first_column < 0 || args.first_column >= kScaleBlock)
+    return InvalidArgument("no column of a block");
+  if (args.scale_a.extent.empty() || args.scale_a.extent.back() != blocks ||
+      CountOf(args.scale_a) != rows * blocks) {
+    return InvalidArgument("scale_a has " + std::to_string(CountOf(args.scale_a)) + " elements; " +
+                           std::to_string(rows) + " rows and " + std::to_string(blocks) +
+                           " blocks need one each");
   }
   const std::vector<int64_t>& b = args.scale_b.extent;
   if (b.size() != 2 || b[0] != blocks || (b[1] != columns && b[1] != BlocksOf(args.first_column + columns))) {
@@ -326,8 +344,8 @@ Status CheckMatmul(const MatmulArgs& args) {
   if (args.has_bias) TANDEM_RETURN_IF_ERROR(CheckFactors(args.bias, "bias", n));
   if (args.has_result_scale) TANDEM_RETURN_IF_ERROR(CheckFactors(args.result_scale, "result_scale", 1));
   if (args.chunks < 1 || args.chunk_pivot < 0 || args.chunk_pivot >= args.chunks) {
-    return InvalidArgument("chunk pivot " + std::to_string(args.chunk_pivot) + " of " + std::to_string(args.chunks) +
-                           " chunks");
+    return InvalidArgument("chunk pivot " + std::to_string(args.chunk_pivot) + " of " +
+                           std::to_string(args.chunks) + " chunks");
   }
   return Status::Ok();
 }

@@ -1,6 +1,7 @@
 // File: matmul.h
 //
-// The host backend's matrix product: any float types and strides, fp32 accumulation, one rounding to C's type.
+// The host backend's matrix product: any float types and strides, fp32 accumulation, one rounding to C's
+// type.
 #pragma once
 
 #include "kernels/backend.h"
@@ -9,13 +10,13 @@
 
 namespace tandem::host {
 
-// INVALID_ARGUMENT unless extents fit ([..., M, K] x [K, N] -> [..., M, N]), types are floating, scales and bias have
-// the sizes that plan::MatmulStep gives them.
+// INVALID_ARGUMENT unless extents fit ([..., M, K] x [K, N] -> [..., M, N]), types are floating, scales and
+// bias have the sizes that plan::MatmulStep gives them.
 Status CheckMatmul(const MatmulArgs& args);
 
-// Runs a checked product. With chunk signals: the rows of A are `chunks` equal runs (the last may be shorter), and run i
-// is read once chunk_signals[i] is not 0; the order is pivot, pivot + 1, … modulo the number of chunks. Ends early only
-// if the queue is abandoned.
+// Runs a checked product. With chunk signals: the rows of A are `chunks` equal runs (the last may be
+// shorter), and run i is read once chunk_signals[i] is not 0; the order is pivot, pivot + 1, … modulo the
+// number of chunks. Ends early only if the queue is abandoned.
 void RunMatmul(const MatmulArgs& args, const TaskContext& context);
 
 }  // namespace tandem::host

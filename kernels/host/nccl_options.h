@@ -1,7 +1,7 @@
 // File: nccl_options.h
 //
-// What a group's options ("nccl.…", JoinOptions::options) say of its NCCL communicator. The stand-in checks them too: a wrong
-// one is refused on every backend.
+// What a group's options ("nccl.…", JoinOptions::options) say of its NCCL communicator. The stand-in checks
+// them too: a wrong one is refused on every backend.
 #pragma once
 
 #include <map>
@@ -17,8 +17,8 @@ struct NcclOptions {
   bool blocking = true;  // collectives go to a child communicator that blocks
 };
 
-// INVALID_ARGUMENT, with the option's name, for one that begins with "nccl." and is unknown, and for a value that it cannot have.
-// Other options are passed over.
+// INVALID_ARGUMENT, with the option's name, for one that begins with "nccl." and is unknown, and for a value
+// that it cannot have. Other options are passed over.
 Result<NcclOptions> ParseNcclOptions(const std::map<std::string, std::string>& options);
 
 }  // namespace tandem

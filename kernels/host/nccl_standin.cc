@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "daemon/planner/program.h"
 #include "kernels/host/nccl_options.h"
 #include "kernels/host/random_delay.h"
 #include "kernels/host/reduce.h"
 #include "kernels/host/strided.h"
 #include "kernels/host/word_wait.h"
+#include "program/program.h"
 
 namespace tandem::host {
 namespace {
@@ -93,8 +93,8 @@ bool HostCommunicator::Await(const Word& word, const TaskContext& context) const
   return true;
 }
 
-// Why two halves suffice: a rank publishes round k + 1 only after it has read round k, and waits for everybody's round
-// k + 1 before it begins k + 2, which overwrites the half of k.
+// Why two halves suffice: a rank publishes round k + 1 only after it has read round k, and waits for
+// everybody's round k + 1 before it begins k + 2, which overwrites the half of k.
 template <typename Publish, typename Consume>
 bool HostCommunicator::Exchange(const TaskContext& context, Publish&& publish, Consume&& consume) {
   if (Aborted()) return false;
@@ -119,7 +119,8 @@ Status HostCommunicator::Check(const NcclArgs& args) const {
   }
   auto kind = static_cast<NcclKind>(args.kind);
   if (kind == NcclKind::kBarrier) return Status::Ok();
-  if (args.root < 0 || args.root >= options_.world_size) return OutOfRange("root " + std::to_string(args.root));
+  if (args.root < 0 || args.root >= options_.world_size)
+    return OutOfRange("root " + std::to_string(args.root));
   bool is_root = args.root == options_.rank;
   bool reads = kind != NcclKind::kBroadcast || is_root;
   bool writes = kind != NcclKind::kReduce || is_root;
@@ -136,11 +137,12 @@ Status HostCommunicator::Check(const NcclArgs& args) const {
                 : kind == NcclKind::kAllToAll      ? in == out && in % world_size == 0
                                                    : in == out;
     if (!fits) {
-      return InvalidArgument("collective of " + std::to_string(in) + " elements in and " + std::to_string(out) +
-                             " out over " + std::to_string(world_size) + " ranks");
+      return InvalidArgument("collective of " + std::to_string(in) + " elements in and " +
+                             std::to_string(out) + " out over " + std::to_string(world_size) + " ranks");
     }
   }
-  bool reduces = kind == NcclKind::kAllReduce || kind == NcclKind::kReduceScatter || kind == NcclKind::kReduce;
+  bool reduces =
+      kind == NcclKind::kAllReduce || kind == NcclKind::kReduceScatter || kind == NcclKind::kReduce;
   if (reduces && args.reduce_op == ReduceOp::kAvg && !IsFloating(args.in.dtype)) {
     return InvalidArgument("the average of integers");
   }
@@ -156,7 +158,8 @@ void HostCommunicator::Run(const NcclArgs& args, const TaskContext& context) {
     case NcclKind::kBroadcast: Broadcast(args, context); break;
     case NcclKind::kAllToAll: AllToAll(args, context); break;
     case NcclKind::kBarrier:
-      Exchange(context, [](std::byte*) {}, [](const auto&) {});
+      Exchange(
+          context, [](std::byte*) {}, [](const auto&) {});
       break;
   }
 }
@@ -170,7 +173,8 @@ void HostCommunicator::AllReduce(const NcclArgs& args, const TaskContext& contex
   do {
     int64_t elements = std::min(chunk, count - first);
     bool going = Exchange(
-        context, [&](std::byte* half) { CopyBytes(half, args.in.data + Bytes(dtype, first), Bytes(dtype, elements)); },
+        context,
+        [&](std::byte* half) { CopyBytes(half, args.in.data + Bytes(dtype, first), Bytes(dtype, elements)); },
         [&](const auto& halves) {
           if (!writes) return;
           std::copy_n(halves.begin(), sources.size(), sources.begin());
@@ -214,10 +218,12 @@ void HostCommunicator::AllGather(const NcclArgs& args, const TaskContext& contex
   do {
     int64_t elements = std::min(chunk, count - first);
     bool going = Exchange(
-        context, [&](std::byte* half) { CopyBytes(half, args.in.data + Bytes(dtype, first), Bytes(dtype, elements)); },
+        context,
+        [&](std::byte* half) { CopyBytes(half, args.in.data + Bytes(dtype, first), Bytes(dtype, elements)); },
         [&](const auto& halves) {
           for (int peer = 0; peer < options_.world_size; ++peer) {
-            CopyBytes(args.out.data + Bytes(dtype, peer * count + first), halves[peer], Bytes(dtype, elements));
+            CopyBytes(args.out.data + Bytes(dtype, peer * count + first), halves[peer],
+                      Bytes(dtype, elements));
           }
         });
     if (!going) return;

@@ -1,11 +1,12 @@
 // File: nccl_standin.h
 //
-// The host backend's stand-in for NCCL: collectives of a whole group over scratch areas that all its members map. All
-// are built on one exchange: each rank publishes up to half an area, tells every peer, and reads the others' halves once
-// they have told it. Halves alternate, so one exchange orders the next but one, and no further barrier is needed.
+// The host backend's stand-in for NCCL: collectives of a whole group over scratch areas that all its members
+// map. All are built on one exchange: each rank publishes up to half an area, tells every peer, and reads the
+// others' halves once they have told it. Halves alternate, so one exchange orders the next but one, and no
+// further barrier is needed.
 //
-// Scratch area of a rank: 4 KiB of words (one line a writer: how many exchanges it has published; and one abort word),
-// then two equal halves of data.
+// Scratch area of a rank: 4 KiB of words (one line a writer: how many exchanges it has published; and one
+// abort word), then two equal halves of data.
 #pragma once
 
 #include <memory>
@@ -27,8 +28,9 @@ class HostCommunicator : public Communicator {
   // INVALID_ARGUMENT unless the tensors have the sizes of plan::NcclStep and are contiguous.
   Status Check(const NcclArgs& args) const;
 
-  // Runs one collective on a queue's thread. All ranks must run the same ones in the same order. Returns early, outputs
-  // undefined, once the communicator is aborted here or by a peer, the abort word is set, or the queue is abandoned.
+  // Runs one collective on a queue's thread. All ranks must run the same ones in the same order. Returns
+  // early, outputs undefined, once the communicator is aborted here or by a peer, the abort word is set, or
+  // the queue is abandoned.
   void Run(const NcclArgs& args, const TaskContext& context);
 
   void Abort() override;
@@ -36,8 +38,8 @@ class HostCommunicator : public Communicator {
  private:
   explicit HostCommunicator(const CommunicatorOptions& options) : options_(options) {}
 
-  // One round of the exchange. `publish(half)` fills the own half, `consume(halves)` reads those of all ranks, by rank.
-  // False when the collective ends early.
+  // One round of the exchange. `publish(half)` fills the own half, `consume(halves)` reads those of all
+  // ranks, by rank. False when the collective ends early.
   template <typename Publish, typename Consume>
   bool Exchange(const TaskContext& context, Publish&& publish, Consume&& consume);
   bool Await(const Word& word, const TaskContext& context) const;

@@ -1,8 +1,8 @@
 // File: random_delay.h
 //
-// The visibility-delay mode: every task of a queue runs a random time later than it could, and copies run in random
-// pieces with pauses. A lane's own order holds, as on a GPU; what another lane or rank sees without waiting for a word
-// is then often too old, so that a missing wait shows as wrong results.
+// The visibility-delay mode: every task of a queue runs a random time later than it could, and copies run in
+// random pieces with pauses. A lane's own order holds, as on a GPU; what another lane or rank sees without
+// waiting for a word is then often too old, so that a missing wait shows as wrong results.
 #pragma once
 
 #include <cstdint>

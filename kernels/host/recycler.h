@@ -1,7 +1,8 @@
 // File: recycler.h
 //
-// `Recycler`: objects that are used again and again, with the room that their containers have come to have. A lane takes
-// one for each operation, so that enqueueing allocates nothing once it has seen its largest operations.
+// `Recycler`: objects that are used again and again, with the room that their containers have come to have. A
+// lane takes one for each operation, so that enqueueing allocates nothing once it has seen its largest
+// operations.
 #pragma once
 
 #include <memory>

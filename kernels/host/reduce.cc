@@ -9,7 +9,8 @@
 namespace tandem::host {
 namespace {
 
-// Elements that are accumulated at once: the accumulators and a converted source stay in the first-level cache.
+// Elements that are accumulated at once: the accumulators and a converted source stay in the first-level
+// cache.
 constexpr int64_t kTile = 2048;
 
 struct RowSource {
@@ -27,7 +28,8 @@ void Accumulate(const RowSource* sources, size_t source_count, int64_t first, in
   alignas(64) float converted[kTile];
   for (size_t s = 0; s < source_count; ++s) {
     const RowSource& source = sources[s];
-    const std::byte* from = source.data + first * source.stride * static_cast<int64_t>(DTypeBytes(source.dtype));
+    const std::byte* from =
+        source.data + first * source.stride * static_cast<int64_t>(DTypeBytes(source.dtype));
     if (s == 0) {
       ConvertToFloat(from, source.dtype, source.stride, count, sums);
     } else if (source.dtype == DType::kF32 && source.stride == 1) {
@@ -41,8 +43,8 @@ void Accumulate(const RowSource* sources, size_t source_count, int64_t first, in
 
 // Unsigned arithmetic: a sum that overflows wraps, as it does in NCCL.
 template <typename T>
-void SumIntegers(const RowSource* sources, size_t source_count, std::byte* destination, int64_t destination_stride,
-                 int64_t count) {
+void SumIntegers(const RowSource* sources, size_t source_count, std::byte* destination,
+                 int64_t destination_stride, int64_t count) {
   T* to = reinterpret_cast<T*>(destination);
   for (int64_t i = 0; i < count; ++i) {
     T sum = 0;
@@ -95,8 +97,8 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
     TANDEM_RETURN_IF_ERROR(CheckView(args.bias, "bias"));
     int64_t last = args.dst.extent.empty() ? 1 : args.dst.extent.back();
     if (CountOf(args.bias) != last || !IsFloating(args.bias.dtype)) {
-      return InvalidArgument("bias of " + std::to_string(CountOf(args.bias)) + " elements for a last dimension of " +
-                             std::to_string(last));
+      return InvalidArgument("bias of " + std::to_string(CountOf(args.bias)) +
+                             " elements for a last dimension of " + std::to_string(last));
     }
     bias.data = args.bias.data;
     bias.dtype = args.bias.dtype;
@@ -145,7 +147,8 @@ void RunReduce(const BoxReduce& reduce, const TaskContext&) {
     }
     std::byte* destination = reduce.destination + offsets[destination_view] * element_bytes;
     if (integers) {
-      SumIntegerRow(rows.data(), source_count, destination, reduce.dtype, destination_stride, box.inner_extent());
+      SumIntegerRow(rows.data(), source_count, destination, reduce.dtype, destination_stride,
+                    box.inner_extent());
       return;
     }
     for (int64_t first = 0; first < box.inner_extent(); first += kTile) {
@@ -170,8 +173,8 @@ void RunReduce(const BoxReduce& reduce, const TaskContext&) {
   });
 }
 
-void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype, int64_t count,
-                   float scale) {
+void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype,
+                   int64_t count, float scale) {
   std::array<RowSource, kMaxBoxViews> rows;
   for (size_t s = 0; s < sources.size(); ++s) rows[s] = {sources[s], dtype, 1};
   if (!IsFloating(dtype)) {

@@ -1,7 +1,7 @@
 // File: reduce.h
 //
-// The host backend's sum of several sources: in the order given, with fp32 accumulators and one rounding; integers sum
-// exactly (modulo their width).
+// The host backend's sum of several sources: in the order given, with fp32 accumulators and one rounding;
+// integers sum exactly (modulo their width).
 #pragma once
 
 #include <array>
@@ -43,14 +43,16 @@ struct BoxReduce {
   const std::byte* result_scale = nullptr;  // one float32, or null
 };
 
-// INVALID_ARGUMENT when extents differ, integers and floats mix, integers are scaled, bias or result scale do not fit.
+// INVALID_ARGUMENT when extents differ, integers and floats mix, integers are scaled, bias or result scale do
+// not fit.
 Result<BoxReduce> PrepareReduce(const ReduceArgs& args);
 
 // The destination may be one of the sources.
 void RunReduce(const BoxReduce& reduce, const TaskContext& context);
 
-// The same on contiguous elements: destination[i] = scale * Σ sources[s][i], all of `dtype`. For the stand-in of NCCL.
-void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype, int64_t count,
-                   float scale);
+// The same on contiguous elements: destination[i] = scale * Σ sources[s][i], all of `dtype`. For the stand-in
+// of NCCL.
+void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype,
+                   int64_t count, float scale);
 
 }  // namespace tandem::host

@@ -1,7 +1,7 @@
 // File: strided.h
 //
-// Walking several strided views of equal extents in step: dimensions that are contiguous in all of them are merged, and
-// the rest is visited row by row.
+// Walking several strided views of equal extents in step: dimensions that are contiguous in all of them are
+// merged, and the rest is visited row by row.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ inline constexpr int kMaxBoxDims = 8;
 // Views walked together: eight sources, a destination, a bias, and some room.
 inline constexpr int kMaxBoxViews = 20;
 
-// A box of elements seen through `views` sets of strides. After construction at least one dimension, outermost first;
-// a box without elements has `count` 0.
+// A box of elements seen through `views` sets of strides. After construction at least one dimension,
+// outermost first; a box without elements has `count` 0.
 struct StridedBox {
   int dims = 0;
   int views = 0;
@@ -35,12 +35,13 @@ struct StridedBox {
 int64_t CountOf(const DeviceView& view);
 // True when the view's elements lie one after the other in the order of its dimensions.
 bool IsContiguous(const DeviceView& view);
-// INVALID_ARGUMENT unless extent and stride have equal lengths, extents are not negative, and the dtype is known; and,
-// where there are elements, the address is set.
+// INVALID_ARGUMENT unless extent and stride have equal lengths, extents are not negative, and the dtype is
+// known; and, where there are elements, the address is set.
 Status CheckView(const DeviceView& view, const char* name);
 
-// Builds the box of `views`, whose extents must be equal. Dimensions of extent 1 vanish, and neighbours merge where all
-// views allow it. INVALID_ARGUMENT on different extents, UNIMPLEMENTED on too many dimensions or views.
+// Builds the box of `views`, whose extents must be equal. Dimensions of extent 1 vanish, and neighbours merge
+// where all views allow it. INVALID_ARGUMENT on different extents, UNIMPLEMENTED on too many dimensions or
+// views.
 Result<StridedBox> MakeStridedBox(std::span<const DeviceView* const> views);
 
 // Calls `row(offsets)` for each innermost row; offsets[v] is the row's first element in view v, in elements.

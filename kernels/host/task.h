@@ -1,7 +1,7 @@
 // File: task.h
 //
-// `Task`: one unit of work on a host queue. A move-only callable with room for the usual captures inside it, so that
-// writing a word or recording an event allocates nothing.
+// `Task`: one unit of work on a host queue. A move-only callable with room for the usual captures inside it,
+// so that writing a word or recording an event allocates nothing.
 #pragma once
 
 #include <atomic>
@@ -22,15 +22,15 @@ struct TaskContext {
   RandomDelay* delay = nullptr;
 };
 
-// A move-only callable of `const TaskContext&`. Captures of up to `kInlineBytes` are stored inside; larger ones on the
-// heap. A task runs at most once and may be destroyed without having run.
+// A move-only callable of `const TaskContext&`. Captures of up to `kInlineBytes` are stored inside; larger
+// ones on the heap. A task runs at most once and may be destroyed without having run.
 class Task {
  public:
   static constexpr size_t kInlineBytes = 48;
 
   template <typename F, typename D = std::decay_t<F>>
-    requires(!std::is_same_v<D, Task> && std::is_invocable_v<D&, const TaskContext&>)
-  Task(F&& function) {  // NOLINT(google-explicit-constructor): any callable is a task
+  requires(!std::is_same_v<D, Task> && std::is_invocable_v<D&, const TaskContext&>)
+      Task(F&& function) {  // NOLINT(google-explicit-constructor): any callable is a task
     if constexpr (FitsInline<D>()) {
       ::new (static_cast<void*>(storage_)) D(std::forward<F>(function));
       operations_ = &kInlineOperations<D>;

@@ -4,7 +4,8 @@
 
 namespace tandem::conformance {
 
-Algorithm AllReduceChoice(const plan::Bounds& bounds, uint64_t bytes, const std::function<bool(Algorithm)>& on_offer) {
+Algorithm AllReduceChoice(const plan::Bounds& bounds, uint64_t bytes,
+                          const std::function<bool(Algorithm)>& on_offer) {
   for (auto [algorithm, bound] : {std::pair{Algorithm::kLowLatency, bounds.low_latency},
                                   {Algorithm::kOneShot, bounds.one_shot},
                                   {Algorithm::kTwoShot, bounds.two_shot}}) {

@@ -35,19 +35,21 @@ double NormBound(DType dtype, bool fp8_operands, double k) {
   }
 }
 
-// fp8 products with fast accumulation on CUDA: what the tensor cores' accumulators add to the error, in units of the sum's
-// magnitude. Hopper's keep about 14 bits (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2: a relative error of
-// nearly 2 % at K = 4096; "Some Matrix Multiplication Engines Are Not As Accurate As We Thought", pytorch.org, 2025: 13 bits
-// of fraction, truncated). An instruction sums 32 terms, then the accumulator is cut: at most two units of its last place
-// each. Without fast accumulation parts of the sum are promoted to fp32.
+// fp8 products with fast accumulation on CUDA: what the tensor cores' accumulators add to the error, in units
+// of the sum's magnitude. Hopper's keep about 14 bits (DeepSeek-V3 Technical Report, arXiv 2412.19437,
+// section 3.3.2: a relative error of nearly 2 % at K = 4096; "Some Matrix Multiplication Engines Are Not As
+// Accurate As We Thought", pytorch.org, 2025: 13 bits of fraction, truncated). An instruction sums 32 terms,
+// then the accumulator is cut: at most two units of its last place each. Without fast accumulation parts of
+// the sum are promoted to fp32.
 double FastAccumulation(double terms) { return 0x1p-12 * std::ceil(terms / 32); }
 
 // The largest finite e5m2.
 constexpr double kMostE5M2 = 57344;
 
-// Whether the element may be right although the sum `want` of inputs of magnitude `parts` has infinities. NCCL rounds what
-// each rank adds by CUDA's constructors of e5m2, which saturate infinities (docs/numbers.md): an infinite sum comes out as
-// the largest number. Where infinities of both signs meet, it depends on the order what is left of them.
+// Whether the element may be right although the sum `want` of inputs of magnitude `parts` has infinities.
+// NCCL rounds what each rank adds by CUDA's constructors of e5m2, which saturate infinities
+// (docs/numbers.md): an infinite sum comes out as the largest number. Where infinities of both signs meet, it
+// depends on the order what is left of them.
 bool IsSaturated(double want, double parts, double got) {
   if (std::isinf(want)) return got == std::copysign(kMostE5M2, want);
   return std::isnan(want) && std::isinf(parts) && std::fabs(got) <= kMostE5M2;
@@ -74,9 +76,11 @@ std::string Hex(const std::byte* bytes, size_t count) {
   return text;
 }
 
-std::string CompareBytes(const TensorSpec& spec, const std::vector<std::byte>& want, const std::vector<std::byte>& have) {
+std::string CompareBytes(const TensorSpec& spec, const std::vector<std::byte>& want,
+                         const std::vector<std::byte>& have) {
   if (want.size() != have.size()) {
-    return "the reference has " + std::to_string(want.size()) + " bytes, the output " + std::to_string(have.size());
+    return "the reference has " + std::to_string(want.size()) + " bytes, the output " +
+           std::to_string(have.size());
   }
   if (want.empty() || std::memcmp(want.data(), have.data(), want.size()) == 0) return {};
   const size_t width = DTypeBytes(spec.dtype);
@@ -92,28 +96,30 @@ std::string CompareBytes(const TensorSpec& spec, const std::vector<std::byte>& w
 
 }  // namespace
 
-std::string CompareOutput(const Case& test, int rank, int slot, const Execution& execution, const Expected& expected,
-                          const std::vector<std::byte>& packed) {
+std::string CompareOutput(const Case& test, int rank, int slot, const Execution& execution,
+                          const Expected& expected, const std::vector<std::byte>& packed) {
   const OpRequest& request = test.requests[static_cast<size_t>(rank)];
   const TensorSpec& spec = request.operands[static_cast<size_t>(slot)].spec;
   if (expected.values.empty()) return CompareBytes(spec, expected.bytes, packed);
   const std::vector<double> have = ToDoubles(packed, spec.dtype);
-  if (expected.elements.empty() && have.size() != expected.values.size()) return "the reference has another size";
+  if (expected.elements.empty() && have.size() != expected.values.size())
+    return "the reference has another size";
 
   const int a = FindSlot(request, Role::kA);
   const bool fp8 = a >= 0 && IsFloat8(request.operands[static_cast<size_t>(a)].spec.dtype);
   double k = 1;  // terms of one sum
-  if (a >= 0) k = static_cast<double>(request.operands[static_cast<size_t>(FindSlot(request, Role::kB))].spec.shape[0]);
+  if (a >= 0)
+    k = static_cast<double>(request.operands[static_cast<size_t>(FindSlot(request, Role::kB))].spec.shape[0]);
   const auto world = static_cast<double>(test.requests.size());
   const bool reduced = request.op == Op::kMatmulReduceScatter || request.op == Op::kMatmulAllReduce;
   const double products = std::max(1.0, reduced ? k * world : k);
   k = (k + 2) * world;
-  const double fast =
-      fp8 && request.fast_accumulation && execution.cuda ? FastAccumulation(products) : 0;
-  const bool saturates = execution.cuda && execution.algorithm == Algorithm::kNccl && spec.dtype == DType::kF8E5M2 &&
-                         request.wire != WireType::kF32;
+  const double fast = fp8 && request.fast_accumulation && execution.cuda ? FastAccumulation(products) : 0;
+  const bool saturates = execution.cuda && execution.algorithm == Algorithm::kNccl &&
+                         spec.dtype == DType::kF8E5M2 && request.wire != WireType::kF32;
   const int roundings = execution.roundings;
-  const bool exact = (test.values == Values::kExact && request.reduce_op == ReduceOp::kSum) || !IsFloating(spec.dtype);
+  const bool exact =
+      (test.values == Values::kExact && request.reduce_op == ReduceOp::kSum) || !IsFloating(spec.dtype);
   const Precision precision = PrecisionOf(spec.dtype);
   const double accumulator = fp8 ? 0x1p-12 : 0x1p-24 * (2 + 2 * std::sqrt(k));
   double error2 = 0, norm2 = 0;

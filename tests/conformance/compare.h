@@ -1,7 +1,7 @@
 // File: compare.h
 //
-// The judgement of one output: to the bit where bytes only move or values are exact, else within bounds for each element
-// and for the norm of the whole.
+// The judgement of one output: to the bit where bytes only move or values are exact, else within bounds for
+// each element and for the norm of the whole.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace tandem::conformance {
 
 // What an output came by, for what may then be off.
 struct Execution {
-  int roundings = 1;                        // the plan's, of one element
-  Algorithm algorithm = Algorithm::kAuto;   // the plan's
+  int roundings = 1;                       // the plan's, of one element
+  Algorithm algorithm = Algorithm::kAuto;  // the plan's
   bool cuda = false;
 };
 
 // Empty if the packed output is right, else what is wrong with its first wrong element, or with the norm.
-std::string CompareOutput(const Case& test, int rank, int slot, const Execution& execution, const Expected& expected,
-                          const std::vector<std::byte>& packed);
+std::string CompareOutput(const Case& test, int rank, int slot, const Execution& execution,
+                          const Expected& expected, const std::vector<std::byte>& packed);
 
 // Changes with every byte.
 uint64_t HashOf(const std::vector<std::byte>& bytes);

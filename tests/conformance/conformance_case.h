@@ -1,7 +1,7 @@
 // File: conformance_case.h
 //
-// A case of the conformance suite: one operation's requests with all that a run needs to be repeated exactly. The matrix
-// is made from the world size and a seed alone, so every rank and the launcher have the same one.
+// A case of the conformance suite: one operation's requests with all that a run needs to be repeated exactly.
+// The matrix is made from the world size and a seed alone, so every rank and the launcher have the same one.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ struct Case {
   std::string name;  // unique, tells everything: "all_reduce/two_shot bf16 [257] in_place exact +2"
   std::vector<OpRequest> requests;  // by rank
   Values values = Values::kRandom;
-  // By slot: elements between a 256-byte boundary and the tensor. A slot that is not symmetric lies `skew` * rank
-  // elements further on.
+  // By slot: elements between a 256-byte boundary and the tensor. A slot that is not symmetric lies `skew` *
+  // rank elements further on.
   std::vector<int> shift;
   int skew = 0;
   // The tensors come to more than a megabyte a rank: left out of short runs.
   bool heavy = false;
   // What kAuto chooses is judged by size (choice_rule.h).
   bool judge_choice = false;
-  // Why the request must be refused; empty: it must not, if its algorithm is on offer. Native and low_latency may refuse what
-  // does not fit them, but not where it must run.
+  // Why the request must be refused; empty: it must not, if its algorithm is on offer. Native and low_latency
+  // may refuse what does not fit them, but not where it must run.
   std::string refusal;
   bool must_run = false;
 };
@@ -65,7 +65,8 @@ bool IsOutput(const OpRequest& request, int slot, int rank);
 bool IsInput(const OpRequest& request, int slot, int rank);
 // The slot that holds the bytes of `slot`.
 int Holder(const OpRequest& request, int slot);
-// The slot's tensor with its strides, if it is a part of another (PartSlot) also where the request leaves them out.
+// The slot's tensor with its strides, if it is a part of another (PartSlot) also where the request leaves
+// them out.
 TensorSpec SpecOf(const OpRequest& request, int slot);
 // -1 if the request has no such role.
 int FindSlot(const OpRequest& request, Role role, int nth = 0);

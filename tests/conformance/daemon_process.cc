@@ -34,12 +34,13 @@ std::filesystem::path OwnFolder() {
 Result<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& options, int gpus) {
   std::string folder = (std::filesystem::temp_directory_path() / "tandem-conformance.XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) return SystemError("mkdtemp", errno);
-  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess(
-      folder, options.daemon_log.empty() ? folder + "/tandemd.log" : options.daemon_log));
-  const std::filesystem::path bin = options.bin_dir.empty() ? OwnFolder() : std::filesystem::path(options.bin_dir);
+  std::unique_ptr<DaemonProcess> daemon(
+      new DaemonProcess(folder, options.daemon_log.empty() ? folder + "/tandemd.log" : options.daemon_log));
+  const std::filesystem::path bin =
+      options.bin_dir.empty() ? OwnFolder() : std::filesystem::path(options.bin_dir);
   const std::string program = (bin / "tandemd").string();
-  std::vector<std::string> arguments = {program,         "--runtime-dir", folder,
-                                        "--state-dir",   folder + "/state", "--backend", options.backend};
+  std::vector<std::string> arguments = {program,           "--runtime-dir", folder,         "--state-dir",
+                                        folder + "/state", "--backend",     options.backend};
   if (options.backend == "host") {
     arguments.insert(arguments.end(), {"--emulated-gpus", std::to_string(gpus)});
   }

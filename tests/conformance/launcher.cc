@@ -23,7 +23,9 @@ constexpr int kStressMs = 600000;
 constexpr int kStepsPerCase = 4;  // deadlines that a case may take: prepare, two launches, release
 constexpr size_t kArenaGranule = 2 << 20;
 
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // What must be the same on all ranks, to the bit: bytes that moved, and sums of deterministic plans.
 std::string CompareRanks(const Case& test, const std::vector<Result<json>>& replies) {
@@ -76,7 +78,8 @@ Verdict Judge(const Case& test, const std::vector<Result<json>>& replies) {
 
 class Launcher {
  public:
-  explicit Launcher(const Options& options) : options_(options), start_(Clock::now()), report_(options), group_(options) {}
+  explicit Launcher(const Options& options)
+      : options_(options), start_(Clock::now()), report_(options), group_(options) {}
 
   int Run() {
     if (Status status = ReadPlants(); !status.ok()) {
@@ -180,7 +183,8 @@ class Launcher {
       if (report_.NeverRuns(matrix[index])) continue;
       if (RunCase(matrix[index], index, world, static_cast<size_t>(options_.skip) + at).broken) {
         report_.AddRestart();
-        TANDEM_RETURN_IF_ERROR(group_.Restart().WithContext("the group's next incarnation after " + matrix[index].name));
+        TANDEM_RETURN_IF_ERROR(
+            group_.Restart().WithContext("the group's next incarnation after " + matrix[index].name));
       }
       if (report_.failed() - failed_before >= options_.max_failures) return Internal("too many failures");
     }
@@ -191,8 +195,9 @@ class Launcher {
   Verdict RunCase(const Case& test, size_t index, int world, size_t place) {
     const auto start = Clock::now();
     const auto plant = plants_.find(report_.run() + 1);
-    const std::vector<Result<json>> replies = group_.Ask({{"case", index}}, kStepsPerCase * options_.deadline * 1000,
-                                                         plant == plants_.end() ? std::string() : plant->second);
+    const std::vector<Result<json>> replies =
+        group_.Ask({{"case", index}}, kStepsPerCase * options_.deadline * 1000,
+                   plant == plants_.end() ? std::string() : plant->second);
     Verdict verdict = Judge(test, replies);
     report_.Add(world, test, verdict, 1e3 * SecondsSince(start), place);
     return verdict;
@@ -204,7 +209,8 @@ class Launcher {
     for (size_t rank = 0; rank < replies.size(); ++rank) {
       if (replies[rank].ok() && (*replies[rank])["status"] == "ok") continue;
       wrong += "rank " + std::to_string(rank) + ": " +
-               (replies[rank].ok() ? (*replies[rank])["message"].get<std::string>() : replies[rank].status().ToString()) +
+               (replies[rank].ok() ? (*replies[rank])["message"].get<std::string>()
+                                   : replies[rank].status().ToString()) +
                "; ";
     }
     if (!wrong.empty()) return Internal(wrong);

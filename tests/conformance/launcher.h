@@ -1,6 +1,7 @@
 // File: launcher.h
 //
-// Runs the cases over rank processes, compares what ranks must have alike, and reports: a line a case (TAP), a summary.
+// Runs the cases over rank processes, compares what ranks must have alike, and reports: a line a case (TAP),
+// a summary.
 #pragma once
 
 #include "tests/conformance/options.h"

@@ -15,7 +15,8 @@ Result<Layout> MakeLayout(const Case& test, int rank) {
     const size_t elements = static_cast<size_t>(shift + (operand.symmetric ? 0 : test.skew * rank));
     Place& place = layout.places[slot];
     place.symmetric = operand.symmetric;
-    place.offset = (end + 2 * kGuardBytes - 1) / kGuardBytes * kGuardBytes + elements * DTypeBytes(operand.spec.dtype);
+    place.offset =
+        (end + 2 * kGuardBytes - 1) / kGuardBytes * kGuardBytes + elements * DTypeBytes(operand.spec.dtype);
     end = place.offset + static_cast<size_t>(span) + kGuardBytes;
   }
   for (size_t slot = 0; slot < request.operands.size(); ++slot) {
@@ -33,7 +34,8 @@ Result<Layout> MakeLayout(const Case& test, int rank) {
 Image MakeImage(const Case& test, const Layout& layout, const AllInputs& inputs, int rank) {
   const OpRequest& request = test.requests[static_cast<size_t>(rank)];
   Image image;
-  for (auto [bytes, used] : {std::pair{&image.own, layout.own_bytes}, {&image.symmetric, layout.symmetric_bytes}}) {
+  for (auto [bytes, used] :
+       {std::pair{&image.own, layout.own_bytes}, {&image.symmetric, layout.symmetric_bytes}}) {
     bytes->resize(used);
     for (size_t i = 0; i < used; ++i) (*bytes)[i] = static_cast<std::byte>(i * 37 + i / 256 + 11);
   }
@@ -42,7 +44,8 @@ Image MakeImage(const Case& test, const Layout& layout, const AllInputs& inputs,
     if (operand.alias_of >= 0) continue;
     std::vector<std::byte> packed = inputs[static_cast<size_t>(rank)][slot];
     if (packed.empty()) {
-      packed.assign(static_cast<size_t>(CountOf(operand.spec.shape)) * DTypeBytes(operand.spec.dtype), std::byte{0xff});
+      packed.assign(static_cast<size_t>(CountOf(operand.spec.shape)) * DTypeBytes(operand.spec.dtype),
+                    std::byte{0xff});
     }
     Scatter(SpecOf(request, static_cast<int>(slot)), packed, image.At(layout.places[slot]));
   }

@@ -1,7 +1,7 @@
 // File: layout.h
 //
-// Where a case's tensors lie in a rank's two arenas (registered memory of its own, and symmetric memory), with guard
-// bytes between them, and what the arenas hold before and after a launch.
+// Where a case's tensors lie in a rank's two arenas (registered memory of its own, and symmetric memory),
+// with guard bytes between them, and what the arenas hold before and after a launch.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,21 @@ inline constexpr size_t kGuardBytes = 256;
 struct Place {
   bool symmetric = false;
   size_t offset = 0;  // bytes in its arena: where the slot is bound
-  size_t part = 0;    // bytes from there to its tensor: in place along a dimension the smaller one is a part of the larger one
+  size_t part = 0;  // bytes from there to its tensor: in place along a dimension the smaller one is a part of
+                    // the larger one
   size_t tensor() const { return offset + part; }
 };
 
 struct Layout {
-  std::vector<Place> places;  // by slot; an alias lies where its holder does
+  std::vector<Place> places;                  // by slot; an alias lies where its holder does
   size_t own_bytes = 0, symmetric_bytes = 0;  // used of the arenas, guards included
 };
 
 // INVALID_ARGUMENT for a request whose tensors have no span.
 Result<Layout> MakeLayout(const Case& test, int rank);
 
-// Both arenas before a launch: guards of a pattern that differs at each byte, inputs, outputs of ones (a NaN in every
-// floating type).
+// Both arenas before a launch: guards of a pattern that differs at each byte, inputs, outputs of ones (a NaN
+// in every floating type).
 struct Image {
   std::vector<std::byte> own, symmetric;
   std::byte* At(const Place& place) { return (place.symmetric ? symmetric : own).data() + place.tensor(); }

@@ -1,5 +1,5 @@
-// tandem-conformance: every operation by every algorithm in every type and odd shape, through a real daemon, against a
-// reference in double precision. Written once for all backends.
+// tandem-conformance: every operation by every algorithm in every type and odd shape, through a real daemon,
+// against a reference in double precision. Written once for all backends.
 
 #include <signal.h>
 
@@ -18,23 +18,32 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 8));
   app.add_option("--filter", options.filter, "Run the cases whose names match this regular expression");
   app.add_option("--seed", options.seed, "Draws attributes, values and order");
-  app.add_option("--skip", options.skip, "Leave out the first so many cases of the seed's order")->check(CLI::NonNegativeNumber);
+  app.add_option("--skip", options.skip, "Leave out the first so many cases of the seed's order")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--sample", options.sample, "Run so many cases of each world, drawn by the seed (0: all)");
   app.add_flag("!--no-heavy", options.heavy, "Leave out tensors of more than a megabyte");
-  app.add_option("--time-limit", options.time_limit, "Seconds for cases, the start not counted; what is left then is not run");
+  app.add_option("--time-limit", options.time_limit,
+                 "Seconds for cases, the start not counted; what is left then is not run");
   app.add_option("--max-failures", options.max_failures, "Give a world up after so many");
-  app.add_option("--must-run", options.must_run, "Fail unless a case of this operation/algorithm ran and was right")
+  app.add_option("--must-run", options.must_run,
+                 "Fail unless a case of this operation/algorithm ran and was right")
       ->delimiter(',');
-  app.add_option("--deadline", options.deadline, "Seconds for each step of a case")->check(CLI::Range(1, 600));
-  app.add_option("--plant", options.plant, "Shows what becomes of a fault: NUMBER:wrong, NUMBER:exit, NUMBER:hang")
+  app.add_option("--deadline", options.deadline, "Seconds for each step of a case")
+      ->check(CLI::Range(1, 600));
+  app.add_option("--plant", options.plant,
+                 "Shows what becomes of a fault: NUMBER:wrong, NUMBER:exit, NUMBER:hang")
       ->delimiter(',');
   app.add_flag("!--no-captures", options.captures, "Leave out launches in graphs");
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
-  app.add_option("--runtime-dir", options.runtime_dir, "Of a running daemon (default: one is started and ended)");
-  app.add_option("--first-gpu", options.first_gpu, "Index of rank 0's GPU; other ranks have those behind it")->check(CLI::Range(0, 7));
+  app.add_option("--runtime-dir", options.runtime_dir,
+                 "Of a running daemon (default: one is started and ended)");
+  app.add_option("--first-gpu", options.first_gpu, "Index of rank 0's GPU; other ranks have those behind it")
+      ->check(CLI::Range(0, 7));
   app.add_option("--bin-dir", options.bin_dir, "Where tandemd is (default: beside this program)");
-  app.add_option("--backend", options.backend, "Of the daemon that is started")->check(CLI::IsMember({"host", "cuda"}));
-  app.add_option("--daemon-option", options.daemon_options, "One more argument of the daemon that is started");
+  app.add_option("--backend", options.backend, "Of the daemon that is started")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--daemon-option", options.daemon_options,
+                 "One more argument of the daemon that is started");
   app.add_option("--daemon-log", options.daemon_log, "File for the log of the daemon that is started");
   app.add_option("--json", options.json, "File for the summary");
   app.add_flag("--list", options.list, "Print the cases' names and end");

@@ -1,7 +1,7 @@
 // File: matrix.h
 //
-// The parts of the matrix, and the builder that they share. Where a case comes from another project's tests, the comment
-// beside it names the test.
+// The parts of the matrix, and the builder that they share. Where a case comes from another project's tests,
+// the comment beside it names the test.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ using Shape = std::vector<int64_t>;
 struct Extras {
   std::string note = {};  // goes into the name
   Values values = Values::kRandom;
-  int shift = 0;     // of every slot, in elements
+  int shift = 0;  // of every slot, in elements
   int skew = 0;
   bool judge_choice = false;
   std::string refusal = {};
@@ -50,12 +50,12 @@ Operand MakeOperand(Role role, DType dtype, Shape shape, bool symmetric = false,
 // Strides of a tensor whose last two dimensions are stored the other way round.
 Shape TransposedStrides(const Shape& shape);
 
-void AddReductions(Matrix* matrix);      // all-reduce, reduce
-void AddExchanges(Matrix* matrix);       // all-gather, reduce-scatter, all-to-all, broadcast
-void AddTransfers(Matrix* matrix);       // send and receive, barrier, empty
-void AddGatherMatmuls(Matrix* matrix);   // all-gather→matmul, async-input matmul
-void AddReducedMatmuls(Matrix* matrix);  // matmul→reduce-scatter, matmul→all-reduce
-void AddNativeMatmuls(Matrix* matrix);   // what the native kernels take
+void AddReductions(Matrix* matrix);          // all-reduce, reduce
+void AddExchanges(Matrix* matrix);           // all-gather, reduce-scatter, all-to-all, broadcast
+void AddTransfers(Matrix* matrix);           // send and receive, barrier, empty
+void AddGatherMatmuls(Matrix* matrix);       // all-gather→matmul, async-input matmul
+void AddReducedMatmuls(Matrix* matrix);      // matmul→reduce-scatter, matmul→all-reduce
+void AddNativeMatmuls(Matrix* matrix);       // what the native kernels take
 void AddBlockScaledMatmuls(Matrix* matrix);  // fp8 with scales by blocks
 
 }  // namespace tandem::conformance

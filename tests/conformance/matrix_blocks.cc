@@ -1,4 +1,5 @@
-// fp8 products with scales by blocks of 128 (DeepSeek-V3's: A 1x128, B 128x128 or 1x128), factors stored by rows or by columns.
+// fp8 products with scales by blocks of 128 (DeepSeek-V3's: A 1x128, B 128x128 or 1x128), factors stored by
+// rows or by columns.
 #include "tests/conformance/matrix.h"
 
 namespace tandem::conformance {
@@ -34,9 +35,11 @@ Operand Factors(Matrix* matrix, Role role, const Shape& shape) {
 
 void AddB(Matrix* matrix, const Types& types, int64_t k, int64_t n, OpRequest* request) {
   const Shape b = {k, n};
-  request->operands.push_back(MakeOperand(Role::kB, types.b, b, false, matrix->draw().OneIn(4) ? Shape() : TransposedStrides(b)));
+  request->operands.push_back(
+      MakeOperand(Role::kB, types.b, b, false, matrix->draw().OneIn(4) ? Shape() : TransposedStrides(b)));
   // N of one block of columns is taken for one factor a column, unless K has several blocks.
-  request->operands.push_back(Factors(matrix, Role::kScaleB, {Blocks(k), matrix->draw().OneIn(3) ? n : Blocks(n)}));
+  request->operands.push_back(
+      Factors(matrix, Role::kScaleB, {Blocks(k), matrix->draw().OneIn(3) ? n : Blocks(n)}));
 }
 
 void AddAll(Matrix* matrix, OpRequest request, const Types& types, const char* note) {
@@ -72,7 +75,8 @@ void AddGather(Matrix* matrix, const Types& types, const Extents& extents, int d
   request.operands.push_back(MakeOperand(Role::kC, types.c, {whole[0], extents.n}));
   const Shape& scaled = matrix->draw().OneIn(3) ? whole : shard;
   request.operands.push_back(Factors(matrix, Role::kScaleA, {scaled[0], Blocks(scaled[1])}));
-  if (matrix->draw().OneIn(3)) request.operands.push_back(MakeOperand(Role::kGatheredA, types.a, whole, matrix->draw().OneIn(2)));
+  if (matrix->draw().OneIn(3))
+    request.operands.push_back(MakeOperand(Role::kGatheredA, types.a, whole, matrix->draw().OneIn(2)));
   AddAll(matrix, request, types, extents.note);
 }
 
@@ -105,10 +109,13 @@ void AddNative(Matrix* matrix, Op op, const Extents& extents) {
   request.operands = {
       MakeOperand(Role::kA, DType::kF8E4M3, {own, extents.k}, draw.OneIn(3)),
       MakeOperand(Role::kB, DType::kF8E4M3, b, false, TransposedStrides(b)),
-      MakeOperand(Role::kC, DType::kBf16, {op == Op::kMatmulReduceScatter ? extents.rows : all, extents.n}, draw.OneIn(2)),
+      MakeOperand(Role::kC, DType::kBf16, {op == Op::kMatmulReduceScatter ? extents.rows : all, extents.n},
+                  draw.OneIn(2)),
       Factors(matrix, Role::kScaleA, {draw.OneIn(2) ? all : own, Blocks(extents.k)}),
       Factors(matrix, Role::kScaleB, {Blocks(extents.k), Blocks(extents.n)})};
-  if (draw.OneIn(2)) request.operands.push_back(MakeOperand(Role::kBias, draw.OneIn(2) ? DType::kF32 : DType::kBf16, {extents.n}));
+  if (draw.OneIn(2))
+    request.operands.push_back(
+        MakeOperand(Role::kBias, draw.OneIn(2) ? DType::kF32 : DType::kBf16, {extents.n}));
   if (draw.OneIn(3)) request.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
   Extras extras;
   extras.note = std::string("native, blocks, ") + extents.note;
@@ -118,9 +125,12 @@ void AddNative(Matrix* matrix, Op op, const Extents& extents) {
 }
 
 // One row of tiles or several, one tile of 256 columns or several, K one block or many, the last one short.
-const std::vector<Extents> kNativeExtents = {{1, 8, 144, "one row"},           {128, 256, 256, "one tile"},
-                                             {100, 136, 272, "no whole tile"}, {130, 520, 400, "one over whole tiles"},
-                                             {300, 1040, 1024, "tiles of several blocks"}, {64, 40, 2064, "long sums"}};
+const std::vector<Extents> kNativeExtents = {{1, 8, 144, "one row"},
+                                             {128, 256, 256, "one tile"},
+                                             {100, 136, 272, "no whole tile"},
+                                             {130, 520, 400, "one over whole tiles"},
+                                             {300, 1040, 1024, "tiles of several blocks"},
+                                             {64, 40, 2064, "long sums"}};
 
 }  // namespace
 

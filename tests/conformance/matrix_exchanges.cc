@@ -3,8 +3,8 @@
 namespace tandem::conformance {
 namespace {
 
-const std::vector<DType> kAllDTypes = {DType::kF32,    DType::kF16,    DType::kBf16, DType::kF8E4M3,
-                                       DType::kF8E5M2, DType::kI32,    DType::kI64,  DType::kU8};
+const std::vector<DType> kAllDTypes = {DType::kF32,    DType::kF16, DType::kBf16, DType::kF8E4M3,
+                                       DType::kF8E5M2, DType::kI32, DType::kI64,  DType::kU8};
 
 // An exchange of shards of `shard` along `dim` in the role that the operation gives it.
 OpRequest Exchange(Op op, DType dtype, const Shape& shard, int dim, int world, bool symmetric) {
@@ -26,7 +26,8 @@ Shape GappedStrides(const Shape& shape) {
   return strides;
 }
 
-void AddExchange(Matrix* matrix, Op op, DType dtype, const Shape& shard, int dim, const std::string& note = {}) {
+void AddExchange(Matrix* matrix, Op op, DType dtype, const Shape& shard, int dim,
+                 const std::string& note = {}) {
   Draw& draw = matrix->draw();
   OpRequest request = Exchange(op, dtype, shard, dim, matrix->world(), draw.OneIn(2));
   Extras extras;
@@ -84,9 +85,11 @@ void AddExchanges(Matrix* matrix) {
       // Every dimension, counted from the front and from the back.
       for (int dim : {0, 1, 2, -1, -2}) AddExchange(matrix, op, dtype, {2, 3, 5}, dim);
     }
-    // PyTorch test_low_contention_all_gather and _reduce_scatter: (64, 64) of f32, symmetric or not, sum or average.
+    // PyTorch test_low_contention_all_gather and _reduce_scatter: (64, 64) of f32, symmetric or not, sum or
+    // average.
     for (int dim : {0, 1}) AddExchange(matrix, op, DType::kF32, {64, 64}, dim, "low_contention tests");
-    // PyTorch test_reduce_scatter: 128, 8192 and 36 * 1024 * 16 bytes, whole or split along the last dimension.
+    // PyTorch test_reduce_scatter: 128, 8192 and 36 * 1024 * 16 bytes, whole or split along the last
+    // dimension.
     for (int64_t bytes : {128, 8192, 36 * 1024 * 16}) {
       AddExchange(matrix, op, DType::kBf16, {bytes / 2 / world}, 0, "reduce_scatter test");
       AddExchange(matrix, op, DType::kBf16, {8, bytes / 16 / world}, 1, "reduce_scatter test, split last");
@@ -125,8 +128,8 @@ void AddTransfers(Matrix* matrix) {
     matrix->AddEvery(request, {});
   }
   if (world == 1) return;
-  // A ring; then everybody with everybody, each message of a size of its own. Several between the same two ranks meet
-  // in their order.
+  // A ring; then everybody with everybody, each message of a size of its own. Several between the same two
+  // ranks meet in their order.
   for (int64_t count : {0, 1, 5, 257, 4096}) {
     for (bool ring : {true, false}) {
       std::vector<OpRequest> requests(static_cast<size_t>(world));
@@ -145,8 +148,9 @@ void AddTransfers(Matrix* matrix) {
           }
         }
       }
-      matrix->AddRanks(std::move(requests),
-                       {.note = ring ? "ring" : "everybody", .values = Values::kBits, .shift = count == 5 ? 1 : 0});
+      matrix->AddRanks(
+          std::move(requests),
+          {.note = ring ? "ring" : "everybody", .values = Values::kBits, .shift = count == 5 ? 1 : 0});
     }
   }
 }

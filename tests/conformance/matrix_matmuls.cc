@@ -7,10 +7,10 @@ struct Types {
   DType a, b, c;
 };
 const std::vector<Types> kTypes = {
-    {DType::kF32, DType::kF32, DType::kF32},       {DType::kF16, DType::kF16, DType::kF16},
-    {DType::kF16, DType::kF16, DType::kF32},       {DType::kBf16, DType::kBf16, DType::kBf16},
-    {DType::kBf16, DType::kBf16, DType::kF32},     {DType::kF8E4M3, DType::kF8E4M3, DType::kBf16},
-    {DType::kF8E4M3, DType::kF8E4M3, DType::kF16}, {DType::kF8E4M3, DType::kF8E4M3, DType::kF32},
+    {DType::kF32, DType::kF32, DType::kF32},        {DType::kF16, DType::kF16, DType::kF16},
+    {DType::kF16, DType::kF16, DType::kF32},        {DType::kBf16, DType::kBf16, DType::kBf16},
+    {DType::kBf16, DType::kBf16, DType::kF32},      {DType::kF8E4M3, DType::kF8E4M3, DType::kBf16},
+    {DType::kF8E4M3, DType::kF8E4M3, DType::kF16},  {DType::kF8E4M3, DType::kF8E4M3, DType::kF32},
     {DType::kF8E4M3, DType::kF8E5M2, DType::kBf16}, {DType::kF8E5M2, DType::kF8E4M3, DType::kBf16}};
 
 struct Extents {
@@ -102,7 +102,8 @@ void AddGatherMatmul(Matrix* matrix, const Types& types, const Extents& extents,
     request.operands.push_back(DrawB(matrix, types, whole.back(), n));
     request.operands.push_back(MakeOperand(Role::kC, types.c, c));
     if (fp8) {
-      request.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, draw.OneIn(2) ? Shape{1, n} : Shape{1}));
+      request.operands.push_back(
+          MakeOperand(Role::kScaleB, DType::kF32, draw.OneIn(2) ? Shape{1, n} : Shape{1}));
     }
     DrawEpilogue(matrix, types, n, bias, result_scale, &request);
   }
@@ -140,7 +141,8 @@ void AddReducedMatmul(Matrix* matrix, Op op, const Types& types, const Extents& 
     Shape rows = a;
     rows.back() = 1;
     request.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, draw.OneIn(2) ? rows : Shape{1}));
-    request.operands.push_back(MakeOperand(Role::kScaleB, DType::kF32, draw.OneIn(2) ? Shape{1, n} : Shape{1}));
+    request.operands.push_back(
+        MakeOperand(Role::kScaleB, DType::kF32, draw.OneIn(2) ? Shape{1, n} : Shape{1}));
     request.fast_accumulation = !draw.OneIn(3);
   } else if (draw.OneIn(4) && extents.leading.size() == 1) {
     request.operands[0].spec.strides = TransposedStrides(a);  // dW = dYᵀ X
@@ -176,8 +178,8 @@ void AddAsyncInput(Matrix* matrix) {
   }
 }
 
-// fp8 products have K and N in multiples of 16 in the shapes above where a tensor core's layout needs it, and odd ones
-// elsewhere: both must be right, or refused with the reason.
+// fp8 products have K and N in multiples of 16 in the shapes above where a tensor core's layout needs it, and
+// odd ones elsewhere: both must be right, or refused with the reason.
 const std::vector<Extents> kLarge = {
     {{128}, 256, 256, "whole tiles"},
     {{129}, 260, 264, "one over whole tiles"},

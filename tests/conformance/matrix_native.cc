@@ -1,5 +1,6 @@
-// What the native kernels take, none of which they may refuse where they are on offer: every type that they have, B by rows
-// and by columns, pieces that fill their tiles of 128 rows and pieces that do not, several tiles an owner, epilogues.
+// What the native kernels take, none of which they may refuse where they are on offer: every type that they
+// have, B by rows and by columns, pieces that fill their tiles of 128 rows and pieces that do not, several
+// tiles an owner, epilogues.
 #include "tests/conformance/matrix.h"
 
 namespace tandem::conformance {
@@ -48,11 +49,13 @@ const std::vector<Extents> kUneven = {{1, 8, 16, "one row of all"},
                                       {37, 1032, 144, "37 tokens"},
                                       {1037, 264, 80, "1037 tokens"},
                                       {8229, 520, 32, "uneven rows of several tiles an owner"}};
-// Of few rows, so many columns that the kernel for them takes wider tiles than 64: on two ranks, where B's columns are contiguous, 112, 128,
-// 224 and 256 along one row of tiles, 112 and 224 along two; where its rows are, 128 and 256 for 112 and 224.
-const std::vector<Extents> kWide = {{16, 14328, 48, "few rows, 14328 columns"}, {9, 16200, 48, "few rows, 16200 columns"},
-                                    {16, 28000, 32, "few rows, 28000 columns"}, {5, 32000, 32, "few rows, 32000 columns"},
-                                    {128, 5000, 48, "two rows of tiles, 5000 columns"}, {100, 14320, 32, "two rows of tiles, 14320 columns"}};
+// Of few rows, so many columns that the kernel for them takes wider tiles than 64: on two ranks, where B's
+// columns are contiguous, 112, 128, 224 and 256 along one row of tiles, 112 and 224 along two; where its rows
+// are, 128 and 256 for 112 and 224.
+const std::vector<Extents> kWide = {
+    {16, 14328, 48, "few rows, 14328 columns"},         {9, 16200, 48, "few rows, 16200 columns"},
+    {16, 28000, 32, "few rows, 28000 columns"},         {5, 32000, 32, "few rows, 32000 columns"},
+    {128, 5000, 48, "two rows of tiles, 5000 columns"}, {100, 14320, 32, "two rows of tiles, 14320 columns"}};
 // Many stages of sums of fp8, the last one not whole.
 const Extents kLong = {70, 40, 2064, "long sums"};
 
@@ -99,7 +102,8 @@ void AddSeveral(Matrix* matrix, DType type, const Extents& extents) {
   request.operands = {MakeOperand(Role::kA, type, {extents.rows, extents.k}, draw.OneIn(3))};
   for (int64_t n : {extents.n, extents.n + 16, extents.n + 32}) {
     const Shape b = {extents.k, n};
-    request.operands.push_back(MakeOperand(Role::kB, type, b, false, draw.OneIn(2) ? TransposedStrides(b) : Shape()));
+    request.operands.push_back(
+        MakeOperand(Role::kB, type, b, false, draw.OneIn(2) ? TransposedStrides(b) : Shape()));
     request.operands.push_back(MakeOperand(Role::kC, type, {all, n}, draw.OneIn(2)));
   }
   if (draw.OneIn(2)) request.operands.push_back(MakeOperand(Role::kGatheredA, type, {all, extents.k}));
@@ -118,9 +122,11 @@ void AddNativeMatmuls(Matrix* matrix) {
   }
   for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
     for (const Types& types : kTypes) {
-      for (const Extents& extents : kExtents) AddOne(matrix, op, types, extents, extents.rows * matrix->world());
+      for (const Extents& extents : kExtents)
+        AddOne(matrix, op, types, extents, extents.rows * matrix->world());
       if (types.a == types.b && types.a != kF8E5M2 && types.out == (IsFloat8(types.a) ? kBf16 : types.a)) {
-        for (const Extents& extents : kWide) AddOne(matrix, op, types, extents, extents.rows * matrix->world());
+        for (const Extents& extents : kWide)
+          AddOne(matrix, op, types, extents, extents.rows * matrix->world());
       }
       if (IsFloat8(types.a)) AddOne(matrix, op, types, kLong, kLong.rows * matrix->world());
       if (op != Op::kMatmulAllReduce) continue;

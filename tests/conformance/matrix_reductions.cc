@@ -3,8 +3,8 @@
 namespace tandem::conformance {
 namespace {
 
-const std::vector<DType> kAllDTypes = {DType::kF32,    DType::kF16,    DType::kBf16, DType::kF8E4M3,
-                                       DType::kF8E5M2, DType::kI32,    DType::kI64,  DType::kU8};
+const std::vector<DType> kAllDTypes = {DType::kF32,    DType::kF16, DType::kBf16, DType::kF8E4M3,
+                                       DType::kF8E5M2, DType::kI32, DType::kI64,  DType::kU8};
 const std::vector<DType> kFloats = {DType::kF32, DType::kF16, DType::kBf16};
 
 // Attributes that are drawn instead of crossed.
@@ -30,13 +30,13 @@ OpRequest AllReduceOf(DType dtype, Shape shape) {
   return request;
 }
 
-// nccl-tests -c 1 (0 and 1 elements, powers of two and one to either side), mscclpp's executor tests (counts that the
-// world size does not divide), torchcomms' Ll128 tests (around packets of 8, 16, 120 and 128 bytes), vLLM
-// test_custom_all_reduce (random sizes).
+// nccl-tests -c 1 (0 and 1 elements, powers of two and one to either side), mscclpp's executor tests (counts
+// that the world size does not divide), torchcomms' Ll128 tests (around packets of 8, 16, 120 and 128 bytes),
+// vLLM test_custom_all_reduce (random sizes).
 void AddCounts(Matrix* matrix) {
-  std::vector<int64_t> counts = {0,   1,   2,   3,   4,   5,   7,   8,   9,   15,   16,   17,   30,   31,   32,    33,
-                                 60,  63,  64,  65,  119, 120, 121, 127, 128, 129,  240,  255,  256,  257,  1023,  1024,
-                                 1025, 4095, 4096, 4097, 65535, 65536, 65537};
+  std::vector<int64_t> counts = {0,   1,   2,   3,   4,    5,    7,    8,    9,    15,   16,    17,    30,
+                                 31,  32,  33,  60,  63,   64,   65,   119,  120,  121,  127,   128,   129,
+                                 240, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537};
   for (int i = 0; i < 8; ++i) counts.push_back(1 + matrix->draw().Below(70000));
   for (int64_t count : counts) {
     for (DType dtype : kAllDTypes) {
@@ -49,8 +49,9 @@ void AddCounts(Matrix* matrix) {
   }
 }
 
-// The bounds of the choice, built-in and measured, and one element to either side: PyTorch test_intra_node_comm_all_reduce
-// uses 4 KiB, 512 KiB and 10 MiB of bf16 and must not use 10 MiB and one element.
+// The bounds of the choice, built-in and measured, and one element to either side: PyTorch
+// test_intra_node_comm_all_reduce uses 4 KiB, 512 KiB and 10 MiB of bf16 and must not use 10 MiB and one
+// element.
 void AddThresholds(Matrix* matrix) {
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
   for (int64_t bytes : {4 * kKiB, 64 * kKiB, 256 * kKiB, 512 * kKiB, kMiB, 10 * kMiB, 16 * kMiB}) {
@@ -84,8 +85,8 @@ void AddShapes(Matrix* matrix) {
     request = AllReduceOf(dtype, {2, 3, 5, 7});
     matrix->AddEvery(request, {.values = Values::kExact});
   }
-  // PyTorch SymmMemCollectiveTest: 4, 8192 and 8196 bytes at offsets of 0 and 16 bytes and alignments of 4, 8 and 16, one-
-  // and two-shot, in place and out of it.
+  // PyTorch SymmMemCollectiveTest: 4, 8192 and 8196 bytes at offsets of 0 and 16 bytes and alignments of 4, 8
+  // and 16, one- and two-shot, in place and out of it.
   for (DType dtype : {DType::kF32, DType::kBf16}) {
     const int width = static_cast<int>(DTypeBytes(dtype));
     for (int bytes : {4, 8192, 8196}) {

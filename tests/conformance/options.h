@@ -11,30 +11,30 @@ namespace tandem::conformance {
 
 struct Options {
   std::vector<int> worlds = {2};
-  std::string filter;           // regular expression over names; empty: all
+  std::string filter;  // regular expression over names; empty: all
   uint64_t seed = 1;
-  int skip = 0;                 // cases of the seed's order that are left out at its beginning
-  int sample = 0;               // run so many cases, drawn by the seed; 0: all
-  bool heavy = true;            // cases of over a megabyte too
-  double time_limit = 0;        // seconds in which cases are run, of all worlds together; 0: none
-  int max_failures = 20;        // then the world is given up
+  int skip = 0;           // cases of the seed's order that are left out at its beginning
+  int sample = 0;         // run so many cases, drawn by the seed; 0: all
+  bool heavy = true;      // cases of over a megabyte too
+  double time_limit = 0;  // seconds in which cases are run, of all worlds together; 0: none
+  int max_failures = 20;  // then the world is given up
   // "operation/algorithm"s of which a case must have run, lest a run that was refused everything pass.
   std::vector<std::string> must_run;
-  int deadline = 30;            // seconds for each step of a case; a launch's is half of that
-  bool captures = true;         // some launches in graphs
-  int stress = 0;               // launches of the stress instead of cases
-  std::string runtime_dir;      // of a running daemon; empty: one is started and ended
-  int first_gpu = 0;            // the index of rank 0's GPU; other ranks have those behind it
-  std::string bin_dir;          // where tandemd is; empty: beside this program
-  std::string backend = "host";  // of the daemon that is started
+  int deadline = 30;                        // seconds for each step of a case; a launch's is half of that
+  bool captures = true;                     // some launches in graphs
+  int stress = 0;                           // launches of the stress instead of cases
+  std::string runtime_dir;                  // of a running daemon; empty: one is started and ended
+  int first_gpu = 0;                        // the index of rank 0's GPU; other ranks have those behind it
+  std::string bin_dir;                      // where tandemd is; empty: beside this program
+  std::string backend = "host";             // of the daemon that is started
   std::vector<std::string> daemon_options;  // more of its flags
-  std::string daemon_log;       // file for the log of the daemon that is started; empty: dropped with its folder
-  std::string json;             // file for the summary; empty: none
-  // Faults to plant, as "NUMBER:HOW": what befalls the last rank in the case of that number. "wrong": a byte of its output
-  // is turned; "exit": its process ends; "hang": it falls silent.
+  std::string daemon_log;  // file for the log of the daemon that is started; empty: dropped with its folder
+  std::string json;        // file for the summary; empty: none
+  // Faults to plant, as "NUMBER:HOW": what befalls the last rank in the case of that number. "wrong": a byte
+  // of its output is turned; "exit": its process ends; "hang": it falls silent.
   std::vector<std::string> plant;
   bool list = false;
-  bool quiet = false;           // print what fails and the summary only
+  bool quiet = false;  // print what fails and the summary only
   // Workers only.
   bool worker = false;
   int rank = -1;

@@ -45,7 +45,8 @@ Status Rank::Start() {
   join.world_size = options_.world;
   join.rank = options_.rank;
   const std::vector<GpuDescription>& gpus = client_->gpus();
-  const auto gpu = std::find_if(gpus.begin(), gpus.end(), [this](const GpuDescription& one) { return one.index == options_.gpu; });
+  const auto gpu = std::find_if(gpus.begin(), gpus.end(),
+                                [this](const GpuDescription& one) { return one.index == options_.gpu; });
   if (gpu == gpus.end()) return FailedPrecondition("the daemon has no GPU " + std::to_string(options_.gpu));
   join.gpu_uuid = gpu->uuid;
   join.deadline = options_.deadline;
@@ -77,8 +78,8 @@ json Rank::Run(const Case& test, size_t index, bool spoil) {
     report["status"] = "failed";
     report["code"] = CodeName(status.code());
     report["message"] = status.ToString();
-    // What was judged to be wrong leaves the group whole. After a call that failed the ranks may be at odds over counts, or
-    // the group broken, the daemon gone: no further case.
+    // What was judged to be wrong leaves the group whole. After a call that failed the ranks may be at odds
+    // over counts, or the group broken, the daemon gone: no further case.
     report["fatal"] = !report.value("judged", false);
   }
   return report;
@@ -94,8 +95,9 @@ bool Rank::OnOffer(Op op, Algorithm algorithm) const {
 
 Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report) const {
   const OpRequest& request = test.requests[static_cast<size_t>(options_.rank)];
-  const bool refused = refusal.code() == Code::kFailedPrecondition &&
-                       (refusal.detail().reason == "ALGORITHM_REFUSED" || refusal.detail().reason == "UNFUSED_REFUSED");
+  const bool refused =
+      refusal.code() == Code::kFailedPrecondition &&
+      (refusal.detail().reason == "ALGORITHM_REFUSED" || refusal.detail().reason == "UNFUSED_REFUSED");
   if (!refused) return refusal.WithContext("prepare");
   (*report)["judged"] = true;
   if (!test.refusal.empty() || !OnOffer(request.op, request.algorithm)) return Status::Ok();
@@ -111,12 +113,13 @@ Status Rank::JudgeChoice(const OpRequest& request, const PlanInfo& info) const {
   // A world of one copies; what an operator has measured goes before all bounds.
   if (options_.world == 1 || !by_size || info.reason.starts_with("measured")) return Status::Ok();
   const bool cuda = client_->backend() == "cuda";
-  const plan::Bounds bounds = plan::BoundsOf(
-      request.op, options_.world,
-      topology == "nvswitch" ? TopologyClass::kNvSwitch : TopologyClass::kFullMesh, cuda);
+  const plan::Bounds bounds =
+      plan::BoundsOf(request.op, options_.world,
+                     topology == "nvswitch" ? TopologyClass::kNvSwitch : TopologyClass::kFullMesh, cuda);
   TANDEM_ASSIGN_OR_RETURN(int64_t bytes, SpanBytes(request.operands[0].spec));
-  const Algorithm expected = AllReduceChoice(bounds, static_cast<uint64_t>(bytes),
-                                             [&](Algorithm algorithm) { return OnOffer(request.op, algorithm); });
+  const Algorithm expected = AllReduceChoice(bounds, static_cast<uint64_t>(bytes), [&](Algorithm algorithm) {
+    return OnOffer(request.op, algorithm);
+  });
   if (info.algorithm == expected) return Status::Ok();
   return Internal("chose " + std::string(AlgorithmName(info.algorithm)) + ", not " +
                   std::string(AlgorithmName(expected)) + ": " + info.reason);
@@ -154,7 +157,8 @@ Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   }
   const AllInputs inputs = MakeInputs(test, seed);
   const Image image = MakeImage(test, layout, inputs, options_.rank);
-  const Way others[] = {Way::kStream, options_.captures ? Way::kCaptured : Way::kStream, Way::kDirect, Way::kStream};
+  const Way others[] = {Way::kStream, options_.captures ? Way::kCaptured : Way::kStream, Way::kDirect,
+                        Way::kStream};
   const Way ways[] = {Way::kStream, others[Mix(seed, rank) % 4]};
   std::vector<std::vector<std::byte>> first;
   Status verdict;
@@ -163,7 +167,8 @@ Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
     std::memcpy(own_.mirror->data(), image.own.data(), image.own.size());
     std::memcpy(symmetric_.mirror->data(), image.symmetric.data(), image.symmetric.size());
     TANDEM_RETURN_IF_ERROR(Launch(plan, layout, bindings, ways[launch]));
-    // A rank with a wrong result launches again all the same: the others would wait for it until the deadline.
+    // A rank with a wrong result launches again all the same: the others would wait for it until the
+    // deadline.
     std::vector<std::vector<std::byte>> outputs(request.operands.size());
     Status collected = Collect(test, layout, image, &outputs);
     if (verdict.ok()) verdict = collected;
@@ -242,12 +247,15 @@ Status Rank::Collect(const Case& test, const Layout& layout, Image image,
     (*outputs)[slot] = Gather(spec, mirror.data() + place.tensor());
     Scatter(spec, (*outputs)[slot], image.At(place));
   }
-  for (auto [name, before, arena] : {std::tuple{"own", &image.own, &own_}, {"symmetric", &image.symmetric, &symmetric_}}) {
+  for (auto [name, before, arena] :
+       {std::tuple{"own", &image.own, &own_}, {"symmetric", &image.symmetric, &symmetric_}}) {
     if (before->empty() || std::memcmp(before->data(), arena->mirror->data(), before->size()) == 0) continue;
     std::string places;
-    for (const Place& place : layout.places) places += " " + std::string(place.symmetric ? "s" : "o") + std::to_string(place.offset);
-    return Internal("memory outside the outputs has changed: " + FirstDifference(*before, arena->mirror->data()) +
-                    " of the " + name + " arena; slots at" + places);
+    for (const Place& place : layout.places)
+      places += " " + std::string(place.symmetric ? "s" : "o") + std::to_string(place.offset);
+    return Internal(
+        "memory outside the outputs has changed: " + FirstDifference(*before, arena->mirror->data()) +
+        " of the " + name + " arena; slots at" + places);
   }
   return Status::Ok();
 }

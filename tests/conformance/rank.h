@@ -1,7 +1,7 @@
 // File: rank.h
 //
-// One rank of a conformance run: a client of the daemon that runs the cases it is told to, checks its own outputs, and
-// tells what came out.
+// One rank of a conformance run: a client of the daemon that runs the cases it is told to, checks its own
+// outputs, and tells what came out.
 #pragma once
 
 #include <memory>
@@ -36,9 +36,9 @@ class Rank {
   explicit Rank(const RankOptions& options) : options_(options) {}
   // Connects, joins, allocates.
   Status Start();
-  // Runs the case `index` of the matrix, with values drawn by the seed and that number: {"status": "ok" | "refused" |
-  // "failed", "message", "code", "first_wrong", "judged", "fatal", "algorithm", "deterministic", "hashes": {slot: hex}}. `spoil`
-  // turns a byte of each output before it is judged.
+  // Runs the case `index` of the matrix, with values drawn by the seed and that number: {"status": "ok" |
+  // "refused" | "failed", "message", "code", "first_wrong", "judged", "fatal", "algorithm", "deterministic",
+  // "hashes": {slot: hex}}. `spoil` turns a byte of each output before it is judged.
   nlohmann::json Run(const Case& test, size_t index, bool spoil);
   Status End();
 
@@ -59,7 +59,8 @@ class Rank {
   enum class Way { kStream, kCaptured, kDirect };
 
   Status RunPlan(const Case& test, size_t index, bool spoil, nlohmann::json* report);
-  // Compares all outputs with the reference; `report` gets the first wrong element and the hashes of replicated outputs.
+  // Compares all outputs with the reference; `report` gets the first wrong element and the hashes of
+  // replicated outputs.
   Status JudgeOutputs(const Case& test, const AllInputs& inputs, const PlanInfo& info,
                       const std::vector<std::vector<std::byte>>& outputs, nlohmann::json* report) const;
   // Whether a refusal is right; OK if it is. Says in `report` that it was judged if it was a refusal at all.
@@ -70,7 +71,8 @@ class Rank {
   Status Upload(const Layout& layout);
   Status Download(const Layout& layout);
   // Checks that only outputs have changed; fills `outputs` by slot.
-  Status Collect(const Case& test, const Layout& layout, Image image, std::vector<std::vector<std::byte>>* outputs) const;
+  Status Collect(const Case& test, const Layout& layout, Image image,
+                 std::vector<std::vector<std::byte>>* outputs) const;
 
   RankOptions options_;
   std::shared_ptr<Client> client_;

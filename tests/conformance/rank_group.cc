@@ -62,7 +62,8 @@ Status RankGroup::StartRanks() {
     rank_options_.runtime_dir = daemon_->runtime_dir();
   }
   for (int rank = 0; rank < world_; ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(auto process, WorkerProcess::Start("/proc/self/exe", Arguments(rank_options_, world_, rank)));
+    TANDEM_ASSIGN_OR_RETURN(auto process,
+                            WorkerProcess::Start("/proc/self/exe", Arguments(rank_options_, world_, rank)));
     ranks_.push_back(std::move(process));
   }
   return FirstFailure(HearAll(kStartMs));

@@ -54,7 +54,9 @@ class Reference {
       case Op::kReduce: Sum(&expected, 0, 1); break;
       case Op::kReduceScatter: Sum(&expected, rank_, world_); break;
       case Op::kAllGather: expected.bytes = Gathered(Role::kInput); break;
-      case Op::kBroadcast: expected.bytes = inputs_[At(request.root)][At(FindSlot(request, Role::kInput))]; break;
+      case Op::kBroadcast:
+        expected.bytes = inputs_[At(request.root)][At(FindSlot(request, Role::kInput))];
+        break;
       case Op::kAllToAll: expected.bytes = Exchanged(); break;
       case Op::kSendReceive: expected.bytes = Received(slot); break;
       default:
@@ -89,8 +91,8 @@ class Reference {
     piece[At(dim)] /= world_;
     std::vector<Bytes> pieces;
     for (int peer = 0; peer < world_; ++peer) {
-      pieces.push_back(Cut(inputs_[At(peer)][At(slot)], spec.shape, dim, rank_ * piece[At(dim)], piece[At(dim)],
-                           DTypeBytes(spec.dtype)));
+      pieces.push_back(Cut(inputs_[At(peer)][At(slot)], spec.shape, dim, rank_ * piece[At(dim)],
+                           piece[At(dim)], DTypeBytes(spec.dtype)));
     }
     return Join(pieces, piece, dim);
   }
@@ -149,7 +151,8 @@ AllInputs MakeInputs(const Case& test, uint64_t seed) {
     for (size_t slot = 0; slot < request.operands.size(); ++slot) {
       const bool read = IsInput(request, static_cast<int>(slot), static_cast<int>(rank)) ||
                         request.operands[slot].role == Role::kInput;  // in place: what is overwritten
-      inputs[rank].push_back(read ? MakeValues(test, static_cast<int>(rank), static_cast<int>(slot), seed) : Bytes());
+      inputs[rank].push_back(read ? MakeValues(test, static_cast<int>(rank), static_cast<int>(slot), seed)
+                                  : Bytes());
     }
   }
   return inputs;

@@ -1,6 +1,7 @@
 // File: reference.h
 //
-// What a case must compute, in double precision, with no thought of how. Independent of the planner's own reference.
+// What a case must compute, in double precision, with no thought of how. Independent of the planner's own
+// reference.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,9 @@ namespace tandem::conformance {
 struct Expected {
   // Moved bytes: these, packed, to the bit. Empty if the output is computed.
   std::vector<std::byte> bytes;
-  // Computed outputs: the values at `elements` (packed indices; all of them if empty, in order). With each, what its
-  // rounding errors grow with: the magnitudes of the parts that ranks exchange, and of all terms that accumulators sum.
+  // Computed outputs: the values at `elements` (packed indices; all of them if empty, in order). With each,
+  // what its rounding errors grow with: the magnitudes of the parts that ranks exchange, and of all terms
+  // that accumulators sum.
   std::vector<double> values, parts, terms;
   std::vector<int64_t> elements;
 };
@@ -25,8 +27,8 @@ struct Expected {
 using AllInputs = std::vector<std::vector<std::vector<std::byte>>>;
 AllInputs MakeInputs(const Case& test, uint64_t seed);
 
-// Output `slot` of `rank`. Of large products only some rows are computed: the first and last of each rank's chunk among
-// them.
+// Output `slot` of `rank`. Of large products only some rows are computed: the first and last of each rank's
+// chunk among them.
 Expected ComputeExpected(const Case& test, const AllInputs& inputs, int rank, int slot);
 
 }  // namespace tandem::conformance

@@ -18,8 +18,12 @@ size_t At(int64_t index) { return static_cast<size_t>(index); }
 class MatmulOfRank {
  public:
   MatmulOfRank(const Case& test, const AllInputs& inputs, int rank, int slot)
-      : test_(test), inputs_(inputs), rank_(rank), world_(static_cast<int>(test.requests.size())),
-        request_(test.requests[At(rank)]), c_slot_(slot) {
+      : test_(test),
+        inputs_(inputs),
+        rank_(rank),
+        world_(static_cast<int>(test.requests.size())),
+        request_(test.requests[At(rank)]),
+        c_slot_(slot) {
     while (FindSlot(request_, Role::kC, nth_) != slot) ++nth_;
     const Shape& c = request_.operands[At(slot)].spec.shape;
     columns_ = c.back();
@@ -62,7 +66,8 @@ class MatmulOfRank {
   }
   int Dim() const { return FrontDim(request_, SpecOf(Role::kA).shape.size()); }
   bool ScattersColumns() const {
-    return request_.op == Op::kMatmulReduceScatter && Dim() + 1 == static_cast<int>(SpecOf(Role::kA).shape.size());
+    return request_.op == Op::kMatmulReduceScatter &&
+           Dim() + 1 == static_cast<int>(SpecOf(Role::kA).shape.size());
   }
 
   // All of C's rows, or the ends of every rank's part and some in between.
@@ -94,7 +99,8 @@ class MatmulOfRank {
     return (outer * world_ + rank_) * length * inner + rest;
   }
 
-  // The factors of row `whole` of A on `peer`: gathered from all ranks, scaled where a scale cannot be taken out.
+  // The factors of row `whole` of A on `peer`: gathered from all ranks, scaled where a scale cannot be taken
+  // out.
   void FillRow(int64_t whole, const std::vector<std::vector<double>>& shards,
                const std::vector<std::vector<double>>& scales, double* out) const {
     const Shape& a = SpecOf(Role::kA).shape;
@@ -129,8 +135,8 @@ class MatmulOfRank {
   }
 
   // The factor of row `whole` of A on `peer` for block `block` of K, where scales are by blocks.
-  double BlockFactor(const std::vector<std::vector<double>>& shards, const std::vector<double>& own, int64_t whole,
-                     int64_t block) const {
+  double BlockFactor(const std::vector<std::vector<double>>& shards, const std::vector<double>& own,
+                     int64_t whole, int64_t block) const {
     const int64_t own_blocks = SpecOf(Role::kScaleA).shape.back();
     if (shards.empty()) return own[At(whole * own_blocks + block)];
     const bool along_k = Dim() + 1 == static_cast<int>(SpecOf(Role::kA).shape.size());
@@ -140,14 +146,17 @@ class MatmulOfRank {
   }
 
   // Each block of K by itself.
-  void AddBlocks(const Matrix& factors, const Matrix& own_b, const std::vector<std::vector<double>>& travelling,
-                 const std::vector<double>& scale_a, const std::vector<double>& scale_b, int64_t first) {
+  void AddBlocks(const Matrix& factors, const Matrix& own_b,
+                 const std::vector<std::vector<double>>& travelling, const std::vector<double>& scale_a,
+                 const std::vector<double>& scale_b, int64_t first) {
     const int64_t blocks = (k_ + kScaleBlock - 1) / kScaleBlock;
-    const int64_t of_n = SpecOf(Role::kScaleB, nth_).shape[1], shared = of_n == SpecOf(Role::kB, nth_).shape[1] ? 1 : kScaleBlock;
+    const int64_t of_n = SpecOf(Role::kScaleB, nth_).shape[1],
+                  shared = of_n == SpecOf(Role::kB, nth_).shape[1] ? 1 : kScaleBlock;
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t begin = block * kScaleBlock, depth = std::min(kScaleBlock, k_ - begin);
       Matrix product = factors.middleCols(begin, depth) * own_b.middleRows(begin, depth);
-      Matrix magnitude = factors.middleCols(begin, depth).cwiseAbs() * own_b.middleRows(begin, depth).cwiseAbs();
+      Matrix magnitude =
+          factors.middleCols(begin, depth).cwiseAbs() * own_b.middleRows(begin, depth).cwiseAbs();
       for (size_t i = 0; i < chosen_.size(); ++i) {
         const double of_a = BlockFactor(travelling, scale_a, WholeRow(chosen_[i]), block);
         for (int64_t j = 0; j < columns_; ++j) {
@@ -174,16 +183,18 @@ class MatmulOfRank {
     } else {
       shards.push_back(Doubles(peer, Role::kA));
     }
-    const bool along_k = request_.op == Op::kAllGatherMatmul &&
-                         Dim() + 1 == static_cast<int>(SpecOf(Role::kA).shape.size());
-    const std::vector<double> scale = Doubles(peer, Role::kScaleA), scale_b = Doubles(peer, Role::kScaleB, nth_);
+    const bool along_k =
+        request_.op == Op::kAllGatherMatmul && Dim() + 1 == static_cast<int>(SpecOf(Role::kA).shape.size());
+    const std::vector<double> scale = Doubles(peer, Role::kScaleA),
+                              scale_b = Doubles(peer, Role::kScaleB, nth_);
     const std::vector<double> b = Doubles(peer, Role::kB, nth_);
     const bool by_blocks = HasBlockScales(request_);
     const int64_t all_columns = SpecOf(Role::kB, nth_).shape[1];
     const int64_t first = ScattersColumns() ? rank_ * columns_ : 0;
     Matrix factors(static_cast<Eigen::Index>(chosen_.size()), k_);
     for (size_t i = 0; i < chosen_.size(); ++i) {
-      FillRow(WholeRow(chosen_[i]), shards, along_k && !by_blocks ? travelling : std::vector<std::vector<double>>(),
+      FillRow(WholeRow(chosen_[i]), shards,
+              along_k && !by_blocks ? travelling : std::vector<std::vector<double>>(),
               factors.data() + static_cast<int64_t>(i) * k_);
     }
     const Eigen::Map<const Matrix> whole_b(b.data(), k_, all_columns);
@@ -205,7 +216,8 @@ class MatmulOfRank {
         factor = scale[scale.size() == 1 ? 0 : At(WholeRow(chosen_[i]))];
       }
       for (int64_t j = 0; j < columns_; ++j) {
-        const double both = factor * (scale_b.empty() ? 1.0 : scale_b[scale_b.size() == 1 ? 0 : At(first + j)]);
+        const double both =
+            factor * (scale_b.empty() ? 1.0 : scale_b[scale_b.size() == 1 ? 0 : At(first + j)]);
         product(static_cast<Eigen::Index>(i), j) *= both;
         magnitude(static_cast<Eigen::Index>(i), j) *= std::fabs(both);
       }
@@ -217,7 +229,8 @@ class MatmulOfRank {
 
   // (sum + bias) * result scale.
   void Epilogue() {
-    const std::vector<double> bias = Doubles(rank_, Role::kBias, nth_), scale = Doubles(rank_, Role::kResultScale, nth_);
+    const std::vector<double> bias = Doubles(rank_, Role::kBias, nth_),
+                              scale = Doubles(rank_, Role::kResultScale, nth_);
     const int64_t first = ScattersColumns() ? rank_ * columns_ : 0;
     const double factor = scale.empty() ? 1.0 : scale[0];
     for (Eigen::Index i = 0; i < values_.rows(); ++i) {

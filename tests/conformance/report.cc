@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kRefusals = 12;  // of an algorithm that has never run: then it is asked for no more
+constexpr int kRefusals = 12;   // of an algorithm that has never run: then it is asked for no more
 constexpr size_t kBefore = 16;  // cases told of before one that broke the group
 constexpr size_t kListed = 40;  // failing cases in the summary; the JSON has all
 
@@ -63,7 +63,8 @@ json OperandsOf(const OpRequest& request) {
 
 bool Report::NeverRuns(const Case& test) const {
   const auto row = table_.find(RowOf(test));
-  return row != table_.end() && row->second.right == 0 && row->second.wrong == 0 && row->second.refused >= kRefusals;
+  return row != table_.end() && row->second.right == 0 && row->second.wrong == 0 &&
+         row->second.refused >= kRefusals;
 }
 
 json Report::TellBefore(int world, size_t place) const {
@@ -74,9 +75,10 @@ json Report::TellBefore(int world, size_t place) const {
     told.push_back({{"place", before.place}, {"case", before.name}});
   }
   const std::string filter = options_.filter.empty() ? "" : " --filter '" + options_.filter + "'";
-  const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) + filter +
-                            (options_.heavy ? "" : " --no-heavy") + (options_.captures ? "" : " --no-captures") + " --skip " +
-                            std::to_string(first) + " --sample " + std::to_string(place - first + 1);
+  const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) +
+                            filter + (options_.heavy ? "" : " --no-heavy") +
+                            (options_.captures ? "" : " --no-captures") + " --skip " + std::to_string(first) +
+                            " --sample " + std::to_string(place - first + 1);
   std::printf("#   again with these: %s\n", again.c_str());
   return {{"cases", std::move(told)}, {"again", again}};
 }
@@ -103,7 +105,8 @@ void Report::Add(int world, const Case& test, const Verdict& verdict, double mil
   ++failed_;
   const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) +
                             " --filter '" + EscapedName(test.name) + "'";
-  std::printf("not ok %d - %s\n#   %s\n#   again: %s\n", run_, name.c_str(), verdict.wrong.c_str(), again.c_str());
+  std::printf("not ok %d - %s\n#   %s\n#   again: %s\n", run_, name.c_str(), verdict.wrong.c_str(),
+              again.c_str());
   json before;
   if (verdict.broken) {
     before_.pop_back();  // itself
@@ -137,8 +140,10 @@ void Report::AddStress(int world, const json& first) {
   ++table_["stress"].right;
   const int launches = first["launches"];
   const double seconds = first["seconds"];
-  std::printf("ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks, %d native plans\n", run_, world,
-              launches, seconds, launches / seconds, first["delays"].get<int>(), first["checks"].get<int>(), first["native"].get<int>());
+  std::printf(
+      "ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks, %d native plans\n",
+      run_, world, launches, seconds, launches / seconds, first["delays"].get<int>(),
+      first["checks"].get<int>(), first["native"].get<int>());
 }
 
 void Report::AddCut(int world) {
@@ -150,9 +155,9 @@ void Report::FailUnlessRun() {
   for (const std::string& name : options_.must_run) {
     const auto row = table_.find(name);
     if (row != table_.end() && row->second.right > 0) continue;
-    const std::string why = row == table_.end()              ? "none was selected"
+    const std::string why = row == table_.end()            ? "none was selected"
                             : row->second.refusals.empty() ? "all were wrong"
-                                                             : row->second.refusals.begin()->first;
+                                                           : row->second.refusals.begin()->first;
     Fail(options_.worlds.back(), "no case of " + name + " ran and was right: " + why);
   }
 }
@@ -164,22 +169,27 @@ int Report::Summarise(double seconds) {
     const json& failure = failures_[i];
     if (i == 0) std::printf("# failing cases: code, first wrong element\n");
     const std::string first = failure.value("first_wrong", "");
-    std::printf("#   W%d %s: %s%s%s\n", failure["world"].get<int>(), failure.value("case", "(no case)").c_str(),
-                failure.value("code", failure["message"].get<std::string>()).c_str(), first.empty() ? "" : ", ",
-                first.c_str());
+    std::printf("#   W%d %s: %s%s%s\n", failure["world"].get<int>(),
+                failure.value("case", "(no case)").c_str(),
+                failure.value("code", failure["message"].get<std::string>()).c_str(),
+                first.empty() ? "" : ", ", first.c_str());
   }
   std::printf("# %-44s %8s %8s %8s\n", "operation/algorithm", "right", "refused", "wrong");
   json rows = json::object();
   for (const auto& [name, row] : table_) {
     std::printf("# %-44s %8d %8d %8d\n", name.c_str(), row.right, row.refused, row.wrong);
-    rows[name] = {{"right", row.right}, {"refused", row.refused}, {"wrong", row.wrong}, {"refusals", row.refusals}};
+    rows[name] = {
+        {"right", row.right}, {"refused", row.refused}, {"wrong", row.wrong}, {"refusals", row.refusals}};
   }
-  std::printf("# %d run, %d refused with a reason, %d wrong, %d groups anew, seed %llu, %.1f s%s\n", run_, refused_, failed_,
-              restarts_, static_cast<unsigned long long>(options_.seed), seconds, cut_ ? " (cut short by the limit)" : "");
+  std::printf("# %d run, %d refused with a reason, %d wrong, %d groups anew, seed %llu, %.1f s%s\n", run_,
+              refused_, failed_, restarts_, static_cast<unsigned long long>(options_.seed), seconds,
+              cut_ ? " (cut short by the limit)" : "");
   if (!options_.json.empty()) {
-    std::ofstream(options_.json) << json{{"drawn", drawn_}, {"run", run_}, {"refused", refused_}, {"wrong", failed_},
-                                         {"restarts", restarts_}, {"seed", options_.seed}, {"worlds", options_.worlds},
-                                         {"seconds", seconds}, {"cut_short", cut_ > 0}, {"table", rows},
+    std::ofstream(options_.json) << json{{"drawn", drawn_},           {"run", run_},
+                                         {"refused", refused_},       {"wrong", failed_},
+                                         {"restarts", restarts_},     {"seed", options_.seed},
+                                         {"worlds", options_.worlds}, {"seconds", seconds},
+                                         {"cut_short", cut_ > 0},     {"table", rows},
                                          {"failures", failures_}}
                                         .dump(1)
                                  << "\n";

@@ -1,6 +1,7 @@
 // File: report.h
 //
-// What a run has found: a line a case while it runs (TAP), a table and the failing cases last, all of it as JSON.
+// What a run has found: a line a case while it runs (TAP), a table and the failing cases last, all of it as
+// JSON.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,12 @@ namespace tandem::conformance {
 
 // How a case came out on all ranks together.
 struct Verdict {
-  std::string wrong;        // what, by rank; empty: right, or refused with a good reason
-  std::string refusal;      // empty: it ran
-  std::string code;         // of the first rank that failed: "INTERNAL", …
-  std::string first_wrong;  // the first wrong element that a rank told, with its slot; empty if it was no comparison
-  bool broken = false;      // the group serves no further case
+  std::string wrong;    // what, by rank; empty: right, or refused with a good reason
+  std::string refusal;  // empty: it ran
+  std::string code;     // of the first rank that failed: "INTERNAL", …
+  std::string
+      first_wrong;  // the first wrong element that a rank told, with its slot; empty if it was no comparison
+  bool broken = false;  // the group serves no further case
 };
 
 class Report {
@@ -63,7 +65,7 @@ class Report {
 
   const Options& options_;
   std::map<std::string, Row> table_;  // by operation and algorithm
-  std::deque<Before> before_;  // the last cases of this incarnation of the group
+  std::deque<Before> before_;         // the last cases of this incarnation of the group
   nlohmann::json failures_ = nlohmann::json::array();
   int run_ = 0, refused_ = 0, failed_ = 0, restarts_ = 0, cut_ = 0;
   size_t drawn_ = 0;

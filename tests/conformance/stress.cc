@@ -13,13 +13,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVariants = 3;        // operand sets of a plan, bound in turn
-constexpr int kStreams = 3;         // for launches; one more replays the graph
-constexpr int kBlock = 200;         // launches between two waits: fewer than a channel's ring holds
+constexpr int kVariants = 3;  // operand sets of a plan, bound in turn
+constexpr int kStreams = 3;   // for launches; one more replays the graph
+constexpr int kBlock = 200;   // launches between two waits: fewer than a channel's ring holds
 constexpr int kBlocksPerCheck = 8;
-constexpr int kDelayOneIn = 400;    // launches before which one rank sleeps …
+constexpr int kDelayOneIn = 400;          // launches before which one rank sleeps …
 constexpr int kDelayMicroseconds = 3000;  // … up to so long
-constexpr int kPoisonOneIn = 6;     // launches before which the operands are written anew
+constexpr int kPoisonOneIn = 6;           // launches before which the operands are written anew
 
 // A plan with one set of operands.
 struct OperandSet {
@@ -48,8 +48,12 @@ void MoveBehind(Layout* layout, ArenaBytes* used) {
 class Stress {
  public:
   Stress(Rank& rank, int launches)
-      : rank_(rank), launches_(launches), world_(rank.options().world), cases_(StressCases(world_)),
-        common_(Mix(rank.options().seed, 77)), own_(Mix(rank.options().seed, 1000 + rank.options().rank)) {}
+      : rank_(rank),
+        launches_(launches),
+        world_(rank.options().world),
+        cases_(StressCases(world_)),
+        common_(Mix(rank.options().seed, 77)),
+        own_(Mix(rank.options().seed, 1000 + rank.options().rank)) {}
 
   Status Run(json* report) {
     TANDEM_RETURN_IF_ERROR(Prepare());
@@ -60,8 +64,8 @@ class Stress {
     }
     TANDEM_RETURN_IF_ERROR(Check());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    *report = {{"status", "ok"}, {"launches", made_}, {"seconds", seconds}, {"delays", delays_}, {"checks", checks_},
-               {"native", native_}};
+    *report = {{"status", "ok"},    {"launches", made_}, {"seconds", seconds},
+               {"delays", delays_}, {"checks", checks_}, {"native", native_}};
     graph_.reset();
     for (StressPlan& plan : plans_) TANDEM_RETURN_IF_ERROR(plan.plan->Release());
     return Status::Ok();
@@ -80,13 +84,15 @@ class Stress {
       own.stream = i + 2 >= cases_.size() ? kStreams : static_cast<int>(i) % kStreams;
       OpRequest request = own.test->requests[static_cast<size_t>(rank())];
       if (!rank_.OnOffer(request.op, request.algorithm)) request.algorithm = Algorithm::kAuto;
-      Result<std::shared_ptr<Plan>> plan = rank_.group().Prepare("stress" + std::to_string(i), request, deadline());
+      Result<std::shared_ptr<Plan>> plan =
+          rank_.group().Prepare("stress" + std::to_string(i), request, deadline());
       if (!plan.ok()) return plan.status().WithContext(own.test->name);
       own.plan = *plan;
       native_ += own.plan->info().algorithm == Algorithm::kNative ? 1 : 0;
       for (int variant = 0; variant < kVariants; ++variant) {
         OperandSet& set = own.sets.emplace_back();
-        set.inputs = MakeInputs(*own.test, Mix(rank_.options().seed, i * kVariants + static_cast<size_t>(variant)));
+        set.inputs =
+            MakeInputs(*own.test, Mix(rank_.options().seed, i * kVariants + static_cast<size_t>(variant)));
         TANDEM_ASSIGN_OR_RETURN(set.layout, MakeLayout(*own.test, rank()));
         Image image = MakeImage(*own.test, set.layout, set.inputs, rank());
         set.begin = used;
@@ -94,7 +100,8 @@ class Stress {
         set.end = used;
         image_.own.resize(used.own, std::byte{0x5a});
         image_.symmetric.resize(used.symmetric, std::byte{0x5a});
-        std::copy(image.own.begin(), image.own.end(), image_.own.begin() + static_cast<ptrdiff_t>(set.begin.own));
+        std::copy(image.own.begin(), image.own.end(),
+                  image_.own.begin() + static_cast<ptrdiff_t>(set.begin.own));
         std::copy(image.symmetric.begin(), image.symmetric.end(),
                   image_.symmetric.begin() + static_cast<ptrdiff_t>(set.begin.symmetric));
         for (const Place& place : set.layout.places) {
@@ -175,7 +182,8 @@ class Stress {
     StressPlan& plan = *draw.Of(choice);
     OperandSet& set = plan.sets[static_cast<size_t>(draw.Below(kVariants))];
     bool anew = draw.OneIn(kPoisonOneIn);
-    for (const Operand& operand : plan.test->requests[0].operands) anew |= operand.alias_of >= 0;  // its input is gone
+    for (const Operand& operand : plan.test->requests[0].operands)
+      anew |= operand.alias_of >= 0;  // its input is gone
     if (anew) TANDEM_RETURN_IF_ERROR(WriteAnew(own, set));
     set.launched = true;
     ++made_;
@@ -189,8 +197,9 @@ class Stress {
       const std::vector<std::byte>& image;
       size_t begin, end;
     };
-    for (const Part& part : {Part{rank_.own(), image_.own, set.begin.own, set.end.own},
-                             Part{rank_.symmetric(), image_.symmetric, set.begin.symmetric, set.end.symmetric}}) {
+    for (const Part& part :
+         {Part{rank_.own(), image_.own, set.begin.own, set.end.own},
+          Part{rank_.symmetric(), image_.symmetric, set.begin.symmetric, set.end.symmetric}}) {
       const size_t bytes = part.end - part.begin;
       if (bytes == 0) continue;
       const std::byte* from = part.image.data() + part.begin;
@@ -222,15 +231,16 @@ class Stress {
               CompareOutput(*plan.test, rank(), slot, rank_.ExecutionOf(plan.plan->info()),
                             ComputeExpected(*plan.test, set.inputs, rank(), slot), have);
           if (!wrong.empty()) {
-            return Internal(plan.test->name + ": slot " + std::to_string(slot) + " after " + std::to_string(made_) +
-                            " launches: " + wrong);
+            return Internal(plan.test->name + ": slot " + std::to_string(slot) + " after " +
+                            std::to_string(made_) + " launches: " + wrong);
           }
           Scatter(spec, have, expected.At(place));
         }
       }
     }
     if (std::memcmp(expected.own.data(), rank_.own().mirror->data(), expected.own.size()) != 0 ||
-        std::memcmp(expected.symmetric.data(), rank_.symmetric().mirror->data(), expected.symmetric.size()) != 0) {
+        std::memcmp(expected.symmetric.data(), rank_.symmetric().mirror->data(), expected.symmetric.size()) !=
+            0) {
       return Internal("memory outside the outputs has changed after " + std::to_string(made_) + " launches");
     }
     return Status::Ok();
@@ -281,10 +291,12 @@ std::vector<Case> StressCases(int world) {
   add(Op::kMatmulAllReduce, kTiledTwoShot, product(10, 24, 40, 10), Values::kExact);
   add(Op::kAllGather, kCopyEngine, pair(DType::kI64, 700, 700 * world, false), Values::kBits);
   add(Op::kBarrier, kDirect, {}, Values::kRandom);
-  // One kernel a rank where there are native ones, else what the daemon prefers: for few rows, and for tiles of several waves.
+  // One kernel a rank where there are native ones, else what the daemon prefers: for few rows, and for tiles
+  // of several waves.
   for (int64_t rows : {8, 136}) {
     const auto bf16 = [&](int64_t a_rows, int64_t c_rows) {
-      return std::vector<Operand>{MakeOperand(Role::kA, DType::kBf16, {a_rows, 48}), MakeOperand(Role::kB, DType::kBf16, {48, 272}),
+      return std::vector<Operand>{MakeOperand(Role::kA, DType::kBf16, {a_rows, 48}),
+                                  MakeOperand(Role::kB, DType::kBf16, {48, 272}),
                                   MakeOperand(Role::kC, DType::kBf16, {c_rows, 272}, true)};
     };
     add(Op::kAllGatherMatmul, kNative, bf16(rows, rows * world), Values::kExact, -1, 0);

@@ -1,7 +1,8 @@
 // File: stress.h
 //
-// Many launches of many plans from several streams and a replayed graph, with no waiting in between, each rank
-// submitting in an order of its own across streams, and one rank late at random: what no single case can show.
+// Many launches of many plans from several streams and a replayed graph, with no waiting in between, each
+// rank submitting in an order of its own across streams, and one rank late at random: what no single case can
+// show.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,8 +11,9 @@
 
 namespace tandem::conformance {
 
-// Makes `launches` launches with all other ranks. {"status", "message", "launches", "seconds", "delays", "checks", "native": how many
-// of the plans are native}. What is not on offer runs by the daemon's own choice.
+// Makes `launches` launches with all other ranks. {"status", "message", "launches", "seconds", "delays",
+// "checks", "native": how many of the plans are native}. What is not on offer runs by the daemon's own
+// choice.
 nlohmann::json RunStress(Rank& rank, int launches);
 
 // The cases whose plans the stress launches, and the arenas' bytes that it needs.

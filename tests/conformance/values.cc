@@ -9,7 +9,9 @@ namespace {
 
 double Uniform(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-52 - 1.0; }
 
-bool IsScale(Role role) { return role == Role::kScaleA || role == Role::kScaleB || role == Role::kResultScale; }
+bool IsScale(Role role) {
+  return role == Role::kScaleA || role == Role::kScaleB || role == Role::kResultScale;
+}
 
 // Sums over eight ranks, and products of short rows, stay exact: fp8 has two or three bits of mantissa.
 double ExactValue(DType dtype, bool matmul, uint64_t bits) {
@@ -34,7 +36,8 @@ double SpecialValue(DType dtype, bool matmul, uint64_t bits, double ordinary) {
   }
 }
 
-// The patterns that collectives with a flag in the data are known to stumble over (nccl-tests, LL and Lamport kernels).
+// The patterns that collectives with a flag in the data are known to stumble over (nccl-tests, LL and Lamport
+// kernels).
 uint64_t SentinelBits(uint64_t bits) {
   static constexpr uint64_t kPatterns[] = {0x8000000080000000u, 0xfffafffafffafffau, 0xffffffffffffffffu, 0u,
                                            0x7fc000007fc00000u, 0x0000000100000001u};

@@ -1,7 +1,7 @@
 // File: values.h
 //
-// The inputs of a case: made from {seed, rank, slot} alone, so that every rank can make every other's and compute for
-// itself what must come out.
+// The inputs of a case: made from {seed, rank, slot} alone, so that every rank can make every other's and
+// compute for itself what must come out.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace tandem::conformance {
 
-// The elements of a tensor packed, last dimension fastest, in its dtype. `rank` and `slot` of the request tell what is
-// equal on all ranks by definition (replicated scales, the epilogue of a matmul all-reduce).
+// The elements of a tensor packed, last dimension fastest, in its dtype. `rank` and `slot` of the request
+// tell what is equal on all ranks by definition (replicated scales, the epilogue of a matmul all-reduce).
 std::vector<std::byte> MakeValues(const Case& test, int rank, int slot, uint64_t seed);
 
-// Whether the request's scales are by blocks of K, which B's shape says; and the shape that scales of a rank's own A have,
-// for each row and, by blocks, block.
+// Whether the request's scales are by blocks of K, which B's shape says; and the shape that scales of a
+// rank's own A have, for each row and, by blocks, block.
 bool HasBlockScales(const OpRequest& request);
 std::vector<int64_t> OwnScaleShape(const OpRequest& request);
 

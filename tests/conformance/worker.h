@@ -1,7 +1,7 @@
 // File: worker.h
 //
-// The rank's side of a run: serves its launcher, which says which case to run, so that all ranks are at the same one and
-// whoever is late is known.
+// The rank's side of a run: serves its launcher, which says which case to run, so that all ranks are at the
+// same one and whoever is late is known.
 #pragma once
 
 #include "tests/conformance/options.h"

@@ -1,9 +1,11 @@
-// A library for LD_PRELOAD that stops threads at random behind the calls by which threads and processes meet: sockets, mutexes,
-// futexes, beginnings of threads. Orders of events that an idle machine shows once in a thousand runs come in one of ten: what
-// fails then relies on the pace of the machine, in a test or in the code. tests/run_delayed runs the tests with it.
+// A library for LD_PRELOAD that stops threads at random behind the calls by which threads and processes meet:
+// sockets, mutexes, futexes, beginnings of threads. Orders of events that an idle machine shows once in a
+// thousand runs come in one of ten: what fails then relies on the pace of the machine, in a test or in the
+// code. tests/run_delayed runs the tests with it.
 //
-//   TANDEM_DELAY_PERCENT  how many of the calls are followed by a delay (default 3; mutexes and yields a small part of that)
-//   TANDEM_DELAY_US       the longest usual delay (default 3000); one delay in fifty is up to fifty times as long
+//   TANDEM_DELAY_PERCENT  how many of the calls are followed by a delay (default 3; mutexes and yields a
+//   small part of that) TANDEM_DELAY_US       the longest usual delay (default 3000); one delay in fifty is
+//   up to fifty times as long
 #include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
@@ -34,8 +36,9 @@ uint64_t Random() {
   if (state == 0) {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    state = (static_cast<uint64_t>(now.tv_nsec) * 6364136223846793005u ^ static_cast<uint64_t>(::getpid()) << 32 ^
-             reinterpret_cast<uintptr_t>(&state)) | 1;
+    state = (static_cast<uint64_t>(now.tv_nsec) * 6364136223846793005u ^
+             static_cast<uint64_t>(::getpid()) << 32 ^ reinterpret_cast<uintptr_t>(&state)) |
+            1;
   }
   state ^= state << 13;
   state ^= state >> 7;
@@ -44,7 +47,8 @@ uint64_t Random() {
 }
 
 // 0 until this library's constructors have run.
-const uint64_t percent = FromEnvironment("TANDEM_DELAY_PERCENT", 3), longest_us = FromEnvironment("TANDEM_DELAY_US", 3000);
+const uint64_t percent = FromEnvironment("TANDEM_DELAY_PERCENT", 3),
+               longest_us = FromEnvironment("TANDEM_DELAY_US", 3000);
 
 void Delay() {
   if (longest_us == 0 || Random() % 100 >= percent) return;
@@ -60,7 +64,8 @@ void DelayNowAndThen() {
   if (++calls % kEvery == 0) Delay();
 }
 
-// Without the guard that a static variable with a constructor has: threads wait for such guards by the calls of this library.
+// Without the guard that a static variable with a constructor has: threads wait for such guards by the calls
+// of this library.
 template <typename Function>
 Function* Real(std::atomic<Function*>& kept, const char* name) {
   Function* function = kept.load(std::memory_order_relaxed);
@@ -70,7 +75,7 @@ Function* Real(std::atomic<Function*>& kept, const char* name) {
   }
   return function;
 }
-#define REAL(name)                                 \
+#define REAL(name)                                   \
   static std::atomic<decltype(name)*> kept{nullptr}; \
   auto* const real = Real(kept, #name)
 
@@ -125,7 +130,8 @@ int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
   return result;
 }
 
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*), void* argument) noexcept {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
+                   void* argument) noexcept {
   REAL(pthread_create);
   auto beginning = std::make_unique<Beginning>(Beginning{function, argument});
   const int result = real(thread, attributes, Begin, beginning.get());
@@ -146,7 +152,8 @@ long syscall(long number, ...) noexcept {
   long arguments[6];
   for (long& argument : arguments) argument = va_arg(list, long);
   va_end(list);
-  const long result = real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+  const long result =
+      real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
   if (number == SYS_futex || number == SYS_futex_waitv) Delay();
   return result;
 }

@@ -29,7 +29,8 @@ constexpr int kMaxPackets = 16;
 
 // How many descriptors this process has open.
 ptrdiff_t OpenDescriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
 }
 
 // Whether as many are open as `before`, now or soon: a sanitizer's checks in a thread that has just started

@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "daemon/engine/executor/executor.h"
-#include "daemon/planner/program.h"
-#include "daemon/planner/program_codec.h"
-#include "daemon/planner/verifier.h"
+#include "engine/executor/executor.h"
+#include "program/program.h"
+#include "program/program_codec.h"
+#include "program/verifier/verifier.h"
 #include "tandem/engine/v1/program.pb.h"
 #include "tests/fuzz/fuzz_input.h"
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "daemon/control/validate.h"
-#include "daemon/engine/executor/executor.h"
 #include "daemon/planner/planner.h"
-#include "daemon/planner/program_codec.h"
-#include "daemon/planner/verifier.h"
+#include "engine/executor/executor.h"
+#include "program/program_codec.h"
+#include "program/verifier/verifier.h"
 #include "tandem/engine/v1/program.pb.h"
 #include "tandem/v1/tandem.pb.h"
 #include "tests/fuzz/fuzz_input.h"

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "common/queue/channel.h"
-#include "daemon/engine/arrival_table.h"
-#include "daemon/engine/channel_server.h"
-#include "daemon/engine/launch_queue.h"
+#include "engine/channel_server.h"
+#include "engine/launch/launch_queue.h"
+#include "ipc/arrival_table.h"
+#include "ipc/channel.h"
 #include "kernels/host/host_backend.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -67,8 +67,8 @@ class Engine {
     stats_fd_ = std::move(*CreateStatsArea(64, 64));
     queue_ = std::make_unique<LaunchQueue>(
         LaunchQueueOptions{}, backend_.get(), memory_.get(), std::move(*OrderLog::Map(log_fd_.get())),
-        std::move(*StatsArea::Map(stats_fd_.get())), std::move(*WordPage::Create(backend_.get())), std::move(lanes),
-        &listener_);
+        std::move(*StatsArea::Map(stats_fd_.get())), std::move(*WordPage::Create(backend_.get())),
+        std::move(lanes), &listener_);
   }
 
   LaunchQueue& queue() { return *queue_; }

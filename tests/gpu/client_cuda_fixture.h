@@ -1,7 +1,8 @@
 // File: client_cuda_fixture.h
 //
-// A client of the library on a real GPU, without a daemon: a fake control half makes real channels, and the test plays the
-// engine on their other ends. Streams, graphs and memory are the CUDA runtime's, as a training process has them.
+// A client of the library on a real GPU, without a daemon: a fake control half makes real channels, and the
+// test plays the engine on their other ends. Streams, graphs and memory are the CUDA runtime's, as a training
+// process has them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,14 +11,14 @@
 #include <thread>
 
 #include "client/tests/fake_daemon_test.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/lane/cuda_device.h"
 
 namespace tandem::client {
 
 #define ASSERT_CUDA(call) ASSERT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaGetLastError())
-#define ASSERT_OK(call)                                  \
-  do {                                                   \
-    Status status_of_call = (call);                      \
+#define ASSERT_OK(call)                                            \
+  do {                                                             \
+    Status status_of_call = (call);                                \
     ASSERT_TRUE(status_of_call.ok()) << status_of_call.ToString(); \
   } while (0)
 
@@ -54,7 +55,8 @@ class ClientCudaTest : public FakeDaemonTest {
     if (client_ == nullptr) return;
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     cudaGraph_t graph = nullptr;
-    if (cudaStreamIsCapturing(stream_, &capturing) == cudaSuccess && capturing != cudaStreamCaptureStatusNone) {
+    if (cudaStreamIsCapturing(stream_, &capturing) == cudaSuccess &&
+        capturing != cudaStreamCaptureStatusNone) {
       (void)cudaStreamEndCapture(stream_, &graph);
     }
     Lose();

@@ -1,5 +1,5 @@
-// What the library makes of device pointers: the kinds of memory that CUDA has, what can be registered of them and how, and
-// memory that comes and goes at one address.
+// What the library makes of device pointers: the kinds of memory that CUDA has, what can be registered of
+// them and how, and memory that comes and goes at one address.
 #include "tests/gpu/client_cuda_fixture.h"
 
 namespace tandem::client {
@@ -15,19 +15,21 @@ void Show(cuda::CudaDriver& driver, const char* what, const void* pointer) {
   CUdeviceptr base = 0;
   size_t bytes = 0;
   Status range = driver.MemGetAddressRange(reinterpret_cast<CUdeviceptr>(pointer), &base, &bytes);
-  printf("%-14s %p type %ld buffer %ld block %ld ipc %ld handles %ld pool %lx range %lx+%lx mapping %lx+%lx address "
-         "range %llx+%zx %s\n",
-         what, pointer, static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer)),
-         static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer)),
-         static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, pointer)),
-         static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer)),
-         static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, pointer)),
-         Attribute(driver, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer),
-         Attribute(driver, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer),
-         Attribute(driver, CU_POINTER_ATTRIBUTE_RANGE_SIZE, pointer),
-         Attribute(driver, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, pointer),
-         Attribute(driver, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, pointer), base, bytes,
-         range.ok() ? "" : range.message().c_str());
+  printf(
+      "%-14s %p type %ld buffer %ld block %ld ipc %ld handles %ld pool %lx range %lx+%lx mapping %lx+%lx "
+      "address "
+      "range %llx+%zx %s\n",
+      what, pointer, static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer)),
+      static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer)),
+      static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, pointer)),
+      static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer)),
+      static_cast<long>(Attribute(driver, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, pointer)),
+      Attribute(driver, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer),
+      Attribute(driver, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer),
+      Attribute(driver, CU_POINTER_ATTRIBUTE_RANGE_SIZE, pointer),
+      Attribute(driver, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, pointer),
+      Attribute(driver, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, pointer), base, bytes,
+      range.ok() ? "" : range.message().c_str());
 }
 
 TEST_F(ClientCudaTest, MemoryIsRegisteredAsItsAllocation) {
@@ -123,7 +125,8 @@ TEST_F(ClientCudaTest, RangesOfChunksAreRegisteredByTheChunksTouched) {
   EXPECT_EQ((*memory)->registration_offset(), 512u);
   ASSERT_EQ(daemon_->registered.size(), 1u);
   EXPECT_EQ(daemon_->registered[0].chunk_bytes, (std::vector<uint64_t>{kChunk, kChunk}));
-  EXPECT_EQ(client_->RegisterCuda(range.at(2 * kChunk), 100).value()->registration_id(), (*memory)->registration_id());
+  EXPECT_EQ(client_->RegisterCuda(range.at(2 * kChunk), 100).value()->registration_id(),
+            (*memory)->registration_id());
   EXPECT_EQ(client_->RegisterCuda(range.at(0), 100).value()->registration_offset(), 0u);
   EXPECT_EQ(daemon_->registered.size(), 2u);
   EXPECT_EQ(client_->RegisterCuda(range.at(2 * kChunk), 2 * kChunk).status().code(), Code::kOutOfRange);

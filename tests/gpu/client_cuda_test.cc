@@ -42,7 +42,8 @@ TEST_F(ClientCudaTest, EveryKindOfStreamOfAnyThread) {
   cudaStream_t blocking = nullptr;
   ASSERT_CUDA(cudaStreamCreate(&blocking));
   size_t index = 0;
-  for (cudaStream_t stream : {stream_, blocking, cudaStream_t{nullptr}, cudaStreamLegacy, cudaStreamPerThread}) {
+  for (cudaStream_t stream :
+       {stream_, blocking, cudaStream_t{nullptr}, cudaStreamLegacy, cudaStreamPerThread}) {
     ASSERT_OK(Launch(stream));
     // The legacy stream has two handles and one id.
     ChannelConsumer* engine = Engine(stream == cudaStreamLegacy ? index - 1 : index++);
@@ -168,7 +169,8 @@ TEST_F(ClientCudaTest, SignalsAndWritesReachDeviceMemory) {
   daemon_->segment_bytes = 4 << 20;
   daemon_->make_segment = [&](size_t bytes) -> Result<UniqueFd> {
     TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation allocation, cuda::VmmAllocation::Create(device, bytes));
-    TANDEM_RETURN_IF_ERROR(driver_->MemsetD8Async(reinterpret_cast<CUdeviceptr>(allocation.data()), 0, bytes, nullptr));
+    TANDEM_RETURN_IF_ERROR(
+        driver_->MemsetD8Async(reinterpret_cast<CUdeviceptr>(allocation.data()), 0, bytes, nullptr));
     TANDEM_RETURN_IF_ERROR(driver_->StreamSynchronize(nullptr));
     return allocation.Export();
   };
@@ -185,7 +187,8 @@ TEST_F(ClientCudaTest, SignalsAndWritesReachDeviceMemory) {
   EXPECT_EQ(tensor->WaitSignal(1, 0, Milliseconds(20)).code(), Code::kDeadlineExceeded);
   // The peer's answer, by hand.
   value = 1;
-  ASSERT_CUDA(cudaMemcpy(tensor->SignalPad(0).data() + tensor->channels(), &value, 4, cudaMemcpyHostToDevice));
+  ASSERT_CUDA(
+      cudaMemcpy(tensor->SignalPad(0).data() + tensor->channels(), &value, 4, cudaMemcpyHostToDevice));
   start = Clock::now();
   ASSERT_OK(tensor->WaitSignal(1, 0, kLong));
   printf("a signal taken %.0f us\n", MicrosecondsSince(start));
@@ -204,7 +207,8 @@ TEST_F(ClientCudaTest, SignalsAndWritesReachDeviceMemory) {
 
 TEST_F(ClientCudaTest, WhatALaunchCosts) {
   OpRequest request{.op = Op::kAllReduce, .operands = {}, .transfers = {}};
-  for (Role role : {Role::kInput, Role::kOutput}) request.operands.push_back({role, {DType::kF32, {256}, {}}});
+  for (Role role : {Role::kInput, Role::kOutput})
+    request.operands.push_back({role, {DType::kF32, {256}, {}}});
   auto bound = group_->Prepare("bound", request).value();
   char* memory = nullptr;
   ASSERT_CUDA(cudaMalloc(&memory, 1 << 20));
@@ -236,7 +240,8 @@ TEST_F(ClientCudaTest, WhatALaunchCosts) {
       }
     }
     std::sort(us.begin(), us.end());
-    printf("launch, %-12s: median %.2f us, 90%% %.2f us\n", c.what, us[us.size() / 2], us[us.size() * 9 / 10]);
+    printf("launch, %-12s: median %.2f us, 90%% %.2f us\n", c.what, us[us.size() / 2],
+           us[us.size() * 9 / 10]);
     EXPECT_LT(us[us.size() / 2], 50.0);
   }
   stop = true;
@@ -259,8 +264,10 @@ TEST_F(ClientCudaTest, WhatALaunchCosts) {
   time("CtxGetDevice", [&] { (void)driver_->CtxGetDevice(); });
   time("StreamGetId", [&] { (void)driver_->StreamGetId(stream_); });
   time("StreamIsCapturing", [&] { (void)driver_->StreamIsCapturing(stream_); });
-  time("buffer id", [&] { (void)driver_->PointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer); });
-  time("block id", [&] { (void)driver_->PointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, pointer); });
+  time("buffer id",
+       [&] { (void)driver_->PointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer); });
+  time("block id",
+       [&] { (void)driver_->PointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, pointer); });
   CUstreamBatchMemOpParams operations[2] = {};
   operations[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
   operations[0].writeValue.address = word;

@@ -1,7 +1,7 @@
 // The product's kernel templates with probes, for u32 sums of up to 8 ranks.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device/packets.cuh"
+#include "kernels/cuda/collectives/packets.cuh"
 #include "tests/gpu/collective_probes.h"
 
 namespace tandem::cuda {
@@ -32,8 +32,8 @@ struct DelayProbe {
     if (hash % 4 != 0) return;
     Pause(timer, (hash >> 8) % kMostDelayNs);
   }
-  // Between a flag that comes too early and its data, on one block in four, for long enough that a reader who has seen
-  // the flag reads what lay there before.
+  // Between a flag that comes too early and its data, on one block in four, for long enough that a reader who
+  // has seen the flag reads what lay there before.
   __device__ static void AfterEarlySignal(uint64_t epoch) {
     if (Hash(epoch * 8191 + blockIdx.x * 127) % 4 == 0) Pause(GlobalTimerNs(), kMostDelayNs);
   }
@@ -48,14 +48,16 @@ __device__ uint32_t Value(int rank, uint64_t epoch, int64_t i) {
 }
 
 __global__ void Fill(uint32_t* data, int64_t count, int rank, uint64_t epoch) {
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
     data[i] = Value(rank, epoch, i);
   }
 }
 
 __global__ void CheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
                          uint64_t* errors) {
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
     uint32_t sum = 0;
     for (int rank = 0; rank < world; ++rank) sum += Value(rank, epoch, first + i);
     if (data[i] != sum) atomicAdd(reinterpret_cast<unsigned long long*>(errors), 1ull);
@@ -99,22 +101,21 @@ Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstr
   return LaunchStatus("Fill");
 }
 
-Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch, uint64_t* errors,
-                      CUstream_st* stream) {
+Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
+                      uint64_t* errors, CUstream_st* stream) {
   CheckSum<<<32, 256, 0, stream>>>(data, count, first, world, epoch, errors);
   return LaunchStatus("CheckSum");
 }
 
 Status LoadProbes() {
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(&Fill), reinterpret_cast<const void*>(&CheckSum),
-        reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Right>),
-        reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, FlagFirst>),
-        reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Stale>),
-        reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kSum)),
-        reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kTwoShot)),
-        reinterpret_cast<const void*>(PacketProbe<Stale>(PacketShape::kSum)),
-        reinterpret_cast<const void*>(PacketProbe<Stale>(PacketShape::kTwoShot))}) {
+  for (const void* kernel : {reinterpret_cast<const void*>(&Fill), reinterpret_cast<const void*>(&CheckSum),
+                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Right>),
+                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, FlagFirst>),
+                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Stale>),
+                             reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kSum)),
+                             reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kTwoShot)),
+                             reinterpret_cast<const void*>(PacketProbe<Stale>(PacketShape::kSum)),
+                             reinterpret_cast<const void*>(PacketProbe<Stale>(PacketShape::kTwoShot))}) {
     TANDEM_RETURN_IF_ERROR(LoadKernel("a probe", kernel));
   }
   return Status::Ok();

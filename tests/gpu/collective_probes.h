@@ -1,6 +1,7 @@
 // File: collective_probes.h
 //
-// Collective kernels with delays and planted faults, and kernels that make and check data that is new in each launch.
+// Collective kernels with delays and planted faults, and kernels that make and check data that is new in each
+// launch.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstrea
 // data[i] = a hash of rank, epoch and i.
 Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream);
 // Adds to *errors the i for which data[i] is not the sum of all ranks' fills; `first` is added to i.
-Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch, uint64_t* errors,
-                      CUstream_st* stream);
+Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
+                      uint64_t* errors, CUstream_st* stream);
 
 // Loads them all: the first launch of a kernel may wait for the whole context.
 Status LoadProbes();

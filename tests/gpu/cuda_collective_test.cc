@@ -1,6 +1,6 @@
-// Collectives as one kernel a rank: every operation, type, size and place against a reference, bit by bit; words and
-// packets under random delays; ends by abort; and faults planted to show that these tests can fail. Worlds of up to eight
-// ranks: more ranks than GPUs share them, with so few blocks that all fit together.
+// Collectives as one kernel a rank: every operation, type, size and place against a reference, bit by bit;
+// words and packets under random delays; ends by abort; and faults planted to show that these tests can fail.
+// Worlds of up to eight ranks: more ranks than GPUs share them, with so few blocks that all fit together.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,9 +8,9 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cuda/collective_plan.h"
+#include "drivers/cuda/cuda_driver.h"
+#include "kernels/cuda/collectives/collective_plan.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 #include "kernels/host/reduce.h"
 #include "tests/gpu/collective_probes.h"
 #include "tests/gpu/cuda_machine.h"
@@ -36,7 +36,8 @@ plan::GroupContext Context(int world, bool cube_mesh = false) {
     context.topology.gpus[static_cast<size_t>(i)].fabric_state = "none";
     for (int j = 0; j < world; ++j) {
       const bool same_quad = i / 4 == j / 4 && i != j;
-      context.topology.nvlinks[static_cast<size_t>(i)][static_cast<size_t>(j)] = same_quad || i == (j ^ 4) ? 1 : 0;
+      context.topology.nvlinks[static_cast<size_t>(i)][static_cast<size_t>(j)] =
+          same_quad || i == (j ^ 4) ? 1 : 0;
     }
   }
   return context;
@@ -78,21 +79,23 @@ std::vector<OpRequest> Requests(const Case& test, int world) {
   whole[static_cast<size_t>(test.dim)] *= world;
   const bool gathers = test.op == Op::kAllGather;
   const bool scatters = test.op == Op::kReduceScatter || test.op == Op::kAllToAll;
-  request.operands = {MakeOperand(Role::kInput, scatters ? whole : test.piece, test),
-                      MakeOperand(Role::kOutput, gathers || test.op == Op::kAllToAll ? whole : test.piece, test)};
+  request.operands = {
+      MakeOperand(Role::kInput, scatters ? whole : test.piece, test),
+      MakeOperand(Role::kOutput, gathers || test.op == Op::kAllToAll ? whole : test.piece, test)};
   if (test.in_place) request.operands[1].alias_of = 0;
   return std::vector<OpRequest>(static_cast<size_t>(world), request);
 }
 
 // The part of `whole` (pieces of `test.piece` along dim) that belongs to `index`, or its place when `write`.
-void MovePiece(const Case& test, int world, int index, std::vector<std::byte>* whole, std::vector<std::byte>* piece,
-               bool write) {
+void MovePiece(const Case& test, int world, int index, std::vector<std::byte>* whole,
+               std::vector<std::byte>* piece, bool write) {
   size_t outer = 1, inner = DTypeBytes(test.dtype);
   for (size_t d = 0; d < test.piece.size(); ++d) {
     (d < static_cast<size_t>(test.dim) ? outer : inner) *= static_cast<size_t>(test.piece[d]);
   }
   for (size_t o = 0; o < outer; ++o) {
-    std::byte* in_whole = whole->data() + (o * static_cast<size_t>(world) + static_cast<size_t>(index)) * inner;
+    std::byte* in_whole =
+        whole->data() + (o * static_cast<size_t>(world) + static_cast<size_t>(index)) * inner;
     std::byte* in_piece = piece->data() + o * inner;
     std::memcpy(write ? in_whole : in_piece, write ? in_piece : in_whole, inner);
   }
@@ -104,7 +107,8 @@ std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale) {
   std::vector<std::byte> sum(parts[0].size());
   std::vector<const std::byte*> sources;
   for (const auto& part : parts) sources.push_back(part.data());
-  host::SumContiguous(sources, sum.data(), dtype, static_cast<int64_t>(sum.size() / DTypeBytes(dtype)), scale);
+  host::SumContiguous(sources, sum.data(), dtype, static_cast<int64_t>(sum.size() / DTypeBytes(dtype)),
+                      scale);
   return sum;
 }
 
@@ -167,7 +171,8 @@ std::vector<std::byte> RandomElements(DType dtype, size_t bytes, std::mt19937* r
 }
 
 // Equal bits, or both not a number.
-testing::AssertionResult Same(const std::vector<std::byte>& got, const std::vector<std::byte>& expected, DType dtype) {
+testing::AssertionResult Same(const std::vector<std::byte>& got, const std::vector<std::byte>& expected,
+                              DType dtype) {
   if (got == expected) return testing::AssertionSuccess();
   const size_t size = DTypeBytes(dtype);
   for (size_t i = 0; i * size < expected.size(); ++i) {
@@ -191,7 +196,8 @@ std::string Name(const Case& test, int world) {
          (test.reduce_op == ReduceOp::kAvg ? " avg" : "");
 }
 
-// Sets a rank's input, and gets its output. In place along a dimension one of them is the rank's part of the memory of both.
+// Sets a rank's input, and gets its output. In place along a dimension one of them is the rank's part of the
+// memory of both.
 void SetInput(const Case& test, KernelGroup* group, int rank, int launch, std::vector<std::byte> in) {
   if (!test.in_place || test.op != Op::kAllGather) return group->Set(rank, 0, launch, in);
   std::vector<std::byte> whole(group->Bytes(rank, 0), std::byte{0x6b});
@@ -261,7 +267,8 @@ TEST(CudaCollectiveTest, AllReducesOfEveryTypeAndSize) {
         Check(test, world);
         if (HasFatalFailure()) return;
       }
-      for (int64_t count : {int64_t{1}, int64_t{7}, int64_t{8}, int64_t{257}, int64_t{65536}, int64_t{300001}}) {
+      for (int64_t count :
+           {int64_t{1}, int64_t{7}, int64_t{8}, int64_t{257}, int64_t{65536}, int64_t{300001}}) {
         for (bool in_place : {false, true}) {
           for (int shift : {0, 1}) {
             Case test{.algorithm = algorithm, .piece = {count}, .in_place = in_place, .shift = shift};
@@ -279,8 +286,8 @@ TEST(CudaCollectiveTest, AllReducesOfEveryTypeAndSize) {
 
 TEST(CudaCollectiveTest, LowLatencyOfEveryTypeAndSize) {
   for (int world : Worlds()) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32, DType::kI64,
-                        DType::kU8}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32,
+                        DType::kI64, DType::kU8}) {
       for (int64_t count : {int64_t{1}, int64_t{8}, int64_t{1003}, int64_t{16384}}) {
         for (int shift : {0, 1}) {
           Case test{.algorithm = Algorithm::kLowLatency, .dtype = dtype, .piece = {count}, .shift = shift};
@@ -356,11 +363,13 @@ TEST(CudaCollectiveTest, HybridCubeMeshOfEveryType) {
   }
 }
 
-// Elements that differ after `launches` launches under random delays, with data that is new in each; -1: blocked, until an abort.
+// Elements that differ after `launches` launches under random delays, with data that is new in each; -1:
+// blocked, until an abort.
 int64_t ErrorsUnderDelays(Algorithm algorithm, int64_t count, int world, int launches, cuda::Fault fault) {
   Case test{.algorithm = algorithm, .dtype = DType::kI32, .piece = {count}};
   KernelGroup group(&Machine(), Requests(test, world),
-                    {.max_blocks = MostBlocks(world), .launches = launches, .separate = false}, Context(world));
+                    {.max_blocks = MostBlocks(world), .launches = launches, .separate = false},
+                    Context(world));
   EXPECT_TRUE(group.status().ok()) << group.status().ToString();
   Word* errors = Machine().AllocateWord();
   // Without contention between checkers: 8 words apart, one a rank.
@@ -370,8 +379,8 @@ int64_t ErrorsUnderDelays(Algorithm algorithm, int64_t count, int world, int lau
     (void)Machine().backend(rank).MakeEvent();
     EXPECT_TRUE(cuda::LoadProbes().ok());
   }
-  // A kernel that took an older launch's packets may run ahead and overwrite the present one's before a peer has seen them: none
-  // would ever come.
+  // A kernel that took an older launch's packets may run ahead and overwrite the present one's before a peer
+  // has seen them: none would ever come.
   const auto blocked = [&group] {
     group.abort_word()->store(1, std::memory_order_release);
     EXPECT_TRUE(group.Finish()) << "not even an abort ends it";
@@ -414,9 +423,10 @@ TEST(CudaCollectiveTest, WordsAndPacketsHoldUnderRandomDelays) {
     int launches;
   };
   for (int world : {2, 4, 8}) {
-    for (const Arm& arm : {Arm{Algorithm::kOneShot, 3001, 2500}, Arm{Algorithm::kOneShot, 60000, 500},
-                           Arm{Algorithm::kTwoShot, 3001, 2500}, Arm{Algorithm::kTwoShot, 200000, 500},
-                           Arm{Algorithm::kLowLatency, 500, 2500}, Arm{Algorithm::kLowLatency, 16384, 2500}}) {
+    for (const Arm& arm :
+         {Arm{Algorithm::kOneShot, 3001, 2500}, Arm{Algorithm::kOneShot, 60000, 500},
+          Arm{Algorithm::kTwoShot, 3001, 2500}, Arm{Algorithm::kTwoShot, 200000, 500},
+          Arm{Algorithm::kLowLatency, 500, 2500}, Arm{Algorithm::kLowLatency, 16384, 2500}}) {
       EXPECT_EQ(ErrorsUnderDelays(arm.algorithm, arm.count, world, arm.launches, cuda::Fault::kNone), 0)
           << AlgorithmName(arm.algorithm) << " " << arm.count << " W=" << world;
     }
@@ -451,7 +461,8 @@ TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
   for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
     Case test{.algorithm = algorithm, .piece = {4000}};
     SCOPED_TRACE(AlgorithmName(algorithm));
-    KernelGroup group(&Machine(), Requests(test, 2), {.max_blocks = MostBlocks(2), .launches = 3}, Context(2));
+    KernelGroup group(&Machine(), Requests(test, 2), {.max_blocks = MostBlocks(2), .launches = 3},
+                      Context(2));
     ASSERT_TRUE(group.status().ok()) << group.status().ToString();
     Word* guard = group.machine().AllocateWord();
     guard->store(2, std::memory_order_release);

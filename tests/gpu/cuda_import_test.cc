@@ -1,5 +1,6 @@
-// Memory of another process: by IPC handle and by descriptors, of the importer's GPU and of another, all of which both see, their
-// own first, as clients and engines do; and what is refused. Owner and importer are children; this process never uses CUDA.
+// Memory of another process: by IPC handle and by descriptors, of the importer's GPU and of another, all of
+// which both see, their own first, as clients and engines do; and what is refused. Owner and importer are
+// children; this process never uses CUDA.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,8 +15,8 @@
 #include <vector>
 
 #include "common/fd_socket.h"
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 
 namespace tandem {
 namespace {
@@ -25,12 +26,12 @@ constexpr size_t kChunk = size_t{2} << 20;
 constexpr int kChunks = 3;
 
 // In children, gtest's macros would report into a copy.
-#define MUST(condition)                                                               \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);    \
-      ::_exit(1);                                                                     \
-    }                                                                                 \
+#define MUST(condition)                                                            \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      ::_exit(1);                                                                  \
+    }                                                                              \
   } while (false)
 
 int Gpus() {
@@ -71,7 +72,10 @@ std::vector<unsigned char> Pattern(size_t bytes) {
 
 void Copy(const void* to, const void* from, size_t bytes) {
   auto* driver = *cuda::LoadCudaDriver();
-  MUST(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, nullptr).ok());
+  MUST(driver
+           ->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes,
+                         nullptr)
+           .ok());
   MUST(driver->StreamSynchronize(nullptr).ok());
 }
 
@@ -84,7 +88,9 @@ bool Holds(const Segment& segment, size_t offset_in_pattern) {
   return true;
 }
 
-void Say(const char* what, const Status& status) { std::fprintf(stderr, "%s: %s\n", what, status.ToString().c_str()); }
+void Say(const char* what, const Status& status) {
+  std::fprintf(stderr, "%s: %s\n", what, status.ToString().c_str());
+}
 
 // The owner: cudaMalloc memory, its handle, and the same refused to itself.
 void OwnIpcMemory(int socket) {
@@ -104,7 +110,8 @@ void OwnIpcMemory(int socket) {
   ::pause();
 }
 
-// Of another GPU too: the driver gives the opener's GPU as that of the memory, so that it is the owner who has to say where it lies.
+// Of another GPU too: the driver gives the opener's GPU as that of the memory, so that it is the owner who
+// has to say where it lies.
 void UseIpcMemory(int socket, pid_t owner, bool) {
   auto made = MakeCudaBackend({});
   MUST(made.ok());

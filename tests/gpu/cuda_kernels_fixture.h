@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "drivers/cublaslt/cublas_lt.h"
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/driver/cublas_lt.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 #include "kernels/host/matmul.h"
 
 namespace tandem {
@@ -41,7 +41,8 @@ class CudaKernelsTest : public testing::Test {
   void SetUp() override { used = 0; }
 
   // A view of fresh random elements, in host memory.
-  DeviceView Random(DType type, std::vector<int64_t> extent, std::vector<int64_t> stride = {}, int64_t shift = 0) {
+  DeviceView Random(DType type, std::vector<int64_t> extent, std::vector<int64_t> stride = {},
+                    int64_t shift = 0) {
     if (stride.empty()) stride = ContiguousStrides(extent);
     TensorSpec spec{type, extent, stride};
     auto bytes = static_cast<size_t>(*SpanBytes(spec));
@@ -74,7 +75,10 @@ class CudaKernelsTest : public testing::Test {
     return bytes;
   }
   static void Move(void* to, const void* from, size_t bytes) {
-    ASSERT_TRUE(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, nullptr).ok());
+    ASSERT_TRUE(driver
+                    ->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
+                                  bytes, nullptr)
+                    .ok());
     ASSERT_TRUE(driver->StreamSynchronize(nullptr).ok());
   }
 
@@ -119,12 +123,13 @@ class CudaKernelsTest : public testing::Test {
 class CountingLt : public cuda::CublasLt {
  public:
   explicit CountingLt(cuda::CublasLt* lt) : lt_(lt) {}
-  tandem::Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const cuda::LtProduct& product, size_t workspace_bytes,
-                                                               int most) override {
+  tandem::Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const cuda::LtProduct& product,
+                                                               size_t workspace_bytes, int most) override {
     return lt_->Candidates(product, workspace_bytes, most);
   }
-  Status Run(const cuda::LtProduct& product, const cuda::LtOperands& operands, const cublasLtMatmulAlgo_t& algorithm,
-             void* workspace, size_t workspace_bytes, CUstream stream) override {
+  Status Run(const cuda::LtProduct& product, const cuda::LtOperands& operands,
+             const cublasLtMatmulAlgo_t& algorithm, void* workspace, size_t workspace_bytes,
+             CUstream stream) override {
     Status status = lt_->Run(product, operands, algorithm, workspace, workspace_bytes, stream);
     ++(status.ok() ? ran : refused);
     return status;

@@ -1,5 +1,5 @@
-// Sums, copies and products on one GPU beside the host backend's kernels on the same random data: sums and copies bit by
-// bit, products by relative norm; and the life of segments, words and events.
+// Sums, copies and products on one GPU beside the host backend's kernels on the same random data: sums and
+// copies bit by bit, products by relative norm; and the life of segments, words and events.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -11,11 +11,11 @@
 #include <thread>
 #include <utility>
 
+#include "drivers/cublaslt/cublas_lt.h"
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_lane.h"
-#include "kernels/cuda/driver/cublas_lt.h"
-#include "kernels/cuda/driver/cuda_driver.h"
-#include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/lane/cuda_lane.h"
+#include "kernels/cuda/matmul/matmul_plan.h"
 #include "kernels/host/copy.h"
 #include "kernels/host/matmul.h"
 #include "kernels/host/reduce.h"
@@ -32,7 +32,8 @@ TEST_F(CudaKernelsTest, SumsEqualTheHostBackendsBitByBit) {
         ReduceArgs args;
         std::vector<int64_t> extent = {37, 129}, stride;
         if (strided) stride = {1, 41};
-        for (int s = 0; s < sources; ++s) args.sources.push_back(Random(type, extent, stride, strided ? 1 : 0));
+        for (int s = 0; s < sources; ++s)
+          args.sources.push_back(Random(type, extent, stride, strided ? 1 : 0));
         args.dst = Random(type, extent);
         args.scale = sources % 2 == 0 ? 0.3f : 1.0f;
         if (strided) {
@@ -109,9 +110,10 @@ TEST_F(CudaKernelsTest, CopiesOfEveryShape) {
     std::vector<int64_t> extent, source, destination;
   };
   for (bool engine : {false, true}) {
-    for (const Shape& shape : {Shape{{1003}, {1}, {1}}, Shape{{7, 33}, {50, 1}, {33, 1}}, Shape{{7, 33}, {1, 7}, {33, 1}},
-                               Shape{{3, 5, 9}, {100, 10, 1}, {45, 9, 1}}, Shape{{3, 5, 9}, {101, 10, 1}, {60, 12, 1}},
-                               Shape{{5, 9}, {0, 1}, {9, 1}}, Shape{{2, 3, 4, 5}, {200, 50, 11, 1}, {60, 20, 5, 1}}}) {
+    for (const Shape& shape :
+         {Shape{{1003}, {1}, {1}}, Shape{{7, 33}, {50, 1}, {33, 1}}, Shape{{7, 33}, {1, 7}, {33, 1}},
+          Shape{{3, 5, 9}, {100, 10, 1}, {45, 9, 1}}, Shape{{3, 5, 9}, {101, 10, 1}, {60, 12, 1}},
+          Shape{{5, 9}, {0, 1}, {9, 1}}, Shape{{2, 3, 4, 5}, {200, 50, 11, 1}, {60, 20, 5, 1}}}) {
       for (DType type : {DType::kU8, DType::kBf16, DType::kF32, DType::kI64}) {
         for (int64_t shift : {0, 1}) {
           used = 0;
@@ -124,7 +126,8 @@ TEST_F(CudaKernelsTest, CopiesOfEveryShape) {
           ASSERT_TRUE(lane->Copy(device).ok());
           std::vector<std::byte> result = Result();
           host::RunCopy(*host::PrepareCopy(args), kContext);
-          EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0) << DTypeName(type) << " engine=" << engine;
+          EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0)
+              << DTypeName(type) << " engine=" << engine;
         }
       }
     }
@@ -141,8 +144,8 @@ TEST_F(CudaKernelsTest, ProductsOfEveryLayout) {
         used = 0;
         MatmulArgs args;
         auto make = [&](int64_t rows, int64_t columns, bool turned, int64_t shift) {
-          return Random(type, {rows, columns}, turned ? std::vector<int64_t>{1, rows} : std::vector<int64_t>{columns, 1},
-                        shift);
+          return Random(type, {rows, columns},
+                        turned ? std::vector<int64_t>{1, rows} : std::vector<int64_t>{columns, 1}, shift);
         };
         args.a = make(size.m, size.k, layout & 1, layout == 7 ? 1 : 0);
         args.b = make(size.k, size.n, layout & 2, 0);
@@ -174,7 +177,8 @@ TEST_F(CudaKernelsTest, Float8ProductsWithTensorAndRowScales) {
           used = 0;
           MatmulArgs args;
           args.a = Random(type, {128, 256});
-          args.b = dense_k ? Random(DType::kF8E4M3, {256, 192}, {1, 256}) : Random(DType::kF8E4M3, {256, 192});
+          args.b =
+              dense_k ? Random(DType::kF8E4M3, {256, 192}, {1, 256}) : Random(DType::kF8E4M3, {256, 192});
           args.c = Random(out, {128, 192});
           args.fast_accumulation = false;
           args.has_scale_a = args.has_scale_b = true;
@@ -187,7 +191,8 @@ TEST_F(CudaKernelsTest, Float8ProductsWithTensorAndRowScales) {
   }
 }
 
-// Scales and biases between multiples of 16 bytes, as chunks have them: right, and not by way of the plain kernel.
+// Scales and biases between multiples of 16 bytes, as chunks have them: right, and not by way of the plain
+// kernel.
 TEST_F(CudaKernelsTest, Float8VectorsAnywhereGoToCublasLt) {
   auto device = *cuda::CudaDevice::Create(driver, 0);
   CountingLt lt(*cuda::LoadCublasLt());
@@ -204,8 +209,10 @@ TEST_F(CudaKernelsTest, Float8VectorsAnywhereGoToCublasLt) {
         args.c = Random(DType::kBf16, {rows, 192});
         args.fast_accumulation = false;
         args.has_scale_a = args.has_scale_b = args.has_bias = true;
-        args.scale_a = rowwise ? Random(DType::kF32, {rows, 1}, {}, shift) : Random(DType::kF32, {1}, {}, shift);
-        args.scale_b = rowwise ? Random(DType::kF32, {1, 192}, {}, 3 - shift) : Random(DType::kF32, {1}, {}, 3 - shift);
+        args.scale_a =
+            rowwise ? Random(DType::kF32, {rows, 1}, {}, shift) : Random(DType::kF32, {1}, {}, shift);
+        args.scale_b =
+            rowwise ? Random(DType::kF32, {1, 192}, {}, 3 - shift) : Random(DType::kF32, {1}, {}, 3 - shift);
         args.bias = Random(DType::kBf16, {192}, {}, shift);
         CheckMatmul(args, 4e-3, rowwise ? "row scales" : "tensor scales");
         EXPECT_EQ(lt.ran, 1) << rows << " rows, shift " << shift << (rowwise ? ", row scales" : "");
@@ -252,7 +259,8 @@ TEST_F(CudaKernelsTest, EveryCandidateRoundsOnce) {
         double worst = 0;
         for (size_t at = 0; at < static_cast<size_t>(rows * 1030); ++at) {
           const double want = LoadAsFloat(args.c.data, type, at), got = LoadAsFloat(c, type, at);
-          // Both were rounded once: one unit in the last place apart, and what sums in another order differ by.
+          // Both were rounded once: one unit in the last place apart, and what sums in another order differ
+          // by.
           const double off = std::fabs(got - want) - (ulp * std::fabs(want) + 1e-4);
           worst = std::max(worst, off);
           wrong += off > 0 ? 1 : 0;
@@ -271,7 +279,8 @@ TEST_F(CudaKernelsTest, SegmentsRefuseWhatIsNoDeviceMemory) {
   EXPECT_EQ(backend->AllocateSegment(4096).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(backend->AllocateSegment(size_t{1} << 46).status().code(), Code::kResourceExhausted);
   UniqueFd memory(::memfd_create("not-device-memory", 0));
-  EXPECT_EQ(backend->MapSegment(memory.get(), backend->SegmentGranularity()).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(backend->MapSegment(memory.get(), backend->SegmentGranularity()).status().code(),
+            Code::kInvalidArgument);
   EXPECT_EQ(backend->MapSegment(-1, backend->SegmentGranularity()).status().code(), Code::kInvalidArgument);
   auto fd = backend->AllocateSegment(backend->SegmentGranularity());
   ASSERT_TRUE(fd.ok());
@@ -279,7 +288,8 @@ TEST_F(CudaKernelsTest, SegmentsRefuseWhatIsNoDeviceMemory) {
 }
 
 TEST_F(CudaKernelsTest, NothingBlocksBesideAWaitingLane) {
-  auto* words = static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* words =
+      static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_TRUE(backend->RegisterHostMemory(words, 4096).ok());
   auto waiting = std::move(*backend->MakeLane(0));
   ASSERT_TRUE(waiting->WaitWord(&words[0], 1).ok());
@@ -290,7 +300,10 @@ TEST_F(CudaKernelsTest, NothingBlocksBesideAWaitingLane) {
   ASSERT_TRUE(lane->Reduce(sum).ok());
   auto fd = backend->AllocateSegment(backend->SegmentGranularity());
   ASSERT_TRUE(fd.ok());
-  { auto mapped = backend->MapSegment(fd->get(), backend->SegmentGranularity()); ASSERT_TRUE(mapped.ok()); }
+  {
+    auto mapped = backend->MapSegment(fd->get(), backend->SegmentGranularity());
+    ASSERT_TRUE(mapped.ok());
+  }
   auto event = std::move(*backend->MakeEvent());
   ASSERT_TRUE(lane->Record(event.get()).ok());
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -309,7 +322,8 @@ TEST_F(CudaKernelsTest, NothingBlocksBesideAWaitingLane) {
 
 // cuBLASLt loads its kernels lazily, and a load waits for the whole context: a prepared product has them.
 TEST_F(CudaKernelsTest, PreparedProductsDoNotBlockBesideAWaitingLane) {
-  auto* words = static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* words =
+      static_cast<Word*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_TRUE(backend->RegisterHostMemory(words, 4096).ok());
   MatmulArgs args;
   args.a = OnDevice(Random(DType::kBf16, {384, 640}));

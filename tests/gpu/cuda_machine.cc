@@ -1,4 +1,7 @@
-// SharedMachine on real GPUs: one backend a GPU in one process, memory exported and imported as engines do it.
+// SharedMachine on real GPUs: one backend a GPU in one process, memory exported and imported as engines do
+// it.
+#include "tests/gpu/cuda_machine.h"
+
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -8,10 +11,8 @@
 #include <mutex>
 #include <vector>
 
-#include "tests/gpu/cuda_machine.h"
-
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 
 namespace tandem::engine {
 namespace {

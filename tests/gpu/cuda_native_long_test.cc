@@ -1,5 +1,6 @@
-// The native kernel's order of words and data in a hundred and fifty thousand launches, one behind the other without the host: data change from
-// launch to launch, words come while it runs, pauses are at random, and what peers see is compared on the GPU.
+// The native kernel's order of words and data in a hundred and fifty thousand launches, one behind the other
+// without the host: data change from launch to launch, words come while it runs, pauses are at random, and
+// what peers see is compared on the GPU.
 #include "tests/gpu/native_race_fixture.h"
 
 namespace tandem::cuda {
@@ -11,7 +12,8 @@ constexpr int kBatch = 250;       // launches between two looks at the count
 constexpr int kDifferences = 30;  // the word that counts them
 static_assert(kDifferences > 8 + kBandStep, "a word of the kernel's");
 
-class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface<std::tuple<Delivery, Extent>> {
+class NativeLongTest : public NativeRaceTest,
+                       public testing::WithParamInterface<std::tuple<Delivery, Extent>> {
  protected:
   NativeLongTest() : NativeRaceTest(std::get<0>(GetParam()), std::get<1>(GetParam())) {}
 
@@ -25,7 +27,8 @@ class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface
       Upload(stash.a, launch.a);
       Upload(stash.b, launch.b);
       Upload(stash.sums, launch.sums);
-      for (size_t piece = 0; piece < 3; ++piece) Upload(stash.expected + piece * kCBytes, launch.expected[piece]);
+      for (size_t piece = 0; piece < 3; ++piece)
+        Upload(stash.expected + piece * kCBytes, launch.expected[piece]);
     }
   }
 
@@ -65,8 +68,9 @@ class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface
         ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), epoch).ok());
       }
       const size_t at = static_cast<size_t>(i) * kCBytes;
-      ASSERT_TRUE(LaunchCountDifferent(made() + at, stash.expected + at, kCBytes, reinterpret_cast<uint64_t*>(word(kDifferences)),
-                                       stream(reader_)).ok());
+      ASSERT_TRUE(LaunchCountDifferent(made() + at, stash.expected + at, kCBytes,
+                                       reinterpret_cast<uint64_t*>(word(kDifferences)), stream(reader_))
+                      .ok());
     }
     ASSERT_TRUE(reader_->Record(read_.get()).ok());
   }
@@ -76,15 +80,22 @@ class NativeLongTest : public NativeRaceTest, public testing::WithParamInterface
 };
 
 INSTANTIATE_TEST_SUITE_P(Ways, NativeLongTest,
-                         testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried, Delivery::kDirect, Delivery::kBoth),
+                         testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
+                                                          Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(Extent{.k = 192}, Extent{.k = 192, .ctas = 3},
                                                           Extent{.k = 640, .ctas = 5, .shares = true})));
 
-TEST_P(NativeLongTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountDifferences(NativeFault::kNone, kMany), 0u); }
+TEST_P(NativeLongTest, IsRightUnderRandomPauses) {
+  EXPECT_EQ(CountDifferences(NativeFault::kNone, kMany), 0u);
+}
 
-TEST_P(NativeLongTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountDifferences(NativeFault::kFlagBeforeData, kBatch), 0u); }
+TEST_P(NativeLongTest, AFlagBeforeItsDataIsFound) {
+  EXPECT_GT(CountDifferences(NativeFault::kFlagBeforeData, kBatch), 0u);
+}
 
-TEST_P(NativeLongTest, AMissingWaitIsFound) { EXPECT_GT(CountDifferences(NativeFault::kMissingWait, kBatch), 0u); }
+TEST_P(NativeLongTest, AMissingWaitIsFound) {
+  EXPECT_GT(CountDifferences(NativeFault::kMissingWait, kBatch), 0u);
+}
 
 }  // namespace
 }  // namespace tandem::cuda

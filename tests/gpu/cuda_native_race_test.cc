@@ -1,6 +1,6 @@
-// The order of the native kernel's words and data on one GPU, its peers played by lanes: right under random pauses, found
-// wrong with each fault that is planted; progress beside a kernel that leaves it a few SMs; an end by abort, and a launch that
-// is called off, which leave nothing behind.
+// The order of the native kernel's words and data on one GPU, its peers played by lanes: right under random
+// pauses, found wrong with each fault that is planted; progress beside a kernel that leaves it a few SMs; an
+// end by abort, and a launch that is called off, which leave nothing behind.
 #include "tests/gpu/native_race_fixture.h"
 
 namespace tandem::cuda {
@@ -11,39 +11,49 @@ class NativeDeliveryRaceTest : public NativeRaceTest, public testing::WithParamI
  protected:
   NativeDeliveryRaceTest() : NativeRaceTest(GetParam()) {}
 };
-INSTANTIATE_TEST_SUITE_P(Ways, NativeDeliveryRaceTest, testing::Values(Delivery::kCarried, Delivery::kDirect, Delivery::kBoth));
+INSTANTIATE_TEST_SUITE_P(Ways, NativeDeliveryRaceTest,
+                         testing::Values(Delivery::kCarried, Delivery::kDirect, Delivery::kBoth));
 
 // Tiles that follow one another on a CTA, of several stages each.
-class NativeQueueRaceTest : public NativeRaceTest, public testing::WithParamInterface<std::tuple<Delivery, int64_t>> {
+class NativeQueueRaceTest : public NativeRaceTest,
+                            public testing::WithParamInterface<std::tuple<Delivery, int64_t>> {
  protected:
-  NativeQueueRaceTest() : NativeRaceTest(std::get<0>(GetParam()), {.k = std::get<1>(GetParam()), .ctas = 3}) {}
+  NativeQueueRaceTest()
+      : NativeRaceTest(std::get<0>(GetParam()), {.k = std::get<1>(GetParam()), .ctas = 3}) {}
 };
 INSTANTIATE_TEST_SUITE_P(Ways, NativeQueueRaceTest,
-                         testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried, Delivery::kDirect, Delivery::kBoth),
+                         testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
+                                                          Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(64, 640)));
 
 TEST_P(NativeQueueRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
 
 TEST_P(NativeQueueRaceTest, PlantedFaultsAreFound) {
-  for (NativeFault fault : {NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
+  for (NativeFault fault :
+       {NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
     EXPECT_GT(CountWrong(fault), 0) << static_cast<int>(fault);
   }
 }
 
 // CTAs that share the last two tiles, or all of them, along K; the last ones' peers' sums come on top.
-class NativeSharesRaceTest : public NativeRaceTest, public testing::WithParamInterface<std::tuple<Delivery, int>> {
+class NativeSharesRaceTest : public NativeRaceTest,
+                             public testing::WithParamInterface<std::tuple<Delivery, int>> {
  protected:
-  NativeSharesRaceTest() : NativeRaceTest(std::get<0>(GetParam()), {.k = 640, .ctas = std::get<1>(GetParam()), .shares = true}) {}
+  NativeSharesRaceTest()
+      : NativeRaceTest(std::get<0>(GetParam()), {.k = 640, .ctas = std::get<1>(GetParam()), .shares = true}) {
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Ways, NativeSharesRaceTest,
-                         testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried, Delivery::kDirect, Delivery::kBoth),
+                         testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
+                                                          Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(5, 16)));
 
 TEST_P(NativeSharesRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
 
 // All that peers deliver is there before: what goes wrong is the CTAs' own sums.
 TEST_P(NativeSharesRaceTest, FaultsBetweenCtasAreFound) {
-  for (NativeFault fault : {NativeFault::kNone, NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
+  for (NativeFault fault : {NativeFault::kNone, NativeFault::kFlagBeforeData, NativeFault::kMissingWait,
+                            NativeFault::kStaleEpoch}) {
     const FusedVariant variant = ProbedVariant(fault);
     int wrong = 0;
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
@@ -74,7 +84,8 @@ TEST_F(NativeRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(NativeFault::k
 TEST_P(NativeDeliveryRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
 
 TEST_P(NativeDeliveryRaceTest, PlantedFaultsAreFound) {
-  for (NativeFault fault : {NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
+  for (NativeFault fault :
+       {NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
     EXPECT_GT(CountWrong(fault), 0) << static_cast<int>(fault);
   }
 }
@@ -110,7 +121,8 @@ TEST_P(NativeDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
   Sync(peer_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5)));
   EXPECT_EQ(word_value(5), epoch_ - 1) << "the second band has not come";
-  for (int source = 0; source < 2; ++source) ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch_).ok());
+  for (int source = 0; source < 2; ++source)
+    ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch_).ok());
   Sync(reader_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5))) << "not closed";
   ASSERT_TRUE(backend_->StoreWord(word(8), epoch_).ok());
@@ -122,7 +134,9 @@ TEST_P(NativeDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
 // A CTA for each tile, and more CTAs than tiles, which share them.
 class NativeEndRaceTest : public NativeRaceTest, public testing::WithParamInterface<bool> {
  protected:
-  NativeEndRaceTest() : NativeRaceTest(Delivery::kNone, GetParam() ? Extent{.k = 640, .ctas = 16, .shares = true} : Extent{}) {}
+  NativeEndRaceTest()
+      : NativeRaceTest(Delivery::kNone,
+                       GetParam() ? Extent{.k = 640, .ctas = 16, .shares = true} : Extent{}) {}
 };
 INSTANTIATE_TEST_SUITE_P(Shares, NativeEndRaceTest, testing::Bool());
 
@@ -130,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Shares, NativeEndRaceTest, testing::Bool());
 TEST_P(NativeEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   const Launch launch = Draw(77);
   UploadLaunch(launch);
-  // A copy within the GPU would stand behind the CTAs that have no room: the peers' data are there, their words come later.
+  // A copy within the GPU would stand behind the CTAs that have no room: the peers' data are there, their
+  // words come later.
   Copy(*peer_, a_ + a_bytes(), landing_, a_bytes());
   Copy(*peer_, sums_, slots_, 2 * kCBytes);
   Sync(peer_);
@@ -139,7 +154,8 @@ TEST_P(NativeEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   auto* holding = const_cast<uint32_t*>(HostWord(0));
   ASSERT_TRUE(LaunchSquatter(squatters, holding, const_cast<uint32_t*>(HostWord(1)), stream(squatter_)).ok());
   const auto deadline = Clock::now() + std::chrono::seconds(20);
-  while (*HostWord(0) < static_cast<uint32_t>(squatters) && Clock::now() < deadline) std::this_thread::yield();
+  while (*HostWord(0) < static_cast<uint32_t>(squatters) && Clock::now() < deadline)
+    std::this_thread::yield();
   ASSERT_EQ(*HostWord(0), static_cast<uint32_t>(squatters));
   EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
   EnqueueReader(epoch_);
@@ -173,19 +189,22 @@ TEST_P(NativeEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 
-// As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is raised. Kernels of one CTA
-// and of clusters; what came before has left its words, state and outputs.
+// As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is
+// raised. Kernels of one CTA and of clusters; what came before has left its words, state and outputs.
 TEST_P(NativeEndRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   std::vector<FusedVariant> variants{ProbedVariant(NativeFault::kNone)};
   for (const FusedVariant& variant : FusedVariants()) {
     const auto bf16 = static_cast<uint8_t>(DType::kBf16);
-    if (variant.type == bf16 && variant.out_type == bf16 && variant.sums && !variant.b_along_n) variants.push_back(variant);
+    if (variant.type == bf16 && variant.out_type == bf16 && variant.sums && !variant.b_along_n)
+      variants.push_back(variant);
   }
   ASSERT_GE(variants.size(), 3u);
   auto* gate = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(3)));
   for (const FusedVariant& variant : variants) {
-    SCOPED_TRACE("tiles of " + std::to_string(variant.tile_n) + " columns, clusters of " + std::to_string(variant.cluster_m));
-    const Launch before = Draw(static_cast<uint32_t>(epoch_) + 1), launch = Draw(static_cast<uint32_t>(epoch_) + 2);
+    SCOPED_TRACE("tiles of " + std::to_string(variant.tile_n) + " columns, clusters of " +
+                 std::to_string(variant.cluster_m));
+    const Launch before = Draw(static_cast<uint32_t>(epoch_) + 1),
+                 launch = Draw(static_cast<uint32_t>(epoch_) + 2);
     UploadLaunch(before);
     ++epoch_;
     EXPECT_EQ(RunOnce(variant, epoch_, before, false), 0);
@@ -199,7 +218,8 @@ TEST_P(NativeEndRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
     gate->store(epoch_, std::memory_order_release);
     EXPECT_TRUE(EndsWithin(std::chrono::seconds(1))) << "though no peer comes";
     Sync(main_);
-    std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(word(6)) - segment_->data()), &epoch_, sizeof(epoch_));
+    std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(word(6)) - segment_->data()), &epoch_,
+                sizeof(epoch_));
     EXPECT_TRUE(Everything() == expected);
     EXPECT_EQ(RunOnce(variant, epoch_, launch, false), 0);
     // A guard that has reached the last epoch only is as none.

@@ -1,6 +1,6 @@
-// NCCL through the backend: bad ids are refused; a call whose peer never comes, and a communicator whose peer never
-// joins, end by an abort; what a grouped call costs the thread that makes it, on the communicator that does not block
-// and on the child that does (nccl.blocking).
+// NCCL through the backend: bad ids are refused; a call whose peer never comes, and a communicator whose peer
+// never joins, end by an abort; what a grouped call costs the thread that makes it, on the communicator that
+// does not block and on the child that does (nccl.blocking).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/planner/program.h"
+#include "kernels/cuda/collectives/nccl_communicator.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/nccl_communicator.h"
+#include "program/program.h"
 
 namespace tandem {
 namespace {
@@ -137,7 +137,8 @@ TEST_P(CudaNcclAbortTest, EndsACollectiveWhosePeerNeverComes) {
   EXPECT_EQ(ranks.Enqueue(0).code(), Code::kAborted);
 }
 
-// The first call of a communicator connects: with a peer that is silent it blocks inside NCCL, or on its thread.
+// The first call of a communicator connects: with a peer that is silent it blocks inside NCCL, or on its
+// thread.
 TEST_P(CudaNcclAbortTest, EndsTheFirstCallWhosePeerNeverMakesIts) {
   TwoRanks ranks(GetParam());
   for (int rank : {0, 1}) ASSERT_NO_FATAL_FAILURE(ranks.Join(rank));
@@ -172,7 +173,8 @@ TEST_P(CudaNcclAbortTest, EndsACommunicatorWhosePeerNeverJoins) {
 INSTANTIATE_TEST_SUITE_P(Blocking, CudaNcclAbortTest, testing::Values("0", "1"),
                          [](const auto& info) { return info.param[0] == '1' ? "Child" : "Parent"; });
 
-// The median microseconds that rank 0's thread spends in a call, warm; the calls are too few to fill a stream.
+// The median microseconds that rank 0's thread spends in a call, warm; the calls are too few to fill a
+// stream.
 double MicrosecondsOfACall(const char* blocking, plan::NcclKind kind) {
   constexpr int kWarm = 20, kCalls = 200;
   TwoRanks ranks(blocking);
@@ -184,7 +186,8 @@ double MicrosecondsOfACall(const char* blocking, plan::NcclKind kind) {
       auto begun = Clock::now();
       Status status = ranks.Call(rank, kind);
       if (!status.ok()) return status;
-      if (i >= kWarm) took[rank].push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count());
+      if (i >= kWarm)
+        took[rank].push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count());
     }
     return ranks.Enqueue(rank, kind);
   });
@@ -222,9 +225,10 @@ void AwaitAborts() {
 
 }  // namespace tandem
 
-// Ends as tandem-engine does, by _Exit. An abort may outlive its communicator, on a thread of its own inside NCCL, and NCCL
-// has threads that serve proxies for peers in this very process; exit() would take the CUDA driver's and NCCL's state
-// away from under them (the process died so by SIGSEGV, with every test passed: see NCCL's issue 1013 for its like).
+// Ends as tandem-engine does, by _Exit. An abort may outlive its communicator, on a thread of its own inside
+// NCCL, and NCCL has threads that serve proxies for peers in this very process; exit() would take the CUDA
+// driver's and NCCL's state away from under them (the process died so by SIGSEGV, with every test passed: see
+// NCCL's issue 1013 for its like).
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const int failed = RUN_ALL_TESTS();

@@ -1,5 +1,6 @@
-// Segments outlive the process that made them: a holder without CUDA keeps the descriptor while the maker is killed, and a
-// new process maps it and finds the contents. This process never uses CUDA itself, as tandemd never does.
+// Segments outlive the process that made them: a holder without CUDA keeps the descriptor while the maker is
+// killed, and a new process maps it and finds the contents. This process never uses CUDA itself, as tandemd
+// never does.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -9,8 +10,8 @@
 #include <vector>
 
 #include "common/fd_socket.h"
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 
 namespace tandem {
 namespace {
@@ -63,8 +64,10 @@ TEST(CudaPoolTest, ContentsSurviveTheMakersDeath) {
     if (!segment.ok()) return 3;
     std::vector<unsigned char> bytes(kBytes);
     auto* driver = *cuda::LoadCudaDriver();
-    if (!driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(bytes.data()),
-                             reinterpret_cast<CUdeviceptr>((*segment)->data()), kBytes, nullptr).ok()) {
+    if (!driver
+             ->MemcpyAsync(reinterpret_cast<CUdeviceptr>(bytes.data()),
+                           reinterpret_cast<CUdeviceptr>((*segment)->data()), kBytes, nullptr)
+             .ok()) {
       return 4;
     }
     if (!driver->StreamSynchronize(nullptr).ok()) return 5;

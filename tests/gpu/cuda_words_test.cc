@@ -1,5 +1,5 @@
-// Words on a GPU: lanes write and wait for them in device memory and in registered host memory, and the CPU's writes pass
-// lanes that wait.
+// Words on a GPU: lanes write and wait for them in device memory and in registered host memory, and the CPU's
+// writes pass lanes that wait.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/driver/cuda_driver.h"
 
 namespace tandem {
 namespace {
@@ -51,8 +51,10 @@ class CudaWordsTest : public testing::Test {
     std::vector<uint64_t> words(count);
     auto* driver = *cuda::LoadCudaDriver();
     CUstream stream = *driver->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0);
-    EXPECT_TRUE(driver->MemcpyAsync(reinterpret_cast<CUdeviceptr>(words.data()),
-                                    reinterpret_cast<CUdeviceptr>(DeviceWord(first)), count * 8, stream).ok());
+    EXPECT_TRUE(driver
+                    ->MemcpyAsync(reinterpret_cast<CUdeviceptr>(words.data()),
+                                  reinterpret_cast<CUdeviceptr>(DeviceWord(first)), count * 8, stream)
+                    .ok());
     EXPECT_TRUE(driver->StreamSynchronize(stream).ok());
     EXPECT_TRUE(driver->StreamDestroy(stream).ok());
     return words;

@@ -1,6 +1,6 @@
-// A process with a CUDA context that does what it is told by lines on its standard input, and answers each with one line
-// of JSON: a neighbour that watches its context, or the culprit. Used by the tests of recovery, together with Tandem's
-// clients or alone.
+// A process with a CUDA context that does what it is told by lines on its standard input, and answers each
+// with one line of JSON: a neighbour that watches its context, or the culprit. Used by the tests of recovery,
+// together with Tandem's clients or alone.
 //
 //   use ORDINAL              makes the context
 //   watch kernel|write|query MILLISECONDS
@@ -76,7 +76,8 @@ int main() {
       Answer(begun, 0);
     } else if (command == "state") {
       std::string name = lost.load() == 0 ? "null" : std::string("\"") + ErrorName(lost) + "\"";
-      std::printf("{\"rounds\": %ld, \"lost\": %s, \"lost_at\": %.6f}\n", rounds.load(), name.c_str(), lost_at.load());
+      std::printf("{\"rounds\": %ld, \"lost\": %s, \"lost_at\": %.6f}\n", rounds.load(), name.c_str(),
+                  lost_at.load());
     } else if (command == "fault") {
       Answer(begun, IllegalAccess());
     } else if (command == "spin") {

@@ -1,7 +1,7 @@
-#include "tests/gpu/fault_kernels.h"
-
 #include <cuda.h>
 #include <cuda_runtime.h>
+
+#include "tests/gpu/fault_kernels.h"
 
 namespace tandem::faults {
 namespace {
@@ -33,7 +33,8 @@ template <typename Function>
 Function Driver(const char* name) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  if (cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found) != cudaSuccess) return nullptr;
+  if (cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found) != cudaSuccess)
+    return nullptr;
   return reinterpret_cast<Function>(entry);
 }
 
@@ -67,7 +68,8 @@ int IllegalAccess() {
 
 int Spin(int64_t milliseconds) {
   cudaStream_t stream;
-  if (cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); error != cudaSuccess) return error;
+  if (cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); error != cudaSuccess)
+    return error;
   *host_memory = 0;
   SpinFor<<<264, 256, 0, stream>>>(milliseconds * 1000000, host_memory);
   if (cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
@@ -79,7 +81,8 @@ int Spin(int64_t milliseconds) {
 
 int WaitForEver() {
   cudaStream_t stream;
-  if (cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); error != cudaSuccess) return error;
+  if (cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); error != cudaSuccess)
+    return error;
   auto wait = Driver<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
   if (wait == nullptr) return cudaErrorSymbolNotFound;
   return wait(stream, reinterpret_cast<CUdeviceptr>(device_memory) + 4096, 1, CU_STREAM_WAIT_VALUE_EQ);

@@ -1,8 +1,8 @@
 // File: fault_kernels.h
 //
-// What a process can do to the others on its GPU, for the tests of recovery: faults, kernels that do not end, streams
-// that wait for ever. Every function acts on the device that the calling thread has chosen, and returns CUDA's error
-// code: 0 is success.
+// What a process can do to the others on its GPU, for the tests of recovery: faults, kernels that do not end,
+// streams that wait for ever. Every function acts on the device that the calling thread has chosen, and
+// returns CUDA's error code: 0 is success.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace tandem::faults {
 inline constexpr int kCurrentDevice = -1;
 // Chooses device `ordinal` for this thread, makes its context, and what the functions below need in it.
 int UseDevice(int ordinal);
-// Chooses the device of UseDevice on another thread: a thread that has chosen none makes a context on device 0.
+// Chooses the device of UseDevice on another thread: a thread that has chosen none makes a context on device
+// 0.
 int EnterDevice();
 // CUDA's name for an error code, "cudaErrorIllegalAddress" for example.
 const char* ErrorName(int error);
@@ -25,7 +26,8 @@ int Spin(int64_t milliseconds);
 // Puts a wait for a word that nobody writes on a stream of its own; returns at once.
 int WaitForEver();
 
-// Ways to find out whether the context still lives, from the dearest to the cheapest; each waits for its own work only.
+// Ways to find out whether the context still lives, from the dearest to the cheapest; each waits for its own
+// work only.
 int ProbeByKernel();  // launches a kernel and synchronises
 int ProbeByWrite();   // a stream writes a word, and synchronises
 int ProbeByQuery();   // cudaStreamQuery of an idle stream

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "daemon/planner/kernel_phases.h"
+#include "program/kernel_phases.h"
 
 namespace tandem::engine {
 namespace {
@@ -15,8 +15,8 @@ constexpr std::byte kGuard{0xC5};
 
 }  // namespace
 
-KernelGroup::KernelGroup(TestMachine* machine, std::vector<OpRequest> requests, const KernelGroupOptions& options,
-                         plan::GroupContext context)
+KernelGroup::KernelGroup(TestMachine* machine, std::vector<OpRequest> requests,
+                         const KernelGroupOptions& options, plan::GroupContext context)
     : machine_(machine), requests_(std::move(requests)), options_(options) {
   auto plan = plan::MakePlan(requests_, context);
   if (!plan.ok()) {
@@ -56,7 +56,8 @@ KernelGroup::KernelGroup(TestMachine* machine, std::vector<OpRequest> requests, 
         const std::vector<std::byte> guard(bytes, kGuard);
         machine_->Upload(memory, rank, guard.data(), bytes);
         for (std::byte*& address : memory.at) {
-          if (address != nullptr) address += kGuardBytes + static_cast<size_t>(options.shift) * DTypeBytes(type);
+          if (address != nullptr)
+            address += kGuardBytes + static_cast<size_t>(options.shift) * DTypeBytes(type);
         }
         set.back().push_back(memory);
       }
@@ -110,7 +111,8 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
     args.pieces = packets.pieces;
     args.packet_bytes = plan::kPacketHalfBytes;
     for (const plan::View& view : packets.source) args.source.push_back(Resolve(rank, view, epoch, launch));
-    for (const plan::View& view : packets.destination) args.destination.push_back(Resolve(rank, view, epoch, launch));
+    for (const plan::View& view : packets.destination)
+      args.destination.push_back(Resolve(rank, view, epoch, launch));
     for (const SharedMemory& area : signals_) {
       args.packets.push_back(area.at[own] + plan::kSignalWordBytes + (epoch & 1) * plan::kPacketHalfBytes);
     }
@@ -125,12 +127,14 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
   for (const plan::KernelPhase& from : *phases) {
     CollectivePhase& phase = args.phases.emplace_back();
     for (const plan::KernelWord& wait : from.waits) phase.waits.push_back(word(rank, wait.rank, wait.index));
-    for (const plan::KernelWord& signal : from.signals) phase.signals.push_back(word(signal.rank, rank, signal.index));
+    for (const plan::KernelWord& signal : from.signals)
+      phase.signals.push_back(word(signal.rank, rank, signal.index));
     for (const plan::KernelItem& item : from.items) {
       CollectiveItem& to = phase.items.emplace_back();
       to.scale = item.scale;
       for (const plan::View& view : item.sources) to.sources.push_back(Resolve(rank, view, epoch, launch));
-      for (const plan::View& view : item.destinations) to.destinations.push_back(Resolve(rank, view, epoch, launch));
+      for (const plan::View& view : item.destinations)
+        to.destinations.push_back(Resolve(rank, view, epoch, launch));
     }
   }
   return args;
@@ -161,8 +165,8 @@ void KernelGroup::Set(int rank, int slot, int launch, const std::vector<std::byt
 }
 
 std::vector<std::byte> KernelGroup::Get(int rank, int slot, int launch) {
-  std::vector<std::byte> bytes(
-      static_cast<size_t>(*SpanBytes(requests_[static_cast<size_t>(rank)].operands[static_cast<size_t>(slot)].spec)));
+  std::vector<std::byte> bytes(static_cast<size_t>(
+      *SpanBytes(requests_[static_cast<size_t>(rank)].operands[static_cast<size_t>(slot)].spec)));
   machine_->Download(bytes.data(), operands_[Set(launch)][static_cast<size_t>(rank)][Home(rank, slot)], rank,
                      bytes.size());
   return bytes;
@@ -181,7 +185,8 @@ bool KernelGroup::GuardsIntact() {
           }
           std::vector<std::byte> bytes(kGuardBytes);
           machine_->Download(bytes.data(), guard, rank, bytes.size());
-          if (!std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == kGuard; })) return false;
+          if (!std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == kGuard; }))
+            return false;
         }
       }
     }

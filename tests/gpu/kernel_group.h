@@ -1,7 +1,7 @@
 // File: kernel_group.h
 //
-// Ranks of a plan's one collective in one process, on real GPUs, its kernel launched directly: what an engine does
-// between a rank program and a lane, with memory, words and launches in the test's hands.
+// Ranks of a plan's one collective in one process, on real GPUs, its kernel launched directly: what an engine
+// does between a rank program and a lane, with memory, words and launches in the test's hands.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
-#include "daemon/engine/executor/tests/test_machine.h"
 #include "daemon/planner/planner.h"
+#include "engine/executor/tests/test_machine.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/lane/cuda_lane.h"
 
 namespace tandem::engine {
 
@@ -29,7 +29,8 @@ class KernelGroup {
  public:
   static constexpr size_t kGuardBytes = 256;
 
-  // `requests` by rank; the plan must consist of one collective with a kernel. Takes the machine's memory anew.
+  // `requests` by rank; the plan must consist of one collective with a kernel. Takes the machine's memory
+  // anew.
   KernelGroup(TestMachine* machine, std::vector<OpRequest> requests, const KernelGroupOptions& options,
               plan::GroupContext context);
 
@@ -73,8 +74,8 @@ class KernelGroup {
   Status status_;
   int blocks_ = 0;
   uint64_t half_bytes_ = 0;
-  std::vector<SharedMemory> workspace_, bulk_, signals_;               // by rank
-  std::vector<std::vector<std::vector<SharedMemory>>> operands_;       // by set, rank, slot
+  std::vector<SharedMemory> workspace_, bulk_, signals_;          // by rank
+  std::vector<std::vector<std::vector<SharedMemory>>> operands_;  // by set, rank, slot
   std::vector<std::unique_ptr<Lane>> owned_lanes_;
   std::vector<cuda::CudaLane*> lanes_;
   std::vector<Word*> finished_;

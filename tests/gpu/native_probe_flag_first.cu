@@ -2,5 +2,5 @@
 
 namespace tandem::cuda {
 FusedVariant ProbedFlagFirst() { return MakeProbedVariant<true, false, false>(); }
-FewRowsVariant FewRowsProbedFlagFirst() { return MakeProbedFewRows<true, false, false>(); }
+SkinnyVariant SkinnyProbedFlagFirst() { return MakeProbedSkinny<true, false, false>(); }
 }  // namespace tandem::cuda

@@ -2,5 +2,5 @@
 
 namespace tandem::cuda {
 FusedVariant ProbedMissingWait() { return MakeProbedVariant<false, true, false>(); }
-FewRowsVariant FewRowsProbedMissingWait() { return MakeProbedFewRows<false, true, false>(); }
+SkinnyVariant SkinnyProbedMissingWait() { return MakeProbedSkinny<false, true, false>(); }
 }  // namespace tandem::cuda

@@ -2,5 +2,5 @@
 
 namespace tandem::cuda {
 FusedVariant ProbedRight() { return MakeProbedVariant<false, false, false>(); }
-FewRowsVariant FewRowsProbedRight() { return MakeProbedFewRows<false, false, false>(); }
+SkinnyVariant SkinnyProbedRight() { return MakeProbedSkinny<false, false, false>(); }
 }  // namespace tandem::cuda

@@ -2,5 +2,5 @@
 
 namespace tandem::cuda {
 FusedVariant ProbedStaleEpoch() { return MakeProbedVariant<false, false, true>(); }
-FewRowsVariant FewRowsProbedStaleEpoch() { return MakeProbedFewRows<false, false, true>(); }
+SkinnyVariant SkinnyProbedStaleEpoch() { return MakeProbedSkinny<false, false, true>(); }
 }  // namespace tandem::cuda

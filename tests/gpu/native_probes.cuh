@@ -3,8 +3,8 @@
 // One source file compiles one fault, so that they compile in parallel.
 #pragma once
 
-#include "kernels/cuda/native/few_rows_variant.cuh"
-#include "kernels/cuda/native/variant.cuh"
+#include "kernels/cuda/fused/variant.cuh"
+#include "kernels/cuda/skinny/skinny_variant.cuh"
 
 namespace tandem::cuda {
 
@@ -39,9 +39,9 @@ FusedVariant MakeProbedVariant() {
 }
 
 template <bool kFlagFirst, bool kNoWait, bool kStale>
-FewRowsVariant MakeProbedFewRows() {
-  using Traits = FewRowsTraits<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false, 64, 1, 2>;
-  return MakeFewRowsVariant<Traits, FusedDelayProbe<kFlagFirst, kNoWait, kStale>>();
+SkinnyVariant MakeProbedSkinny() {
+  using Traits = SkinnyTraits<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false, 64, 1, 2>;
+  return MakeSkinnyVariant<Traits, FusedDelayProbe<kFlagFirst, kNoWait, kStale>>();
 }
 
 }  // namespace tandem::cuda

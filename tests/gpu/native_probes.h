@@ -1,13 +1,14 @@
 // File: native_probes.h
 //
-// The native matmul kernel with pauses at random places, and with faults planted in its order; a kernel that holds SMs.
+// The native matmul kernel with pauses at random places, and with faults planted in its order; a kernel that
+// holds SMs.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/native/few_rows.h"
-#include "kernels/cuda/native/fused_matmul.h"
+#include "kernels/cuda/fused/fused_matmul.h"
+#include "kernels/cuda/skinny/skinny.h"
 #include "tandem/status.h"
 
 struct CUstream_st;
@@ -16,17 +17,19 @@ namespace tandem::cuda {
 
 enum class NativeFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
 
-// bf16, B by columns, tiles of 128×256, no cluster, with sums: the product's kernel, with pauses before it writes a word
-// and after it has waited for one.
+// bf16, B by columns, tiles of 128×256, no cluster, with sums: the product's kernel, with pauses before it
+// writes a word and after it has waited for one.
 FusedVariant ProbedVariant(NativeFault fault);
 // The same of the few-rows kernel: bf16, B by columns, tiles of 64 columns.
-FewRowsVariant ProbedFewRows(NativeFault fault);
+SkinnyVariant ProbedSkinny(NativeFault fault);
 
-// Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory of the host.
+// Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory
+// of the host.
 Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream);
 
 // Adds to *count, in device memory, the words of 4 bytes in which the two differ.
-Status LaunchCountDifferent(const void* have, const void* wanted, size_t bytes, uint64_t* count, CUstream_st* stream);
+Status LaunchCountDifferent(const void* have, const void* wanted, size_t bytes, uint64_t* count,
+                            CUstream_st* stream);
 Status LoadCountDifferent();
 
 // Loads all of them into the current context.

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/native/native_matmul.h"
+#include "kernels/cuda/fused/native_matmul.h"
 #include "tests/gpu/probed_gpu_test.h"
 
 namespace tandem::cuda {
@@ -21,19 +21,20 @@ inline constexpr int kTiles = 12;
 inline constexpr int kLaunches = 16;
 inline constexpr int kBandStep = 16;
 
-// What a launch's kernel runs with. One stage of K and a CTA for each tile, or stages and tiles that follow one another: rings that wrap,
-// tickets taken ahead, couriers beside the next products.
+// What a launch's kernel runs with. One stage of K and a CTA for each tile, or stages and tiles that follow
+// one another: rings that wrap, tickets taken ahead, couriers beside the next products.
 struct Extent {
   int64_t k = 64;
-  int ctas = 0;  // 0: as many as there are tiles
+  int ctas = 0;         // 0: as many as there are tiles
   bool shares = false;  // CTAs share the last tiles
 };
 
-// Where the kernel's pieces are read: where it stores them, or in copies that its couriers make, or it stores itself, or both.
+// Where the kernel's pieces are read: where it stores them, or in copies that its couriers make, or it stores
+// itself, or both.
 enum class Delivery { kNone, kCarried, kDirect, kBoth };
 
-// Three pieces: the rank's own rows, told to a peer; rows that a peer delivers, told to a peer; rows that it owns, to which
-// it adds the sums of two peers, told to all.
+// Three pieces: the rank's own rows, told to a peer; rows that a peer delivers, told to a peer; rows that it
+// owns, to which it adds the sums of two peers, told to all.
 struct Launch {
   std::vector<float> a, b, sums;
   std::vector<std::vector<float>> expected;  // by piece
@@ -41,7 +42,8 @@ struct Launch {
 
 inline float Small(std::mt19937& random) { return static_cast<float>(random() % 3) - 1; }
 
-// Sums in fp32 in rank order, which some elements tell from any other order: 2^25 + own - 2^25 is own to the next multiple of 4.
+// Sums in fp32 in rank order, which some elements tell from any other order: 2^25 + own - 2^25 is own to the
+// next multiple of 4.
 inline Launch Draw(uint32_t seed, int64_t k_extent) {
   std::mt19937 random(seed);
   Launch launch;
@@ -73,7 +75,8 @@ inline Launch Draw(uint32_t seed, int64_t k_extent) {
 
 class NativeRaceTest : public ProbedGpuTest {
  protected:
-  explicit NativeRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {}) : delivery_(delivery), extent_(extent) {}
+  explicit NativeRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {})
+      : delivery_(delivery), extent_(extent) {}
 
   void SetUp() override {
     ProbedGpuTest::SetUp();
@@ -126,10 +129,11 @@ class NativeRaceTest : public ProbedGpuTest {
     return wrong;
   }
 
-  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces, 6 the guard, 7 that copies may be
-  // written, 8 that the kernel may end. Of deliveries all but the last piece is told, and the sums are, in two word bands, the second
-  // one's words kBandStep further.
-  void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000, bool guarded = false) {
+  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces, 6 the guard, 7
+  // that copies may be written, 8 that the kernel may end. Of deliveries all but the last piece is told, and
+  // the sums are, in two word bands, the second one's words kBandStep further.
+  void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000,
+                     bool guarded = false) {
     FusedMatmul matmul;
     matmul.b_along_n = false;
     matmul.rows = kRows;
@@ -221,10 +225,13 @@ class NativeRaceTest : public ProbedGpuTest {
       if (delivery_ != Delivery::kNone && i < 2) {
         ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), epoch).ok());
       }
-      Copy(*reader_, made() + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes, kCBytes);
+      Copy(*reader_, made() + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes,
+           kCBytes);
     }
   }
-  void EnqueuePeers(uint64_t epoch, bool enter = true) { EnqueuePeersFrom(a_ + a_bytes(), sums_, epoch, enter); }
+  void EnqueuePeers(uint64_t epoch, bool enter = true) {
+    EnqueuePeersFrom(a_ + a_bytes(), sums_, epoch, enter);
+  }
   // The rows of the second piece, and the sums of two peers for the third.
   void EnqueuePeersFrom(std::byte* rows, std::byte* sums, uint64_t epoch, bool enter) {
     Copy(*peer_, rows, landing_, a_bytes());
@@ -276,8 +283,8 @@ class NativeRaceTest : public ProbedGpuTest {
 
   std::unique_ptr<Lane> main_, peer_, reader_;
   std::unique_ptr<Event> ended_;
-  std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr, *c_ = nullptr,
-            *sent_ = nullptr, *seen_ = nullptr, *state_ = nullptr, *partials_ = nullptr;
+  std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr,
+            *c_ = nullptr, *sent_ = nullptr, *seen_ = nullptr, *state_ = nullptr, *partials_ = nullptr;
   Word* words_ = nullptr;
   uint64_t epoch_ = 0;
   const Delivery delivery_;

@@ -10,10 +10,10 @@ FusedVariant ProbedRight();
 FusedVariant ProbedFlagFirst();
 FusedVariant ProbedMissingWait();
 FusedVariant ProbedStaleEpoch();
-FewRowsVariant FewRowsProbedRight();
-FewRowsVariant FewRowsProbedFlagFirst();
-FewRowsVariant FewRowsProbedMissingWait();
-FewRowsVariant FewRowsProbedStaleEpoch();
+SkinnyVariant SkinnyProbedRight();
+SkinnyVariant SkinnyProbedFlagFirst();
+SkinnyVariant SkinnyProbedMissingWait();
+SkinnyVariant SkinnyProbedStaleEpoch();
 
 namespace {
 
@@ -32,8 +32,9 @@ Status RuntimeStatus(const char* call, cudaError_t error) {
 Status Load(const void* kernel, size_t shared_bytes) {
   cudaFuncAttributes attributes = {};
   TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel)));
-  return RuntimeStatus("cudaFuncSetAttribute", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                                    static_cast<int>(shared_bytes)));
+  return RuntimeStatus("cudaFuncSetAttribute",
+                       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(shared_bytes)));
 }
 
 }  // namespace
@@ -48,14 +49,14 @@ FusedVariant ProbedVariant(NativeFault fault) {
   return ProbedRight();
 }
 
-FewRowsVariant ProbedFewRows(NativeFault fault) {
+SkinnyVariant ProbedSkinny(NativeFault fault) {
   switch (fault) {
-    case NativeFault::kFlagBeforeData: return FewRowsProbedFlagFirst();
-    case NativeFault::kMissingWait: return FewRowsProbedMissingWait();
-    case NativeFault::kStaleEpoch: return FewRowsProbedStaleEpoch();
+    case NativeFault::kFlagBeforeData: return SkinnyProbedFlagFirst();
+    case NativeFault::kMissingWait: return SkinnyProbedMissingWait();
+    case NativeFault::kStaleEpoch: return SkinnyProbedStaleEpoch();
     case NativeFault::kNone: break;
   }
-  return FewRowsProbedRight();
+  return SkinnyProbedRight();
 }
 
 Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream) {
@@ -68,7 +69,7 @@ Status LoadNativeProbes() {
                             NativeFault::kStaleEpoch}) {
     const FusedVariant variant = ProbedVariant(fault);
     TANDEM_RETURN_IF_ERROR(Load(variant.kernel, variant.shared_bytes));
-    const FewRowsVariant few = ProbedFewRows(fault);
+    const SkinnyVariant few = ProbedSkinny(fault);
     TANDEM_RETURN_IF_ERROR(Load(few.kernel, few.shared_bytes));
   }
   TANDEM_RETURN_IF_ERROR(LoadCountDifferent());

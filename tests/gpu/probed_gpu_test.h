@@ -1,7 +1,8 @@
 // File: probed_gpu_test.h
 //
-// What tests of native kernels with pauses and planted faults stand on: one GPU with the probes loaded, memory of it, words of the host
-// that kernels see, a lane for a squatter, and a stream for copies that are waited for.
+// What tests of native kernels with pauses and planted faults stand on: one GPU with the probes loaded,
+// memory of it, words of the host that kernels see, a lane for a squatter, and a stream for copies that are
+// waited for.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,9 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_lane.h"
-#include "kernels/cuda/driver/cuda_driver.h"
+#include "kernels/cuda/lane/cuda_lane.h"
 #include "tests/gpu/native_probes.h"
 
 namespace tandem::cuda {
@@ -79,7 +80,10 @@ class ProbedGpuTest : public testing::Test {
     return true;
   }
   void Move(void* to, const void* from, size_t bytes) {
-    ASSERT_TRUE(driver_->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, service_).ok());
+    ASSERT_TRUE(driver_
+                    ->MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
+                                  bytes, service_)
+                    .ok());
     ASSERT_TRUE(driver_->StreamSynchronize(service_).ok());
   }
   // In bf16.

@@ -35,7 +35,8 @@ class NodeControl final : public client::Control {
     client::AttachInfo info;
     info.session_id = kSessionId;
     info.backend = "host";
-    for (int gpu = 0; gpu < node_->world_size(); ++gpu) info.gpus.push_back({Uuid(gpu), "emulated", gpu, 1 << 30});
+    for (int gpu = 0; gpu < node_->world_size(); ++gpu)
+      info.gpus.push_back({Uuid(gpu), "emulated", gpu, 1 << 30});
     return info;
   }
   Result<client::JoinInfo> JoinGroup(const JoinOptions&, const std::string&) override {
@@ -47,7 +48,9 @@ class NodeControl final : public client::Control {
     return info;
   }
   Status LeaveGroup(uint64_t, Milliseconds) override { return node_->LeaveGroup(rank_); }
-  Result<uint64_t> Empty(const TensorSpec&, const std::string&, const std::string&) override { return uint64_t{1}; }
+  Result<uint64_t> Empty(const TensorSpec&, const std::string&, const std::string&) override {
+    return uint64_t{1};
+  }
   Result<client::RendezvousInfo> Rendezvous(uint64_t, uint64_t, Milliseconds) override {
     return node_->Rendezvous(rank_);
   }
@@ -65,7 +68,9 @@ class NodeControl final : public client::Control {
     return node_->OpenChannel(rank_, entries);
   }
   Status CloseChannel(uint64_t id) override { return node_->CloseChannel(rank_, id); }
-  Result<uint64_t> Launch(const client::DirectLaunch&) override { return Unimplemented("launches without a stream"); }
+  Result<uint64_t> Launch(const client::DirectLaunch&) override {
+    return Unimplemented("launches without a stream");
+  }
   Status WaitLaunch(uint64_t, Milliseconds) override { return Unimplemented("launches without a stream"); }
   Status Check() override { return Status::Ok(); }
   Status Detach() override { return Status::Ok(); }
@@ -126,7 +131,8 @@ bool Node::AwaitQueued(int gpu, int items) {
   return engines_.AwaitQueued(gpu, items);
 }
 
-Result<PlanInfo> Node::Prepare(int rank, const std::string& key, const OpRequest& request, Milliseconds deadline) {
+Result<PlanInfo> Node::Prepare(int rank, const std::string& key, const OpRequest& request,
+                               Milliseconds deadline) {
   std::unique_lock lock(mutex_);
   Meeting& meeting = meetings_[key];
   meeting.requests.resize(static_cast<size_t>(world_size_));

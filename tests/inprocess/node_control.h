@@ -1,8 +1,9 @@
 // File: node_control.h
 //
-// tandemd's part for a process that holds all engines and all clients: each client's control half, made of the real
-// planner and the engines' real commands, with neither sockets nor gRPC between. What remains is what runs concurrently in
-// a node: the client library, the channels, the launch queue, the executor, the backend.
+// tandemd's part for a process that holds all engines and all clients: each client's control half, made of
+// the real planner and the engines' real commands, with neither sockets nor gRPC between. What remains is
+// what runs concurrently in a node: the client library, the channels, the launch queue, the executor, the
+// backend.
 #pragma once
 
 #include <condition_variable>
@@ -13,13 +14,13 @@
 #include <vector>
 
 #include "client/lib/control_api.h"
-#include "daemon/engine/tests/engine_node.h"
+#include "engine/tests/engine_node.h"
 #include "tandem/client.h"
 
 namespace tandem::inprocess {
 
-// A node with one group over all its GPUs, rank i on GPU i. Thread-safe. Outlives its clients: its end waits for their control
-// halves, of which a thread of the client library's may be the last owner.
+// A node with one group over all its GPUs, rank i on GPU i. Thread-safe. Outlives its clients: its end waits
+// for their control halves, of which a thread of the client library's may be the last owner.
 class Node {
  public:
   explicit Node(int world_size, int hardware_queues);

@@ -1,6 +1,6 @@
-// All engines and all clients of a node in one process, each rank a thread: the client library, the channels, the launch
-// queue, the executor and the host backend together, for TSan to watch. Values are small integers: sums are exact in any
-// order.
+// All engines and all clients of a node in one process, each rank a thread: the client library, the channels,
+// the launch queue, the executor and the host backend together, for TSan to watch. Values are small integers:
+// sums are exact in any order.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -131,20 +131,23 @@ class Rank {
   }
   // Row i of rank r's A is r + 1 throughout, B is round + 1 in its first row and 1 below.
   void Multiply(int round) {
-    EXPECT_TRUE(second_->Enqueue([this, round] {
-                        for (int64_t i = 0; i < kM * kK; ++i) At(kA)[i] = static_cast<float>(rank_ + 1);
-                        for (int64_t i = 0; i < kK * kN; ++i) At(kB)[i] = static_cast<float>(i < kN ? round + 1 : 1);
-                      })
+    EXPECT_TRUE(second_
+                    ->Enqueue([this, round] {
+                      for (int64_t i = 0; i < kM * kK; ++i) At(kA)[i] = static_cast<float>(rank_ + 1);
+                      for (int64_t i = 0; i < kK * kN; ++i)
+                        At(kB)[i] = static_cast<float>(i < kN ? round + 1 : 1);
+                    })
                     .ok());
     Binding bindings[] = {{tensor_.get(), kA}, {tensor_.get(), kB}, {tensor_.get(), kC}};
     Status launched = product_->Launch(second_.get(), bindings);
     EXPECT_TRUE(launched.ok()) << launched.ToString();
-    EXPECT_TRUE(second_->Enqueue([this, round] {
-                        for (int64_t i = 0; i < world_ * kM * kN; ++i) {
-                          auto expected = static_cast<float>((i / (kM * kN) + 1) * (kK + round));
-                          wrong_ += At(kC)[i] == expected ? 0 : 1;
-                        }
-                      })
+    EXPECT_TRUE(second_
+                    ->Enqueue([this, round] {
+                      for (int64_t i = 0; i < world_ * kM * kN; ++i) {
+                        auto expected = static_cast<float>((i / (kM * kN) + 1) * (kK + round));
+                        wrong_ += At(kC)[i] == expected ? 0 : 1;
+                      }
+                    })
                     .ok());
   }
 

@@ -10,7 +10,7 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 TOPS = ("bench", "client", "common", "daemon", "kernels", "proto", "tests")
 SOURCES = (".c", ".cc", ".cu", ".cuh", ".h")
 # Wrappers; kernels and what launches them; tests and benchmarks that compare with the bare calls, or stand in for a library.
-ALLOWED = ("bench/gpu", "daemon/topology/tests", "kernels/cuda/device", "kernels/cuda/driver", "kernels/cuda/native", "tests/gpu")
+ALLOWED = ("bench/gpu", "daemon/topology/tests", "kernels/cuda/device", "drivers/cuda", "kernels/cuda/fused", "tests/gpu")
 
 # Comments, and the insides of strings: calls are named there, not made. A quote in a character begins no string.
 PROSE = re.compile(r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])'|\"(?:\\.|[^\"\\\n])*\"", re.S)
@@ -52,7 +52,7 @@ class VendorCalls(unittest.TestCase):
 
     def test_a_planted_one_is_found(self):
         planted = {
-            "daemon/engine/a.cc": "int a() { return cuInit(0); }",
+            "engine/a.cc": "int a() { return cuInit(0); }",
             "client/lib/b.cc": "/* one\n two */\nauto b = ::cudaMalloc(&p, 1);",
             "kernels/cuda/c.cc": "ncclCommAbort\n (c);",
             "kernels/host/d.h": "nvmlInit_v2();",
@@ -62,9 +62,9 @@ class VendorCalls(unittest.TestCase):
             "kernels/cuda/h.cc": "char q = '\"'; cuMemFree(p); char r = '\"';",
         }
         innocent = {
-            "daemon/engine/i.cc": '// cuInit(0)\n/* cudaFree(p) */ Check("cuInit", f_.cuInit_(0)); driver->cuInit(0);',
+            "engine/i.cc": '// cuInit(0)\n/* cudaFree(p) */ Check("cuInit", f_.cuInit_(0)); driver->cuInit(0);',
             "common/j.cc": "std::cout << 1 << 2; cuda::Load(); cudaStream_t s; cudart(1); const auto* t = &cudaError::text;",
-            "kernels/cuda/driver/k.cc": "cuInit(0);",
+            "drivers/cuda/k.cc": "cuInit(0);",
         }
         with tempfile.TemporaryDirectory() as root:
             for path, text in {**planted, **innocent}.items():

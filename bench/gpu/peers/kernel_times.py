@@ -1,7 +1,7 @@
 """The GPU time of Tandem's launches, as the daemon's trace has it. No GPU, no torch.
 
 An engine times few launches of a plan by events, all others by its clock: kTimeEvery and kTimeStepsEvery of
-daemon/engine/launch_start.cc say which. Launches whose steps are timed too take much longer, and are left out."""
+engine/launch/launch_start.cc say which. Launches whose steps are timed too take much longer, and are left out."""
 
 import stats
 

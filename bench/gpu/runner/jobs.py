@@ -28,8 +28,8 @@ LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 60), "cuda_nccl_test": (2, 30),
-             "cuda_native_race_test": (1, 60), "cuda_native_long_test": (1, 20), "cuda_few_rows_race_test": (1, 10),
-             "cuda_few_rows_long_test": (1, 10), "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
+             "cuda_native_race_test": (1, 60), "cuda_native_long_test": (1, 20), "cuda_skinny_race_test": (1, 10),
+             "cuda_skinny_long_test": (1, 10), "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
 # What they measure has goals: alone, but for the rounds that measure nothing.
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
             "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
@@ -40,7 +40,7 @@ RIGHT = "*RaceTest.IsRight*-*Queue*"
 GUARDED = "*AGuardThatIsRaised*"
 SANITIZED = (("memcheck", "cuda_native_race_test", RIGHT, 15), ("synccheck", "cuda_native_race_test", RIGHT, 15),
              ("racecheck", "cuda_native_race_test", RIGHT + ":*Shares*", 30),
-             ("memcheck", "cuda_few_rows_race_test", RIGHT, 10), ("synccheck", "cuda_few_rows_race_test", RIGHT, 10),
+             ("memcheck", "cuda_skinny_race_test", RIGHT, 10), ("synccheck", "cuda_skinny_race_test", RIGHT, 10),
              ("memcheck", "cuda_collective_test", GUARDED, 10), ("racecheck", "cuda_collective_test", GUARDED, 10),
              ("synccheck", "cuda_collective_test", GUARDED, 10), ("memcheck", "cuda_kernels_test", "", 90),
              ("racecheck", "cuda_kernels_test", "*Sums*:*Copies*", 90),
@@ -50,7 +50,7 @@ SANITIZER_OPTIONS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (),
 # A 70B model's: hidden size, and the feed-forward width that the ranks share.
 HIDDEN, FEED_FORWARD = 8192, 28672
 NATIVE_ROWS = (2048, 8192)
-FEW_ROWS = (64, 256, 512)  # by the few-rows kernel
+SKINNY = (64, 256, 512)  # by the few-rows kernel
 # How native_fused measures gathers and scatters of fp8, by the end of a job's name.
 FLOAT8 = {"fp8": ("fp8",), "fp8_exact": ("fp8-exact",), "fp8_exact_rows": ("fp8-exact", "rows")}
 
@@ -212,11 +212,11 @@ def native_jobs(bundle):
     few = os.path.join(bundle, "bin/native_few")
     for world in (2, 4):
         yield Job(f"native_few_check_w{world}", "native", (few, "check", str(world)), 20, 60, gpus=world)
-        for rows in (*FEW_ROWS, *NATIVE_ROWS):
+        for rows in (*SKINNY, *NATIVE_ROWS):
             for mode in ("gather", "scatter", "reduce"):
                 name, words = native_case(mode, world, rows)
-                program = few if rows in FEW_ROWS else os.path.join(bundle, "bin/native_fused")
-                yield Job(name, "native", (program, *words), 4 if rows in FEW_ROWS else 12, 60, gpus=world, alone=True)
+                program = few if rows in SKINNY else os.path.join(bundle, "bin/native_fused")
+                yield Job(name, "native", (program, *words), 4 if rows in SKINNY else 12, 60, gpus=world, alone=True)
 
 
 def float8_jobs(bundle):

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/driver/tests/mock_cuda_driver.h"
+#include "drivers/cuda/mock_cuda_driver.h"
 
 namespace tandem {
 namespace {
@@ -87,7 +87,8 @@ TEST_F(CudaRankDeviceTest, FreesAFunctionThatCouldNotBeEnqueued) {
 
 TEST_F(CudaRankDeviceTest, KeepsCapturedFunctionsForEveryReplay) {
   ON_CALL(driver_, StreamEndCapture).WillByDefault(Return(Result<CUgraph>(reinterpret_cast<CUgraph>(0x30))));
-  ON_CALL(driver_, GraphInstantiate).WillByDefault(Return(Result<CUgraphExec>(reinterpret_cast<CUgraphExec>(0x40))));
+  ON_CALL(driver_, GraphInstantiate)
+      .WillByDefault(Return(Result<CUgraphExec>(reinterpret_cast<CUgraphExec>(0x40))));
   auto stream = Device()->MakeStream();
   ASSERT_TRUE((*stream)->BeginCapture().ok());
   auto held = std::make_shared<int>(0);

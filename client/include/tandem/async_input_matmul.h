@@ -1,6 +1,7 @@
 // File: async_input_matmul.h
 //
-// C = A * B where A's rows arrive in chunks while the multiplication runs: chunk i is used once word i of the signals is
+// C = A * B where A's rows arrive in chunks while the multiplication runs: chunk i is used once word i of the
+// signals is
 // 1. A plan like any other; this only spells its request.
 #pragma once
 

@@ -1,6 +1,7 @@
 /* File: deadlines.h
  *
- * The default deadlines of the client library, in milliseconds: one definition for tandem/client.h and tandem/tandem.h.
+ * The default deadlines of the client library, in milliseconds: one definition for tandem/client.h and
+ * tandem/tandem.h.
  */
 #ifndef TANDEM_DEADLINES_H_
 #define TANDEM_DEADLINES_H_

@@ -1,9 +1,10 @@
 // File: host_stream.h
 //
-// The client's stream on the host backend: an in-order queue of work for an emulated GPU, with events, and capture into
-// graphs that can be replayed. It behaves as a CUDA stream does: streams alias onto a limited number of hardware queues,
-// a wait for a word has no time-out, and nothing here waits for a stream but Synchronize. The queues' threads do not outlive a fork:
-// in the child of a process that has made a stream nothing runs that is put on one.
+// The client's stream on the host backend: an in-order queue of work for an emulated GPU, with events, and
+// capture into graphs that can be replayed. It behaves as a CUDA stream does: streams alias onto a limited
+// number of hardware queues, a wait for a word has no time-out, and nothing here waits for a stream but
+// Synchronize. The queues' threads do not outlive a fork: in the child of a process that has made a stream
+// nothing runs that is put on one.
 //
 // Example:
 //   auto stream = tandem::HostStream::Create();
@@ -43,8 +44,8 @@ TANDEM_API Status SetHostQueues(int count);
 // The number in force.
 TANDEM_API int HostQueues();
 
-// A point in a stream's work. Record it, then wait for it in other streams or on the CPU. Thread-safe. Record an event
-// on one stream at a time: of records made on unordered streams the first reached counts for both.
+// A point in a stream's work. Record it, then wait for it in other streams or on the CPU. Thread-safe. Record
+// an event on one stream at a time: of records made on unordered streams the first reached counts for both.
 class TANDEM_API HostEvent {
  public:
   HostEvent();
@@ -64,8 +65,9 @@ class TANDEM_API HostEvent {
   std::shared_ptr<host::EventState> state_;
 };
 
-// A graph that can be launched any number of times. Launches of one executable graph run one after another. Destroying
-// it while a launch is in flight is allowed: what it holds lives on until that launch has ended. Thread-safe.
+// A graph that can be launched any number of times. Launches of one executable graph run one after another.
+// Destroying it while a launch is in flight is allowed: what it holds lives on until that launch has ended.
+// Thread-safe.
 class TANDEM_API HostGraphExec {
  public:
   HostGraphExec(HostGraphExec&&) noexcept;
@@ -88,8 +90,9 @@ class TANDEM_API HostGraph {
   HostGraph& operator=(HostGraph&&) noexcept;
   ~HostGraph();
 
-  // Hands `object` to the graph: it is released when this graph, every executable graph made from it, and their launches
-  // in flight are gone. Its destructor may run on a queue's thread; it must not block or call a stream.
+  // Hands `object` to the graph: it is released when this graph, every executable graph made from it, and
+  // their launches in flight are gone. Its destructor may run on a queue's thread; it must not block or call
+  // a stream.
   void RetainUserObject(std::shared_ptr<void> object);
   Result<HostGraphExec> Instantiate() const;
   // Recorded operations, records and waits of events included.
@@ -101,8 +104,9 @@ class TANDEM_API HostGraph {
   std::shared_ptr<host::GraphState> state_;
 };
 
-// An in-order stream. Thread-safe; each call enqueues and returns at once, Synchronize aside. While the stream captures,
-// calls are recorded and nothing runs. Destroying a stream does not wait for its work, which runs on.
+// An in-order stream. Thread-safe; each call enqueues and returns at once, Synchronize aside. While the
+// stream captures, calls are recorded and nothing runs. Destroying a stream does not wait for its work, which
+// runs on.
 class TANDEM_API HostStream {
  public:
   // `priority`: lower is more urgent, 0 the highest.
@@ -115,29 +119,33 @@ class TANDEM_API HostStream {
   Status Enqueue(std::function<void()> function);
   // Stores `value` into *word with release order, after all earlier work of the stream.
   Status WriteWord(std::atomic<uint64_t>* word, uint64_t value);
-  // Holds the stream until *word has reached `value` by cyclic comparison: (int64_t)(*word - value) >= 0. No time-out.
+  // Holds the stream until *word has reached `value` by cyclic comparison: (int64_t)(*word - value) >= 0. No
+  // time-out.
   Status WaitWord(const std::atomic<uint64_t>* word, uint64_t value);
 
   // `event` is reached when all earlier work of this stream is done.
   Status Record(HostEvent& event);
-  // Holds the stream until the latest record of `event` made before this call is reached. Waiting for an event that was
-  // recorded in a capture draws this stream into that capture.
+  // Holds the stream until the latest record of `event` made before this call is reached. Waiting for an
+  // event that was recorded in a capture draws this stream into that capture.
   Status Wait(HostEvent& event);
 
-  // Names this stream among all streams of the process, for ever: unlike its address, never given to another. Not 0.
+  // Names this stream among all streams of the process, for ever: unlike its address, never given to another.
+  // Not 0.
   uint64_t id() const;
   // True when all work enqueued so far is done.
   bool Query() const;
   // Waits for that: DEADLINE_EXCEEDED after `timeout`, FAILED_PRECONDITION while capturing.
   Status Synchronize(std::chrono::nanoseconds timeout) const;
 
-  // From here to EndCapture the stream's calls are recorded into a graph. FAILED_PRECONDITION if it captures already.
+  // From here to EndCapture the stream's calls are recorded into a graph. FAILED_PRECONDITION if it captures
+  // already.
   Status BeginCapture();
-  // Ends the capture that was begun on this stream and returns its graph. FAILED_PRECONDITION if none was, or if work of
-  // a stream drawn in has not been joined back (the capture is over all the same).
+  // Ends the capture that was begun on this stream and returns its graph. FAILED_PRECONDITION if none was, or
+  // if work of a stream drawn in has not been joined back (the capture is over all the same).
   Result<HostGraph> EndCapture();
   bool IsCapturing() const;
-  // HostGraph::RetainUserObject for the graph under capture; FAILED_PRECONDITION if the stream does not capture.
+  // HostGraph::RetainUserObject for the graph under capture; FAILED_PRECONDITION if the stream does not
+  // capture.
   Status RetainInCapture(std::shared_ptr<void> object);
 
  private:

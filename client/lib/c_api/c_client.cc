@@ -8,7 +8,8 @@ using namespace tandem::c;  // NOLINT
 
 extern "C" {
 
-tandem_status* tandem_connect(const char* runtime_dir, const char* name, int64_t deadline_ms, tandem_client** client) {
+tandem_status* tandem_connect(const char* runtime_dir, const char* name, int64_t deadline_ms,
+                              tandem_client** client) {
   Clear(client);
   TANDEM_C_RETURN_IF_NULL({"client", client});
   ConnectOptions options;
@@ -66,11 +67,13 @@ void tandem_client_on_event(tandem_client* client, tandem_event_callback callbac
   if (callback == nullptr) return client->client->OnEvent(nullptr);
   client->client->OnEvent([callback, user](const ClientEvent& event) {
     tandem_status status{event.status};
-    callback(user, static_cast<int>(event.kind), event.group_id, event.rank, event.status.ok() ? nullptr : &status);
+    callback(user, static_cast<int>(event.kind), event.group_id, event.rank,
+             event.status.ok() ? nullptr : &status);
   });
 }
 
-tandem_status* tandem_join_group(tandem_client* client, const tandem_join_options* options, tandem_group** group) {
+tandem_status* tandem_join_group(tandem_client* client, const tandem_join_options* options,
+                                 tandem_group** group) {
   Clear(group);
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"options", options}, {"group", group});
   auto join = ToJoinOptions(*options);
@@ -83,7 +86,9 @@ tandem_status* tandem_join_group(tandem_client* client, const tandem_join_option
 void tandem_group_free(tandem_group* group) { delete group; }
 uint64_t tandem_group_id(const tandem_group* group) { return group == nullptr ? 0 : group->group->id(); }
 int tandem_group_rank(const tandem_group* group) { return group == nullptr ? -1 : group->group->rank(); }
-int tandem_group_world_size(const tandem_group* group) { return group == nullptr ? 0 : group->group->world_size(); }
+int tandem_group_world_size(const tandem_group* group) {
+  return group == nullptr ? 0 : group->group->world_size();
+}
 uint64_t tandem_group_incarnation(const tandem_group* group) {
   return group == nullptr ? 0 : group->group->incarnation();
 }

@@ -1,6 +1,7 @@
 // File: c_handles.h
 //
-// What the functions of the C interface share: the handles behind its opaque types, statuses, and checks of arguments.
+// What the functions of the C interface share: the handles behind its opaque types, statuses, and checks of
+// arguments.
 #pragma once
 
 #include <algorithm>

@@ -43,8 +43,8 @@ tandem_status* tandem_allocate(tandem_group* group, const int64_t* shape, size_t
                                      ToDeadline(deadline_ms, kDefaultDeadline)),
               tensor);
 }
-tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t dims, int dtype, const char* gpu_uuid,
-                            const char* persistent_name, uint64_t* tensor) {
+tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t dims, int dtype,
+                            const char* gpu_uuid, const char* persistent_name, uint64_t* tensor) {
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"gpu_uuid", gpu_uuid}, {"tensor", tensor});
   auto type = TypeOf(shape, dims, dtype);
   TANDEM_C_RETURN_IF_ERROR(type);
@@ -53,11 +53,12 @@ tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t 
   *tensor = *made;
   return nullptr;
 }
-tandem_status* tandem_rendezvous(tandem_client* client, uint64_t tensor, tandem_group* group, int64_t deadline_ms,
-                                 tandem_memory** memory) {
+tandem_status* tandem_rendezvous(tandem_client* client, uint64_t tensor, tandem_group* group,
+                                 int64_t deadline_ms, tandem_memory** memory) {
   Clear(memory);
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"group", group}, {"memory", memory});
-  return Give(client->client->Rendezvous(tensor, group->group, ToDeadline(deadline_ms, kDefaultDeadline)), memory);
+  return Give(client->client->Rendezvous(tensor, group->group, ToDeadline(deadline_ms, kDefaultDeadline)),
+              memory);
 }
 tandem_status* tandem_free_tensor(tandem_client* client, uint64_t tensor) {
   TANDEM_C_RETURN_IF_NULL({"client", client});
@@ -82,14 +83,18 @@ tandem_status* tandem_register_cuda(tandem_client* client, const void* device_po
   return Give(client->client->RegisterCuda(device_pointer, bytes), memory);
 }
 void tandem_memory_free(tandem_memory* memory) { delete memory; }
-void* tandem_memory_data(const tandem_memory* memory) { return memory == nullptr ? nullptr : memory->memory->data(); }
-size_t tandem_memory_bytes(const tandem_memory* memory) { return memory == nullptr ? 0 : memory->memory->bytes(); }
+void* tandem_memory_data(const tandem_memory* memory) {
+  return memory == nullptr ? nullptr : memory->memory->data();
+}
+size_t tandem_memory_bytes(const tandem_memory* memory) {
+  return memory == nullptr ? 0 : memory->memory->bytes();
+}
 uint64_t tandem_memory_registration_id(const tandem_memory* memory) {
   return memory == nullptr ? 0 : memory->memory->registration_id();
 }
 
-tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, const int64_t* shape, size_t dims,
-                                        int dtype, size_t offset_bytes, void** buffer) {
+tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, const int64_t* shape,
+                                        size_t dims, int dtype, size_t offset_bytes, void** buffer) {
   TANDEM_C_RETURN_IF_NULL({"buffer", buffer});
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
@@ -100,7 +105,8 @@ tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, c
   *buffer = *found;
   return nullptr;
 }
-tandem_status* tandem_tensor_signal_pad(const tandem_memory* memory, int peer, uint32_t** words, size_t* count) {
+tandem_status* tandem_tensor_signal_pad(const tandem_memory* memory, int peer, uint32_t** words,
+                                        size_t* count) {
   TANDEM_C_RETURN_IF_NULL({"words", words}, {"count", count});
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
@@ -129,21 +135,21 @@ tandem_status* tandem_tensor_barrier(tandem_memory* memory, int channel, int64_t
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Barrier(channel, ToDeadline(deadline_ms, kDefaultDeadline)));
 }
-tandem_status* tandem_tensor_memset32(tandem_memory* memory, tandem_stream* stream, int peer, size_t offset_bytes,
-                                      uint32_t value, size_t count) {
+tandem_status* tandem_tensor_memset32(tandem_memory* memory, tandem_stream* stream, int peer,
+                                      size_t offset_bytes, uint32_t value, size_t count) {
   TANDEM_C_RETURN_IF_NULL({"stream", stream});
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Memset32(stream->stream.get(), peer, offset_bytes, value, count));
 }
-tandem_status* tandem_tensor_memset32_cuda(tandem_memory* memory, void* cuda_stream, int peer, size_t offset_bytes,
-                                           uint32_t value, size_t count) {
+tandem_status* tandem_tensor_memset32_cuda(tandem_memory* memory, void* cuda_stream, int peer,
+                                           size_t offset_bytes, uint32_t value, size_t count) {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Memset32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value, count));
 }
-tandem_status* tandem_tensor_write32_cuda(tandem_memory* memory, void* cuda_stream, int peer, size_t offset_bytes,
-                                          uint32_t value) {
+tandem_status* tandem_tensor_write32_cuda(tandem_memory* memory, void* cuda_stream, int peer,
+                                          size_t offset_bytes, uint32_t value) {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->StreamWriteValue32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value));

@@ -3,15 +3,16 @@
 
 #include "client/lib/c_api/c_handles.h"
 #include "client/lib/plan_json.h"
-#include "common/queue/channel_layout.h"
+#include "ipc/channel_layout.h"
 
 using namespace tandem;     // NOLINT: this file is all glue
 using namespace tandem::c;  // NOLINT
 
 namespace {
 
-// A launch's bindings on the stack, since the launch path allocates nothing. A missing array binds nothing. The array holds one
-// entry more than the maximum, so that a launch with too many bindings is still refused for its count.
+// A launch's bindings on the stack, since the launch path allocates nothing. A missing array binds nothing.
+// The array holds one entry more than the maximum, so that a launch with too many bindings is still refused
+// for its count.
 class Bindings {
  public:
   Bindings(const tandem_binding* bindings, size_t count) : count_(std::min(count, all_.size())) {
@@ -24,7 +25,9 @@ class Bindings {
   Bindings(void* const* pointers, size_t count) : count_(std::min(count, all_.size())) {
     for (size_t i = 0; pointers != nullptr && i < count_; ++i) all_[i] = {nullptr, 0, pointers[i]};
   }
-  operator std::span<const Binding>() const { return {all_.data(), count_}; }  // NOLINT(google-explicit-constructor)
+  operator std::span<const Binding>() const {
+    return {all_.data(), count_};
+  }  // NOLINT(google-explicit-constructor)
 
  private:
   std::array<Binding, kMaxBindings + 1> all_;
@@ -76,22 +79,24 @@ const char* tandem_plan_json(tandem_plan* plan) {
   std::call_once(plan->json_made, [plan] { plan->json = client::PlanJson(plan->plan->info()); });
   return plan->json.c_str();
 }
-size_t tandem_plan_slots(const tandem_plan* plan) { return plan == nullptr ? 0 : plan->plan->info().slot_bytes.size(); }
+size_t tandem_plan_slots(const tandem_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan->info().slot_bytes.size();
+}
 uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot) {
   return slot < tandem_plan_slots(plan) ? plan->plan->info().slot_bytes[slot] : 0;
 }
 
-tandem_status* tandem_launch(tandem_plan* plan, tandem_stream* stream, const tandem_binding* bindings, size_t count,
-                             int64_t deadline_ms, const char* tag) {
+tandem_status* tandem_launch(tandem_plan* plan, tandem_stream* stream, const tandem_binding* bindings,
+                             size_t count, int64_t deadline_ms, const char* tag) {
   TANDEM_C_RETURN_IF_NULL({"stream", stream});
   return Launch(plan, stream->stream.get(), Bindings(bindings, count), deadline_ms, tag);
 }
-tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_stream, const tandem_binding* bindings, size_t count,
-                                  int64_t deadline_ms, const char* tag) {
+tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_stream, const tandem_binding* bindings,
+                                  size_t count, int64_t deadline_ms, const char* tag) {
   return Launch(plan, StreamRef::Cuda(cuda_stream), Bindings(bindings, count), deadline_ms, tag);
 }
-tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers, size_t count,
-                                           int64_t deadline_ms, const char* tag) {
+tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers,
+                                           size_t count, int64_t deadline_ms, const char* tag) {
   return Launch(plan, StreamRef::Cuda(cuda_stream), Bindings(pointers, count), deadline_ms, tag);
 }
 tandem_status* tandem_launch_without_stream(tandem_plan* plan, const tandem_binding* bindings, size_t count,

@@ -29,7 +29,8 @@ int tandem_status_started(const tandem_status* status) {
 }
 size_t tandem_status_ranks(const tandem_status* status, int* ranks, size_t capacity) {
   const auto& all = Detail(status).ranks;
-  for (size_t i = 0; ranks != nullptr && i < all.size() && i < capacity; ++i) ranks[i] = static_cast<int>(all[i]);
+  for (size_t i = 0; ranks != nullptr && i < all.size() && i < capacity; ++i)
+    ranks[i] = static_cast<int>(all[i]);
   return all.size();
 }
 int64_t tandem_status_pid(const tandem_status* status) { return Detail(status).pid; }

@@ -1,6 +1,6 @@
-// The structs of the C interface: their defaults, and what they ask for in C++'s terms. A caller's struct may be shorter or
-// longer than this library's, as its `struct_size` says: fields that it lacks have their defaults, and fields that this
-// library does not know must be zero.
+// The structs of the C interface: their defaults, and what they ask for in C++'s terms. A caller's struct may
+// be shorter or longer than this library's, as its `struct_size` says: fields that it lacks have their
+// defaults, and fields that this library does not know must be zero.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -11,7 +11,8 @@
 namespace tandem::c {
 namespace {
 
-// What the structs have had from TANDEM_ABI_VERSION 3 on. No tail padding: its bytes would be a later field's.
+// What the structs have had from TANDEM_ABI_VERSION 3 on. No tail padding: its bytes would be a later
+// field's.
 constexpr size_t kJoinOptionsSize = offsetof(tandem_join_options, reserved) + sizeof(int);
 constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int);
 constexpr size_t kRequestSize = offsetof(tandem_request, reserved) + sizeof(int);
@@ -33,7 +34,8 @@ Status Read(const void* from, size_t least, const std::string& name, Struct* to)
   size_t size = 0;
   std::memcpy(&size, from, sizeof(size));
   if (size < least || size > 16 * sizeof(Struct)) {
-    return BadField(name + ".struct_size", "is " + std::to_string(size) + ": call tandem_" + name + "_init first");
+    return BadField(name + ".struct_size",
+                    "is " + std::to_string(size) + ": call tandem_" + name + "_init first");
   }
   const auto* bytes = static_cast<const unsigned char*>(from);
   std::memcpy(static_cast<void*>(to), bytes, std::min(size, sizeof(Struct)));
@@ -71,7 +73,8 @@ tandem_request RequestDefaults() {
 template <typename Enum>
 Status ToEnum(int value, const std::string& field, Enum* to) {
   static_assert(sizeof(Enum) == 1);
-  if (value < 0 || value > 255) return BadField(field, "is " + std::to_string(value) + ", which is no constant of it");
+  if (value < 0 || value > 255)
+    return BadField(field, "is " + std::to_string(value) + ", which is no constant of it");
   *to = static_cast<Enum>(value);
   return Status::Ok();
 }
@@ -129,7 +132,8 @@ Result<OpRequest> ToRequest(const tandem_request& given) {
   request.chunk_pivot = from.chunk_pivot;
   if (from.transfers == nullptr && from.transfer_count > 0) return BadField("transfers", "is NULL");
   for (size_t i = 0; i < from.transfer_count; ++i) {
-    request.transfers.push_back({from.transfers[i].send != 0, from.transfers[i].peer, from.transfers[i].slot});
+    request.transfers.push_back(
+        {from.transfers[i].send != 0, from.transfers[i].peer, from.transfers[i].slot});
   }
   TANDEM_RETURN_IF_ERROR(ToEnum(from.algorithm, "algorithm", &request.algorithm));
   request.steps = from.steps;
@@ -148,14 +152,16 @@ Result<JoinOptions> ToJoinOptions(const tandem_join_options& given) {
   if (from.launch_deadline_ms < 0) return BadField("launch_deadline_ms", "is negative");
   if (from.reserved != 0) return BadField("reserved", "is not 0");
   JoinOptions join;
-  join.job_key.assign(static_cast<const char*>(from.job_key), from.job_key == nullptr ? 0 : from.job_key_bytes);
+  join.job_key.assign(static_cast<const char*>(from.job_key),
+                      from.job_key == nullptr ? 0 : from.job_key_bytes);
   join.name = Text(from.name);
   join.world_size = from.world_size;
   join.rank = from.rank;
   join.gpu_uuid = Text(from.gpu_uuid);
   join.deadline = ToDeadline(from.deadline_ms, kDefaultDeadline);
   join.launch_deadline = Milliseconds(from.launch_deadline_ms);
-  for (size_t i = 0; i < from.option_count; ++i) join.options[Text(from.option_names[i])] = Text(from.option_values[i]);
+  for (size_t i = 0; i < from.option_count; ++i)
+    join.options[Text(from.option_names[i])] = Text(from.option_values[i]);
   TANDEM_RETURN_IF_ERROR(ToEnum(from.on_slow_placement, "on_slow_placement", &join.on_slow_placement));
   return join;
 }

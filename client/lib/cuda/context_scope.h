@@ -3,7 +3,7 @@
 // The library acts on the user's threads: whatever it makes current there is undone before a call returns.
 #pragma once
 
-#include "kernels/cuda/driver/cuda_driver.h"
+#include "drivers/cuda/cuda_driver.h"
 
 namespace tandem::client {
 
@@ -31,8 +31,8 @@ class ContextScope {
   bool known_ = false;
 };
 
-// For calls off the launch path: a ContextScope in which calls that a capture elsewhere in the process would forbid are
-// allowed. They touch no stream that captures.
+// For calls off the launch path: a ContextScope in which calls that a capture elsewhere in the process would
+// forbid are allowed. They touch no stream that captures.
 class SlowCallScope {
  public:
   explicit SlowCallScope(cuda::CudaDriver& driver) : driver_(driver), context_(driver) {

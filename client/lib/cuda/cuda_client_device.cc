@@ -24,7 +24,8 @@ constexpr auto kPollPause = std::chrono::microseconds(20);
 // What the GPU gets at least to say what a word holds: some microseconds are enough unless it is busy.
 constexpr auto kReadTime = std::chrono::milliseconds(20);
 
-// Registered pages of words. Dropped by the ChannelGraveyard only: unregistering blocks behind the GPUs' work.
+// Registered pages of words. Dropped by the ChannelGraveyard only: unregistering blocks behind the GPUs'
+// work.
 class PinnedWords {
  public:
   PinnedWords(CudaDriver& driver, std::shared_ptr<CudaDevice> device, std::byte* data)
@@ -121,7 +122,8 @@ Result<std::shared_ptr<CudaDevice>> CudaClientDevice::OpenedLocked(Gpu& gpu) {
 
 Result<LaunchStream*> CudaClientDevice::Open(StreamRef ref, const std::string& gpu_uuid,
                                              LaunchStreamStorage* storage) {
-  if (!ref.is_cuda) return InvalidArgument("a HostStream, but the daemon's backend is cuda: pass StreamRef::Cuda");
+  if (!ref.is_cuda)
+    return InvalidArgument("a HostStream, but the daemon's backend is cuda: pass StreamRef::Cuda");
   TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
   auto* stream = storage->Emplace<CudaLaunchStream>(driver_, static_cast<CUstream>(ref.cuda));
   if (stream->IsDefault() && stream->NoContext()) {
@@ -132,7 +134,8 @@ Result<LaunchStream*> CudaClientDevice::Open(StreamRef ref, const std::string& g
   return stream;
 }
 
-Result<std::shared_ptr<void>> CudaClientDevice::PinWords(const std::string& gpu_uuid, std::byte* data, size_t bytes) {
+Result<std::shared_ptr<void>> CudaClientDevice::PinWords(const std::string& gpu_uuid, std::byte* data,
+                                                         size_t bytes) {
   SlowCallScope scope(driver_);
   TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<CudaDevice> device, Opened(*gpu));
@@ -140,7 +143,8 @@ Result<std::shared_ptr<void>> CudaClientDevice::PinWords(const std::string& gpu_
   return std::shared_ptr<void>(std::make_shared<PinnedWords>(driver_, std::move(device), data));
 }
 
-Result<std::shared_ptr<DeviceMapping>> CudaClientDevice::Map(const std::string& gpu_uuid, int fd, size_t bytes) {
+Result<std::shared_ptr<DeviceMapping>> CudaClientDevice::Map(const std::string& gpu_uuid, int fd,
+                                                             size_t bytes) {
   SlowCallScope scope(driver_);
   TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<CudaDevice> device, Opened(*gpu));
@@ -171,12 +175,13 @@ Result<bool> CudaClientDevice::WaitService(CudaDevice& device, Clock::time_point
   }
 }
 
-// The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's write, on a
-// stream of the library's own that never waits for a word. Read, then write, is enough where others need a
-// compare-and-swap: of each signal 0 -> 1 is done by its sender alone and 1 -> 0 by its receiver alone, each one process
-// whose threads take the lock below, so a word that holds `from` is changed by nobody else.
-Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
-                                          Clock::time_point deadline) {
+// The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's
+// write, on a stream of the library's own that never waits for a word. Read, then write, is enough where
+// others need a compare-and-swap: of each signal 0 -> 1 is done by its sender alone and 1 -> 0 by its
+// receiver alone, each one process whose threads take the lock below, so a word that holds `from` is changed
+// by nobody else.
+Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from,
+                                          uint32_t to, Clock::time_point deadline) {
   SlowCallScope scope(driver_);
   TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
   std::lock_guard lock(gpu->mutex);
@@ -194,7 +199,8 @@ Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t*
   }
   CUstream stream = device->service_stream();
   auto address = reinterpret_cast<CUdeviceptr>(word);
-  // A look takes its time whatever the caller's deadline: with none left, a signal that has come would be missed.
+  // A look takes its time whatever the caller's deadline: with none left, a signal that has come would be
+  // missed.
   const Clock::time_point read_by = std::max(deadline, Clock::now() + kReadTime);
   // A copy that an earlier call gave up on may still be on its way into the page.
   TANDEM_ASSIGN_OR_RETURN(bool idle, WaitService(*device, read_by));

@@ -1,7 +1,8 @@
 // File: cuda_client_device.h
 //
-// The CUDA half of the client's seam. The driver is loaded on first use; a GPU's primary context (the one that the
-// runtime uses) is retained when memory of it is first needed, and kept. Launches act in their stream's own context.
+// The CUDA half of the client's seam. The driver is loaded on first use; a GPU's primary context (the one
+// that the runtime uses) is retained when memory of it is first needed, and kept. Launches act in their
+// stream's own context.
 #pragma once
 
 #include <map>
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "client/lib/client_device.h"
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/driver/cuda_driver.h"
+#include "drivers/cuda/cuda_driver.h"
+#include "kernels/cuda/lane/cuda_device.h"
 
 namespace tandem::client {
 
@@ -21,10 +22,12 @@ class CudaClientDevice final : public ClientDevice {
   // `driver` lives for ever. UNAVAILABLE when it cannot be started.
   static Result<std::shared_ptr<ClientDevice>> Create(cuda::CudaDriver* driver);
 
-  Result<LaunchStream*> Open(StreamRef stream, const std::string& gpu_uuid, LaunchStreamStorage* storage) override;
+  Result<LaunchStream*> Open(StreamRef stream, const std::string& gpu_uuid,
+                             LaunchStreamStorage* storage) override;
   Result<std::shared_ptr<void>> PinWords(const std::string& gpu_uuid, std::byte* data, size_t bytes) override;
   Result<std::shared_ptr<DeviceMapping>> Map(const std::string& gpu_uuid, int fd, size_t bytes) override;
-  Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd, size_t bytes) override;
+  Result<std::shared_ptr<DeviceMapping>> MapForeign(const std::string& gpu_uuid, int fd,
+                                                    size_t bytes) override;
   Result<UniqueFd> Allocate(const std::string& gpu_uuid, size_t bytes, size_t* allocated) override;
   Result<bool> Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
                           Clock::time_point deadline) override;
@@ -37,9 +40,9 @@ class CudaClientDevice final : public ClientDevice {
   struct Gpu {
     CUdevice device = 0;
     std::string uuid;
-    std::mutex mutex;                                // of what follows; held by one exchange at a time
-    std::shared_ptr<cuda::CudaDevice> opened;        // null until memory of the GPU is needed
-    uint32_t* staging = nullptr;                     // pinned: where a signal word is read to; for ever
+    std::mutex mutex;                          // of what follows; held by one exchange at a time
+    std::shared_ptr<cuda::CudaDevice> opened;  // null until memory of the GPU is needed
+    uint32_t* staging = nullptr;               // pinned: where a signal word is read to; for ever
   };
 
   explicit CudaClientDevice(cuda::CudaDriver* driver) : driver_(*driver) {}

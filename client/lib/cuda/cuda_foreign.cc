@@ -1,5 +1,5 @@
-// What the user's device pointers point to, and how another process gets to it: cudaMalloc's allocations by CUDA IPC,
-// virtual memory ranges (PyTorch's expandable segments) chunk by chunk as POSIX descriptors.
+// What the user's device pointers point to, and how another process gets to it: cudaMalloc's allocations by
+// CUDA IPC, virtual memory ranges (PyTorch's expandable segments) chunk by chunk as POSIX descriptors.
 #include <cstdio>
 #include <string>
 
@@ -16,7 +16,8 @@ std::string Hex(uintptr_t address) {
 }
 
 Status NotRegistrable(const std::string& what) {
-  return InvalidArgument(what).WithDetail({.reason = "NOT_REGISTRABLE", .who = {}, .field = "device_pointer"});
+  return InvalidArgument(what).WithDetail(
+      {.reason = "NOT_REGISTRABLE", .who = {}, .field = "device_pointer"});
 }
 
 constexpr const char* kUseInstead =
@@ -35,7 +36,8 @@ Result<uint64_t> CudaClientDevice::Attribute(CUpointer_attribute attribute, uint
 Result<ForeignRange> CudaClientDevice::Describe(const void* pointer, size_t bytes) {
   SlowCallScope scope(driver_);
   auto address = reinterpret_cast<uintptr_t>(pointer);
-  if (bytes == 0 || bytes > UINTPTR_MAX - address) return InvalidArgument("a range of no bytes, or beyond memory");
+  if (bytes == 0 || bytes > UINTPTR_MAX - address)
+    return InvalidArgument("a range of no bytes, or beyond memory");
   Result<uint64_t> type = Attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
   if (!type.ok()) {
     if (type.status().code() != Code::kInvalidArgument) return type.status();
@@ -43,16 +45,19 @@ Result<ForeignRange> CudaClientDevice::Describe(const void* pointer, size_t byte
   }
   if (*type != CU_MEMORYTYPE_DEVICE) return NotRegistrable(Hex(address) + " is host memory" + kUseInstead);
   TANDEM_ASSIGN_OR_RETURN(uint64_t managed, Attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
-  if (managed != 0) return NotRegistrable(Hex(address) + " is managed memory, which has no one place" + kUseInstead);
+  if (managed != 0)
+    return NotRegistrable(Hex(address) + " is managed memory, which has no one place" + kUseInstead);
   TANDEM_ASSIGN_OR_RETURN(uint64_t ordinal, Attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address));
   TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, FindByOrdinal(static_cast<CUdevice>(ordinal)));
   ForeignRange range;
   range.gpu_uuid = gpu->uuid;
-  TANDEM_ASSIGN_OR_RETURN(uint64_t by_ipc, Attribute(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address));
+  TANDEM_ASSIGN_OR_RETURN(uint64_t by_ipc,
+                          Attribute(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address));
   if (by_ipc != 0) return DescribeIpc(std::move(range), address, bytes);
   TANDEM_ASSIGN_OR_RETURN(uint64_t pool, Attribute(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address));
   if (pool != 0) {
-    return NotRegistrable(Hex(address) + " is of a stream-ordered pool (cudaMallocAsync), which is shared by pool only" +
+    return NotRegistrable(Hex(address) +
+                          " is of a stream-ordered pool (cudaMallocAsync), which is shared by pool only" +
                           kUseInstead + " (PyTorch: the native allocator, not backend:cudaMallocAsync)");
   }
   return DescribeChunks(std::move(range), address, bytes);
@@ -63,8 +68,8 @@ Result<ForeignRange> CudaClientDevice::DescribeIpc(ForeignRange range, uintptr_t
   ForeignRange::Piece piece;
   TANDEM_RETURN_IF_ERROR(driver_.MemGetAddressRange(address, &base, &piece.bytes));
   if (address - base > piece.bytes || bytes > piece.bytes - (address - base)) {
-    return OutOfRange(std::to_string(bytes) + " bytes from " + Hex(address) + " reach beyond the allocation of " +
-                      std::to_string(piece.bytes) + " at " + Hex(base));
+    return OutOfRange(std::to_string(bytes) + " bytes from " + Hex(address) +
+                      " reach beyond the allocation of " + std::to_string(piece.bytes) + " at " + Hex(base));
   }
   piece.base = base;
   TANDEM_ASSIGN_OR_RETURN(piece.id, Attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, base));
@@ -79,15 +84,15 @@ Result<ForeignRange> CudaClientDevice::DescribeChunks(ForeignRange range, uintpt
     ForeignRange::Piece piece;
     Status mapped = driver_.MemGetAddressRange(at, &base, &piece.bytes);
     if (!mapped.ok() || piece.bytes == 0) {
-      return OutOfRange("of " + std::to_string(bytes) + " bytes from " + Hex(address) + " those from " + Hex(at) +
-                        " on are not mapped: " + mapped.message());
+      return OutOfRange("of " + std::to_string(bytes) + " bytes from " + Hex(address) + " those from " +
+                        Hex(at) + " on are not mapped: " + mapped.message());
     }
     piece.base = base;
     TANDEM_ASSIGN_OR_RETURN(piece.id, Attribute(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, at));
     TANDEM_ASSIGN_OR_RETURN(uint64_t kinds, Attribute(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at));
     if ((kinds & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) {
-      return NotRegistrable("the virtual memory at " + Hex(at) + " was not created to be exported as a descriptor" +
-                            kUseInstead);
+      return NotRegistrable("the virtual memory at " + Hex(at) +
+                            " was not created to be exported as a descriptor" + kUseInstead);
     }
     range.pieces.push_back(piece);
     at = piece.base + piece.bytes;
@@ -107,7 +112,8 @@ Result<ExportedRange> CudaClientDevice::Export(const ForeignRange& range) {
     return exported;
   }
   for (const ForeignRange::Piece& piece : range.pieces) {
-    TANDEM_ASSIGN_OR_RETURN(CUmemGenericAllocationHandle handle, driver_.MemRetainAllocationHandle(piece.base));
+    TANDEM_ASSIGN_OR_RETURN(CUmemGenericAllocationHandle handle,
+                            driver_.MemRetainAllocationHandle(piece.base));
     Result<int> fd = driver_.MemExportToFd(handle);
     (void)driver_.MemRelease(handle);
     TANDEM_RETURN_IF_ERROR(fd.status());
@@ -117,7 +123,8 @@ Result<ExportedRange> CudaClientDevice::Export(const ForeignRange& range) {
   return exported;
 }
 
-Result<uint64_t> CudaClientDevice::CurrentId(const ForeignRange& range, const ForeignRange::Piece& piece) const {
+Result<uint64_t> CudaClientDevice::CurrentId(const ForeignRange& range,
+                                             const ForeignRange::Piece& piece) const {
   uint64_t id = 0;
   Status status = driver_.PointerGetAttribute(
       &id, range.by_ipc ? CU_POINTER_ATTRIBUTE_BUFFER_ID : CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, piece.base);

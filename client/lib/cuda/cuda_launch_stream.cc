@@ -11,7 +11,8 @@ CUstreamBatchMemOpParams WriteOp(Word* word, uint64_t value) {
   operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
   operation.writeValue.address = reinterpret_cast<CUdeviceptr>(word);
   operation.writeValue.value64 = value;
-  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // behind all earlier work, and visible system-wide
+  operation.writeValue.flags =
+      CU_STREAM_WRITE_VALUE_DEFAULT;  // behind all earlier work, and visible system-wide
   return operation;
 }
 
@@ -20,7 +21,8 @@ CUstreamBatchMemOpParams WaitOp(Word* word, uint64_t value) {
   operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
   operation.waitValue.address = reinterpret_cast<CUdeviceptr>(word);
   operation.waitValue.value64 = value;
-  operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;  // the driver's comparison is cyclic, as kReleaseValue needs
+  operation.waitValue.flags =
+      CU_STREAM_WAIT_VALUE_GEQ;  // the driver's comparison is cyclic, as kReleaseValue needs
   return operation;
 }
 

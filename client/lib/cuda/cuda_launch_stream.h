@@ -1,8 +1,8 @@
 // File: cuda_launch_stream.h
 //
-// A cudaStream_t (the runtime's and the driver's are one type) as a LaunchStream: words by stream memory operations, so
-// that neither a kernel nor a CPU waits. Works alike for streams of any context, the legacy default stream and the
-// per-thread one.
+// A cudaStream_t (the runtime's and the driver's are one type) as a LaunchStream: words by stream memory
+// operations, so that neither a kernel nor a CPU waits. Works alike for streams of any context, the legacy
+// default stream and the per-thread one.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@ namespace tandem::client {
 
 class CudaLaunchStream final : public LaunchStream {
  public:
-  CudaLaunchStream(cuda::CudaDriver& driver, CUstream stream) : driver_(driver), scope_(driver), stream_(stream) {}
+  CudaLaunchStream(cuda::CudaDriver& driver, CUstream stream)
+      : driver_(driver), scope_(driver), stream_(stream) {}
 
   // True if the stream is one of the three that belong to whatever context is current.
   bool IsDefault() const {

@@ -67,7 +67,8 @@ TEST(WorkerProcess, ASilentOneIsLateAndAKilledOneIsNamed) {
 
 TEST(WorkerProcess, ThoseThatDoNotQuitAreKilled) {
   std::vector<std::unique_ptr<WorkerProcess>> workers;
-  for (const char* script : {"read line <&3; echo \"$line\" >&4", "read line <&3; while :; do read line <&3 || sleep 1; done"}) {
+  for (const char* script :
+       {"read line <&3; echo \"$line\" >&4", "read line <&3; while :; do read line <&3 || sleep 1; done"}) {
     auto worker = WorkerProcess::Start("/bin/sh", {"sh", "-c", script});
     ASSERT_TRUE(worker.ok());
     workers.push_back(*std::move(worker));

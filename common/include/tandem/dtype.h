@@ -1,7 +1,7 @@
 // File: dtype.h
 //
-// `DType`: the element types of tensors, and the conversions between them and float. Conversions round to nearest even;
-// e4m3 saturates to ±448 and has no infinity (OCP FP8), e5m2 overflows to infinity.
+// `DType`: the element types of tensors, and the conversions between them and float. Conversions round to
+// nearest even; e4m3 saturates to ±448 and has no infinity (OCP FP8), e5m2 overflows to infinity.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,28 @@
 
 namespace tandem {
 
-enum class DType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kF8E4M3 = 3, kF8E5M2 = 4, kI32 = 5, kI64 = 6, kU8 = 7 };
+enum class DType : uint8_t {
+  kF32 = 0,
+  kF16 = 1,
+  kBf16 = 2,
+  kF8E4M3 = 3,
+  kF8E5M2 = 4,
+  kI32 = 5,
+  kI64 = 6,
+  kU8 = 7
+};
 
 // Bytes of one element.
 constexpr size_t DTypeBytes(DType type) {
   switch (type) {
     case DType::kI64: return 8;
-    case DType::kF32: case DType::kI32: return 4;
-    case DType::kF16: case DType::kBf16: return 2;
-    case DType::kF8E4M3: case DType::kF8E5M2: case DType::kU8: return 1;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kF16:
+    case DType::kBf16: return 2;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kU8: return 1;
   }
   return 0;
 }

@@ -1,7 +1,7 @@
 // File: op_request.h
 //
-// `OpRequest`: one rank's request for one operation, as the client states it, the protocol carries it, and the planner
-// plans it. It says what is to be computed; operands are bound at each launch.
+// `OpRequest`: one rank's request for one operation, as the client states it, the protocol carries it, and
+// the planner plans it. It says what is to be computed; operands are bound at each launch.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace tandem {
 
 // The operations. W is the world size, s the shard's extent along `dim`.
 enum class Op : uint8_t {
-  kAllReduce = 1,            // out = sum or average over ranks of in; equal shapes
-  kAllGather = 2,            // out[dim] = W*s: the shards of all ranks in rank order
-  kReduceScatter = 3,        // out = chunk `rank` along dim of the sum over ranks of in; in[dim] divisible by W
-  kAllGatherMatmul = 4,      // C_i = gather(A, dim) * B_i for each i; gathered A too if kGatheredA is given
+  kAllReduce = 1,        // out = sum or average over ranks of in; equal shapes
+  kAllGather = 2,        // out[dim] = W*s: the shards of all ranks in rank order
+  kReduceScatter = 3,    // out = chunk `rank` along dim of the sum over ranks of in; in[dim] divisible by W
+  kAllGatherMatmul = 4,  // C_i = gather(A, dim) * B_i for each i; gathered A too if kGatheredA is given
   kMatmulReduceScatter = 5,  // C = chunk `rank` along dim of the sum over ranks of A * B
   kMatmulAllReduce = 6,      // C = sum over ranks of A * B
   kBroadcast = 7,            // out = in of rank root
   kReduce = 8,               // out (on root only) = sum over ranks of in
   kAllToAll = 9,             // out chunk r along dim = chunk `rank` of rank r's in; in[dim] divisible by W
-  kSendReceive = 10,         // a transfer group: `transfers` of this rank progress together and complete as a whole
-  kBarrier = 11,             // no operands
-  kAsyncInputMatmul = 12,    // C = A * B, local; chunk i of A's rows is used once word i of kChunkSignals is 1
-  kEmpty = 13,               // nothing: measures the launch path, orders streams
+  kSendReceive = 10,  // a transfer group: `transfers` of this rank progress together and complete as a whole
+  kBarrier = 11,      // no operands
+  kAsyncInputMatmul = 12,  // C = A * B, local; chunk i of A's rows is used once word i of kChunkSignals is 1
+  kEmpty = 13,             // nothing: measures the launch path, orders streams
 };
 
 enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1 };
@@ -42,8 +42,8 @@ enum class WireType : uint8_t { kOutput = 0, kF32 = 1 };
 // What to do when only the unfused composition can serve a fused operation.
 enum class OnUnfused : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
-// What to do when a rank's client and engine share no MPS server, so that their kernels take turns on the GPU (about
-// 290 us more a launch where both run kernels).
+// What to do when a rank's client and engine share no MPS server, so that their kernels take turns on the GPU
+// (about 290 us more a launch where both run kernels).
 enum class OnSlowPlacement : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
 // The algorithms, one name for all operations. kAuto leaves the choice to the daemon.
@@ -52,16 +52,16 @@ enum class Algorithm : uint8_t {
   kOneShot = 1,
   kTwoShot = 2,
   kHybridCubeMesh = 3,
-  kLowLatency = 4,   // flag in data; CUDA only
-  kNccl = 5,         // on the host backend: its stand-in
-  kCopyEngine = 6,   // copies only, no SMs: all-gather, and reduce-scatter with one local sum
-  kSm = 7,           // symmetric-memory kernel: all-gather, reduce-scatter, broadcast, reduce, all-to-all
-  kUnfused = 8,      // matmul and collective one after the other
-  kPipeline = 9,     // chunk pipeline over two lanes
-  kRing = 10,        // S steps over n lanes
+  kLowLatency = 4,     // flag in data; CUDA only
+  kNccl = 5,           // on the host backend: its stand-in
+  kCopyEngine = 6,     // copies only, no SMs: all-gather, and reduce-scatter with one local sum
+  kSm = 7,             // symmetric-memory kernel: all-gather, reduce-scatter, broadcast, reduce, all-to-all
+  kUnfused = 8,        // matmul and collective one after the other
+  kPipeline = 9,       // chunk pipeline over two lanes
+  kRing = 10,          // S steps over n lanes
   kTiledTwoShot = 11,  // matmul all-reduce, two-shot on tiles
-  kNative = 12,      // one fused kernel; CUDA only
-  kDirect = 13,      // send and receive, barrier, local operations: the one way there is
+  kNative = 12,        // one fused kernel; CUDA only
+  kDirect = 13,        // send and receive, barrier, local operations: the one way there is
 };
 
 // What a slot means to its operation.
@@ -69,21 +69,22 @@ enum class Role : uint8_t {
   kInput = 1,
   kOutput = 2,
   kA = 3,
-  kB = 4,            // several allowed in kAllGatherMatmul; the i-th kB goes with the i-th kC, kScaleB, kBias, ...
+  kB = 4,  // several allowed in kAllGatherMatmul; the i-th kB goes with the i-th kC, kScaleB, kBias, ...
   kC = 5,
   kGatheredA = 6,
-  kScaleA = 7,       // f32. One element: tensor-wise; shard's leading dims + (1): row-wise sharded (wins a tie);
-  kScaleB = 8,       //   gathered leading dims + (1): row-wise replicated. kScaleB: one element, or (1, N). By blocks of
-                     //   kScaleBlock: (ceil(K / 128)) in place of A's (1), and for B (ceil(K / 128), ceil(N / 128) or N)
-  kBias = 9,         // N elements, of C's dtype or f32
-  kResultScale = 10,  // f32, one element
+  kScaleA = 7,  // f32. One element: tensor-wise; shard's leading dims + (1): row-wise sharded (wins a tie);
+  kScaleB =
+      8,  //   gathered leading dims + (1): row-wise replicated. kScaleB: one element, or (1, N). By blocks of
+          //   kScaleBlock: (ceil(K / 128)) in place of A's (1), and for B (ceil(K / 128), ceil(N / 128) or N)
+  kBias = 9,           // N elements, of C's dtype or f32
+  kResultScale = 10,   // f32, one element
   kChunkSignals = 11,  // u32 words (dtype i32), kAsyncInputMatmul
 };
 
 // A slot's tensor. The launch binds it to memory; shape and strides stay.
 struct TensorSpec {
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;    // elements
+  std::vector<int64_t> shape;  // elements
   // Elements; empty means contiguous, last dimension fastest (of a PartSlot: as the larger tensor).
   std::vector<int64_t> strides;
   bool operator==(const TensorSpec&) const = default;
@@ -92,18 +93,18 @@ struct TensorSpec {
 struct Operand {
   Role role = Role::kInput;
   TensorSpec spec;
-  // The slot will be bound to a symmetric tensor at the same offset on all ranks, so that peers may write or read it
-  // in place. All ranks must agree.
+  // The slot will be bound to a symmetric tensor at the same offset on all ranks, so that peers may write or
+  // read it in place. All ranks must agree.
   bool symmetric = false;
-  // Not absent: this slot is the same memory as slot `alias_of` (in-place operation), and both are bound alike. Of all_gather
-  // and reduce_scatter the smaller of the two is this rank's part, along `dim`, of the larger one, to which both are bound
-  // (see PartSlot). Elsewhere they are equal.
+  // Not absent: this slot is the same memory as slot `alias_of` (in-place operation), and both are bound
+  // alike. Of all_gather and reduce_scatter the smaller of the two is this rank's part, along `dim`, of the
+  // larger one, to which both are bound (see PartSlot). Elsewhere they are equal.
   int alias_of = -1;
   bool operator==(const Operand&) const = default;
 };
 
-// One send or receive of kSendReceive, between slot `slot` of this rank and the peer's matching transfer: the i-th send
-// from a to b meets the i-th receive on b from a.
+// One send or receive of kSendReceive, between slot `slot` of this rank and the peer's matching transfer: the
+// i-th send from a to b meets the i-th receive on b from a.
 struct Transfer {
   bool send = true;
   int peer = 0;
@@ -115,44 +116,48 @@ struct OpRequest {
   Op op = Op::kBarrier;
   std::vector<Operand> operands;  // the index of an operand is its slot
 
-  int dim = 0;                    // gather, scatter or all-to-all dimension; negative counts from the end
+  int dim = 0;  // gather, scatter or all-to-all dimension; negative counts from the end
   ReduceOp reduce_op = ReduceOp::kSum;
-  int root = 0;                   // kBroadcast, kReduce
+  int root = 0;  // kBroadcast, kReduce
   WireType wire = WireType::kOutput;
-  bool fast_accumulation = true;  // fp8 on CUDA; the host backend always accumulates in fp32
-  bool low_contention = false;    // copy engines only
-  int chunk_pivot = 0;            // kAsyncInputMatmul: the chunk computed first
+  bool fast_accumulation = true;    // fp8 on CUDA; the host backend always accumulates in fp32
+  bool low_contention = false;      // copy engines only
+  int chunk_pivot = 0;              // kAsyncInputMatmul: the chunk computed first
   std::vector<Transfer> transfers;  // this rank's own
 
   Algorithm algorithm = Algorithm::kAuto;
-  int steps = 0;                  // ring: S, a multiple of W; 0 leaves it to the planner
-  int lanes = 0;                  // ring and pipeline: 1 to 8; 0 leaves it to the planner
+  int steps = 0;  // ring: S, a multiple of W; 0 leaves it to the planner
+  int lanes = 0;  // ring and pipeline: 1 to 8; 0 leaves it to the planner
   OnUnfused on_unfused = OnUnfused::kAllow;
   bool operator==(const OpRequest&) const = default;
 };
 
-// Names as they appear in tools and protocol: "all_gather_matmul", "two_shot", "gathered_a", "avg", … and back.
+// Names as they appear in tools and protocol: "all_gather_matmul", "two_shot", "gathered_a", "avg", … and
+// back.
 std::string_view OpName(Op op);
 std::string_view AlgorithmName(Algorithm algorithm);
 std::string_view RoleName(Role role);
 Result<Op> ParseOp(std::string_view name);
 Result<Algorithm> ParseAlgorithm(std::string_view name);
 
-// The number of elements of a shape; INVALID_ARGUMENT on a negative extent or an overflow of 2^62 bytes at 8 B each.
+// The number of elements of a shape; INVALID_ARGUMENT on a negative extent or an overflow of 2^62 bytes at 8
+// B each.
 Result<int64_t> ElementCount(const std::vector<int64_t>& shape);
 // Contiguous strides of a shape, last dimension fastest.
 std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& shape);
-// The bytes from a tensor's first element to the end of its last, strides considered; overflow is INVALID_ARGUMENT.
+// The bytes from a tensor's first element to the end of its last, strides considered; overflow is
+// INVALID_ARGUMENT.
 Result<int64_t> SpanBytes(const TensorSpec& spec);
 
-// The slot of an all_gather or reduce_scatter in place that is one rank's part of the other's memory: the input of the one, the
-// output of the other, as NCCL has them (sendbuff == recvbuff + rank * count, and the other way round). -1 if none. Of a
-// request that nobody has checked too.
+// The slot of an all_gather or reduce_scatter in place that is one rank's part of the other's memory: the
+// input of the one, the output of the other, as NCCL has them (sendbuff == recvbuff + rank * count, and the
+// other way round). -1 if none. Of a request that nobody has checked too.
 int PartSlot(const OpRequest& request);
-// A slot's strides in elements, also where its spec leaves them out: contiguous ones; of the PartSlot, the larger tensor's.
+// A slot's strides in elements, also where its spec leaves them out: contiguous ones; of the PartSlot, the
+// larger tensor's.
 std::vector<int64_t> StridesOf(const OpRequest& request, int slot);
-// The bytes that a slot's binding must have: its tensor's span, or that of the largest of the slots that are the same memory.
-// The errors of SpanBytes.
+// The bytes that a slot's binding must have: its tensor's span, or that of the largest of the slots that are
+// the same memory. The errors of SpanBytes.
 Result<int64_t> BoundBytes(const OpRequest& request, int slot);
 
 }  // namespace tandem

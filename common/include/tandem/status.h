@@ -1,7 +1,8 @@
 // File: status.h
 //
-// `Status` and `Result<T>`: how every function of Tandem that can fail says so. The codes are the canonical codes of
-// gRPC, so that a status means the same in the daemon, on the wire and in the client. No exception crosses a module.
+// `Status` and `Result<T>`: how every function of Tandem that can fail says so. The codes are the canonical
+// codes of gRPC, so that a status means the same in the daemon, on the wire and in the client. No exception
+// crosses a module.
 //
 // Example:
 //   Result<UniqueFd> fd = Open(path);
@@ -22,9 +23,9 @@ enum class Code : int {
   kOk = 0,
   kCancelled = 1,
   kUnknown = 2,
-  kInvalidArgument = 3,     // the request is wrong whatever the state: a bad shape, an overflow, a forged length
-  kDeadlineExceeded = 4,    // somebody did not come in time; the message names who
-  kNotFound = 5,            // no such id, or the id of another session
+  kInvalidArgument = 3,  // the request is wrong whatever the state: a bad shape, an overflow, a forged length
+  kDeadlineExceeded = 4,  // somebody did not come in time; the message names who
+  kNotFound = 5,          // no such id, or the id of another session
   kAlreadyExists = 6,
   kPermissionDenied = 7,    // peer credentials do not allow it
   kResourceExhausted = 8,   // a quota or the machine's memory; detail has limit and usage
@@ -33,9 +34,9 @@ enum class Code : int {
   kOutOfRange = 11,         // an offset or a rank beyond its bounds
   kUnimplemented = 12,
   kInternal = 13,
-  kUnavailable = 14,        // a rank, the daemon or the group is gone; the message names it
+  kUnavailable = 14,  // a rank, the daemon or the group is gone; the message names it
   kDataLoss = 15,
-  kUnauthenticated = 16,    // no token, a forged one, or one of an earlier daemon
+  kUnauthenticated = 16,  // no token, a forged one, or one of an earlier daemon
 };
 
 // The code's canonical name, for example "INVALID_ARGUMENT".
@@ -122,8 +123,8 @@ class [[nodiscard]] Result {
 };
 
 // Returns from the calling function when `expression` is a status that is not OK.
-#define TANDEM_RETURN_IF_ERROR(expression)                       \
-  do {                                                           \
+#define TANDEM_RETURN_IF_ERROR(expression)                                                        \
+  do {                                                                                            \
     if (::tandem::Status tandem_status = (expression); !tandem_status.ok()) return tandem_status; \
   } while (false)
 
@@ -131,10 +132,10 @@ class [[nodiscard]] Result {
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 
 // `TANDEM_ASSIGN_OR_RETURN(auto fd, Open(path));`
-#define TANDEM_ASSIGN_OR_RETURN(target, expression)                              \
-  auto TANDEM_CONCAT(tandem_result_, __LINE__) = (expression);                   \
-  if (!TANDEM_CONCAT(tandem_result_, __LINE__).ok())                             \
-    return TANDEM_CONCAT(tandem_result_, __LINE__).status();                     \
+#define TANDEM_ASSIGN_OR_RETURN(target, expression)            \
+  auto TANDEM_CONCAT(tandem_result_, __LINE__) = (expression); \
+  if (!TANDEM_CONCAT(tandem_result_, __LINE__).ok())           \
+    return TANDEM_CONCAT(tandem_result_, __LINE__).status();   \
   target = std::move(TANDEM_CONCAT(tandem_result_, __LINE__)).value()
 
 }  // namespace tandem

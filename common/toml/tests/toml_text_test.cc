@@ -20,16 +20,21 @@ int BadLine(std::string_view text) {
 }
 
 TEST(CheckTomlText, StringsAndCommentsMayHoldAnyCharacter) {
-  for (const char* good : {"", "a = 1", "# ü\na = \"ü\" # ü\nb = 'ü'\n", "a = 'it\\'\n# ü", "a = \"\\\"ü\"",
-                           "a = \"\\\\ü\"", "\xef\xbb\xbf" "a = 1", "a = \"\"\"x\"\"\"\n# ü", "a = ''\nb = 'ü'",
-                           "a = \"\"\"x\"\"\"\"\"\n# ü", "a = \"it's\" # ü", "a = \"\"\"\n\\\"\"\"\n\"\"\" # ü"}) {
+  for (const char* good :
+       {"", "a = 1", "# ü\na = \"ü\" # ü\nb = 'ü'\n", "a = 'it\\'\n# ü", "a = \"\\\"ü\"", "a = \"\\\\ü\"",
+        "\xef\xbb\xbf"
+        "a = 1",
+        "a = \"\"\"x\"\"\"\n# ü", "a = ''\nb = 'ü'", "a = \"\"\"x\"\"\"\"\"\n# ü", "a = \"it's\" # ü",
+        "a = \"\"\"\n\\\"\"\"\n\"\"\" # ü"}) {
     EXPECT_EQ(BadLine(good), 0) << good;
   }
 }
 
 TEST(CheckTomlText, ElsewhereTheLineIsNamed) {
   EXPECT_EQ(BadLine("ü = 1"), 1);
-  EXPECT_EQ(BadLine("a = 1\n\nb =\xc2\xa0" "2"), 3);
+  EXPECT_EQ(BadLine("a = 1\n\nb =\xc2\xa0"
+                    "2"),
+            3);
   EXPECT_EQ(BadLine("a = \"\" ü"), 1);
   EXPECT_EQ(BadLine("a = \"\\ü\""), 1);
   EXPECT_EQ(BadLine("a = \"\"\"\nü\"\"\""), 2);

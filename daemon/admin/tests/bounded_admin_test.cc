@@ -13,7 +13,8 @@ namespace {
 // Its calls take until Answer.
 class SlowAdmin final : public admin::v1::Admin::Service {
  public:
-  grpc::Status GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*, admin::v1::GetQueueReply*) override {
+  grpc::Status GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
+                        admin::v1::GetQueueReply*) override {
     std::unique_lock lock(mutex_);
     ++waiting_;
     changed_.notify_all();

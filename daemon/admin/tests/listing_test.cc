@@ -22,7 +22,8 @@ class ListingTest : public ControlTest {
       const uint64_t group = Join(sessions, "group" + std::to_string(g));
       for (int p = 0; p < plans; ++p) {
         for (auto& reply : Together(world, [&](int rank) {
-               return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "plan" + std::to_string(p)), Waiter::For(kPatience));
+               return control->Prepare(sessions[static_cast<size_t>(rank)],
+                                       AllReduce(group, "plan" + std::to_string(p)), Waiter::For(kPatience));
              })) {
           ASSERT_TRUE(reply.ok()) << reply.status().ToString();
           ids.insert(reply->plan().plan_id());
@@ -128,7 +129,8 @@ TEST_F(ListingTest, AForeignPageTokenIsRefused) {
     admin::v1::ListPlansRequest request;
     admin::v1::ListPlansReply reply;
     request.set_page_token(token);
-    EXPECT_EQ(service.ListPlans(nullptr, &request, &reply).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << token;
+    EXPECT_EQ(service.ListPlans(nullptr, &request, &reply).error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << token;
   }
 }
 
@@ -169,7 +171,8 @@ TEST_F(ListingTest, ATraceTakesNoMoreThanItIsAllowed) {
     request.set_max_bytes(asked);
     EXPECT_TRUE(service.GetTrace(nullptr, &request, &reply).ok());
     EXPECT_EQ(reply.truncated(), asked != 1u << 31) << asked;
-    EXPECT_LE(reply.chrome_trace_json().size(), asked == 0 ? size_t{64} << 10 : std::min<size_t>(asked, kMaxTraceBytes));
+    EXPECT_LE(reply.chrome_trace_json().size(),
+              asked == 0 ? size_t{64} << 10 : std::min<size_t>(asked, kMaxTraceBytes));
   }
 }
 

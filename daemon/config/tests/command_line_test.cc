@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cstdio>
@@ -110,9 +109,13 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
       case config::KeyType::kString: value = key.name == "metrics.listen" ? "127.0.0.1:1" : "/flag"; break;
       case config::KeyType::kInteger: value = std::to_string(key.min + 1); break;
       case config::KeyType::kBytes: value = "128 MiB"; break;
-      case config::KeyType::kBool: value = config::PrintValue(key, Config()) == "true" ? "false" : "true"; break;
+      case config::KeyType::kBool:
+        value = config::PrintValue(key, Config()) == "true" ? "false" : "true";
+        break;
       case config::KeyType::kChoice:
-        value = config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\"" ? key.choices[1] : key.choices[0];
+        value = config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\""
+                    ? key.choices[1]
+                    : key.choices[0];
         break;
     }
     // The two orders between keys that single changes would break.
@@ -153,7 +156,8 @@ TEST(CommandLine, HelpAndVersionNeedNoConfiguration) {
   Result<CommandLine> help = Parse({"--help"});
   ASSERT_TRUE(help.ok());
   EXPECT_EQ(help->action, CommandLine::Action::kPrint);
-  for (const config::KeySpec& key : config::Keys()) EXPECT_THAT(help->output, HasSubstr(config::FlagName(key)));
+  for (const config::KeySpec& key : config::Keys())
+    EXPECT_THAT(help->output, HasSubstr(config::FlagName(key)));
   Result<CommandLine> defaults = Parse({"--print-default-config"});
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->output, PrintDefaultConfigFile());

@@ -41,7 +41,8 @@ TEST(ParseConfigText, SetsWhatTheTextHasAndNothingElse) {
   Config config;
   config.hardware_queues = 3;
   Status status = Parse(
-      "backend = \"host\"\nemulated_gpus = 8\nemulated_memory_bytes = \"512 MiB\"\n[quotas]\nplans = 7\n[debug]\n"
+      "backend = \"host\"\nemulated_gpus = 8\nemulated_memory_bytes = \"512 MiB\"\n[quotas]\nplans = "
+      "7\n[debug]\n"
       "verify_plans = true\n",
       config);
   ASSERT_TRUE(status.ok()) << status.ToString();
@@ -84,8 +85,10 @@ TEST(ParseConfigText, ErrorsNameTheLine) {
   EXPECT_EQ(Parse("\nemulated_gpus = 9", config).code(), Code::kOutOfRange);
   EXPECT_THAT(Parse("emulated_gpus = 1\nemulated_gpus = 2", config).message(), StartsWith("t.toml:2: "));
   EXPECT_THAT(Parse("backend = \n", config).message(), StartsWith("t.toml:1: "));
-  EXPECT_THAT(Parse("hardware_queues = 1.5", config).message(), HasSubstr("must be a string, an integer or a boolean"));
-  EXPECT_THAT(Parse("hardware_queues = [1]", config).message(), HasSubstr("t.toml:1: hardware_queues must be"));
+  EXPECT_THAT(Parse("hardware_queues = 1.5", config).message(),
+              HasSubstr("must be a string, an integer or a boolean"));
+  EXPECT_THAT(Parse("hardware_queues = [1]", config).message(),
+              HasSubstr("t.toml:1: hardware_queues must be"));
   EXPECT_THAT(Parse("runtime_dir = \"\xff\xfe\"", config).message(), StartsWith("t.toml:1: "));
   EXPECT_FALSE(Parse(std::string(5000, '['), config).ok());
   EXPECT_EQ(config.emulated_gpus, Config().emulated_gpus);

@@ -32,8 +32,9 @@ Config EverythingChanged() {
       case KeyType::kBytes: value = key.max - 1; break;
       case KeyType::kBool: value = config::PrintValue(key, Config()) != "true"; break;
       case KeyType::kChoice:
-        value = std::string(config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\"" ? key.choices[1]
-                                                                                                         : key.choices[0]);
+        value = std::string(config::PrintValue(key, Config()) == "\"" + std::string(key.choices[0]) + "\""
+                                ? key.choices[1]
+                                : key.choices[0]);
         break;
     }
     Status status = config::SetKey(key, value, changed);
@@ -119,7 +120,8 @@ TEST(ConfigKeys, RangeErrorsNameKeyValueAndLimits) {
   EXPECT_FALSE(config::SetKey(*FindKey("emulated_gpus"), int64_t{0}, config).ok());
   EXPECT_EQ(config.emulated_gpus, 1);
   status = config::SetKey(*FindKey("quotas.segment_bytes"), std::string("1 MiB"), config);
-  EXPECT_EQ(status.message(), "quotas.segment_bytes = 1 MiB is out of range; the limits are 2 MiB to 1024 TiB");
+  EXPECT_EQ(status.message(),
+            "quotas.segment_bytes = 1 MiB is out of range; the limits are 2 MiB to 1024 TiB");
   status = config::SetKey(*FindKey("quotas.segment_bytes"), int64_t{-5}, config);
   EXPECT_THAT(status.message(), HasSubstr("= -5 is out of range"));
 }
@@ -133,7 +135,8 @@ TEST(ConfigKeys, WrongTypesAndChoicesSayWhatIsRight) {
   EXPECT_THAT(config::SetKey(*FindKey("debug.verify_plans"), int64_t{1}, config).message(),
               HasSubstr("must be true or false"));
   EXPECT_THAT(config::SetKey(*FindKey("quotas.segment_bytes"), true, config).message(), HasSubstr("2 GiB"));
-  EXPECT_THAT(config::SetKey(*FindKey("log_level"), int64_t{1}, config).message(), HasSubstr("must be a string"));
+  EXPECT_THAT(config::SetKey(*FindKey("log_level"), int64_t{1}, config).message(),
+              HasSubstr("must be a string"));
   EXPECT_THAT(config::SetKey(*FindKey("backend"), std::string("gpu"), config).message(),
               HasSubstr("none of auto, host, cuda"));
   EXPECT_FALSE(config::SetKey(*FindKey("runtime_dir"), std::string("/a\0b", 4), config).ok());
@@ -155,8 +158,8 @@ TEST(ConfigKeys, BytesParseAndPrint) {
   EXPECT_EQ(*ParseBytes("2GiB"), int64_t{2} << 30);
   EXPECT_EQ(*ParseBytes("7"), 7);
   EXPECT_EQ(*ParseBytes("0 B"), 0);
-  for (const char* bad : {"", "GiB", "-1", "-1 GiB", "1.5 GiB", "2 GB", "2  GiB", "9223372036854775808", "16777216 TiB",
-                          " 2 GiB", "2 GiB "}) {
+  for (const char* bad : {"", "GiB", "-1", "-1 GiB", "1.5 GiB", "2 GB", "2  GiB", "9223372036854775808",
+                          "16777216 TiB", " 2 GiB", "2 GiB "}) {
     EXPECT_EQ(ParseBytes(bad).status().code(), Code::kInvalidArgument) << bad;
   }
   int64_t most = std::numeric_limits<int64_t>::max();
@@ -204,8 +207,8 @@ TEST(Config, MetricsAddressIsChecked) {
     config.metrics_listen = good;
     EXPECT_TRUE(ValidateConfig(config).ok()) << good;
   }
-  for (const char* bad : {"", "on", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:9464",
-                          "127.0.0.1:94x", "unix:/x:1", "a b:1"}) {
+  for (const char* bad : {"", "on", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
+                          "::1:9464", "127.0.0.1:94x", "unix:/x:1", "a b:1"}) {
     config.metrics_listen = bad;
     EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("metrics.listen")) << bad;
   }

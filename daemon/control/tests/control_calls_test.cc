@@ -1,4 +1,5 @@
-// Places for calls: what one session, one uid and one cgroup can hold, and that others have theirs all the same.
+// Places for calls: what one session, one uid and one cgroup can hold, and that others have theirs all the
+// same.
 #include <gmock/gmock.h>
 
 #include "daemon/control/tests/control_fixture.h"

@@ -1,5 +1,5 @@
-// What ends while somebody still works on it: a group while its memory is made, an engine while its group is installed, a tensor while
-// its ranks meet, a session with two seats. Nothing may stay behind.
+// What ends while somebody still works on it: a group while its memory is made, an engine while its group is
+// installed, a tensor while its ranks meet, a session with two seats. Nothing may stay behind.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -15,13 +15,16 @@ using C = engine::v1::Command;
 
 class ControlEndsTest : public ControlTest {
  protected:
-  Status Meet(const SessionRef& session, uint64_t tensor, uint64_t group, Waiter waiter = Waiter::For(kPatience)) {
+  Status Meet(const SessionRef& session, uint64_t tensor, uint64_t group,
+              Waiter waiter = Waiter::For(kPatience)) {
     return Rendezvous(session, tensor, group, waiter).status();
   }
   // All ranks prepare an all-reduce, and get it.
   void ExpectPrepared(const std::vector<SessionRef>& sessions, uint64_t group, const std::string& key) {
     const auto plans = Together(static_cast<int>(sessions.size()), [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kPatience)).status();
+      return control
+          ->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kPatience))
+          .status();
     });
     for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
   }
@@ -48,7 +51,8 @@ class ControlEndsTest : public ControlTest {
     EXPECT_TRUE(Eventually([&] {
       const ControlSnapshot all = control->Snapshot();
       return all.groups == 0 && all.segment_bytes == 0;
-    })) << control->Snapshot().groups << " groups, " << control->Snapshot().segment_bytes << " bytes";
+    })) << control->Snapshot().groups
+        << " groups, " << control->Snapshot().segment_bytes << " bytes";
     for (int gpu = 0; gpu < engines->count(); ++gpu) {
       EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).segments.empty(); })) << "GPU " << gpu;
       EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).registrations.empty(); })) << "GPU " << gpu;
@@ -83,7 +87,8 @@ TEST_F(ControlEndsTest, AllRanksDieWhileTheirGroupIsRestored) {
   engines->Kill(1);
   gate.Shut();
   engines->Restart(1);
-  ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));  // the new control segments, mapped by the other engine
+  ASSERT_TRUE(
+      Eventually([&] { return gate.held() > 0; }));  // the new control segments, mapped by the other engine
   for (int rank = 0; rank < 2; ++rank) control->SessionLost(IdOf(rank), "its process has ended");
   gate.Open();
   ExpectNothingLeft();
@@ -104,7 +109,8 @@ TEST_F(ControlEndsTest, AGroupAtItsQuotaIsRestored) {
     EXPECT_TRUE(engines->Look(gpu).groups.contains(group)) << "GPU " << gpu;
     EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).segments.size() == 2; })) << "GPU " << gpu;
   }
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
@@ -128,7 +134,8 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
     EXPECT_TRUE(Eventually([&] {
       const auto state = engines->Look(gpu);
       return state.groups.contains(group) && state.groups.at(group).generation() > 2;
-    })) << "GPU " << gpu;
+    })) << "GPU "
+        << gpu;
   }
   ExpectPrepared(sessions, group, "ar");
 }
@@ -142,7 +149,8 @@ TEST_F(ControlEndsTest, ARankLeavesWhileAnEngineIsAway) {
   ExpectEndedByRank1(sessions[0], group);
   engines->Restart(0);
   ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
@@ -155,7 +163,8 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterARankHasLeft) {
   ExpectEndedByRank1(sessions[0], group);
   engines->Restart(0);
   ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
@@ -196,7 +205,8 @@ TEST_F(ControlEndsTest, ARegistrationThatOneEngineRefusesIsTakenBack) {
     return Meet(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
   });
   for (const Status& status : met) EXPECT_TRUE(status.ok()) << status.ToString();
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
@@ -206,13 +216,15 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsRankWaits) {
   const uint64_t group = Join(sessions);
   const uint64_t freed = Empty(sessions[0], 0), other = Empty(sessions[1], 1);
   auto first = std::async(std::launch::async, [&] { return Meet(sessions[0], freed, group); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most likely it waits; if not, it is told NOT_FOUND
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(20));  // most likely it waits; if not, it is told NOT_FOUND
   EXPECT_TRUE(control->Free(sessions[0], freed).ok());
   const Status told = first.get();
   EXPECT_TRUE(told.code() == Code::kFailedPrecondition || told.code() == Code::kNotFound) << told.ToString();
   const Status late = Meet(sessions[1], other, group, Waiter::For(std::chrono::milliseconds(100)));
   EXPECT_FALSE(late.ok());
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
@@ -235,7 +247,8 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
     EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("rank 0 freed its tensor"));
   }
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
@@ -244,13 +257,15 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
   const auto sessions = AttachAll(2);
   const std::vector<uint64_t> groups = {Join(sessions, "a"), Join(sessions, "b")};
   const std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
-  ASSERT_TRUE(Eventually([&] { return engines->Look(0).segments.size() == 4; }));  // two control segments of each group
+  ASSERT_TRUE(Eventually(
+      [&] { return engines->Look(0).segments.size() == 4; }));  // two control segments of each group
   HoldAt(C::kAddSegment, 1);
   gate.Shut();
   const auto meet = [&](uint64_t group) {
     return std::async(std::launch::async, [&, group] {
       return Together(2, [&, group](int rank) {
-        return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group, Waiter::For(kPatience));
+        return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group,
+                          Waiter::For(kPatience));
       });
     });
   };
@@ -267,7 +282,8 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
     EXPECT_EQ(in_first[0]->segment_ids(rank), in_second[0]->segment_ids(rank)) << "rank " << rank;
     EXPECT_EQ(in_first[0]->segment_ids(rank), in_second[1]->segment_ids(rank)) << "rank " << rank;
   }
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   ExpectNothingLeft();
 }
 
@@ -299,7 +315,8 @@ TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
   EXPECT_EQ(prepare.detail().reason, "QUOTA_MEETINGS");
   EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kResourceExhausted);
   // The other rank hears of one, and there is room for one.
-  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "3"), brief).status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "3"), brief).status().code(),
+            Code::kDeadlineExceeded);
   ExpectPrepared(sessions, group, "more");
 }
 

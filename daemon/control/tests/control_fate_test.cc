@@ -30,7 +30,8 @@ class FateTest : public ControlTest {
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return *control->Authenticate(reply->token());
   }
-  std::vector<Result<v1::JoinGroupReply>> JoinWith(const std::vector<SessionRef>& sessions, OnSlowPlacement strictness) {
+  std::vector<Result<v1::JoinGroupReply>> JoinWith(const std::vector<SessionRef>& sessions,
+                                                   OnSlowPlacement strictness) {
     const int world = static_cast<int>(sessions.size());
     return Together(world, [&](int rank) {
       v1::JoinGroupRequest request = JoinRequest(world, rank);
@@ -40,7 +41,8 @@ class FateTest : public ControlTest {
   }
   std::vector<Result<v1::PrepareReply>> PrepareAll(const std::vector<SessionRef>& sessions, uint64_t group) {
     return Together(static_cast<int>(sessions.size()), [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience));
+      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"),
+                              Waiter::For(kPatience));
     });
   }
 };

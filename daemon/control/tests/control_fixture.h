@@ -127,10 +127,12 @@ class ControlTest : public ::testing::Test {
     return replies[0].ok() ? replies[0]->group_id() : 0;
   }
   // A group with one rank on each of `gpus` (positions): what its rank 0 is told.
-  v1::JoinGroupReply JoinOn(const std::vector<int>& gpus, const std::vector<SessionRef>& sessions, const std::string& name) {
+  v1::JoinGroupReply JoinOn(const std::vector<int>& gpus, const std::vector<SessionRef>& sessions,
+                            const std::string& name) {
     auto replies = Together(static_cast<int>(gpus.size()), [&](int rank) {
       v1::JoinGroupRequest request = JoinRequest(static_cast<int>(gpus.size()), rank, name);
-      request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(gpus[static_cast<size_t>(rank)])].uuid);
+      request.set_gpu_uuid(
+          control->options().topology.gpus[static_cast<size_t>(gpus[static_cast<size_t>(rank)])].uuid);
       return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
     });
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
@@ -166,7 +168,8 @@ class ControlTest : public ::testing::Test {
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? reply->tensor_id() : 0;
   }
-  Result<v1::RendezvousReply> Rendezvous(const SessionRef& session, uint64_t tensor, uint64_t group, const Waiter& waiter) {
+  Result<v1::RendezvousReply> Rendezvous(const SessionRef& session, uint64_t tensor, uint64_t group,
+                                         const Waiter& waiter) {
     v1::RendezvousRequest request;
     request.set_tensor_id(tensor);
     request.set_group_id(group);

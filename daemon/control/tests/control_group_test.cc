@@ -32,7 +32,8 @@ TEST_F(ControlTest, EightRanksJoinAndAllLearnTheSame) {
   }
 }
 
-// Native kernels are on offer where every member's engine has them; else the offer says whose has not, and why.
+// Native kernels are on offer where every member's engine has them; else the offer says whose has not, and
+// why.
 TEST_F(ControlTest, NativeKernelsAreOfferedWhereAllEnginesHaveThem) {
   Start(3);
   engines->no_native_kernels[2] = "its GPU is of compute capability 8.0";
@@ -40,7 +41,8 @@ TEST_F(ControlTest, NativeKernelsAreOfferedWhereAllEnginesHaveThem) {
   EXPECT_TRUE(OfferOf(JoinOn({0, 1}, sessions, "both"), Algorithm::kNative).available());
   const v1::Offer offer = OfferOf(JoinOn({0, 2}, sessions, "one"), Algorithm::kNative);
   EXPECT_FALSE(offer.available());
-  EXPECT_EQ(offer.reason(), "the engine of rank 1 has no native kernels: its GPU is of compute capability 8.0");
+  EXPECT_EQ(offer.reason(),
+            "the engine of rank 1 has no native kernels: its GPU is of compute capability 8.0");
 }
 
 TEST_F(ControlTest, AWrongSeatAnswersEveryRankAtOnce) {
@@ -56,10 +58,11 @@ TEST_F(ControlTest, AWrongSeatAnswersEveryRankAtOnce) {
       {[](auto& r) { r.set_rank(2); }, Code::kOutOfRange, "rank", "out of range"},
       {[](auto& r) { r.set_rank(-1); }, Code::kOutOfRange, "rank", "out of range"},
       {[](auto& r) { r.set_rank(0); }, Code::kAlreadyExists, "rank", "rank 0 is taken by pid 1000"},
-      {[&](auto& r) { r.set_gpu_uuid(control->options().topology.gpus[0].uuid); }, Code::kInvalidArgument, "gpu_uuid",
-       "both use GPU"},
+      {[&](auto& r) { r.set_gpu_uuid(control->options().topology.gpus[0].uuid); }, Code::kInvalidArgument,
+       "gpu_uuid", "both use GPU"},
       {[](auto& r) { r.set_host_id("elsewhere"); }, Code::kFailedPrecondition, "host_id", "another host"},
-      {[](auto& r) { (*r.mutable_options())["nccl"] = "x"; }, Code::kInvalidArgument, "options", "'x' on rank 1"},
+      {[](auto& r) { (*r.mutable_options())["nccl"] = "x"; }, Code::kInvalidArgument, "options",
+       "'x' on rank 1"},
       {[](auto& r) { r.set_gpu_uuid("GPU-unknown"); }, Code::kNotFound, "gpu_uuid", "rank 1"},
   };
   const auto sessions = AttachAll(2);
@@ -96,8 +99,8 @@ TEST_F(ControlTest, ACancelledJoinGivesItsSeatBack) {
   std::atomic<bool> gone = false;
   Waiter waiter = Waiter::For(kPatience);
   waiter.cancelled = [&] { return gone.load(); };
-  auto cancelled =
-      std::async(std::launch::async, [&] { return control->JoinGroup(sessions[0], JoinRequest(2, 0), waiter); });
+  auto cancelled = std::async(std::launch::async,
+                              [&] { return control->JoinGroup(sessions[0], JoinRequest(2, 0), waiter); });
   ASSERT_TRUE(Eventually([&] { return !control->SnapshotGroups().empty(); }));
   gone = true;
   EXPECT_EQ(cancelled.get().status().code(), Code::kCancelled);
@@ -134,7 +137,8 @@ TEST_F(ControlTest, ADeadJoinerWhoseCallEndedFirstAnswersTheOthers) {
   std::atomic<bool> gone = false;
   Waiter waiter = Waiter::For(kPatience);
   waiter.cancelled = [&] { return gone.load(); };
-  auto second = std::async(std::launch::async, [&] { return control->JoinGroup(sessions[1], JoinRequest(3, 1), waiter); });
+  auto second = std::async(std::launch::async,
+                           [&] { return control->JoinGroup(sessions[1], JoinRequest(3, 1), waiter); });
   ASSERT_TRUE(Eventually([&] {
     auto groups = control->SnapshotGroups();
     return groups.size() == 1 && groups[0].members.size() == 2;
@@ -168,7 +172,8 @@ TEST_F(ControlTest, ASeatThatWasGivenUpIsForgottenOnceTaken) {
   auto first = join(0, 0);
   ASSERT_TRUE(seated(1));
   const Waiter brief = Waiter::For(std::chrono::milliseconds(30));
-  EXPECT_EQ(control->JoinGroup(sessions[1], JoinRequest(3, 1), brief).status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(control->JoinGroup(sessions[1], JoinRequest(3, 1), brief).status().code(),
+            Code::kDeadlineExceeded);
   auto second = join(2, 1);
   ASSERT_TRUE(seated(2));
   control->SessionLost(IdOf(1), "its process has ended");
@@ -191,13 +196,15 @@ TEST_F(ControlTest, ADeathBreaksTheGroupAndTheNameComesBack) {
   EXPECT_TRUE(NextOfKind(sessions[1], v1::Event::GROUP_BROKEN).ok());
   ASSERT_TRUE(Eventually([&] { return engines->Look(0).broken.contains(group); }));
   EXPECT_EQ(engines->Look(0).broken.at(group).code(), static_cast<int>(Code::kUnavailable));
-  const Status prepare = control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
+  const Status prepare =
+      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
   EXPECT_EQ(prepare.code(), Code::kUnavailable);
   EXPECT_EQ(prepare.detail().who, "rank 2");
   // The survivors' next join leaves the broken incarnation and opens the next one.
   sessions[2] = Attach(1002);
   auto replies = Together(3, [&](int rank) {
-    return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(3, rank), Waiter::For(kPatience));
+    return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(3, rank),
+                              Waiter::For(kPatience));
   });
   for (auto& reply : replies) {
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
@@ -206,7 +213,8 @@ TEST_F(ControlTest, ADeathBreaksTheGroupAndTheNameComesBack) {
   }
   ASSERT_TRUE(Eventually([&] { return !engines->Look(0).groups.contains(group); }));
   for (auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
-  EXPECT_TRUE(Eventually([&] { return engines->Look(0).segments.empty() && OpenDescriptors() <= descriptors; }));
+  EXPECT_TRUE(
+      Eventually([&] { return engines->Look(0).segments.empty() && OpenDescriptors() <= descriptors; }));
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
   EXPECT_EQ(control->Snapshot().descriptors, 0u);
 }
@@ -236,8 +244,9 @@ TEST_F(ControlTest, JobsOfTheSameNameDoNotMeet) {
   auto first = std::async(std::launch::async, [&] {
     return control->JoinGroup(sessions[0], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(200)));
   });
-  EXPECT_EQ(control->JoinGroup(sessions[1], stranger, Waiter::For(std::chrono::milliseconds(200))).status().code(),
-            Code::kDeadlineExceeded);
+  EXPECT_EQ(
+      control->JoinGroup(sessions[1], stranger, Waiter::For(std::chrono::milliseconds(200))).status().code(),
+      Code::kDeadlineExceeded);
   EXPECT_EQ(first.get().status().code(), Code::kDeadlineExceeded);
 }
 
@@ -262,8 +271,13 @@ TEST_F(ControlTest, QuotasNameLimitAndUsage) {
 
 TEST_F(ControlTest, QuotasOfACgroupCountAllOfItsUids) {
   ControlOptions options;
-  options.limits.cgroup = {.sessions = 3, .groups = 1, .plans = 1, .tensors = 2, .descriptors = 64,
-                           .segment_bytes = 32 << 20, .registered_bytes = 0};
+  options.limits.cgroup = {.sessions = 3,
+                           .groups = 1,
+                           .plans = 1,
+                           .tensors = 2,
+                           .descriptors = 64,
+                           .segment_bytes = 32 << 20,
+                           .registered_bytes = 0};
   Start(2, options);
   const auto attach = [&](uint32_t uid, int pid, const std::string& cgroup) {
     v1::AttachRequest request;
@@ -271,10 +285,12 @@ TEST_F(ControlTest, QuotasOfACgroupCountAllOfItsUids) {
     request.set_protocol_max(1);
     return control->Attach({.uid = uid, .gid = 7, .pid = pid, .cgroup = cgroup}, request);
   };
-  const auto expect_refused = [](const Status& status, const std::string& reason, long long limit, long long usage) {
+  const auto expect_refused = [](const Status& status, const std::string& reason, long long limit,
+                                 long long usage) {
     EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
-    EXPECT_EQ(status.detail(), (StatusDetail{.reason = reason, .who = "cgroup /pod", .field = {}, .limit = limit,
-                                             .usage = usage}));
+    EXPECT_EQ(
+        status.detail(),
+        (StatusDetail{.reason = reason, .who = "cgroup /pod", .field = {}, .limit = limit, .usage = usage}));
   };
   std::vector<SessionRef> sessions;
   for (int rank : {0, 1}) sessions.push_back(*control->Authenticate(attach(7, 1000 + rank, "/pod")->token()));
@@ -289,9 +305,12 @@ TEST_F(ControlTest, QuotasOfACgroupCountAllOfItsUids) {
   expect_refused(control->JoinGroup(other, JoinRequest(1, 0, "second"), Waiter::For(kPatience)).status(),
                  "QUOTA_GROUPS", 1, 1);
   const auto prepare = [&](const std::string& key) {
-    return Together(2, [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kPatience));
-    })[0].status();
+    return Together(2,
+                    [&](int rank) {
+                      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key),
+                                              Waiter::For(kPatience));
+                    })[0]
+        .status();
   };
   EXPECT_TRUE(prepare("first").ok());
   expect_refused(prepare("second"), "QUOTA_PLANS", 1, 1);
@@ -319,10 +338,14 @@ TEST_F(ControlTest, DrainingRefusesWhatIsNewAndSaysSo) {
   const uint64_t group = Join(sessions);
   control->SetDraining(true);
   EXPECT_TRUE(NextOfKind(sessions[0], v1::Event::DRAINING).ok());
-  EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience)).status().detail().reason,
+  EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience))
+                .status()
+                .detail()
+                .reason,
             "DRAINING");
-  EXPECT_EQ(control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status().detail().reason,
-            "DRAINING");
+  EXPECT_EQ(
+      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status().detail().reason,
+      "DRAINING");
   EXPECT_EQ(control->WaitDrained(Waiter::For(std::chrono::milliseconds(10))).second, 1u);
   for (const auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   EXPECT_EQ(control->WaitDrained(Waiter::For(kPatience)), (std::pair<uint64_t, uint64_t>(0, 0)));
@@ -333,7 +356,8 @@ TEST_F(ControlTest, NoRoomForMemoryIsOneClearError) {
   engines->memory_bytes = 1 << 20;
   const auto sessions = AttachAll(2);
   auto replies = Together(2, [&](int rank) {
-    return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(2, rank), Waiter::For(kPatience));
+    return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(2, rank),
+                              Waiter::For(kPatience));
   });
   for (auto& reply : replies) EXPECT_EQ(reply.status().code(), Code::kResourceExhausted);
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);

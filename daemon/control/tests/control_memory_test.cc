@@ -48,8 +48,8 @@ TEST_F(ControlMemoryTest, SizesAreComparedAndLateRanksNamed) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   auto replies = Together(2, [&](int rank) {
-    return Meet(sessions[static_cast<size_t>(rank)], Empty(sessions[static_cast<size_t>(rank)], rank, 100 + rank),
-                group);
+    return Meet(sessions[static_cast<size_t>(rank)],
+                Empty(sessions[static_cast<size_t>(rank)], rank, 100 + rank), group);
   });
   for (auto& reply : replies) {
     EXPECT_EQ(reply.status().code(), Code::kInvalidArgument);
@@ -62,7 +62,8 @@ TEST_F(ControlMemoryTest, SizesAreComparedAndLateRanksNamed) {
   // The late rank hears of it at once, and the next meeting works.
   EXPECT_EQ(Meet(sessions[1], Empty(sessions[1], 1, 64), group).status().code(), Code::kDeadlineExceeded);
   auto again = Together(2, [&](int rank) {
-    return Meet(sessions[static_cast<size_t>(rank)], Empty(sessions[static_cast<size_t>(rank)], rank, 64), group);
+    return Meet(sessions[static_cast<size_t>(rank)], Empty(sessions[static_cast<size_t>(rank)], rank, 64),
+                group);
   });
   EXPECT_TRUE(again[0].ok() && again[1].ok());
   EXPECT_EQ(Meet(sessions[0], 999999, group).status().code(), Code::kNotFound);
@@ -117,10 +118,12 @@ TEST_F(ControlMemoryTest, ATensorMeetsInTwoGroups) {
   EXPECT_EQ(in_a[0]->buffer_offset(), in_b[1]->buffer_offset());
   EXPECT_NE(in_a[0]->registration_id(), in_b[0]->registration_id());
   // The memory outlives the group that it met in first.
-  for (const auto& session : sessions) ASSERT_TRUE(control->LeaveGroup(session, a, Waiter::For(kPatience)).ok());
+  for (const auto& session : sessions)
+    ASSERT_TRUE(control->LeaveGroup(session, a, Waiter::For(kPatience)).ok());
   EXPECT_TRUE(engines->Look(0).registrations.contains(in_b[0]->registration_id()));
   for (int r = 0; r < 2; ++r) ASSERT_TRUE(control->Free(sessions[size_t(r)], tensors[size_t(r)]).ok());
-  for (const auto& session : sessions) ASSERT_TRUE(control->LeaveGroup(session, b, Waiter::For(kPatience)).ok());
+  for (const auto& session : sessions)
+    ASSERT_TRUE(control->LeaveGroup(session, b, Waiter::For(kPatience)).ok());
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
 }
 
@@ -160,7 +163,8 @@ TEST_F(ControlMemoryTest, ForeignDescriptorsAreChecked) {
   ASSERT_TRUE(control->Deregister(session, good->registration_id(), Waiter::For(kPatience)).ok());
   EXPECT_TRUE(engines->Look(0).registrations.empty());
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
-  EXPECT_EQ(control->Deregister(session, good->registration_id(), Waiter::For(kPatience)).code(), Code::kNotFound);
+  EXPECT_EQ(control->Deregister(session, good->registration_id(), Waiter::For(kPatience)).code(),
+            Code::kNotFound);
 }
 
 // More chunks than a message carries descriptors: they go to the engine in parts, and to the next one again.
@@ -206,9 +210,8 @@ TEST_F(ControlMemoryTest, TwoHundredRoundsOfDeathLeaveNothing) {
   for (int round = 0; round < 200; ++round) {
     const auto sessions = AttachAll(2);
     const uint64_t group = Join(sessions);
-    auto replies = Together(2, [&](int r) {
-      return Meet(sessions[size_t(r)], Empty(sessions[size_t(r)], r, 100), group);
-    });
+    auto replies = Together(
+        2, [&](int r) { return Meet(sessions[size_t(r)], Empty(sessions[size_t(r)], r, 100), group); });
     ASSERT_TRUE(replies[0].ok() && replies[1].ok());
     auto plans = Together(2, [&](int r) {
       return control->Prepare(sessions[size_t(r)], AllReduce(group, "k"), Waiter::For(kPatience));
@@ -218,7 +221,8 @@ TEST_F(ControlMemoryTest, TwoHundredRoundsOfDeathLeaveNothing) {
     control->SessionLost(IdOf(1 - round % 2), "test");
     ASSERT_TRUE(Eventually([&] {
       const auto a = engines->Look(0), b = engines->Look(1);
-      return a.segments.empty() && b.segments.empty() && a.plans.empty() && b.plans.empty() && a.groups.empty();
+      return a.segments.empty() && b.segments.empty() && a.plans.empty() && b.plans.empty() &&
+             a.groups.empty();
     }));
     if (round == 2) descriptors = OpenDescriptors();
   }

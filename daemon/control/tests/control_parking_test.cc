@@ -1,4 +1,5 @@
-// Parking, as the control plane sees it: who asks for it, what plans say of it, and breaks that do not wait for commands.
+// Parking, as the control plane sees it: who asks for it, what plans say of it, and breaks that do not wait
+// for commands.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,8 @@ namespace {
 class ControlParkingTest : public ControlTest {
  protected:
   // A group of two whose ranks ask for `parking` ("" for nothing): what rank 0's engine is told.
-  std::string Told(const std::vector<SessionRef>& sessions, const std::string& parking, const std::string& name) {
+  std::string Told(const std::vector<SessionRef>& sessions, const std::string& parking,
+                   const std::string& name) {
     auto replies = Together(2, [&](int rank) {
       v1::JoinGroupRequest request = JoinRequest(2, rank, name);
       if (!parking.empty()) (*request.mutable_options())["parking"] = parking;
@@ -29,7 +31,8 @@ class ControlParkingTest : public ControlTest {
   // What a plan of the group says.
   std::string PlanSays(const std::vector<SessionRef>& sessions) {
     auto plans = Together(2, [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"), Waiter::For(kPatience));
+      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"),
+                              Waiter::For(kPatience));
     });
     return plans[0].ok() ? plans[0]->plan().parking() : plans[0].status().ToString();
   }

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
-#include "common/queue/channel.h"
 #include "daemon/control/tests/control_fixture.h"
+#include "ipc/channel.h"
 
 namespace tandem::daemon {
 namespace {
@@ -46,7 +46,10 @@ TEST_F(ControlPlanTest, RanksMeetByKeyAndARetryGetsTheSamePlan) {
   auto retry = control->Prepare(sessions[1], AllReduce(group, "k"), Waiter::For(kPatience));
   ASSERT_TRUE(retry.ok());
   EXPECT_EQ(retry->plan().plan_id(), id);
-  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "k", 7), Waiter::For(kPatience)).status().detail().reason,
+  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "k", 7), Waiter::For(kPatience))
+                .status()
+                .detail()
+                .reason,
             "KEY_REUSED");
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_TRUE(control->ReleasePlan(sessions[static_cast<size_t>(rank)], id).ok());
@@ -61,7 +64,8 @@ TEST_F(ControlPlanTest, ShortPlansAreOfTheLatencyClassAndLongOnesAreNot) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   for (const auto& [elements, urgent] : {std::pair<int64_t, bool>{1024, true}, {int64_t{16} << 20, false}}) {
-    auto replies = PrepareAll(sessions, [&](int) { return AllReduce(group, std::to_string(elements), elements); });
+    auto replies =
+        PrepareAll(sessions, [&](int) { return AllReduce(group, std::to_string(elements), elements); });
     ASSERT_TRUE(replies[0].ok()) << replies[0].status().ToString();
     for (int gpu : {0, 1}) {
       const auto plans = engines->Look(gpu).plans;
@@ -91,7 +95,8 @@ TEST_F(ControlPlanTest, AKeyThatTimedOutFailsOnAllRanks) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   const Status late =
-      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(std::chrono::milliseconds(20))).status();
+      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(std::chrono::milliseconds(20)))
+          .status();
   EXPECT_EQ(late.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(late.detail().who, "rank 1");
   EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "k"), Waiter::For(kPatience)).status().code(),
@@ -122,7 +127,8 @@ TEST_F(ControlPlanTest, WhatIsKeptOfPlansIsCounted) {
   int plans = 0;
   uint64_t first = 0;
   const auto prepare = [&] {
-    auto reply = std::move(PrepareAll(sessions, [&](int) { return AllReduce(group, std::to_string(plans)); })[0]);
+    auto reply =
+        std::move(PrepareAll(sessions, [&](int) { return AllReduce(group, std::to_string(plans)); })[0]);
     if (reply.ok()) ++plans;
     if (reply.ok() && first == 0) first = reply->plan().plan_id();
     return reply.status();
@@ -139,7 +145,8 @@ TEST_F(ControlPlanTest, WhatIsKeptOfPlansIsCounted) {
   EXPECT_GT(fitted, 1);
   for (const SessionRef& session : sessions) EXPECT_TRUE(control->ReleasePlan(session, first).ok());
   EXPECT_TRUE(prepare().ok());
-  for (const SessionRef& session : sessions) EXPECT_TRUE(control->LeaveGroup(session, group, Waiter::For(kPatience)).ok());
+  for (const SessionRef& session : sessions)
+    EXPECT_TRUE(control->LeaveGroup(session, group, Waiter::For(kPatience)).ok());
   group = Join(sessions);
   plans = 0;
   fill();
@@ -184,7 +191,8 @@ TEST_F(ControlPlanTest, AnEnginesRestartBringsEverythingBackUnderANewGeneration)
   const auto before = engines->Look(1);
 
   engines->Kill(1);
-  EXPECT_EQ(control->WaitLaunch(sessions[1], launched->launch_id(), Waiter::For(kPatience)).code(), Code::kAborted);
+  EXPECT_EQ(control->WaitLaunch(sessions[1], launched->launch_id(), Waiter::For(kPatience)).code(),
+            Code::kAborted);
   EXPECT_TRUE(Eventually([&] {
     const auto survivor = engines->Look(0);
     return survivor.broken.contains(group) && survivor.groups.empty() && survivor.plans.empty();
@@ -193,7 +201,10 @@ TEST_F(ControlPlanTest, AnEnginesRestartBringsEverythingBackUnderANewGeneration)
   EXPECT_TRUE(control->SnapshotChannels()[0].over);
   // A call in the meantime waits for the engine, within its deadline.
   EXPECT_EQ(control->Prepare(sessions[0], AllReduce(group, "new"), Waiter::For(std::chrono::milliseconds(20)))
-                .status().detail().reason, "ENGINE_DOWN");
+                .status()
+                .detail()
+                .reason,
+            "ENGINE_DOWN");
 
   engines->Restart(1);
   for (const auto& session : sessions) {
@@ -223,10 +234,12 @@ TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
   launch.set_tag("step 1");
   auto id = control->Launch(sessions[0], launch);
   ASSERT_TRUE(id.ok());
-  const Status not_ended = control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(std::chrono::milliseconds(0)));
+  const Status not_ended =
+      control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(std::chrono::milliseconds(0)));
   EXPECT_EQ(not_ended.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(not_ended.detail().reason, "NOT_ENDED");
-  EXPECT_EQ(control->WaitLaunch(sessions[1], id->launch_id(), Waiter::For(kPatience)).code(), Code::kNotFound);
+  EXPECT_EQ(control->WaitLaunch(sessions[1], id->launch_id(), Waiter::For(kPatience)).code(),
+            Code::kNotFound);
   ASSERT_TRUE(Eventually([&] { return engines->Look(0).launches.size() == 1; }));
   EXPECT_NE(engines->Look(0).launches[0].tag_digest(), 0u);
   engine::v1::LaunchDone done;
@@ -234,11 +247,14 @@ TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
   done.set_code(static_cast<int>(Code::kUnavailable));
   done.set_message("rank 1 is gone");
   control->OnLaunchDone(1, done);  // another GPU's engine cannot end it
-  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(std::chrono::milliseconds(10))).code(),
-            Code::kDeadlineExceeded);
+  EXPECT_EQ(
+      control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(std::chrono::milliseconds(10))).code(),
+      Code::kDeadlineExceeded);
   control->OnLaunchDone(0, done);
-  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience)).message(), "rank 1 is gone");
-  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience)).code(), Code::kNotFound);
+  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience)).message(),
+            "rank 1 is gone");
+  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience)).code(),
+            Code::kNotFound);
   launch.set_plan_id(12345);
   EXPECT_EQ(control->Launch(sessions[0], launch).status().code(), Code::kNotFound);
 }

@@ -41,7 +41,7 @@ class ControlSharingTest : public ControlTest {
       return 0;
     }
     const auto state = engines->Look(gpus[0]);
-    return state.plans.at(plans[0]->plan().plan_id()).program().steps(0).collective().few_rows().most_ctas();
+    return state.plans.at(plans[0]->plan().plan_id()).program().steps(0).collective().skinny().most_ctas();
   }
 
   std::vector<SessionRef> sessions_;

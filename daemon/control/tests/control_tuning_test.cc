@@ -1,8 +1,9 @@
-// Measured times and the control plane: taken under the key that plans look them up by, and refused when they cannot be true.
+// Measured times and the control plane: taken under the key that plans look them up by, and refused when they
+// cannot be true.
 #include <gmock/gmock.h>
 
 #include "daemon/control/tests/control_fixture.h"
-#include "daemon/tuning/tuning_store.h"
+#include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
 namespace {
@@ -25,7 +26,8 @@ class ControlTuningTest : public ControlTest {
   v1::OpRequest Request(int64_t elements = 1024) { return AllReduce(0, "", elements).request(); }
   std::vector<std::string> Gpus(int count) {
     std::vector<std::string> uuids;
-    for (int i = 0; i < count; ++i) uuids.push_back(control->options().topology.gpus[static_cast<size_t>(i)].uuid);
+    for (int i = 0; i < count; ++i)
+      uuids.push_back(control->options().topology.gpus[static_cast<size_t>(i)].uuid);
     return uuids;
   }
   static plan::TuningCandidate Time(Algorithm algorithm, double us, int steps = 0) {
@@ -36,7 +38,8 @@ class ControlTuningTest : public ControlTest {
     const auto sessions = AttachAll(2);
     const uint64_t group = Join(sessions, name);
     auto replies = Together(2, [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"), Waiter::For(kPatience));
+      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"),
+                              Waiter::For(kPatience));
     });
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     EXPECT_EQ(replies[0]->plan().algorithm(), replies[1]->plan().algorithm());
@@ -49,7 +52,8 @@ class ControlTuningTest : public ControlTest {
 TEST_F(ControlTuningTest, LaterPlansAreChosenByWhatWasMeasured) {
   StartTuned(2);
   EXPECT_EQ(Plan("before").algorithm(), static_cast<uint32_t>(Algorithm::kOneShot));
-  auto entry = control->PutTuning(Request(), Gpus(2), {Time(Algorithm::kOneShot, 8), Time(Algorithm::kTwoShot, 5.5)});
+  auto entry =
+      control->PutTuning(Request(), Gpus(2), {Time(Algorithm::kOneShot, 8), Time(Algorithm::kTwoShot, 5.5)});
   ASSERT_TRUE(entry.ok()) << entry.status().ToString();
   EXPECT_EQ(entry->key.gpu, "host");
   EXPECT_EQ(entry->key.types, "f32 -> f32");
@@ -102,7 +106,8 @@ TEST_F(ControlTuningTest, WhatCannotHaveBeenMeasuredIsRefused) {
   EXPECT_THAT(refusal(Request(), Gpus(2), {}), HasSubstr("no candidate"));
   EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kRing, 8)}), HasSubstr("no algorithm ring"));
   EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kOneShot, -8)}), HasSubstr("p10"));
-  EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kLowLatency, 8)}), HasSubstr("a time for low_latency"));
+  EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kLowLatency, 8)}),
+              HasSubstr("a time for low_latency"));
   EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kOneShot, 8, 2)}), HasSubstr("steps"));
   v1::OpRequest barrier;
   barrier.set_op(static_cast<uint32_t>(Op::kBarrier));

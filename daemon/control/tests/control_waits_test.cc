@@ -1,11 +1,12 @@
-// Calls that wait for ranks or engines: each ends by its deadline, its cancellation or somebody's end, and names who is at fault.
+// Calls that wait for ranks or engines: each ends by its deadline, its cancellation or somebody's end, and
+// names who is at fault.
 #include <gmock/gmock.h>
 
 #include <atomic>
 
-#include "common/queue/channel.h"
 #include "daemon/control/registry.h"
 #include "daemon/control/tests/control_fixture.h"
+#include "ipc/channel.h"
 
 namespace tandem::daemon {
 namespace {
@@ -30,8 +31,8 @@ class ControlWaitsTest : public ControlTest {
     return waiter;
   }
   // A rendezvous of a rank that is not the last one; it waits for the others when this returns.
-  std::future<Result<v1::RendezvousReply>> MeetSoon(const SessionRef& session, uint64_t tensor, uint64_t group,
-                                                    std::atomic<bool>* gone = nullptr) {
+  std::future<Result<v1::RendezvousReply>> MeetSoon(const SessionRef& session, uint64_t tensor,
+                                                    uint64_t group, std::atomic<bool>* gone = nullptr) {
     auto waits = std::make_shared<std::atomic<bool>>(false);
     auto call = std::async(std::launch::async, [this, session, tensor, group, gone, waits] {
       static const std::atomic<bool> never = false;
@@ -66,7 +67,8 @@ class ControlWaitsTest : public ControlTest {
     return Eventually([&] { return control->Snapshot().groups == 1; });
   }
   // `rank` was lost or has left while its group waited for an engine: each call says so.
-  void ExpectNamed(std::vector<std::future<Status>> calls, const std::string& rank, const std::string& reason) {
+  void ExpectNamed(std::vector<std::future<Status>> calls, const std::string& rank,
+                   const std::string& reason) {
     const auto since = Waiter::Clock::now();
     for (auto& call : calls) {
       const Status told = call.get();
@@ -157,10 +159,12 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousThatStaysAwayIsNamed) {
   const std::string persistent = "state";
   for (const std::string& name : {std::string(), persistent}) {
     std::vector<uint64_t> tensors;
-    for (int rank = 0; rank < 3; ++rank) tensors.push_back(Empty(sessions[static_cast<size_t>(rank)], rank, 4096, name));
+    for (int rank = 0; rank < 3; ++rank)
+      tensors.push_back(Empty(sessions[static_cast<size_t>(rank)], rank, 4096, name));
     auto other = MeetSoon(sessions[1], tensors[1], group);
     EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
-    const Status late = Rendezvous(sessions[2], tensors[2], group, Waiter::For(std::chrono::milliseconds(1))).status();
+    const Status late =
+        Rendezvous(sessions[2], tensors[2], group, Waiter::For(std::chrono::milliseconds(1))).status();
     for (const Status& told : {late, other.get().status()}) {
       EXPECT_EQ(told.code(), Code::kDeadlineExceeded) << told.ToString();
       EXPECT_EQ(told.detail().reason, "RANK_LATE");
@@ -169,7 +173,8 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousThatStaysAwayIsNamed) {
     }
     // All have been told: they meet again.
     for (auto& reply : Together(3, [&](int rank) {
-           return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group, Waiter::For(kPatience));
+           return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group,
+                             Waiter::For(kPatience));
          })) {
       EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     }
@@ -198,7 +203,8 @@ TEST_F(ControlWaitsTest, ARendezvousEndsByItsOwnDeadlineWhileTheEnginesAreTold) 
   gate.Shut();
   std::atomic<bool> gone = false;
   auto first = MeetSoon(sessions[0], tensors[0], group, &gone);
-  auto worker = std::async(std::launch::async, [&] { return Rendezvous(sessions[1], tensors[1], group, Waiter::For(kPatience)); });
+  auto worker = std::async(
+      std::launch::async, [&] { return Rendezvous(sessions[1], tensors[1], group, Waiter::For(kPatience)); });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
   gone = true;
   EXPECT_EQ(BeforeTheGateOpens([&] { return first.get().status(); }).code(), Code::kCancelled);
@@ -214,7 +220,9 @@ TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
   Start(2);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
-  const auto prepare = [&](size_t rank, const Waiter& waiter) { return control->Prepare(sessions[rank], AllReduce(group, "ar"), waiter); };
+  const auto prepare = [&](size_t rank, const Waiter& waiter) {
+    return control->Prepare(sessions[rank], AllReduce(group, "ar"), waiter);
+  };
   HoldAt(engine::v1::Command::kAddPlan, 1);
   gate.Shut();
   std::atomic<bool> gone = false, waits = false;
@@ -222,7 +230,8 @@ TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
   ASSERT_TRUE(Eventually([&] { return waits.load(); }));
   auto worker = std::async(std::launch::async, [&] { return prepare(1, Waiter::For(kPatience)); });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
-  const Status late = BeforeTheGateOpens([&] { return prepare(0, Waiter::For(std::chrono::milliseconds(1))).status(); });
+  const Status late =
+      BeforeTheGateOpens([&] { return prepare(0, Waiter::For(std::chrono::milliseconds(1))).status(); });
   EXPECT_EQ(late.code(), Code::kDeadlineExceeded) << late.ToString();
   EXPECT_EQ(late.detail().reason, "UNDER_WAY");
   gone = true;
@@ -258,7 +267,9 @@ TEST_F(ControlWaitsTest, ARankIsLostWhileAnEngineStandsStill) {
   std::vector<std::future<Status>> prepares;
   for (int rank = 0; rank < 2; ++rank) {
     prepares.push_back(std::async(std::launch::async, [&, rank] {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience)).status();
+      return control
+          ->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience))
+          .status();
     }));
   }
   ASSERT_TRUE(Eventually([&] { return gate.held() > held; }));
@@ -277,14 +288,17 @@ TEST_F(ControlWaitsTest, ACallDoesNotWaitBeyondItsDeadlineForAnotherOfItsGroup) 
   const uint64_t group = Join({session});
   HoldAt(engine::v1::Command::kAddPlan, 0);
   gate.Shut();
-  auto plan = std::async(std::launch::async, [&] { return control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kPatience)); });
+  auto plan = std::async(std::launch::async, [&] {
+    return control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kPatience));
+  });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
   const uint64_t tensor = Empty(session, 0);
   const Waiter brief = Waiter::For(std::chrono::milliseconds(50));
   const Status met = BeforeTheGateOpens([&] { return Rendezvous(session, tensor, group, brief).status(); });
   EXPECT_EQ(met.code(), Code::kDeadlineExceeded) << met.ToString();
   EXPECT_EQ(met.detail().reason, "GROUP_BUSY");
-  const Status other = BeforeTheGateOpens([&] { return control->Prepare(session, AllReduce(group, "other"), brief).status(); });
+  const Status other = BeforeTheGateOpens(
+      [&] { return control->Prepare(session, AllReduce(group, "other"), brief).status(); });
   EXPECT_EQ(other.detail().reason, "GROUP_BUSY") << other.ToString();
   gate.Open();
   EXPECT_TRUE(plan.get().ok());
@@ -297,14 +311,16 @@ TEST_F(ControlWaitsTest, ANameWhoseGroupIsBeingMadeIsSaidToBe) {
   engines->Kill(0);
   std::vector<std::future<Status>> calls = JoinAllSoon(sessions);
   ASSERT_TRUE(AwaitInstalling());
-  const Status third = control->JoinGroup(sessions[2], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(1))).status();
+  const Status third =
+      control->JoinGroup(sessions[2], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(1))).status();
   EXPECT_EQ(third.code(), Code::kDeadlineExceeded);
   EXPECT_THAT(third.message(), HasSubstr("is being made by other processes"));
   engines->Restart(0);
   for (auto& call : calls) EXPECT_TRUE(call.get().ok());
 }
 
-// Whoever is told OK frees what its engine may use no more. Calls end before the engines when the daemon stops: that is not OK.
+// Whoever is told OK frees what its engine may use no more. Calls end before the engines when the daemon
+// stops: that is not OK.
 TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
   Start(1);
   const SessionRef session = Attach();
@@ -336,14 +352,18 @@ TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
     return held.contains(command.command_case()) ? Unavailable("the daemon is stopping") : Status::Ok();
   };
   gate.Shut();
-  // LeaveGroup does not wait behind the commands that are held; it is under way first, for a ping goes ahead of it.
-  auto leaves = std::async(std::launch::async, [&] { return control->LeaveGroup(session, group, Waiter::For(kPatience)); });
+  // LeaveGroup does not wait behind the commands that are held; it is under way first, for a ping goes ahead
+  // of it.
+  auto leaves = std::async(std::launch::async,
+                           [&] { return control->LeaveGroup(session, group, Waiter::For(kPatience)); });
   ASSERT_TRUE(Eventually([&] { return gate.held() == 1; }));
   auto deregisters = std::async(std::launch::async, [&] {
     return control->Deregister(session, registered->registration_id(), Waiter::For(kPatience));
   });
   ASSERT_TRUE(Eventually([&] { return gate.held() == 2; }));
-  auto closes = std::async(std::launch::async, [&] { return control->CloseChannel(session, channel->channel_id(), Waiter::For(kPatience)); });
+  auto closes = std::async(std::launch::async, [&] {
+    return control->CloseChannel(session, channel->channel_id(), Waiter::For(kPatience));
+  });
   ASSERT_TRUE(Eventually([&] { return control->SnapshotChannels().empty(); }));
   control->Stop();
   gate.Open();

@@ -1,7 +1,7 @@
 // File: fake_engines.h
 //
-// `FakeEngines`: engines that remember what they were told, for tests of the control plane. Segments are memfds. An
-// engine can be killed and brought back, and a kind of command can be made to fail.
+// `FakeEngines`: engines that remember what they were told, for tests of the control plane. Segments are
+// memfds. An engine can be killed and brought back, and a kind of command can be made to fail.
 #pragma once
 
 #include <functional>
@@ -38,7 +38,8 @@ class FakeEngines final : public Engines {
     demanded[gpu] = limit;
   }
   std::map<int, std::chrono::milliseconds> demanded;  // of whom DemandAnswer asked, and the limit
-  Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
+  Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds,
+              std::chrono::milliseconds) override {
     if (before) before(gpu, command);
     std::lock_guard lock(mutex_);
     State& state = state_[static_cast<size_t>(gpu)];
@@ -72,13 +73,17 @@ class FakeEngines final : public Engines {
         state.registrations[command.add_registration().registration_id()] = command.add_registration();
         break;
       }
-      case C::kRemoveRegistration: state.registrations.erase(command.remove_registration().registration_id()); break;
+      case C::kRemoveRegistration:
+        state.registrations.erase(command.remove_registration().registration_id());
+        break;
       case C::kAddPlan:
         if (!state.groups.contains(command.add_plan().group_id())) return NotFound("no group");
         state.plans[command.add_plan().plan_id()] = command.add_plan();
         break;
       case C::kRemovePlan: state.plans.erase(command.remove_plan().plan_id()); break;
-      case C::kSetWorkspace: state.workspace[command.set_workspace().group_id()] = command.set_workspace(); break;
+      case C::kSetWorkspace:
+        state.workspace[command.set_workspace().group_id()] = command.set_workspace();
+        break;
       case C::kOpenChannel: state.channels.insert(command.open_channel().channel_id()); break;
       case C::kCloseChannel: state.channels.erase(command.close_channel().channel_id()); break;
       case C::kLaunch: state.launches.push_back(command.launch()); break;
@@ -104,7 +109,9 @@ class FakeEngines final : public Engines {
   }
 
   // The engine's process ends, and another one comes up.
-  void Kill(int gpu, bool shared_fate = false) { listener->OnEngineDown(gpu, Lose(gpu, shared_fate), "signal 9"); }
+  void Kill(int gpu, bool shared_fate = false) {
+    listener->OnEngineDown(gpu, Lose(gpu, shared_fate), "signal 9");
+  }
   // The same before anybody has noticed: its generation.
   uint64_t Lose(int gpu, bool shared_fate = false) {
     std::lock_guard lock(mutex_);
@@ -147,9 +154,9 @@ class FakeEngines final : public Engines {
 
   EngineListener* listener = nullptr;
   uint64_t memory_bytes = uint64_t{1} << 40;
-  std::string never_parked;  // of all plans; set before threads start
-  MpsEndpoint mps;  // of all engines; set before threads start
-  std::map<int, uint32_t> kernel_sms;  // by GPU; set before threads start
+  std::string never_parked;                      // of all plans; set before threads start
+  MpsEndpoint mps;                               // of all engines; set before threads start
+  std::map<int, uint32_t> kernel_sms;            // by GPU; set before threads start
   std::map<int, std::string> no_native_kernels;  // by GPU, of those that have none; set before threads start
   // Set before threads start: the answer to a command, instead of doing it.
   std::function<Status(int, const engine::v1::Command&)> fail;

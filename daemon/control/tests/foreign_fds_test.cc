@@ -18,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 bool AllClosed() {
   const auto deadline = Clock::now() + std::chrono::seconds(30);
-  while (ClosesUnderWay() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (ClosesUnderWay() > 0 && Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return ClosesUnderWay() == 0;
 }
 

@@ -22,8 +22,9 @@ TEST(LedgerTest, TheUidsOrTheCgroupsQuotaRefusesWhicheverIsReachedFirst) {
   EXPECT_TRUE(ledger.Charge(other_user, Resource::kPlans, 1).ok());
   const Status by_cgroup = ledger.Charge(a, Resource::kPlans, 1);
   EXPECT_EQ(by_cgroup.code(), Code::kResourceExhausted);
-  EXPECT_EQ(by_cgroup.detail(), (StatusDetail{.reason = "QUOTA_PLANS", .who = "cgroup /pod-a", .field = {}, .limit = 3,
-                                              .usage = 3}));
+  EXPECT_EQ(
+      by_cgroup.detail(),
+      (StatusDetail{.reason = "QUOTA_PLANS", .who = "cgroup /pod-a", .field = {}, .limit = 3, .usage = 3}));
   EXPECT_THAT(by_cgroup.message(), HasSubstr("reached by cgroup /pod-a: limit 3, in use 3, asked for 1"));
   EXPECT_TRUE(ledger.Charge(b, Resource::kPlans, 2).ok());
   const Status by_uid = ledger.Charge(b, Resource::kPlans, 1);
@@ -51,7 +52,8 @@ TEST(LedgerTest, UnbookedAmountsAndHugeOnesAreCounted) {
   Ledger ledger(Limits());
   const Payer payer{1, "/x"};
   EXPECT_EQ(ledger.Check(payer, Resource::kPlans, 1, {.of_uid = 4, .of_cgroup = 0}).detail().who, "uid 1");
-  EXPECT_EQ(ledger.Check(payer, Resource::kPlans, 1, {.of_uid = 0, .of_cgroup = 3}).detail().who, "cgroup /x");
+  EXPECT_EQ(ledger.Check(payer, Resource::kPlans, 1, {.of_uid = 0, .of_cgroup = 3}).detail().who,
+            "cgroup /x");
   EXPECT_TRUE(ledger.Check(payer, Resource::kPlans, 1, {.of_uid = 3, .of_cgroup = 2}).ok());
   EXPECT_TRUE(ledger.Charge(payer, Resource::kPlans, 1).ok());
   EXPECT_FALSE(ledger.Check(payer, Resource::kPlans, ~uint64_t{0}).ok());

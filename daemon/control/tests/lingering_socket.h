@@ -1,6 +1,7 @@
 // File: lingering_socket.h
 //
-// `LingeringSocket`: a descriptor that takes long to close: a TCP socket with unsent data whose peer does not read.
+// `LingeringSocket`: a descriptor that takes long to close: a TCP socket with unsent data whose peer does not
+// read.
 #pragma once
 
 #include <arpa/inet.h>

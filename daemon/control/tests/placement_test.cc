@@ -15,8 +15,8 @@ MpsEndpoint At(const std::string& directory, uint64_t inode, bool answers = true
 
 TEST(PlacementTest, OneServerForAllIsFast) {
   // A container may know the directory by another name.
-  Placement placement = DescribePlacement(
-      "cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)}, {"rank 1", At("/mnt/mps", 7), At("/run/mps", 7)}});
+  Placement placement = DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
+                                                   {"rank 1", At("/mnt/mps", 7), At("/run/mps", 7)}});
   EXPECT_FALSE(placement.slow);
   EXPECT_THAT(placement.text, HasSubstr("share an MPS server"));
   EXPECT_THAT(placement.text, HasSubstr("12 us where it was measured (H200, two ranks)"));
@@ -26,13 +26,16 @@ TEST(PlacementTest, OneServerForAllIsFast) {
 }
 
 TEST(PlacementTest, NamesTheRanksThatTakeTurnsAndWhatItCosts) {
-  Placement placement = DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
-                                                   {"rank 1", At("/tmp/nvidia-mps", 0, false), At("/run/mps", 7)},
-                                                   {"rank 2", At("/run/other", 8), At("/run/mps", 7)}});
+  Placement placement =
+      DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
+                                 {"rank 1", At("/tmp/nvidia-mps", 0, false), At("/run/mps", 7)},
+                                 {"rank 2", At("/run/other", 8), At("/run/mps", 7)}});
   EXPECT_TRUE(placement.slow);
   EXPECT_THAT(placement.text, Not(HasSubstr("rank 0")));
-  EXPECT_THAT(placement.text, HasSubstr("rank 1's client runs without MPS (nothing answers at /tmp/nvidia-mps)"));
-  EXPECT_THAT(placement.text, HasSubstr("rank 2's client runs under MPS at /run/other, its engine under MPS at /run/mps"));
+  EXPECT_THAT(placement.text,
+              HasSubstr("rank 1's client runs without MPS (nothing answers at /tmp/nvidia-mps)"));
+  EXPECT_THAT(placement.text,
+              HasSubstr("rank 2's client runs under MPS at /run/other, its engine under MPS at /run/mps"));
   EXPECT_THAT(placement.text, HasSubstr("290 us"));
   EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kAllow).ok());
   EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kWarn).ok());
@@ -42,8 +45,8 @@ TEST(PlacementTest, NamesTheRanksThatTakeTurnsAndWhatItCosts) {
 }
 
 TEST(PlacementTest, WithoutAnyMpsItIsSlowToo) {
-  Placement placement =
-      DescribePlacement("cuda", {{"rank 0", At("/tmp/nvidia-mps", 3, false), At("/tmp/nvidia-mps", 3, false)}});
+  Placement placement = DescribePlacement(
+      "cuda", {{"rank 0", At("/tmp/nvidia-mps", 3, false), At("/tmp/nvidia-mps", 3, false)}});
   EXPECT_TRUE(placement.slow);
 }
 

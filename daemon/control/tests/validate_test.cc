@@ -40,11 +40,14 @@ TEST(Validate, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(field([](auto& r) { r.mutable_operands(1)->set_role(0); }), "operands[1].role");
   EXPECT_EQ(field([](auto& r) { r.mutable_operands(1)->set_alias_of(2); }), "operands[1].alias_of");
   EXPECT_EQ(field([](auto& r) { r.mutable_operands(0)->mutable_spec()->set_dtype(8); }), "operands[0].dtype");
-  EXPECT_EQ(field([](auto& r) { r.mutable_operands(0)->mutable_spec()->set_shape(0, -1); }), "operands[0].shape");
+  EXPECT_EQ(field([](auto& r) { r.mutable_operands(0)->mutable_spec()->set_shape(0, -1); }),
+            "operands[0].shape");
   EXPECT_EQ(field([](auto& r) { r.mutable_operands(0)->mutable_spec()->set_shape(0, INT64_MAX); }),
             "operands[0].shape");
-  EXPECT_EQ(field([](auto& r) { r.mutable_operands(1)->mutable_spec()->add_strides(1); }), "operands[1].strides");
-  EXPECT_EQ(field([](auto& r) { r.mutable_operands(1)->mutable_spec()->set_strides(0, INT64_MAX); }), "operands[1]");
+  EXPECT_EQ(field([](auto& r) { r.mutable_operands(1)->mutable_spec()->add_strides(1); }),
+            "operands[1].strides");
+  EXPECT_EQ(field([](auto& r) { r.mutable_operands(1)->mutable_spec()->set_strides(0, INT64_MAX); }),
+            "operands[1]");
   EXPECT_EQ(field([](auto& r) { r.add_transfers()->set_peer(2); }), "transfers[0].peer");
   EXPECT_EQ(field([](auto& r) { r.add_transfers()->set_slot(3); }), "transfers[0].slot");
   const auto fill = [](int operands) {

@@ -29,7 +29,8 @@ class MeasuringEngines : public Engines {
     mapped.insert({gpu, id});
     return CreateSealedMemfd("segment", bytes);
   }
-  Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
+  Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds,
+              std::chrono::milliseconds) override {
     if (command.has_remove_segment()) {
       EXPECT_EQ(mapped.erase({gpu, command.remove_segment().segment_id()}), 1u);
       return Status::Ok();
@@ -47,7 +48,8 @@ class MeasuringEngines : public Engines {
     EXPECT_EQ(owner_[link.staging_segment()], gpu);
     EXPECT_EQ(link.bytes(), kBytes);
     EXPECT_GE(link.offset(), link.staging_offset() + kBytes) << "what is sent must not be written by a peer";
-    return answer.empty() ? std::to_string((10 * gpu + owner_[link.segment_id()] + 1) * 1'000'000'000ull) : answer;
+    return answer.empty() ? std::to_string((10 * gpu + owner_[link.segment_id()] + 1) * 1'000'000'000ull)
+                          : answer;
   }
 
   int full = -1, down = -1;

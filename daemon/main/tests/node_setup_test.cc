@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/topology/tests/mock_nvml.h"
 #include "daemon/topology/topology_file.h"
+#include "drivers/nvml/mock_nvml.h"
 
 namespace tandem::daemon {
 namespace {
@@ -59,7 +59,8 @@ TEST(ChooseNodeTest, TakesOnlyTheGpusThatASchedulerGave) {
   ASSERT_EQ(node->topology.size(), 2);
   EXPECT_EQ(node->topology.gpus[0].uuid, "GPU-2");
   machine.visible_devices = "9";
-  EXPECT_THAT(ChooseNode(With(Backend::kCuda), machine).status().message(), HasSubstr("CUDA_VISIBLE_DEVICES names '9'"));
+  EXPECT_THAT(ChooseNode(With(Backend::kCuda), machine).status().message(),
+              HasSubstr("CUDA_VISIBLE_DEVICES names '9'"));
 }
 
 TEST(ChooseNodeTest, HostIsTakenBesideGpusWhenAskedFor) {
@@ -92,9 +93,10 @@ TEST(ChooseNodeTest, AFileDoesNotGivePeerAccessThatIsNotThere) {
   NodeSources machine = Machine(8);
   machine.open_nvml = []() -> Result<std::unique_ptr<NvmlApi>> {
     auto nvml = std::make_unique<NiceMock<MockNvml>>(8);
-    ON_CALL(*nvml, P2pStatus).WillByDefault([](NvmlDevice, NvmlDevice, NvmlP2pIndex) -> Result<NvmlP2pStatus> {
-      return NvmlP2pStatus::kNotSupported;
-    });
+    ON_CALL(*nvml, P2pStatus)
+        .WillByDefault([](NvmlDevice, NvmlDevice, NvmlP2pIndex) -> Result<NvmlP2pStatus> {
+          return NvmlP2pStatus::kNotSupported;
+        });
     return std::unique_ptr<NvmlApi>(std::move(nvml));
   };
   Result<NodeChoice> node = ChooseNode(With(Backend::kCuda, kCubeMesh), machine);

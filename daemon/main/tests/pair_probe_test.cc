@@ -37,7 +37,8 @@ class FakeEngines : public Engines {
   Result<std::string> Ask(int, engine::v1::Command, std::chrono::milliseconds) override {
     return Unimplemented("nothing is asked");
   }
-  Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds, std::chrono::milliseconds) override {
+  Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds,
+              std::chrono::milliseconds) override {
     std::lock_guard lock(mutex_);
     if (command.has_add_segment()) {
       EXPECT_EQ(fds.size(), 1u);
@@ -58,8 +59,8 @@ class FakeEngines : public Engines {
   }
 
   int down = -1;
-  std::set<std::pair<int, int>> unmappable;              // {who maps, owner}
-  std::set<std::tuple<int, int, bool>> corrupt;          // {writer, owner, by copy engine}
+  std::set<std::pair<int, int>> unmappable;      // {who maps, owner}
+  std::set<std::tuple<int, int, bool>> corrupt;  // {writer, owner, by copy engine}
   std::set<std::tuple<int, int, bool>> corrupt_reads;
   std::set<std::pair<uint64_t, int>> mapped;
   int writes = 0;
@@ -76,7 +77,8 @@ class FakeEngines : public Engines {
       memory_[where] = target.seed() + (corrupt.contains({gpu, owner, by}) ? 1 : 0);
       return Status::Ok();
     }
-    if (gpu != owner && corrupt_reads.contains({gpu, owner, by})) return Status(Code::kDataLoss, "word 3 differs");
+    if (gpu != owner && corrupt_reads.contains({gpu, owner, by}))
+      return Status(Code::kDataLoss, "word 3 differs");
     return memory_[where] == target.seed() ? Status::Ok() : Status(Code::kDataLoss, "word 0 differs");
   }
 
@@ -160,7 +162,8 @@ class ProbeFileTest : public testing::Test {
 TEST_F(ProbeFileTest, KeepsTheOutcomeForTheBoot) {
   EXPECT_EQ(LoadProbe(path_, "boot", topology_).status().code(), Code::kNotFound);
   const std::string a = topology_.gpus[0].uuid, b = topology_.gpus[1].uuid;
-  const ProbeOutcome outcome = {.failures = {{a, b, "reading\nback: word 1"}}, .links = {{a, b, 391.5}, {b, a, 24.25}}};
+  const ProbeOutcome outcome = {.failures = {{a, b, "reading\nback: word 1"}},
+                                .links = {{a, b, 391.5}, {b, a, 24.25}}};
   ASSERT_TRUE(SaveProbe(path_, "boot", topology_, outcome).ok());
   Result<ProbeOutcome> loaded = LoadProbe(path_, "boot", topology_);
   ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
@@ -176,7 +179,8 @@ TEST_F(ProbeFileTest, KeepsTheOutcomeForTheBoot) {
   EXPECT_EQ(LoadProbe(path_, "boot", EmulatedTopology(3)).status().code(), Code::kNotFound);
   ASSERT_TRUE(SaveProbe(path_, "boot", topology_, {}).ok());
   EXPECT_THAT(LoadProbe(path_, "boot", topology_)->failures, IsEmpty());
-  EXPECT_THAT(LoadProbe(path_, "boot", topology_)->links, IsEmpty()) << "what has not been measured is no failure";
+  EXPECT_THAT(LoadProbe(path_, "boot", topology_)->links, IsEmpty())
+      << "what has not been measured is no failure";
 }
 
 TEST_F(ProbeFileTest, ARateThatIsNoneMakesTheFileNone) {

@@ -25,7 +25,8 @@ PlanStats Row(uint64_t plan, uint64_t launches, int64_t us, uint64_t bytes) {
 
 TEST(SentRatesTest, EachRankBesideTheSlowestLinkToItsPeers) {
   // 100 kB in 10 us are 10 GB/s.
-  const std::vector<std::vector<PlanStats>> plans = {{Row(5, 7, 10, 100000)}, {}, {Row(5, 7, 40, 100000), Row(6, 9, 1, 1000)}};
+  const std::vector<std::vector<PlanStats>> plans = {
+      {Row(5, 7, 10, 100000)}, {}, {Row(5, 7, 40, 100000), Row(6, 9, 1, 1000)}};
   const std::vector<LinkRate> links = {
       {"EMU-2", "EMU-0", 40}, {"EMU-2", "EMU-1", 1}, {"EMU-0", "EMU-2", 80}, {"EMU-0", "EMU-1", 2}};
   // Rank 0 is on GPU 2.
@@ -36,7 +37,8 @@ TEST(SentRatesTest, EachRankBesideTheSlowestLinkToItsPeers) {
   EXPECT_EQ(rates[0].gpu, 2);
   EXPECT_EQ(rates[0].bytes, 700000u);
   EXPECT_DOUBLE_EQ(rates[0].gb_per_second, 2.5);
-  EXPECT_DOUBLE_EQ(rates[0].link_gb_per_second, 40) << "the link to a GPU that is not in the group does not count";
+  EXPECT_DOUBLE_EQ(rates[0].link_gb_per_second, 40)
+      << "the link to a GPU that is not in the group does not count";
   EXPECT_DOUBLE_EQ(rates[0].link_fraction, 2.5 / 40);
   EXPECT_EQ(rates[1].gpu, 0);
   EXPECT_DOUBLE_EQ(rates[1].gb_per_second, 10);
@@ -72,19 +74,23 @@ TEST(SentRatesTest, MetricsHaveLinksAndLivePlans) {
   input.gpus_of_plan[5] = {0, 1};
   input.links = {{"EMU-0", "EMU-1", 40}};
   input.plans = {{Row(5, 1, 10, 100000)}, {Row(5, 1, 20, 100000)}, {}};
-  std::map<std::string, std::vector<std::pair<std::string, double>>> found;  // by family: first label and value
+  std::map<std::string, std::vector<std::pair<std::string, double>>>
+      found;  // by family: first label and value
   for (const auto& family : CollectMetrics(input, LaunchCounters())) {
     for (const auto& metric : family.metric) {
       if (metric.label.size() >= 2 && family.type == prometheus::MetricType::Gauge) {
-        found[family.name].emplace_back(metric.label[0].value + " " + metric.label[1].value, metric.gauge.value);
+        found[family.name].emplace_back(metric.label[0].value + " " + metric.label[1].value,
+                                        metric.gauge.value);
       }
     }
   }
   using testing::ElementsAre;
   using testing::Pair;
   EXPECT_THAT(found["tandem_link_bytes_per_second"], ElementsAre(Pair("EMU-0 EMU-1", 40e9)));
-  EXPECT_THAT(found["tandem_plan_sent_bytes_per_second"], ElementsAre(Pair("EMU-0 5", 10e9), Pair("EMU-1 5", 5e9)));
-  EXPECT_THAT(found["tandem_plan_link_ratio"], ElementsAre(Pair("EMU-0 5", 0.25))) << "only where the link was measured";
+  EXPECT_THAT(found["tandem_plan_sent_bytes_per_second"],
+              ElementsAre(Pair("EMU-0 5", 10e9), Pair("EMU-1 5", 5e9)));
+  EXPECT_THAT(found["tandem_plan_link_ratio"], ElementsAre(Pair("EMU-0 5", 0.25)))
+      << "only where the link was measured";
 }
 
 }  // namespace

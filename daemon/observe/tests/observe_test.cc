@@ -11,7 +11,7 @@
 #include "daemon/observe/metrics.h"
 #include "daemon/observe/plan_totals.h"
 #include "daemon/topology/shared_gpus.h"
-#include "daemon/topology/tests/mock_nvml.h"
+#include "drivers/nvml/mock_nvml.h"
 
 namespace tandem::daemon {
 namespace {
@@ -52,7 +52,8 @@ TEST(ChromeTraceTest, HasOneRowAPlanOnEachGpuAndSlicesForWaitAndRun) {
   TraceRecord bad{8, 3, 2, 2000000, 0, 9000000, 4};
   std::vector<std::vector<TraceRecord>> records{{good, bad}, {good}};
   std::vector<std::string> names{"GPU 0", "GPU 1"};
-  auto trace = nlohmann::json::parse(ChromeTrace(records, names, {{7, {"tp", "all_reduce 4x4 f32", "one_shot"}}}, 0, SIZE_MAX).json);
+  auto trace = nlohmann::json::parse(
+      ChromeTrace(records, names, {{7, {"tp", "all_reduce 4x4 f32", "one_shot"}}}, 0, SIZE_MAX).json);
   int waits = 0, launches = 0, failed = 0;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -107,7 +108,8 @@ TEST(ChromeTraceTest, KeepsTheLatestLaunchesThatFit) {
     std::map<size_t, std::multiset<uint64_t>> launches, steps;
     for (const auto& event : trace["traceEvents"]) {
       if (event["ph"] != "X" || event["cat"] == "wait") continue;
-      (event["cat"] == "step" ? steps : launches)[event["pid"]].insert(event["args"]["launch"].get<uint64_t>());
+      (event["cat"] == "step" ? steps : launches)[event["pid"]].insert(
+          event["args"]["launch"].get<uint64_t>());
     }
     EXPECT_EQ(launches, steps);
     size_t kept = 0;
@@ -146,7 +148,8 @@ std::vector<DoctorFinding> Of(const DoctorInput& input, const std::string& check
 }
 
 TEST(DoctorTest, HealthyNodeHasNoWarning) {
-  for (const auto& finding : Diagnose(Healthy())) EXPECT_LT(finding.severity, Severity::kWarning) << finding.message;
+  for (const auto& finding : Diagnose(Healthy()))
+    EXPECT_LT(finding.severity, Severity::kWarning) << finding.message;
   EXPECT_EQ(Of(Healthy(), "engine").at(0).severity, Severity::kOk);
 }
 
@@ -162,7 +165,7 @@ TEST(DoctorTest, NamesTuningFilesThatAreNotUsed) {
 
 TEST(DoctorTest, NamesWhatIsWrong) {
   DoctorInput input = Healthy();
-  input.engines[1].state = EngineState::kFused;
+  input.engines[1].state = EngineState::kCrashLooped;
   input.engines[1].last_exit = "signal 11";
   EXPECT_EQ(Of(input, "engine").at(0).severity, Severity::kFailure);
   EXPECT_THAT(Of(input, "engine").at(0).message, HasSubstr("signal 11"));
@@ -198,8 +201,9 @@ DoctorInput HealthyGpus() {
   for (size_t gpu = 0; gpu < 2; ++gpu) {
     input.engines[gpu].pid = static_cast<int>(100 + gpu);
     input.engines[gpu].mps = {.directory = "/run/tandem-mps", .answers = true, .device = 1, .inode = 7};
-    input.gpu_processes.push_back({{.pid = 99, .command = "nvidia-cuda-mps", .is_mps_server = true},
-                                   {.pid = input.engines[gpu].pid, .command = "tandem-engine", .under_mps = true}});
+    input.gpu_processes.push_back(
+        {{.pid = 99, .command = "nvidia-cuda-mps", .is_mps_server = true},
+         {.pid = input.engines[gpu].pid, .command = "tandem-engine", .under_mps = true}});
   }
   SessionSnapshot session;
   session.id = 5;
@@ -212,7 +216,8 @@ DoctorInput HealthyGpus() {
 }
 
 TEST(DoctorTest, ASharedMpsServerIsHealthy) {
-  for (const auto& finding : Diagnose(HealthyGpus())) EXPECT_EQ(finding.severity, Severity::kOk) << finding.message;
+  for (const auto& finding : Diagnose(HealthyGpus()))
+    EXPECT_EQ(finding.severity, Severity::kOk) << finding.message;
   EXPECT_THAT(Of(HealthyGpus(), "mps").at(0).message, HasSubstr("/run/tandem-mps"));
   EXPECT_THAT(Of(HealthyGpus(), "mps").at(0).advice, HasSubstr("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
 }
@@ -225,7 +230,8 @@ TEST(DoctorTest, SaysWhatASlowStartTook) {
   input.engines[1].start_seconds = 8.7;
   ASSERT_EQ(Of(input, "engine_start").size(), 1u);
   EXPECT_EQ(Of(input, "engine_start")[0].severity, Severity::kNote);
-  EXPECT_THAT(Of(input, "engine_start")[0].message, HasSubstr("was ready after 8.70 s: process 0.10 s, driver 8.00 s"));
+  EXPECT_THAT(Of(input, "engine_start")[0].message,
+              HasSubstr("was ready after 8.70 s: process 0.10 s, driver 8.00 s"));
 }
 
 TEST(DoctorTest, NamesAProcessThatDoesNotEnd) {
@@ -249,7 +255,8 @@ TEST(DoctorTest, SaysWhoPaysForNotSharingMps) {
 
   input = HealthyGpus();
   input.sessions[0].mps = {.directory = "/tmp/nvidia-mps"};
-  EXPECT_THAT(Of(input, "mps_sharing").at(0).message, HasSubstr("session 5 (pid 200, python3) at /tmp/nvidia-mps"));
+  EXPECT_THAT(Of(input, "mps_sharing").at(0).message,
+              HasSubstr("session 5 (pid 200, python3) at /tmp/nvidia-mps"));
   EXPECT_THAT(Of(input, "mps_sharing").at(0).advice, HasSubstr("CUDA_MPS_PIPE_DIRECTORY=/run/tandem-mps"));
 }
 
@@ -318,7 +325,8 @@ TEST(DoctorTest, WarnsOfSharedGpus) {
 TEST(DoctorTest, NamesPairsWhoseDataDoesNotArrive) {
   DoctorInput input = Healthy();
   EXPECT_TRUE(Of(input, "link_probe").empty());
-  input.failed_links = {"data from EMU-0 to EMU-1 is not transferred right: word 3 differs", "data from EMU-2 is lost"};
+  input.failed_links = {"data from EMU-0 to EMU-1 is not transferred right: word 3 differs",
+                        "data from EMU-2 is lost"};
   const auto findings = Of(input, "link_probe");
   ASSERT_EQ(findings.size(), 2u);
   EXPECT_EQ(findings[0].severity, Severity::kFailure);
@@ -373,7 +381,8 @@ TEST(DoctorTest, TellsOfAnEngineThatTakesMuchMemory) {
   const auto findings = Of(input, "engine_memory");
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].severity, Severity::kNote);
-  EXPECT_THAT(findings[0].message, HasSubstr("engine of GPU 1 (" + input.topology.gpus[1].uuid + ") takes 1.5 GiB"));
+  EXPECT_THAT(findings[0].message,
+              HasSubstr("engine of GPU 1 (" + input.topology.gpus[1].uuid + ") takes 1.5 GiB"));
   EXPECT_THAT(findings[0].advice, HasSubstr("contexts and loaded kernels"));
   input.engines[1].state = EngineState::kStarting;
   EXPECT_TRUE(Of(input, "engine_memory").empty()) << "it is not known yet";
@@ -407,13 +416,15 @@ TEST(GpuProcessesTest, JoinsNvmlsListsAndWhatTheKernelKnows) {
   EXPECT_EQ(processes.On("GPU-9").status().code(), Code::kNotFound);
 }
 
-double Value(const std::vector<prometheus::MetricFamily>& families, const std::string& name, const std::string& label) {
+double Value(const std::vector<prometheus::MetricFamily>& families, const std::string& name,
+             const std::string& label) {
   for (const auto& family : families) {
     if (family.name != name) continue;
     for (const auto& metric : family.metric) {
       bool match = label.empty();
       for (const auto& entry : metric.label) match |= entry.value == label;
-      if (match) return family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value;
+      if (match)
+        return family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value;
     }
   }
   return -1;
@@ -473,7 +484,8 @@ TEST(MetricsTest, ServerListensAndRefusesATakenPort) {
   auto server = MetricsServer::Start("127.0.0.1:0", [] { return MetricsInput(); });
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   ASSERT_GT((*server)->port(), 0);
-  auto second = MetricsServer::Start("127.0.0.1:" + std::to_string((*server)->port()), [] { return MetricsInput(); });
+  auto second =
+      MetricsServer::Start("127.0.0.1:" + std::to_string((*server)->port()), [] { return MetricsInput(); });
   EXPECT_FALSE(second.ok());
 }
 

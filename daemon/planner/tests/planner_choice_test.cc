@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "daemon/planner/choice.h"
+#include "daemon/planner/choice/choice.h"
 #include "daemon/planner/tests/planner_fixtures.h"
 
 namespace tandem::plan {
@@ -96,7 +96,8 @@ TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kCopyEngine), HasSubstr("when it is asked for"));
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kLowLatency), HasSubstr("CUDA backend's kernels"));
   for (const RefusedAlgorithm& refused : plan.refused) {
-    const bool can_run = refused.algorithm == Algorithm::kOneShot || refused.algorithm == Algorithm::kTwoShot ||
+    const bool can_run = refused.algorithm == Algorithm::kOneShot ||
+                         refused.algorithm == Algorithm::kTwoShot ||
                          refused.algorithm == Algorithm::kCopyEngine;
     EXPECT_EQ(refused.predicted_us > 0, can_run) << AlgorithmName(refused.algorithm);
   }
@@ -118,8 +119,7 @@ TEST(AskedAlgorithm, OverridesBoundsButNotImpossibility) {
   EXPECT_THAT(refused.message(), HasSubstr("one_shot: possible"));
   request.algorithm = Algorithm::kLowLatency;
   GroupContext hopper = SwitchGroup(2);
-  EXPECT_THAT(PlanOf(request, hopper).status().message(),
-              HasSubstr("needs the CUDA backend's kernels"));
+  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("needs the CUDA backend's kernels"));
   hopper.packet_kernels = true;
   EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("is above its bound of 128 KiB"));
 }
@@ -285,15 +285,17 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
   };
   EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());  // the host backend takes all
   group.packet_kernels = true;
-  EXPECT_THAT(MustPlan(scales(request), group).warnings,
-              testing::ElementsAre(HasSubstr("B (fp8) is not dense along K: each of its products transposes")));
+  EXPECT_THAT(
+      MustPlan(scales(request), group).warnings,
+      testing::ElementsAre(HasSubstr("B (fp8) is not dense along K: each of its products transposes")));
   request.operands[1].spec.strides = {1, 32};
   EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::IsEmpty());
   request.operands[1].spec.strides = {2, 64};
   EXPECT_THAT(MustPlan(scales(request), group).warnings,
               testing::ElementsAre(HasSubstr("B is dense along neither dimension")));
   request.operands[1].spec.strides = {1, 16};
-  EXPECT_THAT(MustPlan(scales(request), group).warnings, testing::ElementsAre(HasSubstr("elements of B overlap")));
+  EXPECT_THAT(MustPlan(scales(request), group).warnings,
+              testing::ElementsAre(HasSubstr("elements of B overlap")));
   // Scales by blocks of K: 256 of it are two.
   for (int64_t rows : {4, 3}) {
     OpRequest blocks = GatherMatmul(2, rows * 2, 256, 144, 0, DType::kF8E4M3);
@@ -305,7 +307,8 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
     if (rows == 4) {
       EXPECT_THAT(MustPlan(blocks, group).warnings, testing::IsEmpty());
     } else {
-      EXPECT_THAT(MustPlan(blocks, group).warnings, testing::ElementsAre(HasSubstr("must be multiples of 4")));
+      EXPECT_THAT(MustPlan(blocks, group).warnings,
+                  testing::ElementsAre(HasSubstr("must be multiples of 4")));
     }
   }
 }
@@ -320,19 +323,26 @@ TEST(MatmulNotes, SayWhatOfAnEpilogueRunsOnThePlainKernel) {
     return MustPlan(request, group).warnings;
   };
   const auto bf16 = [](int dim) { return GatherMatmul(2, 64, 48, 32, dim, DType::kBf16); };
-  const Operand bias = Tensor(Role::kBias, DType::kBf16, {48}), wide_bias = Tensor(Role::kBias, DType::kF32, {48});
+  const Operand bias = Tensor(Role::kBias, DType::kBf16, {48}),
+                wide_bias = Tensor(Role::kBias, DType::kF32, {48});
   const Operand result_scale = Tensor(Role::kResultScale, DType::kF32, {1});
   EXPECT_THAT(warnings(bf16(0), {bias}), testing::IsEmpty());
-  EXPECT_THAT(warnings(bf16(0), {wide_bias}), testing::ElementsAre(HasSubstr("plain kernel, many times slower than cuBLASLt: its bias is f32")));
-  EXPECT_THAT(warnings(bf16(0), {Tensor(Role::kBias, DType::kBf16, {48}, {2})}), testing::ElementsAre(HasSubstr("bias is not contiguous")));
+  EXPECT_THAT(
+      warnings(bf16(0), {wide_bias}),
+      testing::ElementsAre(HasSubstr("plain kernel, many times slower than cuBLASLt: its bias is f32")));
+  EXPECT_THAT(warnings(bf16(0), {Tensor(Role::kBias, DType::kBf16, {48}, {2})}),
+              testing::ElementsAre(HasSubstr("bias is not contiguous")));
   EXPECT_THAT(warnings(bf16(0), {result_scale}), testing::ElementsAre(HasSubstr("it has a result scale")));
   // Along K the rounding applies them; into f32 there is none.
   EXPECT_THAT(warnings(bf16(1), {wide_bias, result_scale}), testing::IsEmpty());
   EXPECT_THAT(warnings(bf16(1), {wide_bias}, DType::kF32), testing::IsEmpty());
-  EXPECT_THAT(warnings(bf16(1), {result_scale}, DType::kF32), testing::ElementsAre(HasSubstr("it has a result scale")));
+  EXPECT_THAT(warnings(bf16(1), {result_scale}, DType::kF32),
+              testing::ElementsAre(HasSubstr("it has a result scale")));
   // So does the sum over ranks.
-  EXPECT_THAT(warnings(MatmulScatter(2, 64, 48, 32, 0, DType::kBf16), {wide_bias, result_scale}), testing::IsEmpty());
-  EXPECT_THAT(warnings(MatmulAllReduce(64, 48, 32, DType::kBf16), {wide_bias, result_scale}), testing::IsEmpty());
+  EXPECT_THAT(warnings(MatmulScatter(2, 64, 48, 32, 0, DType::kBf16), {wide_bias, result_scale}),
+              testing::IsEmpty());
+  EXPECT_THAT(warnings(MatmulAllReduce(64, 48, 32, DType::kBf16), {wide_bias, result_scale}),
+              testing::IsEmpty());
 
   OpRequest fp8 = GatherMatmul(2, 64, 48, 32, 0, DType::kF8E4M3);
   fp8.operands[1].spec.strides = {1, 32};
@@ -343,11 +353,16 @@ TEST(MatmulNotes, SayWhatOfAnEpilogueRunsOnThePlainKernel) {
     return operands;
   };
   EXPECT_THAT(warnings(fp8, scales({64, 1}, {1, 48})), testing::IsEmpty());
-  EXPECT_THAT(warnings(fp8, scales({64, 1}, {1})), testing::ElementsAre(HasSubstr("A has a scale for each row, B one")));
-  EXPECT_THAT(warnings(fp8, scales({1}, {1, 48})), testing::ElementsAre(HasSubstr("B has a scale for each column, A one")));
-  EXPECT_THAT(warnings(fp8, scales({1}, {})), testing::ElementsAre(HasSubstr("A has scales, and B has none")));
-  EXPECT_THAT(warnings(fp8, scales({}, {1})), testing::ElementsAre(HasSubstr("B has scales, and A has none")));
-  EXPECT_THAT(warnings(fp8, scales({1}, {1}), DType::kF8E4M3), testing::ElementsAre(HasSubstr("rounded to f8e4m3")));
+  EXPECT_THAT(warnings(fp8, scales({64, 1}, {1})),
+              testing::ElementsAre(HasSubstr("A has a scale for each row, B one")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {1, 48})),
+              testing::ElementsAre(HasSubstr("B has a scale for each column, A one")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {})),
+              testing::ElementsAre(HasSubstr("A has scales, and B has none")));
+  EXPECT_THAT(warnings(fp8, scales({}, {1})),
+              testing::ElementsAre(HasSubstr("B has scales, and A has none")));
+  EXPECT_THAT(warnings(fp8, scales({1}, {1}), DType::kF8E4M3),
+              testing::ElementsAre(HasSubstr("rounded to f8e4m3")));
 }
 
 // The products of rank 0, each with whether its rows and C's lie at one pitch.
@@ -360,7 +375,8 @@ std::vector<bool> Matrices(const OpRequest& request, const GroupContext& group) 
   return matrices;
 }
 
-// A slice along an inner dimension has no rows of one pitch: it is multiplied by its matrices, which cuBLASLt takes.
+// A slice along an inner dimension has no rows of one pitch: it is multiplied by its matrices, which cuBLASLt
+// takes.
 TEST(LeadingDimensions, PiecesAreMultipliedByMatrices) {
   GroupContext group = SwitchGroup(2);
   group.packet_kernels = true;
@@ -388,7 +404,8 @@ TEST(LeadingDimensions, PiecesAreMultipliedByMatrices) {
   };
   for (Algorithm algorithm : {Algorithm::kPipeline, Algorithm::kUnfused}) {
     EXPECT_EQ(Matrices(asked(gather({4, 16, 32}, 1), algorithm), group), std::vector<bool>(8, true));
-    EXPECT_EQ(Matrices(asked(gather({16, 4, 32}, 1), algorithm), group), std::vector<bool>(8, true));  // the fewer ones
+    EXPECT_EQ(Matrices(asked(gather({16, 4, 32}, 1), algorithm), group),
+              std::vector<bool>(8, true));  // the fewer ones
     EXPECT_EQ(Matrices(asked(scatter({4, 16, 32}, 1), algorithm), group), std::vector<bool>(8, true));
     // Along the first dimension, or behind those of one element, pieces are matrices.
     const size_t products = algorithm == Algorithm::kPipeline ? 2 : 1;
@@ -401,11 +418,15 @@ TEST(LeadingDimensions, PiecesAreMultipliedByMatrices) {
   all.operands[0].spec.shape = {4, 16, 32};
   all.operands[2].spec.shape = {4, 16, 48};
   EXPECT_EQ(Matrices(asked(all, Algorithm::kTiledTwoShot), group), std::vector<bool>(4, true));
-  EXPECT_THAT(MustPlan(asked(gather({4, 16, 32}, 1), Algorithm::kPipeline), group).warnings, testing::IsEmpty());
+  EXPECT_THAT(MustPlan(asked(gather({4, 16, 32}, 1), Algorithm::kPipeline), group).warnings,
+              testing::IsEmpty());
 
-  // So many matrices that they would fill a stream are left to the kernel of any strides, and the plan says so.
-  EXPECT_EQ(Matrices(asked(gather({65, 66, 32}, 1), Algorithm::kPipeline), group), std::vector<bool>(2, false));
-  EXPECT_THAT(MustPlan(gather({65, 66, 32}, 1), group).warnings, testing::ElementsAre(HasSubstr("rows of A or C are not evenly spaced")));
+  // So many matrices that they would fill a stream are left to the kernel of any strides, and the plan says
+  // so.
+  EXPECT_EQ(Matrices(asked(gather({65, 66, 32}, 1), Algorithm::kPipeline), group),
+            std::vector<bool>(2, false));
+  EXPECT_THAT(MustPlan(gather({65, 66, 32}, 1), group).warnings,
+              testing::ElementsAre(HasSubstr("rows of A or C are not evenly spaced")));
 }
 
 // Leading dimensions of one element change nothing of what the kernels take.
@@ -414,7 +435,8 @@ TEST(LeadingDimensions, OfOneElementAreNone) {
   group.packet_kernels = group.native_kernels = group.native_by_choice = true;
   for (Algorithm algorithm : {Algorithm::kNative, Algorithm::kLowLatency}) {
     for (bool scatters : {false, true}) {
-      OpRequest request = scatters ? MatmulScatter(2, 64, 48, 32, 0, DType::kBf16) : GatherMatmul(2, 64, 48, 32, 0, DType::kBf16);
+      OpRequest request = scatters ? MatmulScatter(2, 64, 48, 32, 0, DType::kBf16)
+                                   : GatherMatmul(2, 64, 48, 32, 0, DType::kBf16);
       request.dim = 1;
       request.algorithm = algorithm;
       request.operands[0].spec.shape = {1, 64, 32};

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "daemon/planner/text.h"
+#include "program/text.h"
 
 namespace tandem::plan {
 namespace {
@@ -61,7 +61,8 @@ class Simulation {
     }
     const uint32_t all = (1u << runners_.size()) - 1;
     // Without a step on any rank it takes no epoch: the start is the meeting, and there is nothing to close.
-    const bool meets = std::any_of(runners_.begin(), runners_.end(), [](const Runner& runner) { return !runner.steps.empty(); });
+    const bool meets = std::any_of(runners_.begin(), runners_.end(),
+                                   [](const Runner& runner) { return !runner.steps.empty(); });
     for (size_t rank = 0; rank < runners_.size(); ++rank) {
       const Runner& runner = runners_[rank];
       if (runner.next < runner.steps.size()) {
@@ -165,7 +166,8 @@ class Simulation {
     }
     if (step.has_scale_a) {
       Check(rank, step.scale_a, false);
-      if (!step.block_scales && !step.scale_a.extent.empty() && step.scale_a.extent != leading) Fail("scale of A does not fit");
+      if (!step.block_scales && !step.scale_a.extent.empty() && step.scale_a.extent != leading)
+        Fail("scale of A does not fit");
     }
     if (step.has_scale_b) {
       Check(rank, step.scale_b, false);

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/planner/kernel_phases.h"
 #include "daemon/planner/tests/planner_fixtures.h"
-#include "daemon/planner/views.h"
+#include "program/kernel_phases.h"
+#include "program/views.h"
 
 namespace tandem::plan {
 namespace {
@@ -50,16 +50,22 @@ TEST(Aliases, OfAPartAreSlices) {
   scatter.dim = -1;
   for (const OpRequest& base : {gather, scatter}) {
     const int part = base.op == Op::kAllGather ? 0 : 1, whole = 1 - part;
-    const auto slot = [](int index, const char* member) { return "operands[" + std::to_string(index) + "]." + member; };
+    const auto slot = [](int index, const char* member) {
+      return "operands[" + std::to_string(index) + "]." + member;
+    };
     // The larger one's strides, given or left out.
     for (const std::vector<int64_t>& strides : {std::vector<int64_t>{}, {8, 1}}) {
       OpRequest request = base;
       request.operands[part].spec.strides = strides;
-      EXPECT_TRUE(PlanOf(request, SwitchGroup(4)).ok()) << PlanOf(request, SwitchGroup(4)).status().ToString();
+      EXPECT_TRUE(PlanOf(request, SwitchGroup(4)).ok())
+          << PlanOf(request, SwitchGroup(4)).status().ToString();
     }
     ExpectRefused(
-        base, [part](OpRequest* r) { r->operands[part].spec.strides = {2, 1}; }, slot(part, "strides"),
-        "must be those of operand " + std::to_string(whole));
+        base,
+        [part](OpRequest* r) {
+          r->operands[part].spec.strides = {2, 1};
+        },
+        slot(part, "strides"), "must be those of operand " + std::to_string(whole));
     ExpectRefused(
         base,
         [part, whole](OpRequest* r) {
@@ -68,13 +74,19 @@ TEST(Aliases, OfAPartAreSlices) {
         },
         slot(part, "strides"), "they are [8, 1], those of the whole [9, 1]");
     ExpectRefused(
-        base, [whole](OpRequest* r) { r->operands[whole].spec.strides = {4, 1}; }, slot(whole, "strides"), "overlap");
+        base,
+        [whole](OpRequest* r) {
+          r->operands[whole].spec.strides = {4, 1};
+        },
+        slot(whole, "strides"), "overlap");
     ExpectRefused(
-        base, [](OpRequest* r) { r->operands[1].spec.dtype = DType::kI32; }, "operands[1].alias_of", "equal dtypes");
+        base, [](OpRequest* r) { r->operands[1].spec.dtype = DType::kI32; }, "operands[1].alias_of",
+        "equal dtypes");
     ExpectRefused(
         base, [](OpRequest* r) { r->operands[1].spec.shape[0] = 4; }, "operands[1].shape", "must be [3, ");
     ExpectRefused(
-        base, [](OpRequest* r) { r->operands[0].symmetric = true; }, "operands[1].alias_of", "both symmetric or both not");
+        base, [](OpRequest* r) { r->operands[0].symmetric = true; }, "operands[1].alias_of",
+        "both symmetric or both not");
     // Ranks that say the same in different words agree.
     std::vector<OpRequest> requests = OnAllRanks(base, 4);
     requests[2].operands[part].spec.strides = {8, 1};
@@ -89,8 +101,9 @@ OpRequest InPlace(Op op, int dim, Algorithm algorithm, bool symmetric) {
   std::vector<int64_t> whole = {2, 3};
   whole[static_cast<size_t>(dim)] *= 4;
   const bool gathers = op == Op::kAllGather;
-  OpRequest request = Request(op, {Tensor(Role::kInput, DType::kF32, gathers ? std::vector<int64_t>{2, 3} : whole),
-                                   Tensor(Role::kOutput, DType::kF32, gathers ? whole : std::vector<int64_t>{2, 3})});
+  OpRequest request =
+      Request(op, {Tensor(Role::kInput, DType::kF32, gathers ? std::vector<int64_t>{2, 3} : whole),
+                   Tensor(Role::kOutput, DType::kF32, gathers ? whole : std::vector<int64_t>{2, 3})});
   request.dim = dim;
   request.algorithm = algorithm;
   request.operands[1].alias_of = 0;
@@ -99,13 +112,16 @@ OpRequest InPlace(Op op, int dim, Algorithm algorithm, bool symmetric) {
 }
 
 // Bytes from where the slots are bound to the part of `rank`.
-uint64_t PartOffset(int dim, int rank) { return static_cast<uint64_t>(dim == 0 ? rank * 2 * 3 * 4 : rank * 3 * 4); }
+uint64_t PartOffset(int dim, int rank) {
+  return static_cast<uint64_t>(dim == 0 ? rank * 2 * 3 * 4 : rank * 3 * 4);
+}
 
 TEST(InPlace, AGatherSendsItsPartAndCopiesNothingToItself) {
   for (Algorithm algorithm : {Algorithm::kCopyEngine, Algorithm::kSm}) {
     for (int dim : {0, 1}) {
       for (bool symmetric : {false, true}) {
-        SCOPED_TRACE(std::string(AlgorithmName(algorithm)) + " dim " + std::to_string(dim) + (symmetric ? " symmetric" : ""));
+        SCOPED_TRACE(std::string(AlgorithmName(algorithm)) + " dim " + std::to_string(dim) +
+                     (symmetric ? " symmetric" : ""));
         auto plan = PlanOf(InPlace(Op::kAllGather, dim, algorithm, symmetric), SwitchGroup(4));
         ASSERT_TRUE(plan.ok()) << plan.status().ToString();
         EXPECT_EQ(plan->workspace_bytes == 0, symmetric);  // peers write the output itself
@@ -181,7 +197,8 @@ TEST(InPlace, NcclHasItAsItsOwn) {
     for (int dim : {0, 1}) {
       auto plan = PlanOf(InPlace(op, dim, Algorithm::kNccl, false), SwitchGroup(4));
       ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-      EXPECT_THAT(plan->summary, HasSubstr(op == Op::kAllGather ? "f32[2, 3] -> " : " -> f32[2, 3] in place"));
+      EXPECT_THAT(plan->summary,
+                  HasSubstr(op == Op::kAllGather ? "f32[2, 3] -> " : " -> f32[2, 3] in place"));
       EXPECT_THAT(plan->summary, HasSubstr(" in place along dim "));
       // Parts along an inner dimension do not lie behind one another: they go through workspace.
       EXPECT_EQ(plan->workspace_bytes == 0, dim == 0);

@@ -1,5 +1,6 @@
-// Collectives as kernels of blocks: every (rank, block) is a process of its own here, run in random order, and the result
-// is compared with the expansion run step by step. So a block that read or wrote another block's bytes would be found.
+// Collectives as kernels of blocks: every (rank, block) is a process of its own here, run in random order,
+// and the result is compared with the expansion run step by step. So a block that read or wrote another
+// block's bytes would be found.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,9 +8,9 @@
 #include <random>
 #include <tuple>
 
-#include "daemon/planner/kernel_phases.h"
 #include "daemon/planner/tests/planner_fixtures.h"
-#include "daemon/planner/views.h"
+#include "program/kernel_phases.h"
+#include "program/views.h"
 
 namespace tandem::plan {
 namespace {
@@ -46,8 +47,8 @@ int64_t Offset(const View& view, int64_t index) {
   return offset;
 }
 
-void Run(Memory* memory, const std::vector<View>& sources, const std::vector<View>& destinations, int64_t first,
-         int64_t last) {
+void Run(Memory* memory, const std::vector<View>& sources, const std::vector<View>& destinations,
+         int64_t first, int64_t last) {
   for (int64_t i = first; i < last; ++i) {
     int32_t sum = 0;
     for (const View& source : sources) sum += memory->At(source.ref, Offset(source, i));
@@ -198,8 +199,9 @@ TEST(KernelPhases, BlocksComputeWhatTheStepsDo) {
             if (in_place) request.operands[1].alias_of = 0;
             for (Operand& operand : request.operands) operand.symmetric = symmetric;
             Check(request, SwitchGroup(world), count, count,
-                  std::string(AlgorithmName(algorithm)) + " W=" + std::to_string(world) + " n=" +
-                      std::to_string(count) + (in_place ? " in place" : "") + (symmetric ? " symmetric" : ""));
+                  std::string(AlgorithmName(algorithm)) + " W=" + std::to_string(world) +
+                      " n=" + std::to_string(count) + (in_place ? " in place" : "") +
+                      (symmetric ? " symmetric" : ""));
           }
         }
       }
@@ -225,7 +227,8 @@ TEST(KernelPhases, ExchangesAlongAnyDimension) {
           request.dim = rooted ? 0 : dim;
           request.algorithm = Algorithm::kSm;
           for (Operand& operand : request.operands) operand.symmetric = symmetric;
-          const std::string name = std::string(OpName(op)) + " dim " + std::to_string(dim) + " W=" + std::to_string(world);
+          const std::string name =
+              std::string(OpName(op)) + " dim " + std::to_string(dim) + " W=" + std::to_string(world);
           Check(request, SwitchGroup(world), 60 * world, 60 * world, name);
           if (op != Op::kAllGather && op != Op::kReduceScatter) continue;
           request.operands[1].alias_of = 0;
@@ -248,8 +251,8 @@ TEST(KernelPhases, HaveNoMoreBlocksThanThereAreSmsForThem) {
   EXPECT_EQ(Collective(*PlanOf(request, group), 0).blocks, wanted);
 }
 
-// The output moved onto the input, as no request may ask: along dimension 1 the pieces lie apart in the input and together
-// in the output, so a block would overwrite what others have not sent.
+// The output moved onto the input, as no request may ask: along dimension 1 the pieces lie apart in the input
+// and together in the output, so a block would overwrite what others have not sent.
 TEST(KernelPhases, NoKernelWhereBlocksWouldMeet) {
   OpRequest request = Request(Op::kReduceScatter, {Tensor(Role::kInput, DType::kI32, {6, 40}),
                                                    Tensor(Role::kOutput, DType::kI32, {6, 10})});
@@ -274,7 +277,8 @@ TEST(KernelPhases, NoKernelWhereBlocksWouldMeet) {
   RunSteps(&steps, *plan);
   RunKernels(&kernels, *plan, 5, 1);
   bool differ = false;
-  for (int rank = 0; rank < 4; ++rank) differ = differ || kernels.Operand(rank, 0, 60) != steps.Operand(rank, 0, 60);
+  for (int rank = 0; rank < 4; ++rank)
+    differ = differ || kernels.Operand(rank, 0, 60) != steps.Operand(rank, 0, 60);
   EXPECT_TRUE(differ);
 }
 

@@ -1,9 +1,10 @@
-// What `auto` becomes on CUDA behind NVSwitches, against what was measured there, and that nothing else moves.
+// What `auto` becomes on CUDA behind NVSwitches, against what was measured there, and that nothing else
+// moves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/planner/bounds.h"
-#include "daemon/planner/choice.h"
+#include "daemon/planner/choice/bounds.h"
+#include "daemon/planner/choice/choice.h"
 #include "daemon/planner/tests/planner_fixtures.h"
 
 namespace tandem::plan {
@@ -38,8 +39,8 @@ double Predicted(const Plan& plan, Algorithm algorithm) {
   return 0;
 }
 
-// Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2xH200-peers.jsonl; 0: not measured. `pipeline` of
-// an all-reduce is tiled_two_shot.
+// Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2xH200-peers.jsonl; 0: not
+// measured. `pipeline` of an all-reduce is tiled_two_shot.
 struct Case {
   Op op;
   DType dtype;
@@ -125,10 +126,10 @@ constexpr Case kCases[] = {
 OpRequest RequestOf(const Case& test) {
   const bool gather = test.op == Op::kAllGatherMatmul;
   const bool scatter = test.op == Op::kMatmulReduceScatter;
-  OpRequest request =
-      Request(test.op, {Tensor(Role::kA, test.dtype, {gather ? test.rows / test.world : test.rows, test.k}),
-                        Tensor(Role::kB, test.dtype, {test.k, test.n}),
-                        Tensor(Role::kC, DType::kBf16, {scatter ? test.rows / test.world : test.rows, test.n})});
+  OpRequest request = Request(
+      test.op, {Tensor(Role::kA, test.dtype, {gather ? test.rows / test.world : test.rows, test.k}),
+                Tensor(Role::kB, test.dtype, {test.k, test.n}),
+                Tensor(Role::kC, DType::kBf16, {scatter ? test.rows / test.world : test.rows, test.n})});
   if (IsFloat8(test.dtype)) {
     request.operands[1].spec.strides = {1, test.k};
     request.fast_accumulation = false;
@@ -143,7 +144,8 @@ struct Taken {
 
 // What `algorithm` took, and the fastest of all.
 Taken TakenBy(const Case& test, Algorithm algorithm) {
-  const Algorithm overlapped = test.op == Op::kMatmulAllReduce ? Algorithm::kTiledTwoShot : Algorithm::kPipeline;
+  const Algorithm overlapped =
+      test.op == Op::kMatmulAllReduce ? Algorithm::kTiledTwoShot : Algorithm::kPipeline;
   const std::pair<Algorithm, double> measured[] = {{overlapped, test.pipeline},
                                                    {Algorithm::kRing, test.ring},
                                                    {Algorithm::kNccl, test.nccl},
@@ -177,8 +179,8 @@ TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
   }
 }
 
-// Scales by blocks of 128, two H200s (medians of deploy/tuning/h200-nvswitch-2.toml): neither the products nor the native kernel are as fast as
-// with a scale for all.
+// Scales by blocks of 128, two H200s (medians of deploy/tuning/h200-nvswitch-2.toml): neither the products
+// nor the native kernel are as fast as with a scale for all.
 TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
   constexpr Case kBlockCases[] = {
       {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 2048, 14336, 8192, 459, 496, 530, 472, 0, 487},
@@ -193,7 +195,8 @@ TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
   for (const Case& test : kBlockCases) {
     const GroupContext group = NativeH200s(test.world);
     OpRequest request = RequestOf(test);
-    request.operands.push_back(Tensor(Role::kScaleA, DType::kF32, {request.operands[0].spec.shape[0], test.k / 128}));
+    request.operands.push_back(
+        Tensor(Role::kScaleA, DType::kF32, {request.operands[0].spec.shape[0], test.k / 128}));
     request.operands.push_back(Tensor(Role::kScaleB, DType::kF32, {test.k / 128, test.n / 128}));
     const Plan plan = MustPlan(request, group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
@@ -205,20 +208,24 @@ TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
   }
 }
 
-// Where a table has no entry the kernel that sums exactly is taken for what it took: of 2048 rows it is the fastest scatter by 6 % on two H200s and
-// by 12 % or more on two H100s, of more rows a pipeline is, or as fast.
+// Where a table has no entry the kernel that sums exactly is taken for what it took: of 2048 rows it is the
+// fastest scatter by 6 % on two H200s and by 12 % or more on two H100s, of more rows a pipeline is, or as
+// fast.
 TEST(MeasuredChoice, ExactFloat8ScattersAreNativeWhereThatWasFaster) {
   const auto chosen = [](int64_t rows) {
     const GroupContext group = NativeH200s(2);
-    return MustPlan(RequestOf({Op::kMatmulReduceScatter, DType::kF8E4M3, 2, rows, 8192, 14336, 0, 0, 0, 0, 0, 0}), group).algorithm;
+    return MustPlan(
+               RequestOf({Op::kMatmulReduceScatter, DType::kF8E4M3, 2, rows, 8192, 14336, 0, 0, 0, 0, 0, 0}),
+               group)
+        .algorithm;
   };
   EXPECT_EQ(chosen(2048), Algorithm::kNative);
   EXPECT_EQ(chosen(4096), Algorithm::kPipeline);
   EXPECT_EQ(chosen(16384), Algorithm::kPipeline);
 }
 
-// Native kernels of fp8 that sum fast have not been measured as whole plans: what they are predicted to take lies between the product alone, at
-// 1300 TFLOPS, and the pipelines that sum exactly.
+// Native kernels of fp8 that sum fast have not been measured as whole plans: what they are predicted to take
+// lies between the product alone, at 1300 TFLOPS, and the pipelines that sum exactly.
 TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelines) {
   for (const Case& test : kCases) {
     if (test.dtype != DType::kF8E4M3 || test.rows < 2048 || test.op != Op::kAllGatherMatmul) continue;
@@ -228,11 +235,13 @@ TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelin
     const Plan plan = MustPlan(request, group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
     EXPECT_LT(Predicted(plan, Algorithm::kNative), test.pipeline);
-    EXPECT_GT(Predicted(plan, Algorithm::kNative), 2e-6 / 1300 * static_cast<double>(test.rows * test.n) * static_cast<double>(test.k));
+    EXPECT_GT(Predicted(plan, Algorithm::kNative),
+              2e-6 / 1300 * static_cast<double>(test.rows * test.n) * static_cast<double>(test.k));
   }
 }
 
-// Gathers of fp8 summed exactly into bf16 have tiles of 192 columns, into f32 none: predicted apart only where those end sooner.
+// Gathers of fp8 summed exactly into bf16 have tiles of 192 columns, into f32 none: predicted apart only
+// where those end sooner.
 TEST(MeasuredChoice, ExactFloat8IsPredictedByTheFasterWidthOfTiles) {
   const auto predicted = [](int64_t n, DType out, DType b = DType::kF8E5M2) {
     const GroupContext group = NativeH200s(4);
@@ -241,17 +250,20 @@ TEST(MeasuredChoice, ExactFloat8IsPredictedByTheFasterWidthOfTiles) {
     request.operands[2].spec.dtype = out;
     return Predicted(MustPlan(request, group), Algorithm::kNative);
   };
-  EXPECT_LT(predicted(7168, DType::kBf16), 0.93 * predicted(7168, DType::kF32));  // 5 waves of 192 columns, 4 of 256
-  EXPECT_EQ(predicted(8192, DType::kBf16), predicted(8192, DType::kF32));         // 6 and 4
+  EXPECT_LT(predicted(7168, DType::kBf16),
+            0.93 * predicted(7168, DType::kF32));                          // 5 waves of 192 columns, 4 of 256
+  EXPECT_EQ(predicted(8192, DType::kBf16), predicted(8192, DType::kF32));  // 6 and 4
   // Two waves of 224 columns, as many of 256 and three of 192: two e4m3 alone have the first.
   EXPECT_LT(predicted(3584, DType::kBf16, DType::kF8E4M3), 0.96 * predicted(3584, DType::kBf16));
 }
 
-// cuBLASLt wants fp8 with contiguous columns of B: of contiguous rows each product transposes all of B, a pipeline's once for each shard.
+// cuBLASLt wants fp8 with contiguous columns of B: of contiguous rows each product transposes all of B, a
+// pipeline's once for each shard.
 TEST(MeasuredChoice, Float8WithContiguousRowsOfBIsPredictedWithItsTranspositions) {
   const GroupContext group = H200s(4);
   const auto predicted = [&](Algorithm algorithm, bool b_rows) {
-    OpRequest request = RequestOf({Op::kAllGatherMatmul, DType::kF8E4M3, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0});
+    OpRequest request =
+        RequestOf({Op::kAllGatherMatmul, DType::kF8E4M3, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0});
     if (b_rows) request.operands[1].spec.strides = {};
     return Predicted(MustPlan(request, group), algorithm);
   };
@@ -303,8 +315,8 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   EXPECT_EQ(moved(Op::kAllGather, 512 * kMiB, 2), Algorithm::kCopyEngine);
   EXPECT_EQ(moved(Op::kReduceScatter, 16 * kMiB, 2), Algorithm::kSm);
   EXPECT_EQ(moved(Op::kReduceScatter, 32 * kMiB, 2), Algorithm::kCopyEngine);
-  OpRequest quiet = Request(Op::kAllGather, {Tensor(Role::kInput, DType::kF32, {64}),
-                                             Tensor(Role::kOutput, DType::kF32, {256})});
+  OpRequest quiet = Request(
+      Op::kAllGather, {Tensor(Role::kInput, DType::kF32, {64}), Tensor(Role::kOutput, DType::kF32, {256})});
   quiet.low_contention = true;
   EXPECT_EQ(MustPlan(quiet, H200s(4)).algorithm, Algorithm::kCopyEngine);
 }
@@ -326,12 +338,15 @@ TEST(MeasuredChoice, NothingElseMoves) {
   EXPECT_EQ(MustPlan(RequestOf(few), H200s(4)).algorithm, Algorithm::kLowLatency);
   EXPECT_NE(MustPlan(RequestOf(few), pcie).algorithm, Algorithm::kLowLatency);
   // The kernel for few rows is chosen on as many ranks as it was measured on.
-  for (const auto& [world, expected] : {std::pair(2, Algorithm::kNative), {4, Algorithm::kNative}, {8, Algorithm::kLowLatency}}) {
+  for (const auto& [world, expected] :
+       {std::pair(2, Algorithm::kNative), {4, Algorithm::kNative}, {8, Algorithm::kLowLatency}}) {
     const GroupContext group = NativeH200s(world);
-    const Plan plan = MustPlan(RequestOf({Op::kMatmulReduceScatter, DType::kBf16, world, 128, 8192, 7168, 0, 0, 0, 0, 0, 0}), group);
+    const Plan plan = MustPlan(
+        RequestOf({Op::kMatmulReduceScatter, DType::kBf16, world, 128, 8192, 7168, 0, 0, 0, 0, 0, 0}), group);
     EXPECT_EQ(plan.algorithm, expected) << world << ": " << plan.reason;
   }
-  const Plan host = MustPlan(RequestOf({Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0}), SwitchGroup(4));
+  const Plan host = MustPlan(
+      RequestOf({Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0}), SwitchGroup(4));
   EXPECT_EQ(host.algorithm, Algorithm::kPipeline);
   EXPECT_EQ(Predicted(host, Algorithm::kPipeline), Predicted(host, Algorithm::kRing));
 }

@@ -60,15 +60,19 @@ TEST(BlockScales, AreChecked) {
   };
   ExpectRefused(BlockGather(), shape(4, {3, 2}), "operands[4].shape",
                 "[3, 2] is neither one element, nor [1, 130], nor by blocks [2, 2] or [2, 130]");
-  ExpectRefused(BlockGather(), shape(3, {3, 3}), "operands[3].shape", "[3, 3] is not [3, 2] or [12, 2], as B's scales by blocks");
+  ExpectRefused(BlockGather(), shape(3, {3, 3}), "operands[3].shape",
+                "[3, 3] is not [3, 2] or [12, 2], as B's scales by blocks");
   ExpectRefused(BlockGather(), shape(3, {3, 1}), "operands[3].shape", "[3, 1] is not [3, 2] or [12, 2]");
   ExpectRefused(BlockGather(), shape(3, {}), "operands[3].shape", "as B's scales by blocks demand");
-  ExpectRefused(BlockGather(), shape(4, {1, 130}), "operands[3].shape", "scales by blocks need B's by blocks");
+  ExpectRefused(BlockGather(), shape(4, {1, 130}), "operands[3].shape",
+                "scales by blocks need B's by blocks");
   ExpectRefused(BlockGather(), shape(4, {1}), "operands[3].shape", "scales by blocks need B's by blocks");
   ExpectRefused(
-      BlockGather(), [](OpRequest* r) { r->operands[4].spec.dtype = DType::kBf16; }, "operands[4].dtype", "f32");
+      BlockGather(), [](OpRequest* r) { r->operands[4].spec.dtype = DType::kBf16; }, "operands[4].dtype",
+      "f32");
   ExpectRefused(
-      BlockGather(), [](OpRequest* r) { r->operands[3].spec.dtype = DType::kBf16; }, "operands[3].dtype", "f32");
+      BlockGather(), [](OpRequest* r) { r->operands[3].spec.dtype = DType::kBf16; }, "operands[3].dtype",
+      "f32");
   ExpectRefused(
       BlockGather(), [](OpRequest* r) { r->operands.erase(r->operands.begin() + 3); }, "operands[3].shape",
       "need an operand of role scale_a");

@@ -6,7 +6,7 @@
 #include <ctime>
 
 #include "daemon/planner/tests/planner_fixtures.h"
-#include "daemon/planner/views.h"
+#include "program/views.h"
 
 namespace tandem::plan {
 namespace {

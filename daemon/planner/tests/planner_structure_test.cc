@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "daemon/planner/tests/planner_fixtures.h"
-#include "daemon/planner/views.h"
+#include "program/views.h"
 
 namespace tandem::plan {
 namespace {
@@ -347,7 +347,8 @@ TEST(SendReceive, WritesSymmetricSlotsInPlace) {
   EXPECT_EQ(plan->bytes_moved, 36u);
 }
 
-// What ends a pipeline follows the last product, or the last sums, on lane 0: no event of another lane stands between them and done.
+// What ends a pipeline follows the last product, or the last sums, on lane 0: no event of another lane stands
+// between them and done.
 TEST_P(EveryWorld, PipelinesEndOnLaneZero) {
   const int world = GetParam();
   if (world == 1) return;

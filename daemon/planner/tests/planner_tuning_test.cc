@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/planner/measured.h"
+#include "daemon/planner/cost/measured.h"
 #include "daemon/planner/planner.h"
 #include "daemon/planner/tests/planner_fixtures.h"
-#include "daemon/planner/tuning_table.h"
+#include "daemon/planner/tuning/tuning_table.h"
 
 namespace tandem::plan {
 namespace {
@@ -33,8 +33,14 @@ std::vector<OpRequest> AllReduce(int64_t elements) {
 }
 
 TuningCandidate Measurement(Algorithm algorithm, double us, int steps = 0, int lanes = 0) {
-  return {.algorithm = algorithm, .steps = steps, .lanes = lanes, .samples = 9, .median_us = us, .p10_us = us * 0.9,
-          .p90_us = us * 1.1, .refused = {}};
+  return {.algorithm = algorithm,
+          .steps = steps,
+          .lanes = lanes,
+          .samples = 9,
+          .median_us = us,
+          .p10_us = us * 0.9,
+          .p90_us = us * 1.1,
+          .refused = {}};
 }
 
 TuningCandidate Refused(Algorithm algorithm, const std::string& why) {
@@ -56,8 +62,9 @@ class Tuning : public testing::Test {
   void Put(const std::vector<OpRequest>& requests, std::vector<TuningCandidate> candidates) {
     Result<Problem> problem = MakeProblem(requests, group_);
     ASSERT_TRUE(problem.ok()) << problem.status().ToString();
-    TuningEntry entry{TuningKeyOf(*problem), TuningShapeOf(*problem), "2026-01-31T12:00:00Z", "0.1.0",
-                      std::move(candidates), "tuning.toml"};
+    TuningEntry entry{TuningKeyOf(*problem),  TuningShapeOf(*problem),
+                      "2026-01-31T12:00:00Z", "0.1.0",
+                      std::move(candidates),  "tuning.toml"};
     Status checked = CheckTuningEntry(&entry);
     ASSERT_TRUE(checked.ok()) << checked.ToString();
     table_.Put(std::move(entry));
@@ -73,7 +80,8 @@ class Tuning : public testing::Test {
   GroupContext group_;
 };
 
-// A product beside one kernel is no fusion, and yet one measurement's word against another's; fused asked for stays fused.
+// A product beside one kernel is no fusion, and yet one measurement's word against another's; fused asked for
+// stays fused.
 TEST_F(Tuning, AProductBesideOneKernelIsTakenWhereItWasMeasured) {
   group_.packet_kernels = true;
   std::vector<OpRequest> requests = GatherMatmul(512);
@@ -91,8 +99,9 @@ TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
   const Plan before = Must(GatherMatmul(4096));
   ASSERT_NE(before.algorithm, Algorithm::kRing);
   EXPECT_EQ(before.measured_us, 0);
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 90.5), Measurement(Algorithm::kRing, 70.25, 2 * kWorld, 3),
-                           Refused(Algorithm::kNative, "needs a Hopper")});
+  Put(GatherMatmul(4096),
+      {Measurement(Algorithm::kUnfused, 90.5), Measurement(Algorithm::kRing, 70.25, 2 * kWorld, 3),
+       Refused(Algorithm::kNative, "needs a Hopper")});
   const Plan plan = Must(GatherMatmul(4096));
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_EQ(plan.steps, 2 * kWorld);
@@ -185,9 +194,9 @@ TEST_F(Tuning, TheExactShapeComesBeforeTheNearestOne) {
 
 TEST_F(Tuning, ABucketEndsAtAFactorOfTheSquareRootOfTwo) {
   Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
-  EXPECT_GT(Must(GatherMatmul(5792)).measured_us, 0);   // 4096 · √2 = 5792.6
+  EXPECT_GT(Must(GatherMatmul(5792)).measured_us, 0);  // 4096 · √2 = 5792.6
   EXPECT_EQ(Must(GatherMatmul(5796)).measured_us, 0);
-  EXPECT_GT(Must(GatherMatmul(2900)).measured_us, 0);   // 4096 / √2 = 2896.3
+  EXPECT_GT(Must(GatherMatmul(2900)).measured_us, 0);  // 4096 / √2 = 2896.3
   EXPECT_EQ(Must(GatherMatmul(2892)).measured_us, 0);
   EXPECT_EQ(Must(GatherMatmul(4096, 1024)).measured_us, 0) << "every extent counts";
 }
@@ -210,7 +219,8 @@ TEST_F(Tuning, NothingOfTheKeyMayDiffer) {
   EXPECT_FALSE(measured(GatherMatmul(4096)));
 }
 
-// It gains little by them, beside what parts the algorithms. A collective does: peers write where it wants its result.
+// It gains little by them, beside what parts the algorithms. A collective does: peers write where it wants
+// its result.
 TEST_F(Tuning, AProductWithSymmetricOperandsGoesByTheOneWithoutUntilItIsMeasured) {
   Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
   Put(AllReduce(1024), {Measurement(Algorithm::kNccl, 5)});
@@ -221,7 +231,8 @@ TEST_F(Tuning, AProductWithSymmetricOperandsGoesByTheOneWithoutUntilItIsMeasured
   const Plan plan = Must(symmetric(GatherMatmul(4096)));
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_THAT(plan.reason, HasSubstr(", without symmetric operands; 9 rounds"));
-  EXPECT_TRUE(Unmeasured(symmetric(GatherMatmul(4096)), group_).has_value()) << "a measurement of its own is wanted all the same";
+  EXPECT_TRUE(Unmeasured(symmetric(GatherMatmul(4096)), group_).has_value())
+      << "a measurement of its own is wanted all the same";
   EXPECT_EQ(Must(symmetric(AllReduce(1024))).measured_us, 0);
   Put(symmetric(GatherMatmul(4096)), {Measurement(Algorithm::kPipeline, 30)});
   const Plan own = Must(symmetric(GatherMatmul(4096)));
@@ -313,9 +324,9 @@ TEST(TuningTableTest, MergesRemovesAndFindsById) {
 
 TEST(TuningKeyTest, KnowsHowBLiesAndFloat8IsSummed) {
   const auto traits = [](bool fast, std::vector<int64_t> strides, DType type = DType::kF8E4M3) {
-    OpRequest request = Request(Op::kAllGatherMatmul, {Tensor(Role::kA, type, {16, 32}),
-                                                       Tensor(Role::kB, type, {32, 64}),
-                                                       Tensor(Role::kC, DType::kBf16, {32, 64})});
+    OpRequest request =
+        Request(Op::kAllGatherMatmul, {Tensor(Role::kA, type, {16, 32}), Tensor(Role::kB, type, {32, 64}),
+                                       Tensor(Role::kC, DType::kBf16, {32, 64})});
     request.fast_accumulation = fast;
     request.operands[1].spec.strides = std::move(strides);
     const std::vector<OpRequest> requests(2, request);
@@ -331,8 +342,12 @@ TEST(TuningKeyTest, KnowsHowBLiesAndFloat8IsSummed) {
 }
 
 TEST(TuningTableTest, AMalformedEntryIsRefused) {
-  const TuningEntry good{{"gpu", "nvswitch", 4, Op::kAllReduce, "f32 -> f32", "", ""}, {1024}, "then", "0",
-                         {Measurement(Algorithm::kOneShot, 5), Refused(Algorithm::kNccl, "no NCCL")}, ""};
+  const TuningEntry good{{"gpu", "nvswitch", 4, Op::kAllReduce, "f32 -> f32", "", ""},
+                         {1024},
+                         "then",
+                         "0",
+                         {Measurement(Algorithm::kOneShot, 5), Refused(Algorithm::kNccl, "no NCCL")},
+                         ""};
   auto refusal = [&good](auto change) {
     TuningEntry entry = good;
     change(entry);
@@ -346,11 +361,14 @@ TEST(TuningTableTest, AMalformedEntryIsRefused) {
   EXPECT_THAT(refusal([](TuningEntry& e) { e.key.traits = std::string(300, 'x'); }), HasSubstr("longer"));
   EXPECT_THAT(refusal([](TuningEntry& e) { e.shape = {1, 2, 3}; }), HasSubstr("extents"));
   EXPECT_THAT(refusal([](TuningEntry& e) { e.shape = {0}; }), HasSubstr("positive"));
-  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].algorithm = Algorithm::kRing; }), HasSubstr("no algorithm ring"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].algorithm = Algorithm::kRing; }),
+              HasSubstr("no algorithm ring"));
   EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].median_us = 100; }), HasSubstr("p10"));
   EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].p10_us = -1; }), HasSubstr("p10"));
-  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].refused = "both"; }), HasSubstr("both measured and refused"));
-  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates.erase(e.candidates.begin()); }), HasSubstr("no candidate"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[0].refused = "both"; }),
+              HasSubstr("both measured and refused"));
+  EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates.erase(e.candidates.begin()); }),
+              HasSubstr("no candidate"));
   EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates[1].refused.clear(); }), HasSubstr("neither"));
   EXPECT_THAT(refusal([](TuningEntry& e) { e.candidates.resize(65, e.candidates[0]); }), HasSubstr("64"));
 }

@@ -311,7 +311,8 @@ TEST(AsyncInput, IsChecked) {
   OpRequest most = Async();
   chunks_of_a_row(kMaxChunkSignals)(&most);
   EXPECT_TRUE(PlanOf(most, SwitchGroup(4)).ok());
-  ExpectRefused(Async(), chunks_of_a_row(kMaxChunkSignals + 1), "operands[3].shape", "129 chunks are more than 128");
+  ExpectRefused(Async(), chunks_of_a_row(kMaxChunkSignals + 1), "operands[3].shape",
+                "129 chunks are more than 128");
   ExpectRefused(
       Async(), [](OpRequest* r) { r->operands[3].spec.strides = {2}; }, "operands[3].strides");
   ExpectRefused(

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "daemon/planner/text.h"
-#include "daemon/planner/views.h"
+#include "program/text.h"
+#include "program/views.h"
 
 namespace tandem::plan {
 namespace {

@@ -1,6 +1,6 @@
 // Calls that wait hold the server's threads: one uid's leave room for another's.
-#include <gtest/gtest.h>
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "daemon/control/tests/control_fixture.h"
@@ -26,11 +26,13 @@ class CallsTest : public ControlTest {
     builder.AddListeningPort("unix:" + directory + "/client.sock", grpc::InsecureServerCredentials());
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 4);
-    builder.SetResourceQuota(grpc::ResourceQuota("test").SetMaxThreads(static_cast<int>(MostCalls(options.limits) + kSpareThreads)));
+    builder.SetResourceQuota(grpc::ResourceQuota("test").SetMaxThreads(
+        static_cast<int>(MostCalls(options.limits) + kSpareThreads)));
     builder.RegisterService(service.get());
     server = builder.BuildAndStart();
     ASSERT_NE(server, nullptr);
-    stub = v1::Tandem::NewStub(grpc::CreateChannel("unix:" + directory + "/client.sock", grpc::InsecureChannelCredentials()));
+    stub = v1::Tandem::NewStub(
+        grpc::CreateChannel("unix:" + directory + "/client.sock", grpc::InsecureChannelCredentials()));
   }
   void TearDown() override {
     control->Stop();
@@ -74,19 +76,24 @@ TEST_F(CallsTest, WaitingCallsOfOneUidLeaveThreadsToAnother) {
       Call& call = calls.emplace_back(Call{Context(token), {}});
       call.code = std::async(std::launch::async, [this, i, j, context = call.context.get(), &refused] {
         v1::JoinGroupReply reply;
-        const auto code = stub->JoinGroup(context, JoinRequest(2, 0, std::to_string(i) + "." + std::to_string(j)), &reply).error_code();
+        const auto code =
+            stub->JoinGroup(context, JoinRequest(2, 0, std::to_string(i) + "." + std::to_string(j)), &reply)
+                .error_code();
         if (code == grpc::StatusCode::RESOURCE_EXHAUSTED) ++refused;
         return code;
       });
     }
   }
   // Each waits for its group's other rank, or has been refused.
-  EXPECT_TRUE(Eventually([&] { return control->SnapshotGroups().size() + static_cast<size_t>(refused.load()) == calls.size(); }));
+  EXPECT_TRUE(Eventually([&] {
+    return control->SnapshotGroups().size() + static_cast<size_t>(refused.load()) == calls.size();
+  }));
   const std::string other = AttachAs(8);
   for (int i = 0; i < 8; ++i) {
     const auto context = Context(other);
     v1::JoinGroupReply reply;
-    const grpc::Status joined = stub->JoinGroup(context.get(), JoinRequest(1, 0, "own" + std::to_string(i)), &reply);
+    const grpc::Status joined =
+        stub->JoinGroup(context.get(), JoinRequest(1, 0, "own" + std::to_string(i)), &reply);
     EXPECT_TRUE(joined.ok()) << joined.error_message();
   }
   for (Call& call : calls) call.context->TryCancel();

@@ -101,7 +101,8 @@ class ServiceTest : public ControlTest {
     TANDEM_RETURN_IF_ERROR(SendMessage(client.lease.get(), message.SerializeAsString()));
     TANDEM_ASSIGN_OR_RETURN(FdMessage answer, ReceiveMessage(client.lease.get()));
     if (!message.ParseFromString(answer.body)) return Internal("malformed answer");
-    if (message.has_refused()) return Status(static_cast<Code>(message.refused().code()), message.refused().message());
+    if (message.has_refused())
+      return Status(static_cast<Code>(message.refused().code()), message.refused().message());
     client.attached = message.attached();
     client.stub = v1::Tandem::NewStub(channel);
     return client;
@@ -315,7 +316,8 @@ TEST_F(ServiceTest, ACancelledCallStopsWaiting) {
   EXPECT_TRUE(Eventually([&] { return control->SnapshotGroups().empty(); }));
 }
 
-// Descriptors whose close lasts: with a message that is refused, before attach, behind a transfer that nobody claims, unread.
+// Descriptors whose close lasts: with a message that is refused, before attach, behind a transfer that nobody
+// claims, unread.
 TEST_F(ServiceTest, DescriptorsThatLingerHoldNobodyUp) {
   const auto hostile = Connect();
   ASSERT_TRUE(hostile.ok());
@@ -332,7 +334,8 @@ TEST_F(ServiceTest, DescriptorsThatLingerHoldNobodyUp) {
   EXPECT_TRUE(send(hostile->lease.get(), transfer.SerializeAsString()));
   transfer.mutable_transfer()->set_total(1000);
   EXPECT_TRUE(send(hostile->lease.get(), transfer.SerializeAsString()));
-  auto garbage = ConnectSeqpacket(directory + "/lease.sock"), early = ConnectSeqpacket(directory + "/lease.sock");
+  auto garbage = ConnectSeqpacket(directory + "/lease.sock"),
+       early = ConnectSeqpacket(directory + "/lease.sock");
   ASSERT_TRUE(garbage.ok() && early.ok());
   EXPECT_TRUE(send(garbage->get(), "garbage", kMaxFdsPerMessage));
   send(garbage->get(), "never read");  // unless the daemon was faster
@@ -340,7 +343,7 @@ TEST_F(ServiceTest, DescriptorsThatLingerHoldNobodyUp) {
   const auto start = Waiter::Clock::now();
   ASSERT_TRUE(Connect().ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // orphans are closed after half a second
-  EXPECT_EQ(control->SnapshotSessions().size(), 1u);  // the other's has ended with its handle
+  EXPECT_EQ(control->SnapshotSessions().size(), 1u);             // the other's has ended with its handle
   ASSERT_TRUE(Connect().ok());
   EXPECT_LT(Waiter::Clock::now() - start, std::chrono::seconds(20));
 }
@@ -365,7 +368,9 @@ TEST_F(ServiceTest, CallsUnderWayAreLimited) {
     contexts.push_back(client->Context());
     calls.push_back(std::async(std::launch::async, [&, i] {
       v1::JoinGroupReply reply;
-      return client->stub->JoinGroup(contexts[static_cast<size_t>(i)].get(), JoinRequest(2, 0, std::to_string(i)), &reply).error_code();
+      return client->stub
+          ->JoinGroup(contexts[static_cast<size_t>(i)].get(), JoinRequest(2, 0, std::to_string(i)), &reply)
+          .error_code();
     }));
   }
   ASSERT_TRUE(Eventually([&] { return control->SnapshotGroups().size() == 16; }));

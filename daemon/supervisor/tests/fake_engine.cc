@@ -1,5 +1,6 @@
-// An engine program that answers the protocol and does nothing, or misbehaves as the file beside its socket asks: the
-// GPU's UUID in Start names the way ("crash_at_start", "never_ready", "garbage", "exit_3_on_ping", "hang_on_stop", …).
+// An engine program that answers the protocol and does nothing, or misbehaves as the file beside its socket
+// asks: the GPU's UUID in Start names the way ("crash_at_start", "never_ready", "garbage", "exit_3_on_ping",
+// "hang_on_stop", …).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -28,7 +29,8 @@ bool EndsWith(const char* text, const std::string& end) {
   return text != nullptr && std::string(text).ends_with(end);
 }
 
-void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text = "", const std::string& reason = "") {
+void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text = "",
+                 const std::string& reason = "") {
   Message message;
   message.mutable_ack()->set_id(id);
   message.mutable_ack()->set_code(code);
@@ -37,8 +39,8 @@ void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text 
   Send(socket, message);
 }
 
-// Has this process held at its end, SIGKILL or not, until somebody opens the FIFO `path` for writing: by a tracer, which keeps what
-// it traces from ending. False if the system lets nobody trace it.
+// Has this process held at its end, SIGKILL or not, until somebody opens the FIFO `path` for writing: by a
+// tracer, which keeps what it traces from ending. False if the system lets nobody trace it.
 bool HoldAtTheEnd(const char* path) {
   int told[2];
   if (path == nullptr || ::pipe2(told, O_CLOEXEC) != 0) return false;
@@ -85,7 +87,8 @@ int main(int argc, char** argv) {
         if (mode == "abort_at_start") std::abort();
         if (mode == "blocked" || (mode == "blocked_at_first" && command.start().generation() <= 4) ||
             (mode == "needs_spare" && !EndsWith(std::getenv("CUDA_MPS_PIPE_DIRECTORY"), "/spare"))) {
-          Acknowledge(socket, command.id(), 14, "cuInit: the MPS server is not ready", "CUDA_ERROR_MPS_SERVER_NOT_READY");
+          Acknowledge(socket, command.id(), 14, "cuInit: the MPS server is not ready",
+                      "CUDA_ERROR_MPS_SERVER_NOT_READY");
           break;
         }
         if (mode == "environment") {  // what it was given stands beside what it has inherited
@@ -135,9 +138,7 @@ int main(int argc, char** argv) {
         Send(socket, message);
         break;
       }
-      case Command::kRemovePlan:
-        Acknowledge(socket, command.id(), 5, "no such plan");
-        break;
+      case Command::kRemovePlan: Acknowledge(socket, command.id(), 5, "no such plan"); break;
       case Command::kRemoveGroup: {  // never answered; a message tells that it has come
         Message message;
         message.mutable_launch_done()->set_launch_id(command.remove_group().group_id());
@@ -160,8 +161,7 @@ int main(int argc, char** argv) {
       case Command::kStop:
         if (mode == "ignore_end_of_file") break;
         return 0;
-      default:
-        Acknowledge(socket, command.id());
+      default: Acknowledge(socket, command.id());
     }
   }
 }

@@ -1,8 +1,8 @@
 #include "daemon/supervisor/supervisor.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -105,11 +105,13 @@ class SupervisorTest : public testing::Test {
     for (const auto& mode : modes) {
       seats.push_back({mode, 1 << 20, CreateSealedMemfd("stats", 4096).value(), environment_});
     }
-    supervisor_ = Supervisor::Create(settings_, CreateSealedMemfd("log", 4096).value(), std::move(seats)).value();
+    supervisor_ =
+        Supervisor::Create(settings_, CreateSealedMemfd("log", 4096).value(), std::move(seats)).value();
     listener_.engines = supervisor_.get();
     supervisor_->Start(listener_);
   }
-  // Neither silence nor a second life: what ends an engine, and for good, is a demand that it does not answer.
+  // Neither silence nor a second life: what ends an engine, and for good, is a demand that it does not
+  // answer.
   void OnlyDemandsEndAnEngine() {
     settings_.ping_interval = settings_.silence_limit = milliseconds(60000);
     settings_.restart.crash_loop_count = 1;
@@ -220,7 +222,7 @@ TEST_F(SupervisorTest, OneCrashAtStartIsSurvived) {
 TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
   settings_.restart.crash_loop_count = 3;
   Start({"crash_at_start"});
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_EQ(supervisor_->StatusOf(0).generation, 3u);
   Status call = supervisor_->Call(0, Ping(), {}, milliseconds(100));
   EXPECT_EQ(call.code(), Code::kUnavailable);
@@ -297,7 +299,7 @@ TEST_F(SupervisorTest, ALostContextWithoutMpsIsTheEnginesOwnCrash) {
   engine::v1::Command command;
   command.mutable_break_group();
   EXPECT_EQ(supervisor_->Call(0, command, {}, milliseconds(30000)).code(), Code::kUnavailable);
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_FALSE(supervisor_->StatusOf(0).shared_fate);
 }
 
@@ -305,22 +307,22 @@ TEST_F(SupervisorTest, EngineThatIsNeverReadyIsEnded) {
   settings_.start_deadline = milliseconds(50);
   settings_.restart.crash_loop_count = 2;
   Start({"never_ready"});
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("not ready after 50 ms"));
 }
 
 TEST_F(SupervisorTest, GarbageAndRefusalAreReported) {
   settings_.restart.crash_loop_count = 1;
   Start({"garbage"});
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("malformed"));
   supervisor_->Stop();
   Start({"refuse"});
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("no room for memory"));
   supervisor_->Stop();
   Start({"abort_at_start"});
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("signal 6"));
 }
 
@@ -329,7 +331,7 @@ TEST_F(SupervisorTest, SilentEngineIsReplaced) {
   settings_.silence_limit = milliseconds(100);
   settings_.restart.crash_loop_count = 1;
   Start({"silent"});
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing"));
 }
 
@@ -338,7 +340,7 @@ TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {
   Start({"silent"});
   ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
   supervisor_->DemandAnswer(0, milliseconds(50));
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing for 50 ms"));
 }
 
@@ -346,7 +348,7 @@ TEST_F(SupervisorTest, ADemandAsSoonAsAnEngineIsUpIsNotLost) {
   OnlyDemandsEndAnEngine();
   listener_.demand_when_up = milliseconds(50);
   Start({"silent"});
-  ASSERT_TRUE(AwaitState(EngineState::kFused));
+  ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing for 50 ms"));
 }
 
@@ -389,7 +391,8 @@ TEST_F(SupervisorTest, AStopEndsCallsBeforeTheEngineEnds) {
   const Status told = call.get();
   EXPECT_EQ(told.code(), Code::kUnavailable);
   EXPECT_THAT(told.message(), HasSubstr("the daemon is stopping"));
-  EXPECT_THAT(supervisor_->Call(0, Ping(), {}, milliseconds(60000)).message(), HasSubstr("the daemon is stopping"));
+  EXPECT_THAT(supervisor_->Call(0, Ping(), {}, milliseconds(60000)).message(),
+              HasSubstr("the daemon is stopping"));
   EXPECT_EQ(::kill(pid, SIGKILL), 0);
   EXPECT_TRUE(listener_.Await("signal 9"));
 }
@@ -430,7 +433,7 @@ TEST_F(SupervisorTest, AProcessThatSigkillDoesNotEndCostsItsOwnGpuOnly) {
   EXPECT_GE(let_go, 0);
   ::close(let_go);
   EXPECT_TRUE(listener_.Await("signal 9"));
-  EXPECT_TRUE(AwaitState(EngineState::kFused));
+  EXPECT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_EQ(supervisor_->StatusOf(0).lingers, "");
   std::filesystem::remove_all(folder);
 }

@@ -6,8 +6,8 @@
 #include <array>
 #include <vector>
 
-#include "daemon/topology/tests/mock_nvml.h"
 #include "daemon/topology/topology_file.h"
+#include "drivers/nvml/mock_nvml.h"
 
 namespace tandem {
 namespace {
@@ -26,12 +26,14 @@ Status Lost() { return Unavailable("GPU_IS_LOST (15)"); }
 // Gives GPU i one active link for each element of links[i]: another GPU's index, or -1 for a switch.
 void Plug(Nvml& nvml, std::vector<std::vector<int>> links) {
   ON_CALL(nvml, NvLinkActive).WillByDefault([links](NvmlDevice device, int link) -> Result<bool> {
-    if (link >= static_cast<int>(links[MockNvml::Index(device)].size())) return InvalidArgument("no such link");
+    if (link >= static_cast<int>(links[MockNvml::Index(device)].size()))
+      return InvalidArgument("no such link");
     return true;
   });
-  ON_CALL(nvml, NvLinkRemoteType).WillByDefault([links](NvmlDevice device, int link) -> Result<NvmlRemoteType> {
-    return links[MockNvml::Index(device)][link] < 0 ? NvmlRemoteType::kSwitch : NvmlRemoteType::kGpu;
-  });
+  ON_CALL(nvml, NvLinkRemoteType)
+      .WillByDefault([links](NvmlDevice device, int link) -> Result<NvmlRemoteType> {
+        return links[MockNvml::Index(device)][link] < 0 ? NvmlRemoteType::kSwitch : NvmlRemoteType::kGpu;
+      });
   ON_CALL(nvml, NvLinkRemoteBusId).WillByDefault([links](NvmlDevice device, int link) -> Result<std::string> {
     int remote = links[MockNvml::Index(device)][link];
     return remote < 0 ? Result<std::string>(std::string("00000000:F0:00.0")) : MockNvml::BusId(remote);
@@ -48,7 +50,9 @@ TEST(NvmlTopology, SwitchedNode) {
   Nvml nvml(8);
   Plug(nvml, std::vector<std::vector<int>>(8, std::vector<int>(18, -1)));
   ON_CALL(nvml, FabricInfo).WillByDefault(Return(NvmlFabricInfo{3, 0}));
-  ON_CALL(nvml, NumaNode).WillByDefault([](const std::string& bus_id) { return bus_id < "00000000:A4" ? 0 : 1; });
+  ON_CALL(nvml, NumaNode).WillByDefault([](const std::string& bus_id) {
+    return bus_id < "00000000:A4" ? 0 : 1;
+  });
   NvmlTopology built = MustBuild(nvml);
   EXPECT_THAT(built.warnings, IsEmpty());
   EXPECT_EQ(built.driver_version, "580.1");
@@ -115,12 +119,10 @@ TEST(NvmlTopology, LinkErrorsAreWarningsAndNoLinks) {
   ON_CALL(nvml, NvLinkActive(MockNvml::Device(0), 0)).WillByDefault([](NvmlDevice, int) -> Result<bool> {
     return Lost();
   });
-  ON_CALL(nvml, NvLinkRemoteType(MockNvml::Device(0), 1)).WillByDefault([](NvmlDevice, int) -> Result<NvmlRemoteType> {
-    return Lost();
-  });
-  ON_CALL(nvml, NvLinkRemoteBusId(MockNvml::Device(0), 2)).WillByDefault([](NvmlDevice, int) -> Result<std::string> {
-    return std::string("00000000:EE:00.0");
-  });
+  ON_CALL(nvml, NvLinkRemoteType(MockNvml::Device(0), 1))
+      .WillByDefault([](NvmlDevice, int) -> Result<NvmlRemoteType> { return Lost(); });
+  ON_CALL(nvml, NvLinkRemoteBusId(MockNvml::Device(0), 2))
+      .WillByDefault([](NvmlDevice, int) -> Result<std::string> { return std::string("00000000:EE:00.0"); });
   NvmlTopology built = MustBuild(nvml);
   EXPECT_EQ(built.topology.nvlinks[0][1], 1);
   EXPECT_EQ(built.topology.nvlinks[1][0], 1);
@@ -152,11 +154,15 @@ TEST_P(NvmlGpuLost, TheOthersGoOn) {
   NvmlDevice lost = MockNvml::Device(0);
   auto text_error = [](NvmlDevice) -> Result<std::string> { return Lost(); };
   switch (GetParam()) {
-    case 0: ON_CALL(nvml, DeviceByIndex(0)).WillByDefault([](int) -> Result<NvmlDevice> { return Lost(); }); break;
+    case 0:
+      ON_CALL(nvml, DeviceByIndex(0)).WillByDefault([](int) -> Result<NvmlDevice> { return Lost(); });
+      break;
     case 1: ON_CALL(nvml, Uuid(lost)).WillByDefault(text_error); break;
     case 2: ON_CALL(nvml, Name(lost)).WillByDefault(text_error); break;
     case 3: ON_CALL(nvml, PciBusId(lost)).WillByDefault(text_error); break;
-    case 4: ON_CALL(nvml, MemoryBytes(lost)).WillByDefault([](NvmlDevice) -> Result<uint64_t> { return Lost(); }); break;
+    case 4:
+      ON_CALL(nvml, MemoryBytes(lost)).WillByDefault([](NvmlDevice) -> Result<uint64_t> { return Lost(); });
+      break;
   }
   NvmlTopology built = MustBuild(nvml);
   ASSERT_EQ(built.topology.size(), 1);
@@ -244,9 +250,10 @@ TEST(NvmlTopology, ModesAndFabricStates) {
                                  ComputeMode::kExclusiveProcess, ComputeMode::kDefault, ComputeMode::kDefault,
                                  ComputeMode::kDefault, ComputeMode::kDefault, ComputeMode::kDefault));
   EXPECT_THAT(states, ElementsAre("none", "not_started", "in_progress", "completed",
-                                  "error: registration ended with NVML error 999", "error: unknown fabric state 9",
-                                  "error: GPU_IS_LOST (15)", "none"));
-  EXPECT_THAT(built.warnings, ElementsAre(HasSubstr("GPU-3: compute mode 77"), HasSubstr("GPU-5: compute mode unknown")));
+                                  "error: registration ended with NVML error 999",
+                                  "error: unknown fabric state 9", "error: GPU_IS_LOST (15)", "none"));
+  EXPECT_THAT(built.warnings,
+              ElementsAre(HasSubstr("GPU-3: compute mode 77"), HasSubstr("GPU-5: compute mode unknown")));
 }
 
 TEST(NvmlTopology, AFabricThatIsNotReadyIsNamed) {
@@ -254,7 +261,8 @@ TEST(NvmlTopology, AFabricThatIsNotReadyIsNamed) {
   Plug(nvml, {{-1, -1}, {-1, -1}});
   ON_CALL(nvml, FabricInfo(MockNvml::Device(1))).WillByDefault(Return(NvmlFabricInfo{2, 0}));
   NvmlTopology built = MustBuild(nvml);
-  EXPECT_THAT(built.warnings, ElementsAre("GPU-1: NVSwitch fabric is in_progress; is the fabric manager running?"));
+  EXPECT_THAT(built.warnings,
+              ElementsAre("GPU-1: NVSwitch fabric is in_progress; is the fabric manager running?"));
 }
 
 TEST(NvmlTopology, MigHasNoPeerAccess) {
@@ -263,7 +271,9 @@ TEST(NvmlTopology, MigHasNoPeerAccess) {
   ON_CALL(nvml, MigEnabled(MockNvml::Device(1))).WillByDefault([](NvmlDevice) -> Result<bool> {
     return Unimplemented("no MIG");
   });
-  ON_CALL(nvml, MigEnabled(MockNvml::Device(2))).WillByDefault([](NvmlDevice) -> Result<bool> { return Lost(); });
+  ON_CALL(nvml, MigEnabled(MockNvml::Device(2))).WillByDefault([](NvmlDevice) -> Result<bool> {
+    return Lost();
+  });
   NvmlTopology built = MustBuild(nvml);
   EXPECT_TRUE(built.topology.gpus[0].mig_enabled);
   EXPECT_FALSE(built.topology.gpus[1].mig_enabled);

@@ -20,12 +20,14 @@ TEST(ShareGpus, SharesAreGpusOfTheirOwnWithAPartOfTheMemory) {
   EXPECT_EQ(shared->gpus[7].uuid, whole.gpus[1].uuid + "#3");
   for (int i = 0; i < 8; ++i) {
     const GpuInfo& gpu = shared->gpus[static_cast<size_t>(i)];
-    EXPECT_EQ(DeviceUuid(gpu.uuid), whole.gpus[static_cast<size_t>(i % 2)].uuid) << "neighbours are of different devices";
+    EXPECT_EQ(DeviceUuid(gpu.uuid), whole.gpus[static_cast<size_t>(i % 2)].uuid)
+        << "neighbours are of different devices";
     EXPECT_EQ(gpu.memory_bytes, uint64_t{2} << 30);
     EXPECT_NE(gpu.model, whole.gpus[0].model) << "the table of whole GPUs would hold for it";
     for (int j = 0; j < 8; ++j) {
       EXPECT_EQ(shared->HasPeerAccess(i, j), i != j);
-      EXPECT_EQ(shared->pcie[i][j] == PcieDistance::kSame, i == j) << "a topology file has it on the diagonal only";
+      EXPECT_EQ(shared->pcie[i][j] == PcieDistance::kSame, i == j)
+          << "a topology file has it on the diagonal only";
     }
   }
 }
@@ -51,7 +53,8 @@ TEST(ShareGpus, OneEngineAGpuChangesNothing) {
 }
 
 TEST(ShareGpus, RefusesMoreThanThereCanBe) {
-  EXPECT_THAT(ShareGpus(EmulatedTopology(3), 3).status().message(), HasSubstr("3 engines on each of 3 GPUs: at most 8"));
+  EXPECT_THAT(ShareGpus(EmulatedTopology(3), 3).status().message(),
+              HasSubstr("3 engines on each of 3 GPUs: at most 8"));
   EXPECT_FALSE(ShareGpus(EmulatedTopology(1), 0).ok());
 }
 

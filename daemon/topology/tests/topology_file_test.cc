@@ -72,21 +72,22 @@ TEST_P(TopologyFixture, HasItsClassAndSurvivesARoundTrip) {
   ExpectSame(*again, topology);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TopologyFixture,
-                         ::testing::Values(FixtureCase{"dgx-1v.toml", 8, TopologyClass::kHybridCubeMesh, 6},
-                                           FixtureCase{"dgx-2.toml", 8, TopologyClass::kNvSwitch, 6},
-                                           FixtureCase{"dgx-a100.toml", 8, TopologyClass::kNvSwitch, 12},
-                                           FixtureCase{"hgx-h200.toml", 8, TopologyClass::kNvSwitch, 18},
-                                           FixtureCase{"a100-pcie-bridges.toml", 4, TopologyClass::kPairs, 12},
-                                           FixtureCase{"a100-sxm4-full-mesh.toml", 4, TopologyClass::kFullMesh, 12},
-                                           FixtureCase{"pcie-only.toml", 8, TopologyClass::kPcieOnly, 0},
-                                           FixtureCase{"emulated-4.toml", 4, TopologyClass::kNvSwitch, 18}),
-                         [](const auto& info) {
-                           std::string name = info.param.file;
-                           name = name.substr(0, name.find('.'));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, TopologyFixture,
+    ::testing::Values(FixtureCase{"dgx-1v.toml", 8, TopologyClass::kHybridCubeMesh, 6},
+                      FixtureCase{"dgx-2.toml", 8, TopologyClass::kNvSwitch, 6},
+                      FixtureCase{"dgx-a100.toml", 8, TopologyClass::kNvSwitch, 12},
+                      FixtureCase{"hgx-h200.toml", 8, TopologyClass::kNvSwitch, 18},
+                      FixtureCase{"a100-pcie-bridges.toml", 4, TopologyClass::kPairs, 12},
+                      FixtureCase{"a100-sxm4-full-mesh.toml", 4, TopologyClass::kFullMesh, 12},
+                      FixtureCase{"pcie-only.toml", 8, TopologyClass::kPcieOnly, 0},
+                      FixtureCase{"emulated-4.toml", 4, TopologyClass::kNvSwitch, 18}),
+    [](const auto& info) {
+      std::string name = info.param.file;
+      name = name.substr(0, name.find('.'));
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 TEST(TopologyFixtures, SubGroupsAreClassifiedOnTheirOwnLinks) {
   Topology dgx1 = Fixture("dgx-1v.toml");
@@ -118,7 +119,8 @@ TEST(ParseTopology, AnEmptyTableIsAGpu) {
 
 TEST(ParseTopology, DefaultsHoldUntilAGpuSaysOtherwise) {
   Result<Topology> topology = ParseTopology(
-      "[gpu_defaults]\nswitch_links = 4\ncompute_mode = 'exclusive_process'\n[[gpus]]\n[[gpus]]\nswitch_links = 2\n"
+      "[gpu_defaults]\nswitch_links = 4\ncompute_mode = "
+      "'exclusive_process'\n[[gpus]]\n[[gpus]]\nswitch_links = 2\n"
       "numa_node = 1\nmig_enabled = true\n[[gpus]]\n",
       "t.toml");
   ASSERT_TRUE(topology.ok()) << topology.status().ToString();
@@ -156,7 +158,8 @@ TEST(ParseTopology, RandomTopologiesSurviveARoundTrip) {
 TEST(ParseTopology, UnknownKeysNameTheLine) {
   EXPECT_EQ(ParseError("gpus = [{}]\n\nnvlink = []\n"),
             "t.toml:3: unknown key 'nvlink'; known here are gpu_defaults, gpus, nvlinks, pcie, p2p_failures");
-  EXPECT_THAT(ParseError("[[gpus]]\n[[gpus]]\nname = 'x'\n"), StartsWith("t.toml:3: unknown key 'gpus[1].name'"));
+  EXPECT_THAT(ParseError("[[gpus]]\n[[gpus]]\nname = 'x'\n"),
+              StartsWith("t.toml:3: unknown key 'gpus[1].name'"));
   EXPECT_THAT(ParseError("gpus = [{}]\n[gpu_defaults]\nname = 'x'\n"),
               StartsWith("t.toml:3: unknown key 'gpu_defaults.name'"));
   EXPECT_THAT(ParseError("gpus = [{}, {}]\nnvlinks = [{gpus = [0, 1], links = 1, speed = 2}]"),
@@ -167,9 +170,11 @@ TEST(ParseTopology, GpusAreChecked) {
   EXPECT_THAT(ParseError(""), HasSubstr("no 'gpus' array"));
   EXPECT_THAT(ParseError("gpus = 4"), HasSubstr("t.toml:1: gpus must be an array"));
   EXPECT_THAT(ParseError("gpus = []"), HasSubstr("there are 0 gpus"));
-  EXPECT_THAT(ParseError("gpus = [{},{},{},{},{},{},{},{},{}]"), HasSubstr("there are 9 gpus; the limits are 1 to 8"));
+  EXPECT_THAT(ParseError("gpus = [{},{},{},{},{},{},{},{},{}]"),
+              HasSubstr("there are 9 gpus; the limits are 1 to 8"));
   EXPECT_THAT(ParseError("gpus = [1]"), HasSubstr("gpus[0] must be a table"));
-  EXPECT_THAT(ParseError("gpus = [{uuid = 'a'},\n{uuid = 'a'}]"), HasSubstr("t.toml:2: gpus[1].uuid 'a' is not unique"));
+  EXPECT_THAT(ParseError("gpus = [{uuid = 'a'},\n{uuid = 'a'}]"),
+              HasSubstr("t.toml:2: gpus[1].uuid 'a' is not unique"));
   EXPECT_THAT(ParseError("gpus = [{uuid = 'EMU-0000-0001'}, {}]"), HasSubstr("not unique"));
   EXPECT_THAT(ParseError("gpus = [{uuid = ''}]"), HasSubstr("must not be empty"));
   EXPECT_THAT(ParseError("gpus = [{uuid = \"a\\u0000\"}]"), HasSubstr("NUL"));
@@ -179,9 +184,11 @@ TEST(ParseTopology, GpusAreChecked) {
   EXPECT_THAT(ParseError("gpus = [{numa_node = -2}]"), HasSubstr("the limits are -1 to 1023"));
   EXPECT_THAT(ParseError("gpus = [{switch_links = 65}]"), HasSubstr("the limits are 0 to 64"));
   EXPECT_THAT(ParseError("gpus = [{mig_enabled = 1}]"), HasSubstr("must be true or false"));
-  EXPECT_THAT(ParseError("gpus = [{compute_mode = 'fast'}]"), HasSubstr("none of default, exclusive_process"));
+  EXPECT_THAT(ParseError("gpus = [{compute_mode = 'fast'}]"),
+              HasSubstr("none of default, exclusive_process"));
   EXPECT_THAT(ParseError("gpus = [{}]\ngpu_defaults = 1"), HasSubstr("gpu_defaults must be a table"));
-  EXPECT_THAT(ParseError("gpus = [{}]\ngpu_defaults = {uuid = 'a'}"), HasSubstr("gpu_defaults.uuid belongs to each"));
+  EXPECT_THAT(ParseError("gpus = [{}]\ngpu_defaults = {uuid = 'a'}"),
+              HasSubstr("gpu_defaults.uuid belongs to each"));
 }
 
 TEST(ParseTopology, NvLinksAreChecked) {
@@ -189,21 +196,25 @@ TEST(ParseTopology, NvLinksAreChecked) {
   EXPECT_EQ(ParseError(two + "nvlinks = []"), "no error");
   EXPECT_THAT(ParseError(two + "nvlinks = 1"), HasSubstr("must be a matrix or a list"));
   EXPECT_THAT(ParseError(two + "nvlinks = [[0, 1]]"), HasSubstr("t.toml:2: nvlinks must have 2 rows"));
-  EXPECT_THAT(ParseError(two + "nvlinks = [[0, 1],\n[1]]"), HasSubstr("t.toml:3: nvlinks[1] must have 2 elements"));
+  EXPECT_THAT(ParseError(two + "nvlinks = [[0, 1],\n[1]]"),
+              HasSubstr("t.toml:3: nvlinks[1] must have 2 elements"));
   EXPECT_THAT(ParseError(two + "nvlinks = [[0, 1], 1]"), HasSubstr("nvlinks[1] must have 2 elements"));
   EXPECT_THAT(ParseError(two + "nvlinks = [[0, 1], [2, 0]]"),
               HasSubstr("nvlinks[1][0] = 2 contradicts nvlinks[0][1] = 1"));
   EXPECT_THAT(ParseError(two + "nvlinks = [[1, 0], [0, 0]]"), HasSubstr("nvlinks[0][0] is on the diagonal"));
-  EXPECT_THAT(ParseError(two + "nvlinks = [[0, -1], [-1, 0]]"), HasSubstr("nvlinks[0][1] = -1 is out of range"));
+  EXPECT_THAT(ParseError(two + "nvlinks = [[0, -1], [-1, 0]]"),
+              HasSubstr("nvlinks[0][1] = -1 is out of range"));
   EXPECT_THAT(ParseError(two + "nvlinks = [[0, 1.0], [1, 0]]"), HasSubstr("must be an integer"));
   EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0, 1]}]"), HasSubstr("must have both gpus and links"));
   EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0, 2], links = 1}]"), HasSubstr("limits are 0 to 1"));
   EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [1, 1], links = 1}]"), HasSubstr("two different GPUs"));
   EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0], links = 1}]"), HasSubstr("must be two positions"));
-  EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0, 1], links = 0}]"), HasSubstr("the limits are 1 to 64"));
+  EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0, 1], links = 0}]"),
+              HasSubstr("the limits are 1 to 64"));
   EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0, 1], links = 1}, {gpus = [1, 0], links = 1}]"),
               HasSubstr("nvlinks[1] names a pair again"));
-  EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0, 1], links = 1}, [0, 1]]"), HasSubstr("like the first"));
+  EXPECT_THAT(ParseError(two + "nvlinks = [{gpus = [0, 1], links = 1}, [0, 1]]"),
+              HasSubstr("like the first"));
 }
 
 TEST(ParseTopology, PcieAndPeerAccessAreChecked) {
@@ -213,7 +224,8 @@ TEST(ParseTopology, PcieAndPeerAccessAreChecked) {
   EXPECT_THAT(ParseError(two + "pcie = 'X'"), HasSubstr("only for the diagonal"));
   EXPECT_THAT(ParseError(two + "pcie = [['X', 'X'], ['X', 'X']]"), HasSubstr("pcie[0][1] must not be 'X'"));
   EXPECT_THAT(ParseError(two + "pcie = [['SYS', 'PIX'], ['PIX', 'X']]"), HasSubstr("pcie[0][0] must be 'X'"));
-  EXPECT_THAT(ParseError(two + "pcie = [['X', 'PIX'], ['SYS', 'X']]"), HasSubstr("pcie[1][0] contradicts pcie[0][1]"));
+  EXPECT_THAT(ParseError(two + "pcie = [['X', 'PIX'], ['SYS', 'X']]"),
+              HasSubstr("pcie[1][0] contradicts pcie[0][1]"));
   EXPECT_THAT(ParseError(two + "p2p_failures = 1"), HasSubstr("list of pairs"));
   EXPECT_THAT(ParseError(two + "p2p_failures = [0, 1]"), HasSubstr("must be two positions"));
   EXPECT_THAT(ParseError(two + "p2p_failures = [[0, 0]]"), HasSubstr("two different GPUs"));

@@ -27,7 +27,8 @@ TEST(LinkMatrix, LooksAsPeopleKnowIt) {
             "GPU2  SYS   SYS    X    NV12  1\n"
             "GPU3  SYS   SYS   NV12   X    1\n"
             "\n"
-            "Legend:  X = self; NV# = # NVLinks, direct or through NVSwitches; SYS = the link between NUMA nodes\n");
+            "Legend:  X = self; NV# = # NVLinks, direct or through NVSwitches; SYS = the link between NUMA "
+            "nodes\n");
 }
 
 TEST(LinkMatrix, ACubeMeshShowsItsDoubleLinks) {
@@ -45,7 +46,9 @@ TEST(LinkMatrix, SwitchedLinksAreCounted) {
 
 TEST(TopologyMatrix, NamesGpusClassAndPairsWithoutPeerAccess) {
   std::string text = TopologyMatrix(Fixture("hgx-h200.toml"));
-  EXPECT_THAT(text, HasSubstr("GPU-HGXH200-0003  NVIDIA H200  0000:5d:00.0  141.0 GiB  default       off  completed\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("GPU-HGXH200-0003  NVIDIA H200  0000:5d:00.0  141.0 GiB  default       off  completed\n"));
   EXPECT_THAT(text, HasSubstr("Class: nvswitch (from "));
   EXPECT_THAT(text, Not(HasSubstr("No peer access")));
   Topology cut = Fixture("a100-sxm4-full-mesh.toml");

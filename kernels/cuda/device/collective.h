@@ -1,10 +1,10 @@
 // File: collective.h
 //
-// Launchers of the symmetric-memory kernels: whole collectives as one kernel a rank, that meet over words and packets in
-// memory that all ranks map. Plain structs, for code that nvcc does not compile.
+// Launchers of the symmetric-memory kernels: whole collectives as one kernel a rank, that meet over words and
+// packets in memory that all ranks map. Plain structs, for code that nvcc does not compile.
 //
-// Both kernels end early, with undefined outputs, when the abort word is set or a wait takes longer than the time limit;
-// they never trap. A wait that runs out of time says so in `trouble`.
+// Both kernels end early, with undefined outputs, when the abort word is set or a wait takes longer than the
+// time limit; they never trap. A wait that runs out of time says so in `trouble`.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,9 @@ inline constexpr int kMaxItems = 24;
 inline constexpr int kMaxPointers = 96;
 inline constexpr int kMaxPhaseWords = 80;
 
-// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …): in this order, fp32 accumulators, one rounding. One
-// source and scale 1 is a copy. Elements lie in runs of `inner`, `pitch` elements from run to run of an operand.
+// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …): in this order, fp32 accumulators, one
+// rounding. One source and scale 1 is a copy. Elements lie in runs of `inner`, `pitch` elements from run to
+// run of an operand.
 struct PhaseItem {
   int64_t count;  // elements
   int64_t inner;  // elements of a run; `count` when all lie in one
@@ -54,8 +55,9 @@ struct Phase {
   uint16_t first_signal, signals;  // in PhasesLaunch::word
 };
 
-// Block b of a rank works on the b-th part of every item and meets block b of the peers: all ranks must launch the same
-// number of blocks, and a part that one rank's item delivers must be an item of the same count on the other.
+// Block b of a rank works on the b-th part of every item and meets block b of the peers: all ranks must
+// launch the same number of blocks, and a part that one rank's item delivers must be an item of the same
+// count on the other.
 struct PhasesLaunch {
   uint64_t epoch;
   WaitLimits limits;
@@ -63,8 +65,8 @@ struct PhasesLaunch {
   int blocks;
   int word_stride;  // words from block to block
   int phases;
-  uint8_t type;     // DType
-  bool sums;        // some item has several sources or a scale
+  uint8_t type;  // DType
+  bool sums;     // some item has several sources or a scale
   Phase phase[kMaxPhases];
   PhaseItem item[kMaxItems];
   void* pointer[kMaxPointers];

@@ -21,8 +21,9 @@ namespace {
 constexpr int kThreads = 512;
 
 // Four independent 16-byte loads in flight a thread; a grid of a few blocks an SM leaves room for others.
-__global__ void __launch_bounds__(kThreads) CopyWords(const uint4* __restrict__ source, uint4* __restrict__ destination,
-                                                      int64_t words, DeviceGuard guard) {
+__global__ void __launch_bounds__(kThreads)
+    CopyWords(const uint4* __restrict__ source, uint4* __restrict__ destination, int64_t words,
+              DeviceGuard guard) {
   if (CalledOff(guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -44,7 +45,8 @@ __global__ void __launch_bounds__(kThreads) CopyStrided(CopyLaunch copy) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < copy.count; i += step) {
     int64_t offsets[2];
     Offsets<2>(i, copy.dims, copy.extent, strides, offsets);
-    static_cast<Element*>(copy.destination)[offsets[1]] = static_cast<const Element*>(copy.source)[offsets[0]];
+    static_cast<Element*>(copy.destination)[offsets[1]] =
+        static_cast<const Element*>(copy.source)[offsets[0]];
   }
 }
 
@@ -90,8 +92,8 @@ Status LaunchCopy(const CopyLaunch& copy, CUstream_st* stream) {
   if (IsDense(copy) && address % 16 == 0) {
     int64_t words = bytes / 16;
     if (words > 0) {
-      CopyWords<<<Blocks(words / 2), kThreads, 0, stream>>>(static_cast<const uint4*>(copy.source),
-                                                            static_cast<uint4*>(copy.destination), words, copy.guard);
+      CopyWords<<<Blocks(words / 2), kThreads, 0, stream>>>(
+          static_cast<const uint4*>(copy.source), static_cast<uint4*>(copy.destination), words, copy.guard);
     }
     if (bytes % 16 == 0) return LaunchStatus("CopyWords");
     CopyLaunch tail = copy;

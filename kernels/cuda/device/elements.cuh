@@ -1,7 +1,7 @@
 // File: elements.cuh
 //
-// Elements of every DType on the device: conversions to and from float, with the roundings of tandem/dtype.h, and
-// offsets in strided boxes.
+// Elements of every DType on the device: conversions to and from float, with the roundings of tandem/dtype.h,
+// and offsets in strided boxes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,11 +14,26 @@ namespace tandem::cuda {
 
 template <DType type>
 struct ElementOf;
-template <> struct ElementOf<DType::kF32> { using Type = float; };
-template <> struct ElementOf<DType::kF16> { using Type = __half; };
-template <> struct ElementOf<DType::kBf16> { using Type = __nv_bfloat16; };
-template <> struct ElementOf<DType::kF8E4M3> { using Type = __nv_fp8_e4m3; };
-template <> struct ElementOf<DType::kF8E5M2> { using Type = __nv_fp8_e5m2; };
+template <>
+struct ElementOf<DType::kF32> {
+  using Type = float;
+};
+template <>
+struct ElementOf<DType::kF16> {
+  using Type = __half;
+};
+template <>
+struct ElementOf<DType::kBf16> {
+  using Type = __nv_bfloat16;
+};
+template <>
+struct ElementOf<DType::kF8E4M3> {
+  using Type = __nv_fp8_e4m3;
+};
+template <>
+struct ElementOf<DType::kF8E5M2> {
+  using Type = __nv_fp8_e5m2;
+};
 
 __device__ inline float ToFloat(float value) { return value; }
 __device__ inline float ToFloat(__half value) { return __half2float(value); }
@@ -59,8 +74,8 @@ __device__ inline void StoreElement(void* base, uint8_t type, int64_t index, flo
 
 // Splits a linear index into the box's coordinates and adds up `Views` offsets.
 template <int Views>
-__device__ inline void Offsets(int64_t index, int dims, const int64_t* extent, const Strides* const (&strides)[Views],
-                               int64_t (&offsets)[Views]) {
+__device__ inline void Offsets(int64_t index, int dims, const int64_t* extent,
+                               const Strides* const (&strides)[Views], int64_t (&offsets)[Views]) {
 #pragma unroll
   for (int v = 0; v < Views; ++v) offsets[v] = 0;
   for (int d = dims - 1; d >= 0; --d) {

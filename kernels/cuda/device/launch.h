@@ -1,8 +1,8 @@
 // File: launch.h
 //
-// The device kernels' launchers, and the plain structs that they pass. Host code that is not compiled by nvcc includes
-// this alone. Every launcher enqueues on `stream` of the current context and returns; a failure is a Status with the
-// runtime's code and text.
+// The device kernels' launchers, and the plain structs that they pass. Host code that is not compiled by nvcc
+// includes this alone. Every launcher enqueues on `stream` of the current context and returns; a failure is a
+// Status with the runtime's code and text.
 #pragma once
 
 #include <cstddef>
@@ -71,8 +71,9 @@ struct Factors {
   uint8_t type;
 };
 
-// Scales by blocks of kScaleBlock of K: row r's of block b at r's offset by a_row_stride + b * a_block_stride; column j's at
-// b * b_block_stride + (first_column + j) / columns * b_stride. Null: the product has none.
+// Scales by blocks of kScaleBlock of K: row r's of block b at r's offset by a_row_stride + b *
+// a_block_stride; column j's at b * b_block_stride + (first_column + j) / columns * b_stride. Null: the
+// product has none.
 struct BlockFactors {
   const float* a;
   const float* b;
@@ -81,8 +82,8 @@ struct BlockFactors {
   int columns;
 };
 
-// C[first_row, last_row) of a product with any strides and types; see plan::MatmulStep for the order of the epilogue.
-// Rows are enumerated over `row_dims` leading dimensions.
+// C[first_row, last_row) of a product with any strides and types; see plan::MatmulStep for the order of the
+// epilogue. Rows are enumerated over `row_dims` leading dimensions.
 struct MatmulLaunch {
   const void* a;
   const void* b;
@@ -103,8 +104,9 @@ struct MatmulLaunch {
 };
 Status LaunchMatmul(const MatmulLaunch& matmul, CUstream_st* stream);
 
-// Copies factors of `lines` lines and `blocks` of K to out[line * line_pitch + block * block_pitch]; blocks up to `padded` are
-// zero. Line l has factor number (first + l) / shared of the input, whose factors are enumerated over `dims`.
+// Copies factors of `lines` lines and `blocks` of K to out[line * line_pitch + block * block_pitch]; blocks
+// up to `padded` are zero. Line l has factor number (first + l) / shared of the input, whose factors are
+// enumerated over `dims`.
 struct ArrangeScales {
   const float* in;
   float* out;
@@ -124,8 +126,8 @@ Status LaunchTransposeBytes(const void* in, void* out, int64_t rows, int64_t col
 // Fills `count` elements with random values in [-1, 1); for the trials of a product's candidates.
 Status LaunchRandom(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);
 
-// Loads every kernel of this file into the current context: the first launch of a kernel may wait for the whole
-// context, and so would never return beside a lane that waits for a word.
+// Loads every kernel of this file into the current context: the first launch of a kernel may wait for the
+// whole context, and so would never return beside a lane that waits for a word.
 Status LoadKernels();
 
 }  // namespace tandem::cuda

@@ -1,5 +1,5 @@
-// The product for what cuBLASLt does not take: any strides, any types, the whole epilogue. fp32 on the CUDA cores; its
-// place is small and odd shapes.
+// The product for what cuBLASLt does not take: any strides, any types, the whole epilogue. fp32 on the CUDA
+// cores; its place is small and odd shapes.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@ Status MatmulKernelsLoad();
 
 namespace {
 
-constexpr int kTile = 64;      // rows and columns of C a block
-constexpr int kDepth = 16;     // of K at a time
-constexpr int kSide = 16;      // 16 x 16 threads, 4 x 4 elements each
+constexpr int kTile = 64;   // rows and columns of C a block
+constexpr int kDepth = 16;  // of K at a time
+constexpr int kSide = 16;   // 16 x 16 threads, 4 x 4 elements each
 constexpr int kPerThread = kTile / kSide;
 
 __device__ inline int64_t RowOffset(const MatmulLaunch& matmul, int64_t row, const Strides& strides) {
@@ -33,7 +33,7 @@ __device__ inline float Factor(const Factors& factors, int64_t index) {
 
 // kBlocks: every block of K is summed by itself and has factors of its own.
 template <bool kBlocks>
-__global__ void __launch_bounds__(kSide * kSide) MatmulTiles(const __grid_constant__ MatmulLaunch matmul) {
+__global__ void __launch_bounds__(kSide* kSide) MatmulTiles(const __grid_constant__ MatmulLaunch matmul) {
   __shared__ float a_tile[kDepth][kTile + 1];
   __shared__ float b_tile[kDepth][kTile + 1];
   __shared__ int64_t a_rows[kTile];
@@ -51,14 +51,15 @@ __global__ void __launch_bounds__(kSide * kSide) MatmulTiles(const __grid_consta
     for (int i = thread; i < kTile * kDepth; i += kSide * kSide) {
       int depth = i % kDepth, line = i / kDepth;
       bool in_k = k0 + depth < matmul.k;
-      a_tile[depth][line] = in_k && row0 + line < matmul.last_row
-                                ? LoadElement(matmul.a, matmul.a_type,
-                                              a_rows[line] + (k0 + depth) * matmul.a_column_stride)
-                                : 0.0f;
-      b_tile[depth][line] = in_k && column0 + line < matmul.n
-                                ? LoadElement(matmul.b, matmul.b_type, (k0 + depth) * matmul.b_row_stride +
-                                                                           (column0 + line) * matmul.b_column_stride)
-                                : 0.0f;
+      a_tile[depth][line] =
+          in_k && row0 + line < matmul.last_row
+              ? LoadElement(matmul.a, matmul.a_type, a_rows[line] + (k0 + depth) * matmul.a_column_stride)
+              : 0.0f;
+      b_tile[depth][line] =
+          in_k && column0 + line < matmul.n
+              ? LoadElement(matmul.b, matmul.b_type,
+                            (k0 + depth) * matmul.b_row_stride + (column0 + line) * matmul.b_column_stride)
+              : 0.0f;
     }
     __syncthreads();
 #pragma unroll
@@ -82,14 +83,16 @@ __global__ void __launch_bounds__(kSide * kSide) MatmulTiles(const __grid_consta
     for (int i = 0; i < kPerThread; ++i) {
       const int line = static_cast<int>(threadIdx.y) + i * kSide;
       const bool inside = row0 + line < matmul.last_row;
-      const float of_a = inside ? matmul.blocks.a[scale_rows[line] + block * matmul.blocks.a_block_stride] : 0.0f;
+      const float of_a =
+          inside ? matmul.blocks.a[scale_rows[line] + block * matmul.blocks.a_block_stride] : 0.0f;
 #pragma unroll
       for (int j = 0; j < kPerThread; ++j) {
         const int64_t column = column0 + threadIdx.x + j * kSide;
         const int64_t factor = (matmul.blocks.first_column + column) / matmul.blocks.columns;
-        const float of_b = column < matmul.n
-                               ? matmul.blocks.b[block * matmul.blocks.b_block_stride + factor * matmul.blocks.b_stride]
-                               : 0.0f;
+        const float of_b =
+            column < matmul.n
+                ? matmul.blocks.b[block * matmul.blocks.b_block_stride + factor * matmul.blocks.b_stride]
+                : 0.0f;
         totals[i][j] = fmaf(sums[i][j], of_a * of_b, totals[i][j]);
         sums[i][j] = 0.0f;
       }

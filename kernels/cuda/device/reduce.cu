@@ -1,5 +1,5 @@
-// Fixed-order sums: fp32 accumulators, one rounding at the end. No contraction into fused multiply-adds: the host backend
-// computes the same bits.
+// Fixed-order sums: fp32 accumulators, one rounding at the end. No contraction into fused multiply-adds: the
+// host backend computes the same bits.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -51,9 +51,11 @@ __device__ inline void SumVector(const ReduceLaunch& reduce, int64_t index) {
   static_cast<uint4*>(reduce.destination)[index] = out.word;
 }
 
-// All views dense, of one type, 16-byte aligned: all loads of a word's sources are in flight together, and two words.
+// All views dense, of one type, 16-byte aligned: all loads of a word's sources are in flight together, and
+// two words.
 template <typename Element, int kSources>
-__global__ void __launch_bounds__(kThreads) SumVectors(const __grid_constant__ ReduceLaunch reduce, int64_t words) {
+__global__ void __launch_bounds__(kThreads)
+    SumVectors(const __grid_constant__ ReduceLaunch reduce, int64_t words) {
   if (CalledOff(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step) {
@@ -61,7 +63,8 @@ __global__ void __launch_bounds__(kThreads) SumVectors(const __grid_constant__ R
   }
 }
 
-__global__ void __launch_bounds__(kThreads) SumStrided(const __grid_constant__ ReduceLaunch reduce, int64_t first) {
+__global__ void __launch_bounds__(kThreads)
+    SumStrided(const __grid_constant__ ReduceLaunch reduce, int64_t first) {
   if (CalledOff(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = first + int64_t{blockIdx.x} * kThreads + threadIdx.x; i < reduce.count; i += step) {
@@ -161,7 +164,8 @@ Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream) {
 Status ReduceKernelsLoad() {
   for (DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2}) {
     for (int sources = 1; sources <= kMostVectorSources; ++sources) {
-      TANDEM_RETURN_IF_ERROR(LoadKernel("SumVectors", reinterpret_cast<const void*>(VectorKernel(type, sources))));
+      TANDEM_RETURN_IF_ERROR(
+          LoadKernel("SumVectors", reinterpret_cast<const void*>(VectorKernel(type, sources))));
     }
   }
   TANDEM_RETURN_IF_ERROR(LoadKernel("SumStrided", reinterpret_cast<const void*>(&SumStrided)));

@@ -21,7 +21,8 @@ struct Arrangement {
 __global__ void __launch_bounds__(kThreads) ArrangeFactors(const __grid_constant__ Arrangement arrangement) {
   const ArrangeScales& scales = arrangement.of[blockIdx.y];
   const int64_t count = scales.lines * scales.padded;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
     const bool by_line = scales.line_pitch == 1;
     const int64_t line = by_line ? i % scales.lines : i / scales.padded;
     const int64_t block = by_line ? i / scales.lines : i % scales.padded;
@@ -52,10 +53,13 @@ Status LaunchArrangeScales(const ArrangeScales* scales, int count, CUstream_st* 
   }
   if (most == 0) return Status::Ok();
   const int64_t blocks = std::min(kMostBlocks, (most + kThreads - 1) / kThreads);
-  ArrangeFactors<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(count)), kThreads, 0, stream>>>(arrangement);
+  ArrangeFactors<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(count)), kThreads, 0, stream>>>(
+      arrangement);
   return LaunchStatus("ArrangeFactors");
 }
 
-Status ScaleKernelsLoad() { return LoadKernel("ArrangeFactors", reinterpret_cast<const void*>(&ArrangeFactors)); }
+Status ScaleKernelsLoad() {
+  return LoadKernel("ArrangeFactors", reinterpret_cast<const void*>(&ArrangeFactors));
+}
 
 }  // namespace tandem::cuda

@@ -1,7 +1,7 @@
 // File: sync.cuh
 //
-// Words and packets between GPUs: release stores, acquire loads, and waits that always end. Nothing here is newer than
-// sm_70. A probe (tests only) may delay or break the order of things.
+// Words and packets between GPUs: release stores, acquire loads, and waits that always end. Nothing here is
+// newer than sm_70. A probe (tests only) may delay or break the order of things.
 #pragma once
 
 #include <cstdint>
@@ -55,9 +55,10 @@ __device__ inline bool CalledOff(const DeviceGuard& guard) {
 
 // A packet in one 128-bit access, which the memory model keeps whole.
 __device__ inline void StorePacket(Packet* to, uint64_t data, uint64_t epoch) {
-  asm volatile("{ .reg .b128 whole; mov.b128 whole, {%1, %2}; st.relaxed.sys.global.b128 [%0], whole; }" ::"l"(to),
-               "l"(data), "l"(epoch)
-               : "memory");
+  asm volatile(
+      "{ .reg .b128 whole; mov.b128 whole, {%1, %2}; st.relaxed.sys.global.b128 [%0], whole; }" ::"l"(to),
+      "l"(data), "l"(epoch)
+      : "memory");
 }
 __device__ inline Packet LoadPacket(const Packet* from) {
   Packet packet;

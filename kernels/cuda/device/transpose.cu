@@ -14,11 +14,11 @@ namespace {
 constexpr int kTile = 64;
 constexpr int kThreads = 256;
 
-// A tile through shared memory, four bytes a thread on both sides. A row of the tile is padded by four bytes, so that
-// the column reads of a warp meet in few banks.
-__global__ void __launch_bounds__(kThreads) TransposeBytes(const uint8_t* __restrict__ in, uint8_t* __restrict__ out,
-                                                           int64_t rows, int64_t columns, int64_t in_pitch,
-                                                           int64_t out_pitch, bool words) {
+// A tile through shared memory, four bytes a thread on both sides. A row of the tile is padded by four bytes,
+// so that the column reads of a warp meet in few banks.
+__global__ void __launch_bounds__(kThreads)
+    TransposeBytes(const uint8_t* __restrict__ in, uint8_t* __restrict__ out, int64_t rows, int64_t columns,
+                   int64_t in_pitch, int64_t out_pitch, bool words) {
   __shared__ uint8_t tile[kTile][kTile + 4];
   const int64_t row0 = int64_t{blockIdx.y} * kTile, column0 = int64_t{blockIdx.x} * kTile;
   const bool whole = words && row0 + kTile <= rows && column0 + kTile <= columns;
@@ -53,7 +53,9 @@ __global__ void __launch_bounds__(kThreads) TransposeBytes(const uint8_t* __rest
 Status LaunchTransposeBytes(const void* in, void* out, int64_t rows, int64_t columns, int64_t in_pitch,
                             int64_t out_pitch, CUstream_st* stream) {
   const bool words = (reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out) |
-                      static_cast<uintptr_t>(in_pitch) | static_cast<uintptr_t>(out_pitch)) % 4 == 0;
+                      static_cast<uintptr_t>(in_pitch) | static_cast<uintptr_t>(out_pitch)) %
+                         4 ==
+                     0;
   // The grid's second dimension ends at 65535.
   constexpr int64_t kMostRows = int64_t{65535} * kTile;
   for (int64_t first = 0; first < rows; first += kMostRows) {
@@ -61,8 +63,8 @@ Status LaunchTransposeBytes(const void* in, void* out, int64_t rows, int64_t col
     const dim3 grid(static_cast<unsigned>((columns + kTile - 1) / kTile),
                     static_cast<unsigned>((count + kTile - 1) / kTile));
     TransposeBytes<<<grid, kThreads, 0, stream>>>(static_cast<const uint8_t*>(in) + first * in_pitch,
-                                                  static_cast<uint8_t*>(out) + first, count, columns, in_pitch,
-                                                  out_pitch, words);
+                                                  static_cast<uint8_t*>(out) + first, count, columns,
+                                                  in_pitch, out_pitch, words);
     TANDEM_RETURN_IF_ERROR(LaunchStatus("TransposeBytes"));
   }
   return Status::Ok();

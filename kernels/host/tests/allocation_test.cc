@@ -1,5 +1,5 @@
-// Lanes allocate nothing per operation: counted by this program's own operator new. (Eigen's workspace for large products is
-// not: it takes that by malloc.)
+// Lanes allocate nothing per operation: counted by this program's own operator new. (Eigen's workspace for
+// large products is not: it takes that by malloc.)
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -17,7 +17,9 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-std::unique_ptr<Backend> Make(HostBackendOptions options = {}) { return std::move(*MakeHostBackend(options)); }
+std::unique_ptr<Backend> Make(HostBackendOptions options = {}) {
+  return std::move(*MakeHostBackend(options));
+}
 
 bool WaitFor(const std::function<bool()>& condition) {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -110,15 +112,18 @@ TEST(HostBackendTest, LanesCopyAfterTheirWaitAndEventsTellTheTime) {
 TEST(HostBackendTest, AGuardCallsWorkOffWhenItsTurnComes) {
   auto backend = Make();
   auto lane = *backend->MakeLane(1);
-  for (Guarded kind : {Guarded::kCopy, Guarded::kCopyEngine, Guarded::kMatmul, Guarded::kReduce, Guarded::kCollective, Guarded::kFused}) {
+  for (Guarded kind : {Guarded::kCopy, Guarded::kCopyEngine, Guarded::kMatmul, Guarded::kReduce,
+                       Guarded::kCollective, Guarded::kFused}) {
     EXPECT_TRUE(backend->HonoursGuard(kind));
   }
   float source[4] = {1, 2, 3, 4}, copied[4] = {}, summed[4] = {}, product[4] = {};
   auto view = [](float* values, std::vector<int64_t> extent, std::vector<int64_t> stride) {
-    return DeviceView{reinterpret_cast<std::byte*>(values), DType::kF32, std::move(extent), std::move(stride)};
+    return DeviceView{reinterpret_cast<std::byte*>(values), DType::kF32, std::move(extent),
+                      std::move(stride)};
   };
   Word gate{0}, guard{3}, done{0};
-  // Epochs 4 and 5: the guard has reached 4 by the time that the gate opens, and was below when the work was enqueued.
+  // Epochs 4 and 5: the guard has reached 4 by the time that the gate opens, and was below when the work was
+  // enqueued.
   ASSERT_TRUE(lane->WaitWord(&gate, 1).ok());
   auto enqueue = [&](uint64_t epoch) {
     const Guard off{.word = &guard, .value = epoch};

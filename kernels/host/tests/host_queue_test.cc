@@ -82,8 +82,10 @@ TEST(HostQueueTest, ManySubmittersLoseNothing) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 2000; ++i) {
-        if (i % 2 == 0) queue.Submit([&sum](const TaskContext&) { ++sum; });
-        else queue.SubmitShort([&sum](const TaskContext&) { ++sum; });
+        if (i % 2 == 0)
+          queue.Submit([&sum](const TaskContext&) { ++sum; });
+        else
+          queue.SubmitShort([&sum](const TaskContext&) { ++sum; });
       }
     });
   }

@@ -36,8 +36,10 @@ TEST(ConvertTest, EveryHalfAndBfloatEqualsTheScalarConversion) {
   ConvertToFloat(all.data(), DType::kF16, 1, 65536, half.data());
   ConvertToFloat(all.data(), DType::kBf16, 1, 65536, bfloat.data());
   for (size_t i = 0; i < 65536; ++i) {
-    if (std::isnan(F16ToFloat(all[i]))) ASSERT_TRUE(std::isnan(half[i])) << i;
-    else ASSERT_EQ(Bits(half[i]), Bits(F16ToFloat(all[i]))) << i;
+    if (std::isnan(F16ToFloat(all[i])))
+      ASSERT_TRUE(std::isnan(half[i])) << i;
+    else
+      ASSERT_EQ(Bits(half[i]), Bits(F16ToFloat(all[i]))) << i;
     ASSERT_EQ(Bits(bfloat[i]), Bits(Bf16ToFloat(all[i]))) << i;
   }
 }
@@ -50,22 +52,26 @@ TEST(ConvertTest, EveryFloat8EqualsTheScalarConversion) {
     ConvertToFloat(all.data(), type, 1, 256, wide.data());
     for (size_t i = 0; i < 256; ++i) {
       float expected = LoadAsFloat(all.data(), type, i);
-      if (std::isnan(expected)) EXPECT_TRUE(std::isnan(wide[i]));
-      else EXPECT_EQ(Bits(wide[i]), Bits(expected));
+      if (std::isnan(expected))
+        EXPECT_TRUE(std::isnan(wide[i]));
+      else
+        EXPECT_EQ(Bits(wide[i]), Bits(expected));
     }
   }
 }
 
 TEST(ConvertTest, RoundingEqualsTheScalarConversion) {
   std::mt19937 random(3);
-  std::vector<float> values = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 65504.0f, 65519.9f, 65520.0f, 1e30f,
-                               6.1e-5f, 6.0e-5f, 5.9e-8f, 2.98e-8f, 2.99e-8f, 1e-40f, 448.0f, 464.0f, 465.0f};
+  std::vector<float> values = {0.0f,     -0.0f,    INFINITY, -INFINITY, NAN,     -NAN,    65504.0f,
+                               65519.9f, 65520.0f, 1e30f,    6.1e-5f,   6.0e-5f, 5.9e-8f, 2.98e-8f,
+                               2.99e-8f, 1e-40f,   448.0f,   464.0f,    465.0f};
   for (int i = 0; i < 200000; ++i) {
     uint32_t bits = random();
     float value;
     std::memcpy(&value, &bits, sizeof(value));
     values.push_back(value);
-    values.push_back(std::ldexp(static_cast<float>(static_cast<int32_t>(random())), -31 - static_cast<int>(random() % 30)));
+    values.push_back(std::ldexp(static_cast<float>(static_cast<int32_t>(random())),
+                                -31 - static_cast<int>(random() % 30)));
   }
   auto count = static_cast<int64_t>(values.size());
   for (DType type : {DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2}) {
@@ -121,7 +127,8 @@ TEST(CopyTest, MergesContiguousDimensionsAndTakesScalarsAndNothing) {
   ASSERT_TRUE(scalar.ok());
   RunCopy(*scalar, kContext);
   EXPECT_EQ(to, 5);
-  auto nothing = PrepareCopy({MakeView(nullptr, DType::kF32, {0, 3}), MakeView(nullptr, DType::kF32, {0, 3}), true});
+  auto nothing =
+      PrepareCopy({MakeView(nullptr, DType::kF32, {0, 3}), MakeView(nullptr, DType::kF32, {0, 3}), true});
   ASSERT_TRUE(nothing.ok());
   RunCopy(*nothing, kContext);
 }
@@ -130,7 +137,8 @@ TEST(CopyTest, RefusesUnlikeViews) {
   float data[4] = {};
   EXPECT_FALSE(PrepareCopy({MakeView(data, DType::kF32, {4}), MakeView(data, DType::kF32, {3}), true}).ok());
   EXPECT_FALSE(PrepareCopy({MakeView(data, DType::kF32, {4}), MakeView(data, DType::kI32, {4}), true}).ok());
-  EXPECT_FALSE(PrepareCopy({MakeView(nullptr, DType::kF32, {4}), MakeView(data, DType::kF32, {4}), true}).ok());
+  EXPECT_FALSE(
+      PrepareCopy({MakeView(nullptr, DType::kF32, {4}), MakeView(data, DType::kF32, {4}), true}).ok());
 }
 
 TEST(ReduceTest, FixedOrderOneRounding) {

@@ -112,12 +112,13 @@ TEST(MatmulTest, TypesAndSizes) {
 TEST(MatmulTest, StridesTransposedFoldedAndBroadcast) {
   for (DType type : {DType::kF32, DType::kBf16}) {
     std::vector<Tensor> lefts, rights, outs;
-    lefts.emplace_back(type, std::vector<int64_t>{12, 20});                                    // contiguous
-    lefts.emplace_back(type, std::vector<int64_t>{12, 20}, std::vector<int64_t>{1, 12});       // transposed
-    lefts.emplace_back(type, std::vector<int64_t>{3, 4, 20}, std::vector<int64_t>{200, 20, 1});  // rows do not merge
+    lefts.emplace_back(type, std::vector<int64_t>{12, 20});                               // contiguous
+    lefts.emplace_back(type, std::vector<int64_t>{12, 20}, std::vector<int64_t>{1, 12});  // transposed
+    lefts.emplace_back(type, std::vector<int64_t>{3, 4, 20},
+                       std::vector<int64_t>{200, 20, 1});  // rows do not merge
     lefts.emplace_back(type, std::vector<int64_t>{4, 3, 20}, std::vector<int64_t>{20, 90, 1});
-    lefts.emplace_back(type, std::vector<int64_t>{12, 20}, std::vector<int64_t>{50, 2});       // no stride is 1
-    lefts.emplace_back(type, std::vector<int64_t>{12, 20}, std::vector<int64_t>{0, 1});        // one row, repeated
+    lefts.emplace_back(type, std::vector<int64_t>{12, 20}, std::vector<int64_t>{50, 2});  // no stride is 1
+    lefts.emplace_back(type, std::vector<int64_t>{12, 20}, std::vector<int64_t>{0, 1});   // one row, repeated
     rights.emplace_back(type, std::vector<int64_t>{20, 9});
     rights.emplace_back(type, std::vector<int64_t>{20, 9}, std::vector<int64_t>{1, 20});
     rights.emplace_back(type, std::vector<int64_t>{20, 9}, std::vector<int64_t>{30, 3});
@@ -176,12 +177,15 @@ TEST(MatmulTest, AlphaAccumulateScalesBiasAndResultScale) {
 }
 
 // Columns [first_column, first_column + N) of blocks of 128, and a last block of K that is short.
-void ExpectBlockScaled(int64_t rows, int64_t n, int64_t k, int first_column, bool each, bool by_columns, DType out) {
+void ExpectBlockScaled(int64_t rows, int64_t n, int64_t k, int first_column, bool each, bool by_columns,
+                       DType out) {
   const int64_t blocks = (k + kScaleBlock - 1) / kScaleBlock;
   const int64_t factors = each ? n : (first_column + n + kScaleBlock - 1) / kScaleBlock;
   Tensor a(DType::kF8E4M3, {rows, k}), b(DType::kF8E4M3, {k, n}, {1, k}), c(out, {rows, n});
-  Tensor scale_a(DType::kF32, {rows, blocks}, by_columns ? std::vector<int64_t>{1, rows + 3} : std::vector<int64_t>{});
-  Tensor scale_b(DType::kF32, {blocks, factors}, by_columns ? std::vector<int64_t>{1, blocks + 1} : std::vector<int64_t>{});
+  Tensor scale_a(DType::kF32, {rows, blocks},
+                 by_columns ? std::vector<int64_t>{1, rows + 3} : std::vector<int64_t>{});
+  Tensor scale_b(DType::kF32, {blocks, factors},
+                 by_columns ? std::vector<int64_t>{1, blocks + 1} : std::vector<int64_t>{});
   a.Fill(1), b.Fill(2), c.Fill(3), scale_a.Fill(4), scale_b.Fill(5);
   MatmulArgs args = Args(a, b, c);
   args.alpha = 0.5f;
@@ -222,7 +226,8 @@ TEST(MatmulTest, ScalesByBlocks) {
 
 TEST(MatmulTest, ScalesByBlocksMustFit) {
   Tensor a(DType::kF8E4M3, {4, 200}), b(DType::kF8E4M3, {200, 130}), c(DType::kF32, {4, 130});
-  Tensor scale_a(DType::kF32, {4, 2}), scale_b(DType::kF32, {2, 2}), short_a(DType::kF32, {4, 1}), wide(DType::kF32, {2, 3});
+  Tensor scale_a(DType::kF32, {4, 2}), scale_b(DType::kF32, {2, 2}), short_a(DType::kF32, {4, 1}),
+      wide(DType::kF32, {2, 3});
   MatmulArgs args = Args(a, b, c);
   args.has_scale_a = args.has_scale_b = args.block_scales = true;
   args.scale_a = scale_a.view;
@@ -261,7 +266,8 @@ TEST(MatmulTest, NoElementsAndNoDepth) {
 }
 
 TEST(MatmulTest, RunsAreBitwiseEqual) {
-  Tensor a(DType::kBf16, {70, 300}), b(DType::kBf16, {300, 90}), c(DType::kBf16, {70, 90}), d(DType::kBf16, {70, 90});
+  Tensor a(DType::kBf16, {70, 300}), b(DType::kBf16, {300, 90}), c(DType::kBf16, {70, 90}),
+      d(DType::kBf16, {70, 90});
   a.Fill(1);
   b.Fill(2);
   RunMatmul(Args(a, b, c), kContext);
@@ -272,7 +278,8 @@ TEST(MatmulTest, RunsAreBitwiseEqual) {
 TEST(MatmulTest, ChunksAreReadOnlyOnceTheirSignalIsSet) {
   constexpr int64_t kRows = 10, kK = 8, kN = 4;
   constexpr int kChunks = 4, kPivot = 2;  // runs of 3, 3, 3 and 1 rows
-  Tensor a(DType::kF32, {kRows, kK}), b(DType::kF32, {kK, kN}), c(DType::kF32, {kRows, kN}), source(DType::kF32, {kRows, kK});
+  Tensor a(DType::kF32, {kRows, kK}), b(DType::kF32, {kK, kN}), c(DType::kF32, {kRows, kN}),
+      source(DType::kF32, {kRows, kK});
   source.Fill(1);
   b.Fill(2);
   alignas(4) uint32_t signals[kChunks] = {};

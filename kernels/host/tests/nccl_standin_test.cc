@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/planner/program.h"
 #include "kernels/host/random_delay.h"
 #include "kernels/host/strided.h"
+#include "program/program.h"
 
 namespace tandem::host {
 namespace {
@@ -114,7 +114,8 @@ TEST_P(NcclStandinTest, AllReduce) {
     for (size_t i = 0; i < count(); ++i) ASSERT_EQ(result[i], Sum(i));
   }
   Run(NcclKind::kAllReduce, 0, ReduceOp::kAvg);
-  for (size_t i = 0; i < count(); ++i) ASSERT_EQ(out[0][i], Sum(i) * (1.0f / static_cast<float>(world_size())));
+  for (size_t i = 0; i < count(); ++i)
+    ASSERT_EQ(out[0][i], Sum(i) * (1.0f / static_cast<float>(world_size())));
 }
 
 TEST_P(NcclStandinTest, Reduce) {
@@ -163,10 +164,12 @@ TEST_P(NcclStandinTest, AllToAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, NcclStandinTest,
-                         testing::Values(Case{1, 5, false}, Case{2, 0, false}, Case{2, 1, false}, Case{2, 5000, true},
-                                         Case{3, 1777, false}, Case{5, 33, true}, Case{8, 1300, false}),
+                         testing::Values(Case{1, 5, false}, Case{2, 0, false}, Case{2, 1, false},
+                                         Case{2, 5000, true}, Case{3, 1777, false}, Case{5, 33, true},
+                                         Case{8, 1300, false}),
                          [](const auto& info) {
-                           return "W" + std::to_string(info.param.world_size) + "n" + std::to_string(info.param.count);
+                           return "W" + std::to_string(info.param.world_size) + "n" +
+                                  std::to_string(info.param.count);
                          });
 
 TEST(NcclStandinEndTest, BarrierHoldsUntilEveryRankHasCome) {
@@ -187,7 +190,8 @@ TEST(NcclStandinEndTest, BarrierHoldsUntilEveryRankHasCome) {
   for (auto& thread : threads) thread.join();
 }
 
-// A rank that never comes: the others' collectives end by the abort word, by a peer's Abort, or by the queue's end.
+// A rank that never comes: the others' collectives end by the abort word, by a peer's Abort, or by the
+// queue's end.
 TEST(NcclStandinEndTest, WaitsEnd) {
   for (int way = 0; way < 3; ++way) {
     Group group(3, kMinScratchBytes);
@@ -209,19 +213,21 @@ TEST(NcclStandinEndTest, WaitsEnd) {
 TEST(NcclStandinEndTest, RefusesOptionsThatNcclDoesNotHave) {
   std::vector<uint64_t> memory(kMinScratchBytes);
   CommunicatorOptions options;
-  options.scratch = {reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64)};
+  options.scratch = {
+      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64)};
   options.scratch_bytes = kMinScratchBytes;
   struct Case {
     const char* key;
     const char* value;
     const char* refusal;
   };
-  for (const Case& c : {Case{"nccl.min_ctas", "2", ""}, Case{"nccl.blocking", "0", ""}, Case{"parking", "auto", ""},
-                        Case{"nccl.min_cta", "2", "no group option 'nccl.min_cta'"},
-                        Case{"nccl.max_ctas", "many", "'nccl.max_ctas' is no number: 'many'"},
-                        Case{"nccl.max_ctas", "", "'nccl.max_ctas' is no number: ''"},
-                        Case{"nccl.cga_cluster_size", "-1", "'nccl.cga_cluster_size' is no number: '-1'"},
-                        Case{"nccl.blocking", "2", "'nccl.blocking' is 0 or 1"}}) {
+  for (const Case& c :
+       {Case{"nccl.min_ctas", "2", ""}, Case{"nccl.blocking", "0", ""}, Case{"parking", "auto", ""},
+        Case{"nccl.min_cta", "2", "no group option 'nccl.min_cta'"},
+        Case{"nccl.max_ctas", "many", "'nccl.max_ctas' is no number: 'many'"},
+        Case{"nccl.max_ctas", "", "'nccl.max_ctas' is no number: ''"},
+        Case{"nccl.cga_cluster_size", "-1", "'nccl.cga_cluster_size' is no number: '-1'"},
+        Case{"nccl.blocking", "2", "'nccl.blocking' is 0 or 1"}}) {
     options.config = {{c.key, c.value}};
     const Status status = HostCommunicator::Create(options).status();
     EXPECT_EQ(status.code(), *c.refusal == 0 ? Code::kOk : Code::kInvalidArgument) << c.key << "=" << c.value;

@@ -56,7 +56,8 @@ TEST(CompareTest, ARightSumPassesAndOneWrongElementDoesNot) {
       size_t finite = 200;
       while (!std::isfinite(expected.values[finite])) ++finite;
       StoreFromFloat(packed.data(), dtype, finite, static_cast<float>(expected.values[finite]) + 3.0f);
-      EXPECT_THAT(Judge(test, expected, packed), HasSubstr("[" + std::to_string(finite) + "]")) << DTypeName(dtype);
+      EXPECT_THAT(Judge(test, expected, packed), HasSubstr("[" + std::to_string(finite) + "]"))
+          << DTypeName(dtype);
     }
   }
 }
@@ -85,7 +86,8 @@ TEST(CompareTest, MovedBytesMustBeTheSameToTheBit) {
   OpRequest request;
   request.op = Op::kAllGather;
   request.algorithm = Algorithm::kSm;
-  request.operands = {MakeOperand(Role::kInput, DType::kF16, {2, 5}), MakeOperand(Role::kOutput, DType::kF16, {2, 15})};
+  request.operands = {MakeOperand(Role::kInput, DType::kF16, {2, 5}),
+                      MakeOperand(Role::kOutput, DType::kF16, {2, 15})};
   request.dim = 1;
   matrix.Add(request, {.values = Values::kBits});
   const Case test = matrix.Take()[0];
@@ -121,18 +123,23 @@ TEST(CompareTest, InfinitiesMaySaturateInNcclsSumsOfE5M2Only) {
   }
   ASSERT_FALSE(infinite.empty() || not_numbers.empty());
   for (size_t i : infinite) {
-    StoreFromFloat(packed.data(), DType::kF8E5M2, i, std::copysign(57344.0f, static_cast<float>(expected.values[i])));
+    StoreFromFloat(packed.data(), DType::kF8E5M2, i,
+                   std::copysign(57344.0f, static_cast<float>(expected.values[i])));
   }
   EXPECT_EQ(CompareOutput(test, 0, 1, nccl, expected, packed), "");
-  EXPECT_NE(CompareOutput(test, 0, 1, {.roundings = kWorld, .algorithm = Algorithm::kNccl}, expected, packed), "");
-  EXPECT_NE(CompareOutput(test, 0, 1, {.roundings = kWorld, .algorithm = Algorithm::kTwoShot, .cuda = true}, expected, packed),
+  EXPECT_NE(CompareOutput(test, 0, 1, {.roundings = kWorld, .algorithm = Algorithm::kNccl}, expected, packed),
+            "");
+  EXPECT_NE(CompareOutput(test, 0, 1, {.roundings = kWorld, .algorithm = Algorithm::kTwoShot, .cuda = true},
+                          expected, packed),
             "");
   const size_t one = *infinite.begin();
   std::vector<std::byte> planted = packed;
-  StoreFromFloat(planted.data(), DType::kF8E5M2, one, -std::copysign(57344.0f, static_cast<float>(expected.values[one])));
+  StoreFromFloat(planted.data(), DType::kF8E5M2, one,
+                 -std::copysign(57344.0f, static_cast<float>(expected.values[one])));
   EXPECT_NE(CompareOutput(test, 0, 1, nccl, expected, planted), "") << "of the other sign";
   planted = packed;
-  StoreFromFloat(planted.data(), DType::kF8E5M2, one, std::copysign(49152.0f, static_cast<float>(expected.values[one])));
+  StoreFromFloat(planted.data(), DType::kF8E5M2, one,
+                 std::copysign(49152.0f, static_cast<float>(expected.values[one])));
   EXPECT_NE(CompareOutput(test, 0, 1, nccl, expected, planted), "") << "not the largest";
   planted = packed;
   StoreFromFloat(planted.data(), DType::kF8E5M2, *not_numbers.begin(), 57344.0f);
@@ -148,13 +155,15 @@ Case Float8Case(int64_t k, bool fast_accumulation) {
   request.op = Op::kAllGatherMatmul;
   request.algorithm = Algorithm::kRing;
   request.fast_accumulation = fast_accumulation;
-  request.operands = {MakeOperand(Role::kA, DType::kF8E4M3, {32, k}), MakeOperand(Role::kB, DType::kF8E4M3, {k, 64}),
+  request.operands = {MakeOperand(Role::kA, DType::kF8E4M3, {32, k}),
+                      MakeOperand(Role::kB, DType::kF8E4M3, {k, 64}),
                       MakeOperand(Role::kC, DType::kF32, {64, 64})};
   matrix.Add(request, {});
   return matrix.Take()[0];
 }
 
-// How one instruction adds: in full, or as Hopper's, which aligns all terms to the largest and cuts them behind 13 bits.
+// How one instruction adds: in full, or as Hopper's, which aligns all terms to the largest and cuts them
+// behind 13 bits.
 double InFull(const std::vector<double>& terms) {
   double sum = 0;
   for (double term : terms) sum += term;
@@ -168,10 +177,11 @@ double CutTo14Bits(const std::vector<double>& terms) {
   return static_cast<float>(sum);
 }
 
-// C as instructions of 32 products and the sum so far leave it; without instruction `skip` in every element, and without
-// the product of `skip_k` in element 0.
-std::vector<std::byte> Accumulate(const AllInputs& inputs, int64_t k, double (*add)(const std::vector<double>&),
-                                  int64_t skip = -1, int64_t skip_k = -1) {
+// C as instructions of 32 products and the sum so far leave it; without instruction `skip` in every element,
+// and without the product of `skip_k` in element 0.
+std::vector<std::byte> Accumulate(const AllInputs& inputs, int64_t k,
+                                  double (*add)(const std::vector<double>&), int64_t skip = -1,
+                                  int64_t skip_k = -1) {
   std::vector<std::byte> packed(64 * 64 * 4);
   const std::vector<double> b = ToDoubles(inputs[0][1], DType::kF8E4M3);
   for (int64_t row = 0; row < 64; ++row) {
@@ -182,11 +192,13 @@ std::vector<std::byte> Accumulate(const AllInputs& inputs, int64_t k, double (*a
         std::vector<double> terms = {sum};
         for (int64_t at = step * 32; at < step * 32 + 32; ++at) {
           if (at == skip_k && row == 0 && column == 0) continue;
-          terms.push_back(a[static_cast<size_t>(row % 32 * k + at)] * b[static_cast<size_t>(at * 64 + column)]);
+          terms.push_back(a[static_cast<size_t>(row % 32 * k + at)] *
+                          b[static_cast<size_t>(at * 64 + column)]);
         }
         if (step != skip) sum = add(terms);
       }
-      StoreFromFloat(packed.data(), DType::kF32, static_cast<size_t>(row * 64 + column), static_cast<float>(sum));
+      StoreFromFloat(packed.data(), DType::kF32, static_cast<size_t>(row * 64 + column),
+                     static_cast<float>(sum));
     }
   }
   return packed;
@@ -205,9 +217,12 @@ TEST(CompareTest, AccumulatorsOf14BitsAreRightWithFastAccumulationOnlyAndErrorsA
     EXPECT_EQ(CompareOutput(slow, 0, 2, {.roundings = 1}, expected, exact), "") << k;
     // What no mode may do: leave out an instruction, or one product of an element, or be 1 % off throughout.
     EXPECT_NE(CompareOutput(fast, 0, 2, cuda, expected, Accumulate(inputs, k, CutTo14Bits, 3)), "") << k;
-    const std::vector<double> a = ToDoubles(inputs[0][0], DType::kF8E4M3), b = ToDoubles(inputs[0][1], DType::kF8E4M3);
+    const std::vector<double> a = ToDoubles(inputs[0][0], DType::kF8E4M3),
+                              b = ToDoubles(inputs[0][1], DType::kF8E4M3);
     int64_t largest = 0;
-    auto product = [&](int64_t at) { return std::fabs(a[static_cast<size_t>(at)] * b[static_cast<size_t>(at * 64)]); };
+    auto product = [&](int64_t at) {
+      return std::fabs(a[static_cast<size_t>(at)] * b[static_cast<size_t>(at * 64)]);
+    };
     for (int64_t at = 0; at < k; ++at) largest = product(at) > product(largest) ? at : largest;
     EXPECT_THAT(CompareOutput(fast, 0, 2, cuda, expected, Accumulate(inputs, k, CutTo14Bits, -1, largest)),
                 HasSubstr("[0, 0]"))
@@ -244,11 +259,13 @@ TEST(ChoiceRuleTest, ThePlannerChoosesByItsTable) {
           OpRequest request;
           request.op = Op::kAllReduce;
           const Shape shape = {static_cast<int64_t>(bytes / 2)};
-          request.operands = {MakeOperand(Role::kInput, DType::kBf16, shape), MakeOperand(Role::kOutput, DType::kBf16, shape)};
+          request.operands = {MakeOperand(Role::kInput, DType::kBf16, shape),
+                              MakeOperand(Role::kOutput, DType::kBf16, shape)};
           auto plan = plan::MakePlan(std::vector<OpRequest>(static_cast<size_t>(world), request), group);
           ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-          const Algorithm expected = AllReduceChoice(
-              bounds, bytes, [&](Algorithm algorithm) { return cuda || algorithm != Algorithm::kLowLatency; });
+          const Algorithm expected = AllReduceChoice(bounds, bytes, [&](Algorithm algorithm) {
+            return cuda || algorithm != Algorithm::kLowLatency;
+          });
           EXPECT_EQ(plan->algorithm, expected) << world << " ranks, " << bytes << " B: " << plan->reason;
           chosen.insert(expected);
         }
@@ -282,7 +299,8 @@ TEST(LayoutTest, PartsLieInTheLargerTensor) {
     OpRequest request;
     request.op = op;
     request.dim = -1;
-    request.operands = {MakeOperand(Role::kInput, DType::kF16, {2, 5}), MakeOperand(Role::kOutput, DType::kF16, {2, 5})};
+    request.operands = {MakeOperand(Role::kInput, DType::kF16, {2, 5}),
+                        MakeOperand(Role::kOutput, DType::kF16, {2, 5})};
     request.operands[whole].spec = {DType::kF16, {2, 15}, {16, 1}};
     request.operands[1].alias_of = 0;
     Matrix matrix(kWorld, 1);

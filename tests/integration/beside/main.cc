@@ -1,5 +1,6 @@
-// tandem-test-beside-grpc: a training process that has a gRPC of its own. It serves and calls through that one, uses
-// Tandem's client (whose control half loads another copy), and serves and calls again: neither may disturb the other.
+// tandem-test-beside-grpc: a training process that has a gRPC of its own. It serves and calls through that
+// one, uses Tandem's client (whose control half loads another copy), and serves and calls again: neither may
+// disturb the other.
 //   tandem-test-beside-grpc RUNTIME_DIR
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -65,7 +66,8 @@ Status UseTandem(const std::string& runtime_dir) {
 Status Run(const std::string& runtime_dir) {
   grpc::EnableDefaultHealthCheckService(true);
   const std::string address = "unix:" + runtime_dir + "/beside.sock";
-  grpc::CallbackGenericService other;  // answers UNIMPLEMENTED; without a service a server has no thread that polls
+  grpc::CallbackGenericService
+      other;  // answers UNIMPLEMENTED; without a service a server has no thread that polls
   grpc::ServerBuilder builder;
   builder.RegisterCallbackGenericService(&other);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials());

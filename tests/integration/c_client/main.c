@@ -1,5 +1,6 @@
-/* tandem-test-c-client RUNTIME_DIR RANK: one of two ranks, which go through the C interface from tandem_connect to the end of their
- * group against a daemon of the host backend. The first expectation that fails is printed, and ends the process with 1. */
+/* tandem-test-c-client RUNTIME_DIR RANK: one of two ranks, which go through the C interface from
+ * tandem_connect to the end of their group against a daemon of the host backend. The first expectation that
+ * fails is printed, and ends the process with 1. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -13,17 +14,24 @@
 
 #include "tandem/tandem.h"
 
-enum { kInvalidArgument = 3, kDeadlineExceeded = 4, kNotFound = 5, kFailedPrecondition = 9, kOutOfRange = 11, kUnavailable = 14 };
-enum { kRankLeft = 2 };                /* tandem::ClientEvent::Kind */
+enum {
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kFailedPrecondition = 9,
+  kOutOfRange = 11,
+  kUnavailable = 14
+};
+enum { kRankLeft = 2 }; /* tandem::ClientEvent::Kind */
 enum { kF32 = 0, kAllReduce = 1, kInput = 1, kOutput = 2 };
 enum { kCount = 256, kBytes = 4 * kCount, kPatience = 30000 };
 
-#define CHECK(condition)                                                                     \
-  do {                                                                                       \
-    if (!(condition)) {                                                                      \
-      fprintf(stderr, "rank %d, %s:%d: %s\n", my_rank, __FILE__, __LINE__, #condition);      \
-      exit(1);                                                                               \
-    }                                                                                        \
+#define CHECK(condition)                                                                \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
+      fprintf(stderr, "rank %d, %s:%d: %s\n", my_rank, __FILE__, __LINE__, #condition); \
+      exit(1);                                                                          \
+    }                                                                                   \
   } while (0)
 #define OK(call) ExpectOk((call), __LINE__, #call)
 #define FAILS(code, reason, call) ExpectFailure((call), (code), (reason), __LINE__, #call)
@@ -32,15 +40,18 @@ static int my_rank;
 
 static void ExpectOk(tandem_status* status, int line, const char* call) {
   if (status == NULL) return;
-  fprintf(stderr, "rank %d, line %d: %s: %d %s\n", my_rank, line, call, tandem_status_code(status), tandem_status_message(status));
+  fprintf(stderr, "rank %d, line %d: %s: %d %s\n", my_rank, line, call, tandem_status_code(status),
+          tandem_status_message(status));
   exit(1);
 }
 
 /* `reason` NULL: any. */
 static void ExpectFailure(tandem_status* status, int code, const char* reason, int line, const char* call) {
-  if (tandem_status_code(status) != code || (reason != NULL && strcmp(tandem_status_reason(status), reason) != 0)) {
-    fprintf(stderr, "rank %d, line %d: %s: %d %s (%s), not %d %s\n", my_rank, line, call, tandem_status_code(status),
-            tandem_status_message(status), tandem_status_reason(status), code, reason == NULL ? "" : reason);
+  if (tandem_status_code(status) != code ||
+      (reason != NULL && strcmp(tandem_status_reason(status), reason) != 0)) {
+    fprintf(stderr, "rank %d, line %d: %s: %d %s (%s), not %d %s\n", my_rank, line, call,
+            tandem_status_code(status), tandem_status_message(status), tandem_status_reason(status), code,
+            reason == NULL ? "" : reason);
     exit(1);
   }
   tandem_status_free(status);
@@ -82,7 +93,8 @@ static void Join(void) {
   options.rank = 9;
   options.deadline_ms = kPatience;
   status = tandem_join_group(client, &options, &group);
-  CHECK(tandem_status_code(status) == kInvalidArgument && strcmp(tandem_status_field(status), "gpu_uuid") == 0);
+  CHECK(tandem_status_code(status) == kInvalidArgument &&
+        strcmp(tandem_status_field(status), "gpu_uuid") == 0);
   tandem_status_free(status);
   options.world_size = 2;
   options.rank = my_rank;
@@ -93,7 +105,8 @@ static void Join(void) {
   FAILS(kInvalidArgument, NULL, tandem_join_group(client, &options, &group));
   values[0] = "off";
   OK(tandem_join_group(client, &options, &group));
-  CHECK(tandem_group_id(group) != 0 && tandem_group_rank(group) == my_rank && tandem_group_world_size(group) == 2);
+  CHECK(tandem_group_id(group) != 0 && tandem_group_rank(group) == my_rank &&
+        tandem_group_world_size(group) == 2);
   CHECK(tandem_group_incarnation(group) == 1);
   CHECK(strcmp(tandem_group_gpu_uuid(group), tandem_client_gpu_uuid(client, my_rank)) == 0);
   CHECK(tandem_group_topology_class(group)[0] != '\0');
@@ -126,7 +139,8 @@ static void Tensors(void) {
   OK(tandem_tensor_put_signal(tensor, peer, 1, kPatience));
   OK(tandem_tensor_wait_signal(tensor, peer, 1, kPatience));
   status = tandem_tensor_wait_signal(tensor, peer, 2, 20);
-  CHECK(tandem_status_code(status) == kDeadlineExceeded && strcmp(tandem_status_who(status), my_rank == 0 ? "rank 1" : "rank 0") == 0);
+  CHECK(tandem_status_code(status) == kDeadlineExceeded &&
+        strcmp(tandem_status_who(status), my_rank == 0 ? "rank 1" : "rank 0") == 0);
   tandem_status_free(status);
   /* The peer's words, by a stream. */
   OK(tandem_tensor_memset32(tensor, stream, peer, 8, 40 + (uint32_t)my_rank, 2));
@@ -205,13 +219,15 @@ static void Prepare(void) {
   FAILS(kInvalidArgument, NULL, tandem_prepare(group, "ar", NULL, kPatience, &plan));
   shape[0] = kCount + my_rank;
   status = tandem_prepare(group, "differ", &request, kPatience, &plan);
-  CHECK(tandem_status_code(status) == kInvalidArgument && strcmp(tandem_status_reason(status), "FIELD_MISMATCH") == 0);
+  CHECK(tandem_status_code(status) == kInvalidArgument &&
+        strcmp(tandem_status_reason(status), "FIELD_MISMATCH") == 0);
   CHECK(strstr(tandem_status_field(status), "shape") != NULL);
   tandem_status_free(status);
   shape[0] = kCount;
   OK(tandem_prepare(group, "ar", &request, kPatience, &plan));
   CHECK(tandem_plan_id(plan) != 0 && tandem_plan_algorithm(plan) != 0);
-  CHECK(tandem_plan_slots(plan) == 2 && tandem_plan_slot_bytes(plan, 1) == kBytes && tandem_plan_slot_bytes(plan, 2) == 0);
+  CHECK(tandem_plan_slots(plan) == 2 && tandem_plan_slot_bytes(plan, 1) == kBytes &&
+        tandem_plan_slot_bytes(plan, 2) == 0);
   CHECK(tandem_plan_reason(plan)[0] != '\0' && tandem_plan_summary(plan)[0] != '\0');
   CHECK(strstr(tandem_plan_json(plan), "\"key\":\"ar\"") != NULL);
   CHECK(strstr(tandem_plan_json(plan), "\"parking\":\"off\"") != NULL);

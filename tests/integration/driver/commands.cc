@@ -20,11 +20,20 @@ Milliseconds Deadline(const json& command, int fallback_ms = 30000) {
 json PlanJson(const PlanInfo& info) {
   json refused = json::array();
   for (const auto& other : info.refused) refused.push_back({AlgorithmName(other.algorithm), other.reason});
-  return {{"plan_id", info.plan_id}, {"algorithm", AlgorithmName(info.algorithm)}, {"reason", info.reason},
-          {"refused", refused}, {"fused", info.fused}, {"steps", info.steps}, {"lanes", info.lanes},
-          {"workspace_bytes", info.workspace_bytes}, {"group_workspace_bytes", info.group_workspace_bytes},
-          {"unshared_workspace_bytes", info.unshared_workspace_bytes}, {"predicted_us", info.predicted_us},
-          {"deterministic", info.deterministic}, {"parking", info.parking}, {"warnings", info.warnings}};
+  return {{"plan_id", info.plan_id},
+          {"algorithm", AlgorithmName(info.algorithm)},
+          {"reason", info.reason},
+          {"refused", refused},
+          {"fused", info.fused},
+          {"steps", info.steps},
+          {"lanes", info.lanes},
+          {"workspace_bytes", info.workspace_bytes},
+          {"group_workspace_bytes", info.group_workspace_bytes},
+          {"unshared_workspace_bytes", info.unshared_workspace_bytes},
+          {"predicted_us", info.predicted_us},
+          {"deterministic", info.deterministic},
+          {"parking", info.parking},
+          {"warnings", info.warnings}};
 }
 
 // What the library's reader thread told; shared with the callback, which may outlive the session.
@@ -40,7 +49,8 @@ std::shared_ptr<EventLog> GlobalEvents() {
 // A rank's part of a symmetric tensor as this process has it mapped, to be read and filled.
 class PeerMemory final : public Memory {
  public:
-  PeerMemory(std::shared_ptr<SymmetricTensor> tensor, std::byte* data) : tensor_(std::move(tensor)), data_(data) {}
+  PeerMemory(std::shared_ptr<SymmetricTensor> tensor, std::byte* data)
+      : tensor_(std::move(tensor)), data_(data) {}
   uint64_t registration_id() const override { return tensor_->registration_id(); }
   std::byte* data() const override { return data_; }
   size_t bytes() const override { return tensor_->bytes(); }
@@ -51,8 +61,8 @@ class PeerMemory final : public Memory {
   std::byte* const data_;
 };
 
-constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left", "engine_restarted",
-                                       "draining", "late", "daemon_lost"};
+constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left",  "engine_restarted",
+                                       "draining",  "late",         "daemon_lost"};
 
 }  // namespace
 
@@ -85,7 +95,8 @@ Result<std::vector<Binding>> Session::Bindings(const json& command) const {
   std::vector<Binding> bindings;
   for (const json& entry : command.value("bindings", json::array())) {
     if (entry[0].is_number()) {  // an address
-      bindings.push_back({nullptr, entry[1].get<uint64_t>(), reinterpret_cast<void*>(entry[0].get<uint64_t>())});
+      bindings.push_back(
+          {nullptr, entry[1].get<uint64_t>(), reinterpret_cast<void*>(entry[0].get<uint64_t>())});
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Memory> memory, FindMemory(entry[0].get<std::string>()));
@@ -101,8 +112,10 @@ Status Session::Connect(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(client_, Client::Connect(options_));
   client_->OnEvent([log = GlobalEvents()](const ClientEvent& event) {
     std::lock_guard lock(log->mutex);
-    log->entries.push_back({{"kind", kEventNames[static_cast<int>(event.kind)]}, {"group_id", event.group_id},
-                            {"rank", event.rank}, {"code", CodeName(event.status.code())},
+    log->entries.push_back({{"kind", kEventNames[static_cast<int>(event.kind)]},
+                            {"group_id", event.group_id},
+                            {"rank", event.rank},
+                            {"code", CodeName(event.status.code())},
                             {"message", event.status.message()}});
   });
   (*reply)["session_id"] = client_->session_id();
@@ -134,8 +147,10 @@ Status Session::Join(const json& command, json* reply) {
   (*reply)["links"] = group->link_counts();
   json offers = json::array();
   for (const Group::Offer& offer : group->offers()) {
-    offers.push_back({{"op", OpName(offer.op)}, {"algorithm", AlgorithmName(offer.algorithm)},
-                      {"available", offer.available}, {"reason", offer.reason}});
+    offers.push_back({{"op", OpName(offer.op)},
+                      {"algorithm", AlgorithmName(offer.algorithm)},
+                      {"available", offer.available},
+                      {"reason", offer.reason}});
   }
   (*reply)["offers"] = offers;
   groups_[command.value("group", options.name)] = group;
@@ -157,8 +172,8 @@ Status Session::Allocate(const json& command, json* reply) {
 Status Session::Empty(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(command.value("dtype", "f32")));
   std::string gpu = command.value("gpu", client_->gpus().empty() ? "" : client_->gpus()[0].uuid);
-  TANDEM_ASSIGN_OR_RETURN(uint64_t id, client_->Empty(command.value("shape", std::vector<int64_t>{}), dtype, gpu,
-                                                      command.value("persistent", "")));
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, client_->Empty(command.value("shape", std::vector<int64_t>{}), dtype,
+                                                      gpu, command.value("persistent", "")));
   tensors_[command.value("tensor", "")] = id;
   (*reply)["tensor_id"] = id;
   return Status::Ok();
@@ -174,15 +189,18 @@ Status Session::Rendezvous(const json& command, json* reply) {
   return Status::Ok();
 }
 
-// {"memory", "peer", "name"}: the peer's part of that tensor, under a name of its own. For "fill" and "read", not for launches.
+// {"memory", "peer", "name"}: the peer's part of that tensor, under a name of its own. For "fill" and "read",
+// not for launches.
 Status Session::Peer(const json& command) {
   const std::string name = command.value("memory", "");
   TANDEM_ASSIGN_OR_RETURN(auto memory, FindMemory(name));
   auto tensor = std::dynamic_pointer_cast<SymmetricTensor>(memory);
   if (tensor == nullptr) return InvalidArgument("not a symmetric tensor");
   const auto bytes = static_cast<int64_t>(tensor->bytes());
-  TANDEM_ASSIGN_OR_RETURN(std::byte * data, tensor->GetBuffer(command.value("peer", 0), {bytes}, DType::kF8E4M3));
-  Name({{"memory", command.value("name", "")}}, std::make_shared<PeerMemory>(tensor, data), memories_.at(name).gpu);
+  TANDEM_ASSIGN_OR_RETURN(std::byte * data,
+                          tensor->GetBuffer(command.value("peer", 0), {bytes}, DType::kF8E4M3));
+  Name({{"memory", command.value("name", "")}}, std::make_shared<PeerMemory>(tensor, data),
+       memories_.at(name).gpu);
   return Status::Ok();
 }
 
@@ -244,7 +262,8 @@ Status Session::Launch(const json& command, json* reply) {
     TANDEM_RETURN_IF_ERROR(plan->Launch(ref, bindings, options));
     (*reply)["made"] = i + 1;
   }
-  (*reply)["launch_ms"] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  (*reply)["launch_ms"] =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return Status::Ok();
 }
 

@@ -1,8 +1,8 @@
 // File: commands.h
 //
-// tandem-test-client's commands: each is one call of the client library, asked for by a JSON line and answered by one.
-// Objects (groups, plans, memories, streams) live under names that the script gives them. The same commands work on every
-// backend: streams, graphs and the filling of memory are RankDevice's.
+// tandem-test-client's commands: each is one call of the client library, asked for by a JSON line and
+// answered by one. Objects (groups, plans, memories, streams) live under names that the script gives them.
+// The same commands work on every backend: streams, graphs and the filling of memory are RankDevice's.
 #pragma once
 
 #include <map>
@@ -61,7 +61,8 @@ class Session {
   // The device of "gpu", or of the group that was joined first.
   Result<RankDevice*> Device(const std::string& gpu);
   Result<RankStream*> Stream(const json& command);
-  // Elements [offset, offset + count) of the command, checked, as bytes of the host: copied from the device if `read`.
+  // Elements [offset, offset + count) of the command, checked, as bytes of the host: copied from the device
+  // if `read`.
   struct Elements {
     RankMirror* mirror = nullptr;
     std::string gpu;
@@ -88,17 +89,17 @@ class Session {
   std::map<std::string, NamedMemory> memories_;
   std::map<std::string, uint64_t> tensors_;
   std::string home_gpu_;
-  std::map<std::string, std::shared_ptr<RankDevice>> devices_;       // by GPU
+  std::map<std::string, std::shared_ptr<RankDevice>> devices_;  // by GPU
   std::map<std::string, std::unique_ptr<RankStream>> streams_;
   std::map<std::string, std::unique_ptr<RankGraph>> graphs_;
   struct Gate;
-  std::vector<std::shared_ptr<Gate>> gates_;                         // closed
-  std::map<std::string, uint64_t> allocations_;                      // of "cuda_malloc" and "cuda_reserve"
+  std::vector<std::shared_ptr<Gate>> gates_;     // closed
+  std::map<std::string, uint64_t> allocations_;  // of "cuda_malloc" and "cuda_reserve"
   struct ChunkRange {
     uint64_t address = 0;
     size_t chunk = 0, chunks = 0;  // bytes of each, how many
   };
-  std::map<std::string, ChunkRange> ranges_;                         // of "cuda_reserve", for the process's life
+  std::map<std::string, ChunkRange> ranges_;  // of "cuda_reserve", for the process's life
 };
 
 }  // namespace tandem::driver

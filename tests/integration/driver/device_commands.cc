@@ -1,11 +1,11 @@
-// Commands around the device: the streams and mirrors behind other commands, filling and reading memory, and device memory
-// of the script's own, which the library learns of by its address.
+// Commands around the device: the streams and mirrors behind other commands, filling and reading memory, and
+// device memory of the script's own, which the library learns of by its address.
 #include <cstdint>
 #include <utility>
 
 #include "tests/integration/driver/commands.h"
 #ifdef TANDEM_DRIVER_CUDA
-#include "kernels/cuda/driver/cuda_driver.h"
+#include "drivers/cuda/cuda_driver.h"
 #include "tests/gpu/fault_kernels.h"
 #endif
 
@@ -20,7 +20,8 @@ Result<RankDevice*> Session::Device(const std::string& gpu) {
   const std::string& uuid = gpu.empty() ? home_gpu_ : gpu;
   auto& device = devices_[uuid];
   if (device == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(device, RankDevice::Create(client_ == nullptr ? "host" : client_->backend(), uuid));
+    TANDEM_ASSIGN_OR_RETURN(device,
+                            RankDevice::Create(client_ == nullptr ? "host" : client_->backend(), uuid));
   }
   return device.get();
 }
@@ -44,7 +45,8 @@ Result<Session::Elements> Session::FindElements(const json& command, bool read) 
   elements.offset = command.value("offset", size_t{0});
   if (elements.offset > total) return OutOfRange("the offset is beyond the memory");
   elements.count = command.value("count", read ? size_t{1} : (total - elements.offset) / bytes);
-  if (elements.count > (total - elements.offset) / bytes) return OutOfRange("the elements reach beyond the memory");
+  if (elements.count > (total - elements.offset) / bytes)
+    return OutOfRange("the elements reach beyond the memory");
   TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(named.gpu));
   if (named.mirror == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(named.mirror, device->MakeMirror(*named.memory));
@@ -54,7 +56,8 @@ Result<Session::Elements> Session::FindElements(const json& command, bool read) 
 }
 
 Status Session::Copy(const Elements& elements, bool to_device) {
-  TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream({{"stream", "copies " + elements.gpu}, {"stream_gpu", elements.gpu}}));
+  TANDEM_ASSIGN_OR_RETURN(RankStream * stream,
+                          Stream({{"stream", "copies " + elements.gpu}, {"stream_gpu", elements.gpu}}));
   TANDEM_RETURN_IF_ERROR(to_device ? elements.mirror->ToDevice(*stream, elements.offset, elements.bytes())
                                    : elements.mirror->ToHost(*stream, elements.offset, elements.bytes()));
   return stream->Synchronize(kCopyDeadline);
@@ -74,15 +77,17 @@ Status Session::Read(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(Elements elements, FindElements(command, true));
   TANDEM_RETURN_IF_ERROR(Copy(elements, false));
   json values = json::array();
-  for (size_t i = 0; i < elements.count; ++i) values.push_back(LoadAsFloat(elements.data(), elements.dtype, i));
+  for (size_t i = 0; i < elements.count; ++i)
+    values.push_back(LoadAsFloat(elements.data(), elements.dtype, i));
   (*reply)["values"] = values;
   return Status::Ok();
 }
 
 #ifdef TANDEM_DRIVER_CUDA
 
-// What goes wrong on GPUs: cuda_prepare, before any stream waits; cuda_fault: an illegal access; cuda_spin {milliseconds}: a
-// kernel that fills the GPU, running when the reply comes; cuda_probe: whether the context still lives.
+// What goes wrong on GPUs: cuda_prepare, before any stream waits; cuda_fault: an illegal access; cuda_spin
+// {milliseconds}: a kernel that fills the GPU, running when the reply comes; cuda_probe: whether the context
+// still lives.
 Status Session::CudaTrouble(const std::string& name, const json& command) {
   const int error = name == "cuda_prepare" ? faults::UseDevice(faults::kCurrentDevice)
                     : name == "cuda_fault" ? faults::IllegalAccess()
@@ -91,14 +96,15 @@ Status Session::CudaTrouble(const std::string& name, const json& command) {
   return error == 0 ? Status::Ok() : Aborted(faults::ErrorName(error));
 }
 
-// cuda_reserve {allocation, chunk, chunks}: addresses for so many chunks of so many bytes, without memory. cuda_map and cuda_unmap
-// {allocation, first, count}: gives each of these chunks memory of its own ("exportable": false: that no other process can have),
-// and takes it. So do PyTorch's expandable segments.
+// cuda_reserve {allocation, chunk, chunks}: addresses for so many chunks of so many bytes, without memory.
+// cuda_map and cuda_unmap {allocation, first, count}: gives each of these chunks memory of its own
+// ("exportable": false: that no other process can have), and takes it. So do PyTorch's expandable segments.
 Status Session::CudaChunks(const std::string& name, const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
   const std::string allocation = command.value("allocation", "");
   if (name == "cuda_reserve") {
-    ChunkRange range{.chunk = command.value("chunk", size_t{0}), .chunks = command.value("chunks", size_t{0})};
+    ChunkRange range{.chunk = command.value("chunk", size_t{0}),
+                     .chunks = command.value("chunks", size_t{0})};
     TANDEM_ASSIGN_OR_RETURN(range.address, driver->MemAddressReserve(range.chunk * range.chunks, 0));
     allocations_[allocation] = range.address;
     ranges_[allocation] = range;
@@ -120,7 +126,8 @@ Status Session::CudaChunks(const std::string& name, const json& command, json* r
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   TANDEM_ASSIGN_OR_RETURN(properties.location.id, driver->CtxGetDevice());
-  if (command.value("exportable", true)) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (command.value("exportable", true))
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemAccessDesc access = {};
   access.location = properties.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -135,8 +142,9 @@ Status Session::CudaChunks(const std::string& name, const json& command, json* r
   return Status::Ok();
 }
 
-// cuda_malloc {allocation, bytes}; cuda_free {allocation}; cuda_register {allocation, memory, bytes, offset}: as a program
-// with cudaMalloc does, and as one with a range of cuda_reserve. cuda_check {memory}: Memory::Check.
+// cuda_malloc {allocation, bytes}; cuda_free {allocation}; cuda_register {allocation, memory, bytes, offset}:
+// as a program with cudaMalloc does, and as one with a range of cuda_reserve. cuda_check {memory}:
+// Memory::Check.
 Status Session::CudaMemory(const std::string& name, const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(RankDevice * device, Device(command.value("gpu", "")));
   TANDEM_RETURN_IF_ERROR(device->Enter());
@@ -144,7 +152,8 @@ Status Session::CudaMemory(const std::string& name, const json& command, json* r
   if (name == "cuda_prepare" || name == "cuda_fault" || name == "cuda_spin" || name == "cuda_probe") {
     return CudaTrouble(name, command);
   }
-  if (name == "cuda_reserve" || name == "cuda_map" || name == "cuda_unmap") return CudaChunks(name, command, reply);
+  if (name == "cuda_reserve" || name == "cuda_map" || name == "cuda_unmap")
+    return CudaChunks(name, command, reply);
   std::string allocation = command.value("allocation", "");
   size_t bytes = command.value("bytes", size_t{0});
   if (name == "cuda_malloc") {
@@ -180,7 +189,9 @@ Status Session::CudaMemory(const std::string& name, const json& command, json* r
 
 Status Session::CudaTrouble(const std::string&, const json&) { return Unimplemented("built without CUDA"); }
 
-Status Session::CudaChunks(const std::string&, const json&, json*) { return Unimplemented("built without CUDA"); }
+Status Session::CudaChunks(const std::string&, const json&, json*) {
+  return Unimplemented("built without CUDA");
+}
 
 Status Session::CudaMemory(const std::string&, const json&, json*) {
   return Unimplemented("the test's client was built without CUDA");

@@ -66,8 +66,11 @@ Status Session::ForkAndConnect(const json& command, json* reply) {
     ConnectOptions options;
     options.runtime_dir = command.value("runtime_dir", "");
     auto connected = Client::Connect(options);
-    if (connected.ok()) connected = Result<std::shared_ptr<Client>>((*connected)->Check().ok() ? *connected : nullptr);
-    const Status status = !connected.ok() ? connected.status() : *connected ? Status::Ok() : Internal("not really");
+    if (connected.ok())
+      connected = Result<std::shared_ptr<Client>>((*connected)->Check().ok() ? *connected : nullptr);
+    const Status status = !connected.ok() ? connected.status()
+                          : *connected    ? Status::Ok()
+                                          : Internal("not really");
     const std::string text = json{{"code", CodeName(status.code())}, {"message", status.message()}}.dump();
     ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 3);
   }
@@ -111,7 +114,8 @@ Status Session::Fork(json* reply) {
   }
   ::close(ends[1]);
   (*reply)["codes"] = json::array();
-  for (char code; ::read(ends[0], &code, 1) == 1;) (*reply)["codes"].push_back(CodeName(static_cast<Code>(code)));
+  for (char code; ::read(ends[0], &code, 1) == 1;)
+    (*reply)["codes"].push_back(CodeName(static_cast<Code>(code)));
   ::close(ends[0]);
   int status = 0;
   if (::waitpid(child, &status, 0) != child) return Internal("waitpid failed");

@@ -1,5 +1,6 @@
-// tandem-test-client: a client process that does what a test's script tells it, one JSON line a command on standard
-// input, one a reply on standard output: {"id":N,"ok":true,…} or {"id":N,"ok":false,"code":…,"message":…}.
+// tandem-test-client: a client process that does what a test's script tells it, one JSON line a command on
+// standard input, one a reply on standard output: {"id":N,"ok":true,…} or
+// {"id":N,"ok":false,"code":…,"message":…}.
 
 #include <signal.h>
 
@@ -24,8 +25,10 @@ int main() {
     if (!status.ok()) {
       reply["code"] = tandem::CodeName(status.code());
       reply["message"] = status.message();
-      reply["detail"] = {{"reason", status.detail().reason}, {"who", status.detail().who},
-                         {"field", status.detail().field},   {"limit", status.detail().limit},
+      reply["detail"] = {{"reason", status.detail().reason},
+                         {"who", status.detail().who},
+                         {"field", status.detail().field},
+                         {"limit", status.detail().limit},
                          {"usage", status.detail().usage}};
     }
     std::cout << reply.dump() << std::endl;

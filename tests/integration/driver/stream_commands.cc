@@ -15,7 +15,8 @@
 
 namespace tandem::driver {
 
-// {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […], "tag": …}…]}: one graph of these launches.
+// {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […], "tag": …}…]}: one graph of these
+// launches.
 Status Session::Capture(const json& command) {
   TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
   TANDEM_RETURN_IF_ERROR(stream->BeginCapture());
@@ -25,7 +26,9 @@ Status Session::Capture(const json& command) {
     auto bindings = Bindings(launch);
     LaunchOptions options;
     options.tag = launch.value("tag", "");
-    made = !plan.ok() ? plan.status() : !bindings.ok() ? bindings.status() : (*plan)->Launch(stream->ref(), *bindings, options);
+    made = !plan.ok()       ? plan.status()
+           : !bindings.ok() ? bindings.status()
+                            : (*plan)->Launch(stream->ref(), *bindings, options);
     if (!made.ok()) break;
   }
   auto graph = stream->EndCapture();
@@ -45,7 +48,8 @@ Status Session::Replay(const json& command) {
   return Status::Ok();
 }
 
-// {"launches": [{"plan": …, "bindings": …, "stream": …, "times": …}…]}: each from a thread of its own, at once.
+// {"launches": [{"plan": …, "bindings": …, "stream": …, "times": …}…]}: each from a thread of its own, at
+// once.
 Status Session::LaunchThreads(const json& command) {
   json launches = command.value("launches", json::array());
   for (const json& launch : launches) {
@@ -94,12 +98,14 @@ void Session::Resume() {
   gates_.clear();
 }
 
-// {"plans": [key…], "times": n, "rank": r, "world": w, "pause_us": most, "ahead": m}: n launches of all-reduces, by turns of the
-// plans, each of [KEY.in] to [KEY.out]. In stream order each gets its input just before it and its sums looked at just after it;
-// now and then the stream pauses before it. After every m launches the script waits. {"wrong": launches with another sum}
+// {"plans": [key…], "times": n, "rank": r, "world": w, "pause_us": most, "ahead": m}: n launches of
+// all-reduces, by turns of the plans, each of [KEY.in] to [KEY.out]. In stream order each gets its input just
+// before it and its sums looked at just after it; now and then the stream pauses before it. After every m
+// launches the script waits. {"wrong": launches with another sum}
 Status Session::LaunchChecked(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
-  const int rank = command.value("rank", 0), world = command.value("world", 1), most = command.value("pause_us", 0);
+  const int rank = command.value("rank", 0), world = command.value("world", 1),
+            most = command.value("pause_us", 0);
   const int times = command.value("times", 1), ahead = command.value("ahead", 8);
   struct Turn {
     std::shared_ptr<Plan> plan;
@@ -113,7 +119,10 @@ Status Session::LaunchChecked(const json& command, json* reply) {
     TANDEM_ASSIGN_OR_RETURN(turn.plan, FindPlan({{"plan", name}}));
     TANDEM_ASSIGN_OR_RETURN(turn.in, FindElements({{"memory", name + ".in"}}, false));
     TANDEM_ASSIGN_OR_RETURN(turn.out, FindElements({{"memory", name + ".out"}}, false));
-    TANDEM_ASSIGN_OR_RETURN(turn.bindings, Bindings({{"bindings", json::array({json::array({name + ".in", 0}), json::array({name + ".out", 0})})}}));
+    TANDEM_ASSIGN_OR_RETURN(
+        turn.bindings,
+        Bindings(
+            {{"bindings", json::array({json::array({name + ".in", 0}), json::array({name + ".out", 0})})}}));
     turns.push_back(std::move(turn));
   }
   if (turns.empty()) return InvalidArgument("no plans");
@@ -121,7 +130,8 @@ Status Session::LaunchChecked(const json& command, json* reply) {
   std::minstd_rand random(static_cast<unsigned>(rank + 1));
   for (int i = 0; i < times; ++i) {
     const Turn& turn = turns[static_cast<size_t>(i) % turns.size()];
-    const int pause = most > 0 && random() % 8 == 0 ? static_cast<int>(random() % static_cast<unsigned>(most)) : 0;
+    const int pause =
+        most > 0 && random() % 8 == 0 ? static_cast<int>(random() % static_cast<unsigned>(most)) : 0;
     const auto input = static_cast<float>(i % 1024 + rank);
     const auto sum = static_cast<float>(world * (i % 1024) + world * (world - 1) / 2);
     TANDEM_RETURN_IF_ERROR(stream->Enqueue([in = turn.in, input, pause] {
@@ -136,7 +146,8 @@ Status Session::LaunchChecked(const json& command, json* reply) {
       for (size_t e = 0; e < out.count; ++e) same = same && LoadAsFloat(out.data(), out.dtype, e) == sum;
       if (!same) wrong->fetch_add(1);
     }));
-    if ((i + 1) % ahead == 0 || i + 1 == times) TANDEM_RETURN_IF_ERROR(stream->Synchronize(Milliseconds(60000)));
+    if ((i + 1) % ahead == 0 || i + 1 == times)
+      TANDEM_RETURN_IF_ERROR(stream->Synchronize(Milliseconds(60000)));
   }
   for (const Turn& turn : turns) TANDEM_RETURN_IF_ERROR(turn.plan->Wait(Milliseconds(60000)));
   (*reply)["wrong"] = wrong->load();

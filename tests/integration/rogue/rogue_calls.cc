@@ -66,7 +66,8 @@ Status Rogue::CallBytes(const std::string& method, const std::string& request, c
   grpc::ByteBuffer answer;
   grpc::CompletionQueue queue;
   grpc::Status status;
-  auto call = stub.PrepareUnaryCall(&context, method[0] == '/' ? method : "/tandem.v1.Tandem/" + method, body, &queue);
+  auto call = stub.PrepareUnaryCall(&context, method[0] == '/' ? method : "/tandem.v1.Tandem/" + method, body,
+                                    &queue);
   call->StartCall();
   call->Finish(&answer, &status, this);
   void* tag = nullptr;
@@ -96,8 +97,8 @@ Status Rogue::CallBytes(const std::string& method, const std::string& request, c
   return Status(static_cast<Code>(status.error_code()), status.error_message(), std::move(detail));
 }
 
-// "method" (of tandem.v1.Tandem, or with its whole path) with "request" (JSON) or "hex" (any bytes), under "token" (hexadecimal, "" for none; else the own
-// one).
+// "method" (of tandem.v1.Tandem, or with its whole path) with "request" (JSON) or "hex" (any bytes), under
+// "token" (hexadecimal, "" for none; else the own one).
 Status Rogue::Call(const json& command, json* reply) {
   const std::string name = command.value("method", "");
   const auto* service =

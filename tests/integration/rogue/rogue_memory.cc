@@ -2,8 +2,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "common/queue/channel_layout.h"
-#include "common/queue/futex.h"
+#include "ipc/channel_layout.h"
+#include "ipc/futex.h"
 #include "tests/integration/rogue/rogue.h"
 
 namespace tandem::rogue {

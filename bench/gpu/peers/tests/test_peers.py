@@ -95,7 +95,7 @@ class TableTest(unittest.TestCase):
 
 class KernelTimesTest(unittest.TestCase):
     def test_it_knows_which_launches_the_engine_times(self):
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../daemon/engine/launch_start.cc")
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../engine/launch/launch_start.cc")
         with open(source) as file:
             text = file.read()
         self.assertIn(f"kTimeEvery = {kernel_times.TIMED_EVERY};", text)

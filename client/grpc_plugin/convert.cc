@@ -1,0 +1,122 @@
+#include "client/grpc_plugin/convert.h"
+
+namespace tandem::client {
+
+Status FromProto(const v1::StatusDetail& detail) {
+  if (detail.code() == 0) return Status::Ok();
+  return Status(static_cast<Code>(detail.code()), detail.message(),
+                {.reason = detail.reason(),
+                 .who = detail.who(),
+                 .field = detail.field(),
+                 .limit = detail.limit(),
+                 .usage = detail.usage()});
+}
+
+Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address) {
+  if (status.ok()) return Status::Ok();
+  const auto& trailers = context.GetServerTrailingMetadata();
+  if (auto it = trailers.find("tandem-status-bin"); it != trailers.end()) {
+    v1::StatusDetail detail;
+    if (detail.ParseFromArray(it->second.data(), static_cast<int>(it->second.size())) && detail.code() != 0) {
+      return FromProto(detail);
+    }
+  }
+  Code code = static_cast<Code>(status.error_code());
+  if (code == Code::kUnavailable) {
+    return Unavailable("the daemon does not answer at " + address + ": " + status.error_message());
+  }
+  if (code == Code::kDeadlineExceeded)
+    return DeadlineExceeded("the daemon at " + address + " did not answer in time");
+  return Status(code, status.error_message());
+}
+
+void ToProto(const TensorSpec& spec, v1::TensorSpec* proto) {
+  proto->set_dtype(static_cast<uint32_t>(spec.dtype));
+  proto->mutable_shape()->Add(spec.shape.begin(), spec.shape.end());
+  proto->mutable_strides()->Add(spec.strides.begin(), spec.strides.end());
+}
+
+void ToProto(const OpRequest& request, v1::OpRequest* proto) {
+  proto->set_op(static_cast<uint32_t>(request.op));
+  for (const Operand& operand : request.operands) {
+    v1::Operand* to = proto->add_operands();
+    to->set_role(static_cast<uint32_t>(operand.role));
+    ToProto(operand.spec, to->mutable_spec());
+    to->set_symmetric(operand.symmetric);
+    to->set_alias_of(operand.alias_of);
+  }
+  proto->set_dim(request.dim);
+  proto->set_reduce_op(static_cast<uint32_t>(request.reduce_op));
+  proto->set_root(request.root);
+  proto->set_wire(static_cast<uint32_t>(request.wire));
+  proto->set_fast_accumulation(request.fast_accumulation);
+  proto->set_low_contention(request.low_contention);
+  proto->set_chunk_pivot(request.chunk_pivot);
+  for (const Transfer& transfer : request.transfers) {
+    v1::Transfer* to = proto->add_transfers();
+    to->set_send(transfer.send);
+    to->set_peer(transfer.peer);
+    to->set_slot(transfer.slot);
+  }
+  proto->set_algorithm(static_cast<uint32_t>(request.algorithm));
+  proto->set_steps(request.steps);
+  proto->set_lanes(request.lanes);
+  proto->set_on_unfused(static_cast<uint32_t>(request.on_unfused));
+}
+
+PlanInfo FromProto(const v1::PlanInfo& proto) {
+  PlanInfo info;
+  info.plan_id = proto.plan_id();
+  info.key = proto.key();
+  info.op = static_cast<Op>(proto.op());
+  info.algorithm = static_cast<Algorithm>(proto.algorithm());
+  info.reason = proto.reason();
+  for (const v1::RefusedAlgorithm& refused : proto.refused()) {
+    info.refused.push_back(
+        {static_cast<Algorithm>(refused.algorithm()), refused.reason(), refused.predicted_us()});
+  }
+  info.fused = proto.fused();
+  info.steps = proto.steps();
+  info.lanes = proto.lanes();
+  info.summary = proto.summary();
+  info.scale_mode = proto.scale_mode();
+  info.wire_type = proto.wire_type();
+  info.reduction_order = proto.reduction_order();
+  info.placement = proto.placement();
+  info.parking = proto.parking();
+  info.roundings = proto.roundings();
+  info.deterministic = proto.deterministic();
+  info.workspace_bytes = proto.workspace_bytes();
+  info.bulk_bytes = proto.bulk_bytes();
+  info.bytes_moved = proto.bytes_moved();
+  info.gathered_a_bytes = proto.gathered_a_bytes();
+  info.group_workspace_bytes = proto.group_workspace_bytes();
+  info.unshared_workspace_bytes = proto.unshared_workspace_bytes();
+  info.predicted_us = proto.predicted_us();
+  info.warnings.assign(proto.warnings().begin(), proto.warnings().end());
+  for (const v1::OperandInfo& operand : proto.operands()) info.slot_bytes.push_back(operand.span_bytes());
+  return info;
+}
+
+ControlEvent FromProto(const v1::Event& proto) {
+  ControlEvent event;
+  event.event.group_id = proto.group_id();
+  event.event.rank = proto.rank();
+  event.event.status = FromProto(proto.status());
+  event.generation = proto.generation();
+  switch (proto.kind()) {
+    case v1::Event::RANK_LOST: event.event.kind = ClientEvent::Kind::kRankLost; break;
+    case v1::Event::GROUP_BROKEN: event.event.kind = ClientEvent::Kind::kGroupBroken; break;
+    case v1::Event::RANK_LEFT: event.event.kind = ClientEvent::Kind::kRankLeft; break;
+    case v1::Event::ENGINE_RESTARTED: event.event.kind = ClientEvent::Kind::kEngineRestarted; break;
+    case v1::Event::DRAINING: event.event.kind = ClientEvent::Kind::kDraining; break;
+    default: event.event.kind = ClientEvent::Kind::kLate; break;
+  }
+  // A broken group needs a reason that is not OK.
+  if (event.event.kind == ClientEvent::Kind::kGroupBroken && event.event.status.ok()) {
+    event.event.status = Unavailable("the group is broken");
+  }
+  return event;
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,24 @@
+// File: convert.h
+//
+// Between the library's plain types and the protocol's messages, and from gRPC's status to Tandem's.
+#pragma once
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/status.h>
+
+#include "client/lib/control_api.h"
+#include "tandem/v1/tandem.pb.h"
+
+namespace tandem::client {
+
+Status FromProto(const v1::StatusDetail& detail);
+// The daemon's status from the trailer "tandem-status-bin"; without one, gRPC's own code, and the daemon's
+// address in the message.
+Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address);
+
+void ToProto(const TensorSpec& spec, v1::TensorSpec* proto);
+void ToProto(const OpRequest& request, v1::OpRequest* proto);
+PlanInfo FromProto(const v1::PlanInfo& proto);
+ControlEvent FromProto(const v1::Event& proto);
+
+}  // namespace tandem::client

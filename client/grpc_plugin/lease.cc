@@ -1,0 +1,167 @@
+#include "client/grpc_plugin/lease.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "client/grpc_plugin/convert.h"
+#include "common/fd_socket.h"
+#include "common/mps_endpoint.h"
+
+namespace tandem::client {
+namespace {
+
+constexpr uint32_t kProtocol = 1;
+constexpr size_t kMaxTransfer = 4096;
+constexpr auto kOrphanAge = std::chrono::seconds(60);
+constexpr size_t kMaxLeaseMessage = 1 << 20;
+
+}  // namespace
+
+Lease::~Lease() { Stop(); }
+
+Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string& name,
+                                      Milliseconds deadline) {
+  path_ = path;
+  auto end = Clock::now() + deadline;
+  TANDEM_ASSIGN_OR_RETURN(socket_, ConnectSeqpacket(path));
+  v1::LeaseMessage message;
+  v1::AttachRequest& request = *message.mutable_attach();
+  request.set_protocol_min(kProtocol);
+  request.set_protocol_max(kProtocol);
+  request.set_client_version(TANDEM_VERSION);
+  request.set_name(name);
+  const MpsEndpoint mps = ProbeMps(MpsPipeDirectory());
+  request.set_mps_pipe_directory(mps.directory);
+  request.set_mps_answers(mps.answers);
+  request.set_mps_device(mps.device);
+  request.set_mps_inode(mps.inode);
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  request.set_device_max_connections(connections == nullptr ? 0
+                                                            : static_cast<uint32_t>(std::atoi(connections)));
+  TANDEM_RETURN_IF_ERROR(SendMessage(socket_.get(), message.SerializeAsString()));
+  pollfd waiting{socket_.get(), POLLIN, 0};
+  while (true) {
+    auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now()).count();
+    int ready = left <= 0 ? 0 : ::poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, 1'000'000)));
+    if (ready > 0) break;
+    if (ready == 0 || left <= 0) return Unavailable("the daemon at " + path + " does not answer");
+  }
+  Result<FdMessage> answer = ReceiveMessage(socket_.get(), kMaxLeaseMessage);
+  if (!answer.ok())
+    return Unavailable("the daemon at " + path + " has closed the connection: " + answer.status().message());
+  v1::LeaseMessage reply;
+  if (!reply.ParseFromString(answer->body))
+    return Internal("the daemon at " + path + " does not speak Tandem's protocol");
+  if (reply.has_refused()) {
+    Status refused = FromProto(reply.refused());
+    return refused.ok() ? Unavailable("the daemon refuses the session") : refused;
+  }
+  if (!reply.has_attached()) return Internal("the daemon at " + path + " does not speak Tandem's protocol");
+  return reply.attached();
+}
+
+void Lease::Start(std::function<void(const Status&)> on_lost) {
+  on_lost_ = std::move(on_lost);
+  reader_ = std::thread([this] { Read(); });
+}
+
+void Lease::Read() {
+  Status end;
+  while (true) {
+    Result<FdMessage> message = ReceiveMessage(socket_.get(), kMaxLeaseMessage);
+    if (!message.ok()) {
+      end = Unavailable("the daemon at " + path_ + " is gone: " + message.status().message())
+                .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
+      break;
+    }
+    v1::LeaseMessage parsed;
+    Status filed =
+        parsed.ParseFromString(message->body) ? Status::Ok() : InvalidArgument("malformed lease message");
+    if (filed.ok() && parsed.has_refused()) {
+      Status refused = FromProto(parsed.refused());
+      end = refused.ok() ? Unavailable("the daemon has ended the session") : refused;
+      break;
+    }
+    if (filed.ok() && parsed.has_transfer()) filed = File(parsed.transfer(), std::move(message->fds));
+    if (!filed.ok()) {
+      end = Unavailable("the daemon at " + path_ + " sent nonsense: " + filed.message());
+      break;
+    }
+  }
+  bool stopping;
+  {
+    std::lock_guard lock(mutex_);
+    lost_ = end;
+    stopping = stopping_;
+  }
+  changed_.notify_all();
+  if (!stopping) on_lost_(end);
+}
+
+Status Lease::File(const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
+  size_t total = part.total(), index = part.index();
+  if (total > kMaxTransfer || index > total || fds.size() > total - index) {
+    return InvalidArgument("a descriptor transfer that does not fit its own total");
+  }
+  std::lock_guard lock(mutex_);
+  auto now = Clock::now();
+  std::erase_if(transfers_, [now](const auto& entry) { return now - entry.second.since > kOrphanAge; });
+  Transfer& transfer = transfers_[part.transfer_id()];
+  transfer.since = now;
+  if (transfer.fds.empty()) transfer.fds.resize(total);
+  if (transfer.fds.size() != total) return InvalidArgument("parts of a descriptor transfer disagree");
+  for (UniqueFd& fd : fds) {
+    UniqueFd& place = transfer.fds[index++];
+    if (place.valid()) return InvalidArgument("a part of a descriptor transfer came twice");
+    place = std::move(fd);
+    ++transfer.received;
+  }
+  changed_.notify_all();
+  return Status::Ok();
+}
+
+Result<std::vector<UniqueFd>> Lease::Take(uint64_t transfer_id, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  auto complete = [&] {
+    auto it = transfers_.find(transfer_id);
+    return it != transfers_.end() && it->second.received == it->second.fds.size();
+  };
+  changed_.wait_until(lock, deadline, [&] { return complete() || !lost_.ok(); });
+  if (complete()) {
+    std::vector<UniqueFd> fds = std::move(transfers_[transfer_id].fds);
+    transfers_.erase(transfer_id);
+    return fds;
+  }
+  if (!lost_.ok()) return lost_;
+  return DeadlineExceeded("the daemon's descriptors did not come in time");
+}
+
+Result<uint64_t> Lease::Send(const std::vector<int>& fds) {
+  std::lock_guard lock(send_mutex_);
+  uint64_t id = next_transfer_++;
+  for (size_t index = 0; index < fds.size(); index += kMaxFdsPerMessage) {
+    size_t count = std::min(kMaxFdsPerMessage, fds.size() - index);
+    v1::LeaseMessage message;
+    message.mutable_transfer()->set_transfer_id(id);
+    message.mutable_transfer()->set_index(static_cast<uint32_t>(index));
+    message.mutable_transfer()->set_total(static_cast<uint32_t>(fds.size()));
+    auto first = fds.begin() + static_cast<ptrdiff_t>(index);
+    TANDEM_RETURN_IF_ERROR(SendMessage(socket_.get(), message.SerializeAsString(),
+                                       std::vector<int>(first, first + static_cast<ptrdiff_t>(count))));
+  }
+  return id;
+}
+
+void Lease::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  if (socket_.valid()) ::shutdown(socket_.get(), SHUT_RDWR);
+  if (reader_.joinable()) reader_.join();
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,234 @@
+#include "client/tandemctl/commands.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "client/tandemctl/json.h"
+#include "client/tandemctl/views.h"
+
+namespace tandem::ctl {
+namespace {
+
+using admin::v1::Admin;
+using admin::v1::AdminControl;
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+Status PrintJson(const google::protobuf::Message& message) {
+  TANDEM_ASSIGN_OR_RETURN(std::string text, MessageJson(message));
+  Print(text);
+  return Status::Ok();
+}
+
+template <typename Request, typename Reply>
+Result<Reply> Ask(const Connection& connection,
+                  grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                  const Request& request = {}) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Reader());
+  Reply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, method, request, &reply));
+  return reply;
+}
+
+template <typename Reply, typename View>
+Status Show(const Reply& reply, bool json, View view) {
+  if (json) return PrintJson(reply);
+  Print(view(reply));
+  return Status::Ok();
+}
+
+// Plans come by pages; more of them than this are not held at once.
+constexpr size_t kMostPlanBytes = size_t{64} << 20;
+// What a trace may take: the most that tandemd gives.
+constexpr uint32_t kMostTraceBytes = 16u << 20;
+
+// The plans of all pages from the request's on, up to kMostPlanBytes: then next_page_token says where the
+// rest begins.
+Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection,
+                                           admin::v1::ListPlansRequest request = {}) {
+  admin::v1::ListPlansReply all;
+  for (size_t bytes = 0; bytes < kMostPlanBytes;) {
+    TANDEM_ASSIGN_OR_RETURN(auto page, Ask(connection, &Admin::Stub::ListPlans, request));
+    bytes += page.ByteSizeLong();
+    request.set_page_token(page.next_page_token());
+    all.set_next_page_token(page.next_page_token());
+    for (auto& plan : *page.mutable_plans()) *all.add_plans() = std::move(plan);
+    if (all.next_page_token().empty()) break;
+  }
+  return all;
+}
+
+// A GPU by its index among tandemd's, or by its UUID.
+Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu) {
+  if (gpu.empty()) return InvalidArgument("the GPU's index or UUID is empty (tandemctl stats)");
+  if (gpu.find_first_not_of("0123456789") != std::string::npos) return gpu;
+  TANDEM_ASSIGN_OR_RETURN(auto stats, Ask(connection, &Admin::Stub::GetStats));
+  const auto index = static_cast<size_t>(std::strtoul(gpu.c_str(), nullptr, 10));
+  if (index >= static_cast<size_t>(stats.engines_size())) {
+    return Status(Code::kNotFound,
+                  "there is no GPU " + gpu + "; tandemd has " + std::to_string(stats.engines_size()));
+  }
+  return stats.engines(static_cast<int>(index)).gpu_uuid();
+}
+
+}  // namespace
+
+Status ShowTopology(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTopology));
+  if (options.json) return PrintJson(reply);
+  TANDEM_ASSIGN_OR_RETURN(std::string text, TopologyText(reply));
+  Print(text);
+  return Status::Ok();
+}
+
+Status ShowDoctor(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::Doctor));
+  TANDEM_RETURN_IF_ERROR(Show(reply, options.json, DoctorText));
+  for (const auto& finding : reply.findings()) {
+    if (finding.severity() == admin::v1::Finding::FAILURE)
+      return FailedPrecondition("the node is not healthy");
+  }
+  return Status::Ok();
+}
+
+Status ShowSessions(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListSessions));
+  return Show(reply, options.json, SessionsText);
+}
+
+Status ShowGroups(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListGroups));
+  return Show(reply, options.json, GroupsText);
+}
+
+Status ShowPools(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListPools));
+  return Show(reply, options.json, [&](const auto& r) { return PoolsText(r, options.segments); });
+}
+
+Status ShowPlans(const Connection& connection, const CommandOptions& options) {
+  admin::v1::ListPlansRequest request;
+  request.set_group_id(options.group_id);
+  request.set_plan_id(options.id);
+  request.set_programs(options.programs);
+  request.set_page_token(options.page);
+  TANDEM_ASSIGN_OR_RETURN(auto reply, AskPlans(connection, request));
+  return Show(reply, options.json, [&](const admin::v1::ListPlansReply& r) {
+    if (options.id == 0 && !options.programs) return PlansText(r);
+    std::string text;
+    for (const auto& plan : r.plans()) text += (text.empty() ? "" : "\n") + PlanText(plan);
+    return text + MorePlansText(r);
+  });
+}
+
+Status ShowQueue(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetQueue));
+  return Show(reply, options.json, QueueText);
+}
+
+Status ShowStats(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetStats));
+  return Show(reply, options.json, StatsText);
+}
+
+Status ShowTop(const Connection& connection, const CommandOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  bool live = !options.once && !options.json && ::isatty(STDOUT_FILENO) != 0;
+  admin::v1::GetStatsReply before;
+  auto then = Clock::now();
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(auto now, Ask(connection, &Admin::Stub::GetStats));
+    if (options.json) return PrintJson(now);
+    TANDEM_ASSIGN_OR_RETURN(auto plans, AskPlans(connection));
+    double seconds = std::chrono::duration<double>(Clock::now() - then).count();
+    then = Clock::now();
+    std::string screen = TopText(before, now, seconds, plans);
+    Print(live ? "\033[H\033[2J" + screen : screen);
+    std::fflush(stdout);
+    if (!live) return Status::Ok();
+    before = std::move(now);
+    std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_seconds));
+  }
+}
+
+Status WriteTrace(const Connection& connection, const CommandOptions& options) {
+  admin::v1::GetTraceRequest request;
+  request.set_last(options.last);
+  request.set_max_bytes(kMostTraceBytes);
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTrace, request));
+  if (reply.truncated()) {
+    std::fprintf(
+        stderr,
+        "tandemctl: the trace is cut: the latest launches, as many as fit into %u MiB (--last takes fewer)\n",
+        kMostTraceBytes >> 20);
+  }
+  if (options.output.empty() || options.output == "-") {
+    Print(reply.chrome_trace_json() + "\n");
+    return Status::Ok();
+  }
+  std::ofstream file(options.output, std::ios::binary);
+  file << reply.chrome_trace_json() << "\n";
+  file.close();
+  if (!file) return Status(Code::kInternal, "cannot write " + options.output);
+  std::fprintf(stderr, "%s: %zu bytes (chrome://tracing or ui.perfetto.dev)\n", options.output.c_str(),
+               reply.chrome_trace_json().size() + 1);
+  return Status::Ok();
+}
+
+Status Drain(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
+  admin::v1::DrainRequest request;
+  auto wait = std::chrono::milliseconds(static_cast<int64_t>(options.drain_seconds * 1000));
+  request.set_deadline_ms(static_cast<uint32_t>(wait.count()));
+  request.set_undo(options.undo);
+  admin::v1::DrainReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Drain, request, &reply, wait));
+  TANDEM_RETURN_IF_ERROR(Show(reply, options.json, [&](const admin::v1::DrainReply& r) {
+    return std::string(options.undo ? "serving again: " : "draining: ") + std::to_string(r.sessions_left()) +
+           " sessions, " + std::to_string(r.groups_left()) + " groups" + (options.undo ? "\n" : " left\n");
+  }));
+  if (!options.undo && reply.groups_left() != 0)
+    return FailedPrecondition("groups are left (tandemctl groups)");
+  return Status::Ok();
+}
+
+Status Evict(const Connection& connection, const CommandOptions& options) {
+  if (options.id == 0 && options.gpu.empty())
+    return InvalidArgument("a session's id, or a GPU's index or UUID");
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
+  admin::v1::EvictRequest request;
+  request.set_session_id(options.id);
+  request.set_force(options.force);
+  if (!options.gpu.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(std::string uuid, GpuUuid(connection, options.gpu));
+    request.set_gpu_uuid(uuid);
+  }
+  admin::v1::EvictReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Evict, request, &reply));
+  return Show(reply, options.json, [&](const admin::v1::EvictReply& r) {
+    if (!options.gpu.empty()) {
+      std::string pids;
+      for (int pid : r.pids()) pids += " " + std::to_string(pid);
+      return r.pids().empty() ? "no process to end on GPU " + options.gpu + "\n" : "ended:" + pids + "\n";
+    }
+    return "session " + std::to_string(options.id) + " has ended; its process has not\n";
+  });
+}
+
+Status Unfuse(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
+  admin::v1::UnfuseRequest request;
+  TANDEM_ASSIGN_OR_RETURN(std::string uuid, GpuUuid(connection, options.gpu));
+  request.set_gpu_uuid(uuid);
+  admin::v1::UnfuseReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Unfuse, request, &reply));
+  return Show(reply, options.json, [&](const admin::v1::UnfuseReply&) {
+    return "the engine of GPU " + options.gpu + " is being started (tandemctl stats)\n";
+  });
+}
+
+}  // namespace tandem::ctl

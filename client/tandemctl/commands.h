@@ -1,0 +1,49 @@
+// File: commands.h
+//
+// tandemctl's subcommands that ask the daemon. Each prints to standard output and returns what went wrong.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "client/tandemctl/connection.h"
+#include "tandem/status.h"
+
+namespace tandem::ctl {
+
+struct CommandOptions {
+  bool json = false;
+  bool once = false;            // top
+  bool undo = false;            // drain
+  bool programs = false;        // plans
+  bool segments = false;        // pools
+  double interval_seconds = 1;  // top
+  double drain_seconds = 60;
+  uint64_t id = 0;        // plans: a plan; evict: a session
+  uint64_t group_id = 0;  // plans
+  std::string page;       // plans: where to go on
+  uint32_t last = 0;      // trace
+  bool force = false;     // evict
+  std::string gpu;        // evict, unfuse: an index or a UUID; "": a session
+  std::string output;     // trace; "" or "-": standard output
+};
+
+Status ShowTopology(const Connection& connection, const CommandOptions& options);
+// FAILED_PRECONDITION if a finding is a failure.
+Status ShowDoctor(const Connection& connection, const CommandOptions& options);
+Status ShowSessions(const Connection& connection, const CommandOptions& options);
+Status ShowGroups(const Connection& connection, const CommandOptions& options);
+Status ShowPools(const Connection& connection, const CommandOptions& options);
+Status ShowPlans(const Connection& connection, const CommandOptions& options);
+Status ShowQueue(const Connection& connection, const CommandOptions& options);
+Status ShowStats(const Connection& connection, const CommandOptions& options);
+// Refreshes until interrupted; on a pipe or with `once` it prints one screen.
+Status ShowTop(const Connection& connection, const CommandOptions& options);
+Status WriteTrace(const Connection& connection, const CommandOptions& options);
+// FAILED_PRECONDITION if groups are left at the end.
+Status Drain(const Connection& connection, const CommandOptions& options);
+Status Evict(const Connection& connection, const CommandOptions& options);
+Status Unfuse(const Connection& connection, const CommandOptions& options);
+
+}  // namespace tandem::ctl

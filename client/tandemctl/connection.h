@@ -1,0 +1,53 @@
+// File: connection.h
+//
+// tandemctl's way to the daemon, and its exit codes.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "tandem/admin/v1/admin.grpc.pb.h"
+#include "tandem/status.h"
+
+namespace tandem::ctl {
+
+// Documented in docs/tandemctl.md; stable.
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kUnreachable = 3,
+  kNotFoundExit = 4,
+  kNotPermitted = 5,
+  kTimedOut = 6,
+};
+ExitCode ExitCodeOf(const Status& status);
+
+class Connection {
+ public:
+  Connection(std::string runtime_dir, std::chrono::milliseconds timeout)
+      : runtime_dir_(std::move(runtime_dir)), timeout_(timeout) {}
+
+  // The services, by their sockets. UNAVAILABLE with reason "UNREACHABLE" if nobody listens,
+  // PERMISSION_DENIED if this user may not connect.
+  Result<std::unique_ptr<admin::v1::Admin::Stub>> Reader() const;
+  Result<std::unique_ptr<admin::v1::AdminControl::Stub>> Changer() const;
+
+  // Runs one call, `stub_method(stub, context, request, reply)`, under the time limit plus `extra`.
+  template <typename Stub, typename Request, typename Reply>
+  Status Call(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+              const Request& request, Reply* reply, std::chrono::milliseconds extra = {}) const {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout_ + extra);
+    grpc::Status status = (stub.*method)(&context, request, reply);
+    if (status.ok()) return Status::Ok();
+    return Status(static_cast<Code>(status.error_code()), status.error_message());
+  }
+
+ private:
+  std::string runtime_dir_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace tandem::ctl

@@ -1,0 +1,270 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "client/tandemctl/explain.h"
+#include "client/tandemctl/json.h"
+#include "client/tandemctl/table.h"
+#include "client/tandemctl/views.h"
+#include "daemon/topology/topology_file.h"
+
+namespace tandem::ctl {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// Runs tandemctl: its exit code; standard output into `text`, standard error too.
+int RunCtl(const std::string& arguments, std::string* text = nullptr) {
+  FILE* pipe = ::popen((std::string(TANDEMCTL) + " " + arguments + " 2>&1").c_str(), "r");
+  std::string output;
+  std::array<char, 4096> buffer;
+  size_t length;
+  while ((length = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0)
+    output.append(buffer.data(), length);
+  int status = ::pclose(pipe);
+  if (text != nullptr) *text = output;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(TableTest, AlignsColumnsAndKeepsNoTrailingSpace) {
+  Table table({"name", ">bytes", "note"});
+  table.Add({"a", "1 B"});
+  table.Add({"längerer", "100 MiB", "x"});
+  EXPECT_EQ(table.Text(),
+            "name        bytes  note\n"
+            "a             1 B\n"
+            "längerer  100 MiB  x\n");
+}
+
+TEST(TableTest, QuantitiesHaveUnits) {
+  EXPECT_EQ(Bytes(0), "0 B");
+  EXPECT_EQ(Bytes(1023), "1023 B");
+  EXPECT_EQ(Bytes(1536), "1.5 KiB");
+  EXPECT_EQ(Bytes(uint64_t{2} << 30), "2 GiB");
+  EXPECT_EQ(Micros(0), "-");
+  EXPECT_EQ(Micros(12.34), "12.3 us");
+  EXPECT_EQ(Micros(4560), "4.56 ms");
+  EXPECT_EQ(Age(59), "59 s");
+  EXPECT_EQ(Age(7800), "2 h 10 min");
+  EXPECT_EQ(Join(std::vector<int>{0, 2}), "0, 2");
+}
+
+TEST(ViewsTest, MatrixShowsLinksAndPcieDistance) {
+  auto topology = LoadTopology(TANDEM_FIXTURES "/dgx-1v.toml");
+  ASSERT_TRUE(topology.ok()) << topology.status().ToString();
+  admin::v1::GetTopologyReply reply;
+  reply.set_topology_toml(WriteTopology(*topology));
+  reply.set_topology_class("hybrid_cube_mesh");
+  auto text = TopologyText(reply);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  EXPECT_THAT(*text, HasSubstr("8 GPUs, hybrid_cube_mesh"));
+  EXPECT_THAT(*text, testing::ContainsRegex("GPU0 +X +NV[12]"));
+  EXPECT_THAT(*text, HasSubstr(std::string(PcieDistanceName(topology->pcie[0][7]))));
+}
+
+TEST(ViewsTest, CutListingsSaySo) {
+  admin::v1::ListPlansReply plans;
+  plans.add_plans()->mutable_info()->set_plan_id(4);
+  EXPECT_THAT(PlansText(plans), Not(HasSubstr("cut")));
+  plans.set_next_page_token("3.4");
+  EXPECT_THAT(PlansText(plans), HasSubstr("go on with --page 3.4"));
+  EXPECT_THAT(PlanText(plans.plans(0)), Not(HasSubstr("cut")));
+  plans.mutable_plans(0)->set_truncated(true);
+  EXPECT_THAT(PlanText(plans.plans(0)), HasSubstr("(cut: "));
+  admin::v1::ListGroupsReply groups;
+  EXPECT_THAT(GroupsText(groups), Not(HasSubstr("cut")));
+  groups.set_truncated(true);
+  EXPECT_THAT(GroupsText(groups), HasSubstr("(cut: "));
+  admin::v1::ListSessionsReply sessions;
+  sessions.set_truncated(true);
+  EXPECT_THAT(SessionsText(sessions), HasSubstr("(cut: "));
+  admin::v1::ListPoolsReply pools;
+  pools.set_truncated(true);
+  EXPECT_THAT(PoolsText(pools, false), HasSubstr("(cut: "));
+  admin::v1::GetQueueReply queue;
+  queue.set_truncated(true);
+  EXPECT_THAT(QueueText(queue), HasSubstr("(cut: "));
+}
+
+TEST(ViewsTest, QueueNamesTheLateRanks) {
+  admin::v1::GetQueueReply reply;
+  EXPECT_EQ(QueueText(reply), "nothing in flight\n");
+  auto* entry = reply.add_entries();
+  entry->set_state("waiting");
+  entry->set_since_seconds(2.5);
+  entry->set_group_name("tp");
+  entry->add_late_ranks(1);
+  entry->add_late_ranks(3);
+  EXPECT_THAT(QueueText(reply), testing::ContainsRegex("waiting +2.50 s +tp .* 1, 3 *\n"));
+  entry->set_parking("a captured launch lives on this GPU");
+  EXPECT_THAT(QueueText(reply), HasSubstr("no: a captured launch lives on this GPU\n"));
+  entry->set_parking("parked");
+  EXPECT_THAT(QueueText(reply), testing::ContainsRegex(" 1, 3 +yes\n"));
+}
+
+TEST(ViewsTest, TopShowsRatesBetweenTwoSamples) {
+  admin::v1::GetStatsReply before, now;
+  before.add_engines()->set_launches(100);
+  now.add_engines()->set_launches(300);
+  now.mutable_engines(0)->set_busy_seconds(1);
+  EXPECT_THAT(TopText(before, now, 2, {}), HasSubstr("100.0"));
+  EXPECT_THAT(TopText(before, now, 2, {}), HasSubstr("50 %"));
+}
+
+TEST(ViewsTest, StatsHaveWhatIsSentBesideTheLinks) {
+  admin::v1::GetStatsReply reply;
+  reply.add_engines()->set_gpu_uuid("GPU-a");
+  reply.add_engines()->set_gpu_uuid("GPU-b");
+  EXPECT_THAT(StatsText(reply), Not(HasSubstr("link")));
+  auto* link = reply.add_links();
+  link->set_from_gpu_uuid("GPU-b");
+  link->set_to_gpu_uuid("GPU-a");
+  link->set_gb_per_second(391.4);
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex("links measured +to GPU0 +to GPU1\n"));
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex("from GPU0 +- +-\nfrom GPU1 +391 GB/s +-\n"));
+  auto* sent = reply.add_sent();
+  sent->set_plan_id(7);
+  sent->set_group_name("tp");
+  sent->set_summary("all_gather 4 x 4");
+  sent->set_rank(1);
+  sent->set_gpu_uuid("GPU-b");
+  sent->set_bytes(2 << 20);
+  sent->set_gb_per_second(97.85);
+  EXPECT_THAT(StatsText(reply),
+              testing::ContainsRegex("7 +tp +all_gather 4 x 4 +1 +GPU-b +2 MiB +97.8 GB/s +- +-\n"));
+  sent->set_gb_per_second(1234.5);
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex(" 123[45] GB/s +- +-\n"));
+  sent->set_gb_per_second(97.85);
+  sent->set_link_gb_per_second(391.4);
+  sent->set_link_fraction(0.25);
+  EXPECT_THAT(StatsText(reply), testing::ContainsRegex("97.8 GB/s +391 GB/s +25.0 %\n"));
+}
+
+TEST(ExplainTest, ShapesAreParsedOrRefused) {
+  EXPECT_EQ(ParseShape("4x5x6").value(), (std::vector<int64_t>{4, 5, 6}));
+  for (const char* bad :
+       {"", "x", "4x", "4xx5", "-1", "4x5a", "99999999999999999999", "4000000000x4000000000"}) {
+    EXPECT_FALSE(ParseShape(bad).ok()) << bad;
+  }
+}
+
+TEST(ExplainTest, EveryOperationIsPlannedProvedAndExplained) {
+  for (const char* op : {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all",
+                         "send_receive", "barrier", "empty"}) {
+    ExplainOptions options;
+    options.op = op;
+    options.shape = "64x64";
+    auto explanation = Explain(options);
+    ASSERT_TRUE(explanation.ok()) << op << ": " << explanation.status().ToString();
+    EXPECT_EQ(explanation->plan.programs.size(), 4u) << op;
+  }
+  for (const char* op : {"all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"}) {
+    for (const char* dtype : {"bf16", "f8e4m3"}) {
+      ExplainOptions options;
+      options.op = op;
+      options.shape = "64x32";
+      options.b_shape = "32x48";
+      options.dtype = dtype;
+      auto explanation = Explain(options);
+      ASSERT_TRUE(explanation.ok()) << op << ": " << explanation.status().ToString();
+      EXPECT_THAT(ExplanationText(*explanation, options), HasSubstr("verified"));
+    }
+  }
+}
+
+TEST(ExplainTest, SizeAndTopologyDecideTheAlgorithm) {
+  ExplainOptions options;
+  options.shape = "1024";
+  EXPECT_EQ(Explain(options)->plan.algorithm, Algorithm::kOneShot);
+  options.shape = "1048576";
+  EXPECT_EQ(Explain(options)->plan.algorithm, Algorithm::kTwoShot);
+  options.shape = "1024";
+  options.world = 8;
+  options.topology_file = TANDEM_FIXTURES "/dgx-1v.toml";
+  auto mesh = Explain(options);
+  ASSERT_TRUE(mesh.ok()) << mesh.status().ToString();
+  EXPECT_EQ(mesh->plan.algorithm, Algorithm::kHybridCubeMesh);
+  auto json = nlohmann::json::parse(ExplanationJson(*mesh, options));
+  EXPECT_EQ(json["topology_class"], "hybrid_cube_mesh");
+  EXPECT_EQ(json["algorithm"], "hybrid_cube_mesh");
+  EXPECT_TRUE(json["verified"]);
+  EXPECT_FALSE(json["refused"].empty());
+  EXPECT_FALSE(json.contains("programs"));
+}
+
+TEST(JsonTest, IntegersAreNumbersWhereADoubleHoldsThem) {
+  admin::v1::ListPoolsReply reply;
+  admin::v1::Pool* pool = reply.add_pools();
+  pool->set_gpu_uuid("12345");  // a string that looks like a number stays one
+  pool->set_memory_bytes(uint64_t{1} << 53);
+  pool->set_used_bytes((uint64_t{1} << 53) + 1);
+  pool->set_registered_bytes(~uint64_t{0});
+  pool->add_segments()->set_bytes(uint64_t{2} << 20);
+  auto text = MessageJson(reply);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  auto json = nlohmann::json::parse(*text)["pools"][0];
+  EXPECT_EQ(json["gpu_uuid"], "12345");
+  EXPECT_EQ(json["memory_bytes"], uint64_t{1} << 53);
+  EXPECT_EQ(json["used_bytes"], "9007199254740993");
+  EXPECT_EQ(json["registered_bytes"], "18446744073709551615");
+  EXPECT_EQ(json["segments"][0]["bytes"], 2097152);
+  EXPECT_EQ(json["segments"][0]["group_id"], 0) << "fields without a value are present";
+  admin::v1::ListGroupsReply groups;
+  groups.add_groups()->add_members()->set_session_id(7);
+  json = nlohmann::json::parse(*MessageJson(groups));
+  EXPECT_EQ(json["groups"][0]["members"][0]["session_id"], 7);
+}
+
+TEST(ExitCodeTest, UsageFailureAndReach) {
+  std::string text;
+  EXPECT_EQ(RunCtl("", &text), 2);
+  EXPECT_EQ(RunCtl("nonsense"), 2);
+  EXPECT_EQ(RunCtl("evict"), 2);
+  EXPECT_EQ(RunCtl("unfuse"), 2);
+  for (const char* empty : {"tuning show ''", "tuning forget ''", "evict --gpu ''"}) {
+    EXPECT_EQ(RunCtl("--runtime-dir /nonexistent/tandem " + std::string(empty), &text), 2)
+        << empty << ": " << text;
+  }
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 4xx"), 2);
+  EXPECT_EQ(RunCtl("explain no_such_op"), 2);
+  EXPECT_EQ(RunCtl("explain all_reduce --topology /nonexistent.toml"), 4);
+  EXPECT_EQ(RunCtl("--runtime-dir /nonexistent/tandem stats", &text), 3);
+  EXPECT_THAT(text, HasSubstr("/nonexistent/tandem/client.sock"));
+  EXPECT_EQ(RunCtl("drain --runtime-dir /nonexistent/tandem", &text), 3);
+  EXPECT_THAT(text, HasSubstr("admin.sock"));
+  EXPECT_EQ(RunCtl("--help"), 0);
+  EXPECT_EQ(RunCtl("--version", &text), 0);
+  EXPECT_THAT(text, HasSubstr("tandemctl 0."));
+}
+
+TEST(ExitCodeTest, ExplainPrintsTextJsonAndPrograms) {
+  std::string text;
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 1024 --program 0", &text), 0);
+  EXPECT_THAT(text, HasSubstr("one_shot"));
+  EXPECT_THAT(text, HasSubstr("not chosen"));
+  EXPECT_THAT(text, HasSubstr("program of rank 0"));
+  EXPECT_THAT(text, Not(HasSubstr("program of rank 1")));
+  EXPECT_EQ(RunCtl("explain matmul_reduce_scatter --shape 64x32 --b 32x48 --json --program -2", &text), 0);
+  EXPECT_EQ(nlohmann::json::parse(text)["programs"].size(), 4u);
+}
+
+TEST(CompletionTest, KnowsEveryCommandAndIsValidShell) {
+  std::string text;
+  ASSERT_EQ(RunCtl("completion bash", &text), 0);
+  for (const char* command : {"topo", "doctor", "explain", "evict", "completion"})
+    EXPECT_THAT(text, HasSubstr(command));
+  EXPECT_EQ(::system((std::string(TANDEMCTL) + " completion bash | bash -n").c_str()), 0);
+  EXPECT_EQ(RunCtl("completion zsh"), 0);
+  ASSERT_EQ(RunCtl("completion fish", &text), 0);
+  EXPECT_THAT(text, HasSubstr("__fish_seen_subcommand_from trace"));
+  EXPECT_EQ(RunCtl("completion tcsh"), 2);
+}
+
+}  // namespace
+}  // namespace tandem::ctl

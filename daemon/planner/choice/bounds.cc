@@ -1,0 +1,52 @@
+#include "daemon/planner/choice/bounds.h"
+
+#include "daemon/planner/choice/choice.h"
+
+namespace tandem::plan {
+namespace {
+
+constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
+
+}  // namespace
+
+Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
+  Bounds bounds{.one_shot = kOneShotMaxBytes, .two_shot = kTwoShotMaxBytes, .sm = kSmMaxBytes};
+  if (!packet_kernels || topology != TopologyClass::kNvSwitch || (world != 2 && world != 4)) return bounds;
+  if (op != Op::kAllReduce && op != Op::kAllGather && op != Op::kReduceScatter) return bounds;
+  bounds.measured = true;
+  if (op == Op::kAllReduce) {
+    // Packets win by 1 to 3 us up to here. NCCL was behind two-shot at the largest size tried: of two ranks
+    // at 256 MiB by 832 us to 939, on four at 16 MiB.
+    bounds.low_latency = (world == 2 ? 128 : 64) * kKiB;
+    bounds.one_shot = world == 2 ? kMiB : 256 * kKiB;
+    bounds.two_shot = (world == 2 ? 256 : 16) * kMiB;
+  } else {
+    bounds.low_latency = 256 * kKiB;
+    // By SMs and by copy engine, two GPUs: all-gather of 64 MiB 124 us and 143, of 256 MiB, the largest
+    // tried, 417 and 459; reduce-scatter of 16 MiB 52.7 and 55.0, of 64 MiB 157 and 145. Four at 64 MiB:
+    // all-gather 215 and 244, reduce-scatter 221 and 214.
+    const bool gathers = op == Op::kAllGather;
+    bounds.sm = (!gathers ? 16 : world == 2 ? 256 : 64) * kMiB;
+  }
+  return bounds;
+}
+
+Bounds BoundsOf(const Problem& problem) {
+  return BoundsOf(problem.request->op, problem.world_size, problem.topology_class,
+                  problem.group->packet_kernels);
+}
+
+Algorithm FasterBesideProduct(const Problem& collective) {
+  const uint64_t bytes = collective.message_bytes;
+  if (!BoundsOf(collective).measured || collective.world_size != 4 || bytes <= 16 * kMiB)
+    return Algorithm::kAuto;
+  switch (collective.request->op) {
+    // 32 MiB by copy engine took 123 us beyond the product, by NCCL 148.
+    case Op::kAllGather: return Algorithm::kCopyEngine;
+    // 32 MiB by NCCL 152 and by copy engine 181, 64 MiB 224 to 242 and 239 to 266, 128 MiB as long.
+    case Op::kReduceScatter: return bytes <= 64 * kMiB ? Algorithm::kNccl : Algorithm::kAuto;
+    default: return Algorithm::kAuto;
+  }
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,318 @@
+#include "daemon/planner/cost/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "daemon/planner/families/low_latency.h"
+#include "daemon/planner/families/matmul_notes.h"
+#include "daemon/planner/families/skinny.h"
+#include "daemon/planner/problem/native_checks.h"
+#include "program/skinny_layout.h"
+
+namespace tandem::plan {
+namespace {
+
+// Built-in link figures by class: GB/s of one GPU to its peers, and microseconds from a signal to its wait.
+struct ClassFigures {
+  double link_gbps;
+  double step_latency_us;
+};
+ClassFigures FiguresOf(TopologyClass topology_class) {
+  switch (topology_class) {
+    case TopologyClass::kSingle: return {4000, 0.5};
+    case TopologyClass::kNvSwitch: return {330, 2.0};
+    case TopologyClass::kFullMesh: return {200, 2.0};
+    case TopologyClass::kHybridCubeMesh: return {90, 2.5};
+    case TopologyClass::kPairs: return {20, 4.0};
+    case TopologyClass::kPcieOnly: return {16, 5.0};
+    case TopologyClass::kIrregular: return {20, 4.0};
+  }
+  return {16, 5.0};
+}
+
+double BuiltInTflops(DType dtype) {
+  if (IsFloat8(dtype)) return 1300;
+  return dtype == DType::kF32 ? 50 : 700;
+}
+
+// Small copies waste a copy engine's start: microseconds before a chunk moves at full rate.
+constexpr double kCopyEngineStartUs = 4.0;
+// A matmul of few rows cannot fill the GPU.
+constexpr double kMatmulStartUs = 4.0;
+
+// The kernel of any strides, which computes what cuBLASLt refuses, on CUDA cores; rough.
+constexpr double kPlainTflops = 10;
+
+double TransferUs(double bytes, double gbps) { return bytes / (gbps * 1e3); }
+
+// cuBLASLt's products with scales by blocks beside its others of fp8, in pipelines on H200s and H100s
+// (deploy/tuning).
+constexpr double kBlockScaledRate = 0.86;
+
+double MatmulUs(const Problem& problem, const MachineModel& machine, double rows, double n, double k) {
+  const double flops = 2.0 * rows * n * k / (IsBlockWise(problem.scale_mode) ? kBlockScaledRate : 1.0);
+  const DType a = problem.operand(problem.slots.a).spec.dtype;
+  const double bytes = (rows * k + k * n) * static_cast<double>(DTypeBytes(a)) + rows * n * 2.0;
+  // cuBLASLt takes fp8 with contiguous columns of B alone: each product has B transposed first.
+  const View b = problem.Slot(0, problem.slots.b[0]);
+  const double transposition = IsFloat8(a) && RunsAlongN(b) ? TransferUs(2 * k * n, machine.memory_gbps) : 0;
+  return kMatmulStartUs + transposition +
+         std::max(flops / (machine.product_tflops * 1e6), TransferUs(bytes, machine.memory_gbps));
+}
+
+double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm) {
+  const double bytes = static_cast<double>(problem.message_bytes);
+  const double world = problem.world_size;
+  const double others = world - 1;
+  const double local = TransferUs(2 * bytes, machine.memory_gbps);
+  if (problem.world_size == 1) return machine.launch_us + local;
+  const Op op = problem.request->op;
+  const bool all_reduce = op == Op::kAllReduce || op == Op::kMatmulAllReduce;
+  // Bytes that one GPU sends when every element crosses a link once, and how often.
+  double sent = bytes * others / world;
+  if (op == Op::kBroadcast) sent = bytes * others;
+  if (op == Op::kReduce) sent = bytes;
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      return machine.launch_us + machine.step_latency_us + TransferUs(bytes * others, machine.link_gbps) +
+             local;
+    case Algorithm::kLowLatency: {
+      // Half of the link carries epochs; no fence, no flag of its own.
+      const bool two_shot = all_reduce && LowLatencyShots(problem) == 2;
+      const double moved = !all_reduce ? sent : two_shot ? 2 * sent : bytes * others;
+      return machine.launch_us + (two_shot ? 1.5 : 0.5) * machine.step_latency_us +
+             TransferUs(2 * moved, machine.link_gbps) + local;
+    }
+    case Algorithm::kTwoShot:
+      return machine.launch_us + 2.5 * machine.step_latency_us + TransferUs(2 * sent, machine.link_gbps) +
+             local;
+    case Algorithm::kHybridCubeMesh:
+      // Three copies over the quad's links, one over the mate's.
+      return machine.launch_us + 2 * machine.step_latency_us + TransferUs(4 * bytes, machine.link_gbps) +
+             local;
+    case Algorithm::kSm:
+      return machine.launch_us + machine.step_latency_us + TransferUs(sent, 0.9 * machine.link_gbps) + local;
+    case Algorithm::kCopyEngine:
+      if (all_reduce) {
+        return 2 * others * kCopyEngineStartUs + 2.5 * machine.step_latency_us +
+               TransferUs(2 * sent, 1.1 * machine.link_gbps) + local;
+      }
+      return others * kCopyEngineStartUs + machine.step_latency_us +
+             TransferUs(sent, 1.1 * machine.link_gbps) + local;
+    case Algorithm::kNccl: {
+      const double nccl_sent = op == Op::kBroadcast ? bytes : all_reduce ? 2 * sent : sent;
+      return machine.nccl_latency_us + TransferUs(nccl_sent, machine.link_gbps);
+    }
+    default: return machine.launch_us + 2 * machine.step_latency_us;
+  }
+}
+
+// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200-peers.jsonl): a lane's driver
+// calls, products that run slower beside copies, and what no product hides. `hidden` is the time of a
+// transfer beside products.
+double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
+  const bool gather = problem.request->op == Op::kAllGatherMatmul;
+  switch (algorithm) {
+    case Algorithm::kPipeline:
+      return gather ? 28 : 40;  // a gather's first product does not wait for the pushes' calls
+    case Algorithm::kRing: return 40 + (gather ? 1.0 : 0.4) * hidden;
+    case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * problem.world_size * 20.0;
+    case Algorithm::kNative:
+      if (gather) return 20;
+      if (problem.world_size == 2) return problem.request->op == Op::kMatmulAllReduce ? 15 : 10;
+      return problem.request->op == Op::kMatmulAllReduce ? 45 + 0.35 * hidden
+                                                         : 30;  // of a version that did not carry tiles
+    default: return 0;
+  }
+}
+
+// The hand-over of a plan of one kernel.
+constexpr double kSkinnyExtraUs = 16;
+
+// A width of the native kernel's tiles, and its rate beside cuBLASLt's: what predicts whole plans best, on
+// H200s. Where the GPU's power is the limit, that is not the kernel's rate alone.
+struct TileWidth {
+  double columns, rate;
+};
+// bf16 was measured; that fp8 summed fast runs at all of cuBLASLt's rate is a conjecture.
+constexpr TileWidth kWideTiles = {256, 0.975}, kCarriedTiles = {256, 0.985}, kNarrowTiles = {224, 0.95},
+                    kFastTiles = {256, 1.0};
+// fp8 summed exactly, and so with scales by blocks.
+constexpr TileWidth kExactWideTiles = {256, 0.93}, kExactMiddleTiles = {224, 0.90},
+                    kExactNarrowTiles = {192, 1.01};
+constexpr TileWidth kBlockWideTiles = {256, 0.825}, kBlockNarrowTiles = {192, 0.865};
+
+// The widths that there are kernels of (kernels/cuda/fused/CMakeLists.txt): one where partial sums are added.
+std::vector<TileWidth> TileWidthsFor(const Problem& problem) {
+  const bool gather = problem.request->op == Op::kAllGatherMatmul;
+  const auto type_of = [&](int slot) { return problem.operand(slot).spec.dtype; };
+  const DType a = type_of(problem.slots.a);
+  const bool to_bf16 = gather && type_of(problem.slots.c[0]) == DType::kBf16;
+  if (!IsFloat8(a)) {
+    if (!gather) return {problem.world_size == 2 ? kCarriedTiles : kWideTiles};
+    return a == DType::kBf16 ? std::vector{kWideTiles, kNarrowTiles} : std::vector{kWideTiles};
+  }
+  if (IsBlockWise(problem.scale_mode))
+    return to_bf16 ? std::vector{kBlockWideTiles, kBlockNarrowTiles} : std::vector{kBlockWideTiles};
+  if (problem.request->fast_accumulation) return {kFastTiles};
+  std::vector<TileWidth> widths = {kExactWideTiles};
+  if (to_bf16) widths.push_back(kExactNarrowTiles);
+  if (to_bf16 && a == DType::kF8E4M3 && type_of(problem.slots.b[0]) == a) widths.push_back(kExactMiddleTiles);
+  return widths;
+}
+
+// The native kernel computes tiles of 128 rows, one an SM, in whole waves on nearly all SMs of a Hopper GPU,
+// of the width whose waves are over first (kernels/cuda/fused/tiling.h).
+double NativeUs(const Problem& problem, const MachineModel& machine, double wire) {
+  constexpr double kCtas = 128, kTileRows = 128;
+  const double world = problem.world_size;
+  const bool reduce = problem.request->op == Op::kMatmulAllReduce,
+             gather = problem.request->op == Op::kAllGatherMatmul;
+  double tile_rows = world * std::ceil(static_cast<double>(problem.rows) / world / kTileRows);
+  if (reduce) {
+    const NativeCut cut = CutNative(problem.rows, problem.n, problem.world_size);
+    const int64_t whole = problem.rows / cut.rows, end = problem.rows % cut.rows;
+    const auto high_in_tiles = [](int64_t rows) { return std::ceil(static_cast<double>(rows) / kTileRows); };
+    tile_rows = static_cast<double>(whole) * high_in_tiles(cut.rows) + high_in_tiles(end);
+  }
+  const auto waves_of = [&](const TileWidth& width) {
+    return std::max(1.0,
+                    std::ceil(tile_rows * std::ceil(static_cast<double>(problem.n) / width.columns) / kCtas));
+  };
+  const auto us_of = [&](const TileWidth& width) {
+    const double tile_us = 2 * kTileRows * width.columns * static_cast<double>(problem.k) * kCtas /
+                           (width.rate * machine.tflops * 1e6);
+    return waves_of(width) * tile_us;
+  };
+  const std::vector<TileWidth> widths = TileWidthsFor(problem);
+  const TileWidth width =
+      *std::min_element(widths.begin(), widths.end(),
+                        [&](const TileWidth& x, const TileWidth& y) { return us_of(x) < us_of(y); });
+  // Beside one wave nothing is hidden. Later only the last part's partial sums are not, and of an all-reduce
+  // what the last wave sends: most of that are sums, which go to all ranks. On two ranks tiles are carried as
+  // they end, and what is left is the less, the shorter all of it is beside the product.
+  if (waves_of(width) == 1) return std::max(us_of(width), wire) + wire;
+  double last = gather ? 0 : reduce ? 2 * wire / waves_of(width) : wire / world;
+  if (problem.world_size == 2) last = reduce ? last / 2 : last * std::min(1.0, 4 * wire / us_of(width));
+  return std::max(us_of(width), wire) + last;
+}
+
+// One wave of tiles on layout.ctas() SMs, or B's way through the memory; before it the first columns of the
+// peers' shards, or behind it the partial sums, and what an all-reduce sends back (2 H200s).
+double SkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
+                double wire) {
+  constexpr double kCtas = 128, kFirstColumnsUs = 6, kSumUs = 5;
+  MachineModel taken = machine;
+  taken.product_tflops = machine.tflops * std::min(1.0, static_cast<double>(layout.ctas()) / kCtas);
+  const double product = MatmulUs(problem, taken, static_cast<double>(problem.rows),
+                                  static_cast<double>(problem.n), static_cast<double>(problem.k));
+  if (layout.kind == SkinnyKind::kGather) return product + kFirstColumnsUs;
+  return product + kSumUs * (layout.kind == SkinnyKind::kAllReduce ? 2 : 1) + wire;
+}
+
+// A product and then `collective`, or before it; `extra` beyond the model.
+double BesideUs(const Problem& problem, const MachineModel& machine, double whole, Algorithm collective,
+                bool measured) {
+  const double us = whole + CollectiveUs(problem, machine, collective);
+  if (collective == Algorithm::kNccl) {
+    const double extra = ScalesTravel(problem.scale_mode) ? 60 : 30;  // two calls where scales travel
+    return us + machine.launch_us + (measured ? extra : 0);
+  }
+  if (collective == Algorithm::kCopyEngine) {
+    // A gather's pieces land where the product reads them, and the own one is copied meanwhile.
+    const double copies =
+        problem.request->op == Op::kAllGatherMatmul
+            ? TransferUs(2 * static_cast<double>(problem.message_bytes), machine.memory_gbps)
+            : 0;
+    return us - copies + machine.launch_us + (measured ? 40 : 0);
+  }
+  return us + (measured ? 25 : 0);
+}
+
+double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm,
+               Algorithm collective) {
+  const double world = problem.world_size;
+  const double rows = static_cast<double>(problem.rows), n = static_cast<double>(problem.n);
+  const double k = static_cast<double>(problem.k);
+  const double whole = MatmulUs(problem, machine, rows, n, k);
+  if (problem.world_size == 1) return whole;
+  // The pieces of a matmul in W steps, cut along the gathered or scattered dimension.
+  const bool gather = problem.request->op == Op::kAllGatherMatmul;
+  const bool cut_k = gather && problem.last_dim();
+  const bool cut_n = problem.request->op == Op::kMatmulReduceScatter && problem.last_dim();
+  const double piece = MatmulUs(problem, machine, cut_k || cut_n ? rows : rows / world, cut_n ? n / world : n,
+                                cut_k ? k / world : k);
+  const double sent = static_cast<double>(problem.message_bytes) * (world - 1) / world;
+  const double copies = (world - 1) * (kCopyEngineStartUs + machine.step_latency_us);
+  const double sum =
+      gather ? 0 : TransferUs(static_cast<double>(problem.message_bytes), machine.memory_gbps) + 5;
+  const bool measured = problem.group->packet_kernels && problem.topology_class == TopologyClass::kNvSwitch;
+  const auto extra = [&](double wire) {
+    return measured ? MeasuredExtraUs(problem, algorithm, std::min((world - 1) * piece, wire)) : 0;
+  };
+  switch (algorithm) {
+    case Algorithm::kUnfused:
+    case Algorithm::kLowLatency:
+    case Algorithm::kNccl: return BesideUs(problem, machine, whole, collective, measured);
+    case Algorithm::kNative: {
+      const double twice = problem.request->op == Op::kMatmulAllReduce ? 2 : 1;
+      if (const auto layout = SkinnyFor(problem)) {
+        return SkinnyUs(problem, machine, *layout, twice * TransferUs(sent, machine.link_gbps)) +
+               (measured ? kSkinnyExtraUs : 0);
+      }
+      const double wire = twice * (copies + TransferUs(sent, machine.link_gbps));
+      return NativeUs(problem, machine, wire) + (measured ? MeasuredExtraUs(problem, algorithm, wire) : 0);
+    }
+    case Algorithm::kPipeline: {
+      const double wire = copies + TransferUs(sent, machine.link_gbps);
+      return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us + extra(wire);
+    }
+    case Algorithm::kRing: {
+      // Each step waits for the neighbour's: one more hop of latency a step. Where links are not a switch, a
+      // ring uses only one link a GPU at its full rate, while all-to-all traffic contends.
+      const bool switched = problem.topology_class == TopologyClass::kNvSwitch ||
+                            problem.topology_class == TopologyClass::kFullMesh;
+      const double wire =
+          1.5 * copies + TransferUs(sent, switched ? machine.link_gbps : 1.5 * machine.link_gbps);
+      return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us + extra(wire);
+    }
+    case Algorithm::kTiledTwoShot: {
+      const double wire = 2 * copies + TransferUs(2 * sent, machine.link_gbps);
+      return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us + extra(wire);
+    }
+    default: return whole;
+  }
+}
+
+}  // namespace
+
+MachineModel ModelOf(const Problem& problem) {
+  const GroupContext& group = *problem.group;
+  const ClassFigures figures = FiguresOf(problem.topology_class);
+  MachineModel machine;
+  machine.link_gbps = group.link_gbps > 0 ? group.link_gbps : figures.link_gbps;
+  machine.memory_gbps = group.memory_gbps > 0 ? group.memory_gbps : 4000;
+  const int a = problem.slots.a;
+  machine.tflops =
+      group.tflops > 0 ? group.tflops : BuiltInTflops(a >= 0 ? problem.operand(a).spec.dtype : DType::kF32);
+  machine.product_tflops =
+      WhyPlain(problem).empty() ? machine.tflops : std::min(machine.tflops, kPlainTflops);
+  machine.step_latency_us = group.step_latency_us > 0 ? group.step_latency_us : figures.step_latency_us;
+  // NCCL 2.28's small collectives took 9 us on 4 GPUs and 15 us on 8.
+  machine.nccl_latency_us = 3.0 + 0.75 * machine.step_latency_us * problem.world_size;
+  machine.launch_us = 3.0;
+  return machine;
+}
+
+double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collective) {
+  const MachineModel machine = ModelOf(problem);
+  if (IsFusedOp(problem.request->op)) return FusedUs(problem, machine, algorithm, collective);
+  if (problem.request->op == Op::kAsyncInputMatmul) {
+    return MatmulUs(problem, machine, static_cast<double>(problem.rows), static_cast<double>(problem.n),
+                    static_cast<double>(problem.k));
+  }
+  return CollectiveUs(problem, machine, algorithm);
+}
+
+}  // namespace tandem::plan

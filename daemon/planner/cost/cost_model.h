@@ -1,0 +1,31 @@
+// File: cost_model.h
+//
+// Predicted times of algorithms: latency plus bytes over bandwidth, and the matmul's time by its flops and
+// its bytes. The built-in figures are medians measured on 8 GPUs with NVSwitch and rough figures for other
+// classes; the group's own figures replace them. Predictions rank algorithms and are shown in plans;
+// thresholds, where they exist, decide.
+#pragma once
+
+#include "daemon/planner/problem/problem.h"
+
+namespace tandem::plan {
+
+// The machine's figures for one problem.
+struct MachineModel {
+  double link_gbps = 0;  // one GPU to all its peers together
+  double memory_gbps = 0;
+  double tflops = 0;  // of A's dtype
+  double product_tflops =
+      0;  // the same of products that are no native kernel's: less where cuBLASLt refuses them
+  double step_latency_us = 0;  // signal → wait
+  double nccl_latency_us = 0;  // of one small collective
+  double launch_us = 0;        // of one kernel or copy
+};
+
+MachineModel ModelOf(const Problem& problem);
+
+// Predicted microseconds of `algorithm` for `problem`, for one that can run. `collective`: beside a product
+// that it does not overlap with (matmul_collective.h).
+double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collective = Algorithm::kAuto);
+
+}  // namespace tandem::plan

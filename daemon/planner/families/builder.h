@@ -1,0 +1,124 @@
+// File: builder.h
+//
+// `Builder`: writes all ranks' programs of one plan. It lays out what must lie alike on every rank
+// (workspace, signal words) and keeps the rules that every program obeys:
+//   - words have one writer and are written once a launch: an index from Signals() is used once per pair of
+//   ranks;
+//   - peers write only into workspace and, after an entry exchange, into symmetric slots and the bulk area.
+//   Workspace
+//     needs no entry exchange: its halves alternate by epoch parity, and since every program closes, launch n
+//     + 2 starts nowhere before launch n has ended everywhere;
+//   - in program order a program runs on a single in-order queue without deadlock: every signal that a peer
+//   waits for
+//     is listed before the wait that depends on that peer.
+// Use: first Reserve and Signals (the layout), then steps; Finish at the end.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "daemon/planner/planner.h"
+#include "program/program.h"
+#include "program/views.h"
+#include "tandem/status.h"
+
+namespace tandem::plan {
+
+// Programs that need more workspace than this use the group's bulk area.
+inline constexpr uint64_t kMaxWorkspaceBytes = uint64_t{32} << 20;
+// Alignment of everything reserved in workspace.
+inline constexpr uint64_t kWorkspaceAlignment = 256;
+
+class Builder {
+ public:
+  using Work = decltype(Step::work);
+
+  // `steps` is about how many each rank's program will have: a ring's hundreds, moved each time that they
+  // outgrow their place, would take most of the planning's time.
+  Builder(int world_size, int lanes, int steps = 32);
+
+  // Layout: `bytes` in every rank's workspace at the same offset; call before the first step.
+  uint64_t Reserve(uint64_t bytes);
+  // Layout: `count` signal indexes of every writer on every reader; returns the first.
+  int Signals(int count = 1);
+  // True when the layout is over kMaxWorkspaceBytes, so that it lies in the bulk area and peers may write
+  // there only after an entry exchange. Ends the layout.
+  bool InBulk();
+  // A place in `rank`'s workspace (or bulk area). Ends the layout.
+  Ref Workspace(int rank, uint64_t offset);
+
+  // Appends a step; returns its index. `deps` are indexes of earlier steps; those on the same lane are
+  // dropped.
+  uint32_t Add(int rank, int lane, Work work, std::string label = {}, std::vector<uint32_t> deps = {});
+  // Appends a copy. Nothing is appended for no elements or identical source and destination; the result then
+  // is the lane's last step (or kNone). One of more dimensions than backends take becomes several, as does a
+  // sum; the result is the last of them.
+  uint32_t Copy(int rank, int lane, const View& src, const View& dst, bool copy_engine,
+                std::string label = {}, std::vector<uint32_t> deps = {});
+  // Appends a product, in several of matrices where its rows lie at no common pitch (row_products.h); the
+  // result is the last of them. Nothing is appended for no elements.
+  uint32_t Multiply(int rank, int lane, MatmulStep product, std::string label = {},
+                    std::vector<uint32_t> deps = {});
+  // Appends a sum unless it has no elements.
+  uint32_t Reduce(int rank, int lane, ReduceStep reduce, std::string label = {},
+                  std::vector<uint32_t> deps = {});
+  uint32_t Signal(int rank, int lane, int to, int index, std::string label = {});
+  uint32_t Wait(int rank, int lane, int from, int index, std::string label = {});
+
+  // Entry exchange on lane 0: every rank tells its peers that its launch has begun and waits for theirs.
+  // Afterwards peers' symmetric slots and bulk area may be written; other lanes start after it. It also
+  // closes the program. `linked(a, b)`, when given, limits it to pairs of ranks for which it holds (it must
+  // be symmetric).
+  void Enter(const std::function<bool(int, int)>& linked = {});
+  // The same on `lane`, and no other lane waits for it: for programs that touch peers on this one only.
+  void EnterOn(int lane);
+  // The same in two halves, for programs whose data flow does not close them and which need not wait at the
+  // start: AnnounceStart early, AwaitStarts at the end of the lane.
+  void AnnounceStart(int rank, int lane);
+  void AwaitStarts(int rank, int lane);
+
+  // Between these two, steps of `rank` become the expansion of one CollectiveStep on `lane`.
+  void BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out, ReduceOp reduce_op,
+                       int shots = 1);
+  void EndCollective(int rank);
+
+  // The index of the last step of `lane`, or kNone.
+  static constexpr uint32_t kNone = UINT32_MAX;
+  uint32_t Last(int rank, int lane) const;
+  // The last steps of all lanes but `lane`: the deps of a join.
+  std::vector<uint32_t> LastOfOthers(int rank, int lane) const;
+
+  int world_size() const { return world_size_; }
+  int lanes() const { return lanes_; }
+
+  // Moves the programs and what follows from them (workspace, bulk, lanes, bytes moved) into `plan`.
+  // RESOURCE_EXHAUSTED when more signal words are needed than a writer has.
+  Status Finish(Plan* plan);
+
+ private:
+  struct RankState {
+    RankProgram program;
+    std::vector<uint32_t> last;  // by lane
+    uint32_t entry = kNone;      // last step of the entry exchange
+    CollectiveStep collective;
+    std::vector<Step> expansion;
+    int collective_lane = -1;  // -1: none open
+  };
+  // The last wait of each rank.
+  std::vector<uint32_t> ExchangeEntries(int lane, const std::function<bool(int, int)>& linked);
+
+  int world_size_;
+  int lanes_;
+  uint64_t reserved_ = 0;
+  int signals_ = 0;
+  bool sealed_ = false;
+  int start_signal_ = -1;
+  std::vector<RankState> ranks_;
+};
+
+// The bytes that one rank's program sends to peers; an NCCL step counts what a ring sends.
+uint64_t BytesSent(const RankProgram& program);
+
+}  // namespace tandem::plan

@@ -1,0 +1,39 @@
+// Programs without data between ranks: a world of one, barrier and empty (no steps), and the matmul whose
+// input arrives in chunks.
+#include "daemon/planner/families/families.h"
+#include "daemon/planner/families/matmul_parts.h"
+#include "program/text.h"
+
+namespace tandem::plan {
+
+Status BuildLocalCollective(const Problem& problem, Plan* plan) {
+  Builder builder(1, 1);
+  builder.Copy(0, 0, problem.Slot(0, problem.slots.input), problem.Slot(0, problem.slots.output), true,
+               "copy");
+  return builder.Finish(plan);
+}
+
+// A launch starts once all ranks' streams have reached it, each with a fence behind its earlier work: no step
+// could add to that.
+Status BuildMeeting(const Problem& problem, Plan* plan) {
+  return Builder(problem.world_size, 1).Finish(plan);
+}
+
+Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan) {
+  Builder builder(problem.world_size, 1);
+  for (int r = 0; r < problem.world_size; ++r) {
+    // Others wait only at their ends, so a rank whose chunks come late delays nobody's matmul.
+    builder.AnnounceStart(r, 0);
+    MatmulStep matmul = WholeMatmul(problem, r, 0);
+    matmul.has_chunk_signals = true;
+    matmul.chunk_signals = problem.Slot(r, problem.slots.chunk_signals);
+    matmul.chunk_pivot = problem.requests[r].chunk_pivot;
+    if (Elements(matmul.c) > 0) builder.Add(r, 0, std::move(matmul), "gemm as chunks arrive");
+    builder.AwaitStarts(r, 0);
+  }
+  plan->roundings = 1;
+  plan->steps = static_cast<int>(Elements(problem.Slot(0, problem.slots.chunk_signals)));
+  return builder.Finish(plan);
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,54 @@
+#include "daemon/planner/families/low_latency.h"
+
+#include <algorithm>
+
+#include "program/kernel_phases.h"
+#include "program/text.h"
+
+namespace tandem::plan {
+namespace {
+
+// Bytes of a tensor up to which one shot is faster, by what a rank sends to all its peers together.
+constexpr uint64_t kOneShotSentBytes = 96 << 10;
+
+// Pieces along `dim` are contiguous when nothing lies outside of them.
+bool HasContiguousPieces(const View& view, int dim) {
+  return IsContiguous(view) && std::all_of(view.extent.begin(), view.extent.begin() + dim,
+                                           [](int64_t extent) { return extent == 1; });
+}
+
+}  // namespace
+
+int LowLatencyShots(const Problem& problem) {
+  return problem.message_bytes * static_cast<uint64_t>(problem.world_size - 1) <= kOneShotSentBytes ? 1 : 2;
+}
+
+std::string WhyNoPackets(const Problem& problem) {
+  const Op op = problem.request->op;
+  if (!problem.group->packet_kernels) return "needs the CUDA backend's kernels";
+  if (problem.world_size == 1) return "one rank has nobody to send packets to";
+  const bool pieces = op != Op::kAllReduce;
+  for (int rank = 0; rank < problem.world_size; ++rank) {
+    const View in = problem.Slot(rank, problem.slots.input), out = problem.Slot(rank, problem.slots.output);
+    if (!HasContiguousPieces(in, pieces ? problem.dim : 0) ||
+        !HasContiguousPieces(out, pieces ? problem.dim : 0)) {
+      return "its pieces must be contiguous";
+    }
+  }
+  const bool two_shot = op == Op::kAllReduce && LowLatencyShots(problem) == 2;
+  const auto shape = two_shot               ? PacketPlan::Shape::kTwoShot
+                     : op == Op::kAllGather ? PacketPlan::Shape::kGather
+                                            : PacketPlan::Shape::kSum;
+  const uint64_t most = MaxPacketPieceBytes(shape, problem.world_size);
+  const auto world = static_cast<uint64_t>(problem.world_size);
+  const uint64_t bytes = problem.message_bytes;
+  if (bytes == 0) return "it is empty";
+  const bool one_shot_sum = op == Op::kAllReduce && !two_shot;
+  const uint64_t bound = one_shot_sum ? most : most * world;
+  if (bytes > bound) return Text(BytesText(bytes), " is above its bound of ", BytesText(bound));
+  // Parts are cut at multiples of 16 bytes: each owner must have one.
+  if (two_shot && bytes < 16 * world * world) return "too small for two shots";
+  return {};
+}
+
+}  // namespace tandem::plan

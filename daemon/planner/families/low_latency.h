@@ -1,0 +1,18 @@
+// File: low_latency.h
+//
+// What the flag-in-data algorithm (kLowLatency) can carry: small contiguous pieces, each eight bytes beside
+// their epoch in the group's packets.
+#pragma once
+
+#include <string>
+
+#include "daemon/planner/problem/problem.h"
+
+namespace tandem::plan {
+
+// Empty, or why packets cannot carry the request.
+std::string WhyNoPackets(const Problem& problem);
+// The shots of a low-latency all-reduce: one while everybody can send everything to all, else two.
+int LowLatencyShots(const Problem& problem);
+
+}  // namespace tandem::plan

@@ -1,0 +1,158 @@
+#include "daemon/planner/families/matmul_collective.h"
+
+#include <utility>
+#include <vector>
+
+#include "daemon/planner/choice/bounds.h"
+#include "daemon/planner/choice/choice.h"
+#include "daemon/planner/families/low_latency.h"
+#include "program/kernel_phases.h"
+#include "program/text.h"
+
+namespace tandem::plan {
+namespace {
+
+// Of the gathered A, or the whole product in its wire type: what is staged for it fits into the workspace.
+constexpr uint64_t kMostBytes = uint64_t{8} << 20;
+// Up to here packets were faster than kernels with flags of their own (bounds.cc).
+constexpr uint64_t kMostPacketBytes = uint64_t{256} << 10;
+
+// The kernel of a collective whose pieces are `piece_bytes` each.
+Algorithm KernelOf(const Problem& problem, PacketPlan::Shape shape, uint64_t piece_bytes,
+                   Algorithm otherwise) {
+  const bool packets = problem.message_bytes <= kMostPacketBytes &&
+                       piece_bytes <= MaxPacketPieceBytes(shape, problem.world_size);
+  return packets ? Algorithm::kLowLatency : otherwise;
+}
+
+// kLowLatency's.
+Algorithm SmallKernel(const Problem& problem) {
+  const uint64_t bytes = problem.message_bytes;
+  const auto parts = static_cast<uint64_t>(problem.world_size);
+  switch (problem.request->op) {
+    case Op::kAllGatherMatmul:
+      return KernelOf(problem, PacketPlan::Shape::kGather, bytes / parts, Algorithm::kSm);
+    case Op::kMatmulReduceScatter:
+      return KernelOf(problem, PacketPlan::Shape::kSum, bytes / parts, Algorithm::kSm);
+    default: break;
+  }
+  if (LowLatencyShots(problem) == 1)
+    return KernelOf(problem, PacketPlan::Shape::kSum, bytes, Algorithm::kOneShot);
+  // Two shots cut at multiples of 16 bytes: each owner needs a part.
+  if (bytes < 16 * parts * parts) return Algorithm::kOneShot;
+  const Algorithm kernel =
+      KernelOf(problem, PacketPlan::Shape::kTwoShot, bytes / parts + 16, Algorithm::kTwoShot);
+  const Bounds bounds =
+      BoundsOf(Op::kAllReduce, problem.world_size, problem.topology_class, problem.group->packet_kernels);
+  return kernel == Algorithm::kTwoShot && bytes <= bounds.one_shot ? Algorithm::kOneShot : kernel;
+}
+
+Operand Packed(Role role, DType dtype, std::vector<int64_t> shape) {
+  Operand operand;
+  operand.role = role;
+  operand.spec.dtype = dtype;
+  operand.spec.shape = std::move(shape);
+  return operand;
+}
+
+// The collective as requests of its own. Pieces lie rank-major, so the first dimension stands for whichever
+// it is.
+std::vector<OpRequest> RequestsBeside(const Problem& problem) {
+  OpRequest plain;
+  plain.reduce_op = problem.request->reduce_op;
+  const Op op = problem.request->op;
+  std::vector<int64_t> piece = problem.operand(problem.slots.c[0]).spec.shape, whole;
+  DType type = problem.wire;
+  if (op == Op::kAllGatherMatmul) {
+    plain.op = Op::kAllGather;
+    plain.reduce_op = ReduceOp::kSum;
+    piece = problem.operand(problem.slots.a).spec.shape;
+    type = problem.operand(problem.slots.a).spec.dtype;
+  } else {
+    plain.op = op == Op::kMatmulReduceScatter ? Op::kReduceScatter : Op::kAllReduce;
+  }
+  whole = piece;
+  if (plain.op != Op::kAllReduce) whole[0] *= problem.world_size;
+  const bool gathers = plain.op == Op::kAllGather;
+  plain.operands = {Packed(Role::kInput, type, plain.op == Op::kReduceScatter ? whole : piece),
+                    Packed(Role::kOutput, type, gathers ? whole : piece)};
+  std::vector<OpRequest> requests(static_cast<size_t>(problem.world_size), plain);
+  for (size_t r = 0; r < requests.size() && gathers; ++r) {
+    requests[r].operands[0].spec.strides =
+        problem.requests[r].operands[static_cast<size_t>(problem.slots.a)].spec.strides;
+  }
+  return requests;
+}
+
+MatmulCollective Best(const Problem& problem) {
+  const std::vector<OpRequest> requests = RequestsBeside(problem);
+  const Result<Problem> plain = MakeProblem(requests, *problem.group);
+  if (!plain.ok()) return {Algorithm::kAuto, plain.status().message(), 0};
+  const Result<Choice> choice = Choose(*plain);
+  if (!choice.ok()) return {Algorithm::kAuto, choice.status().message(), 0};
+  // `algorithm` in the choice's place, or why nothing can be.
+  const auto instead = [&choice](Algorithm algorithm, const std::string& reason,
+                                 const std::string& otherwise) -> MatmulCollective {
+    for (const RefusedAlgorithm& refused : choice->refused) {
+      if (refused.algorithm == algorithm && refused.predicted_us > 0)
+        return {algorithm, reason, refused.predicted_us};
+    }
+    return {Algorithm::kAuto, otherwise, 0};
+  };
+  if (const Algorithm beside = FasterBesideProduct(*plain);
+      beside != Algorithm::kAuto && beside != choice->algorithm) {
+    const MatmulCollective measured = instead(beside, "as measured beside a product of this size", "");
+    if (measured.algorithm == beside) return measured;
+  }
+  if (choice->algorithm == Algorithm::kHybridCubeMesh) {
+    const MatmulCollective nccl =
+        instead(Algorithm::kNccl, "the hybrid cube mesh's kernel runs without a product beside it only", "");
+    if (nccl.algorithm == Algorithm::kNccl) return nccl;
+    const std::string& no_nccl = problem.group->no_nccl;
+    return instead(Algorithm::kTwoShot,
+                   no_nccl + ", and the hybrid cube mesh's kernel runs without a product beside it only",
+                   no_nccl + ", and a hybrid cube mesh has no other all-reduce beside a product");
+  }
+  if (choice->algorithm == Algorithm::kLowLatency && ScalesTravel(problem.scale_mode)) {
+    return instead(Algorithm::kSm, "A's scales travel too, and packets carry one tensor",
+                   "A's scales travel too, packets carry one tensor, and no other kernel gathers here");
+  }
+  return {choice->algorithm, choice->reason, choice->predicted_us};
+}
+
+}  // namespace
+
+std::string WhyNotSmall(const Problem& problem) {
+  if (!problem.group->packet_kernels) return "needs the CUDA backend's kernels";
+  if (problem.world_size == 1) return "one rank: nothing to communicate";
+  if (!problem.first_dim()) return "its pieces are rows: the dimension must be the first";
+  if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
+  if (problem.message_bytes > kMostBytes) {
+    return Text(BytesText(problem.message_bytes), " is above its bound of ", BytesText(kMostBytes));
+  }
+  if (problem.request->op != Op::kAllGatherMatmul) return {};
+  if (ScalesTravel(problem.scale_mode)) return "A's scales travel too: it gathers one tensor";
+  for (int r = 0; r < problem.world_size; ++r) {
+    if (!IsContiguous(problem.Slot(r, problem.slots.a))) return "A must be contiguous";
+  }
+  return {};
+}
+
+MatmulCollective CollectiveBeside(const Problem& problem, Algorithm algorithm) {
+  if (!IsFusedOp(problem.request->op) || problem.world_size == 1) return {};
+  if (algorithm == Algorithm::kNccl) return {Algorithm::kNccl, "asked for", 0};
+  if (algorithm == Algorithm::kLowLatency) return {SmallKernel(problem), "the kernel of its size", 0};
+  return algorithm == Algorithm::kUnfused ? Best(problem) : MatmulCollective{};
+}
+
+std::string UnfusedText(const Problem& problem, const MatmulCollective& collective) {
+  const std::string by = Text(AlgorithmName(collective.algorithm), " (", collective.reason, "; predicted ",
+                              MicrosecondsText(collective.predicted_us), " alone)");
+  switch (problem.request->op) {
+    case Op::kAllGatherMatmul: return Text("all-gather by ", by, ", then the product");
+    case Op::kMatmulReduceScatter: return Text("the product, then reduce-scatter by ", by);
+    default: return Text("the product, then all-reduce by ", by);
+  }
+}
+
+}  // namespace tandem::plan

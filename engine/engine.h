@@ -1,0 +1,131 @@
+// File: engine.h
+//
+// An engine: executes rank programs on one GPU for tandemd and the clients. Its main loop looks, in turn, at
+// tandemd's commands, at the lanes' completion word, at the channels and at the order log; it polls while
+// anything is under way and sleeps on futexes when nothing is.
+//
+// `tandem-engine` is a process around one Engine; tests run several in threads of one process.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "engine/channel_server.h"
+#include "engine/deferred_release.h"
+#include "engine/engine_link.h"
+#include "engine/launch/launch_queue.h"
+#include "engine/memory_table.h"
+#include "kernels/backend.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+// What an engine's backend is made from: the fields of v1::Start.
+struct BackendRequest {
+  std::string name;
+  int gpu = 0;
+  std::string gpu_uuid;
+  int hardware_queues = 8;
+  uint64_t memory_bytes = 0;
+  int visibility_delay_us = 0;
+  uint64_t seed = 0;
+  bool emulated_native = false;
+  int engines_per_gpu = 1;
+  // Told when a phase of the backend's start has ended, by the factory's thread; never empty.
+  std::function<void(std::string_view phase)> ended_phase = [](std::string_view) {};
+};
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendRequest&)>;
+
+class Engine : private LaunchListener {
+ public:
+  // `socket`: the engine's end of the socketpair. The backend is made by `factory` when Start comes.
+  // `turn_limits`: other than the defaults for tests, whose clients take turns of other lengths than those of
+  // GPUs.
+  Engine(UniqueFd socket, BackendFactory factory, const TurnLimits& turn_limits = {});
+  ~Engine() override;
+
+  // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped
+  // it, the GPU context is lost). Before it returns, lanes are released, waiting streams are told, and
+  // tandemd is told of a failure. OK after Stop or the end of the socket; reason kContextLost when the GPU
+  // does nothing more for this process.
+  Status Run();
+
+ private:
+  // True once the command is done; an error is its answer.
+  using Finished = std::function<Result<bool>()>;
+  struct PendingAck {
+    uint64_t command_id;
+    Finished finished;
+    std::string payload;
+  };
+
+  struct HeldCommand {
+    ReceivedCommand received;
+    uint64_t since_ns = 0;
+  };
+
+  // Commands (engine_commands.cc).
+  bool ExecuteCommands();
+  void Execute(ReceivedCommand received);
+  // Ends parked launches for which commands have been held back too long.
+  void EndParkedForHeld();
+  // Drops a plan whose AddPlan is held back, and answers that. False if there is none.
+  bool ForgetHeldPlan(uint64_t plan_id);
+  Status Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred);
+  Status Start(const v1::Command& command, const std::vector<UniqueFd>& fds);
+  Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
+  Status SetWorkspace(const v1::Command& command);
+  Status AddPlan(const v1::Command& command, bool* deferred);
+  Status MakeGroupCommunicator(Group* group);
+  Status AddRegistration(const v1::Command& command, std::vector<UniqueFd> fds);
+  Status AllocateSegment(const v1::Command& command);
+  Status Launch(const v1::Command& command);
+  void SendQueueSnapshot();
+  std::string WhyNotParked(const Plan& plan) const;
+  void SendAck(uint64_t id, const Status& status, const std::string& payload = {});
+  void Defer(uint64_t id, Finished finished, std::string payload = "") {
+    pending_acks_.push_back({id, std::move(finished), std::move(payload)});
+  }
+  bool FinishPendingAcks();
+
+  // LaunchListener.
+  void OnLaunchDone(uint64_t launch_id, const Status& status) override;
+  void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) override;
+  void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) override;
+  void OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing,
+              double seconds) override;
+  void OnPeerSilent(const Group& group, int rank) override;
+
+  // The loop.
+  bool Step();
+  bool MustPoll() const;
+  // Asks the backend for its health when it is time; a failure ends the engine.
+  void CheckHealth(uint64_t now_ns);
+  void Sleep();
+  void ShutDown();
+
+  EngineLink link_;
+  BackendFactory factory_;
+  TurnLimits turn_limits_;
+  int gpu_ = 0;
+  int hardware_queues_ = 1;
+  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<DeferredRelease> dead_ = std::make_shared<DeferredRelease>();
+  std::unique_ptr<MemoryTable> memory_;
+  std::unique_ptr<LaunchQueue> queue_;
+  std::unique_ptr<ChannelServer> channels_;
+  std::vector<PendingAck> pending_acks_;
+  std::deque<HeldCommand> held_commands_;  // that may block behind a parked launch, until it runs
+  bool stopping_ = false;
+  Status health_;  // not OK: the device does nothing more for this process
+  uint64_t last_health_ns_ = 0;
+  std::vector<FutexWaiter> waiters_;  // scratch
+};
+
+}  // namespace tandem::engine

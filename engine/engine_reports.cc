@@ -1,0 +1,97 @@
+// What an engine tells tandemd of its launches: the queue when it is asked, failures, breaks and late ranks
+// unasked.
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::engine {
+namespace {
+
+v1::LaunchFailed DescribeFailure(const Plan& plan, uint64_t count, const Status& status) {
+  v1::LaunchFailed failed;
+  failed.set_group_id(plan.group->id);
+  failed.set_plan_id(plan.id);
+  failed.set_launch(count);
+  failed.set_code(static_cast<int>(status.code()));
+  failed.set_message(status.message());
+  return failed;
+}
+
+}  // namespace
+
+std::string Engine::WhyNotParked(const Plan& plan) const {
+  std::string why = queue_->WhyNotParked(plan);
+  if (why.empty()) why = channels_->WhyNotParked();
+  return why.empty() ? "it arrived before all ranks had pushed it" : why;
+}
+
+void Engine::SendQueueSnapshot() {
+  v1::Message message;
+  v1::Queue* queue = message.mutable_queue();
+  uint64_t now = NowNs();
+  queue_->ForEachActive([&](const Plan& plan) {
+    v1::QueueItem* item = queue->add_items();
+    item->set_plan_id(plan.id);
+    item->set_group_id(plan.group->id);
+    item->set_launch(plan.active.count);
+    const Parked& parked = plan.active.parked;
+    const bool started = plan.active.started && (!parked.on_lanes || parked.running);
+    item->set_started(started);
+    item->set_parked(parked.on_lanes);
+    if (!parked.on_lanes) item->set_not_parked(WhyNotParked(plan));
+    uint64_t since = started || plan.active.arrive_ns == 0 ? plan.active.start_ns : plan.active.arrive_ns;
+    item->set_since_seconds(static_cast<double>(now - std::min(now, since)) / 1e9);
+    item->set_session_id(plan.active.origin.session_id);
+    if (started) return;
+    for (int rank : queue_->MissingRanks(plan)) item->add_missing_ranks(rank);
+  });
+  link_.Send(message);
+}
+
+void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
+  v1::Message message;
+  v1::LaunchDone* done = message.mutable_launch_done();
+  done->set_launch_id(launch_id);
+  done->set_code(static_cast<int>(status.code()));
+  done->set_message(status.message());
+  done->set_reason(status.detail().reason);
+  done->set_who(status.detail().who);
+  link_.Send(message);
+}
+
+void Engine::OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) {
+  v1::Message message;
+  *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
+  link_.Send(message, {}, true);
+}
+
+void Engine::OnGroupLost(const Plan& plan, uint64_t count, const Status& status) {
+  v1::Message message;
+  v1::LaunchFailed& failed = *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
+  failed.set_breaks_group(true);
+  failed.set_who(status.detail().who);
+  failed.set_generation(plan.group->generation);
+  link_.Send(message);
+}
+
+void Engine::OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing,
+                    double seconds) {
+  v1::Message message;
+  v1::Late* late = message.mutable_late();
+  late->set_group_id(plan.group->id);
+  late->set_plan_id(plan.id);
+  late->set_launch(launch.count);
+  for (int rank : missing) late->add_missing_ranks(rank);
+  late->set_seconds(seconds);
+  link_.Send(message, {}, true);
+}
+
+void Engine::OnPeerSilent(const Group& group, int rank) {
+  v1::Message message;
+  message.mutable_peer_silent()->set_gpu(group.gpus[static_cast<size_t>(rank)]);
+  message.mutable_peer_silent()->set_group_id(group.id);
+  link_.Send(message);
+}
+
+}  // namespace tandem::engine

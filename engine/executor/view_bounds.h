@@ -1,0 +1,17 @@
+// File: view_bounds.h
+//
+// Whether a program's view stays inside the memory it is of. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "program/program.h"
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+// Checks `view` against `limit` bytes of memory, `name` in errors; returns whether it has no elements.
+// INVALID_ARGUMENT for a malformed or unaligned view, OUT_OF_RANGE for one that ends beyond the limit.
+Result<bool> CheckInside(const plan::View& view, uint64_t limit, const char* name);
+
+}  // namespace tandem::engine

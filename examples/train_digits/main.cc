@@ -1,0 +1,73 @@
+// tandem-train-digits: four processes train a tensor-parallel MLP on handwritten digits through Tandem, and
+// check every step of the way against the same training in one process.
+
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "client/ranks/job_key.h"
+#include "client/ranks/worker_process.h"
+#include "examples/train_digits/launcher.h"
+#include "examples/train_digits/worker.h"
+
+namespace {
+
+// digits.csv in an installed tree (share/tandem beside bin/), else in the sources.
+std::string FindData() {
+  std::error_code error;
+  std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  std::filesystem::path installed = program.parent_path().parent_path() / "share/tandem/digits.csv";
+  return std::filesystem::exists(installed, error) ? installed.string() : TANDEM_DIGITS_CSV;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace tandem::digits;
+  ::signal(SIGPIPE, SIG_IGN);
+  Options options;
+  CLI::App app("Trains a tensor-parallel MLP on the UCI handwritten digits through Tandem");
+  app.add_option("--runtime-dir", options.runtime_dir,
+                 "The daemon's folder (default: $TANDEM_RUNTIME_DIR or /run/tandem)");
+  app.add_option("--backend", options.backend, "Refuse a daemon with another backend")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--world", options.world_size, "Ranks")->check(CLI::Range(1, 8));
+  app.add_option("--epochs", options.epochs)->check(CLI::Range(1, 1000));
+  app.add_option("--seed", options.seed, "Of the split, the start and the order");
+  app.add_option("--data", options.data, "digits.csv");
+  app.add_option("--checkpoints", options.checkpoint_dir,
+                 "Folder for checkpoints (default: a temporary one)");
+  auto* kill = app.add_option("--kill-rank", options.kill_rank, "kill -9 this rank …");
+  auto* at = app.add_option("--at-epoch", options.at_epoch, "… in the middle of this epoch, and recover");
+  kill->needs(at);
+  app.add_flag("--worker", options.worker)->group("");
+  app.add_option("--rank", options.rank)->group("");
+  app.add_option("--job-key", options.job_key)->group("");
+  app.add_option("--resume-epoch", options.resume_epoch)->group("");
+  CLI11_PARSE(app, argc, argv);
+
+  options.shape.world_size = options.world_size;
+  // A hidden layer that every world size divides: the next multiple above 256.
+  options.shape.hidden =
+      (options.shape.hidden + options.world_size - 1) / options.world_size * options.world_size;
+  if (options.data.empty()) options.data = FindData();
+  if (options.worker)
+    return RunWorker(options, tandem::UniqueFd(tandem::kWorkerIn), tandem::UniqueFd(tandem::kWorkerOut));
+  bool kills = options.kill_rank >= 0;
+  if (kills && (options.kill_rank >= options.world_size || options.at_epoch < 1 ||
+                options.at_epoch > options.epochs || options.world_size < 2)) {
+    std::fprintf(
+        stderr,
+        "tandem-train-digits: --kill-rank must be a rank of at least two, --at-epoch one of the epochs\n");
+    return 2;
+  }
+  const auto job_key = tandem::RandomJobKey();
+  if (!job_key.ok()) {
+    std::fprintf(stderr, "tandem-train-digits: %s\n", job_key.status().ToString().c_str());
+    return 1;
+  }
+  options.job_key = *job_key;
+  return RunLauncher(options);
+}

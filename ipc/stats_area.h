@@ -1,0 +1,134 @@
+// File: stats_area.h
+//
+// What an engine tells without being asked: counters and a duration histogram for each plan, and the latest
+// launches as trace records, in shared memory that tandemd makes and reads. One writer (the engine's main
+// thread), any number of readers; all fields are atomics, a record that is overwritten while it is read is
+// left out.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "common/shared_memory.h"
+#include "common/unique_fd.h"
+#include "tandem/status.h"
+
+namespace tandem {
+
+// Durations from arrival's completion (start) to end fall into buckets of a quarter octave: bucket b covers
+// [2^(b/4), 2^((b+1)/4)) µs, the first one everything below, the last one everything above.
+inline constexpr int kDurationBuckets = 96;
+// The bucket of a duration, and the upper bound of a bucket in µs.
+int DurationBucket(int64_t duration_ns);
+double DurationBucketUpperUs(int bucket);
+
+// A plan on one GPU, as a reader gets it.
+struct PlanStats {
+  uint64_t plan_id = 0;
+  uint64_t group_id = 0;
+  uint64_t launches = 0;  // ended, failed ones included
+  uint64_t failures = 0;
+  uint64_t bytes_moved = 0;
+  uint64_t run_ns = 0;   // sum of start to end
+  uint64_t wait_ns = 0;  // sum of this rank's arrival to start
+  uint64_t max_ns = 0;
+  std::array<uint64_t, kDurationBuckets> histogram{};
+  // The duration in µs below which `fraction` (0 to 1) of the launches stayed, from the histogram; 0 without
+  // launches.
+  double PercentileUs(double fraction) const;
+  double MeanUs() const {
+    return launches == failures ? 0 : run_ns / 1e3 / static_cast<double>(launches - failures);
+  }
+};
+
+// One launch on one GPU, or one step of a sampled launch; times are CLOCK_MONOTONIC nanoseconds, 0 where it
+// did not get so far.
+struct TraceRecord {
+  uint64_t plan_id = 0;
+  uint64_t group_id = 0;
+  uint64_t launch = 0;  // of the plan, from 1
+  uint64_t arrive_ns = 0;
+  uint64_t start_ns = 0;
+  uint64_t end_ns = 0;
+  int32_t code = 0;  // canonical
+  int step = -1;     // of the launch's program, in its order; -1: the launch as a whole
+  int lane = 0;      // a step's
+};
+
+// Makes the area for `plan_rows` plans and the last `trace_records` launches (both at most 2^20; at least 1
+// plan, and 0 records keep no trace).
+Result<UniqueFd> CreateStatsArea(uint32_t plan_rows, uint32_t trace_records);
+
+class StatsArea {
+ public:
+  StatsArea() = default;
+  static Result<StatsArea> Map(int fd);
+
+  // Engine, before anything else: frees the rows that an engine before it has left, which has ended. The
+  // totals and the trace stay.
+  void TakeOver();
+  // Engine: a row for the plan, or -1 if all are taken (then the plan has no statistics, only the totals
+  // count it).
+  int ClaimRow(uint64_t plan_id, uint64_t group_id);
+  void ReleaseRow(int row);
+  // Engine: a launch has ended, and when it ran, which may be known a little later. `row` may be -1.
+  void Count(int row, bool failed, uint64_t bytes_moved);
+  void Time(int row, const TraceRecord& record);
+  // Engine: a step of a sampled launch, for the trace alone.
+  void RecordStep(const TraceRecord& record) { Trace(record); }
+  bool traces() const { return trace_records_ > 0; }
+  // Engine: a launch found its first kernel on the lane; a kernel there was called off, for another launch
+  // came first.
+  void CountPrelaunched() { header()->prelaunched.fetch_add(1, std::memory_order_relaxed); }
+  void CountCalledOff() { header()->called_off.fetch_add(1, std::memory_order_relaxed); }
+  void SetGpuTime(uint64_t busy_ns) { header()->busy_ns.store(busy_ns, std::memory_order_relaxed); }
+
+  // Readers.
+  std::vector<PlanStats> ReadPlans() const;
+  std::vector<TraceRecord> ReadTrace() const;  // oldest first
+  uint64_t Launches() const { return header()->launches.load(std::memory_order_relaxed); }
+  uint64_t Failures() const { return header()->failures.load(std::memory_order_relaxed); }
+  uint64_t Prelaunched() const { return header()->prelaunched.load(std::memory_order_relaxed); }
+  uint64_t CalledOff() const { return header()->called_off.load(std::memory_order_relaxed); }
+  // Nanoseconds in which at least one program ran.
+  uint64_t BusyNs() const { return header()->busy_ns.load(std::memory_order_relaxed); }
+
+ private:
+  friend Result<UniqueFd> CreateStatsArea(uint32_t plan_rows, uint32_t trace_records);
+  void Trace(const TraceRecord& record);
+  struct Header {
+    std::atomic<uint64_t> magic;
+    std::atomic<uint32_t> plan_rows;
+    std::atomic<uint32_t> trace_records;
+    std::atomic<uint64_t> launches, failures, busy_ns, prelaunched, called_off;
+    std::atomic<uint64_t> traced;  // records ever written
+  };
+  struct alignas(64) PlanRow {
+    std::atomic<uint64_t> plan_id;  // 0: free
+    std::atomic<uint64_t> group_id, launches, failures, bytes_moved, run_ns, wait_ns, max_ns;
+    std::atomic<uint64_t> histogram[kDurationBuckets];
+  };
+  struct alignas(64) TraceSlot {
+    std::atomic<uint64_t> index;  // of the record + 1; 0 while it is written
+    std::atomic<uint64_t> plan_id, group_id, launch, arrive_ns, start_ns, end_ns;
+    std::atomic<uint64_t> code_and_step;  // code, (step + 1) << 32, lane << 56
+  };
+  static constexpr size_t kRowsOffset = 4096;
+  static size_t Bytes(uint32_t plan_rows, uint32_t trace_records) {
+    return kRowsOffset + plan_rows * sizeof(PlanRow) + trace_records * sizeof(TraceSlot);
+  }
+  Header* header() const { return mapping_.As<Header>(); }
+  PlanRow* row(int index) const { return mapping_.As<PlanRow>(kRowsOffset) + index; }
+  TraceSlot* trace_slot(uint64_t index) const {
+    return mapping_.As<TraceSlot>(kRowsOffset + plan_rows_ * sizeof(PlanRow)) + index % trace_records_;
+  }
+
+  Mapping mapping_;
+  uint32_t plan_rows_ = 0;
+  uint32_t trace_records_ = 0;
+  std::vector<int> free_rows_;
+};
+
+}  // namespace tandem

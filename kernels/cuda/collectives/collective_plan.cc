@@ -1,0 +1,166 @@
+#include "kernels/cuda/collectives/collective_plan.h"
+
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/lane/guarded.h"
+#include "program/runs.h"
+
+namespace tandem::cuda {
+namespace {
+
+WaitLimits LimitsOf(const CollectiveArgs& args) {
+  WaitLimits limits;
+  limits.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
+  return limits;
+}
+
+bool Sums(const CollectiveItem& item) { return item.sources.size() > 1 || item.scale != 1.0f; }
+
+// Fills the tables of one launch.
+class PhasesWriter {
+ public:
+  explicit PhasesWriter(const CollectiveArgs& args) : args_(args) {
+    launch_.epoch = args.epoch;
+    launch_.limits = LimitsOf(args);
+    launch_.guard = DeviceGuardOf(args.guard);
+    launch_.blocks = args.blocks;
+    launch_.word_stride = args.word_stride;
+    launch_.type = static_cast<uint8_t>(args.dtype);
+    for (const CollectivePhase& phase : args.phases) {
+      for (const CollectiveItem& item : phase.items) launch_.sums = launch_.sums || Sums(item);
+    }
+    // Moves are moves of bytes.
+    unit_ = launch_.sums ? 1 : static_cast<int64_t>(DTypeBytes(args.dtype));
+  }
+
+  Result<PhasesLaunch> Write() {
+    for (const CollectivePhase& from : args_.phases) {
+      Phase& phase = launch_.phase[launch_.phases++];
+      phase.first_wait = words_;
+      phase.waits = AddWords(from.waits);
+      phase.first_signal = words_;
+      phase.signals = AddWords(from.signals);
+      phase.first_item = items_;
+      for (const CollectiveItem& item : from.items) TANDEM_RETURN_IF_ERROR(AddItem(item));
+      phase.items = static_cast<uint16_t>(items_ - phase.first_item);
+    }
+    return launch_;
+  }
+
+ private:
+  uint16_t AddWords(const std::vector<Word*>& words) {
+    for (Word* word : words) launch_.word[words_++] = reinterpret_cast<uint64_t*>(word);
+    return static_cast<uint16_t>(words.size());
+  }
+
+  Status AddItem(const CollectiveItem& from) {
+    std::vector<const DeviceView*> views;
+    for (const DeviceView& view : from.sources) views.push_back(&view);
+    for (const DeviceView& view : from.destinations) views.push_back(&view);
+    auto runs = MergeRuns(std::span<const DeviceView* const>(views));
+    if (!runs) return InvalidArgument("an item of a collective whose elements do not lie in runs");
+    if (runs->count == 0) return Status::Ok();
+    PhaseItem& item = launch_.item[items_++];
+    item.count = runs->count * unit_;
+    item.inner = runs->inner * unit_;
+    item.scale = from.scale;
+    item.first_pointer = pointers_;
+    item.sources = static_cast<uint8_t>(from.sources.size());
+    item.destinations = static_cast<uint8_t>(from.destinations.size());
+    const auto element = static_cast<int64_t>(launch_.sums ? DTypeBytes(args_.dtype) : 1);
+    uint64_t bits = item.inner == item.count ? 0 : static_cast<uint64_t>(item.inner * element);
+    for (size_t v = 0; v < views.size(); ++v) {
+      if (views[v]->data == nullptr)
+        return InvalidArgument("an operand of a collective that is bound to nothing");
+      launch_.pointer[pointers_] = views[v]->data;
+      launch_.pitch[pointers_] = runs->pitch[v] * unit_;
+      bits |= reinterpret_cast<uintptr_t>(views[v]->data) |
+              static_cast<uint64_t>(launch_.pitch[pointers_] * element);
+      ++pointers_;
+    }
+    item.vector = bits % 16 == 0;
+    return Status::Ok();
+  }
+
+  const CollectiveArgs& args_;
+  PhasesLaunch launch_ = {};
+  int64_t unit_ = 1;
+  uint16_t items_ = 0, pointers_ = 0, words_ = 0;
+};
+
+}  // namespace
+
+bool TakesCollective(const CollectiveArgs& args) {
+  if (args.blocks < 1 || args.world_size < 1 || args.world_size > kMaxRanks) return false;
+  if (args.exchange != PacketExchange::kNone) {
+    const auto world = static_cast<size_t>(args.world_size);
+    return args.pieces.size() == world && args.source.size() == world && args.destination.size() == world &&
+           args.packets.size() == world;
+  }
+  size_t items = 0, pointers = 0, words = 0;
+  for (const CollectivePhase& phase : args.phases) {
+    // One thread a word.
+    if (phase.waits.size() > kCollectiveThreads || phase.signals.size() > kCollectiveThreads) return false;
+    words += phase.waits.size() + phase.signals.size();
+    items += phase.items.size();
+    for (const CollectiveItem& item : phase.items) {
+      if (item.sources.empty() || item.sources.size() > kMaxRanks || item.destinations.empty()) return false;
+      pointers += item.sources.size() + item.destinations.size();
+    }
+  }
+  return args.phases.size() <= kMaxPhases && items <= kMaxItems && pointers <= kMaxPointers &&
+         words <= kMaxPhaseWords;
+}
+
+Result<PhasesLaunch> MakePhasesLaunch(const CollectiveArgs& args) {
+  if (!TakesCollective(args)) return InvalidArgument("a collective that no kernel takes");
+  return PhasesWriter(args).Write();
+}
+
+Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
+  if (!TakesCollective(args)) return InvalidArgument("a collective that no kernel takes");
+  PacketsLaunch launch = {};
+  launch.epoch = args.epoch;
+  launch.limits = LimitsOf(args);
+  launch.guard = DeviceGuardOf(args.guard);
+  launch.blocks = args.blocks;
+  launch.rank = args.rank;
+  launch.world = args.world_size;
+  launch.type = static_cast<uint8_t>(args.dtype);
+  launch.scale = args.scale;
+  int slots = args.world_size;
+  int64_t unit = 1;
+  switch (args.exchange) {
+    case PacketExchange::kSum: launch.shape = PacketShape::kSum; break;
+    case PacketExchange::kGather:
+      launch.shape = PacketShape::kGather;
+      unit = static_cast<int64_t>(DTypeBytes(args.dtype));
+      break;
+    default:
+      launch.shape = PacketShape::kTwoShot;
+      slots *= 2;
+      break;
+  }
+  launch.slot_packets = static_cast<int64_t>(args.packet_bytes / sizeof(Packet)) / slots;
+  const auto fits = static_cast<int64_t>(8 / DTypeBytes(args.dtype)) * launch.slot_packets;
+  for (size_t p = 0; p < args.pieces.size(); ++p) {
+    if (args.pieces[p] > fits) return InvalidArgument("a piece that its packets cannot hold");
+    launch.count[p] = args.pieces[p] * unit;
+    launch.source[p] = args.source[p].data;
+    launch.destination[p] = args.destination[p].data;
+    launch.area[p] = reinterpret_cast<Packet*>(args.packets[p]);
+  }
+  return launch;
+}
+
+Status EnqueueCollective(const CollectiveArgs& args, CUstream_st* stream) {
+  if (args.exchange == PacketExchange::kNone) {
+    TANDEM_ASSIGN_OR_RETURN(PhasesLaunch launch, MakePhasesLaunch(args));
+    return LaunchPhases(launch, stream);
+  }
+  TANDEM_ASSIGN_OR_RETURN(PacketsLaunch launch, MakePacketsLaunch(args));
+  return LaunchPackets(launch, stream);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,34 @@
+// The kernels of phases for every type and number of sources.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/collectives/phases.cuh"
+
+namespace tandem::cuda {
+
+Status PhaseKernelsLoad();
+
+Status LaunchPhases(const PhasesLaunch& launch, CUstream_st* stream) {
+  int most = 1;
+  for (int i = 0; i < kMaxItems; ++i) most = std::max<int>(most, launch.item[i].sources);
+  PhaseKernels<NoProbe>::Kernel kernel =
+      PhaseKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.sums, most);
+  kernel<<<static_cast<unsigned>(launch.blocks), kCollectiveThreads, 0, stream>>>(launch);
+  return LaunchStatus("RunPhases");
+}
+
+Status PhaseKernelsLoad() {
+  for (bool sums : {false, true}) {
+    for (DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kU8,
+                       DType::kI32, DType::kI64}) {
+      for (int most : {4, 8}) {
+        TANDEM_RETURN_IF_ERROR(LoadKernel(
+            "RunPhases", reinterpret_cast<const void*>(PhaseKernels<NoProbe>::Of(type, sums, most))));
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::cuda

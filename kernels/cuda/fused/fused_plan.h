@@ -1,0 +1,25 @@
+// File: fused_plan.h
+//
+// From the parts of a fused matmul, as the executor hands them to a lane, to one launch of the native kernel.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cuda/fused/fused_prepared.h"
+#include "kernels/cuda/fused/native_matmul.h"
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+// True when the native kernel computes `args.parts`; reads types, extents and strides, no addresses.
+bool TakesFused(const CollectiveArgs& args);
+
+// The kernel's work. UNIMPLEMENTED when addresses are not aligned as TMA needs them, or parts do not lie at
+// equal distances: then the steps can be run one by one. `memory`: see FusedMemory.
+Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory);
+
+// Makes and enqueues it; with CollectiveArgs::prepared what was made is kept for launches with the same
+// addresses. One stream for one `memory`.
+Status EnqueueFused(const CollectiveArgs& args, const FusedMemory& memory, CUstream_st* stream,
+                    const FusedCalls& calls = {});
+
+}  // namespace tandem::cuda

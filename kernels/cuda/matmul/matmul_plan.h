@@ -1,0 +1,105 @@
+// File: matmul_plan.h
+//
+// How a product runs on CUDA: mapped to cuBLASLt where its strides and types allow, with the best of
+// cuBLASLt's candidates remembered for each shape; by the kernel of any strides otherwise.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "drivers/cublaslt/cublas_lt.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/matmul/aligned_vectors.h"
+#include "kernels/cuda/matmul/trial_memory.h"
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+// Scratch memory of one lane's products: cuBLASLt's workspace, then the copies of vectors. Where scales are
+// by blocks, the workspace ends kBlockScaleBytes earlier and they lie there.
+inline constexpr size_t kMatmulWorkspaceBytes = size_t{32} << 20;
+inline constexpr size_t kMatmulScratchBytes = kMatmulWorkspaceBytes + kVectorScratchBytes;
+inline constexpr size_t kBlockScaleBytes = kMatmulWorkspaceBytes / 2;
+
+// A product in cuBLASLt's words.
+struct LtMapping {
+  LtProduct product;
+  bool swapped = false;  // X is B and Y is A: C lies row-major
+  // op(X), op(Y) and D as views: X's address is `swapped ? b : a`, and so on.
+};
+
+// cuBLASLt's workspace for the product.
+inline size_t WorkspaceBytes(const LtProduct& product) {
+  return kMatmulWorkspaceBytes - (product.HasBlockScales() ? kBlockScaleBytes : 0);
+}
+
+// Maps rows [0, rows) of `args`; nothing when cuBLASLt cannot take it, *reason says why. Addresses are not
+// read; alignment is `alignment`.
+std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t alignment,
+                                 std::string* reason);
+
+// What puts work on a stream; tests have their own.
+struct TrialCalls {
+  Status (*fill)(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);  // LaunchRandom
+};
+extern const TrialCalls kTrialCalls;
+
+// The choice among cuBLASLt's candidates for every product seen. Thread-safe.
+class MatmulChooser {
+ public:
+  // `lt` may be null: then nothing is chosen and every product runs on the plain kernel.
+  MatmulChooser(std::shared_ptr<CudaDevice> device, CublasLt* lt, int candidates,
+                const TrialCalls& calls = kTrialCalls)
+      : device_(std::move(device)),
+        lt_(lt),
+        most_candidates_(candidates),
+        calls_(calls),
+        trial_memory_(device_) {}
+
+  // Times the candidates on random operands on the service stream and remembers the fastest, for aligned
+  // addresses, and for addresses aligned to their elements only. Of what does not fit into the time
+  // (kTrialBudgetMs) or the memory that there is, the fastest of those that did, or the heuristics' first.
+  Status Prepare(const MatmulArgs& args);
+  // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`.
+  // Never times: an unknown shape takes the heuristics' first candidate. What cuBLASLt refuses runs on the
+  // plain kernel, from then on too.
+  Status Enqueue(const MatmulArgs& args, std::byte* scratch, CUstream stream);
+
+ private:
+  struct Entry {
+    LtProduct product;
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: cuBLASLt has nothing
+  };
+
+  Status EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, std::byte* scratch,
+                     CUstream stream);
+  const Entry* Find(const LtProduct& product) const;
+  void Forget(const LtProduct& product);
+  // `left_ms`: of the trials' budget; null: no trial.
+  Result<std::optional<cublasLtMatmulAlgo_t>> Choose(const LtProduct& product, float* left_ms);
+  Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
+                         float* left_ms);
+  // Fastest's work on the stream, which it leaves behind; `last` says what came last.
+  Result<size_t> TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
+                        float* left_ms, std::string* last);
+
+  std::shared_ptr<CudaDevice> device_;
+  CublasLt* const lt_;
+  const int most_candidates_;
+  const TrialCalls calls_;
+  mutable std::mutex mutex_;
+  std::mutex trial_mutex_;  // one trial at a time: they share the service stream and the memory
+  TrialMemory trial_memory_;
+  std::vector<Entry> entries_;
+};
+
+// The dtype in CUDA's words; nothing for integers.
+std::optional<cudaDataType_t> LtType(DType type);
+
+}  // namespace tandem::cuda

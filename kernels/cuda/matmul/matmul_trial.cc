@@ -1,0 +1,128 @@
+#include "kernels/cuda/matmul/matmul_trial.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace tandem::cuda {
+namespace {
+
+// A candidate's time is the best of some rounds, so that what disturbed one of them is left out; a round
+// takes the mean of some runs behind one that warms up. Candidates that are far behind after a round run no
+// more.
+constexpr size_t kTrialRounds = 4;
+constexpr int kTrials = 3;
+constexpr float kFarBehind = 1.4f;
+
+// Of an H200, a millisecond's multiplications and additions at its peak; a faster GPU only tries less.
+double OperationsPerMs(cudaDataType_t type) {
+  if (type == CUDA_R_32F) return 6.7e10;
+  return type == CUDA_R_16F || type == CUDA_R_16BF ? 1e12 : 2e12;
+}
+
+float MsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+float LeastMs(const LtProduct& product) {
+  const double operations = 2.0 * static_cast<double>(product.d.rows) *
+                            static_cast<double>(product.d.columns) * static_cast<double>(product.k());
+  return static_cast<float>(operations / OperationsPerMs(product.x.type));
+}
+
+MatmulTrial::MatmulTrial(const Work& work, const std::vector<cublasLtMatmulAlgo_t>& candidates)
+    : work_(work), candidates_(candidates), times_(candidates.size(), kNever), out_(candidates.size()) {}
+
+Result<size_t> MatmulTrial::Fastest() {
+  TANDEM_ASSIGN_OR_RETURN(start_, work_.driver.EventCreate(CU_EVENT_DEFAULT));
+  auto end = work_.driver.EventCreate(CU_EVENT_DEFAULT);
+  Status status = end.status();
+  if (end.ok()) end_ = *end;
+  for (size_t round = 0; round < kTrialRounds && !over_; ++round) {
+    for (size_t i = 0; i < candidates_.size() && status.ok() && !over_; ++i) status = Visit(round, i);
+  }
+  (void)work_.driver.EventDestroy(start_);
+  if (end.ok()) (void)work_.driver.EventDestroy(end_);
+  TANDEM_RETURN_IF_ERROR(status);
+  if (over_) *work_.left_ms = 0;  // for less than a run of this product, none of the next one's is begun
+  if (best_ == kNever) return candidates_.size();
+  return static_cast<size_t>(std::min_element(times_.begin(), times_.end()) - times_.begin());
+}
+
+Status MatmulTrial::Visit(size_t round, size_t i) {
+  if (out_[i]) return Status::Ok();
+  *work_.last = "candidate " + std::to_string(i + 1) + " of " + std::to_string(candidates_.size());
+  if (round == 0) return VisitFirst(i);
+  return times_[i] > kFarBehind * best_ ? Status::Ok() : VisitAgain(i);
+}
+
+Status MatmulTrial::VisitFirst(size_t i) {
+  if (best_ != kNever && 2 * best_ > *work_.left_ms) {
+    over_ = true;
+    return Status::Ok();
+  }
+  TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(start_, work_.stream));
+  const auto begun = std::chrono::steady_clock::now();
+  TANDEM_RETURN_IF_ERROR(WarmUp(i));
+  if (out_[i]) return Status::Ok();
+  // A kernel's first launch loads it: once, and whatever the product.
+  const float loading = MsSince(begun);
+  TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
+  const float warm = std::max(0.0f, elapsed - loading);
+  *work_.left_ms -= warm;
+  if (warm > *work_.left_ms) {
+    Count(i, warm);
+    over_ = true;
+    return Status::Ok();
+  }
+  // Candidates that come behind it are as slow as it is, more or less, and want a warm-up and a run each.
+  const float spare = *work_.left_ms - 2 * warm * static_cast<float>(candidates_.size() - i - 1);
+  return Time(i, spare >= kTrials * warm ? kTrials : std::max(1, static_cast<int>(spare / warm)));
+}
+
+Status MatmulTrial::VisitAgain(size_t i) {
+  if ((kTrials + 1) * times_[i] > *work_.left_ms) {
+    over_ = true;
+    return Status::Ok();
+  }
+  TANDEM_RETURN_IF_ERROR(WarmUp(i));
+  if (out_[i]) return Status::Ok();
+  *work_.left_ms -= times_[i];
+  return Time(i, kTrials);
+}
+
+Status MatmulTrial::WarmUp(size_t i) {
+  if (Run(i).ok()) return Status::Ok();
+  // A candidate that is refused is left out; the others may serve.
+  out_[i] = true;
+  // Unless it is the context that is lost: the call says the same of both.
+  return work_.driver.StreamSynchronize(work_.stream);
+}
+
+Status MatmulTrial::Time(size_t i, int runs) {
+  TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(start_, work_.stream));
+  for (int run = 0; run < runs; ++run) TANDEM_RETURN_IF_ERROR(Run(i));
+  TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
+  *work_.left_ms -= elapsed;
+  Count(i, elapsed / static_cast<float>(runs));
+  return Status::Ok();
+}
+
+Status MatmulTrial::Run(size_t i) {
+  return work_.lt.Run(work_.product, work_.operands, candidates_[i], work_.workspace, work_.workspace_bytes,
+                      work_.stream);
+}
+
+Result<float> MatmulTrial::Elapsed() {
+  TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(end_, work_.stream));
+  TANDEM_RETURN_IF_ERROR(work_.driver.StreamSynchronize(work_.stream));
+  return work_.driver.EventElapsedTime(start_, end_);
+}
+
+void MatmulTrial::Count(size_t i, float ms) {
+  times_[i] = std::min(times_[i], ms);
+  best_ = std::min(best_, times_[i]);
+}
+
+}  // namespace tandem::cuda

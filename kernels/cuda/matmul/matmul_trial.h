@@ -1,0 +1,73 @@
+// File: matmul_trial.h
+//
+// `MatmulTrial`: runs cuBLASLt's candidates for a product and finds the fastest, within a budget of time.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "drivers/cublaslt/cublas_lt.h"
+#include "drivers/cuda/cuda_driver.h"
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+// What the trials of one prepared product may take of the GPU's time, all its shapes and alignments together.
+// They run on the engine's only thread, whose silence the supervisor bounds (30 s), and launches wait behind
+// them. Eight candidates of a product of 1 ms take 130 ms; of one that is much longer, fewer candidates are
+// tried, or less often.
+inline constexpr float kTrialBudgetMs = 200;
+
+// The time that the product takes at least, on any GPU so far: products that take longer than the budget are
+// not tried at all.
+float LeastMs(const LtProduct& product);
+
+// Thread rule: one thread at a time.
+class MatmulTrial {
+ public:
+  // Everything outlives the trial. `last` is told which candidate ran last, `left_ms` of the budget.
+  struct Work {
+    CudaDriver& driver;
+    CublasLt& lt;
+    const LtProduct& product;
+    const LtOperands& operands;
+    std::byte* workspace;
+    size_t workspace_bytes;
+    CUstream stream;
+    std::string* last;
+    float* left_ms;
+  };
+  MatmulTrial(const Work& work, const std::vector<cublasLtMatmulAlgo_t>& candidates);
+
+  // The fastest candidate's index; candidates.size() when none of them runs. What is not reached within the
+  // budget does not count. May leave work on the stream where it fails.
+  Result<size_t> Fastest();
+
+ private:
+  static constexpr float kNever = std::numeric_limits<float>::infinity();
+
+  Status Visit(size_t round, size_t i);
+  // In the first round: one run that warms up, the cost of which is not known before, then as many as fit,
+  // three at most.
+  Status VisitFirst(size_t i);
+  Status VisitAgain(size_t i);
+  // A run that is refused takes the candidate out.
+  Status WarmUp(size_t i);
+  Status Time(size_t i, int runs);
+  Status Run(size_t i);
+  // Records the end behind the stream's work and waits for it: since the start was recorded.
+  Result<float> Elapsed();
+  void Count(size_t i, float ms);
+
+  Work work_;
+  const std::vector<cublasLtMatmulAlgo_t>& candidates_;
+  CUevent start_ = nullptr, end_ = nullptr;
+  std::vector<float> times_;  // of a run, by candidate
+  std::vector<bool> out_;
+  float best_ = kNever;
+  bool over_ = false;  // the next run would not fit into the budget
+};
+
+}  // namespace tandem::cuda

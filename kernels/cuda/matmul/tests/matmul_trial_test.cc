@@ -1,0 +1,171 @@
+// How long the candidates of a product are tried. Driver and cuBLASLt are mocked: the GPU's clock goes on by
+// what runs.
+#include "kernels/cuda/matmul/matmul_trial.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "drivers/cuda/mock_cuda_driver.h"
+#include "kernels/cuda/matmul/matmul_plan.h"
+
+namespace tandem::cuda {
+namespace {
+
+using testing::_;
+using testing::Each;
+using testing::NiceMock;
+using testing::Return;
+
+constexpr int kCandidates = 8;
+
+// Candidate i's number is in its algorithm's data.
+class TimedLt : public CublasLt {
+ public:
+  Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct&, size_t, int most) override {
+    std::vector<cublasLtMatmulAlgo_t> all(static_cast<size_t>(std::min(most, kCandidates)));
+    for (size_t i = 0; i < all.size(); ++i) all[i].data[0] = i;
+    return all;
+  }
+  Status Run(const LtProduct&, const LtOperands&, const cublasLtMatmulAlgo_t& algorithm, void*, size_t,
+             CUstream) override {
+    const size_t i = algorithm.data[0];
+    ++runs[i];
+    last = i;
+    now_ms += ms[i];
+    return Status::Ok();
+  }
+  int AllRuns() const { return std::accumulate(runs.begin(), runs.end(), 0); }
+
+  float now_ms = 0;
+  std::vector<float> ms = std::vector<float>(kCandidates, 1.0f);
+  std::vector<int> runs = std::vector<int>(kCandidates);
+  size_t last = 0;
+};
+
+class MatmulTrialTest : public testing::Test {
+ protected:
+  MatmulTrialTest() {
+    MakeUsable(driver_, size_t{2} << 20, nullptr, reinterpret_cast<CUstream>(32), nullptr);
+    ON_CALL(driver_, EventCreate(_)).WillByDefault([this](unsigned) {
+      return Result<CUevent>(reinterpret_cast<CUevent>(++events_));
+    });
+    ON_CALL(driver_, EventRecord(_, _)).WillByDefault([this](CUevent event, CUstream) {
+      recorded_[event] = lt_.now_ms;
+      return Status::Ok();
+    });
+    ON_CALL(driver_, EventElapsedTime(_, _)).WillByDefault([this](CUevent start, CUevent end) {
+      return Result<float>(recorded_[end] - recorded_[start]);
+    });
+    device_ = *CudaDevice::Create(&driver_, 0);
+    chooser_ = std::make_unique<MatmulChooser>(device_, &lt_, kCandidates, kCalls);
+  }
+  // It has two trials, of operands that are aligned to 16 bytes and to their elements.
+  static MatmulArgs Product(int64_t rows, int64_t n = 48, int64_t k = 64) {
+    const auto dense = [](std::vector<int64_t> extent) {
+      std::vector<int64_t> stride = ContiguousStrides(extent);
+      return DeviceView{reinterpret_cast<std::byte*>(0x10000), DType::kBf16, std::move(extent),
+                        std::move(stride)};
+    };
+    MatmulArgs args;
+    args.a = dense({rows, k});
+    args.b = dense({k, n});
+    args.c = dense({rows, n});
+    return args;
+  }
+  // The candidate that a launch takes.
+  size_t Chosen(const MatmulArgs& args) {
+    EXPECT_TRUE(chooser_->Enqueue(args, nullptr, nullptr).ok());
+    return lt_.last;
+  }
+  static constexpr TrialCalls kCalls = {
+      .fill = [](void*, DType, int64_t, uint32_t, CUstream_st*) { return Status::Ok(); }};
+
+  NiceMock<MockCudaDriver> driver_;
+  TimedLt lt_;
+  uintptr_t events_ = 0;
+  std::map<CUevent, float> recorded_;
+  std::shared_ptr<CudaDevice> device_;
+  std::unique_ptr<MatmulChooser> chooser_;
+};
+
+TEST_F(MatmulTrialTest, ShortProductsRunFourRoundsOfFourForBothAlignments) {
+  lt_.ms.assign(kCandidates, 0.125f);
+  lt_.ms[2] = 0.25f;  // far behind
+  lt_.ms[5] = 0.109375f;
+  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  for (size_t i = 0; i < kCandidates; ++i) EXPECT_EQ(lt_.runs[i], i == 2 ? 2 * 4 : 2 * 16) << i;
+  EXPECT_EQ(Chosen(Product(33)), 5u);
+}
+
+// The best so far, of as many candidates as fit: a run behind one that warms up each.
+TEST_F(MatmulTrialTest, LongProductsStopAtTheBudget) {
+  lt_.ms.assign(kCandidates, 20);
+  lt_.ms[3] = 19;
+  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
+  EXPECT_EQ(lt_.runs, (std::vector<int>{2, 2, 2, 2, 2, 0, 0, 0})) << "and none for other alignments";
+  EXPECT_EQ(Chosen(Product(33)), 3u);
+}
+
+TEST_F(MatmulTrialTest, ProductsBetweenRunFewerRounds) {
+  lt_.ms.assign(kCandidates, 4);
+  lt_.ms[6] = 3;
+  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
+  EXPECT_GT(lt_.now_ms, kTrialBudgetMs / 2);
+  EXPECT_GE(*std::min_element(lt_.runs.begin(), lt_.runs.end()), 2) << "each has its turn";
+  EXPECT_EQ(Chosen(Product(33)), 6u);
+}
+
+// Nothing less than one run tells how long a product takes.
+TEST_F(MatmulTrialTest, AProductLongerThanTheBudgetRunsOnce) {
+  lt_.ms.assign(kCandidates, 2000);
+  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  EXPECT_EQ(lt_.AllRuns(), 1);
+  EXPECT_EQ(Chosen(Product(33)), 0u);
+  // The next plan's has a budget of its own.
+  lt_.runs.assign(kCandidates, 0);
+  lt_.ms.assign(kCandidates, 0.125f);
+  ASSERT_TRUE(chooser_->Prepare(Product(34)).ok());
+  EXPECT_THAT(lt_.runs, Each(2 * 16));
+}
+
+TEST_F(MatmulTrialTest, OneThatNoGpuComputesWithinTheBudgetIsNotTried) {
+  const MatmulArgs huge = Product(65536, 65536, 65536);
+  ASSERT_TRUE(chooser_->Prepare(huge).ok());
+  EXPECT_EQ(lt_.AllRuns(), 0);
+  EXPECT_EQ(Chosen(huge), 0u);
+  // 281 ms in bf16 at an H200's 1e15 a second, half of it in fp8, many times as long in f32.
+  LtProduct product;
+  product.x = {CUDA_R_16BF, 65536, 32768, 65536, false};
+  product.d = {CUDA_R_16BF, 65536, 65536, 65536, false};
+  EXPECT_NEAR(LeastMs(product), 281, 1);
+  product.x.type = CUDA_R_8F_E4M3;
+  EXPECT_NEAR(LeastMs(product), 141, 1);
+  product.x.type = CUDA_R_32F;
+  EXPECT_GT(LeastMs(product), 4000);
+}
+
+// On a GPU that is full there is no trial, and the first guess is taken.
+TEST_F(MatmulTrialTest, WithoutMemoryTheFirstIsTaken) {
+  EXPECT_CALL(driver_, MemCreate(_, _))
+      .WillRepeatedly(Return(
+          Result<CUmemGenericAllocationHandle>(ResourceExhausted("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"))));
+  lt_.ms[4] = 0.5f;
+  Status status = chooser_->Prepare(Product(33));
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(lt_.AllRuns(), 0);
+  EXPECT_EQ(Chosen(Product(33)), 0u);
+  EXPECT_CALL(driver_, MemCreate(_, _))
+      .WillRepeatedly(Return(Result<CUmemGenericAllocationHandle>(Aborted("lost"))));
+  EXPECT_EQ(chooser_->Prepare(Product(34)).code(), Code::kAborted) << "other failures are told";
+}
+
+}  // namespace
+}  // namespace tandem::cuda

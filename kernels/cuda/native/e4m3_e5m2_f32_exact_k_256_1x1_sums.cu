@@ -1,2 +1,0 @@
-#include "kernels/cuda/native/variant.cuh"
-TANDEM_FUSED_VARIANT(e4m3_e5m2_f32_exact_k_256_1x1_sums, __nv_fp8_e4m3, __nv_fp8_e5m2, float, false, 256, 1, 1, true, true)

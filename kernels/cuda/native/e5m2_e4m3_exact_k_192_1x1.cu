@@ -1,2 +1,0 @@
-#include "kernels/cuda/native/variant.cuh"
-TANDEM_FUSED_VARIANT(e5m2_e4m3_exact_k_192_1x1, __nv_fp8_e5m2, __nv_fp8_e4m3, __nv_bfloat16, false, 192, 1, 1, false, true)

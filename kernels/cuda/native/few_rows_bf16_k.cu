@@ -1,2 +1,0 @@
-#include "kernels/cuda/native/few_rows_variant.cuh"
-TANDEM_FEW_ROWS_VARIANTS(bf16_k, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false)

@@ -1,2 +1,0 @@
-#include "kernels/cuda/native/few_rows_variant.cuh"
-TANDEM_FEW_ROWS_VARIANTS(f16_k, __half, __half, __half, false)

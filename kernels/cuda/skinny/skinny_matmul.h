@@ -1,0 +1,72 @@
+// File: skinny_matmul.h
+//
+// The few-rows kernel's host side: which products it takes, how its parameters are made, and its launch.
+//
+// Thread rule: thread-safe; calls act on the current context's device.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/skinny/skinny.h"
+#include "program/skinny_layout.h"
+#include "tandem/dtype.h"
+#include "tandem/status.h"
+
+struct CUstream_st;
+
+namespace tandem::cuda {
+
+struct SkinnyMatmul {
+  SkinnyLayout layout;
+  DType type = DType::kBf16, b_type = DType::kBf16, out_type = DType::kBf16;
+  bool exact = false;     // as FusedMatmul's
+  bool b_along_n = true;  // B is [K, N] with contiguous rows; else with contiguous columns
+  int rank = 0;
+  // Gather: this rank's rows of A, and all rows of C. Scatter: all rows of A, this rank's of C. All-reduce:
+  // all of both. Pitches in elements, any alignment.
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  int64_t a_pitch = 0, b_pitch = 0, c_pitch = 0;
+  // By rank: its exchange area (layout.area_bytes(), multiples of 256) as this rank reaches it; the first of
+  // this rank's words there; and the first of its words here. The own: its area only.
+  std::array<std::byte*, 8> area{};
+  std::array<uint64_t*, 8> words{};
+  std::array<const uint64_t*, 8> arrived{};
+  float alpha = 1.0f;
+  const float* row_scale = nullptr;  // see SkinnyParams
+  const float* column_scale = nullptr;
+  const void* bias = nullptr;
+  const float* result_scale = nullptr;
+  bool row_scales = false, column_scales = false;  // one each, else one for all
+  bool row_scales_travel = false;
+  bool bias_is_float = false;
+  uint64_t epoch = 0;
+  const uint64_t* abort_word = nullptr;
+  const uint64_t* guard_word = nullptr;  // see SkinnyParams
+  uint64_t guard_value = 0;
+  uint64_t timeout_ns = kUnabortedLimitNs;  // see FusedMatmul
+  // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
+  void* state = nullptr;
+};
+
+// All compiled variants.
+std::span<const SkinnyVariant> SkinnyVariants();
+
+// The variant for `matmul`'s types, B's layout and tiles. UNIMPLEMENTED names what there is none for.
+Result<const SkinnyVariant*> FindSkinnyVariant(const SkinnyMatmul& matmul);
+
+// Makes a launch's parameters.
+Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul);
+
+// Enqueues the kernel.
+Status LaunchSkinny(const SkinnyParams& params, const SkinnyVariant& variant, int ctas, CUstream_st* stream);
+
+// Loads every variant into the current context: see LoadFusedKernels.
+Status LoadSkinnyKernels();
+
+}  // namespace tandem::cuda

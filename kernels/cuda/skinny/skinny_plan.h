@@ -1,0 +1,28 @@
+// File: skinny_plan.h
+//
+// From a product of few rows, as the executor hands it to a lane, to one launch of its kernel.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cuda/skinny/skinny_matmul.h"
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+// True when there is a kernel for `args`; reads types, extents and strides, no addresses.
+bool TakesSkinny(const SkinnyArgs& args);
+
+// The kernel's work; `args` has skinny. `state`: see SkinnyMatmul.
+Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state);
+
+// What puts work on a stream; tests have their own.
+struct SkinnyCalls {
+  decltype(&LaunchSkinny) launch = &LaunchSkinny;
+};
+
+// Makes and enqueues it; with CollectiveArgs::prepared what was made is kept for launches with the same
+// addresses. One stream for one `state`.
+Status EnqueueSkinny(const CollectiveArgs& args, void* state, CUstream_st* stream,
+                     const SkinnyCalls& calls = {});
+
+}  // namespace tandem::cuda

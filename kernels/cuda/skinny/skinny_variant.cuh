@@ -1,0 +1,59 @@
+// File: skinny_variant.cuh
+//
+// One source file compiles the variants of the few-rows kernel for one combination of types.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/fused/variant.cuh"
+#include "kernels/cuda/skinny/skinny.cuh"
+
+namespace tandem::cuda {
+
+template <class Traits, class Probe = NoFusedProbe>
+SkinnyVariant MakeSkinnyVariant() {
+  SkinnyVariant variant = {};
+  variant.type = DTypeOf<typename Traits::A>();
+  variant.b_type = DTypeOf<typename Traits::B>();
+  variant.out_type = DTypeOf<typename Traits::Out>();
+  variant.exact = Traits::kExact;
+  variant.b_along_n = Traits::kAlongN;
+  variant.tile_n = Traits::kTileN;
+  variant.cluster_m = Traits::kClusterM;
+  variant.cluster_n = Traits::kClusterN;
+  variant.shared_bytes = Traits::kSharedBytes;
+  variant.kernel = reinterpret_cast<const void*>(&SkinnyRows<Traits, Probe>);
+  return variant;
+}
+
+// The shapes of MakeSkinnyLayout.
+template <class A, class B, class Out, bool kAlongN, bool kExact = false>
+const std::vector<SkinnyVariant>& AllSkinnyVariants() {
+  static const std::vector<SkinnyVariant> variants = [] {
+    std::vector<SkinnyVariant> all = {
+        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 64, 1, 2, kExact>>(),
+        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 128, 2, 1, kExact>>(),
+        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 128, 1, 2, kExact>>(),
+        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 256, 2, 1, kExact>>(),
+        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 256, 1, 2, kExact>>(),
+    };
+    if constexpr (!kAlongN) {
+      all.insert(all.end(), {
+                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 112, 2, 1, kExact>>(),
+                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 112, 1, 2, kExact>>(),
+                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 224, 2, 1, kExact>>(),
+                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 224, 1, 2, kExact>>(),
+                            });
+    }
+    return all;
+  }();
+  return variants;
+}
+
+}  // namespace tandem::cuda
+
+#define TANDEM_SKINNY_VARIANTS(NAME, ...)                                                             \
+  namespace tandem::cuda {                                                                            \
+  std::span<const SkinnyVariant> SkinnyVariants_##NAME() { return AllSkinnyVariants<__VA_ARGS__>(); } \
+  }

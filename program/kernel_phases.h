@@ -1,0 +1,69 @@
+// File: kernel_phases.h
+//
+// A collective's expansion as the phases of one kernel. The kernel works in blocks: block b of every rank
+// handles the b-th part of each item and exchanges words with block b of its peers only, so the order of
+// steps holds within a block and not between blocks. `PlanKernels` finds the collectives for which that is
+// enough, alike for all ranks of a plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "program/program.h"
+
+namespace tandem::plan {
+
+// Words from one block's word to the next one's: neighbours are polled by different blocks.
+inline constexpr int kKernelWordStride = 2;
+inline constexpr int kMaxKernelBlocks = 64;
+
+// All destinations receive scale * (sources[0] + sources[1] + …). Equal extents.
+struct KernelItem {
+  std::vector<View> sources, destinations;
+  float scale = 1.0f;
+};
+
+// The word (writer, index) of the reader; `rank` is the other side.
+struct KernelWord {
+  uint8_t rank = 0;
+  uint16_t index = 0;  // of the expansion's signal; see KernelWordIndex
+};
+
+// Waits, then items, then signals.
+struct KernelPhase {
+  std::vector<KernelWord> waits;
+  std::vector<KernelItem> items;
+  std::vector<KernelWord> signals;
+};
+
+// The word of block 0 for the expansion's signal `index`; block b's lies b * kKernelWordStride further.
+int KernelWordIndex(const CollectiveStep& step, int index);
+
+// The expansion in phases: signals move behind the items that follow them up to the next wait, waits before
+// the items that precede them since the last signal; neither can add a deadlock. Nothing when it holds steps
+// that the kernel has not, several types, or more than a kernel takes.
+std::optional<std::vector<KernelPhase>> FusePhases(const CollectiveStep& step);
+
+// What kLowLatency's kernel exchanges: piece p goes from source[p] to rank p; what comes from rank p ends in
+// destination[p]. The same numbers as tandem::PacketExchange.
+struct PacketPlan {
+  enum class Shape : uint8_t { kSum = 1, kGather = 2, kTwoShot = 3 };
+  Shape shape = Shape::kSum;
+  float scale = 1.0f;
+  std::vector<int64_t> pieces;  // elements
+  std::vector<View> source, destination;
+};
+
+// The packets of a low-latency all-reduce (by `shots`), all-gather or reduce-scatter. Nothing when its
+// operands are not contiguous or a piece does not fit into its slot of the packets.
+std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size);
+// The most bytes of a piece that fit.
+uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size);
+
+// Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if nothing else of
+// theirs signals or waits and a kernel can run it. The choice depends on all ranks' views and so is one for
+// all. `sms`: those that the kernel may take on each GPU, a block each; 0: no bound.
+void PlanKernels(std::vector<RankProgram>* programs, int sms);
+
+}  // namespace tandem::plan

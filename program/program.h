@@ -1,0 +1,228 @@
+// File: program.h
+//
+// Rank programs: what one rank executes for one launch of a plan. The planner writes them, the verifier
+// proves them, the engine's executor runs them. Nothing here knows a backend, a process or an address.
+//
+// Lanes are in-order; steps of one lane run in the order of the program. Between lanes only `deps` order
+// steps.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tandem/op_request.h"
+
+namespace tandem::plan {
+
+inline constexpr int kMaxWorldSize = 8;
+inline constexpr int kMaxLanes = 8;
+// Signal words that one writer has on one reader; the word of (writer, index) lies at writer *
+// kSignalsPerWriter + index in the reader's signal area. One writer a word: a word written by rank a in
+// launch n and by rank b in n + 1 could pass n's value before a has written it.
+inline constexpr int kSignalsPerWriter = 512;
+
+// Chunk signals of a matmul. All its chunks are enqueued at once, behind a wait that only the user ends: for
+// each chunk a wait, a product, and kernels and copies that some products need (some six in all). CUDA takes
+// about a thousand on a stream that stands still; the next one would hold the engine's only thread.
+inline constexpr int kMaxChunkSignals = 128;
+
+// Behind the signal words of a rank lie its packets, written by kLowLatency kernels only: two halves by epoch
+// parity.
+inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsPerWriter * 8;
+inline constexpr uint64_t kPacketHalfBytes = uint64_t{512} << 10;
+inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
+
+// Where bytes lie.
+enum class Space : uint8_t {
+  kOperand = 0,    // the launch's binding of slot `slot`; of a peer only if the slot is symmetric
+  kWorkspace = 1,  // the group's workspace, the half of this launch's epoch parity
+  kBulk = 2,       // the group's one bulk area, for programs of over 32 MiB
+};
+
+// A place in rank `rank`'s memory (absolute rank in the group).
+struct Ref {
+  Space space = Space::kWorkspace;
+  uint8_t rank = 0;
+  uint16_t slot = 0;    // kOperand only
+  uint64_t offset = 0;  // bytes
+  bool operator==(const Ref&) const = default;
+};
+
+// A strided box of elements. extent and stride have equal lengths, outermost first, strides in elements (0
+// allowed for broadcast sources); no dimensions at all means one element.
+struct View {
+  Ref ref;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> extent;
+  std::vector<int64_t> stride;
+  bool operator==(const View&) const = default;
+};
+
+// Copies `src` to `dst`, same extents and dtype. Reads or writes a peer's memory if a Ref's rank is not the
+// own one.
+struct CopyStep {
+  View src;
+  View dst;
+  bool copy_engine = true;  // false: by SMs
+};
+
+// Writes the launch's epoch to word (own rank, index) of `to_rank`, after all earlier steps of its lane.
+struct SignalStep {
+  uint8_t to_rank = 0;
+  uint16_t index = 0;
+};
+
+// Holds its lane until the local word (from_rank, index) has reached the launch's epoch.
+struct WaitStep {
+  uint8_t from_rank = 0;
+  uint16_t index = 0;
+};
+
+// C = alpha * (scale_a * A) (scale_b * B) (+ C) (+ bias) (* result_scale), accumulated in fp32, rounded once
+// to C's dtype. A is [..., M, K] (leading dimensions are folded into rows), B is [K, N], C is [..., M, N];
+// any strides.
+struct MatmulStep {
+  View a, b, c;
+  float alpha = 1.0f;
+  bool accumulate = false;  // adds the old C
+  bool has_scale_a = false, has_scale_b = false, has_bias = false, has_result_scale = false;
+  View scale_a;  // one element, or A's leading extents (row-wise)
+  View scale_b;  // one element, or N elements
+  // By blocks of kScaleBlock elements of K, the last of which may be shorter: the sum over blocks b of
+  // scale_a[row, b] * scale_b[b, column] * (A·B within the block). scale_a is [..., M, blocks]. scale_b is
+  // [blocks, N], or [blocks, n]: column j has factor (first_column + j) / kScaleBlock, and n factors reach
+  // the last column.
+  bool block_scales = false;
+  int32_t first_column = 0;
+  View bias;          // N elements
+  View result_scale;  // one element
+  bool fast_accumulation = true;
+  // Words of kChunkSignals to wait for, kAsyncInputMatmul only: rows are computed in chunks from pivot on.
+  bool has_chunk_signals = false;
+  View chunk_signals;
+  int chunk_pivot = 0;
+};
+
+// dst = scale * (sources[0] + sources[1] + …), in this order, fp32 accumulators, one rounding to dst's dtype.
+// Sources may have another dtype than dst (wire type); equal extents.
+struct ReduceStep {
+  std::vector<View> sources;
+  View dst;
+  float scale = 1.0f;
+  // Then, once for the sum and before the rounding: dst = (dst + bias) * result_scale, the order of a
+  // matmul's own epilogue.
+  bool has_bias = false, has_result_scale = false;
+  View bias;  // extents of dst's last dimension
+  View result_scale;
+};
+
+// Dimensions of an operand, and those of a copy's or a sum's views that backends walk together (a matmul's
+// have one more).
+inline constexpr int kMaxDims = 8;
+
+// One send or receive of a transfer group. A send copies `src` to the peer's `dst` and signals `index`; a
+// receive waits for that signal. `index` is the word (sender, index) of the receiver.
+struct TransferPart {
+  bool send = true;
+  uint8_t peer = 0;
+  uint16_t index = 0;
+  View src;  // sends only
+  View dst;  // sends only: in the peer's memory
+};
+
+// Sends and receives that progress together: all sends are issued before the first receive waits.
+struct TransferGroupStep {
+  std::vector<TransferPart> parts;
+};
+
+enum class NcclKind : uint8_t {
+  kAllReduce = 0,
+  kAllGather = 1,
+  kReduceScatter = 2,
+  kBroadcast = 3,
+  kReduce = 4,
+  kAllToAll = 5,
+  kBarrier = 6
+};
+
+// A collective of NCCL over the whole group (its stand-in on the host backend). in and out are contiguous,
+// and in the rank's own memory. All-gather: out is W times in, rank-major. Reduce-scatter: in is W times out.
+// All-to-all: both are W equal chunks. Broadcast: in is read on root only; reduce: out is written on root
+// only.
+struct NcclStep {
+  NcclKind kind = NcclKind::kBarrier;
+  View in, out;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int root = 0;
+};
+
+// The product of few rows that one kernel computes together with its collective (program/skinny_layout.h):
+// what the kernel is told instead of the expansion.
+struct SkinnyStep {
+  // Gather: A is this rank's shard, C all rows. Reduce-scatter: all rows of A, this rank's of C; else all of
+  // both. Both are matrices; bias and result scale come after the sum. Scale of A: one element, or one for
+  // each of A's rows; of a gather for each of C's, unless they travel.
+  MatmulStep matmul;
+  uint64_t area = 0;           // offset of the exchange area in every rank's workspace
+  bool scales_travel = false;  // a gather's scales of A's rows go with the shards
+  int most_ctas = 0;           // that the layout is made for
+};
+
+struct Step;
+
+// A symmetric-memory kernel that does several steps at once. The host backend and the verifier run
+// `expansion`, all of it on this step's lane in order; a GPU backend runs the kernel that `algorithm` names.
+struct CollectiveStep {
+  Algorithm algorithm = Algorithm::kOneShot;
+  Op op = Op::kAllReduce;
+  View in, out;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  uint16_t first_signal = 0;  // of the expansion's signals: [first_signal, first_signal + signal_count)
+  uint16_t signal_count = 0;
+  // The kernel's blocks; 0: no kernel can do it, the expansion runs everywhere. A kernel of n blocks uses the
+  // words [first_signal, first_signal + signal_count * n * 2): see KernelWordIndex. kLowLatency uses none.
+  uint16_t blocks = 0;
+  uint8_t shots = 1;  // kLowLatency all-reduce: 1 or 2
+  // kNative: the few-rows kernel, whose words are [first_signal, first_signal + SkinnyLayout::words()).
+  std::optional<SkinnyStep> skinny;
+  std::vector<Step> expansion;
+};
+
+// Orders other lanes only (a join or a fork).
+struct NopStep {};
+
+struct Step {
+  uint16_t lane = 0;
+  // Indexes of earlier steps of this program, on other lanes, that must be complete before this one starts.
+  std::vector<uint32_t> deps;
+  std::variant<NopStep, CopyStep, SignalStep, WaitStep, MatmulStep, ReduceStep, TransferGroupStep, NcclStep,
+               CollectiveStep>
+      work;
+  // A few words for traces and listings: "gemm chunk 3", "push to 2". Static text plus numbers; may be empty.
+  std::string label;
+};
+
+// One rank's program for one launch.
+struct RankProgram {
+  int rank = 0;
+  int world_size = 1;
+  int lanes = 1;
+  uint64_t workspace_bytes = 0;  // of one half, on every rank
+  uint64_t bulk_bytes = 0;
+  int signal_count = 0;  // indexes used: [0, signal_count), below kSignalsPerWriter
+  std::vector<Step> steps;
+};
+
+// The kind of a step in one word: "copy", "signal", "wait", "matmul", "reduce", "transfer_group", "nccl",
+// "collective".
+std::string_view StepKindName(const Step& step);
+
+// A listing for people, one line a step: "12 lane 1 after 9,10  copy  ws[0]@2+4096 -> op3@0+0  64 KiB  # push
+// to 2".
+std::string ListProgram(const RankProgram& program);
+
+}  // namespace tandem::plan

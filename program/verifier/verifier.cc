@@ -1,0 +1,75 @@
+#include "program/verifier/verifier.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "program/verifier/graph.h"
+
+namespace tandem::plan {
+
+Result<VerifyContext> ContextOf(std::span<const OpRequest> requests) {
+  VerifyContext context;
+  size_t slots = 0;
+  for (const OpRequest& request : requests) slots = std::max(slots, request.operands.size());
+  context.symmetric.assign(slots, true);
+  context.alias.assign(slots, -1);
+  for (const OpRequest& request : requests) {
+    std::vector<uint64_t>& bytes = context.operand_bytes.emplace_back();
+    for (size_t slot = 0; slot < request.operands.size(); ++slot) {
+      const Operand& operand = request.operands[slot];
+      TANDEM_ASSIGN_OR_RETURN(int64_t bound, BoundBytes(request, static_cast<int>(slot)));
+      bytes.push_back(static_cast<uint64_t>(bound));
+      if (!operand.symmetric) context.symmetric[slot] = false;
+      if (operand.alias_of >= static_cast<int>(request.operands.size())) {
+        return InvalidArgument("slot " + std::to_string(slot) + " is an alias of a slot that does not exist");
+      }
+      if (operand.alias_of >= 0) context.alias[slot] = operand.alias_of;
+    }
+  }
+  return context;
+}
+
+namespace {
+
+// Without a step on any rank a launch takes no epoch and touches nothing: its start, which all ranks must
+// have reached, is all.
+bool HasNoSteps(std::span<const RankProgram> programs) {
+  return std::all_of(programs.begin(), programs.end(),
+                     [](const RankProgram& program) { return program.steps.empty(); });
+}
+
+}  // namespace
+
+Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext& context,
+                      const VerifyOptions& options) {
+  TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(programs, context));
+  if (HasNoSteps(programs)) return Status::Ok();
+  verify::ChainTable chains;
+  TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph graph,
+                          verify::ExpandLaunch(programs, context, options, chains));
+  std::vector<const verify::LaunchGraph*> launches(std::max(options.launches, 1), &graph);
+  TANDEM_ASSIGN_OR_RETURN(verify::History history, verify::OrderLaunches(std::move(launches), chains.size()));
+  TANDEM_RETURN_IF_ERROR(verify::CheckClosed(history, 1));
+  return verify::CheckRaces(history, 1, options.alternate_parity);
+}
+
+Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context,
+                  std::span<const RankProgram> q, const VerifyContext& q_context,
+                  const VerifyOptions& options) {
+  if (p.size() != q.size()) return verify::Refuse("MALFORMED", "the two plans have different world sizes");
+  TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(p, p_context).WithContext("first plan"));
+  TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(q, q_context).WithContext("second plan"));
+  if (HasNoSteps(p)) return VerifyPrograms(q, q_context, options);
+  if (HasNoSteps(q)) return VerifyPrograms(p, p_context, options);
+  verify::ChainTable chains;
+  TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph p_graph, verify::ExpandLaunch(p, p_context, options, chains));
+  TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph q_graph, verify::ExpandLaunch(q, q_context, options, chains));
+  std::vector<const verify::LaunchGraph*> launches;
+  for (int n = 0; n < std::max(options.launches, 4); ++n)
+    launches.push_back(n % 2 == 0 ? &p_graph : &q_graph);
+  TANDEM_ASSIGN_OR_RETURN(verify::History history, verify::OrderLaunches(std::move(launches), chains.size()));
+  TANDEM_RETURN_IF_ERROR(verify::CheckClosed(history, 2));
+  return verify::CheckRaces(history, 2, options.alternate_parity);
+}
+
+}  // namespace tandem::plan

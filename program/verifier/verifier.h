@@ -1,0 +1,47 @@
+// File: verifier.h
+//
+// The verifier: proves of all ranks' programs, by vector clocks over their steps, that they cannot deadlock,
+// that no two unordered steps touch the same bytes (one of them writing), that every access lies within its
+// buffer, and that every program closes: each rank's done follows every rank's first step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+#include "tandem/op_request.h"
+#include "tandem/status.h"
+
+namespace tandem::plan {
+
+// The sizes that accesses are checked against. operand_bytes[rank][slot]; symmetric[slot]: peers may touch
+// it.
+struct VerifyContext {
+  std::vector<std::vector<uint64_t>> operand_bytes;
+  std::vector<bool> symmetric;
+  // Slots that are the same memory: alias[slot] is the slot it lies on, or -1.
+  std::vector<int> alias;
+};
+
+// The context of a request: sizes from its specs.
+Result<VerifyContext> ContextOf(std::span<const OpRequest> requests);
+
+struct VerifyOptions {
+  int launches = 3;         // back to back, parity alternating: rank starts n + 1 after all its lanes ended n
+  int hardware_queues = 0;  // over 0: lanes alias onto this many in-order queues, as on a GPU
+  bool alternate_parity = true;  // false: every launch uses workspace half 0, to show what the halves are for
+};
+
+// OK, or INTERNAL with a message that names the two steps (rank, launch, step index, label) and what is
+// wrong: detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "SIGNAL", "UNCOALESCED" or "MALFORMED".
+Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext& context,
+                      const VerifyOptions& options = {});
+
+// The same for launches of P and Q that alternate in one group (P Q P Q), sharing workspace and signals.
+Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context,
+                  std::span<const RankProgram> q, const VerifyContext& q_context,
+                  const VerifyOptions& options = {});
+
+}  // namespace tandem::plan
