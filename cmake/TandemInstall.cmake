@@ -31,8 +31,8 @@ if(TARGET tandem-tune-rank)  # a client of tandemctl's
 endif()
 if(TARGET tandem-train-digits)
   install(TARGETS tandem-train-digits RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT client)
-  install(FILES "${CMAKE_SOURCE_DIR}/client/examples/data/digits.csv"
-    "${CMAKE_SOURCE_DIR}/client/examples/data/LICENCE-digits.md"
+  install(FILES "${CMAKE_SOURCE_DIR}/examples/train_digits/data/digits.csv"
+    "${CMAKE_SOURCE_DIR}/examples/train_digits/data/LICENCE-digits.md"
     DESTINATION "${CMAKE_INSTALL_DATADIR}/tandem" COMPONENT client)
 endif()
 

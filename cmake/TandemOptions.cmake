@@ -58,5 +58,3 @@ if(TANDEM_SANITIZE)
   add_link_options(-fsanitize=${TANDEM_SANITIZE})
   add_compile_definitions(TANDEM_SANITIZED=1)
 endif()
-
-include_directories("${CMAKE_SOURCE_DIR}" "${CMAKE_SOURCE_DIR}/common/include" "${CMAKE_SOURCE_DIR}/client/include")

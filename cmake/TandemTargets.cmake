@@ -7,10 +7,16 @@ if(TANDEM_TESTS)
   include(GoogleTest)
 endif()
 
-# tandem_library(NAME SOURCES … DEPS …): a static library with Tandem's include roots.
+# tandem_include_root(TARGET SCOPE): includes are written from the repository's root ("daemon/control/control.h").
+function(tandem_include_root target scope)
+  target_include_directories(${target} ${scope} "$<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>")
+endfunction()
+
+# tandem_library(NAME SOURCES … DEPS …): a static library. Public headers come with the targets that own them.
 function(tandem_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
+  tandem_include_root(${name} PUBLIC)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} Threads::Threads)
 endfunction()
 

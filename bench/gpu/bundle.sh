@@ -54,7 +54,7 @@ for test in json.load(sys.stdin)["tests"]:
       cp -L "$file" "$folder/lib/"
     fi
   done
-  cp "$root/client/examples/data/digits.csv" "$folder/share/tandem/"
+  cp "$root/examples/train_digits/data/digits.csv" "$folder/share/tandem/"
   cp "$root"/deploy/tuning/*.toml "$folder/share/tandem/tuning/"
   cp "$root"/tests/integration/*.py "$folder/tests/integration/"
   cp -r "$root/tests/fixtures" "$folder/tests/"

@@ -5,7 +5,8 @@ import re
 import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-FOLDERS = ("bench", "client", "cmake", "common", "daemon", "deploy", "docs", "kernels", "proto", "tests")
+FOLDERS = ("bench", "client", "cmake", "common", "daemon", "deploy", "docs", "drivers", "engine", "examples", "ipc", "kernels",
+           "program", "proto", "tests")
 SOURCES = (".cc", ".h", ".cu", ".cuh", ".py", ".sh", ".proto", ".txt", ".cmake", ".toml", ".service", ".conf", ".pml", "")
 # Of other programs.
 FLAGS = {"--now", "--nodes", "--gres"}

@@ -7,10 +7,11 @@ import tempfile
 import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-TOPS = ("bench", "client", "common", "daemon", "kernels", "proto", "tests")
+TOPS = ("bench", "client", "common", "daemon", "drivers", "engine", "examples", "ipc", "kernels", "program", "proto", "tests")
 SOURCES = (".c", ".cc", ".cu", ".cuh", ".h")
 # Wrappers; kernels and what launches them; tests and benchmarks that compare with the bare calls, or stand in for a library.
-ALLOWED = ("bench/gpu", "daemon/topology/tests", "kernels/cuda/device", "drivers/cuda", "kernels/cuda/fused", "tests/gpu")
+ALLOWED = ("bench/gpu", "drivers/cublaslt", "drivers/nvml/tests", "kernels/cuda/collectives",
+           "kernels/cuda/device", "kernels/cuda/fused", "kernels/cuda/skinny", "tests/gpu")
 
 # Comments, and the insides of strings: calls are named there, not made. A quote in a character begins no string.
 PROSE = re.compile(r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])'|\"(?:\\.|[^\"\\\n])*\"", re.S)
@@ -64,7 +65,7 @@ class VendorCalls(unittest.TestCase):
         innocent = {
             "engine/i.cc": '// cuInit(0)\n/* cudaFree(p) */ Check("cuInit", f_.cuInit_(0)); driver->cuInit(0);',
             "common/j.cc": "std::cout << 1 << 2; cuda::Load(); cudaStream_t s; cudart(1); const auto* t = &cudaError::text;",
-            "drivers/cuda/k.cc": "cuInit(0);",
+            "kernels/cuda/device/k.cc": "cuInit(0);",
         }
         with tempfile.TemporaryDirectory() as root:
             for path, text in {**planted, **innocent}.items():
