@@ -1,4 +1,4 @@
-// The control half: every call of the core's `Control` over gRPC, with the session's token and a deadline.
+// The gRPC plugin: every call of the core's `Control` over gRPC, with the session's token and a deadline.
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ uint32_t DeadlineMs(Milliseconds deadline) {
   return static_cast<uint32_t>(std::clamp<int64_t>(deadline.count(), 1, UINT32_MAX));
 }
 
-class GrpcControl final : public Control {
+class GrpcControl final : public ClientControl {
  public:
   ~GrpcControl() override { Shutdown(); }
 
@@ -342,7 +342,7 @@ Status GrpcControl::Detach() {
 }  // namespace
 }  // namespace tandem::client
 
-extern "C" __attribute__((visibility("default"))) tandem::client::Control* tandem_control_create(
+extern "C" __attribute__((visibility("default"))) tandem::client::Control* tandem_grpc_create(
     int api_version) {
   if (api_version != tandem::client::kControlApiVersion) return nullptr;
   return new tandem::client::GrpcControl;

@@ -109,7 +109,7 @@ Status Lease::File(const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
   std::lock_guard lock(mutex_);
   auto now = Clock::now();
   std::erase_if(transfers_, [now](const auto& entry) { return now - entry.second.since > kOrphanAge; });
-  Transfer& transfer = transfers_[part.transfer_id()];
+  FdBatch& transfer = transfers_[part.transfer_id()];
   transfer.since = now;
   if (transfer.fds.empty()) transfer.fds.resize(total);
   if (transfer.fds.size() != total) return InvalidArgument("parts of a descriptor transfer disagree");

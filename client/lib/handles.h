@@ -1,7 +1,7 @@
 // File: handles.h
 //
 // The handles behind the public classes: client, group, plan, memory. Each is thin: it checks that the
-// session can be used, asks the control half, and keeps what the answer means for the launch path.
+// session can be used, asks the gRPC plugin, and keeps what the answer means for the launch path.
 #pragma once
 
 #include <array>
@@ -26,14 +26,14 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
   const PlanInfo& info() const override { return info_; }
   Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options) override;
-  Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options) override;
+  Result<uint64_t> LaunchWithoutStream(std::span<const Binding> bindings, const LaunchOptions& options) override;
   Status WaitLaunch(uint64_t launch, Milliseconds deadline) override;
   Status Wait(Milliseconds deadline) override;
   Result<bool> Query() override;
   Status Release() override;
 
  private:
-  Session& session() const;
+  ClientSession& session() const;
   // What is wrong with the bindings as far as this side knows; fills `entry` all the same, and `bound`.
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
                    LaunchEntry* entry, BoundRegistrations* bound) const;
@@ -54,7 +54,7 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;
-  const std::shared_ptr<PlanState> state_;
+  const std::shared_ptr<ClientPlanState> state_;
   std::mutex direct_mutex_;
   struct Direct {
     uint64_t generation = 0;
@@ -65,7 +65,7 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
 class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandle> {
  public:
-  GroupHandle(std::shared_ptr<Session> session, const JoinOptions& options, JoinInfo info);
+  GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptions& options, JoinInfo info);
   ~GroupHandle() override;
 
   uint64_t id() const override { return info_.group_id; }
@@ -83,18 +83,18 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
                                                     Milliseconds deadline) override;
   Status Leave(Milliseconds deadline) override;
 
-  const std::shared_ptr<Session>& session() const { return session_; }
-  const std::shared_ptr<GroupState>& state() const { return state_; }
+  const std::shared_ptr<ClientSession>& session() const { return session_; }
+  const std::shared_ptr<ClientGroupState>& state() const { return state_; }
   Milliseconds launch_deadline() const { return launch_deadline_; }
 
  private:
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;
   const int rank_, world_size_;
   const Milliseconds launch_deadline_;
   std::string gpu_uuid_;
   std::vector<std::vector<int>> link_counts_;
-  const std::shared_ptr<GroupState> state_;
+  const std::shared_ptr<ClientGroupState> state_;
   std::atomic<bool> left_{false};
   std::mutex plans_mutex_;
   std::map<uint64_t, std::weak_ptr<Plan>> plans_;
@@ -103,7 +103,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
 // Memory of the client's own, made or given as a descriptor.
 class RegisteredMemory : public Memory {
  public:
-  RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id,
+  RegisteredMemory(std::shared_ptr<ClientSession> session, uint64_t registration_id,
                    std::shared_ptr<DeviceMapping> mapping, size_t bytes, std::string gpu_uuid);
   ~RegisteredMemory() override;
   uint64_t registration_id() const override { return registration_id_; }
@@ -112,7 +112,7 @@ class RegisteredMemory : public Memory {
   const std::string& gpu_uuid() const override { return gpu_uuid_; }
 
  private:
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
   const uint64_t registration_id_;
   const std::shared_ptr<DeviceMapping> mapping_;
   const size_t bytes_;
@@ -120,12 +120,12 @@ class RegisteredMemory : public Memory {
 };
 
 // Memory of the user's own on a GPU, named by its address.
-class ForeignMemory final : public Memory {
+class ForeignClientMemory final : public Memory {
  public:
-  ForeignMemory(std::shared_ptr<Session> session, std::shared_ptr<ForeignRegistration> registration,
+  ForeignClientMemory(std::shared_ptr<ClientSession> session, std::shared_ptr<ForeignRegistration> registration,
                 std::byte* data, size_t bytes)
       : session_(std::move(session)), registration_(std::move(registration)), data_(data), bytes_(bytes) {}
-  ~ForeignMemory() override;
+  ~ForeignClientMemory() override;
   uint64_t registration_id() const override { return registration_->id(); }
   std::byte* data() const override { return data_; }
   size_t bytes() const override { return bytes_; }
@@ -137,7 +137,7 @@ class ForeignMemory final : public Memory {
   const std::shared_ptr<ForeignRegistration>& registration() const { return registration_; }
 
  private:
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
   std::shared_ptr<ForeignRegistration> registration_;
   std::byte* const data_;
   const size_t bytes_;
@@ -189,7 +189,7 @@ class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this
 
 class ClientHandle : public Client {
  public:
-  explicit ClientHandle(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  explicit ClientHandle(std::shared_ptr<ClientSession> session) : session_(std::move(session)) {}
 
   uint64_t session_id() const override { return session_->info().session_id; }
   const std::string& backend() const override { return session_->info().backend; }
@@ -213,12 +213,12 @@ class ClientHandle : public Client {
   Result<std::shared_ptr<Memory>> RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping,
                                                  size_t mapped, size_t bytes, const std::string& gpu_uuid);
 
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
 };
 
 // Connects through `control`: Client::Connect with the real one, tests with a fake. `device`: as in
 // Session::Attach.
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control,
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> control,
                                                const ConnectOptions& options,
                                                std::shared_ptr<ClientDevice> device = nullptr);
 

@@ -18,9 +18,9 @@ namespace tandem::client {
 // A group's side of it. Generations: `generation` goes into launches; a restart of an engine makes a newer
 // one known, and launches move on to it once the user of this rank has been told, so that everything enqueued
 // before ends with ABORTED on all ranks alike.
-class GroupState {
+class ClientGroupState {
  public:
-  GroupState(uint64_t id, uint64_t generation) : id_(id), generation_(generation), latest_(generation) {}
+  ClientGroupState(uint64_t id, uint64_t generation) : id_(id), generation_(generation), latest_(generation) {}
 
   uint64_t id() const { return id_; }
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
@@ -64,13 +64,13 @@ inline constexpr uint64_t kAnyStream = 0;
 inline constexpr uint64_t kReplays = ~uint64_t{0};
 
 // A plan's side of it.
-class PlanState {
+class ClientPlanState {
  public:
-  PlanState(uint64_t plan_id, std::shared_ptr<GroupState> group)
+  ClientPlanState(uint64_t plan_id, std::shared_ptr<ClientGroupState> group)
       : plan_id_(plan_id), group_(std::move(group)) {}
 
   uint64_t plan_id() const { return plan_id_; }
-  const std::shared_ptr<GroupState>& group() const { return group_; }
+  const std::shared_ptr<ClientGroupState>& group() const { return group_; }
 
   void Began() {
     pending_.fetch_add(1, std::memory_order_relaxed);
@@ -102,7 +102,7 @@ class PlanState {
   std::optional<Status> TakeOther(uint64_t stream) { return Take(stream, Kind::kOther); }
 
  private:
-  struct Failure {
+  struct KeptFailure {
     uint64_t stream;
     uint64_t generation;
     Status status;
@@ -114,12 +114,12 @@ class PlanState {
   static constexpr size_t kMaxFailures = 256;
 
   const uint64_t plan_id_;
-  const std::shared_ptr<GroupState> group_;
+  const std::shared_ptr<ClientGroupState> group_;
   std::atomic<uint64_t> pending_{0};
   std::atomic<bool> released_{false};
   std::atomic<uint64_t> failure_count_{0};
   std::mutex mutex_;
-  std::vector<Failure> failures_;
+  std::vector<KeptFailure> failures_;
   uint64_t aborted_generation_ = 0;
 };
 

@@ -25,7 +25,7 @@ Milliseconds Until(Clock::time_point deadline) {
 
 // Which of two outcomes a call tells that ends the waiting for both: the first failure, but a restart rather
 // than any other, since each rank must hear of it before it launches on.
-Status Weightier(Status first, Status second) {
+Status MoreSevere(Status first, Status second) {
   const bool second_counts =
       first.ok() || (second.code() == Code::kAborted && first.code() != Code::kAborted);
   return second_counts ? second : first;
@@ -36,13 +36,13 @@ Status Weightier(Status first, Status second) {
 PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info)
     : group_(std::move(group)),
       info_(std::move(info)),
-      state_(std::make_shared<PlanState>(info_.plan_id, group_->state())) {}
+      state_(std::make_shared<ClientPlanState>(info_.plan_id, group_->state())) {}
 
 PlanHandle::~PlanHandle() {
-  if (!state_->Released() && session().Talks()) (void)session().control().ReleasePlan(info_.plan_id);
+  if (!state_->Released() && session().CanCallDaemon()) (void)session().control().ReleasePlan(info_.plan_id);
 }
 
-Session& PlanHandle::session() const { return *group_->session(); }
+ClientSession& PlanHandle::session() const { return *group_->session(); }
 
 Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const Binding& binding,
                                           BoundRegistrations* bound) const {
@@ -65,7 +65,7 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
         .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
   }
   // Such a handle only names the memory: the user may drop it at once.
-  if (auto* foreign = dynamic_cast<const ForeignMemory*>(&memory)) bound->Add(foreign->registration());
+  if (auto* foreign = dynamic_cast<const ForeignClientMemory*>(&memory)) bound->Add(foreign->registration());
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
 }
 
@@ -101,7 +101,7 @@ Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bind
 Status PlanHandle::BeforeLaunch() {
   TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
   if (state_->Released()) return FailedPrecondition("the plan has been released");
-  GroupState& group = *group_->state();
+  ClientGroupState& group = *group_->state();
   Status broken = group.Broken();
   if (!broken.ok()) return broken;
   const uint64_t told = group.generation();
@@ -132,7 +132,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_ASSIGN_OR_RETURN(stream_id, stream->Id());
   }
   Clock::time_point deadline{};
-  Backoff backoff;
+  PollBackoff backoff;
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
                             capturing ? session().ChannelForCaptures(captures, group_->gpu_uuid())
@@ -168,7 +168,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
   }
 }
 
-Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options) {
+Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindings, const LaunchOptions& options) {
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   DirectLaunch launch;
   launch.plan_id = info_.plan_id;
@@ -225,7 +225,7 @@ bool PlanHandle::IsUnderWay(uint64_t launch) {
 }
 
 Status PlanHandle::WaitPending(Clock::time_point deadline) {
-  Backoff backoff;
+  PollBackoff backoff;
   while (true) {
     session().ReapAll();
     if (state_->Pending() == 0) return Status::Ok();
@@ -250,7 +250,7 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
     Status status = WaitLaunch(launch, Until(deadline));
     const bool late = status.detail().reason == kNotEnded;
     // NOT_FOUND: its outcome was another call's to tell.
-    if (status.code() != Code::kNotFound) told = Weightier(std::move(told), std::move(status));
+    if (status.code() != Code::kNotFound) told = MoreSevere(std::move(told), std::move(status));
     if (late) break;  // the deadline has passed
   }
   return told;
@@ -264,8 +264,8 @@ Status PlanHandle::Wait(Milliseconds wait) {
     // One call tells one of them; all that this Wait has waited for is told by it.
     Status told = *std::move(failure);
     while ((failure = state_->TakeFailure(kAnyStream)))
-      told = Weightier(std::move(told), *std::move(failure));
-    return Weightier(std::move(told), WaitDirect(deadline));
+      told = MoreSevere(std::move(told), *std::move(failure));
+    return MoreSevere(std::move(told), WaitDirect(deadline));
   }
   return WaitDirect(deadline);
 }

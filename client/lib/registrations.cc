@@ -55,7 +55,7 @@ std::shared_ptr<ForeignRegistration> Registrations::Find(ClientDevice& device, u
   return nullptr;
 }
 
-Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(Control& control, ClientDevice& device,
+Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(ClientControl& control, ClientDevice& device,
                                                                     const void* address, size_t bytes) {
   auto at = reinterpret_cast<uintptr_t>(address);
   if (auto known = Find(device, at, bytes)) return known;
@@ -86,7 +86,7 @@ Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(Control& con
   return made;
 }
 
-Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& device, uint64_t group_id,
+Result<LaunchBinding> Registrations::Resolve(ClientControl& control, ClientDevice& device, uint64_t group_id,
                                              const std::string& gpu_uuid, const void* address, size_t bytes,
                                              BoundRegistrations* bound) {
   auto at = reinterpret_cast<uintptr_t>(address);
@@ -136,7 +136,7 @@ bool Registrations::Sweep(ClientDevice& device, bool unused) {
   return true;
 }
 
-void Registrations::Deregister(Control& control) {
+void Registrations::Deregister(ClientControl& control) {
   std::vector<uint64_t> ids;
   {
     std::lock_guard lock(ended_->mutex);

@@ -1,6 +1,6 @@
 // File: fake_control.h
 //
-// A control half without a daemon: it answers from memory, makes real channels, and hands their engine's ends
+// A gRPC plugin without a daemon: it answers from memory, makes real channels, and hands their engine's ends
 // to the test, which plays the engine.
 #pragma once
 
@@ -20,8 +20,8 @@ namespace tandem::client {
 // What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
-  // Held while a callback runs, as the real half's Shutdown waits for those: none comes once the session has
-  // ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real half's could not
+  // Held while a callback runs, as the real plugin's Shutdown waits for those: none comes once the session has
+  // ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real plugin's could not
   // join, by `shut_down_by`.
   std::recursive_mutex telling;
   ControlCallbacks callbacks;
@@ -60,7 +60,7 @@ struct FakeDaemon {
   }
 };
 
-class FakeControl final : public Control {
+class FakeControl final : public ClientControl {
  public:
   explicit FakeControl(std::shared_ptr<FakeDaemon> daemon) : daemon_(std::move(daemon)) {}
   ~FakeControl() override { ++daemon_->destroyed; }

@@ -1,4 +1,4 @@
-// The library as C programs use it, against a fake control half that it loads by itself.
+// The library as C programs use it, against a fake gRPC plugin that it loads by itself.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -13,12 +13,12 @@ namespace {
 
 class LoadedTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { ::setenv("TANDEM_CONTROL_LIBRARY", TANDEM_FAKE_HALF, 1); }
+  static void SetUpTestSuite() { ::setenv("TANDEM_GRPC_LIBRARY", TANDEM_FAKE_PLUGIN, 1); }
   void Tell() {
-    void* half = ::dlopen(TANDEM_FAKE_HALF, RTLD_NOW | RTLD_NOLOAD);
-    ASSERT_NE(half, nullptr);
-    reinterpret_cast<void (*)()>(::dlsym(half, "fake_half_tell"))();
-    ::dlclose(half);
+    void* plugin = ::dlopen(TANDEM_FAKE_PLUGIN, RTLD_NOW | RTLD_NOLOAD);
+    ASSERT_NE(plugin, nullptr);
+    reinterpret_cast<void (*)()>(::dlsym(plugin, "fake_plugin_tell"))();
+    ::dlclose(plugin);
   }
   // A client, and a group that it is the only rank of; the caller frees both.
   static void JoinAlone(tandem_client** client, tandem_group** group) {

@@ -18,10 +18,11 @@
  * Errors. A function that can fail returns NULL on success, else a tandem_status, which the caller owns and
  * frees with tandem_status_free. An output argument is written on success. On failure an output handle is set
  * to NULL, and any other output argument is left alone. Every function that returns a status can fail with:
- *   INVALID_ARGUMENT     a handle or an output argument is NULL, or a constant is unknown; `field` of the
- * status names it UNAVAILABLE          the daemon is gone (reason SESSION_LOST), or the client has detached
- *   UNAUTHENTICATED      the daemon has evicted this session, or does not know it any more
- *   FAILED_PRECONDITION  reason FORKED: the process is the child of a fork whose parent had connected
+ * - INVALID_ARGUMENT: a handle or an output argument is NULL, or a constant is unknown. tandem_status_field
+ *   names the argument.
+ * - UNAVAILABLE: the daemon is gone (reason SESSION_LOST), or the client has detached.
+ * - UNAUTHENTICATED: the daemon has evicted this session, or does not know it any more.
+ * - FAILED_PRECONDITION, reason FORKED: the process is the child of a fork whose parent had connected.
  * Each function names its other errors.
  *
  * Null. No function crashes on a NULL handle. A function without a status returns a neutral value for it: 0,
@@ -66,8 +67,8 @@ extern "C" {
 /* Returns TANDEM_ABI_VERSION of the loaded library. */
 TANDEM_C_API int tandem_abi_version(void);
 
-/* ---- Constants. Arguments and fields that take one are `int`, so that their size never depends on the
- * compiler. ---- */
+/* ---- Constants. Arguments and fields that take one are `int`, whose size is the same for all compilers ----
+ */
 
 /* Status codes: gRPC's, with gRPC's numbers. */
 enum tandem_code {
@@ -287,11 +288,9 @@ typedef struct tandem_join_options {
   int rank;                   /* of this process, 0 to world_size - 1 */
   const char* gpu_uuid;       /* NULL: the GPU with index `rank` */
   int64_t deadline_ms;        /* for all ranks to join. Default: TANDEM_DEFAULT_DEADLINE_MS */
-  int64_t launch_deadline_ms; /* of launches, from the first rank's arrival; 0: the daemon's, 10 minutes. Not
-                                 negative */
-  const char* const*
-      option_names; /* option_count names and values, equal on all ranks: docs/operations.md, group options */
-  const char* const* option_values;
+  int64_t launch_deadline_ms; /* of launches, from the first rank's arrival; 0: 10 minutes. Not negative */
+  const char* const* option_names;  /* `option_count` texts; must agree on all ranks */
+  const char* const* option_values; /* docs/operations.md, group options */
   size_t option_count;
   int on_slow_placement; /* enum tandem_on_slow_placement. Default: ALLOW */
   int reserved;          /* 0 */
@@ -419,19 +418,21 @@ TANDEM_C_API tandem_status* tandem_tensor_write32_cuda(tandem_memory* tensor, vo
 /* ---- Plans ---- */
 
 /* One operand of a request; its index in the array is its slot. Set up by tandem_operand_init. Arrays stay
- * the caller's. */
+ * the caller's.
+ *
+ * Slots in place are bound to the same memory. In ALL_GATHER and REDUCE_SCATTER the smaller operand in place
+ * is this rank's part of the larger one. Both are bound to the larger one's memory, and NULL strides of the
+ * part are the larger one's. Elsewhere both are equal. */
 typedef struct tandem_operand {
   size_t struct_size;     /* set by tandem_operand_init; the same in all operands of an array */
   int role;               /* enum tandem_role */
   int dtype;              /* enum tandem_dtype */
   const int64_t* shape;   /* `dims` extents, in elements */
-  const int64_t* strides; /* `dims` strides, in elements. NULL: contiguous, last dimension fastest; of a part
-                           * in place, as the larger operand */
+  const int64_t* strides; /* `dims` strides, in elements; NULL: contiguous, last dimension fastest */
   size_t dims;
   int symmetric; /* not 0: bound to a symmetric tensor, at the same offset on all ranks */
-  int alias_of; /* -1 (default): the slot has memory of its own. Else an earlier slot, with which this slot is
-                 * in place: both are bound alike. In ALL_GATHER and REDUCE_SCATTER the smaller operand is
-                 * this rank's part of the larger one, and both are bound to the larger one's memory. */
+  int alias_of;  /* -1, the default: memory of its own; else the earlier slot that this slot is in place with
+                  */
 } tandem_operand;
 /* Writes the defaults to *operand. `struct_size` is sizeof(tandem_operand) of the caller's header. NULL is
  * allowed. */
@@ -445,8 +446,12 @@ typedef struct tandem_transfer {
   int slot;
 } tandem_transfer;
 
-/* A request for one operation. Set up by tandem_request_init. Arrays stay the caller's. All fields must agree
- * on all ranks, except `transfers` and the operands' strides. */
+/* A request for one operation. Set up by tandem_request_init. Arrays stay the caller's. Fields must agree on
+ * all ranks, except `transfers` and the operands' strides.
+ *
+ * `restartable` guarantees that a launch that failed with ABORTED may be made again with the same operands,
+ * on all ranks. tandem_prepare fails with FAILED_PRECONDITION, reason NOT_RESTARTABLE, for operands in place:
+ * prepare the plan out of place, or restore the operands before a retry. */
 typedef struct tandem_request {
   size_t struct_size;             /* set by tandem_request_init */
   int op;                         /* enum tandem_op. Default: BARRIER */
@@ -465,9 +470,7 @@ typedef struct tandem_request {
   int steps;       /* of RING: a multiple of the world size; 0: the daemon's choice */
   int lanes;       /* of RING and PIPELINE: 1 to 8; 0: the daemon's choice */
   int on_unfused;  /* enum tandem_on_unfused. Default: WARN */
-  int restartable; /* not 0: no launch of the plan changes an input, so that a launch that failed with ABORTED
-                    * may be made again with the same operands. FAILED_PRECONDITION, reason NOT_RESTARTABLE,
-                    * for operands in place */
+  int restartable; /* not 0: launches leave the inputs as they are; see below */
   int reserved;    /* 0 */
 } tandem_request;
 /* Writes the defaults to *request. `struct_size` is sizeof(tandem_request) of the caller's header. NULL is
@@ -498,21 +501,20 @@ TANDEM_C_API const char* tandem_plan_summary(const tandem_plan* plan);
  * time, warnings, and why the other algorithms were refused. "" for NULL. The text belongs to the plan. */
 TANDEM_C_API const char* tandem_plan_explanation(tandem_plan* plan);
 /* Returns the explanation for programs: a JSON object with the names of tandem::PlanInfo, constants as text.
- * New names may be added.
- * "{}" for NULL. The text belongs to the plan. */
+ * New names may be added. Returns "{}" for NULL. The text belongs to the plan. */
 TANDEM_C_API const char* tandem_plan_json(tandem_plan* plan);
 /* Returns the number of slots; 0 for NULL. */
 TANDEM_C_API size_t tandem_plan_slots(const tandem_plan* plan);
 /* Returns the bytes that the slot's binding must have from its offset; 0 if there is no such slot. */
 TANDEM_C_API uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot);
 
-/* The memory of a slot in a launch. Never changes. */
+/* The memory of a slot in a launch. Never changes. A `pointer` lies in a symmetric tensor of the group, in
+ * memory of tandem_allocate_registered, or, on CUDA, in memory of the caller's own, which the first launch
+ * with it registers, as tandem_register_cuda. */
 typedef struct tandem_binding {
   const tandem_memory* memory; /* NULL: `pointer` is used */
   uint64_t offset;             /* in bytes, into the memory or from the pointer */
-  const void* pointer;         /* an address in a symmetric tensor of the group, in memory of
-                                * tandem_allocate_registered, or, on CUDA,         in memory of the caller's own, which the
-                                * first launch with it registers, as tandem_register_cuda */
+  const void* pointer;         /* an address in this process; see below */
 } tandem_binding;
 
 /* Enqueues one launch of the plan on the stream, behind the work that is there; later work of the stream runs
@@ -527,12 +529,17 @@ typedef struct tandem_binding {
  *
  * Returns the failure of an earlier launch of this plan on this stream, once, if there is one; else what is
  * wrong with this launch. The launch is enqueued even when an error is returned, and fails on all ranks then,
- * except for: ABORTED              reason ENGINE_RESTARTED, returned once per rank after an engine's restart:
- * not enqueued; see below RESOURCE_EXHAUSTED   reason RING_FULL: too many launches were in flight for as long
- * as the launch's deadline UNAVAILABLE          the group is broken or the daemon is lost any error while the
- * stream captures Wrong bindings are: INVALID_ARGUMENT with reason NOT_BOUND, BINDING_COUNT, SLOTS_OVERLAP,
- * WRONG_DEVICE or NOT_REGISTRABLE, OUT_OF_RANGE with BINDING_TOO_SMALL, FAILED_PRECONDITION with
- * MEMORY_FREED; tandem_status_field is "bindings[i]".
+ * except for:
+ * - ABORTED, reason ENGINE_RESTARTED: not enqueued. Returned once per rank after an engine's restart; see
+ * below.
+ * - RESOURCE_EXHAUSTED, reason RING_FULL: too many launches were in flight for as long as the deadline.
+ * - UNAVAILABLE: the group is broken, or the daemon is lost.
+ * - Any error while the stream captures.
+ *
+ * Errors of bindings, with tandem_status_field "bindings[i]":
+ * - INVALID_ARGUMENT, reason NOT_BOUND, BINDING_COUNT, SLOTS_OVERLAP, WRONG_DEVICE or NOT_REGISTRABLE.
+ * - OUT_OF_RANGE, reason BINDING_TOO_SMALL.
+ * - FAILED_PRECONDITION, reason MEMORY_FREED.
  *
  * After ABORTED the plan, its memory and the group are still good, but operands that the cut-off launch
  * writes are undefined unless tandem_status_started is 0. All ranks must agree on the launch that is made

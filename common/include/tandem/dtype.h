@@ -1,7 +1,8 @@
 // File: dtype.h
 //
-// `DType`: the element types of tensors, and the conversions between them and float. Conversions round to
-// nearest even; e4m3 saturates to ±448 and has no infinity (OCP FP8), e5m2 overflows to infinity.
+// `DType`: the element types of tensors, and conversions between them and float. Conversions round to nearest
+// even. e4m3 saturates to ±448 and has no infinity (OCP FP8); e5m2 overflows to infinity. All functions are
+// pure.
 #pragma once
 
 #include <cstddef>

@@ -252,20 +252,20 @@ static void Launch(void) {
   FAILS(kInvalidArgument, NULL, tandem_launch_cuda(plan, NULL, bindings, 2, 0, NULL));
   /* Without a stream. */
   Fill(2);
-  OK(tandem_launch_direct(plan, bindings, 2, 0, NULL, &launch));
+  OK(tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
   OK(tandem_wait_launch(plan, launch, kPatience));
   CHECK(Sums(4));
   FAILS(kNotFound, NULL, tandem_wait_launch(plan, launch, kPatience));
   /* One that the peer does not make in time, which is then told of it. */
   if (my_rank == 0) {
-    OK(tandem_launch_direct(plan, bindings, 2, 200, NULL, &launch));
+    OK(tandem_launch_without_stream(plan, bindings, 2, 200, NULL, &launch));
     OK(tandem_plan_query(plan, &ended));
     CHECK(ended == 0);
     FAILS(kDeadlineExceeded, "RANK_LATE", tandem_plan_wait(plan, kPatience));
   }
   Meet(3);
   if (my_rank == 1) {
-    OK(tandem_launch_direct(plan, bindings, 2, 0, NULL, &launch));
+    OK(tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
     FAILS(kDeadlineExceeded, "RANK_LATE", tandem_wait_launch(plan, launch, kPatience));
   }
   Meet(3);
@@ -286,7 +286,7 @@ static void Launch(void) {
   OK(tandem_plan_release(plan));
   FAILS(kFailedPrecondition, NULL, tandem_plan_release(plan));
   FAILS(kFailedPrecondition, NULL, tandem_launch(plan, stream, bindings, 2, 0, NULL));
-  FAILS(kFailedPrecondition, NULL, tandem_launch_direct(plan, bindings, 2, 0, NULL, &launch));
+  FAILS(kFailedPrecondition, NULL, tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
 }
 
 static atomic_int left = -1;

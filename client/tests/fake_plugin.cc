@@ -1,5 +1,5 @@
-// The fake control half as a library of its own, for tests of the whole path from tandem_connect on:
-// libtandem loads it where TANDEM_CONTROL_LIBRARY names it.
+// The fake gRPC plugin as a library of its own, for tests of the whole path from tandem_connect on:
+// libtandem loads it where TANDEM_GRPC_LIBRARY names it.
 #include "client/tests/fake_control.h"
 
 namespace {
@@ -12,11 +12,11 @@ std::shared_ptr<tandem::client::FakeDaemon>& Daemon() {
 }  // namespace
 
 extern "C" {
-__attribute__((visibility("default"))) tandem::client::Control* tandem_control_create(int) {
+__attribute__((visibility("default"))) tandem::client::Control* tandem_grpc_create(int) {
   return new tandem::client::FakeControl(Daemon());
 }
 // The daemon says that it drains.
-__attribute__((visibility("default"))) void fake_half_tell() {
+__attribute__((visibility("default"))) void fake_plugin_tell() {
   tandem::client::ControlEvent event;
   event.event.kind = tandem::ClientEvent::Kind::kDraining;
   Daemon()->Tell(event);
