@@ -1,7 +1,7 @@
 // Client: connecting, joining, registering.
-#include "client/lib/plugin_loader.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
+#include "client/lib/plugin_loader.h"
 #include "common/deadline.h"
 
 namespace tandem {
@@ -9,7 +9,7 @@ namespace tandem {
 Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   client::ConnectAttempt attempt;  // loading the gRPC plugin takes a lock
   TANDEM_RETURN_IF_ERROR(attempt.Check());
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::Control> control, client::MakeControl());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::ClientControl> control, client::MakeControl());
   return client::ConnectThrough(std::move(control), options);
 }
 
@@ -17,7 +17,8 @@ Result<std::string> Client::CudaDeviceUuid(int ordinal) { return client::CudaDev
 
 namespace client {
 
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> control, const ConnectOptions& given,
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> control,
+                                               const ConnectOptions& given,
                                                std::shared_ptr<ClientDevice> device) {
   ConnectAttempt attempt;
   TANDEM_RETURN_IF_ERROR(attempt.Check());

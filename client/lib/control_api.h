@@ -73,7 +73,8 @@ struct ControlEvent {
   uint64_t generation = 0;
 };
 
-// The plugin's events for the core, called from threads of the plugin. They must not call back into the plugin.
+// The plugin's events for the core, called from threads of the plugin. They must not call back into the
+// plugin.
 struct ControlCallbacks {
   std::function<void(const ControlEvent&)> on_event;
   std::function<void(const Status&)> on_lost;  // the lease has ended: at most once
@@ -116,5 +117,5 @@ class ClientControl {
 extern "C" {
 // The one symbol of libtandem_grpc.so: a new Control, owned by the caller; null if `api_version` is not
 // its own.
-typedef tandem::client::Control* (*TandemGrpcCreate)(int api_version);
+typedef tandem::client::ClientControl* (*TandemGrpcCreate)(int api_version);
 }

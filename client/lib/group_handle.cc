@@ -24,7 +24,8 @@ GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptio
 GroupHandle::~GroupHandle() {
   // A handle that goes is a clean leave: the daemon need not wait for anything, since no plan can be launched
   // any more.
-  if (!left_.load() && session_->CanCallDaemon()) (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
+  if (!left_.load() && session_->CanCallDaemon())
+    (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
@@ -39,7 +40,8 @@ Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const
   // A retry of a key is the same plan, and its launches are counted together: one handle.
   std::weak_ptr<Plan>& known = plans_[info.plan_id];
   if (std::shared_ptr<Plan> plan = known.lock()) return plan;
-  auto plan = std::shared_ptr<Plan>(std::make_shared<PlanHandle>(shared_from_this(), std::move(info)));
+  auto plan =
+      std::shared_ptr<Plan>(std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request));
   known = plan;
   std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
   return plan;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/lib/session.h"
+#include "client/lib/slot_overlap.h"
 #include "tandem/client.h"
 
 namespace tandem::client {
@@ -21,12 +22,14 @@ class GroupHandle;
 
 class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> {
  public:
-  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info);
+  // `request`: this rank's, as the daemon has accepted it.
+  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request);
   ~PlanHandle() override;
 
   const PlanInfo& info() const override { return info_; }
   Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options) override;
-  Result<uint64_t> LaunchWithoutStream(std::span<const Binding> bindings, const LaunchOptions& options) override;
+  Result<uint64_t> LaunchWithoutStream(std::span<const Binding> bindings,
+                                       const LaunchOptions& options) override;
   Status WaitLaunch(uint64_t launch, Milliseconds deadline) override;
   Status Wait(Milliseconds deadline) override;
   Result<bool> Query() override;
@@ -34,15 +37,15 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
  private:
   ClientSession& session() const;
-  // What is wrong with the bindings as far as this side knows; fills `entry` all the same, and `bound`.
+  // Fills `entry` and `bound`, and returns what is wrong with the bindings, as far as this side knows. A
+  // wrong entry is filled so that the engine refuses the launch.
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
                    LaunchEntry* entry, BoundRegistrations* bound) const;
-  // What slot `i` is bound to.
+  // The memory that slot `i` is bound to.
   Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding,
                                 BoundRegistrations* bound) const;
-  std::string SlotName(size_t i) const {
-    return "slot " + std::to_string(i) + " of plan '" + info_.key + "'";
-  }
+  // An error of slot `i`'s binding, with the slot's name and field.
+  Status OfSlot(size_t i, const Status& error) const;
   // The failure that a launch must return instead of being made; OK if it may go on.
   Status BeforeLaunch();
   // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
@@ -54,11 +57,13 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;
+  const SlotOverlap overlap_;
   const std::shared_ptr<ClientPlanState> state_;
   std::mutex direct_mutex_;
   struct Direct {
     uint64_t generation = 0;
     BoundRegistrations bound;
+    Status wrong;  // with the bindings
   };
   std::map<uint64_t, Direct> direct_;  // launches by gRPC that nobody has waited for
 };
@@ -122,8 +127,8 @@ class RegisteredMemory : public Memory {
 // Memory of the user's own on a GPU, named by its address.
 class ForeignClientMemory final : public Memory {
  public:
-  ForeignClientMemory(std::shared_ptr<ClientSession> session, std::shared_ptr<ForeignRegistration> registration,
-                std::byte* data, size_t bytes)
+  ForeignClientMemory(std::shared_ptr<ClientSession> session,
+                      std::shared_ptr<ForeignRegistration> registration, std::byte* data, size_t bytes)
       : session_(std::move(session)), registration_(std::move(registration)), data_(data), bytes_(bytes) {}
   ~ForeignClientMemory() override;
   uint64_t registration_id() const override { return registration_->id(); }

@@ -62,12 +62,29 @@ void ClientPlanState::Fail(uint64_t stream, uint64_t generation, const Status& s
     if (kept) return;
   }
   if (status.code() == Code::kAborted) {
-    if (generation <= aborted_generation_ && !again) return;
+    if (generation <= aborted_generation_ && !again && KeptLocked(generation, status.detail().started))
+      return;
+    aborted_started_ = generation > aborted_generation_
+                           ? status.detail().started
+                           : MoreStarted(aborted_started_, status.detail().started);
     aborted_generation_ = std::max(aborted_generation_, generation);
   }
   if (failures_.size() >= kMaxFailures) return;
   failures_.push_back({stream, generation, status});
   failure_count_.store(failures_.size(), std::memory_order_release);
+}
+
+bool ClientPlanState::KeptLocked(uint64_t generation, std::optional<bool> started) {
+  if (generation < aborted_generation_) return true;
+  const std::optional<bool> more = MoreStarted(aborted_started_, started);
+  if (more == aborted_started_) return true;
+  for (KeptFailure& failure : failures_) {
+    if (failure.generation != generation || failure.status.code() != Code::kAborted) continue;
+    failure.status = failure.status.WithStarted(more);
+    aborted_started_ = more;
+    return true;
+  }
+  return false;  // a call has returned that less was written
 }
 
 void ClientPlanState::Told(uint64_t generation, const Status& status) {

@@ -20,7 +20,8 @@ namespace tandem::client {
 // before ends with ABORTED on all ranks alike.
 class ClientGroupState {
  public:
-  ClientGroupState(uint64_t id, uint64_t generation) : id_(id), generation_(generation), latest_(generation) {}
+  ClientGroupState(uint64_t id, uint64_t generation)
+      : id_(id), generation_(generation), latest_(generation) {}
 
   uint64_t id() const { return id_; }
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
@@ -63,6 +64,12 @@ inline constexpr uint64_t kAnyStream = 0;
 // their failures.
 inline constexpr uint64_t kReplays = ~uint64_t{0};
 
+// Whether operands may have been written, of two launches: the worse of both.
+constexpr std::optional<bool> MoreStarted(std::optional<bool> a, std::optional<bool> b) {
+  if (a == true || b == true) return true;
+  return a.has_value() && b.has_value() ? std::optional(false) : std::nullopt;
+}
+
 // A plan's side of it.
 class ClientPlanState {
  public:
@@ -89,6 +96,7 @@ class ClientPlanState {
   // The user has been told how a launch of `generation` ended: if a restart cut it off, the group moves on.
   void Told(uint64_t generation, const Status& status);
 
+  bool HasFailed() const { return failure_count_.load(std::memory_order_acquire) != 0; }
   // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the
   // launches that one restart cut off, the first alone is kept. `again`: a replay of a captured launch: each
   // that fails is told, or once those of one code that no call has told yet.
@@ -109,6 +117,9 @@ class ClientPlanState {
   };
   enum class Kind { kAny, kAborted, kOther };
   std::optional<Status> Take(uint64_t stream, Kind kind);
+  // Adds `started` to the kept failure of that generation's restart. False if no such failure is kept any
+  // more, and a call has returned a better `started`.
+  bool KeptLocked(uint64_t generation, std::optional<bool> started);
 
   // More are of no use to anybody, and a failing loop must not grow the list without bound.
   static constexpr size_t kMaxFailures = 256;
@@ -121,6 +132,7 @@ class ClientPlanState {
   std::mutex mutex_;
   std::vector<KeptFailure> failures_;
   uint64_t aborted_generation_ = 0;
+  std::optional<bool> aborted_started_;  // of that generation's launches
 };
 
 }  // namespace tandem::client

@@ -23,8 +23,8 @@ std::string RuntimeDir(const ConnectOptions& options) {
 }  // namespace
 
 Result<std::shared_ptr<ClientSession>> ClientSession::Attach(std::unique_ptr<ClientControl> control,
-                                                 const ConnectOptions& options,
-                                                 std::shared_ptr<ClientDevice> device) {
+                                                             const ConnectOptions& options,
+                                                             std::shared_ptr<ClientDevice> device) {
   std::shared_ptr<ClientSession> session(new ClientSession, &ClientSession::End);
   session->device_ = std::move(device);
   session->ready_device_ = session->device_.get();
@@ -90,7 +90,8 @@ Result<ClientDevice*> ClientSession::device() {
   return device_.get();
 }
 
-Result<std::shared_ptr<StreamChannel>> ClientSession::ChannelFor(uint64_t stream, const std::string& gpu_uuid) {
+Result<std::shared_ptr<StreamChannel>> ClientSession::ChannelFor(uint64_t stream,
+                                                                 const std::string& gpu_uuid) {
   {
     std::shared_lock lock(channels_mutex_);
     auto it = channels_.find(ChannelView(stream, gpu_uuid));
@@ -130,7 +131,7 @@ Result<std::shared_ptr<StreamChannel>> ClientSession::ChannelFor(uint64_t stream
 }
 
 Result<std::shared_ptr<StreamChannel>> ClientSession::UseChannel(const ChannelInfo& opened, uint64_t stream,
-                                                           const std::string& gpu_uuid) {
+                                                                 const std::string& gpu_uuid) {
   TANDEM_ASSIGN_OR_RETURN(
       std::shared_ptr<StreamChannel> channel,
       StreamChannel::Make(opened.channel_id, opened.ring.get(), opened.words.get(), kRingEntries, stream));

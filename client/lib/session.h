@@ -33,8 +33,8 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
  public:
   // `device`: null for that of the daemon's backend, made on first use.
   static Result<std::shared_ptr<ClientSession>> Attach(std::unique_ptr<ClientControl> control,
-                                                 const ConnectOptions& options,
-                                                 std::shared_ptr<ClientDevice> device = nullptr);
+                                                       const ConnectOptions& options,
+                                                       std::shared_ptr<ClientDevice> device = nullptr);
   ClientSession() = default;
   ~ClientSession();
 

@@ -56,8 +56,8 @@ Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
   return Status::Ok();
 }
 
-Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,
-                             bool told, BoundRegistrations* bound) {
+Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
+                             LaunchStream* stream, bool told, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
   // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the

@@ -40,8 +40,8 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   // this launch itself, so that its outcome is not returned twice. `bound` is taken over once it is pushed.
   // RESOURCE_EXHAUSTED with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing
   // was enqueued then.
-  Status Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream, bool told,
-                BoundRegistrations* bound);
+  Status Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,
+                bool told, BoundRegistrations* bound);
   // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are
   // held by the graph: without the plan and its memory the engine would refuse the replays.
   // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.

@@ -20,9 +20,9 @@ namespace tandem::client {
 // What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
-  // Held while a callback runs, as the real plugin's Shutdown waits for those: none comes once the session has
-  // ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real plugin's could not
-  // join, by `shut_down_by`.
+  // Held while a callback runs, as the real plugin's Shutdown waits for those: none comes once the session
+  // has ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real plugin's could
+  // not join, by `shut_down_by`.
   std::recursive_mutex telling;
   ControlCallbacks callbacks;
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
@@ -35,6 +35,7 @@ struct FakeDaemon {
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
     return CreateSealedMemfd("fake-segment", bytes);
   };
+  Milliseconds prepare_deadline{};  // of the last Prepare
   std::function<void()> at_detach;  // while the call is under way
   // How launches by gRPC end; null: well.
   std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
@@ -117,8 +118,9 @@ class FakeControl final : public ClientControl {
     return Answer();
   }
   Result<PlanInfo> Prepare(uint64_t, const std::string& key, const OpRequest& request,
-                           Milliseconds) override {
+                           Milliseconds deadline) override {
     std::lock_guard lock(daemon_->mutex);
+    daemon_->prepare_deadline = deadline;
     PlanInfo info;
     info.plan_id = plans_.try_emplace(key, 100 + plans_.size()).first->second;
     info.key = key;

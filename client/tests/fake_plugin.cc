@@ -12,8 +12,12 @@ std::shared_ptr<tandem::client::FakeDaemon>& Daemon() {
 }  // namespace
 
 extern "C" {
-__attribute__((visibility("default"))) tandem::client::Control* tandem_grpc_create(int) {
+__attribute__((visibility("default"))) tandem::client::ClientControl* tandem_grpc_create(int) {
   return new tandem::client::FakeControl(Daemon());
+}
+// The deadline of the last Prepare, in milliseconds.
+__attribute__((visibility("default"))) int64_t fake_plugin_deadline() {
+  return Daemon()->prepare_deadline.count();
 }
 // The daemon says that it drains.
 __attribute__((visibility("default"))) void fake_plugin_tell() {

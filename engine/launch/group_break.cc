@@ -39,9 +39,13 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   for (Plan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
   }
+  // The log first: a launch for which a rank is missing then cannot start on any rank any more. Of the others
+  // a peer may have read the START. It is also for peers that nobody else tells: tandemd may be gone, or not
+  // know yet.
+  if ((group->in_flight > 0 || !waiting.empty()) && group->world_size > 1) AppendBreak(group);
   for (Plan* plan : waiting) {
     listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);
-    FailUndecided(plan, *group->broken);
+    FailUndecided(plan, *group->broken, MissingMask(*plan) != 0 ? std::optional(false) : std::nullopt);
   }
   Reap();
   for (Plan* plan : in_flight_) {
@@ -49,14 +53,13 @@ void LaunchQueue::Break(Group* group, Failure failure) {
     if (plan->group != group || SaysDone(plan->active)) continue;
     const bool marked = !plan->active.failure.status.ok();
     plan->active.failure = *group->broken;
+    plan->active.failure.status = group->broken->status.WithStarted(true);
     listener_->OnLaunchFailed(*plan, plan->active.count, group->broken->status);
-    if (!marked) PublishOutcome(plan->active.origin, group->generation, *group->broken);
+    if (!marked) PublishOutcome(plan->active.origin, group->generation, plan->active.failure);
   }
   group->broken_ns = NowNs();
   group->broken_stage = HoldsParked(*group) ? 1 : 2;
   group->arrivals.SetBroken(group->rank, group->broken_stage);
-  // For peers that nobody else tells: tandemd may be gone, or not know yet.
-  if (group->in_flight > 0 && group->world_size > 1) AppendBreak(group);
   ServeLanesOfBroken(group, group->broken_ns);
 }
 

@@ -314,6 +314,7 @@ Status LaunchQueue::ResolveBindings(const Plan& plan, const LaunchRequest& reque
 }
 
 void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure) {
+  failure.status = failure.status.WithStarted(false);
   PublishOutcome(request.origin, generation, failure);
   CompleteByCpu(request.origin, failure);
 }
@@ -411,7 +412,8 @@ void LaunchQueue::AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_
   DrainLog();
 }
 
-void LaunchQueue::FailUndecided(Plan* plan, Failure failure) {
+void LaunchQueue::FailUndecided(Plan* plan, Failure failure, std::optional<bool> started) {
+  failure.status = failure.status.WithStarted(started);
   RemoveFromUndecided(plan);
   PublishOutcome(plan->active.origin, plan->group->generation, failure);
   Origin origin = plan->active.origin;

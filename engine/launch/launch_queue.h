@@ -187,7 +187,8 @@ class LaunchQueue {
   void ReadStep(EndedLaunch& ended);
   void FinishTiming(EndedLaunch ended);
   void ReadAllEvents(const Plan& plan);
-  void FailUndecided(Plan* plan, Failure failure);
+  // `started`: whether a peer may have started the launch.
+  void FailUndecided(Plan* plan, Failure failure, std::optional<bool> started = false);
   // `observed`: of a launch whose lanes have ended, else null. If it was timed, its events are read later.
   void End(Plan* plan, const Failure& failure, uint64_t end_ns, const LaunchObserved* observed = nullptr);
   // Tells the origin: status record and, if `by_cpu`, the done value.

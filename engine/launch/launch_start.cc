@@ -310,6 +310,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
     launch.failure = MakeFailure(
         "LAUNCH_FAILED", status.WithContext("plan " + std::to_string(plan->id) + " could not be enqueued"),
         group.rank);
+    launch.failure.status = launch.failure.status.WithStarted(true);
     PublishOutcome(launch.origin, group.generation, launch.failure);
   }
   // Before the words, which take a microsecond or two that are not the program's; a launch that is timed ends

@@ -86,6 +86,11 @@ enum class Role : uint8_t {
   kChunkSignals = 11,  // u32 words (dtype i32), kAsyncInputMatmul
 };
 
+// True for the roles of operands that a launch writes.
+constexpr bool IsOutput(Role role) {
+  return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA;
+}
+
 // A slot's tensor. The launch binds it to memory; shape and strides stay.
 struct TensorSpec {
   DType dtype = DType::kF32;
