@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/deadline.h"
 #include "tandem/status.h"
 
 namespace tandem {
