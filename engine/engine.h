@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -65,18 +64,9 @@ class Engine : private LaunchListener {
     std::string payload;
   };
 
-  struct HeldCommand {
-    ReceivedCommand received;
-    uint64_t since_ns = 0;
-  };
-
   // Commands (engine_commands.cc).
   bool ExecuteCommands();
   void Execute(ReceivedCommand received);
-  // Ends parked launches for which commands have been held back too long.
-  void EndParkedForHeld();
-  // Drops a plan whose AddPlan is held back, and answers that. False if there is none.
-  bool ForgetHeldPlan(uint64_t plan_id);
   Status Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred);
   Status Start(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
@@ -87,7 +77,6 @@ class Engine : private LaunchListener {
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
   void SendQueueSnapshot();
-  std::string WhyNotParked(const Plan& plan) const;
   void SendAck(uint64_t id, const Status& status, const std::string& payload = {});
   void Defer(uint64_t id, Finished finished, std::string payload = "") {
     pending_acks_.push_back({id, std::move(finished), std::move(payload)});
@@ -114,14 +103,12 @@ class Engine : private LaunchListener {
   BackendFactory factory_;
   TurnLimits turn_limits_;
   int gpu_ = 0;
-  int hardware_queues_ = 1;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<DeferredRelease> dead_ = std::make_shared<DeferredRelease>();
   std::unique_ptr<MemoryTable> memory_;
   std::unique_ptr<LaunchQueue> queue_;
   std::unique_ptr<ChannelServer> channels_;
   std::vector<PendingAck> pending_acks_;
-  std::deque<HeldCommand> held_commands_;  // that may block behind a parked launch, until it runs
   bool stopping_ = false;
   Status health_;  // not OK: the device does nothing more for this process
   uint64_t last_health_ns_ = 0;

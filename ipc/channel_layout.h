@@ -4,8 +4,7 @@
 // launches from the client to the engine, the *words* carry what streams write and wait on, and how launches
 // ended. Both are mapped by the client, the engine and tandemd. No side trusts a number that another side can
 // write: indexes are clamped, entries are copied out before they are checked, and of `words` the engine reads
-// request and doorbells, and the done words only to tell the client's own launches apart: those that it may
-// know the end of from those that overlap.
+// request and doorbells only.
 //
 // All shared fields are atomics, so that garbage written by a hostile client is a value, never a data race.
 #pragma once

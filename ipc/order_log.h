@@ -31,11 +31,6 @@ enum class LogKind : uint8_t {
   kFailRefused = 4,   // mask is the rank whose launch was refused
   kFailOverlap = 5,   // mask is the rank that launched again before the plan's previous launch was done
   kBreak = 6,  // the group `plan` (low 24 bits of its id) of generation `count` starts nothing any more
-  kPark = 7,  // all ranks offer it: onto the lanes, to wait there for all arrivals; mask is the group's GPUs.
-              // A failure behind it does not decide, but asks the ranks that have not arrived to hold it
-  kFailLeft = 8,  // mask is the ranks that have left the group before they arrived at it
-  kRevoke =
-      9,  // the rank in mask takes its offer back: no PARK comes behind it for this launch. Decides nothing
 };
 
 struct LogEntry {

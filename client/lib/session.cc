@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 
 namespace tandem::client {
 namespace {
@@ -61,7 +61,7 @@ Session::~Session() {
     watchdog_->join();
     delete watchdog_;
   }
-  for (auto& [key, channel] : channels_) ChannelGraveyard::Get().Bury(std::move(channel));
+  for (auto& [key, channel] : channels_) DeferredReclaimer::Get().Retire(std::move(channel));
   if (control_ != nullptr) control_->Shutdown();
   delete state_changed_;
 }
@@ -151,7 +151,7 @@ void Session::ReapReplays() {
 void Session::Forget(const std::shared_ptr<StreamChannel>& channel) {
   channel->Reap();
   if (Talks()) (void)control_->CloseChannel(channel->id());
-  ChannelGraveyard::Get().Bury(channel);
+  DeferredReclaimer::Get().Retire(channel);
 }
 
 void Session::CloseIdleChannels() {
@@ -222,7 +222,7 @@ void Session::End(Session* session) {
     delete session;
     return;
   }
-  ChannelGraveyard::Get().Discard(
+  DeferredReclaimer::Get().Discard(
       std::shared_ptr<void>(session, [](void* ended) { delete static_cast<Session*>(ended); }));
 }
 

@@ -9,13 +9,11 @@ LaunchTimes TimesOf(const LaunchObserved& observed, LaunchLags* lags) {
   LaunchTimes times;
   if (observed.started_ns > 0) {
     times.start_ns = observed.started_ns;
-    // Behind another program the lag would be that one's time, and of a parked launch its ranks'.
-    if (observed.alone && !observed.parked)
-      lags->start_ns = times.start_ns > enqueued ? times.start_ns - enqueued : 0;
+    // Behind another program the lag would be that one's time.
+    if (observed.alone) lags->start_ns = times.start_ns > enqueued ? times.start_ns - enqueued : 0;
   } else {
     // Lanes begin a program when the one before has ended.
-    const uint64_t lag = observed.parked ? 0 : lags->start_ns;
-    times.start_ns = std::min(std::max(enqueued + lag, observed.busy_until_ns), seen - 1);
+    times.start_ns = std::min(std::max(enqueued + lags->start_ns, observed.busy_until_ns), seen - 1);
   }
   if (observed.first_step_ns > 0) times.start_ns = std::min(times.start_ns, observed.first_step_ns);
   if (observed.ended_ns >= times.start_ns && observed.ended_ns > 0) {

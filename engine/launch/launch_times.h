@@ -16,7 +16,6 @@ struct LaunchObserved {
   uint64_t first_step_ns = 0,
            last_step_ns = 0;  // the earliest begin and the latest end of its steps, by events
   bool alone = false;         // nothing else was on the lanes when it was enqueued
-  bool parked = false;        // it waited on the lanes for ranks
 };
 
 struct LaunchTimes {

@@ -25,7 +25,7 @@ void StreamChoice::Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns) {
   }
   if (plan_ == 0) plan_ = plan;
   if (plan != plan_) {
-    if (++strangers_ == kMostStrangers) Forget(now_ns);
+    if (++strangers_ == kMaxStrangers) Forget(now_ns);
     return;
   }
   strangers_ = 0;

@@ -40,7 +40,7 @@ class StreamChoice {
   // next trial.
   static constexpr int kPatienceTurns = 16;
   // Turns behind other plans after which the plan that was looked at counts as gone.
-  static constexpr int kMostStrangers = 4000;
+  static constexpr int kMaxStrangers = 4000;
 
   // A turn of `turn_ns` has ended, at `now_ns` by a clock that never goes back; `plan` is what had run before
   // it, and not 0.

@@ -1,5 +1,5 @@
 """Rules and board of deploy/monitoring: promtool accepts them, each alert fires where it should, and nothing in them is unknown to a running
-tandemd or to docs/monitoring.md."""
+tandemd or to docs/alerts.md."""
 
 import json
 import os
@@ -75,11 +75,11 @@ class Files(unittest.TestCase):
 
     def test_every_alert_has_a_runbook(self):
         headings = {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
-                    for title in re.findall(r"^#+ (.+)$", (ROOT / "docs/monitoring.md").read_text(), re.M)}
+                    for title in re.findall(r"^#+ (.+)$", (ROOT / "docs/alerts.md").read_text(), re.M)}
         for rule in rules():
             if "alert" in rule:
                 page, anchor = rule["annotations"]["runbook_url"].split("#")
-                self.assertEqual(page, "file:///usr/share/doc/tandem/monitoring.md")
+                self.assertEqual(page, "file:///usr/share/doc/tandem/alerts.md")
                 self.assertIn(anchor, headings)
                 self.assertEqual(anchor, rule["alert"].lower())
                 self.assertIn(rule["labels"]["severity"], ("critical", "warning", "info"))
