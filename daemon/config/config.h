@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/deadline.h"
 #include "tandem/status.h"
 
 namespace tandem {

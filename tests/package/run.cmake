@@ -19,6 +19,7 @@ endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
 run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix" --component client)
+run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix" --component client_dev)
 
 # The build tree's programs are in PATH, and before the installed ones: the installed package is found all the same.
 set(path "PATH=${BUILD}/bin:${WORK}/prefix/bin:$ENV{PATH}")
