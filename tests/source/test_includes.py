@@ -43,7 +43,7 @@ ROOMS = {
     "client/grpc_plugin": ["common", "proto", "client/lib"],
     "client/device": ["common", "client/include", "drivers"],
     "client/ranks": ["common"],
-    "client/tune": ["client/include", "client/device", "client/ranks"],
+    "client/tune": ["common", "client/include", "client/device", "client/ranks"],
     "client/tandemctl": ["common", "proto", "program/verifier", "client/ranks", "daemon/topology", "daemon/planner",
                          "daemon/control"],
     "examples": ["common", "client/include", "client/device", "client/ranks"],

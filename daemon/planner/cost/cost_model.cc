@@ -291,7 +291,8 @@ std::string PredictionModel(const Topology& topology, bool emulated) {
   const std::string model = "model of H100 and H200 GPUs";
   if (emulated) return model + "; the GPUs here are emulated";
   for (const GpuInfo& gpu : topology.gpus) {
-    const bool same = gpu.model.empty() || gpu.model.find("H100") != std::string::npos || gpu.model.find("H200") != std::string::npos;
+    const bool same = gpu.model.empty() || gpu.model.find("H100") != std::string::npos ||
+                      gpu.model.find("H200") != std::string::npos;
     if (!same) return model + "; the GPUs here are " + gpu.model;
   }
   return model;

@@ -24,8 +24,8 @@ struct MachineModel {
   double launch_us = 0;        // of one kernel or copy
 };
 
-// The GPUs that predicted times are of, for people: "model of H100 and H200 GPUs", and that the group's GPUs are others where they
-// are: emulated ones, or of another model.
+// The GPUs that predicted times are of, for people: "model of H100 and H200 GPUs", and that the group's GPUs
+// are others where they are: emulated ones, or of another model.
 std::string PredictionModel(const Topology& topology, bool emulated);
 
 MachineModel ModelOf(const Problem& problem);
