@@ -52,8 +52,8 @@ struct EngineStatus {
   // ready yet.
   std::string start = {};
   double start_seconds = 0;
-  // Why it has none of the native algorithm's kernels, for people; empty: they are loaded.
-  std::string no_native_kernels = "it has not started yet";
+  // Why it has none of the fused algorithm's kernels, for people; empty: they are loaded.
+  std::string no_fused_kernels = "it has not started yet";
   // SMs that a kernel that waits for peers may take there; 0: no bound.
   uint32_t kernel_sms = 0;
   // Why a new process cannot start for now because of other processes (an MPS server waits for the last

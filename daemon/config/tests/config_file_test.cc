@@ -87,7 +87,7 @@ TEST(ParseConfigText, OldNamesAreReadAndReported) {
   ASSERT_EQ(config.old_names.size(), 2u);
   EXPECT_THAT(config.old_names[0] + config.old_names[1],
               HasSubstr("t.toml:4: debug.verify_plans is now testing.verify_plans"));
-  EXPECT_EQ(Parse("[debug]\nemulated_native = true\n", config).message(),
+  EXPECT_EQ(Parse("[debug]\nemulated_fused = true\n", config).message(),
             "t.toml:2: unknown key 'debug.emulated_native'; did you mean 'testing.emulated_native'?");
 }
 
