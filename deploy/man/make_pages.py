@@ -14,8 +14,11 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-# An entry of --help: names, then at least two spaces and the text, or the text on lines of its own further to the right.
-ENTRY = re.compile(r"^  (\S.*?)(?:\s{2,}(\S.*))?$")
+# An entry of --help: names, then the text in a column of its own, or in that column on the next line. Entries of an option group are
+# further to the right by two.
+ENTRY = re.compile(r"^( {2}| {4})(\S.*)$")
+COLUMN = 28  # from the entry's beginning
+TITLE = re.compile(r"^ {0,2}(\w[\w ]*):$")
 
 
 class UnreadableHelp(Exception):
@@ -37,19 +40,28 @@ def escaped(text):
     return re.sub(r"^\.", r"\\&.", text, flags=re.MULTILINE)
 
 
+def split_entry(line, is_continued):
+    """An entry's names and its text, which is empty if it comes on the next line."""
+    if is_continued or line[COLUMN - 1:COLUMN] != " ":
+        return line, ""
+    return line[:COLUMN].strip(), line[COLUMN:].strip()
+
+
 def sections(text):
-    """The sections of a --help: title → [(entry's name, text)]."""
+    """The sections of a --help: title → [(entry's name, text)]. Those of option groups are among those of the program."""
     found, entries = {}, None
-    for line in text.splitlines():
-        title = re.match(r"^(?:\[Option Group: )?(\w[\w ]*?)\]?:$", line.strip())
-        entry = ENTRY.match(line)
-        if title and len(line) - len(line.lstrip()) <= 2:
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""]):
+        title, entry = TITLE.match(line), ENTRY.match(line)
+        if title:
             entries = found.setdefault(title.group(1), [])
-        elif entries is not None and line.startswith(" " * 8) and entries:
+        elif entries is None or line.strip().startswith("["):
+            continue  # before the first section, or an option group's name or rule
+        elif entry:
+            entries.append(split_entry(entry.group(2), following.startswith(" " * COLUMN)))
+        elif entries and line.strip():
             name, about = entries[-1]
             entries[-1] = (name, f"{about} {line.strip()}".strip())
-        elif entries is not None and entry:
-            entries.append((entry.group(1), entry.group(2) or ""))
     return found
 
 
@@ -57,9 +69,11 @@ def tagged(entries):
     """Entries of --help as tagged paragraphs: options bold, the names of their values in italics."""
     lines = []
     for name, about in entries:
-        if not about and not name.startswith("-"):
-            continue  # a group's own description
-        words = [f"\\fB{escaped(word)}\\fR" if word.startswith("-") else f"\\fI{escaped(word)}\\fR" for word in name.split(" ")]
+        name = re.sub(r"(\w+):\1 in", r"\1 in", name)
+        name, excludes, others = name.partition(" Excludes: ")
+        if excludes:
+            about += f". Not with {', '.join(others.split())}"
+        words = [f"\\fB{escaped(word)}\\fR" if re.match(r"--?[a-z]", word) else f"\\fI{escaped(word)}\\fR" for word in name.split(" ")]
         lines += [".TP", " ".join(words), escaped(about) if about else "\\&"]
     return "\n".join(lines)
 
@@ -70,12 +84,6 @@ def options(help_text, names):
     if not entries:
         raise UnreadableHelp(f"no {' or '.join(names)} in: {help_text}")
     return tagged(entries)
-
-
-def described(help_text):
-    """The description that a --help begins with."""
-    lines = [line for line in help_text.splitlines() if line.strip()]
-    return next(line for line in lines if not line.startswith("Usage"))
 
 
 def commands(program, above=()):
