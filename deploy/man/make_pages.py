@@ -36,13 +36,15 @@ def output(*command, code=0, error=False):
 
 def escaped(text):
     """`text` as roff prints it as it is."""
-    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
+    text = (
+        text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
+    )
     return re.sub(r"^\.", r"\\&.", text, flags=re.MULTILINE)
 
 
 def split_entry(line, is_continued):
     """An entry's names and its text, which is empty if it comes on the next line."""
-    if is_continued or line[COLUMN - 1:COLUMN] != " ":
+    if is_continued or line[COLUMN - 1 : COLUMN] != " ":
         return line, ""
     return line[:COLUMN].strip(), line[COLUMN:].strip()
 
@@ -73,7 +75,10 @@ def tagged(entries):
         name, excludes, others = name.partition(" Excludes: ")
         if excludes:
             about += f". Not with {', '.join(others.split())}"
-        words = [f"\\fB{escaped(word)}\\fR" if re.match(r"--?[a-z]", word) else f"\\fI{escaped(word)}\\fR" for word in name.split(" ")]
+        words = [
+            f"\\fB{escaped(word)}\\fR" if re.match(r"--?[a-z]", word) else f"\\fI{escaped(word)}\\fR"
+            for word in name.split(" ")
+        ]
         lines += [".TP", " ".join(words), escaped(about) if about else "\\&"]
     return "\n".join(lines)
 
@@ -94,8 +99,12 @@ def commands(program, above=()):
         help_text = output(program, *path, "--help")
         found = sections(help_text)
         lines += [f".SS {escaped(' '.join(path))}", escaped(about)]
-        entries = [entry for title, part in found.items() for entry in part
-                   if title != "Subcommands" and not entry[0].startswith("-h,")]
+        entries = [
+            entry
+            for title, part in found.items()
+            for entry in part
+            if title != "Subcommands" and not entry[0].startswith("-h,")
+        ]
         if entries:
             lines.append(tagged(entries))
         lines += commands(program, path)
@@ -133,9 +142,13 @@ def main():
         "tandemd.8": {"OPTIONS": options(output(line.tandemd, "--help"), ("Options", "OPTIONS"))},
         "tandemd.toml.5": {"KEYS": keys(output(line.tandemd, "--print-default-config"))},
         # tandem-engine has no --help; without arguments it prints its usage and ends with 2.
-        "tandem-engine.8": {"USAGE": escaped(output(line.engine, code=2, error=True).split("usage: ")[1].split(" (")[0])},
-        "tandemctl.1": {"OPTIONS": options(tandemctl_help, ("Options", "OPTIONS")),
-                        "COMMANDS": "\n".join(commands(line.tandemctl))},
+        "tandem-engine.8": {
+            "USAGE": escaped(output(line.engine, code=2, error=True).split("usage: ")[1].split(" (")[0])
+        },
+        "tandemctl.1": {
+            "OPTIONS": options(tandemctl_help, ("Options", "OPTIONS")),
+            "COMMANDS": "\n".join(commands(line.tandemctl)),
+        },
     }
     line.folder.mkdir(parents=True, exist_ok=True)
     for name, parts in tables.items():

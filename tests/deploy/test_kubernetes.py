@@ -41,7 +41,7 @@ class Manifests(unittest.TestCase):
     @unittest.skipUnless(kubernetes_validate, "needs kubernetes-validate (PyPI)")
     def test_schemas(self):
         checked = 0
-        for name, thing in self.objects.items():
+        for thing in self.objects.values():
             if thing["kind"] not in FOREIGN:
                 kubernetes_validate.validate(thing, "1.30", strict=True)
                 checked += 1
@@ -53,7 +53,10 @@ class Manifests(unittest.TestCase):
 
     def test_selectors_select_the_pods(self):
         labels = self.objects["daemonset.yaml"]["spec"]["template"]["metadata"]["labels"]
-        for selector in (self.objects["daemonset.yaml"]["spec"]["selector"], self.objects["podmonitor.yaml"]["spec"]["selector"]):
+        for selector in (
+            self.objects["daemonset.yaml"]["spec"]["selector"],
+            self.objects["podmonitor.yaml"]["spec"]["selector"],
+        ):
             self.assertLessEqual(selector["matchLabels"].items(), labels.items())
         ports = {port["name"] for port in self.container["ports"]}
         self.assertIn(self.objects["podmonitor.yaml"]["spec"]["podMetricsEndpoints"][0]["port"], ports)
@@ -77,7 +80,9 @@ class Manifests(unittest.TestCase):
         self.assertEqual({f"CAP_{name}" for name in added}, set(bound))
 
     def test_the_jobs_group_is_the_sockets(self):
-        group = yaml.safe_load(self.objects["configmap.yaml"]["data"]["node.toml"].split("socket_group = ")[1].splitlines()[0])
+        group = yaml.safe_load(
+            self.objects["configmap.yaml"]["data"]["node.toml"].split("socket_group = ")[1].splitlines()[0]
+        )
         job = self.objects["example-job.yaml"]["spec"]["template"]["spec"]
         self.assertEqual(job["securityContext"]["supplementalGroups"], [int(group)])
 
@@ -90,14 +95,21 @@ class WithTandemd(unittest.TestCase):
             (folder / "config.d").mkdir()
             for name, text in objects()["configmap.yaml"]["data"].items():
                 (folder / "config.d" / name).write_text(text)
-            done = subprocess.run([BIN / "tandemd", "--config", folder / "tandemd.toml", "--print-config"], capture_output=True,
-                                  text=True, timeout=60, check=False)
+            done = subprocess.run(
+                [BIN / "tandemd", "--config", folder / "tandemd.toml", "--print-config"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
         self.assertEqual(done.returncode, 0, done.stderr)
         container = objects()["daemonset.yaml"]["spec"]["template"]["spec"]["containers"][0]
         mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
         settings = dict(re.findall(r'^(\w+) = "?([^"\n]*)"?$', done.stdout, re.M))
         self.assertEqual(settings["socket_group"], "64064")
-        self.assertLessEqual({settings["runtime_dir"], settings["runtime_dir"] + "-admin", settings["state_dir"]}, mounts)
+        self.assertLessEqual(
+            {settings["runtime_dir"], settings["runtime_dir"] + "-admin", settings["state_dir"]}, mounts
+        )
         self.assertEqual(int(settings["listen"].rsplit(":", 1)[1]), container["ports"][0]["containerPort"])
 
     def test_the_probes_paths_answer(self):

@@ -20,8 +20,14 @@ def output(*command):
 
 
 def rendered(page):
-    text = subprocess.run(["man", "-E", "ascii", "-l", str(MANUALS / page)], capture_output=True, text=True, timeout=60, check=True,
-                          env={**os.environ, "MANWIDTH": "200", "MANPAGER": "cat", "GROFF_NO_SGR": "1"}).stdout
+    text = subprocess.run(
+        ["man", "-E", "ascii", "-l", str(MANUALS / page)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "MANWIDTH": "200", "MANPAGER": "cat", "GROFF_NO_SGR": "1"},
+    ).stdout
     return re.sub(r".\x08", "", text)
 
 
@@ -38,16 +44,27 @@ class Manuals(unittest.TestCase):
     @unittest.skipUnless(shutil.which("man"), "needs man")
     def test_man_warns_of_nothing(self):
         for page in PAGES:
-            done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(MANUALS / page)],
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-                                  env={**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8"})
+            done = subprocess.run(
+                ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(MANUALS / page)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+                env={**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
+            )
             self.assertEqual((done.returncode, done.stderr), (0, ""), page)
 
     @unittest.skipUnless(shutil.which("mandoc"), "needs mandoc")
     def test_mandoc_finds_no_fault(self):
         for page in PAGES:
-            done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", str(MANUALS / page)], capture_output=True, text=True,
-                                  timeout=60, check=False)
+            done = subprocess.run(
+                ["mandoc", "-T", "lint", "-W", "warning", str(MANUALS / page)],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             # A page of a program that is built has no date: it would change with each build.
             faults = [line for line in done.stdout.splitlines() if "missing date" not in line]
             self.assertEqual(faults, [], page)
@@ -75,12 +92,18 @@ class Manuals(unittest.TestCase):
         self.assertGreater(len(listed), 12)
         for name in listed:
             self.assertIn(name, parts)
-            inner = re.findall(r"^  ([a-z]+) ", output(BIN / "tandemctl", name, "--help").partition("ubcommands:")[2], re.M)
+            inner = re.findall(
+                r"^  ([a-z]+) ", output(BIN / "tandemctl", name, "--help").partition("ubcommands:")[2], re.M
+            )
             self.assertEqual(bool(inner), name in NESTED, name)
             for path in [(name,), *((name, word) for word in inner)]:
                 wanted = long_options(output(BIN / "tandemctl", *path, "--help")) - {"--help"}
                 if path == (name,):
-                    wanted -= {option for word in inner for option in long_options(output(BIN / "tandemctl", name, word, "--help"))}
+                    wanted -= {
+                        option
+                        for word in inner
+                        for option in long_options(output(BIN / "tandemctl", name, word, "--help"))
+                    }
                 self.assertLessEqual(wanted, long_options(parts[" ".join(path)]), path)
 
 

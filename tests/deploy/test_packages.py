@@ -44,7 +44,9 @@ def package(name):
     return found[0] if len(found) == 1 else None
 
 
-@unittest.skipUnless(all(package(name) for name in NAMES), f"not one package of each name in {DIST}: run deploy/package")
+@unittest.skipUnless(
+    all(package(name) for name in NAMES), f"not one package of each name in {DIST}: run deploy/package"
+)
 @unittest.skipUnless(shutil.which("dpkg-deb") and shutil.which("readelf"), "needs dpkg-deb and readelf")
 class Packages(unittest.TestCase):
     @classmethod
@@ -70,7 +72,11 @@ class Packages(unittest.TestCase):
                 yield path
 
     def depends(self, name):
-        return {word.split(" ")[0] for entry in self.fields[name].get("Depends", "").split(", ") for word in entry.split(" | ")}
+        return {
+            word.split(" ")[0]
+            for entry in self.fields[name].get("Depends", "").split(", ")
+            for word in entry.split(" | ")
+        }
 
     def test_files(self):
         for name, patterns in FILES.items():
@@ -89,9 +95,13 @@ class Packages(unittest.TestCase):
         self.assertTrue((self.roots["tandem-daemon"] / "usr/share/tandem/slurm/epilog").stat().st_mode & stat.S_IXOTH)
 
     def test_settings_survive_an_upgrade(self):
-        self.assertEqual((self.control["tandem-daemon"] / "conffiles").read_text().split(), ["/etc/tandem/tandemd.toml"])
-        self.assertEqual((self.roots["tandem-daemon"] / "etc/tandem/tandemd.toml").read_text(),
-                         (ROOT / "deploy/config/tandemd.toml").read_text())
+        self.assertEqual(
+            (self.control["tandem-daemon"] / "conffiles").read_text().split(), ["/etc/tandem/tandemd.toml"]
+        )
+        self.assertEqual(
+            (self.roots["tandem-daemon"] / "etc/tandem/tandemd.toml").read_text(),
+            (ROOT / "deploy/config/tandemd.toml").read_text(),
+        )
 
     def test_scripts_are_valid_shell(self):
         for script in ("postinst", "prerm", "postrm"):
@@ -99,7 +109,9 @@ class Packages(unittest.TestCase):
             self.assertTrue(path.stat().st_mode & stat.S_IXUSR, script)
             output("sh", "-n", path)
         # The library's package only has the loader's cache renewed.
-        self.assertEqual((self.control["tandem-client"] / "triggers").read_text().split(), ["activate-noawait", "ldconfig"])
+        self.assertEqual(
+            (self.control["tandem-client"] / "triggers").read_text().split(), ["activate-noawait", "ldconfig"]
+        )
         self.assertFalse((self.control["tandem-client"] / "postinst").exists())
 
     def test_the_engine_is_in_a_directory_of_its_version(self):
@@ -112,15 +124,30 @@ class Packages(unittest.TestCase):
         for name in ("tandem-daemon", "tandem-client"):
             own = {path.name for path in self.roots[name].rglob("lib*.so*")}
             for binary in self.binaries(name):
-                found = dict(re.findall(r"^\s+(\S+) => (/\S+)", output("env", "LC_ALL=C", "LD_LIBRARY_PATH=" + str(
-                    next(self.roots["tandem-client"].glob("usr/lib/*/"))), "ldd", str(binary)), re.M))
+                found = dict(
+                    re.findall(
+                        r"^\s+(\S+) => (/\S+)",
+                        output(
+                            "env",
+                            "LC_ALL=C",
+                            "LD_LIBRARY_PATH=" + str(next(self.roots["tandem-client"].glob("usr/lib/*/"))),
+                            "ldd",
+                            str(binary),
+                        ),
+                        re.M,
+                    )
+                )
                 for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", binary)):
                     if needed in own or needed.startswith("ld-linux"):
                         continue
                     path = os.path.realpath(found[needed])
-                    owners = {line.split(":")[0] for candidate in (path, path.removeprefix("/usr"))
-                              for line in subprocess.run(["dpkg", "-S", candidate], capture_output=True, text=True, timeout=60,
-                                                         check=False).stdout.splitlines()}
+                    owners = {
+                        line.split(":")[0]
+                        for candidate in (path, path.removeprefix("/usr"))
+                        for line in subprocess.run(
+                            ["dpkg", "-S", candidate], capture_output=True, text=True, timeout=60, check=False
+                        ).stdout.splitlines()
+                    }
                     self.assertTrue(owners & self.depends(name), f"{name}: {binary.name} needs {needed} of {owners}")
         exact = f"tandem-client (= {self.fields['tandem-client']['Version']})"
         self.assertIn(exact, self.fields["tandem-client-dev"]["Depends"])
@@ -130,7 +157,9 @@ class Packages(unittest.TestCase):
         checked = fortified = 0
         for name in ("tandem-daemon", "tandem-client"):
             for binary in self.binaries(name):
-                header, dynamic, segments, symbols = (output("readelf", "-W", option, binary) for option in ("-h", "-d", "-l", "--dyn-syms"))
+                header, dynamic, segments, symbols = (
+                    output("readelf", "-W", option, binary) for option in ("-h", "-d", "-l", "--dyn-syms")
+                )
                 self.assertRegex(header, r"Type:\s+DYN", binary.name)
                 self.assertRegex(dynamic, r"\b(BIND_NOW|NOW)\b", binary.name)
                 self.assertIn("GNU_RELRO", segments, binary.name)
@@ -145,26 +174,50 @@ class Packages(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("lintian"), "needs lintian")
     def test_lintian_has_no_errors(self):
-        done = subprocess.run(["lintian", "--fail-on", "error", "--allow-root", *(package(name) for name in NAMES)],
-                              capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            ["lintian", "--fail-on", "error", "--allow-root", *(package(name) for name in NAMES)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_the_unpacked_daemon_serves_an_unprivileged_user(self):
         wrapper = []
         if os.geteuid() == 0:
-            wrapper = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--inh-caps=-all",
-                       "--bounding-set=-all"]
+            wrapper = [
+                "setpriv",
+                f"--reuid={NOBODY}",
+                f"--regid={NOBODY}",
+                "--clear-groups",
+                "--no-new-privs",
+                "--inh-caps=-all",
+                "--bounding-set=-all",
+            ]
         daemon = Daemon(self.node / "usr/bin/tandemd", wrapper, owner=NOBODY if wrapper else None)
         self.addCleanup(daemon.stop)
         with open(f"/proc/{daemon.process.pid}/status") as status:
             self.assertIn(f"Uid:\t{NOBODY if wrapper else os.geteuid()}", status.read())
         library = next(self.node.glob("usr/lib/*/libtandem.so.0")).parent
         environment = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(library)}
-        doctor = subprocess.run([*wrapper, self.node / "usr/bin/tandemctl", "--runtime-dir", daemon.runtime_dir, "doctor"],
-                                capture_output=True, text=True, timeout=60, env=environment, check=False)
+        doctor = subprocess.run(
+            [*wrapper, self.node / "usr/bin/tandemctl", "--runtime-dir", daemon.runtime_dir, "doctor"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+            check=False,
+        )
         self.assertEqual(doctor.returncode, 0, doctor.stdout + doctor.stderr)
-        digits = subprocess.run([*wrapper, self.node / "usr/bin/tandem-train-digits", "--runtime-dir", daemon.runtime_dir,
-                                 "--world", "2"], capture_output=True, text=True, timeout=300, env=environment, check=False)
+        digits = subprocess.run(
+            [*wrapper, self.node / "usr/bin/tandem-train-digits", "--runtime-dir", daemon.runtime_dir, "--world", "2"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=environment,
+            check=False,
+        )
         self.assertEqual(digits.returncode, 0, digits.stdout + digits.stderr)
         engines = {os.readlink(f"/proc/{pid}/exe") for pid in output("pgrep", "-P", str(daemon.process.pid)).split()}
         self.assertEqual(engines, {str((self.node / "usr/libexec/tandem/tandem-engine").resolve())})

@@ -31,13 +31,28 @@ class Slurm(unittest.TestCase):
         self.addCleanup(self.daemon.stop)
 
     def run_script(self, name, **environment):
-        return subprocess.run([SCRIPTS / name], capture_output=True, text=True, timeout=60, check=False,
-                              env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}",
-                                   "TANDEM_RUNTIME_DIR": str(self.daemon.runtime_dir), **environment})
+        return subprocess.run(
+            [SCRIPTS / name],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={
+                **os.environ,
+                "PATH": f"{BIN}:{os.environ['PATH']}",
+                "TANDEM_RUNTIME_DIR": str(self.daemon.runtime_dir),
+                **environment,
+            },
+        )
 
     def tandemctl(self, *arguments):
-        return subprocess.run([BIN / "tandemctl", "--runtime-dir", self.daemon.runtime_dir, *arguments], capture_output=True,
-                              text=True, timeout=60, check=True).stdout
+        return subprocess.run(
+            [BIN / "tandemctl", "--runtime-dir", self.daemon.runtime_dir, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
 
     def pids(self):
         return {session["pid"] for session in json.loads(self.tandemctl("sessions", "--json")).get("sessions", [])}
@@ -64,17 +79,22 @@ class Slurm(unittest.TestCase):
         """A client that is attached, in the cgroup of that name."""
         folder = memory_cgroups() / cgroup
         folder.mkdir(parents=True)
-        client = subprocess.Popen(["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$1"', folder, CLIENT],
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        client = subprocess.Popen(
+            ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$1"', folder, CLIENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
         def end():
             client.kill()
             client.wait()
             client.stdin.close()
             client.stdout.close()
-            for path in (folder, *folder.parents[:len(pathlib.Path(cgroup).parts) - 1]):
+            for path in (folder, *folder.parents[: len(pathlib.Path(cgroup).parts) - 1]):
                 with contextlib.suppress(OSError):
                     path.rmdir()
+
         self.addCleanup(end)
         client.stdin.write(json.dumps({"id": 1, "cmd": "connect", "runtime_dir": str(self.daemon.runtime_dir)}) + "\n")
         client.stdin.flush()
