@@ -60,21 +60,19 @@ set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
 set(CPACK_COMPONENTS_ALL daemon client client_dev)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
 set(CPACK_COMPONENT_DAEMON_DESCRIPTION
-"daemon of Tandem, for GPUs of one node
- tandemd owns the symmetric memory and the launch queue of a node's GPUs, and
- keeps one engine process for each GPU. Training jobs attach to it through the
- client library. The package also has tandemctl, the operators' program.
- .
- Without a GPU tandemd emulates GPUs on the CPU.")
+"Daemon of Tandem. tandemd owns the symmetric memory and the launch queue of a
+node's GPUs, and keeps one engine process for each GPU. Training jobs attach
+to it through the client library. The package also has tandemctl, the
+operators' program.
+
+Without a GPU tandemd emulates GPUs on the CPU.")
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION
-"client library of Tandem
- Jobs register tensors and submit fused collectives and matmuls through this
- library to the node's tandemd. The package also has the ranks of tandemctl's
- tuning and an example that trains a small model.")
+"Client library of Tandem. Jobs register tensors and submit fused collectives
+and matmuls through this library to the node's tandemd. The package also has
+the ranks of tandemctl's tuning and an example that trains a small model.")
 set(CPACK_COMPONENT_CLIENT_DEV_DESCRIPTION
-"client library of Tandem, files for development
- Headers in C and C++, the CMake package and the pkg-config file of Tandem's
- client library.")
+"Headers in C and C++, the CMake package and the pkg-config file of Tandem's
+client library.")
 
 set(scripts "${CMAKE_SOURCE_DIR}/deploy/debian")
 set(CPACK_DEB_COMPONENT_INSTALL ON)
