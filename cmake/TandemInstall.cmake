@@ -8,10 +8,10 @@ target_include_directories(tandem INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL
 set_target_properties(tandem PROPERTIES EXPORT_NAME tandem)
 target_compile_features(tandem INTERFACE cxx_std_20)
 
-# The control half lies beside libtandem.so, where it is looked for.
+# The gRPC plugin lies beside libtandem.so, where it is looked for.
 install(TARGETS tandem EXPORT TandemTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client
   NAMELINK_COMPONENT client_dev)
-install(TARGETS tandem_control_half LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
+install(TARGETS tandem_grpc_plugin LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/client/include/tandem" "${CMAKE_SOURCE_DIR}/common/include/tandem"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT client_dev FILES_MATCHING PATTERN "*.h")
 install(TARGETS tandemd tandemctl RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT daemon)

@@ -13,7 +13,8 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
   if (dead_->crowded())
     return ResourceExhausted("the lanes never stand still: closed channels cannot be let go of");
   TANDEM_ASSIGN_OR_RETURN(ChannelConsumer consumer, ChannelConsumer::Map(ring_fd, words_fd, entries));
-  // Lanes write the done words. Once for the mapping, and taken back only when no lane can be using them.
+  // Lanes write the done words. Registered once for the mapping, and unregistered only when no lane can be
+  // using them.
   std::span<std::byte> words = consumer.words().pages();
   TANDEM_RETURN_IF_ERROR(backend_->RegisterHostMemory(words.data(), words.size()));
   std::shared_ptr<Channel> channel(new Channel(), [dead = dead_, words](Channel* closed) {
@@ -77,7 +78,7 @@ void ChannelServer::TakeCapturedEntry(const std::shared_ptr<Channel>& channel, c
 bool ChannelServer::PollRing(const std::shared_ptr<Channel>& channel) {
   bool any = false;
   LaunchEntry entry;
-  // A client that pushes as fast as we take, or says that it has, gets one round of its ring: others wait
+  // A client that pushes as fast as the engine takes, or claims so, gets one round of the ring: others wait
   // too.
   for (uint32_t taken = 0; taken < channel->entries; ++taken) {
     if (channel->ended || channel->waiting.size() >= channel->entries) break;

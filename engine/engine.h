@@ -1,8 +1,8 @@
 // File: engine.h
 //
-// An engine: executes rank programs on one GPU for tandemd and the clients. Its main loop looks, in turn, at
-// tandemd's commands, at the lanes' completion word, at the channels and at the order log; it polls while
-// anything is under way and sleeps on futexes when nothing is.
+// An engine: executes rank programs on one GPU for tandemd and the clients. The main loop looks, in turn, at
+// tandemd's commands, the lanes' completion word, the channels and the order log. It polls while anything is
+// under way, and sleeps on futexes when nothing is.
 //
 // `tandem-engine` is a process around one Engine; tests run several in threads of one process.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace tandem::engine {
 
-// What an engine's backend is made from: the fields of v1::Start.
+// The parameters of an engine's backend: the fields of v1::Start.
 struct BackendRequest {
   std::string name;
   int gpu = 0;
@@ -36,7 +36,7 @@ struct BackendRequest {
   uint64_t seed = 0;
   bool emulated_fused = false;
   int engines_per_gpu = 1;
-  // Told when a phase of the backend's start has ended, by the factory's thread; never empty.
+  // Called by the factory's thread when a phase of the backend's start has ended; never empty.
   std::function<void(std::string_view phase)> ended_phase = [](std::string_view) {};
 };
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendRequest&)>;
@@ -50,9 +50,9 @@ class Engine : private LaunchListener {
   ~Engine() override;
 
   // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped
-  // it, the GPU context is lost). Before it returns, lanes are released, waiting streams are told, and
-  // tandemd is told of a failure. OK after Stop or the end of the socket; reason kContextLost when the GPU
-  // does nothing more for this process.
+  // it, the GPU context is lost). Before it returns, lanes and waiting streams are released, and a failure is
+  // reported to tandemd. OK after Stop or the end of the socket; reason kContextLost when the GPU does
+  // nothing more for this process.
   Status Run();
 
  private:

@@ -1,5 +1,4 @@
-// What an engine tells tandemd of its launches: the queue when it is asked, failures, breaks and late ranks
-// unasked.
+// An engine's reports to tandemd: the queue when it is asked, failures, breaks and late ranks unasked.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -48,6 +47,8 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   done->set_message(status.message());
   done->set_reason(status.detail().reason);
   done->set_who(status.detail().who);
+  if (status.detail().started.has_value()) done->set_started(*status.detail().started);
+  for (uint32_t rank : status.detail().ranks) done->add_ranks(rank);
   link_.Send(message);
 }
 

@@ -18,7 +18,6 @@ static void Check(tandem_status* status, const char* call) {
 int main(int argc, char** argv) {
   const char* job_key = getenv("TANDEM_JOB_KEY");
   if (argc != 3 || job_key == NULL) return 2;
-
   tandem_client* client;
   Check(tandem_connect(NULL, NULL, TANDEM_DEFAULT_DEADLINE, &client), "connect");
   tandem_join_options join;
@@ -78,5 +77,4 @@ int main(int argc, char** argv) {
   tandem_memory_free(input);
   tandem_group_free(group);
   tandem_client_free(client);
-  return 0;
 }

@@ -1,9 +1,9 @@
 // File: arrival_table.h
 //
-// Who has arrived at which launch: one table a group, in memory that the group's engines and tandemd share.
-// Every word has one writer, the engine of its rank. An engine writes the digest, then the count, and then
-// reads the others' (sequentially consistent), so that of the ranks that arrive at the same moment at least
-// one sees all of them.
+// `ArrivalTable`: the ranks' arrivals at launches. One table a group, in memory that the group's engines and
+// tandemd share. Every word has one writer, its rank's engine. An engine writes the digest, then the count,
+// and then reads the others' words (sequentially consistent). So when ranks arrive at the same moment, at
+// least one of them sees all arrivals.
 #pragma once
 
 #include <atomic>
@@ -37,8 +37,8 @@ class ArrivalTable {
   // The process that is rank `rank`'s engine; pid 0 before it has the group.
   void SetOwner(int rank, const ProcessIdentity& process);
   ProcessIdentity Owner(int rank) const;
-  // The group is broken on rank `rank`: all its launches that had not ended carry the failure, and it starts
-  // no more. What it wrote before is visible to who reads true.
+  // The group is broken on rank `rank`: all launches of the group that had not ended carry the failure there,
+  // and none starts any more. A reader that gets true sees all that the engine wrote before.
   void SetBroken(int rank);
   bool Broken(int rank) const;
 

@@ -1,8 +1,8 @@
 // File: stats_area.h
 //
-// What an engine tells without being asked: counters and a duration histogram for each plan, and the latest
-// launches as trace records, in shared memory that tandemd makes and reads. One writer (the engine's main
-// thread), any number of readers; all fields are atomics, a record that is overwritten while it is read is
+// `StatsArea`: an engine's statistics, in shared memory that tandemd makes and reads. It holds counters and a
+// duration histogram for each plan, and the latest launches as trace records. One writer (the engine's main
+// thread), any number of readers. All fields are atomics; a record that is overwritten while it is read is
 // left out.
 #pragma once
 

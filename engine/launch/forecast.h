@@ -17,7 +17,7 @@ class Forecast {
   // `needed`: how often in a row the same successor must have been seen before it is trusted.
   explicit Forecast(uint32_t needed = 2) : needed_(needed) {}
 
-  // What came after, by any name; what was trusted before counts no more if it is something else.
+  // Notes the launch that came after, by any name. A different launch than the last one resets the trust.
   void Saw(int64_t next) {
     if (next != next_) seen_ = 0;
     next_ = next;

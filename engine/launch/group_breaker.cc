@@ -88,8 +88,8 @@ Status GroupBreaker::ReleaseLanes(Group* group, uint64_t now_ns) {
   // Such words may lie in device memory: the backend writes them, past the lanes that wait.
   Status released;
   if (group->abort_word != nullptr) released = backend_->StoreWord(group->abort_word, 1);
-  // The group's words are never used again (a new generation has new ones), but a peer that does not know of
-  // the break yet may write ordinary values over these: hence again and again, until the lanes are through.
+  // The group's words are never used again: a new generation has new ones. But a peer that does not know of
+  // the break yet may write ordinary values over these. Hence again and again, until the lanes are through.
   Word* words = group->signals[static_cast<size_t>(group->rank)];
   if (released.ok() && words != nullptr && group->in_flight > 0) {
     released = backend_->FillWords(words, kReleaseValue,

@@ -55,7 +55,7 @@ struct Channel {
       std::make_shared<Forecast>(0);  // of launches in the ring: that the first waiting one starts next
 };
 
-// Where a launch came from, hence how its end is told.
+// Where a launch came from, hence where its end is reported.
 struct Origin {
   enum class Kind { kChannel, kCaptured, kDirect } kind = Kind::kDirect;
   std::shared_ptr<Channel> channel;  // kept mapped until the launch has ended
@@ -91,8 +91,8 @@ struct Failure {
 // A failure whose detail has this reason, and names the rank that caused it (-1: none in particular).
 Failure MakeFailure(std::string reason, Status status, int who_rank);
 
-// A plan's launch on this rank, from its arrival to its end. What it is made of keeps its memory for the next
-// one.
+// A plan's launch on this rank, from its arrival to its end. Its vectors keep their memory for the plan's
+// next launch.
 struct Launch {
   LaunchProgress progress;
   Origin origin;
@@ -212,8 +212,8 @@ inline constexpr uint64_t RunLimitNs(uint64_t asked_ns, uint64_t groups_ns) {
   return std::max(std::min(asked_ns, kLongestAskedRunNs), groups_ns);
 }
 
-// What a launch with this epoch and these slots is enqueued with, without events, guard, and what is known of
-// the lanes.
+// The context that a launch with this epoch and these slots is enqueued with, without events, guard and the
+// lanes' state.
 LaunchContext ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots);
 
 // CLOCK_MONOTONIC in nanoseconds.

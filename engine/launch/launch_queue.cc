@@ -115,8 +115,8 @@ Failure LaunchQueue::UnknownPlan(const LaunchRequest& request, bool foreign) con
   const auto tombstone = tombstones_.find(request.plan_id);
   if (tombstone != tombstones_.end()) return tombstone->second;
   const std::string plan = "plan " + std::to_string(request.plan_id);
-  // A client may be faster than the restoration of its group. To it this is what every launch of the
-  // generation before is.
+  // A client may be faster than the restoration of the group. It gets the status of every launch of the
+  // generation before.
   if (options_.replaces && !foreign) {
     return MakeFailure("ENGINE_RESTARTED",
                        Aborted("an engine was restarted: it has not been told of " + plan +
@@ -146,8 +146,7 @@ Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
                                          std::to_string(plan.id) + " behind; this launch does not count"),
                        slowest_rank);
   }
-  // Nor further ahead of its own launch that is under way, with one rank above all: the log decides that one
-  // by 16 bits too.
+  // Nor further ahead of the rank's own launch that is under way: the log names that launch by 16 bits too.
   if (!plan.active.Is(LaunchState::kNone) && plan.arrivals - plan.active.count >= kMaxLead) {
     return MakeFailure("TOO_FAR_AHEAD",
                        ResourceExhausted(LaunchName(plan, plan.active.count) + " is under way since " +
@@ -155,8 +154,8 @@ Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
                        group.rank);
   }
   if ((group.left_mask & (1u << group.rank)) == 0) return {};
-  // The peers end theirs without it: none must find all ranks there once some have. What the log has ended
-  // already keeps its number.
+  // The peers end their launches without it: none must find all ranks there once some have. A launch that the
+  // log has ended already keeps its number.
   if (std::any_of(plan.early.begin(), plan.early.end(),
                   [&](auto& e) { return e.first == plan.arrivals + 1; }))
     return {};
@@ -264,7 +263,8 @@ Status LaunchQueue::ResolveBindings(const Plan& plan, const LaunchRequest& reque
   return resolved;
 }
 
-void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, const Failure& failure) {
+void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure) {
+  failure.status = failure.status.WithStarted(false);
   PublishOutcome(request.origin, generation, failure);
   CompleteByCpu(request.origin, failure, listener_);
 }

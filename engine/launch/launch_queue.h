@@ -73,8 +73,7 @@ class LaunchQueue {
   Plan* FindPlan(uint64_t id);
   bool RemovePlan(uint64_t id);
 
-  // A rank's stream has reached a launch, or a launch came by message. Whatever is wrong with it, it ends
-  // with a status.
+  // A rank's stream has reached a launch, or a launch came by message. It ends with a status in any case.
   void Arrive(const LaunchRequest& request);
 
   // A channel ends: what is expected of it is forgotten.
@@ -137,7 +136,7 @@ class LaunchQueue {
   Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
   // Why the plan's next launch on this rank is refused without a number; OK: it gets one.
   Failure WhyNotCounted(const Plan& plan) const;
-  void RejectArrival(const LaunchRequest& request, uint64_t generation, const Failure& failure);
+  void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   // The same for a launch that counts: it is reported, too.
   void RejectCounted(const LaunchRequest& request, const Plan& plan, uint64_t count, const Failure& failure);
   // The turn of this origin's channel ends with an arrival.
@@ -157,8 +156,8 @@ class LaunchQueue {
   void ReportLate(Plan* plan, uint64_t now);
   uint8_t MissingMask(const Plan& plan) const;  // the ranks of MissingRanks
   uint8_t MismatchedRanks(const Plan& plan) const;
-  // Ends a launch that has arrived and not started.
-  void Refuse(Plan* plan, const Failure& failure);
+  // Ends a launch that has arrived and not started. `started`: whether a peer may have started it; none: unknown.
+  void Refuse(Plan* plan, Failure failure, std::optional<bool> started = false);
   void RemoveFromUndecided(Plan* plan);
   void PublishProgress();
 

@@ -21,8 +21,8 @@ LaunchTimes TimesOf(const LaunchObserved& observed, LaunchLags* lags) {
     lags->end_ns = seen > times.end_ns ? seen - times.end_ns : 0;
     if (observed.started_ns > 0) lags->run_ns = times.end_ns - times.start_ns;
   } else {
-    // What this thread was late for at another launch it may have seen in time now: it took no less than
-    // then.
+    // This thread may have seen this end sooner than that of the launch that had the events: this launch took
+    // no less time than that one.
     const uint64_t most = seen > times.start_ns ? seen - times.start_ns : 1;
     const uint64_t least = std::clamp<uint64_t>(lags->run_ns, 1, most);
     times.end_ns = std::max(seen - std::min(seen, lags->end_ns), times.start_ns + least);

@@ -7,7 +7,7 @@
 
 namespace tandem::engine {
 
-// What is known of one launch when its end is seen; CLOCK_MONOTONIC nanoseconds, 0 where it is not known.
+// The known times of one launch when its end is seen: CLOCK_MONOTONIC nanoseconds, 0 where unknown.
 struct LaunchObserved {
   uint64_t enqueued_ns = 0;               // this thread began to enqueue it
   uint64_t seen_ns = 0;                   // and saw its end

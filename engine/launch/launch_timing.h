@@ -40,7 +40,7 @@ class LaunchTiming {
   // sampled, and none where events cannot be made. A launch without its sample is as good.
   void PrepareSteps(Plan* plan);
 
-  // What is known of a launch without its events, whose end has been seen just now.
+  // The known times of a launch, without its events, whose end has been seen just now.
   LaunchObserved Observe(const Launch& launch) const;
   // Counts the plan's launch, which has ended at `end_ns` with this code, and notes when it ran. `observed`:
   // of a launch whose lanes have ended, else null; if it was timed by events, they are taken over and read

@@ -68,7 +68,7 @@ class ProgramLanes {
   Word* cancelled_word() const { return &words_[kCancelled]; }
 
  private:
-  // Places in the page; each word has a cache line of its own.
+  // Places in the page, each in a separate cache line.
   static constexpr size_t kCompletion = 0, kGo = 16, kCancelled = 24, kFence = 32;
 
   std::vector<Lane*> Pointers() const;

@@ -80,8 +80,7 @@ Status SpeculativeLaunch::Cancel() {
   stats_->CountCancelled();
   Word* guard = GuardWord(*expected_.plan->group, turn_);
   Status status = backend_->StoreWordsInOrder(guard, turn_, lanes_->go_word(), turn_);
-  // Whoever waits for the lanes to stand still waits for this word as well, and nobody writes the go word
-  // before.
+  // The lanes count as idle only once this word is there, and nobody writes the go word before.
   if (status.ok()) status = EnqueuePassed();
   state_ = State::kCancelling;
   expected_ = {};

@@ -75,7 +75,7 @@ class SpeculativeLaunch {
  private:
   enum class State : uint8_t { kNone, kWaiting, kCancelling };
 
-  // The word that cancels the kernel of a turn, among the own rank's words of its group.
+  // The word that cancels the kernel of a turn: one of the own rank's words in the group.
   static Word* GuardWord(const Group& group, uint64_t turn);
   // Lets lane 0 write that it has passed the kernel of this turn.
   Status EnqueuePassed();

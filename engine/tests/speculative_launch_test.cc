@@ -125,7 +125,7 @@ class SpeculativeLaunchTest : public GatherTest {
     }
   }
   // Until the log has come to `position`, and then so long that what is expected next is likely to be on the
-  // lanes. No command asks the engines: that would call it off.
+  // lanes. No command asks the engines: that would cancel it.
   void AwaitStarts(uint64_t position) {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     while (node_.log().Head() < position && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -156,8 +156,8 @@ TEST_F(SpeculativeLaunchTest, OneLaunchReplayedOnItsOwnIsRight) {
   Learn(slots, 40);
 }
 
-// The head of what was expected copies nothing when something else comes, and its own launch is right later
-// on.
+// The first kernel of the expected launch copies nothing when something else comes, and its own launch is
+// right later on.
 TEST_F(SpeculativeLaunchTest, AnotherLaunchThanExpectedCancelsTheKernel) {
   Open();
   const int first = Capture(AddGatherPlan()), second = Capture(AddGatherPlan()),
@@ -201,7 +201,7 @@ TEST_F(SpeculativeLaunchTest, WhatNobodyComesForIsCancelledAfterAWhile) {
   std::vector<uint64_t> before;
   for (int gpu : gpus_) before.push_back(Cancelled(gpu));
   for (int i = 0; i < 3; ++i)
-    Replay(slots[0]), Replay(slots[1]);  // at least one of them is followed by a head
+    Replay(slots[0]), Replay(slots[1]);  // at least one of them is followed by a first kernel
   Fill();
   for (int gpu : gpus_) EXPECT_TRUE(AwaitCancelled(gpu, before[static_cast<size_t>(gpu)] + 1)) << gpu;
   ExpectNothingGathered();
@@ -230,8 +230,8 @@ TEST_F(SpeculativeLaunchTest, PlansComeAndGoBesideIt) {
   Replay(slots[1]);
 }
 
-// A head that has been let go and stands behind another program is none of those that are called off after
-// it.
+// A first kernel that has been let go and stands behind another program is none of those that are cancelled
+// after it.
 TEST_F(SpeculativeLaunchTest, CancellingAKernelLeavesTheOneBeforeItAlone) {
   Open();
   constexpr int kGate = 1;
@@ -270,7 +270,7 @@ TEST_F(SpeculativeLaunchTest, CancellingAKernelLeavesTheOneBeforeItAlone) {
     Ring(first);
     AwaitStarts(before + 2);
     for (int gpu : gpus_) {
-      v1::Command ping;  // calls off what is expected after `first`
+      v1::Command ping;  // cancels the kernel that is expected after `first`
       ping.mutable_ping();
       EXPECT_TRUE(node_.Call(gpu, ping).ok());
     }
@@ -306,7 +306,8 @@ TEST_F(SpeculativeLaunchTest, AnEngineThatEndsLetsItGo) {
   ExpectNothingGathered();
 }
 
-// Lane 0 whose heads stand still at a gate once they have been let go, before they look at their guard.
+// Lane 0 whose first kernels stand still at a gate once they have been let go, before they look at their
+// guard.
 class HeadGate : public WrappedLane {
  public:
   HeadGate(std::unique_ptr<Lane> wrapped, const WrappedBackend& from, const Word* gate)
@@ -351,7 +352,7 @@ TEST_F(HeldKernelTest, AGroupIsThereUntilAKernelThatWasCancelledHasPassed) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
   const auto end = std::chrono::steady_clock::now() + kPatience;
-  // Until a command finds a head on the lane, and calls it off.
+  // Until a command finds a first kernel on the lane, and cancels it.
   for (uint64_t before = Cancelled(0); Cancelled(0) == before;) {
     ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is launched speculatively";
     Gate(true);
@@ -375,16 +376,16 @@ TEST_F(HeldKernelTest, AGroupIsThereUntilAKernelThatWasCancelledHasPassed) {
         return m.has_ack() && (m.ack().id() == *removal || m.ack().id() == *ping);
       },
       &answer));
-  EXPECT_EQ(answer.ack().id(), *ping) << "the group was removed before its head had passed";
+  EXPECT_EQ(answer.ack().id(), *ping) << "the group was removed before its kernel had passed";
   Gate(true);
   EXPECT_TRUE(node_.Await(0, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *removal; }));
 }
 
-// Sees whether an event stands between the wait for the go word and the head.
+// Sees whether an event stands between the wait for the go word and the first kernel.
 class HeadWatch : public WrappedLane {
  public:
   struct Seen {
-    std::atomic<int> heads{0}, timed{0};
+    std::atomic<int> kernels{0}, timed{0};
   };
   HeadWatch(std::unique_ptr<Lane> wrapped, const WrappedBackend& from, Seen* seen)
       : WrappedLane(std::move(wrapped)), from_(from), seen_(seen) {}
@@ -397,7 +398,7 @@ class HeadWatch : public WrappedLane {
     return WrappedLane::Record(event);
   }
   Status Copy(const CopyArgs& args) override {
-    if (std::exchange(behind_wait_, false)) ++seen_->heads;
+    if (std::exchange(behind_wait_, false)) ++seen_->kernels;
     return WrappedLane::Copy(args);
   }
 
@@ -423,19 +424,19 @@ class TimedKernelTest : public SpeculativeLaunchTest {
   HeadWatch::Seen seen_;
 };
 
-// Launches that are timed are prelaunched like any other: what times them says nothing else of how long they
-// take.
+// Launches that are timed are launched speculatively like any other: what times them says nothing else of how
+// long they take.
 TEST_F(TimedKernelTest, AnEventComesBetweenTheGoWordAndTheKernel) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan())};
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (seen_.timed == 0) {
     ASSERT_LT(std::chrono::steady_clock::now(), end)
-        << "no launch that is timed is launched speculatively, of " << seen_.heads;
+        << "no launch that is timed is launched speculatively, of " << seen_.kernels;
     Learn(slots, 16);
   }
   Learn(slots, 200);
-  EXPECT_LT(seen_.timed * 8, seen_.heads);
+  EXPECT_LT(seen_.timed * 8, seen_.kernels);
 }
 
 // Two groups on the same GPUs whose launches come in no order: no forecast holds, and all is right.

@@ -77,9 +77,9 @@ class StreamsTest : public GatherTest {
         });
   }
 
-  // Launches of `plans` in turn by one channel, the next one pushed while one runs so that its head can go
-  // ahead. The client takes `turn_of(stream)` to come back after each. Until `enough`; false if that takes
-  // too long or a launch goes wrong.
+  // Launches of `plans` in turn by one channel, the next one pushed while one runs so that its first kernel
+  // can go ahead. The client takes `turn_of(stream)` to come back after each. Until `enough`; false if that
+  // takes too long or a launch goes wrong.
   bool LaunchUntil(const std::vector<uint64_t>& plans,
                    const std::function<std::chrono::milliseconds(int stream)>& turn_of,
                    const std::function<bool()>& enough) {
