@@ -10,7 +10,7 @@ if(NOT TANDEM_SYSTEM_FILES)
 endif()
 
 set(TANDEM_PACKAGE_RELEASE 1 CACHE STRING "The packages' revision of this version")
-set(TANDEM_PACKAGE_CONTACT "Tandem maintainers <maintainers@tandem-project.org>" CACHE STRING
+set(TANDEM_PACKAGE_CONTACT "Tandem maintainers <maintainers@tandem.example>" CACHE STRING
   "The packages' maintainer, as name and address")
 
 # The system's own places: absolute where the prefix has no say.
@@ -74,6 +74,9 @@ set(CPACK_COMPONENT_CLIENT_DEV_DESCRIPTION
 "Headers in C and C++, the CMake package and the pkg-config file of Tandem's
 client library.")
 
+# The plugin lies in the loader's directory, where each library must have a name of its own.
+target_link_options(tandem_grpc_plugin PRIVATE LINKER:-soname,libtandem_grpc.so)
+
 set(scripts "${CMAKE_SOURCE_DIR}/deploy/debian")
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -91,9 +94,9 @@ set(CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA
   "${scripts}/conffiles;${scripts}/postinst;${scripts}/prerm;${scripts}/postrm")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME tandem-client)
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_CLIENT_PACKAGE_GENERATE_SHLIBS ON)
-set(CPACK_DEBIAN_CLIENT_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
-set(CPACK_DEBIAN_CLIENT_PACKAGE_CONTROL_EXTRA "${scripts}/triggers")
+file(WRITE "${TANDEM_PACKAGE_DOCS}/shlibs"
+  "libtandem 0 tandem-client (>= ${PROJECT_VERSION})\n")
+set(CPACK_DEBIAN_CLIENT_PACKAGE_CONTROL_EXTRA "${scripts}/triggers;${TANDEM_PACKAGE_DOCS}/shlibs")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS tandem-daemon)
 set(CPACK_DEBIAN_CLIENT_DEV_PACKAGE_NAME tandem-client-dev)
 set(CPACK_DEBIAN_CLIENT_DEV_PACKAGE_SECTION libdevel)

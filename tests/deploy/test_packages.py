@@ -108,11 +108,10 @@ class Packages(unittest.TestCase):
             path = self.control["tandem-daemon"] / script
             self.assertTrue(path.stat().st_mode & stat.S_IXUSR, script)
             output("sh", "-n", path)
-        # The library's package only has the loader's cache renewed.
-        self.assertEqual(
-            (self.control["tandem-client"] / "triggers").read_text().split(), ["activate-noawait", "ldconfig"]
-        )
-        self.assertFalse((self.control["tandem-client"] / "postinst").exists())
+        client = self.control["tandem-client"]
+        self.assertEqual((client / "triggers").read_text().split(), ["activate-noawait", "ldconfig"])
+        version = self.fields["tandem-client"]["Version"].rsplit("-", 1)[0]
+        self.assertEqual((client / "shlibs").read_text(), f"libtandem 0 tandem-client (>= {version})\n")
 
     def test_the_engine_is_in_a_directory_of_its_version(self):
         version = self.fields["tandem-daemon"]["Version"].rsplit("-", 1)[0]
