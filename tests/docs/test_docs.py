@@ -42,6 +42,8 @@ SOURCES = (
 # Of other programs.
 FLAGS = {"--now", "--nodes", "--gres", "--cflags", "--libs", "--since"}
 CONSTANTS = {
+    "MPI_BYTE",
+    "MPI_COMM_WORLD",
     "rule_files",
     "DCMAKE_INSTALL_PREFIX",
     "DCMAKE_PREFIX_PATH",
