@@ -1,5 +1,5 @@
-// What client placement adds: the entry rule, in place of an engine's start, and the form of a program that
-// the ranks' own streams can run.
+// Client placement: the entry rule, in place of an engine's start, and the form of a program that the ranks'
+// own streams can run.
 #include <string>
 #include <vector>
 
