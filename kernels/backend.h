@@ -292,7 +292,7 @@ class Backend {
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
   // The same with two streams, if it makes a difference to the device's clients which one of them the lane is
   // on; else with one.
-  virtual Result<std::unique_ptr<Lane>> MakeTwinLane(int priority) { return MakeLane(priority); }
+  virtual Result<std::unique_ptr<Lane>> MakeDualStreamLane(int priority) { return MakeLane(priority); }
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
   // What the ranks of a new communicator share; empty where they need nothing.
   virtual Result<std::string> MakeUniqueId() { return std::string(); }

@@ -1,13 +1,13 @@
 // matmul→all-reduce, two-shot: a rank owns M / W rows, its kernel computes the peers' rows of a band of
 // columns first and its own of the band before, to which it adds the peers' partial sums. It delivers partial
-// sums to owners and sums to all ranks' C itself, by couriers, what the last waves make directly, and ends
+// sums to owners and sums to all ranks' C itself, by store warps, what the last waves make directly, and ends
 // when the peers' sums have come.
 #include "bench/gpu/native_fused.h"
 
 namespace tandem::bench {
 namespace {
 
-constexpr int kPart = 0, kSum = cuda::kMostWordBands;  // words of World::word, the first one for each band
+constexpr int kPart = 0, kSum = cuda::kMaxWordBands;  // words of World::word, the first one for each band
 
 struct Way {
   Tuning tuning;

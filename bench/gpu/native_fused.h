@@ -43,7 +43,7 @@ struct Tuning {
   int ctas, band;
   std::vector<int> runs;  // pieces of each run
   int tile_n = 256;
-  int bands = 0;  // of columns in which couriers deliver what peers own; 0: a lane pushes it
+  int bands = 0;  // of columns in which store warps deliver what peers own; 0: a lane pushes it
 };
 
 inline const uint64_t* Plain(const Word* word) { return reinterpret_cast<const uint64_t*>(word); }

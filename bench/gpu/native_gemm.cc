@@ -7,7 +7,7 @@
 //   accumulation native_gemm once M N K VARIANT…      for a profiler: cuBLASLt's best, then each of the first
 //   one's types, three launches of each
 // "guard" arms have a guard that is not raised; in "shared" ones the last tiles are shared by all clusters
-// (fused_split.h), where that pays. A variant is its number in the list; `exact` are all that sum fp8
+// (fused_stream_k.h), where that pays. A variant is its number in the list; `exact` are all that sum fp8
 // exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock
 // and the part of what their tensor cores could do at that clock.
 #include "bench/gpu/native_gemm.h"

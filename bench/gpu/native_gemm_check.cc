@@ -12,7 +12,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr double kMostError = 4e-3;  // of the norm: roundings to 16 bits
+constexpr double kMaxError = 4e-3;  // of the norm: roundings to 16 bits
 
 void Launch(Gpu& gpu, const cuda::FusedMatmul& matmul, const cuda::FusedVariant& variant) {
   auto params = Must(cuda::MakeFusedParams(matmul, variant), "parameters");
@@ -47,10 +47,10 @@ bool CheckBesideLt(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
         gpu.Download(got.data(), o.c, out_bytes);
         worst = std::max(worst, RelativeError(got, want, types.c));
       }
-      right = right && worst < kMostError;
+      right = right && worst < kMaxError;
       std::printf("check %s %ldx%ldx%ld pieces %d cluster %dx%d tile_n %d sums %d exact %d: error %.2e %s\n",
                   types.along_n ? "n" : "k", s.m, s.n, s.k, pieces, variant.cluster_m, variant.cluster_n,
-                  variant.tile_n, variant.sums, variant.exact, worst, worst < kMostError ? "ok" : "WRONG");
+                  variant.tile_n, variant.sums, variant.exact, worst, worst < kMaxError ? "ok" : "WRONG");
     }
     gpu.Clear();
   }

@@ -292,8 +292,6 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
                                   ? first.request.launch_deadline_ms()
                                   : static_cast<uint64_t>(options_.default_launch_deadline.count());
   group->on_slow_placement = static_cast<OnSlowPlacement>(first.request.on_slow_placement());
-  const auto parking = group->options.find("parking");
-  group->parking = parking == group->options.end() ? options_.parking : parking->second == "auto";
   std::vector<int> gpus;
   for (const auto& [rank, seat] : meeting.seats) {
     if (seat.session->ended) {

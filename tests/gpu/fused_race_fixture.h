@@ -22,15 +22,15 @@ inline constexpr int kLaunches = 16;
 inline constexpr int kBandStep = 16;
 
 // What a launch's kernel runs with. One stage of K and a CTA for each tile, or stages and tiles that follow
-// one another: rings that wrap, tickets taken ahead, couriers beside the next products.
+// one another: rings that wrap, tickets taken ahead, store warps beside the next products.
 struct Extent {
   int64_t k = 64;
   int ctas = 0;         // 0: as many as there are tiles
   bool shares = false;  // CTAs share the last tiles
 };
 
-// Where the kernel's pieces are read: where it stores them, or in copies that its couriers make, or it stores
-// itself, or both.
+// Where the kernel's pieces are read: where it stores them, or in copies that its store warps make, or it
+// stores itself, or both.
 enum class Delivery { kNone, kCarried, kDirect, kBoth };
 
 // Three pieces: the rank's own rows, told to a peer; rows that a peer delivers, told to a peer; rows that it

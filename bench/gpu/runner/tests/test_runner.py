@@ -282,7 +282,7 @@ class PlanTest(unittest.TestCase):
         self.assertEqual({(gpus, engines) for gpus, engines, _ in shared(1).values()}, {(1, "4"), (1, "8")})
         for count, engines, connections in ((2, "4", "8"), (1, "8", "4")):
             stress, = [job for job in self.plan(count) if job.name == "shared_stress_w8"]
-            self.assertIn("--daemon-option=--engines-per-gpu=" + engines, stress.command)
+            self.assertIn("--daemon-option=--testing-engines-per-gpu=" + engines, stress.command)
             self.assertEqual(stress.environment["CUDA_DEVICE_MAX_CONNECTIONS"], connections)
 
     def test_every_mode_of_the_collectives_benchmark_has_a_job_with_a_file_of_its_own(self):
