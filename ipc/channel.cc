@@ -22,7 +22,7 @@ void WriteText(std::atomic<uint64_t> (&words)[kWords], std::string_view text) {
   }
 }
 
-// What was written so; ends at the last byte whatever is there.
+// Reads such a text; ends at the last byte whatever is there.
 template <size_t kWords>
 std::string ReadText(const std::atomic<uint64_t> (&words)[kWords]) {
   char buffer[8 * kWords + 1] = {};
@@ -190,7 +190,7 @@ void ChannelWords::Release(const Status& why) {
 Status ChannelWords::ClosedStatus() const {
   if (!Released()) return Status::Ok();
   Status why = ReadRecord(&header()->closed).outcome.status;
-  // Who ends the channel flags it before the reason is there, and may have died between.
+  // A process that ends the channel flags it before the reason is there, and may die between.
   return why.ok() ? Unavailable("the channel was ended") : why;
 }
 

@@ -8,11 +8,12 @@ programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-test-rogue t
 own_of_the_machine='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s)\.so'
 
 # build BUILD: configures for a bundle and builds its programs.
+# Flags of compilation are those of tests/run, so that a compiler cache serves both.
 build() {
   CCACHE_BASEDIR=$(dirname "$root")
   export CCACHE_BASEDIR CCACHE_NOHASHDIR=1
   mkdir -p "$1"
-  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON >"$1/configure.log" ||
+  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON -DTANDEM_DEBUG_INFO=OFF -DTANDEM_WERROR=ON >"$1/configure.log" ||
     { cat "$1/configure.log" >&2; return 1; }
   local known targets=(gpu_tests tandem_grpc_plugin) program
   known=$(ninja -C "$1" -t targets all | cut -d: -f1)

@@ -93,7 +93,6 @@ PlanInfo FromProto(const v1::PlanInfo& proto) {
   info.wire_type = proto.wire_type();
   info.reduction_order = proto.reduction_order();
   info.placement = proto.placement();
-  info.parking = proto.parking();
   info.roundings = proto.roundings();
   info.deterministic = proto.deterministic();
   info.workspace_bytes = proto.workspace_bytes();

@@ -11,8 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A launch's deadline where neither it nor the group has one: the daemon's default.
-constexpr Milliseconds kDefaultLaunchDeadline(600000);
 // How long a launch waits for engines that are being restarted, and a release for launches in flight.
 constexpr Milliseconds kRestartDeadline(30000);
 constexpr Milliseconds kReleaseDeadline(60000);

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 
 namespace tandem::client {
 namespace {
@@ -62,7 +62,7 @@ ClientSession::~ClientSession() {
     watchdog_->join();
     delete watchdog_;
   }
-  for (auto& [key, channel] : channels_) ChannelGraveyard::Get().Bury(std::move(channel));
+  for (auto& [key, channel] : channels_) DeferredReclaimer::Get().Retire(std::move(channel));
   if (control_ != nullptr) control_->Shutdown();
   delete state_changed_;
 }
@@ -153,7 +153,7 @@ void ClientSession::ReapReplays() {
 void ClientSession::Forget(const std::shared_ptr<StreamChannel>& channel) {
   channel->Reap();
   if (CanCallDaemon()) (void)control_->CloseChannel(channel->id());
-  ChannelGraveyard::Get().Bury(channel);
+  DeferredReclaimer::Get().Retire(channel);
 }
 
 void ClientSession::CloseIdleChannels() {
@@ -224,7 +224,7 @@ void ClientSession::End(ClientSession* session) {
     delete session;
     return;
   }
-  ChannelGraveyard::Get().Discard(
+  DeferredReclaimer::Get().Discard(
       std::shared_ptr<void>(session, [](void* ended) { delete static_cast<ClientSession*>(ended); }));
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 #include "client/lib/fork_guard.h"
 
 namespace tandem::client {
@@ -26,8 +26,8 @@ struct GraphLaunch {
     channel->DropCaptured(slot);
     // The plan's, the session's or the channel's end may ask the daemon, wait for streams and call the GPU's
     // driver: not on this thread.
-    ChannelGraveyard::Get().Discard(std::move(keep_alive));
-    ChannelGraveyard::Get().Discard(std::move(channel));
+    DeferredReclaimer::Get().Discard(std::move(keep_alive));
+    DeferredReclaimer::Get().Discard(std::move(channel));
   }
 };
 
@@ -47,12 +47,12 @@ StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint
       in_flight_(entries),
       captured_(kCapturedSlots) {}
 
-StreamChannel::~StreamChannel() { ChannelGraveyard::Get().Keep(std::move(producer_), std::move(pin_)); }
+StreamChannel::~StreamChannel() { DeferredReclaimer::Get().Keep(std::move(producer_), std::move(pin_)); }
 
 Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
   std::span<std::byte> pages = producer_.words().pages();
   TANDEM_ASSIGN_OR_RETURN(pin_, device.PinWords(gpu_uuid, pages.data(), pages.size()));
-  ChannelGraveyard::Get().Watch(weak_from_this());
+  DeferredReclaimer::Get().Watch(weak_from_this());
   return Status::Ok();
 }
 

@@ -26,7 +26,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   static Result<std::shared_ptr<StreamChannel>> Make(uint64_t channel_id, int ring_fd, int words_fd,
                                                      uint32_t entries, uint64_t stream_id);
   StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, uint64_t stream_id);
-  // Its memory goes to the ChannelGraveyard: streams may still look at it.
+  // Its memory goes to the DeferredReclaimer: streams may still look at it.
   ~StreamChannel();
   // Makes the words reachable for streams of that GPU. Before the first launch.
   Status Pin(ClientDevice& device, const std::string& gpu_uuid);

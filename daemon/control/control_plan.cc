@@ -104,23 +104,6 @@ uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command
   return bytes;
 }
 
-// The first of several engines' texts that says something. Thread-safe.
-class FirstText {
- public:
-  void Set(std::string text) {
-    std::lock_guard lock(mutex_);
-    if (text_.empty()) text_ = std::move(text);
-  }
-  std::string Get() {
-    std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
-
 bool NeedsCommunicator(const std::vector<plan::Step>& steps) {
   return std::any_of(steps.begin(), steps.end(), [](const plan::Step& step) {
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
@@ -282,7 +265,6 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   }
   std::vector<std::string> warnings;
   auto batch = std::make_shared<CommandBatch>();
-  auto never_parked = std::make_shared<FirstText>();
   uint64_t plan_id = 0;
   {
     Lock lock(registry_->mutex);
@@ -313,9 +295,6 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     v1::PlanInfo info;
     FillInfo(*plan, *group, key, plan_id, &info);
     info.set_placement(placement.text);
-    info.set_parking(!group->parking ? "off"
-                     : world == 1    ? "never: the group has one rank"
-                                     : "where it is allowed");
     info.set_slow_placement(placement.slow);
     if (placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn)
       info.add_warnings(placement.text);
@@ -327,8 +306,8 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
       command.mutable_add_plan()->set_plan_index(record.index);
       record.commands.push_back(command.SerializeAsString());
       command.mutable_add_plan()->set_nccl_unique_id(unique_id);
-      registry_->mailboxes[static_cast<size_t>(group->members[rank].gpu)]->PostAsk(
-          std::move(command), [never_parked](std::string why) { never_parked->Set(std::move(why)); }, batch);
+      registry_->mailboxes[static_cast<size_t>(group->members[rank].gpu)]->Post(std::move(command), {},
+                                                                                batch);
     }
     group->plans.emplace(plan_id, std::move(record));
     registry_->plan_groups[plan_id] = group;
@@ -341,15 +320,6 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     return status.WithContext(context);
   }
   if (first_nccl) group->communicates = true;
-  if (const std::string why = never_parked->Get(); group->parking && world > 1 && !why.empty()) {
-    Lock lock(registry_->mutex);
-    auto added = group->plans.find(plan_id);
-    v1::PlanInfo info;
-    if (added != group->plans.end() && info.ParseFromString(added->second.info)) {
-      info.set_parking("never: " + why);
-      added->second.info = info.SerializeAsString();
-    }
-  }
   if (!warnings.empty()) {
     Lock lock(registry_->mutex);
     ReportWarningsLocked(*group, key, plan_id, warnings);

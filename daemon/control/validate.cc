@@ -56,8 +56,6 @@ Status ValidateJoin(const v1::JoinGroupRequest& request) {
   for (const auto& [key, value] : request.options()) {
     TANDEM_RETURN_IF_ERROR(CheckText("options", key, 1, 128));
     TANDEM_RETURN_IF_ERROR(CheckText("options[" + key + "]", value, 0, 1024));
-    if (key == "parking" && value != "auto" && value != "off")
-      return Wrong("options[parking]", "is none of auto, off");
   }
   return Status::Ok();
 }

@@ -121,7 +121,6 @@ struct PlanInfo {
   int steps = 0;
   int lanes = 1;
   std::string summary, scale_mode, wire_type, reduction_order, placement;
-  std::string parking;  // whether launches wait on the lanes: "off", "where it is allowed", "never: why"
   int roundings = 0;
   bool deterministic = true;
   uint64_t workspace_bytes = 0, bulk_bytes = 0, bytes_moved = 0, gathered_a_bytes = 0;

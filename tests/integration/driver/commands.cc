@@ -32,7 +32,6 @@ json PlanJson(const PlanInfo& info) {
           {"unshared_workspace_bytes", info.unshared_workspace_bytes},
           {"predicted_us", info.predicted_us},
           {"deterministic", info.deterministic},
-          {"parking", info.parking},
           {"warnings", info.warnings}};
 }
 
