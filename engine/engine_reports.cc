@@ -47,6 +47,8 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   done->set_message(status.message());
   done->set_reason(status.detail().reason);
   done->set_who(status.detail().who);
+  if (status.detail().started.has_value()) done->set_started(*status.detail().started);
+  for (uint32_t rank : status.detail().ranks) done->add_ranks(rank);
   link_.Send(message);
 }
 

@@ -13,11 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem {
+#include "common/word.h"
 
-// A 64-bit word that streams write and wait on (the same type as kernels/backend.h's).
-using Word = std::atomic<uint64_t>;
-static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
+namespace tandem {
 
 // Written to the done words of a channel whose engine or daemon is gone: releases every wait below it, since
 // streams compare cyclically. Ordinary values stay below kOrdinaryLimit.
@@ -25,7 +23,7 @@ inline constexpr uint64_t kReleaseValue = uint64_t{1} << 62;
 inline constexpr uint64_t kOrdinaryLimit = uint64_t{1} << 61;
 
 inline constexpr uint32_t kChannelMagic = 0x54514348;  // "TQCH"
-inline constexpr uint32_t kChannelVersion = 4;
+inline constexpr uint32_t kChannelVersion = 5;
 inline constexpr uint32_t kMaxChannelEntries = 1u << 16;
 // An entry's room for bindings: two messages each way between eight ranks.
 inline constexpr int kMaxBindings = 28;
@@ -93,9 +91,8 @@ static_assert(sizeof(RingHeader) <= kRingSlotsOffset);
 // How one launch ended. A sequence lock: `version` is odd while the engine writes.
 struct alignas(64) StatusRecord {
   std::atomic<uint64_t> version;
-  std::atomic<uint64_t> sequence;  // the launch; captured slots count their replays here
-  std::atomic<uint64_t>
-      code_who;  // code in the low 32 bits, the rank that caused it + 1 (0: none) in the high
+  std::atomic<uint64_t> sequence;    // the launch; captured slots count their replays here
+  std::atomic<uint64_t> cause;       // the code and what caused it: PackCause
   std::atomic<uint64_t> generation;  // of the group, as the engine knows it
   // Both zero-terminated, and written with failures only.
   std::atomic<uint64_t> reason[kStatusReasonBytes / 8];

@@ -11,13 +11,13 @@ namespace tandem::client {
 namespace {
 
 // Owned by the graph under capture; its end is the end of the last executable graph.
-struct CapturedLaunch {
+struct GraphLaunch {
   std::shared_ptr<void> keep_alive;
   std::shared_ptr<StreamChannel> channel;
   BoundRegistrations bound;
   int slot;
   const uint64_t born = ForkCount();
-  ~CapturedLaunch() {
+  ~GraphLaunch() {
     if (born != ForkCount()) {  // a forked child's copy of a graph: locks and channel are the parent's
       (void)new std::shared_ptr<void>(std::move(keep_alive));
       (void)new std::shared_ptr<StreamChannel>(std::move(channel));
@@ -56,8 +56,8 @@ Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
   return Status::Ok();
 }
 
-Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
-                             bool told, BoundRegistrations* bound) {
+Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
+                             LaunchStream* stream, bool told, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
   // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the
@@ -85,7 +85,7 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState
   return status;
 }
 
-Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan,
+Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
                               LaunchStream* stream, std::shared_ptr<void> keep_alive,
                               BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
@@ -100,7 +100,7 @@ Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanStat
   captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation, producer_.CapturedFailures(slot),
                                           false};
   captured_count_.fetch_add(1, std::memory_order_acq_rel);
-  auto launch = std::make_shared<CapturedLaunch>();
+  auto launch = std::make_shared<GraphLaunch>();
   launch->keep_alive = std::move(keep_alive);
   launch->channel = shared_from_this();
   launch->bound.Take(bound);
@@ -133,7 +133,7 @@ void StreamChannel::ReapLocked() {
     InFlight& slot = Slot(reaped_ + 1);
     if (look) {
       LaunchOutcome outcome = producer_.Outcome(reaped_ + 1);
-      GroupState& group = *slot.plan->group();
+      ClientGroupState& group = *slot.plan->group();
       if (outcome.generation != 0) group.Learn(outcome.generation);
       if (!outcome.status.ok()) {
         ++failed;

@@ -1,4 +1,4 @@
-// The library on CUDA without a GPU: a driver that keeps books, a fake control half, and the test as the
+// The library on CUDA without a GPU: a driver that keeps books, a fake gRPC plugin, and the test as the
 // engine.
 #include <gtest/gtest.h>
 
@@ -279,7 +279,7 @@ TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromALaunchByGrpc) {
   gpus_.Put(kAddress + kChunk, {"malloc", 4096, 2, 0, true});
   auto plan = BoundPlan();
   std::vector<Binding> bindings(2, {nullptr, 0, At(kAddress)});
-  uint64_t launch = plan->LaunchDirect(bindings).value();
+  uint64_t launch = plan->LaunchWithoutStream(bindings).value();
   EXPECT_EQ(RegisterWhenFull(kAddress + kChunk).code(), Code::kResourceExhausted);
   EXPECT_TRUE(plan->WaitLaunch(launch, kLong).ok());
   EXPECT_TRUE(RegisterWhenFull(kAddress + kChunk).ok());

@@ -235,7 +235,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     }
   }
   if (plan->programs.size() != world) return Internal("the planner made a program for some ranks only");
-  if (options_.verify_plans) {
+  if (options_.verify_plans || requests[0].restartable) {
     TANDEM_ASSIGN_OR_RETURN(plan::VerifyContext sizes, plan::ContextOf(requests));
     TANDEM_RETURN_IF_ERROR(plan::VerifyPrograms(plan->programs, sizes).WithContext(context + ": verifier"));
   }
@@ -263,6 +263,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   if (first_nccl) {
     TANDEM_ASSIGN_OR_RETURN(unique_id, MakeUniqueId(*group));
   }
+  std::vector<std::string> warnings;
   auto batch = std::make_shared<CommandBatch>();
   uint64_t plan_id = 0;
   {
@@ -297,6 +298,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     info.set_slow_placement(placement.slow);
     if (placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn)
       info.add_warnings(placement.text);
+    warnings.assign(info.warnings().begin(), info.warnings().end());
     record.info = info.SerializeAsString();
     for (size_t rank = 0; rank < world; ++rank) {
       engine::v1::Command& command = commands[rank];
@@ -318,7 +320,28 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     return status.WithContext(context);
   }
   if (first_nccl) group->communicates = true;
+  if (!warnings.empty()) {
+    Lock lock(registry_->mutex);
+    ReportWarningsLocked(*group, key, plan_id, warnings);
+  }
   return status;
+}
+
+void Control::ReportWarningsLocked(Group& group, const std::string& key, uint64_t plan_id,
+                                   const std::vector<std::string>& warnings) {
+  std::string text;
+  for (const std::string& warning : warnings) text += (text.empty() ? "" : "; ") + warning;
+  v1::Event event;
+  event.set_kind(v1::Event::PLAN_WARNING);
+  event.set_group_id(group.id);
+  event.set_rank(-1);
+  event.set_generation(group.generation);
+  event.mutable_status()->set_code(static_cast<int>(Code::kFailedPrecondition));
+  event.mutable_status()->set_reason("PLAN_WARNING");
+  event.mutable_status()->set_message("key '" + key + "' of group '" + group.name + "': " + text);
+  PostGroupEventLocked(group, event, -1);
+  Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) + " " +
+                                 event.status().message());
 }
 
 // Halves and bulk area only grow; what they grew out of stays until the group ends, since programs in flight

@@ -212,6 +212,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   request.steps = proto.steps();
   request.lanes = proto.lanes();
   request.on_unfused = static_cast<OnUnfused>(proto.on_unfused());
+  request.restartable = proto.restartable();
   return request;
 }
 
@@ -244,6 +245,7 @@ v1::OpRequest OpRequestToProto(const OpRequest& request) {
   proto.set_steps(request.steps);
   proto.set_lanes(request.lanes);
   proto.set_on_unfused(static_cast<uint32_t>(request.on_unfused));
+  proto.set_restartable(request.restartable);
   return proto;
 }
 

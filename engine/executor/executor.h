@@ -102,7 +102,7 @@ class CompiledProgram {
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }
   // True if the first work on lane 0 can be enqueued before the launch is decided, and cancelled without a
-  // trace: a guarded product, copy or sum, or a native kernel. Known once prepared.
+  // trace: a guarded product, copy or sum, or a fused kernel. Known once prepared.
   bool has_first_kernel() const { return first_kernel_ >= 0; }
   // True if it uses other lanes than lane 0.
   bool forks() const;

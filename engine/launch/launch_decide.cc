@@ -96,7 +96,8 @@ void LaunchQueue::AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_
   DrainLog();
 }
 
-void LaunchQueue::Refuse(Plan* plan, const Failure& failure) {
+void LaunchQueue::Refuse(Plan* plan, Failure failure, std::optional<bool> started) {
+  failure.status = failure.status.WithStarted(started);
   RemoveFromUndecided(plan);
   PublishOutcome(plan->active.origin, plan->group->generation, failure);
   const Origin origin = plan->active.origin;

@@ -22,7 +22,10 @@ std::string RankList(uint8_t mask) {
 Failure MakeFailure(std::string reason, Status status, int who_rank) {
   StatusDetail detail = status.detail();
   detail.reason = std::move(reason);
-  if (who_rank >= 0) detail.who = "rank " + std::to_string(who_rank);
+  if (who_rank >= 0) {
+    detail.who = "rank " + std::to_string(who_rank);
+    detail.ranks = {static_cast<uint32_t>(who_rank)};
+  }
   return {status.WithDetail(std::move(detail)), who_rank};
 }
 

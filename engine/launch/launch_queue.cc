@@ -263,7 +263,8 @@ Status LaunchQueue::ResolveBindings(const Plan& plan, const LaunchRequest& reque
   return resolved;
 }
 
-void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, const Failure& failure) {
+void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure) {
+  failure.status = failure.status.WithStarted(false);
   PublishOutcome(request.origin, generation, failure);
   CompleteByCpu(request.origin, failure, listener_);
 }

@@ -136,7 +136,7 @@ class LaunchQueue {
   Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
   // Why the plan's next launch on this rank is refused without a number; OK: it gets one.
   Failure WhyNotCounted(const Plan& plan) const;
-  void RejectArrival(const LaunchRequest& request, uint64_t generation, const Failure& failure);
+  void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   // The same for a launch that counts: it is reported, too.
   void RejectCounted(const LaunchRequest& request, const Plan& plan, uint64_t count, const Failure& failure);
   // The turn of this origin's channel ends with an arrival.
@@ -156,8 +156,8 @@ class LaunchQueue {
   void ReportLate(Plan* plan, uint64_t now);
   uint8_t MissingMask(const Plan& plan) const;  // the ranks of MissingRanks
   uint8_t MismatchedRanks(const Plan& plan) const;
-  // Ends a launch that has arrived and not started.
-  void Refuse(Plan* plan, const Failure& failure);
+  // Ends a launch that has arrived and not started. `started`: whether a peer may have started it; none: unknown.
+  void Refuse(Plan* plan, Failure failure, std::optional<bool> started = false);
   void RemoveFromUndecided(Plan* plan);
   void PublishProgress();
 

@@ -99,6 +99,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
 
 void LaunchQueue::MarkFailed(Plan* plan, Failure failure) {
   Launch& launch = plan->active;
+  failure.status = failure.status.WithStarted(true);
   if (launch.Is(LaunchState::kStarted)) {
     launch.progress.Advance(LaunchEvent::kFail);
     PublishOutcome(launch.origin, plan->group->generation, failure);
@@ -160,9 +161,12 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   for (Plan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
   }
+  // The log first: a launch for which a rank is missing then cannot start on any rank any more. Of the others
+  // a peer may have read the START. Peers that get no command also read it: tandemd may be gone, or not know yet.
+  if ((group->in_flight > 0 || !waiting.empty()) && group->world_size > 1) breaker_.Announce(group);
   for (Plan* plan : waiting) {
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
-    Refuse(plan, why);
+    Refuse(plan, why, MissingMask(*plan) != 0 ? std::optional(false) : std::nullopt);
   }
   // A program that has ended keeps its outcome: its client may have read that.
   Reap();
@@ -173,8 +177,6 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   }
   const uint64_t now = NowNs();
   breaker_.Mark(group, now);
-  // For peers that get no command: tandemd may be gone, or not know yet.
-  if (group->in_flight > 0 && group->world_size > 1) breaker_.Announce(group);
   NoteFatal(breaker_.Serve(group, now));
 }
 

@@ -377,7 +377,7 @@ class LateRank(TandemTest):
 
 @host_only("delays are the host backend's")
 class LateVisibility(OperationsTest):
-    extra = ("--visibility-delay-us", "200")
+    extra = ("--testing-visibility-delay-us", "200")
 
     def test_results_do_not_depend_on_when_copies_become_visible(self):
         clients = self.group(3)

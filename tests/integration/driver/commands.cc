@@ -60,8 +60,8 @@ class PeerMemory final : public Memory {
   std::byte* const data_;
 };
 
-constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left",  "engine_restarted",
-                                       "draining",  "late",         "daemon_lost"};
+constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left",   "engine_restarted",
+                                       "draining",  "late",         "daemon_lost", "plan_warning"};
 
 }  // namespace
 
@@ -266,13 +266,13 @@ Status Session::Launch(const json& command, json* reply) {
   return Status::Ok();
 }
 
-Status Session::LaunchDirect(const json& command, json* reply) {
+Status Session::LaunchWithoutStream(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
   TANDEM_ASSIGN_OR_RETURN(std::vector<Binding> bindings, Bindings(command));
   LaunchOptions options;
   options.deadline = Milliseconds(command.value("launch_deadline_ms", 0));
   options.tag = command.value("tag", "");
-  TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan->LaunchDirect(bindings, options));
+  TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan->LaunchWithoutStream(bindings, options));
   (*reply)["launch"] = launch;
   return command.value("wait", true) ? plan->WaitLaunch(launch, Deadline(command)) : Status::Ok();
 }
@@ -303,6 +303,7 @@ Status Session::Execute(const json& command, json* reply) {
   if (name == "fork_and_connect") return ForkAndConnect(command, reply);
   if (name == "fill") return Fill(command);
   if (name == "read") return Read(command, reply);
+  if (name == "differs") return Differs(command, reply);
   if (client_ == nullptr) return FailedPrecondition("the script has not connected");
   if (name == "check") return client_->Check();
   if (name == "join") return Join(command, reply);
@@ -329,7 +330,7 @@ Status Session::Execute(const json& command, json* reply) {
   }
   if (name == "launch_checked") return LaunchChecked(command, reply);
   if (name == "fork") return Fork(reply);
-  if (name == "launch_direct") return LaunchDirect(command, reply);
+  if (name == "launch_direct") return LaunchWithoutStream(command, reply);
   if (name == "signal") return Signal(command);
   if (name == "sync") {
     TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));

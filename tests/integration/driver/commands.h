@@ -36,11 +36,12 @@ class Session {
   Status RegisterForeign(const json& command);
   Status Prepare(const json& command, json* reply);
   Status Launch(const json& command, json* reply);
-  Status LaunchDirect(const json& command, json* reply);
+  Status LaunchWithoutStream(const json& command, json* reply);
   Status Signal(const json& command);
   Status Events(json* reply);
   Status Fill(const json& command);
   Status Read(const json& command, json* reply);
+  Status Differs(const json& command, json* reply);
   Status Capture(const json& command);
   Status Replay(const json& command);
   Status LaunchThreads(const json& command);
