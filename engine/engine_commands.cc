@@ -441,14 +441,14 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
     return Status::Ok();
   }
   // The peers make theirs meanwhile: no launch may be the one that waits for them.
-  const auto met = [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
+  const auto rendezvous = [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
     Group* of = queue_->FindGroup(group_id);
     if (of == nullptr || of->communicator == nullptr) return Aborted("the group ended meanwhile");
     Result<bool> ready = of->communicator->Ready();
     if (!ready.ok()) queue_->RemovePlan(plan_id);
     return ready;
   };
-  Defer(command.id(), met);
+  Defer(command.id(), rendezvous);
   return Status::Ok();
 }
 

@@ -79,7 +79,7 @@ class StatsArea {
   // Engine: a step of a sampled launch, for the trace alone.
   void RecordStep(const TraceRecord& record) { Trace(record); }
   bool traces() const { return trace_records_ > 0; }
-  // Engine: a launch found its first kernel on the lane; a kernel there was called off, for another launch
+  // Engine: a launch found its first kernel on the lane; a kernel there was cancelled, since another launch
   // came first.
   void CountSpeculated() { header()->speculated.fetch_add(1, std::memory_order_relaxed); }
   void CountCancelled() { header()->cancelled.fetch_add(1, std::memory_order_relaxed); }

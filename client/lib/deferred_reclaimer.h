@@ -1,14 +1,15 @@
 // File: deferred_reclaimer.h
 //
-// `DeferredReclaimer`: keeps the memory of channels that have ended until it can be let go of. Streams may
-// still look at the words of such a channel, so its memory is kept until they have passed, and a grace time.
-// Pages that are registered with a GPU's driver may be unregistered only while no stream of the process waits
-// on a word: the driver blocks behind all work of the GPU with its locks held, and that work may wait for a
-// launch that another thread is about to make.
+// `DeferredReclaimer`: keeps the memory of channels that have ended until it can be freed. Streams may still
+// look at the words of such a channel, so its memory is kept until they have passed, and a grace time.
 //
-// One a process, never destroyed. A thread of its own does what may block; it starts with the first call.
-// Pages that cannot be unregistered stay; their number is bounded by the channels that ended while the
-// process never was idle. Thread-safe. In a forked child everything is leaked.
+// Pages that are registered with a GPU's driver may be unregistered only while no stream of the process
+// waits on a word. The driver blocks behind all work of the GPU, with its locks held, and that work may wait
+// for a launch that another thread is about to make. Pages that cannot be unregistered stay; their number is
+// bounded by the channels that ended while the process never was idle.
+//
+// One a process, never destroyed. A separate thread makes the calls that may block; it starts with the first
+// call. Thread-safe. In a forked child everything is leaked.
 #pragma once
 
 #include <chrono>

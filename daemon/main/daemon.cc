@@ -218,7 +218,12 @@ Daemon::~Daemon() {
   metrics_.reset();
   if (control_) control_->Stop();
   if (supervisor_) supervisor_->RequestStop();  // the servers wait for calls, and these may wait for engines
-  servers_.reset();
+  std::unique_ptr<Servers> servers;
+  {
+    std::lock_guard<std::mutex> lock(published_mutex_);
+    servers = std::move(servers_);  // no call publishes health any more
+  }
+  servers.reset();
   leases_.reset();
   if (supervisor_) supervisor_->Stop();  // no keeper calls the control plane any more
   control_.reset();

@@ -2,25 +2,23 @@
 //
 // `GroupBreaker`: how groups break on this engine. Launches are marked failed on all ranks before any rank's
 // lanes are released, since a lane that is released runs on with whatever its buffers hold, and signals its
-// peers as if all were well. So a rank
-//   1. fails its launches that have not started, and marks those on its lanes as failed (LaunchQueue::Break);
-//   then sets
-//      its mark in the arrival table (Mark);
-//   2. releases its lanes, and aborts its communicator, when every peer has done the same, has never had the
-//   group, or is
-//      a process that has ended (Serve).
+// peers as if all were well. So a rank goes through two steps:
+//   1. It fails its launches that have not started, and marks those on its lanes as failed
+//      (LaunchQueue::Break). Then it sets its mark in the arrival table (Mark).
+//   2. It releases its lanes, and aborts its communicator, once every peer has set its mark, has never had
+//      the group, or is a process that has ended (Serve).
 // The order log carries BREAK as well, so that peers learn of it even if tandemd reports nothing.
 // docs/model/group_break.pml is this protocol's model.
 //
-//   state      | meaning                                         | left by
-//   -----------|-------------------------------------------------|-------------------------------------------------
-//   kWhole     | launches start                                  | announced → kAnnounced, mark → kMarked
-//   kAnnounced | BREAK is in the log: nothing starts any more.   | mark → kMarked, at the latest when the
-//   grace for
-//              | The reason is not known yet                     | tandemd's command is over
-//   kMarked    | launches carry the failure, the mark is set     | all peers are marked or gone → kReleased
-//   kReleased  | lanes are released, again and again until they  | the group is removed
-//              | are through                                     |
+//   state      | meaning                                            | left by
+//   -----------|----------------------------------------------------|-------------------------------
+//   kWhole     | launches start                                     | announced: kAnnounced,
+//              |                                                    | mark: kMarked
+//   kAnnounced | BREAK is in the log, nothing starts any more. The  | mark: kMarked, at the latest
+//              | reason is not known yet                            | after the grace for a command
+//   kMarked    | launches carry the failure, the mark is set        | all peers marked or gone:
+//              |                                                    | kReleased
+//   kReleased  | lanes are released until they are through          | the group is removed
 //
 // Thread rule: the engine's main thread only.
 #pragma once

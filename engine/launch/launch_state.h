@@ -3,12 +3,12 @@
 // The states of a launch on this rank. A plan has one launch at a time; its state changes in
 // LaunchProgress::Advance and nowhere else.
 //
-//   state     | meaning                                        | left by
-//   ----------|------------------------------------------------|------------------------------------------------
-//   kNone     | the plan has no launch on this rank             | arrive → kArrived
-//   kArrived  | this rank's stream is there, nothing is on lanes | start → kStarted, refuse → kNone
-//   kStarted  | START is in the log, the program is on lanes     | complete → kNone, fail → kFailing
-//   kFailing  | the program is on lanes, the launch has failed   | complete → kNone
+//   state    | meaning                                          | left by
+//   ---------|--------------------------------------------------|-------------------------------------
+//   kNone    | the plan has no launch on this rank              | arrive: kArrived
+//   kArrived | this rank's stream is there, nothing is on lanes | start: kStarted, refuse: kNone
+//   kStarted | START is in the log, the program is on lanes     | complete: kNone, fail: kFailing
+//   kFailing | the program is on lanes, the launch has failed   | complete: kNone
 //
 // Refused arrivals (an older generation, a broken group, wrong bindings, an overlap) never become a launch:
 // they end in the call that brings them.
@@ -21,19 +21,15 @@ namespace tandem::engine {
 enum class LaunchState : uint8_t {
   // The plan may be removed, and its next launch may arrive.
   kNone,
-  // The status record is not written yet and no lane knows of the launch, so the CPU can still end it alone.
-  // Nothing of
-  // a launch goes onto lanes in this state: a lane must never wait for a rank that may not come. (A
-  // speculative launch
-  // waits for this engine's own CPU.)
+  // The status record is not written yet and no lane knows of the launch, so the CPU can still end it
+  // alone. Nothing of a launch goes onto lanes in this state: a lane must never wait for a rank that may
+  // not come. (A speculative launch waits for this engine's own CPU.)
   kArrived,
-  // The status record says OK. The peers' programs may wait for this one, so only the lanes can end it, and a
-  // failure
-  // must break the whole group.
+  // The status record says OK. The peers' programs may wait for this one, so only the lanes can end it, and
+  // a failure must break the whole group.
   kStarted,
   // The status record says why. The lanes still hold the program: they end by themselves, or are released
-  // once all peers
-  // have marked their launches too.
+  // once all peers have marked their launches too.
   kFailing,
 };
 

@@ -4,17 +4,18 @@
 // launch has arrived, behind a wait for a word that this engine's CPU writes when the log says START. That
 // write takes a fraction of what launching a kernel does.
 //
-//   lane 0:  wait go · first kernel          then, at START:  go = turn · the rest of the program ·
-//   completion · done
+//   lane 0:  wait go · first kernel
+//   then, at START:  go = turn · the rest of the program · completion · done
 //
 // No peer knows of it: the log decides what starts, and in which order. If anything else is to go onto the
 // lanes first, the kernel is cancelled: its guard is raised, and it is let go to do nothing.
 //
 //   state       | meaning                                         | left by
-//   ------------|-------------------------------------------------|------------------------------------------------
-//   kNone       | lane 0 holds no first kernel                    | enqueue → kWaiting, or → kCancelling if
-//   it fails kWaiting    | the kernel waits for the go word                | use → kNone, cancel →
-//   kCancelling kCancelling | the kernel is let go, and may still look at its | lane 0 has passed it → kNone
+//   ------------|-------------------------------------------------|--------------------------------
+//   kNone       | lane 0 holds no first kernel                    | enqueue: kWaiting, or
+//               |                                                 | kCancelling if it fails
+//   kWaiting    | the kernel waits for the go word                | use: kNone, cancel: kCancelling
+//   kCancelling | the kernel is let go, and may still look at its | lane 0 has passed it: kNone
 //               | guard in its group's memory                     |
 //
 // Thread rule: the engine's main thread only.

@@ -16,20 +16,27 @@
 namespace tandem::engine {
 namespace {
 
-// Lane 0, whose writes of done words (the words behind the completion word) wait for a gate.
+// Lane 0, whose writes of done words (the words behind the completion word) wait for a gate. Sets `no_done`
+// if a completion word goes out without a done word behind it.
 class GatedLane : public WrappedLane {
  public:
-  GatedLane(std::unique_ptr<Lane> wrapped, const WrappedBackend& from, const Word* gate)
-      : WrappedLane(std::move(wrapped)), from_(from), gate_(gate) {}
+  GatedLane(std::unique_ptr<Lane> wrapped, const WrappedBackend& from, const Word* gate,
+            std::atomic<bool>* no_done)
+      : WrappedLane(std::move(wrapped)), from_(from), gate_(gate), no_done_(no_done) {}
   Status WriteWord(Word* word, uint64_t value) override {
     if (std::exchange(behind_completion_, false)) TANDEM_RETURN_IF_ERROR(lane().WaitWord(gate_, 1));
     behind_completion_ = word == from_.own_words();
     return WrappedLane::WriteWord(word, value);
   }
+  Status FlushWords() override {
+    if (std::exchange(behind_completion_, false)) no_done_->store(true);
+    return WrappedLane::FlushWords();
+  }
 
  private:
   const WrappedBackend& from_;
   const Word* gate_;
+  std::atomic<bool>* no_done_;
   bool behind_completion_ = false;
 };
 
@@ -58,7 +65,7 @@ class DoneTest : public GatherTest {
         std::move(backend),
         [this](std::unique_ptr<Lane> lane, int index, WrappedBackend& from) -> std::unique_ptr<Lane> {
           if (index != 0) return lane;
-          return std::make_unique<GatedLane>(std::move(lane), from, &gate_);
+          return std::make_unique<GatedLane>(std::move(lane), from, &gate_, &no_done_);
         },
         &taken_back_);
   }
@@ -103,6 +110,7 @@ class DoneTest : public GatherTest {
 
   Word gate_{1};
   std::atomic<int> taken_back_{0};
+  std::atomic<bool> no_done_{false};
   uint64_t plan_ = 0;
 };
 
@@ -116,6 +124,7 @@ TEST_F(DoneTest, WhoSeesDoneMayLaunchThePlanByAnotherChannel) {
     EXPECT_EQ(CodeOf(channels_, LaunchBy(channels_)), Code::kOk) << round;
     EXPECT_EQ(CodeOf(others, LaunchBy(others)), Code::kOk) << round;
   }
+  EXPECT_FALSE(no_done_) << "lane 0 writes done before the completion word";
 }
 
 // What comes before the end overlaps, whatever its client has written into its own words.

