@@ -22,8 +22,13 @@ class Rank:
     """A running example; its lines of output as they come."""
 
     def __init__(self, program, arguments, environment):
-        self.process = subprocess.Popen([os.path.join(BIN, "tandem-example-" + program), *map(str, arguments)],
-                                        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "tandem-example-" + program), *map(str, arguments)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self.lines = []
         self.changed = threading.Condition()
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -43,7 +48,8 @@ class Rank:
         with self.changed:
             begin = len(self.lines)
             found = self.changed.wait_for(
-                lambda: any(line is None or matches(line) for line in self.lines[begin:]), PATIENCE)
+                lambda: any(line is None or matches(line) for line in self.lines[begin:]), PATIENCE
+            )
             lines = [line for line in self.lines[begin:] if line is None or matches(line)]
         if not found or lines[0] is None:
             raise AssertionError("the line does not come:\n" + self.output())
@@ -72,8 +78,11 @@ class Examples(TandemTest):
     def setUp(self):
         super().setUp()
         self.ranks = []
-        self.environment = {**os.environ, "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir,
-                            "TANDEM_JOB_KEY": os.urandom(16).hex()}
+        self.environment = {
+            **os.environ,
+            "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir,
+            "TANDEM_JOB_KEY": os.urandom(16).hex(),
+        }
         self.addCleanup(lambda: [rank.kill() for rank in self.ranks])
 
     def begin(self, program, arguments):
@@ -127,7 +136,8 @@ class Recover(Examples):
     def await_step(self, step, rank=0):
         """Returns once the rank has completed that step, or a later one; fails where that is the last."""
         line = self.job[rank].await_line(
-            lambda text: (found := re.fullmatch(r"step (\d+)", text)) and int(found[1]) >= step)
+            lambda text: (found := re.fullmatch(r"step (\d+)", text)) and int(found[1]) >= step
+        )
         self.assertLess(int(line.split()[1]), self.steps, "the job ended before it was disturbed")
 
     def expect_right(self, reason):
