@@ -4,12 +4,16 @@ namespace tandem::client {
 
 Status FromProto(const v1::StatusDetail& detail) {
   if (detail.code() == 0) return Status::Ok();
-  return Status(static_cast<Code>(detail.code()), detail.message(),
-                {.reason = detail.reason(),
-                 .who = detail.who(),
-                 .field = detail.field(),
-                 .limit = detail.limit(),
-                 .usage = detail.usage()});
+  StatusDetail to{.reason = detail.reason(),
+                  .who = detail.who(),
+                  .field = detail.field(),
+                  .limit = detail.limit(),
+                  .usage = detail.usage(),
+                  .ranks = {detail.ranks().begin(), detail.ranks().end()},
+                  .pid = detail.pid()};
+  if (detail.has_gpu()) to.gpu = detail.gpu();
+  if (detail.has_started()) to.started = detail.started();
+  return Status(static_cast<Code>(detail.code()), detail.message(), std::move(to));
 }
 
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address) {

@@ -11,10 +11,12 @@
 #pragma once
 
 #include <cassert>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tandem {
 
@@ -42,13 +44,19 @@ enum class Code : int {
 // The code's canonical name, for example "INVALID_ARGUMENT".
 std::string_view CodeName(Code code);
 
-// What a program needs to know beside the message. Every field may be empty.
+// The cause of a failure for programs, beside the message for people. Every field may be empty.
 struct StatusDetail {
   std::string reason;  // stable, upper case, for programs: "QUOTA_SESSIONS", "SESSION_LOST", "FIELD_MISMATCH"
-  std::string who;     // the rank, session or GPU that caused it
+  std::string who;     // the ranks, session or GPU that caused it, as text: "ranks 1, 3"
   std::string field;   // the request's field that is wrong
   long long limit = 0;
   long long usage = 0;
+  std::vector<uint32_t> ranks = {};  // the ranks that caused it, ascending; empty: no rank, or not known
+  int64_t pid = 0;                   // the process that caused it; 0: none, or not known
+  int32_t gpu = -1;  // the GPU that caused it, by its position in the node's topology; -1: none
+  // Of a launch that failed: whether its kernels may have written operands. Unset: not a launch, or not
+  // known.
+  std::optional<bool> started = {};
   bool operator==(const StatusDetail&) const = default;
 };
 
