@@ -65,6 +65,11 @@ struct ControlOptions {
   std::chrono::milliseconds maximal_deadline{600000};
   std::chrono::milliseconds default_launch_deadline{600000};
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
+  // How long the failure of a join is kept for ranks that come late.
+  std::chrono::milliseconds verdict_memory{60000};
+  // How long the launches of a client may go on that has closed its lease and lives on; then it counts as
+  // lost.
+  std::chrono::milliseconds departure_deadline{2000};
   bool verify_plans = false;
   bool native_by_choice =
       false;             // plans take native kernels unasked where they are predicted to be the fastest
@@ -73,6 +78,9 @@ struct ControlOptions {
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
   // Appends BREAK to the node's order log; never blocks. Null: breaks go by the engines' commands alone.
   std::function<void(uint64_t group_id, uint64_t generation)> break_by_log;
+  // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under
+  // the registry's lock; it is logged either way. For tests, which fail by it.
+  std::function<void(const std::string&)> illegal_transition;
   // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
   std::function<void(LogSeverity, const std::string&)> log;
 };
