@@ -51,7 +51,7 @@ Result<std::vector<std::string>> StatFields(int pid) {
   return fields;
 }
 
-// The time at which a process was started; now if it is not known. Good to 10 ms.
+// The time at which a process was started, at most one tick (10 ms) too late; now if it is not known.
 Waiter::Clock::time_point StartOf(int pid) {
   const auto now = Waiter::Clock::now();
   const Result<uint64_t> ticks = ProcessStartTicks(pid);
@@ -59,7 +59,7 @@ Waiter::Clock::time_point StartOf(int pid) {
   const long ticks_a_second = ::sysconf(_SC_CLK_TCK);
   if (!ticks.ok() || ticks_a_second <= 0 || ::clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) return now;
   const double age = static_cast<double>(since_boot.tv_sec) + 1e-9 * static_cast<double>(since_boot.tv_nsec) -
-                     static_cast<double>(*ticks) / static_cast<double>(ticks_a_second);
+                     static_cast<double>(*ticks + 1) / static_cast<double>(ticks_a_second);
   return now - std::chrono::milliseconds(static_cast<int64_t>(1000 * std::max(age, 0.0)));
 }
 

@@ -57,7 +57,7 @@ void EngineService::OnDown(int gpu, uint64_t generation, const std::string& reas
 void EngineService::SuspendGroups(int gpu, const Status& ended) {
   for (const auto& [id, group] : core_.registry.groups) {
     const GroupState state = group->state();
-    // Whoever installs a group looks whether the engines are still the same.
+    // The call that installs a group compares the engines itself, afterwards.
     if (!group->UsesGpu(gpu) || (state != GroupState::kReady && state != GroupState::kClosing)) continue;
     engine::v1::Command command;
     engine::v1::BreakGroup& message = *command.mutable_break_group();

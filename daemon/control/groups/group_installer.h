@@ -40,11 +40,11 @@ class GroupInstaller {
   Status Installed(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
 
   // For work that one rank's call does for all ranks, up to `deadline`. The work goes on when that call is
-  // cancelled: the death of its process ends the session, with the rank's name. It ends with the group.
+  // cancelled, and ends with the group: a process that dies ends its session, and so the group.
   static Waiter ForAllRanks(std::shared_ptr<GroupRecord> group, Waiter::Clock::time_point deadline);
   // GroupRecord::work. DEADLINE_EXCEEDED, reason GROUP_BUSY.
   static Result<std::unique_lock<TimedLock>> TakeWork(GroupRecord& group, const Waiter& waiter);
-  // What the ranks' communicators are made from; the engine of rank 0 stands for it.
+  // The id from which the ranks' communicators are made, by the engine of rank 0.
   Result<std::string> MakeUniqueId(const GroupRecord& group) TANDEM_EXCLUDES(registry_mutex);
 
   void PostWorkspace(GroupRecord& group, const std::shared_ptr<CommandBatch>& batch)

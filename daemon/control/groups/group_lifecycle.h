@@ -27,23 +27,21 @@
 namespace tandem::daemon {
 
 enum class GroupState {
-  kInstalling,  // all ranks have come, and the engines are being told
+  kInstalling,  // all ranks have come, and the engines are getting the group
   kDoomed,      // a rank has gone meanwhile: the installation is under way still, and will be undone
   kReady,       // the engines hold it, and launches run
-  kSuspended,  // an engine has ended: the others have been told to forget the group, and it will be installed
-               // again
-  kClosing,    // a rank has left: launches under way go on, new ones fail with that rank's name
-  kBroken,     // it failed: every launch ends with the reason
-  kEnded,      // nothing of it is left
+  kSuspended,   // an engine has ended: the others forget the group, until it is installed again
+  kClosing,     // a rank has left: launches under way go on, new ones fail with that rank's name
+  kBroken,      // it failed: every launch ends with the reason
+  kEnded,       // nothing of it is left
 };
 
 enum class GroupEvent {
   kInstalled,    // the engines hold it
-  kEngineEnded,  // an engine of its GPUs has ended
+  kEngineEnded,  // the engine of a member's GPU has ended
   kRestored,     // the engines hold it again, as the next generation
   kRankLeft,     // a member has left cleanly
-  kFailed,       // a member was lost, a GPU's context was lost, a launch could not end, or it could not be
-                 // restored
+  kFailed,       // a member or a GPU's context was lost, a launch could not end, or restoring failed
   kEnded,        // the last member has gone, or it could not be installed
 };
 
@@ -57,8 +55,7 @@ struct GroupTransition {
 inline constexpr std::array kGroupTransitions = {
     // All engines hold the group: its members may use it.
     GroupTransition{GroupState::kInstalling, GroupEvent::kInstalled, GroupState::kReady},
-    // Engines are still being told, so nothing can be taken back yet; the installing call sees the state and
-    // undoes it.
+    // The engines are getting the group, so nothing can be taken back yet; the installing call undoes it.
     GroupTransition{GroupState::kInstalling, GroupEvent::kRankLeft, GroupState::kDoomed},
     GroupTransition{GroupState::kInstalling, GroupEvent::kFailed, GroupState::kDoomed},
     // The installation failed: no member has heard of the group, and the name is free at once.

@@ -44,7 +44,7 @@ Status GroupService::Leave(const SessionRef& session, uint64_t group_id, const W
       RemoveMember(group, rank, false);
       return Status::Ok();
     }
-    // What was posted before, launches by gRPC too, goes first.
+    // Commands that were posted before, launches by gRPC too, go first.
     engine::v1::Command ping;
     ping.mutable_ping();
     registry.MailboxOf(gpu).Post(std::move(ping), {}, drained);

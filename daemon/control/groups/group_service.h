@@ -28,7 +28,7 @@ class GroupService {
   // The group fails for `why`: its engines end launches, its members get the status and events. `lost_rank`
   // (-1: none) gets no event. Nothing happens to a group that is broken already.
   void Break(GroupRecord& group, const Status& why, int lost_rank) TANDEM_REQUIRES(registry_mutex);
-  // A group that a rank has left fails, since one of its engines has gone or goes. Its reason stays the rank.
+  // A group that a rank has left fails, since an engine has gone or goes. Its reason stays the rank.
   void BreakClosing(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
   // A member is no longer there, by its own end or because its session was `lost`.
   void RemoveMember(const std::shared_ptr<GroupRecord>& group, int rank, bool lost)

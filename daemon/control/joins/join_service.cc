@@ -169,7 +169,7 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   }
   if (wrong.ok()) wrong = TakeSlot(*meeting, session, request, *gpu, waiter);
   if (!wrong.ok()) {
-    // Whoever waits would wait in vain: all ranks get the verdict at once.
+    // Ranks that wait would wait in vain: all get the verdict at once.
     Fail(scope, wrong, meeting ? static_cast<int>(meeting->world()) : request.world_size(), session.get(),
          rank);
     return wrong;
@@ -304,7 +304,8 @@ void JoinService::FillReply(const GroupRecord& group, v1::JoinGroupReply* reply)
       v1::Offer* offer = reply->add_offers();
       offer->set_op(op);
       offer->set_algorithm(static_cast<uint32_t>(algorithm));
-      // What this group can never run, whatever the shapes; each plan gives the bounds by size.
+      // Refused are algorithms that this group can never run, whatever the shapes; plans have the bounds by
+      // size.
       if (algorithm == Algorithm::kNative && !context.native_kernels) {
         offer->set_reason(context.no_native_kernels);
       } else if (algorithm == Algorithm::kLowLatency && !context.packet_kernels) {
