@@ -20,13 +20,13 @@ class TANDEM_CAPABILITY("mutex") Mutex {
 
  private:
   friend class MutexLock;
-  std::mutex native_;
+  std::mutex fused_;
 };
 
 // Holds a mutex from its construction to its destruction, except between Unlock and Lock.
 class TANDEM_SCOPED_CAPABILITY MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) TANDEM_ACQUIRE(mutex) : lock_(mutex.native_) {}
+  explicit MutexLock(Mutex& mutex) TANDEM_ACQUIRE(mutex) : lock_(mutex.fused_) {}
   ~MutexLock() TANDEM_RELEASE() {}
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
@@ -34,7 +34,7 @@ class TANDEM_SCOPED_CAPABILITY MutexLock {
   void Unlock() TANDEM_RELEASE() { lock_.unlock(); }
   void Lock() TANDEM_ACQUIRE() { lock_.lock(); }
   // For std::condition_variable, which holds the mutex again when it returns.
-  std::unique_lock<std::mutex>& native() { return lock_; }
+  std::unique_lock<std::mutex>& fused() { return lock_; }
 
  private:
   std::unique_lock<std::mutex> lock_;

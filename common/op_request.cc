@@ -39,7 +39,7 @@ constexpr std::array<std::pair<Algorithm, std::string_view>, 14> kAlgorithms = {
     {Algorithm::kPipeline, "pipeline"},
     {Algorithm::kRing, "ring"},
     {Algorithm::kTiledTwoShot, "tiled_two_shot"},
-    {Algorithm::kNative, "native"},
+    {Algorithm::kFused, "fused"},
     {Algorithm::kDirect, "direct"},
 }};
 

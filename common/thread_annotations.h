@@ -8,7 +8,7 @@
 //   Mutex mutex_;
 //   int count_ TANDEM_GUARDED_BY(mutex_) = 0;
 //   void AddLocked() TANDEM_REQUIRES(mutex_);
-//   changed_.wait(lock.native(), [this]() TANDEM_REQUIRES(mutex_) { return count_ > 0; });
+//   changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return count_ > 0; });
 #pragma once
 
 #if defined(__clang__)

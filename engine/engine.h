@@ -35,7 +35,7 @@ struct BackendRequest {
   uint64_t memory_bytes = 0;
   int visibility_delay_us = 0;
   uint64_t seed = 0;
-  bool emulated_native = false;
+  bool emulated_fused = false;
   int engines_per_gpu = 1;
   // Told when a phase of the backend's start has ended, by the factory's thread; never empty.
   std::function<void(std::string_view phase)> ended_phase = [](std::string_view) {};

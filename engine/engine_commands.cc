@@ -220,7 +220,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.memory_bytes = start.memory_bytes();
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
-  request.emulated_native = start.emulated_native();
+  request.emulated_fused = start.emulated_fused();
   request.engines_per_gpu = std::max(1, static_cast<int>(start.engines_per_gpu()));
   v1::Message message;
   auto since = std::chrono::steady_clock::now();
@@ -258,10 +258,10 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
   message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
   message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
-  const Status native = backend_->NativeKernels();
-  message.mutable_ready()->set_native_kernels(native.ok());
+  const Status fused = backend_->FusedKernels();
+  message.mutable_ready()->set_fused_kernels(fused.ok());
   message.mutable_ready()->set_kernel_sms(static_cast<uint32_t>(backend_->KernelSms()));
-  if (!native.ok()) message.mutable_ready()->set_no_native_kernels(native.message());
+  if (!fused.ok()) message.mutable_ready()->set_no_fused_kernels(fused.message());
   link_.Send(message);
   return Status::Ok();
 }

@@ -309,9 +309,9 @@ class Backend {
   // True when lanes take CollectiveArgs of this kind; else the steps of the expansion are run. Depends on
   // nothing but the arguments' types and numbers, so that all ranks of a group decide alike.
   virtual bool HasCollective(const CollectiveArgs&) const { return false; }
-  // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why
+  // OK when the fused algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why
   // they are not.
-  virtual Status NativeKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
+  virtual Status FusedKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
   // SMs that a kernel that waits for its peers' may take here, so that all of them find room; 0: no bound.
   virtual int KernelSms() const { return 0; }
   // True when lanes look at the guard of such work. Where they do not, it must have none.

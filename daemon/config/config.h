@@ -30,7 +30,7 @@ enum class LogLevel : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3,
 std::string_view LogLevelName(LogLevel level);
 
 // When plans run by the native algorithm's fused kernels: "explicit", "auto".
-enum class NativeUse : uint8_t {
+enum class FusedUse : uint8_t {
   kExplicit = 0,  // when a request asks for them
   kAuto = 1,      // also where they are predicted to be the fastest
 };
@@ -95,7 +95,7 @@ struct Config {
   int64_t hardware_queues = 8;      // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
   int64_t launch_deadline_ms = 600000;  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;    // longest wait for all ranks of a join, rendezvous or prepare
-  NativeUse native = NativeUse::kAuto;  // native kernels: when asked for, or also by choice
+  FusedUse native = FusedUse::kAuto;    // native kernels: when asked for, or also by choice
   Parking parking = Parking::kOff;      // of groups that do not say it themselves
   bool prelaunch = true;                // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;        // launches kept for `tandemctl trace`; 0: no trace

@@ -13,7 +13,7 @@ namespace tandem {
 namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
-constexpr std::array<std::string_view, 2> kNativeUses = {"explicit", "auto"};
+constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 2> kParkings = {"off", "auto"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
@@ -95,7 +95,7 @@ const std::vector<KeySpec>& Table() {
               "may set their own."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
               "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
-      Choice("native", TANDEM_FIELD(native), kNativeUses,
+      Choice("native", TANDEM_FIELD(native), kFusedUses,
              "explicit: the native fused kernels run plans that ask for them; auto: also those that they are "
              "predicted to run "
              "the fastest."),

@@ -39,7 +39,7 @@ class BackgroundWorker {
   void Run() {
     MutexLock lock(mutex_);
     for (;;) {
-      changed_.wait(lock.native(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || !tasks_.empty(); });
+      changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || !tasks_.empty(); });
       if (stopping_) return;
       std::function<void()> task = std::move(tasks_.front());
       tasks_.pop_front();

@@ -71,8 +71,8 @@ struct ControlOptions {
   // lost.
   std::chrono::milliseconds departure_deadline{2000};
   bool verify_plans = false;
-  bool native_by_choice =
-      false;             // plans take native kernels unasked where they are predicted to be the fastest
+  bool fused_by_choice =
+      false;             // plans take fused kernels unasked where they are predicted to be the fastest
   bool parking = false;  // of groups whose options do not say
   ControlLimits limits;
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none

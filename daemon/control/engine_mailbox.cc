@@ -112,7 +112,7 @@ void EngineMailbox::PostAllocate(uint64_t segment_id, uint64_t bytes, std::funct
 void EngineMailbox::Run() {
   MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock.native(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || !items_.empty(); });
+    changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || !items_.empty(); });
     if (items_.empty()) return;
     Item item = std::move(items_.front());
     items_.pop_front();

@@ -59,7 +59,7 @@ class Closer {
     for (;;) {
       if (waiting_.empty() && idle_ > 0) break;
       ++idle_;
-      changed_.wait(lock.native(), [this]() TANDEM_REQUIRES(mutex_) { return !waiting_.empty(); });
+      changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return !waiting_.empty(); });
       --idle_;
       UniqueFd fd = std::move(waiting_.front());
       waiting_.pop_front();

@@ -75,7 +75,7 @@ Status Rendezvous::Await(RegistryLock& lock, size_t rank, const Waiter& waiter) 
   ++slots_[rank].waiting;
   bool done = waiter.Wait(lock, changed_, is_over);
   if (!done && phase_ == Phase::kWorking && while_working_ == WhileWorking::kAwaitsTheVerdict) {
-    changed_.wait(lock.native(), is_over);
+    changed_.wait(lock.fused(), is_over);
     done = true;
   }
   --slots_[rank].waiting;

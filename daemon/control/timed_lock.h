@@ -19,7 +19,7 @@ class TimedLock {
  public:
   void lock() {
     MutexLock own(mutex_);
-    free_.wait(own.native(), [this]() TANDEM_REQUIRES(mutex_) { return !held_; });
+    free_.wait(own.fused(), [this]() TANDEM_REQUIRES(mutex_) { return !held_; });
     held_ = true;
   }
   bool try_lock() {
@@ -32,7 +32,7 @@ class TimedLock {
   template <class Clock, class Duration>
   bool try_lock_until(const std::chrono::time_point<Clock, Duration>& deadline) {
     MutexLock own(mutex_);
-    if (!free_.wait_until(own.native(), deadline, [this]() TANDEM_REQUIRES(mutex_) { return !held_; }))
+    if (!free_.wait_until(own.fused(), deadline, [this]() TANDEM_REQUIRES(mutex_) { return !held_; }))
       return false;
     held_ = true;
     return true;

@@ -33,7 +33,7 @@ struct Waiter {
     while (!ready()) {
       if (Expired() || Cancelled()) return false;
       const auto slice = cancelled ? std::chrono::milliseconds(100) : std::chrono::milliseconds(1000);
-      changed.wait_until(lock.native(), std::min(deadline, Clock::now() + slice));
+      changed.wait_until(lock.fused(), std::min(deadline, Clock::now() + slice));
     }
     return true;
   }

@@ -138,7 +138,7 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   }
   settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
-  settings.emulated_native = config.emulated_native;
+  settings.emulated_fused = config.emulated_fused;
   settings.engines_per_gpu = static_cast<uint32_t>(config.engines_per_gpu);
   settings.prelaunch = config.prelaunch;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
@@ -173,7 +173,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_deadline = std::min(options.default_deadline, options.maximal_deadline);
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.verify_plans = config.verify_plans;
-  options.native_by_choice = config.native == NativeUse::kAuto;
+  options.fused_by_choice = config.fused == FusedUse::kAuto;
   options.parking = config.parking == Parking::kAuto;
   const QuotaConfig& quotas = config.quotas;
   options.limits.sessions = quotas.sessions;

@@ -305,7 +305,7 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   start->set_memory_bytes(seat_.memory_bytes);
   start->set_visibility_delay_us(settings_.visibility_delay_us);
   start->set_trace_records(settings_.trace_records);
-  start->set_emulated_native(settings_.emulated_native);
+  start->set_emulated_fused(settings_.emulated_fused);
   start->set_no_prelaunch(!settings_.prelaunch);
   start->set_engines_per_gpu(settings_.engines_per_gpu);
   return connection->Post(command, {order_log_, seat_.stats_area.get()});
@@ -322,8 +322,8 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
         status_.start = StartText(status_.start_seconds, message->ready());
         status_.own_memory_bytes = message->ready().own_memory_bytes();
         status_.kernel_sms = message->ready().kernel_sms();
-        status_.no_native_kernels =
-            message->ready().native_kernels() ? "" : message->ready().no_native_kernels();
+        status_.no_fused_kernels =
+            message->ready().fused_kernels() ? "" : message->ready().no_fused_kernels();
         return Status::Ok();
       }
       if (message->has_ack()) {

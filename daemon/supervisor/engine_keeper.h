@@ -34,7 +34,7 @@ struct EngineSettings {
   uint32_t hardware_queues = 8;
   uint32_t visibility_delay_us = 0;
   uint32_t trace_records = 0;
-  bool emulated_native = false;
+  bool emulated_fused = false;
   bool prelaunch = true;
   uint32_t engines_per_gpu = 1;
   // MPS pipe directories that a start tries in turn: the usual one, then spare ones, which serve while the

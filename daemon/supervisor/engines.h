@@ -49,8 +49,8 @@ struct EngineStatus {
   // What its latest start took: "1.82 s: process 0.05, driver 1.20, …"; empty if it has not been ready yet.
   std::string start = {};
   double start_seconds = 0;
-  // Why it has none of the native algorithm's kernels, for people; empty: they are loaded.
-  std::string no_native_kernels = "it has not started yet";
+  // Why it has none of the fused algorithm's kernels, for people; empty: they are loaded.
+  std::string no_fused_kernels = "it has not started yet";
   // SMs that a kernel that waits for peers may take there; 0: no bound.
   uint32_t kernel_sms = 0;
   // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for

@@ -105,7 +105,7 @@ class CompiledProgram {
   // all does, so that it can be left out at the last moment. Known once prepared.
   std::string_view unguarded() const { return unguarded_; }
   // True if the first work on lane 0 can be enqueued before the launch is decided, and called off without a
-  // trace: a guarded product, copy or sum, or a native kernel. Known once prepared.
+  // trace: a guarded product, copy or sum, or a fused kernel. Known once prepared.
   bool has_head() const { return head_ >= 0; }
   // True if it uses other lanes than lane 0.
   bool forks() const;

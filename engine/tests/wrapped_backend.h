@@ -64,7 +64,7 @@ class WrappedBackend : public Backend {
   Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) override {
     return backend_->MakeCommunicator(options);
   }
-  Status NativeKernels() const override { return backend_->NativeKernels(); }
+  Status FusedKernels() const override { return backend_->FusedKernels(); }
   bool HonoursGuard(Guarded what) const override { return backend_->HonoursGuard(what); }
   Status RegisterHostMemory(void* address, size_t bytes) override {
     if (own_words_ == nullptr)

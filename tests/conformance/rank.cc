@@ -102,7 +102,7 @@ Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report)
   (*report)["judged"] = true;
   if (!test.refusal.empty() || !OnOffer(request.op, request.algorithm)) return Status::Ok();
   // What is built for some shapes only says so when it meets another.
-  const bool choosy = request.algorithm == Algorithm::kNative || request.algorithm == Algorithm::kLowLatency;
+  const bool choosy = request.algorithm == Algorithm::kFused || request.algorithm == Algorithm::kLowLatency;
   if (choosy && !test.must_run) return Status::Ok();
   return refusal.WithContext("on offer, and refused");
 }

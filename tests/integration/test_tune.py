@@ -13,7 +13,7 @@ from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only, wait_un
 NO_TABLES = tempfile.TemporaryDirectory(prefix="tandem-no-tables.")
 unittest.addModuleCleanup(NO_TABLES.cleanup)
 M, N, K = 256, 128, 64
-RING, NATIVE = 10, 12  # of tandem/op_request.h
+RING, FUSED = 10, 12  # of tandem/op_request.h
 TUNE = ("--timeout", "30", "tune", "--op", "all_gather_matmul", "--shape", f"{M},{N},{K}", "--dtype", "bf16", "--world", "2")
 
 
@@ -51,7 +51,7 @@ class Tune(TandemTest):
     def test_the_measured_algorithm_is_chosen_after_a_restart(self):
         before = self.plan("before")
         self.assertNotEqual(before["algorithm"], "ring")
-        result = self.tune("--candidates", "ring:4x2,ring:2x3,native", "--json")
+        result = self.tune("--candidates", "ring:4x2,ring:2x3,fused", "--json")
         entry, = json.loads(result.stdout)["entries"]
         self.assertEqual(entry["shape"], [M, N, K])
         self.assertEqual(len(entry["candidates"]), 3)
@@ -63,18 +63,18 @@ class Tune(TandemTest):
             self.assertLessEqual(ring["p10_us"], ring["median_us"])
             self.assertLessEqual(ring["median_us"], ring["p90_us"])
         self.assertLessEqual(rings[0]["median_us"], rings[1]["median_us"], "the fastest comes first")
-        native = next(candidate for candidate in entry["candidates"] if candidate["algorithm"] == NATIVE)
+        fused = next(candidate for candidate in entry["candidates"] if candidate["algorithm"] == FUSED)
         if not CUDA:
-            self.assertIn("native", native["refused"])
-            self.assertIn("native: refused: ", result.stderr)
+            self.assertIn("fused", fused["refused"])
+            self.assertIn("fused: refused: ", result.stderr)
         self.assertIn("round 3 of 3", result.stderr)
 
-        fastest = native if not native["refused"] and native["median_us"] < rings[0]["median_us"] else rings[0]
+        fastest = fused if not fused["refused"] and fused["median_us"] < rings[0]["median_us"] else rings[0]
 
         def check(key):
             plan = self.plan(key)
-            if fastest is native:
-                self.assertEqual(plan["algorithm"], "native")
+            if fastest is fused:
+                self.assertEqual(plan["algorithm"], "fused")
             else:
                 self.assertEqual((plan["algorithm"], plan["steps"], plan["lanes"]), ("ring", fastest["steps"], fastest["lanes"]))
             self.assertIn("measured fastest", plan["reason"])
@@ -112,7 +112,7 @@ class Tune(TandemTest):
         path = os.path.join(self.daemon.runtime_dir, "cases")
         with open(path, "w") as file:
             file.write(f"# the layer\n--op all_gather_matmul --shape {M},{N},{K} {2 * M},{N},{K} --candidates ring\n"
-                       f"--op matmul_reduce_scatter --shape {M},{N},{K} --candidates native\n"
+                       f"--op matmul_reduce_scatter --shape {M},{N},{K} --candidates fused\n"
                        "--op all_reduce --dtype f32 --shape 4096 --candidates one_shot,two_shot --symmetric\n")
         from_file = ("--timeout", "30", "tune", "--from", path, "--world", "2", "--rounds", "2", "--launches", "2")
         result = self.daemon.ctl(*from_file, "--json", check=False, timeout=240)
@@ -237,7 +237,7 @@ class Tune(TandemTest):
         self.daemon.close_clients()
 
     def test_nothing_that_can_run_is_an_error(self):
-        result = self.tune("--candidates", "native", check=False) if not CUDA else None
+        result = self.tune("--candidates", "fused", check=False) if not CUDA else None
         if result is not None:
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertIn("no candidate can run", result.stderr)

@@ -60,7 +60,7 @@ enum class Algorithm : uint8_t {
   kPipeline = 9,       // chunk pipeline over two lanes
   kRing = 10,          // S steps over n lanes
   kTiledTwoShot = 11,  // matmul all-reduce, two-shot on tiles
-  kNative = 12,        // one fused kernel; CUDA only
+  kFused = 12,         // one fused kernel; CUDA only
   kDirect = 13,        // send and receive, barrier, local operations: the one way there is
 };
 

@@ -43,7 +43,7 @@ void GroupRestorer::Restore(const std::shared_ptr<GroupRecord>& group) {
     // it.
     installer_.Uninstall(*group, -1);
     // Its end may not have been reported yet: no hurry.
-    registry.engines_changed.wait_for(lock.native(), kRetryPause);
+    registry.engines_changed.wait_for(lock.fused(), kRetryPause);
     if (registry.AllUp(group->gpus) && !registry.stopping) RestoreSoon(group);
     return;
   }

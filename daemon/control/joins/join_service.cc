@@ -263,14 +263,13 @@ void JoinService::FillContext(GroupRecord& group) const {
   plan::GroupContext& context = group.context;
   context.topology = Subset(core_.options.topology, group.gpus);
   context.packet_kernels = core_.options.backend == "cuda";
-  context.native_kernels = true;
-  context.native_by_choice = core_.options.native_by_choice;
+  context.fused_kernels = true;
+  context.fused_by_choice = core_.options.fused_by_choice;
   for (size_t rank = 0; rank < group.world(); ++rank) {
-    const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_native_kernels;
+    const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;
-    context.native_kernels = false;
-    context.no_native_kernels =
-        "the engine of rank " + std::to_string(rank) + " has no native kernels: " + why;
+    context.fused_kernels = false;
+    context.no_fused_kernels = "the engine of rank " + std::to_string(rank) + " has no fused kernels: " + why;
     break;
   }
   for (const int gpu : group.gpus) {
@@ -306,8 +305,8 @@ void JoinService::FillReply(const GroupRecord& group, v1::JoinGroupReply* reply)
       offer->set_algorithm(static_cast<uint32_t>(algorithm));
       // Refused are algorithms that this group can never run, whatever the shapes; plans have the bounds by
       // size.
-      if (algorithm == Algorithm::kNative && !context.native_kernels) {
-        offer->set_reason(context.no_native_kernels);
+      if (algorithm == Algorithm::kFused && !context.fused_kernels) {
+        offer->set_reason(context.no_fused_kernels);
       } else if (algorithm == Algorithm::kLowLatency && !context.packet_kernels) {
         offer->set_reason("needs the CUDA backend; this group's is " + core_.options.backend);
       } else if (algorithm == Algorithm::kHybridCubeMesh &&

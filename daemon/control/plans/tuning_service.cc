@@ -56,7 +56,7 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
   plan::GroupContext context;
   context.topology = Subset(core_.options.topology, gpus);
   context.packet_kernels = core_.options.backend == "cuda";
-  context.native_kernels = context.native_by_choice = true;
+  context.fused_kernels = context.fused_by_choice = true;
   context.gpu_model = TuningModel(core_.options, context.topology);
   if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
   const std::vector<OpRequest> requests(gpus.size(), parsed);

@@ -36,7 +36,7 @@ class TANDEM_SCOPED_CAPABILITY RegistryLock {
     return result;
   }
   // For std::condition_variable, which holds the mutex again when it returns.
-  std::unique_lock<std::mutex>& native() { return lock_; }
+  std::unique_lock<std::mutex>& fused() { return lock_; }
 
  private:
   std::unique_lock<std::mutex> lock_;

@@ -16,7 +16,7 @@ struct MachineModel {
   double memory_gbps = 0;
   double tflops = 0;  // of A's dtype
   double product_tflops =
-      0;  // the same of products that are no native kernel's: less where cuBLASLt refuses them
+      0;  // the same of products that are no fused kernel's: less where cuBLASLt refuses them
   double step_latency_us = 0;  // signal → wait
   double nccl_latency_us = 0;  // of one small collective
   double launch_us = 0;        // of one kernel or copy

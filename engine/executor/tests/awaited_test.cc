@@ -23,7 +23,7 @@ class AwaitedTest : public testing::Test {
   void Make(const OpRequest& request, int world) {
     plan::GroupContext group;
     group.topology = EmulatedTopology(world);
-    group.native_kernels = group.packet_kernels = true;
+    group.fused_kernels = group.packet_kernels = true;
     auto plan = plan::MakePlan(std::vector<OpRequest>(static_cast<size_t>(world), request), group);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     const plan::RankProgram& program = plan->programs[kRank];
@@ -71,7 +71,7 @@ OpRequest AllReduce(int64_t elements, Algorithm algorithm) {
 OpRequest Matmul(Op op, DType out, int64_t a_rows, int64_t c_rows) {
   OpRequest request;
   request.op = op;
-  request.algorithm = Algorithm::kNative;
+  request.algorithm = Algorithm::kFused;
   request.operands = {{Role::kA, {DType::kBf16, {a_rows, 64}, {}}, false, -1},
                       {Role::kB, {DType::kBf16, {64, 512}, {}}, false, -1},
                       {Role::kC, {out, {c_rows, 512}, {}}, false, -1}};

@@ -146,7 +146,7 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
       SplitLastWave(Blocks(tiles, cluster), most, Stages(matmul, *variant), tiling.tile_n).units > 0) {
     tiling.ctas = static_cast<int>(most * cluster);
   }
-  // Where sums go to all, couriers take longer for their tiles than products with less than this of K.
+  // Where sums go to all, store warps take longer for their tiles than products with less than this of K.
   constexpr int64_t kLeastCarriedBytes = 4096;
   const bool carries =
       matmul.k * static_cast<int64_t>(DTypeBytes(matmul.type)) >= kLeastCarriedBytes || !sums_for_all;

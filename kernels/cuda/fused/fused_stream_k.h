@@ -1,4 +1,4 @@
-// File: fused_split.h
+// File: fused_stream_k.h
 //
 // How the tiles of a last wave that would leave clusters idle are shared by all clusters: along K, in
 // *segments* of equally many stages, one for each cluster (Stream-K: Osama et al., "Stream-K: Work-centric
@@ -26,7 +26,7 @@
 namespace tandem::cuda {
 
 // Of one product's tiles.
-struct TileSplit {
+struct StreamKSplit {
   int32_t from = 0;      // units from this one on are shared
   int32_t units = 0;     // so many; 0: none
   int32_t k_blocks = 0;  // stages of each, even: what lies beyond K is zero
@@ -35,31 +35,31 @@ struct TileSplit {
 };
 
 // A cluster's share of a unit: `blocks` stages from `first_block` on, two at the least.
-struct UnitShare {
+struct StreamKPart {
   int32_t unit, first_block, blocks;
-  int32_t helpers;  // who finishes the unit: the segments before its own that have the unit's other stages
-  bool finishes;    // else its sums are left for who does
+  int32_t peer_ctas;  // who finishes the unit: the segments before its own that have the unit's other stages
+  bool finishes;      // else its sums are left for who does
 };
 
 // Segments that a unit may be cut into: an area and words each (fused_partials.cuh), and numbers that fit a
 // word.
-inline constexpr int kMostSegments = 256;
-inline constexpr int kMostHelpers = 7;
+inline constexpr int kMaxSegments = 256;
+inline constexpr int kMaxPeerCtas = 7;
 
 // The shares of segment `segment`, in the order in which they are to be computed; how many.
-TANDEM_HOST_DEVICE inline int SharesOf(const TileSplit& split, int segment, UnitShare (&shares)[2]) {
+TANDEM_HOST_DEVICE inline int PartsOf(const StreamKSplit& split, int segment, StreamKPart (&shares)[2]) {
   const int begin = segment * split.blocks;
   const int all = split.units * split.k_blocks;
   const int end = begin + split.blocks < all ? begin + split.blocks : all;
   const int first = begin / split.k_blocks, last = (end - 1) / split.k_blocks;
   const auto share = [&](int unit, int from, int to) {
     const int unit_begin = unit * split.k_blocks;
-    UnitShare of = {};
+    StreamKPart of = {};
     of.unit = split.from + unit;
     of.first_block = from - unit_begin;
     of.blocks = to - from;
     of.finishes = to == unit_begin + split.k_blocks;
-    of.helpers = of.finishes ? segment - unit_begin / split.blocks : 0;
+    of.peer_ctas = of.finishes ? segment - unit_begin / split.blocks : 0;
     return of;
   };
   if (first == last) {
@@ -78,7 +78,8 @@ inline constexpr int kShareCost = 12;
 
 // How `units` of `k_blocks` stages, their tiles `tile_n` columns wide, are shared by `clusters`; nothing is
 // where that would not save more than `cost`.
-TileSplit SplitLastWave(int64_t units, int64_t clusters, int64_t k_blocks, int tile_n, int cost = kShareCost);
+StreamKSplit SplitLastWave(int64_t units, int64_t clusters, int64_t k_blocks, int tile_n,
+                           int cost = kShareCost);
 
 // How long so many units take: in tiles one after another.
 double WavesOf(int64_t units, int64_t clusters, int64_t k_blocks, int tile_n, bool splits);

@@ -1,4 +1,4 @@
-"""The native algorithm from a client's side: on offer where every engine has its kernels, planned when it is asked for,
+"""The fused algorithm from a client's side: on offer where every engine has its kernels, planned when it is asked for,
 right, and gone with its ranks. Emulated GPUs claim the kernels and run their programs step by step; on GPUs (Hopper) the
 kernels run."""
 
@@ -12,17 +12,17 @@ OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
 EMULATED = () if CUDA else ("--debug-emulated-native",)
 
 
-def native_offers(reply):
-    return {offer["op"]: offer for offer in reply["offers"] if offer["algorithm"] == "native"}
+def fused_offers(reply):
+    return {offer["op"]: offer for offer in reply["offers"] if offer["algorithm"] == "fused"}
 
 
-def gather_request(m, n, k, world, algorithm="native", dtype="bf16"):
+def gather_request(m, n, k, world, algorithm="fused", dtype="bf16"):
     return {"op": "all_gather_matmul", "algorithm": algorithm, "operands": [
         {"role": "a", "dtype": dtype, "shape": [m, k]}, {"role": "b", "dtype": dtype, "shape": [k, n]},
         {"role": "c", "dtype": dtype, "shape": [m * world, n]}]}
 
 
-class Native(OperationsTest):
+class Fused(OperationsTest):
     shares = True
     extra = EMULATED + ("--debug-verify-plans", "--native", "explicit")
 
@@ -30,16 +30,16 @@ class Native(OperationsTest):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
         for client in clients:
             client.connect()
-        offers = native_offers(self.join(clients)[0])
+        offers = fused_offers(self.join(clients)[0])
         self.assertEqual(set(offers), set(OPS))
         for offer in offers.values():
             self.assertTrue(offer["available"], offer)
         # By choice it is not taken, however large the product, where the operator has said so.
         plan = everybody(clients, "prepare", key="auto", request=gather_request(4096, 8192, 8192, 2, "auto"))[0]["plan"]
-        self.assertNotEqual(plan["algorithm"], "native")
-        self.assertIn("native = explicit", dict(plan["refused"])["native"])
+        self.assertNotEqual(plan["algorithm"], "fused")
+        self.assertIn("fused = explicit", dict(plan["refused"])["fused"])
         plan = everybody(clients, "prepare", key="asked", request=gather_request(4096, 8192, 8192, 2))[0]["plan"]
-        self.assertEqual((plan["algorithm"], plan["reason"], plan["fused"]), ("native", "asked for", True))
+        self.assertEqual((plan["algorithm"], plan["reason"], plan["fused"]), ("fused", "asked for", True))
         # What its kernels do not take says why.
         for reply in everybody(clients, "prepare", key="odd", check=False, request=gather_request(16, 16, 12, 2)):
             self.assertEqual(reply["code"], "FAILED_PRECONDITION")
@@ -64,22 +64,22 @@ class Native(OperationsTest):
             Slot("a", (m, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
             Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: matmul(gathered, b, m * world, k, n)),
             Slot("gathered_a", (m * world, k), dtype="bf16", expect=lambda rank: gathered)],
-            f"g{world}", group=f"w{world}", algorithm="native")
+            f"g{world}", group=f"w{world}", algorithm="fused")
         total = add(*[matmul(part, b, m * world, k, n) for part in whole])
         self.run_op(clients, "matmul_reduce_scatter", [
             Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
             Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n:(rank + 1) * m * n])],
-            f"s{world}", group=f"w{world}", algorithm="native")
+            f"s{world}", group=f"w{world}", algorithm="fused")
         # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
         for rows, out in ((m * world, "bf16"), (m * world - 1, "bf16"), (m * world - 1, "f32"), (1, "bf16"), (1, "f32")):
             self.run_op(clients, "matmul_all_reduce", [
                 Slot("a", (rows, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
                 Slot("c", (rows, n), dtype=out, expect=lambda rank: total[:rows * n])],
-                f"r{world}.{rows}.{out}", group=f"w{world}", algorithm="native")
+                f"r{world}.{rows}.{out}", group=f"w{world}", algorithm="fused")
         everybody(clients, "leave", group=f"w{world}")
         everybody(clients, "detach")
 
-    def native_plan(self, clients, key="n"):
+    def fused_plan(self, clients, key="n"):
         m, n, k = 64, 64, 64
         world = len(clients)
         for name, rows, columns in (("a", m, k), ("b", k, n), ("c", m * world, n)):
@@ -88,7 +88,7 @@ class Native(OperationsTest):
         everybody(clients, "prepare", key=key, plan=key, request=gather_request(m, n, k, world))
         return [[f"{key}.{name}", 0] for name in ("a", "b", "c")]
 
-    def check_native(self, clients, bindings, key="n"):
+    def check_fused(self, clients, bindings, key="n"):
         everybody(clients, "launch", plan=key, bindings=bindings)
         everybody(clients, "sync")
         everybody(clients, "wait", plan=key)
@@ -98,8 +98,8 @@ class Native(OperationsTest):
 
     def test_a_rank_that_dies_before_its_launch_ends_the_others(self):
         clients = self.group(3)
-        bindings = self.native_plan(clients)
-        self.check_native(clients, bindings)
+        bindings = self.fused_plan(clients)
+        self.check_fused(clients, bindings)
         for client in clients[:2]:
             client.call("launch", plan="n", bindings=bindings)
         clients[2].kill()
@@ -109,13 +109,13 @@ class Native(OperationsTest):
             self.assertEqual((reply.get("code"), reply["detail"]["who"]), ("UNAVAILABLE", "rank 2"), reply)
         # The survivors' group is gone; the engines serve the next one.
         again = self.group(2, job_key=self.job_key + "-again")
-        self.check_native(again, self.native_plan(again))
+        self.check_fused(again, self.fused_plan(again))
 
     def test_a_rank_that_dies_among_launches_ends_the_others(self):
         for round_number in range(3):
             clients = self.group(3, name="tp", job_key=f"{self.job_key}-{round_number}")
-            bindings = self.native_plan(clients)
-            self.check_native(clients, bindings)
+            bindings = self.fused_plan(clients)
+            self.check_fused(clients, bindings)
             calls = [client.send("launch", plan="n", bindings=bindings, times=200) for client in clients]
             clients[round_number % 3].kill()
             for rank, (client, call_id) in enumerate(zip(clients, calls)):
@@ -134,8 +134,8 @@ class Native(OperationsTest):
 
     def test_an_engine_that_dies_is_told_once_and_the_plan_goes_on(self):
         clients = self.group(2)
-        bindings = self.native_plan(clients)
-        self.check_native(clients, bindings)
+        bindings = self.fused_plan(clients)
+        self.check_fused(clients, bindings)
         killed = self.daemon.engine_pids()
         self.daemon.kill_engine(1)
         wait_until(lambda: len(set(self.daemon.engine_pids()) - set(killed)) == 1, 60, "no new engine")
@@ -147,34 +147,34 @@ class Native(OperationsTest):
                 reply = client.call("wait", plan="n", check=False)
             self.assertEqual(reply.get("code"), "ABORTED", reply)
             client.call("wait", plan="n")
-        self.check_native(clients, bindings)
+        self.check_fused(clients, bindings)
 
 
 @host_only("what a daemon without the kernels says")
-class NotNative(TandemTest):
+class NotFused(TandemTest):
     def test_the_host_backend_says_why_not(self):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
         for client in clients:
             client.connect()
-        offers = native_offers(self.join(clients)[0])
+        offers = fused_offers(self.join(clients)[0])
         self.assertEqual(set(offers), set(OPS))
         for offer in offers.values():
             self.assertFalse(offer["available"])
-            self.assertEqual(offer["reason"], "the engine of rank 0 has no native kernels: it runs the host backend")
+            self.assertEqual(offer["reason"], "the engine of rank 0 has no fused kernels: it runs the host backend")
         for reply in everybody(clients, "prepare", key="n", check=False, request=gather_request(64, 64, 64, 2)):
             self.assertEqual(reply["code"], "FAILED_PRECONDITION")
             self.assertIn("it runs the host backend", reply["message"])
 
 
 @own_gpus_only  # where ranks share one it is no own choice
-class NativeByChoice(TandemTest):
+class FusedByChoice(TandemTest):
     extra = EMULATED + ("--native", "auto")
 
     def test_the_operator_lets_plans_take_it(self):
         clients = self.group(2)
         # Few rows, whose kernel is far ahead of whatever reads B twice or waits for a collective.
         plan = everybody(clients, "prepare", key="auto", request=gather_request(32, 8192, 8192, 2, "auto"))[0]["plan"]
-        self.assertEqual(plan["algorithm"], "native", plan)
+        self.assertEqual(plan["algorithm"], "fused", plan)
         self.assertIn("predicted fastest", plan["reason"])
 
 

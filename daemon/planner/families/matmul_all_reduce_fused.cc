@@ -6,20 +6,20 @@
 // each on four H200s), and a lane that waits for a word 4 to 8 µs. So it waits for the peers' sums itself,
 // too, where they arrive in C. Of more than one wave of the kernel's tiles, lane 1 meets the peers meanwhile,
 // and takes their sums where they do not arrive in C. Any number of rows: the last part may be short, and the
-// last ranks may own none (NativeCut).
+// last ranks may own none (FusedTileCut).
 #include "daemon/planner/families/families.h"
+#include "daemon/planner/families/fused_entry.h"
 #include "daemon/planner/families/matmul_parts.h"
-#include "daemon/planner/families/native_entry.h"
 #include "daemon/planner/families/skinny.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 
 namespace tandem::plan {
 namespace {
 
-class NativeTwoShot {
+class FusedTwoShot {
  public:
-  NativeTwoShot(const Problem& problem, Builder* builder)
+  FusedTwoShot(const Problem& problem, Builder* builder)
       : problem_(problem),
         builder_(builder),
         world_(problem.world_size),
@@ -38,13 +38,13 @@ class NativeTwoShot {
 
   // Of the program: the kernel's, and where it is more than one wave that on which peers are met.
   static int Lanes(const Problem& problem) {
-    const NativeCut cut = CutOf(problem);
-    return IsOneNativeWave(cut.parts(), cut.rows, problem.n) ? 1 : 2;
+    const FusedTileCut cut = CutOf(problem);
+    return IsOneFusedWave(cut.parts(), cut.rows, problem.n) ? 1 : 2;
   }
   void Meet() { entry_.Meet(); }
 
   void Write(int r) {
-    builder_->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulAllReduce,
+    builder_->BeginCollective(r, 0, Algorithm::kFused, Op::kMatmulAllReduce,
                               problem_.Slot(r, problem_.slots.a), problem_.Slot(r, problem_.slots.c[0]),
                               ReduceOp::kSum);
     for (int owner : PeersWithRows(r)) MultiplyFor(r, owner);
@@ -59,8 +59,8 @@ class NativeTwoShot {
   }
 
  private:
-  static NativeCut CutOf(const Problem& problem) {
-    return CutNative(problem.rows, problem.n, problem.world_size);
+  static FusedTileCut CutOf(const Problem& problem) {
+    return CutFusedTiles(problem.rows, problem.n, problem.world_size);
   }
   bool Owns(int rank) const { return cut_.Rows(rank).length > 0; }
   // From the one behind `rank` on.
@@ -133,8 +133,8 @@ class NativeTwoShot {
   const Problem& problem_;
   Builder* builder_;
   int world_;
-  NativeCut cut_;
-  NativeEntry entry_;
+  FusedTileCut cut_;
+  FusedEntry entry_;
   View part_;              // shape of a whole one, packed
   bool in_place_ = false;  // peers write the output
   std::optional<PeerSlots> stage_, inbox_;
@@ -143,10 +143,10 @@ class NativeTwoShot {
 
 }  // namespace
 
-Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan) {
+Status BuildFusedMatmulAllReduce(const Problem& problem, Plan* plan) {
   if (const auto skinny = SkinnyFor(problem)) return BuildSkinny(problem, *skinny, plan);
-  Builder builder(problem.world_size, NativeTwoShot::Lanes(problem));
-  NativeTwoShot parts(problem, &builder);
+  Builder builder(problem.world_size, FusedTwoShot::Lanes(problem));
+  FusedTwoShot parts(problem, &builder);
   parts.Meet();
   for (int r = 0; r < problem.world_size; ++r) parts.Write(r);
   plan->steps = static_cast<int>(parts.parts());

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tests/gpu/native_probes.h"
+#include "tests/gpu/fused_probes.h"
 
 namespace tandem::cuda {
 
@@ -17,7 +17,7 @@ SkinnyVariant SkinnyProbedStaleEpoch();
 
 namespace {
 
-// No CTA of the native kernel fits beside it.
+// No CTA of the fused kernel fits beside it.
 constexpr int kSquatterBytes = 200 << 10;
 
 __global__ void Squatter(uint32_t* holding, const volatile uint32_t* release) {
@@ -39,22 +39,22 @@ Status Load(const void* kernel, size_t shared_bytes) {
 
 }  // namespace
 
-FusedVariant ProbedVariant(NativeFault fault) {
+FusedVariant ProbedVariant(FusedFault fault) {
   switch (fault) {
-    case NativeFault::kFlagBeforeData: return ProbedFlagFirst();
-    case NativeFault::kMissingWait: return ProbedMissingWait();
-    case NativeFault::kStaleEpoch: return ProbedStaleEpoch();
-    case NativeFault::kNone: break;
+    case FusedFault::kFlagBeforeData: return ProbedFlagFirst();
+    case FusedFault::kMissingWait: return ProbedMissingWait();
+    case FusedFault::kStaleEpoch: return ProbedStaleEpoch();
+    case FusedFault::kNone: break;
   }
   return ProbedRight();
 }
 
-SkinnyVariant ProbedSkinny(NativeFault fault) {
+SkinnyVariant ProbedSkinny(FusedFault fault) {
   switch (fault) {
-    case NativeFault::kFlagBeforeData: return SkinnyProbedFlagFirst();
-    case NativeFault::kMissingWait: return SkinnyProbedMissingWait();
-    case NativeFault::kStaleEpoch: return SkinnyProbedStaleEpoch();
-    case NativeFault::kNone: break;
+    case FusedFault::kFlagBeforeData: return SkinnyProbedFlagFirst();
+    case FusedFault::kMissingWait: return SkinnyProbedMissingWait();
+    case FusedFault::kStaleEpoch: return SkinnyProbedStaleEpoch();
+    case FusedFault::kNone: break;
   }
   return SkinnyProbedRight();
 }
@@ -64,9 +64,9 @@ Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CU
   return RuntimeStatus("Squatter", cudaGetLastError());
 }
 
-Status LoadNativeProbes() {
-  for (NativeFault fault : {NativeFault::kNone, NativeFault::kFlagBeforeData, NativeFault::kMissingWait,
-                            NativeFault::kStaleEpoch}) {
+Status LoadFusedProbes() {
+  for (FusedFault fault :
+       {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
     const FusedVariant variant = ProbedVariant(fault);
     TANDEM_RETURN_IF_ERROR(Load(variant.kernel, variant.shared_bytes));
     const SkinnyVariant few = ProbedSkinny(fault);

@@ -1,59 +1,56 @@
-// The order of the native kernel's words and data on one GPU, its peers played by lanes: right under random
+// The order of the fused kernel's words and data on one GPU, its peers played by lanes: right under random
 // pauses, found wrong with each fault that is planted; progress beside a kernel that leaves it a few SMs; an
 // end by abort, and a launch that is called off, which leave nothing behind.
-#include "tests/gpu/native_race_fixture.h"
+#include "tests/gpu/fused_race_fixture.h"
 
 namespace tandem::cuda {
 namespace {
 
 // The same for pieces that the kernel delivers.
-class NativeDeliveryRaceTest : public NativeRaceTest, public testing::WithParamInterface<Delivery> {
+class FusedDeliveryRaceTest : public FusedRaceTest, public testing::WithParamInterface<Delivery> {
  protected:
-  NativeDeliveryRaceTest() : NativeRaceTest(GetParam()) {}
+  FusedDeliveryRaceTest() : FusedRaceTest(GetParam()) {}
 };
-INSTANTIATE_TEST_SUITE_P(Ways, NativeDeliveryRaceTest,
+INSTANTIATE_TEST_SUITE_P(Ways, FusedDeliveryRaceTest,
                          testing::Values(Delivery::kCarried, Delivery::kDirect, Delivery::kBoth));
 
 // Tiles that follow one another on a CTA, of several stages each.
-class NativeQueueRaceTest : public NativeRaceTest,
-                            public testing::WithParamInterface<std::tuple<Delivery, int64_t>> {
+class FusedQueueRaceTest : public FusedRaceTest,
+                           public testing::WithParamInterface<std::tuple<Delivery, int64_t>> {
  protected:
-  NativeQueueRaceTest()
-      : NativeRaceTest(std::get<0>(GetParam()), {.k = std::get<1>(GetParam()), .ctas = 3}) {}
+  FusedQueueRaceTest() : FusedRaceTest(std::get<0>(GetParam()), {.k = std::get<1>(GetParam()), .ctas = 3}) {}
 };
-INSTANTIATE_TEST_SUITE_P(Ways, NativeQueueRaceTest,
+INSTANTIATE_TEST_SUITE_P(Ways, FusedQueueRaceTest,
                          testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
                                                           Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(64, 640)));
 
-TEST_P(NativeQueueRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+TEST_P(FusedQueueRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
-TEST_P(NativeQueueRaceTest, PlantedFaultsAreFound) {
-  for (NativeFault fault :
-       {NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
+TEST_P(FusedQueueRaceTest, PlantedFaultsAreFound) {
+  for (FusedFault fault : {FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
     EXPECT_GT(CountWrong(fault), 0) << static_cast<int>(fault);
   }
 }
 
 // CTAs that share the last two tiles, or all of them, along K; the last ones' peers' sums come on top.
-class NativeSharesRaceTest : public NativeRaceTest,
-                             public testing::WithParamInterface<std::tuple<Delivery, int>> {
+class FusedSharesRaceTest : public FusedRaceTest,
+                            public testing::WithParamInterface<std::tuple<Delivery, int>> {
  protected:
-  NativeSharesRaceTest()
-      : NativeRaceTest(std::get<0>(GetParam()), {.k = 640, .ctas = std::get<1>(GetParam()), .shares = true}) {
-  }
+  FusedSharesRaceTest()
+      : FusedRaceTest(std::get<0>(GetParam()), {.k = 640, .ctas = std::get<1>(GetParam()), .shares = true}) {}
 };
-INSTANTIATE_TEST_SUITE_P(Ways, NativeSharesRaceTest,
+INSTANTIATE_TEST_SUITE_P(Ways, FusedSharesRaceTest,
                          testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
                                                           Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(5, 16)));
 
-TEST_P(NativeSharesRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+TEST_P(FusedSharesRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
 // All that peers deliver is there before: what goes wrong is the CTAs' own sums.
-TEST_P(NativeSharesRaceTest, FaultsBetweenCtasAreFound) {
-  for (NativeFault fault : {NativeFault::kNone, NativeFault::kFlagBeforeData, NativeFault::kMissingWait,
-                            NativeFault::kStaleEpoch}) {
+TEST_P(FusedSharesRaceTest, FaultsBetweenCtasAreFound) {
+  for (FusedFault fault :
+       {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
     const FusedVariant variant = ProbedVariant(fault);
     int wrong = 0;
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
@@ -65,7 +62,7 @@ TEST_P(NativeSharesRaceTest, FaultsBetweenCtasAreFound) {
       Sync(main_);
       wrong += Wrong(made(), launch);
     }
-    if (fault == NativeFault::kNone) {
+    if (fault == FusedFault::kNone) {
       EXPECT_EQ(wrong, 0);
     } else {
       EXPECT_GT(wrong, 0) << static_cast<int>(fault);
@@ -73,27 +70,26 @@ TEST_P(NativeSharesRaceTest, FaultsBetweenCtasAreFound) {
   }
 }
 
-TEST_F(NativeRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+TEST_F(FusedRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
-TEST_F(NativeRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(NativeFault::kFlagBeforeData), 0); }
+TEST_F(FusedRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(FusedFault::kFlagBeforeData), 0); }
 
-TEST_F(NativeRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(NativeFault::kMissingWait), 0); }
+TEST_F(FusedRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(FusedFault::kMissingWait), 0); }
 
-TEST_F(NativeRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(NativeFault::kStaleEpoch), 0); }
+TEST_F(FusedRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(FusedFault::kStaleEpoch), 0); }
 
-TEST_P(NativeDeliveryRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+TEST_P(FusedDeliveryRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
-TEST_P(NativeDeliveryRaceTest, PlantedFaultsAreFound) {
-  for (NativeFault fault :
-       {NativeFault::kFlagBeforeData, NativeFault::kMissingWait, NativeFault::kStaleEpoch}) {
+TEST_P(FusedDeliveryRaceTest, PlantedFaultsAreFound) {
+  for (FusedFault fault : {FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
     EXPECT_GT(CountWrong(fault), 0) << static_cast<int>(fault);
   }
 }
 
-TEST_P(NativeDeliveryRaceTest, NothingIsDeliveredBeforePeersHaveEntered) {
+TEST_P(FusedDeliveryRaceTest, NothingIsDeliveredBeforePeersHaveEntered) {
   const Launch before = Draw(7), launch = Draw(8);
   UploadLaunch(before);
-  const FusedVariant variant = ProbedVariant(NativeFault::kNone);
+  const FusedVariant variant = ProbedVariant(FusedFault::kNone);
   EXPECT_EQ(RunOnce(variant, ++epoch_, before, false), 0);
   UploadLaunch(launch);
   EnqueueKernel(variant, ++epoch_);
@@ -108,10 +104,10 @@ TEST_P(NativeDeliveryRaceTest, NothingIsDeliveredBeforePeersHaveEntered) {
 }
 
 // A band's sums are taken when they are there, and the kernel ends when its closing words have come.
-TEST_P(NativeDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
+TEST_P(FusedDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
   const Launch launch = Draw(9);
   UploadLaunch(launch);
-  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
   EnqueueReader(epoch_);
   Copy(*peer_, a_ + a_bytes(), landing_, a_bytes());
   ASSERT_TRUE(peer_->WriteWord(word(0), epoch_).ok());
@@ -132,16 +128,16 @@ TEST_P(NativeDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
 }
 
 // A CTA for each tile, and more CTAs than tiles, which share them.
-class NativeEndRaceTest : public NativeRaceTest, public testing::WithParamInterface<bool> {
+class FusedEndRaceTest : public FusedRaceTest, public testing::WithParamInterface<bool> {
  protected:
-  NativeEndRaceTest()
-      : NativeRaceTest(Delivery::kNone,
-                       GetParam() ? Extent{.k = 640, .ctas = 16, .shares = true} : Extent{}) {}
+  FusedEndRaceTest()
+      : FusedRaceTest(Delivery::kNone, GetParam() ? Extent{.k = 640, .ctas = 16, .shares = true} : Extent{}) {
+  }
 };
-INSTANTIATE_TEST_SUITE_P(Shares, NativeEndRaceTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Shares, FusedEndRaceTest, testing::Bool());
 
 // All but four SMs are held: most of its CTAs cannot run before others have ended.
-TEST_P(NativeEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
+TEST_P(FusedEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   const Launch launch = Draw(77);
   UploadLaunch(launch);
   // A copy within the GPU would stand behind the CTAs that have no room: the peers' data are there, their
@@ -157,7 +153,7 @@ TEST_P(NativeEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   while (*HostWord(0) < static_cast<uint32_t>(squatters) && Clock::now() < deadline)
     std::this_thread::yield();
   ASSERT_EQ(*HostWord(0), static_cast<uint32_t>(squatters));
-  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
   EnqueueReader(epoch_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(peer_->WriteWord(word(i), epoch_).ok());
@@ -168,20 +164,20 @@ TEST_P(NativeEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 
-TEST_P(NativeEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
+TEST_P(FusedEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   const Launch launch = Draw(99);
   UploadLaunch(launch);
-  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
   auto* abort = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(2)));
   abort->store(1, std::memory_order_release);
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
   abort->store(0, std::memory_order_release);
   // Without an abort the wait's own bound ends it.
-  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_, 50'000'000);
+  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_, 50'000'000);
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
   // Tickets and counters are as at the start.
-  EnqueueKernel(ProbedVariant(NativeFault::kNone), ++epoch_);
+  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
   EnqueueReader(epoch_);
   EnqueuePeers(epoch_);
   for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
@@ -191,8 +187,8 @@ TEST_P(NativeEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
 
 // As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is
 // raised. Kernels of one CTA and of clusters; what came before has left its words, state and outputs.
-TEST_P(NativeEndRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
-  std::vector<FusedVariant> variants{ProbedVariant(NativeFault::kNone)};
+TEST_P(FusedEndRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
+  std::vector<FusedVariant> variants{ProbedVariant(FusedFault::kNone)};
   for (const FusedVariant& variant : FusedVariants()) {
     const auto bf16 = static_cast<uint8_t>(DType::kBf16);
     if (variant.type == bf16 && variant.out_type == bf16 && variant.sums && !variant.b_along_n)

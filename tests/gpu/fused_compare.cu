@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tests/gpu/native_probes.h"
+#include "tests/gpu/fused_probes.h"
 
 namespace tandem::cuda {
 namespace {

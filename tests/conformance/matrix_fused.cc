@@ -1,4 +1,4 @@
-// What the native kernels take, none of which they may refuse where they are on offer: every type that they
+// What the fused kernels take, none of which they may refuse where they are on offer: every type that they
 // have, B by rows and by columns, pieces that fill their tiles of 128 rows and pieces that do not, several
 // tiles an owner, epilogues.
 #include "tests/conformance/matrix.h"
@@ -66,7 +66,7 @@ void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents, i
   const bool fp8 = IsFloat8(types.a), gathers = op == Op::kAllGatherMatmul;
   OpRequest request;
   request.op = op;
-  request.algorithm = Algorithm::kNative;
+  request.algorithm = Algorithm::kFused;
   const Shape b = {k, n};
   request.operands = {
       MakeOperand(Role::kA, types.a, {gathers ? extents.rows : all, k}, draw.OneIn(3)),
@@ -85,7 +85,7 @@ void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents, i
   }
   if (draw.OneIn(3)) request.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
   Extras extras;
-  extras.note = std::string("native, ") + extents.note;
+  extras.note = std::string("fused, ") + extents.note;
   extras.must_run = true;
   // Addresses off 16 bytes run step by step, or few rows by a kernel that loads them itself.
   extras.shift = draw.Of(std::vector<int>{0, 0, 16, 1});
@@ -98,7 +98,7 @@ void AddSeveral(Matrix* matrix, DType type, const Extents& extents) {
   const int64_t all = extents.rows * matrix->world();
   OpRequest request;
   request.op = Op::kAllGatherMatmul;
-  request.algorithm = Algorithm::kNative;
+  request.algorithm = Algorithm::kFused;
   request.operands = {MakeOperand(Role::kA, type, {extents.rows, extents.k}, draw.OneIn(3))};
   for (int64_t n : {extents.n, extents.n + 16, extents.n + 32}) {
     const Shape b = {extents.k, n};
@@ -108,14 +108,14 @@ void AddSeveral(Matrix* matrix, DType type, const Extents& extents) {
   }
   if (draw.OneIn(2)) request.operands.push_back(MakeOperand(Role::kGatheredA, type, {all, extents.k}));
   Extras extras;
-  extras.note = std::string("native, three B, ") + extents.note;
+  extras.note = std::string("fused, three B, ") + extents.note;
   extras.must_run = true;
   matrix->Add(request, extras);
 }
 
 }  // namespace
 
-void AddNativeMatmuls(Matrix* matrix) {
+void AddFusedMatmuls(Matrix* matrix) {
   if (matrix->world() == 1) return;  // nothing to overlap
   for (DType type : {kBf16, kF16}) {
     for (const Extents& extents : kExtents) AddSeveral(matrix, type, extents);

@@ -1,4 +1,4 @@
-// The native kernels' programs, and products beside one kernel for the whole collective, run by W ranks in
+// The fused kernels' programs, and products beside one kernel for the whole collective, run by W ranks in
 // one process: by the kernels where the machine has them, step by step on emulated GPUs. Values are small
 // integers, exact in 16 bits in any order of summation.
 
@@ -18,7 +18,7 @@ struct Sizes {
   int64_t rows, n;  // of a rank's shard, of C
   bool b_columns;   // B's columns are contiguous
   DType type = DType::kBf16, out = DType::kBf16;
-  Algorithm algorithm = Algorithm::kNative;
+  Algorithm algorithm = Algorithm::kFused;
   int64_t k = 24;
   int shift = 0;     // see Case
   int64_t more = 0;  // rows of an all-reduce beside those of the ranks' shards
@@ -62,7 +62,7 @@ std::string Name(const char* op, const Sizes& sizes) {
 Case GatherCase(const Sizes& sizes, bool symmetric, bool returns_a = true) {
   Case test;
   test.name = Name("all_gather_matmul", sizes);
-  test.native_kernels = true;
+  test.fused_kernels = true;
   test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
   test.shift = sizes.shift;
   test.request = [=](int, int world_size) {
@@ -91,7 +91,7 @@ Case GatherCase(const Sizes& sizes, bool symmetric, bool returns_a = true) {
 Case ScatterCase(const Sizes& sizes) {
   Case test;
   test.name = Name("matmul_reduce_scatter", sizes);
-  test.native_kernels = true;
+  test.fused_kernels = true;
   test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
   test.shift = sizes.shift;
   test.request = [=](int, int world_size) {
@@ -125,7 +125,7 @@ Case AllReduceCase(const Sizes& sizes, bool symmetric) {
   Case test;
   test.name = Name("matmul_all_reduce", sizes) +
               (sizes.more > 0 ? " and " + std::to_string(sizes.more) + " rows" : "");
-  test.native_kernels = true;
+  test.fused_kernels = true;
   test.packet_kernels = sizes.algorithm == Algorithm::kLowLatency;
   test.shift = sizes.shift;
   test.request = [=](int, int world_size) {
@@ -179,7 +179,7 @@ std::vector<Sizes> AllSizes() {
   return sizes;
 }
 
-TEST(PlannedNativeTest, AllGatherMatmul) {
+TEST(PlannedFusedTest, AllGatherMatmul) {
   for (const Sizes& sizes : AllSizes()) {
     RunCase(GatherCase(sizes, false));
     RunCase(GatherCase(sizes, true));
@@ -188,14 +188,14 @@ TEST(PlannedNativeTest, AllGatherMatmul) {
 
 // Shapes that are one wave of the few-rows kernel's tiles: of each width and either cluster on GPUs, and
 // bindings off 16 bytes.
-TEST(PlannedNativeTest, SkinnyRows) {
+TEST(PlannedFusedTest, SkinnyRows) {
   std::vector<Sizes> all = {{1, 8, false}, {5, 24, true}, {33, 16, false, DType::kF16, DType::kF16}};
   if (SharedMachine() != nullptr) {
     const int64_t shapes[][3] = {{1, 64, 8}, {16, 1000, 136}, {33, 264, 200}, {130, 2056, 72}};
     for (const auto& [rows, n, k] : shapes) {
       for (int i = 0; i < 4; ++i) {
         const DType type = i % 3 == 0 ? DType::kF16 : DType::kBf16;
-        all.push_back({rows, n, i % 2 == 0, type, type, Algorithm::kNative, k, i / 2});
+        all.push_back({rows, n, i % 2 == 0, type, type, Algorithm::kFused, k, i / 2});
       }
     }
   }
@@ -207,12 +207,12 @@ TEST(PlannedNativeTest, SkinnyRows) {
   }
 }
 
-TEST(PlannedNativeTest, MatmulReduceScatter) {
+TEST(PlannedFusedTest, MatmulReduceScatter) {
   for (const Sizes& sizes : AllSizes()) RunCase(ScatterCase(sizes));
 }
 
 // Few rows: packets, and kernels with flags of their own where emulated GPUs need not multiply so much.
-TEST(PlannedNativeTest, ProductsBesideOneKernelForTheCollective) {
+TEST(PlannedFusedTest, ProductsBesideOneKernelForTheCollective) {
   std::vector<Sizes> all = {{1, 8, false}, {5, 24, true}};
   if (SharedMachine() != nullptr) all.insert(all.end(), {{64, 264, false}, {64, 4096, true}});
   for (Sizes sizes : all) {
@@ -226,7 +226,7 @@ TEST(PlannedNativeTest, ProductsBesideOneKernelForTheCollective) {
 }
 
 // 1024 rows and more of a rank's are several tiles of its own: long sums for emulated GPUs, so few of them.
-TEST(PlannedNativeTest, MatmulAllReduce) {
+TEST(PlannedFusedTest, MatmulAllReduce) {
   for (const Sizes& sizes : AllSizes()) {
     RunCase(AllReduceCase(sizes, false));
     RunCase(AllReduceCase(sizes, true));
@@ -241,7 +241,7 @@ TEST(PlannedNativeTest, MatmulAllReduce) {
 }
 
 // Parts that are not equal: short ones, owners of none, few rows and many, one tile an owner and several.
-TEST(PlannedNativeTest, MatmulAllReduceOfAnyRows) {
+TEST(PlannedFusedTest, MatmulAllReduceOfAnyRows) {
   struct Rows {
     int64_t shard, more, n;
   };
@@ -254,7 +254,7 @@ TEST(PlannedNativeTest, MatmulAllReduceOfAnyRows) {
   for (const Rows& rows : all) {
     for (const auto& [type, out] : {std::pair(DType::kBf16, DType::kBf16), {DType::kF16, DType::kF32}}) {
       for (int i = 0; i < 2; ++i) {
-        const Sizes sizes = {rows.shard, rows.n, i == 1, type, out, Algorithm::kNative, 24, i, rows.more};
+        const Sizes sizes = {rows.shard, rows.n, i == 1, type, out, Algorithm::kFused, 24, i, rows.more};
         RunCase(AllReduceCase(sizes, i == 1));
         if (HasFatalFailure()) return;
       }

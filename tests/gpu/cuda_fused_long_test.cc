@@ -1,7 +1,7 @@
-// The native kernel's order of words and data in a hundred and fifty thousand launches, one behind the other
+// The fused kernel's order of words and data in a hundred and fifty thousand launches, one behind the other
 // without the host: data change from launch to launch, words come while it runs, pauses are at random, and
 // what peers see is compared on the GPU.
-#include "tests/gpu/native_race_fixture.h"
+#include "tests/gpu/fused_race_fixture.h"
 
 namespace tandem::cuda {
 namespace {
@@ -12,13 +12,12 @@ constexpr int kBatch = 250;       // launches between two looks at the count
 constexpr int kDifferences = 30;  // the word that counts them
 static_assert(kDifferences > 8 + kBandStep, "a word of the kernel's");
 
-class NativeLongTest : public NativeRaceTest,
-                       public testing::WithParamInterface<std::tuple<Delivery, Extent>> {
+class FusedLongTest : public FusedRaceTest, public testing::WithParamInterface<std::tuple<Delivery, Extent>> {
  protected:
-  NativeLongTest() : NativeRaceTest(std::get<0>(GetParam()), std::get<1>(GetParam())) {}
+  FusedLongTest() : FusedRaceTest(std::get<0>(GetParam()), std::get<1>(GetParam())) {}
 
   void SetUp() override {
-    NativeRaceTest::SetUp();
+    FusedRaceTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     read_ = std::move(*backend_->MakeEvent());
     for (Stash& stash : stashes_) {
@@ -33,7 +32,7 @@ class NativeLongTest : public NativeRaceTest,
   }
 
   // Enqueues `launches`; how many words of 4 bytes the peers have seen wrong.
-  uint64_t CountDifferences(NativeFault fault, int launches) {
+  uint64_t CountDifferences(FusedFault fault, int launches) {
     const FusedVariant variant = ProbedVariant(fault);
     const uint64_t before = word_value(kDifferences);
     for (int i = 0; i < launches && !HasFatalFailure(); ++i) {
@@ -79,22 +78,20 @@ class NativeLongTest : public NativeRaceTest,
   std::unique_ptr<Event> read_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Ways, NativeLongTest,
+INSTANTIATE_TEST_SUITE_P(Ways, FusedLongTest,
                          testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
                                                           Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(Extent{.k = 192}, Extent{.k = 192, .ctas = 3},
                                                           Extent{.k = 640, .ctas = 5, .shares = true})));
 
-TEST_P(NativeLongTest, IsRightUnderRandomPauses) {
-  EXPECT_EQ(CountDifferences(NativeFault::kNone, kMany), 0u);
+TEST_P(FusedLongTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountDifferences(FusedFault::kNone, kMany), 0u); }
+
+TEST_P(FusedLongTest, AFlagBeforeItsDataIsFound) {
+  EXPECT_GT(CountDifferences(FusedFault::kFlagBeforeData, kBatch), 0u);
 }
 
-TEST_P(NativeLongTest, AFlagBeforeItsDataIsFound) {
-  EXPECT_GT(CountDifferences(NativeFault::kFlagBeforeData, kBatch), 0u);
-}
-
-TEST_P(NativeLongTest, AMissingWaitIsFound) {
-  EXPECT_GT(CountDifferences(NativeFault::kMissingWait, kBatch), 0u);
+TEST_P(FusedLongTest, AMissingWaitIsFound) {
+  EXPECT_GT(CountDifferences(FusedFault::kMissingWait, kBatch), 0u);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// File: native_entry.h
+// File: fused_entry.h
 //
-// `NativeEntry`: how a native kernel that delivers to peers meets them. A kernel of no more than one wave
+// `FusedEntry`: how a fused kernel that delivers to peers meets them. A kernel of no more than one wave
 // delivers as soon as it ends, so its lane meets them before it. One with a wave to compute before its first
 // delivery need not wait for them to start: lane 1 meets them meanwhile and then writes a word of the rank's
 // own, for which the kernel waits before that delivery.
@@ -12,11 +12,11 @@
 
 namespace tandem::plan {
 
-class NativeEntry {
+class FusedEntry {
  public:
   // Part of the layout: before the first step. A builder of two lanes has one to meet peers on beside the
   // kernel's, lane 0.
-  explicit NativeEntry(Builder* builder) : builder_(builder), beside_(builder->lanes() > 1) {
+  explicit FusedEntry(Builder* builder) : builder_(builder), beside_(builder->lanes() > 1) {
     if (beside_) entered_ = builder->Signals();
   }
 

@@ -1,4 +1,4 @@
-#include "tests/gpu/native_probes.cuh"
+#include "tests/gpu/fused_probes.cuh"
 
 namespace tandem::cuda {
 FusedVariant ProbedMissingWait() { return MakeProbedVariant<false, true, false>(); }

@@ -1,6 +1,6 @@
-// File: native_probes.h
+// File: fused_probes.h
 //
-// The native matmul kernel with pauses at random places, and with faults planted in its order; a kernel that
+// The fused matmul kernel with pauses at random places, and with faults planted in its order; a kernel that
 // holds SMs.
 #pragma once
 
@@ -15,13 +15,13 @@ struct CUstream_st;
 
 namespace tandem::cuda {
 
-enum class NativeFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
+enum class FusedFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
 
 // bf16, B by columns, tiles of 128×256, no cluster, with sums: the product's kernel, with pauses before it
 // writes a word and after it has waited for one.
-FusedVariant ProbedVariant(NativeFault fault);
+FusedVariant ProbedVariant(FusedFault fault);
 // The same of the few-rows kernel: bf16, B by columns, tiles of 64 columns.
-SkinnyVariant ProbedSkinny(NativeFault fault);
+SkinnyVariant ProbedSkinny(FusedFault fault);
 
 // Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory
 // of the host.
@@ -33,6 +33,6 @@ Status LaunchCountDifferent(const void* have, const void* wanted, size_t bytes, 
 Status LoadCountDifferent();
 
 // Loads all of them into the current context.
-Status LoadNativeProbes();
+Status LoadFusedProbes();
 
 }  // namespace tandem::cuda

@@ -1,4 +1,4 @@
-// File: native_matmul.h
+// File: fused_launch.h
 //
 // The fused matmul kernel's host side: which products it takes, how its parameters are made, and its launch.
 //
@@ -63,7 +63,7 @@ struct FusedMatmul {
       true;  // B is [K, N] with contiguous rows; else with contiguous columns (pitch: between columns)
   int64_t rows = 0;  // of a piece, but one that has `rows` of its own
   int64_t n = 0, k = 0;
-  MatrixSlices a[2], b, out[kMostOutMaps], slots;
+  MatrixSlices a[2], b, out[kMaxOutMaps], slots;
   std::vector<MatmulPiece>
       pieces;  // in the order in which they are run; rows 0: as many as all. Short ones end a run
   std::vector<MatmulCopy> copies;        // see MatmulPiece::first_copy
@@ -95,15 +95,15 @@ struct FusedMatmul {
 };
 
 inline constexpr size_t kFusedStateBytes = 8192;
-static_assert((32 + kMostPieces * kMostWordBands + 4 * kMostSegments) * sizeof(uint32_t) <= kFusedStateBytes);
+static_assert((32 + kMaxPieces * kMaxWordBands + 4 * kMaxSegments) * sizeof(uint32_t) <= kFusedStateBytes);
 // Tiles of 128×256, a CTA each, for as many SMs as a Hopper GPU has at most.
-inline constexpr int kMostCtas = 144;
-inline constexpr size_t kPartialBytes = size_t{kMostCtas} * kTileRows * 256 * sizeof(float);
+inline constexpr int kMaxCtas = 144;
+inline constexpr size_t kPartialBytes = size_t{kMaxCtas} * kTileRows * 256 * sizeof(float);
 
 // Tiles of 128 rows of all pieces together, each as high as the highest: bands number M-tiles in 16 bits. Of
 // clusters of two there are half as many, but which there are is chosen later, and by the SMs too; the bound
 // is the same on all ranks.
-inline constexpr int64_t kMostTilesM = std::numeric_limits<int16_t>::max();
+inline constexpr int64_t kMaxTilesM = std::numeric_limits<int16_t>::max();
 int64_t TilesM(int64_t pieces, int64_t rows);
 
 // How many processes run kernels on this one's device that may wait for each other's; 1 until it is told.

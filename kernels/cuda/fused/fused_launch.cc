@@ -1,4 +1,4 @@
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,26 +10,24 @@
 
 namespace tandem::cuda {
 
-#define TANDEM_FUSED_VARIANTS(X)                                                                            \
-  X(bf16_k_256_1x1_sums)                                                                                    \
-  X(f16_k_256_1x1_sums) X(f16_n_256_1x1_sums) X(bf16_f32_k_256_1x1_sums) X(bf16_f32_n_256_1x1_sums)         \
-      X(f16_f32_k_256_1x1_sums) X(f16_f32_n_256_1x1_sums) X(e4m3_f16_k_256_1x1_sums)                        \
-          X(e4m3_f32_k_256_1x1_sums) X(bf16_k_256_2x1) X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) X(          \
-              bf16_k_224_2x1) X(bf16_n_256_1x1_sums) X(bf16_n_256_2x1_sums) X(e4m3_k_256_1x1_sums)          \
-              X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1) X(e4m3_exact_k_256_1x1_sums) X(e4m3_exact_k_256_1x1) \
-                  X(e4m3_exact_k_192_1x1) X(e4m3_exact_k_224_1x1) X(e4m3_f16_exact_k_256_1x1_sums)          \
-                      X(e4m3_f32_exact_k_256_1x1_sums) X(e4m3_e5m2_exact_k_256_1x1_sums)                    \
-                          X(e4m3_e5m2_exact_k_192_1x1) X(e4m3_e5m2_k_256_1x1_sums)                          \
-                              X(e4m3_e5m2_k_256_2x1_sums) X(e4m3_e5m2_f16_exact_k_256_1x1_sums)             \
-                                  X(e4m3_e5m2_f32_exact_k_256_1x1_sums) X(e5m2_e4m3_exact_k_256_1x1_sums)   \
-                                      X(e5m2_e4m3_exact_k_192_1x1) X(e5m2_e4m3_k_256_1x1_sums)              \
-                                          X(e5m2_e4m3_k_256_2x1_sums) X(e5m2_e4m3_f16_exact_k_256_1x1_sums) \
-                                              X(e5m2_e4m3_f32_exact_k_256_1x1_sums)                         \
-                                                  X(e5m2_exact_k_256_1x1_sums) X(e5m2_exact_k_192_1x1)      \
-                                                      X(e5m2_f16_exact_k_256_1x1_sums)                      \
-                                                          X(e5m2_f32_exact_k_256_1x1_sums)                  \
-                                                              X(e4m3_blocks_k_256_1x1_sums)                 \
-                                                                  X(e4m3_blocks_k_192_1x1)
+#define TANDEM_FUSED_VARIANTS(X)                                                                             \
+  X(bf16_k_256_1x1_sums)                                                                                     \
+  X(f16_k_256_1x1_sums)                                                                                      \
+  X(f16_n_256_1x1_sums) X(bf16_f32_k_256_1x1_sums) X(bf16_f32_n_256_1x1_sums) X(f16_f32_k_256_1x1_sums)      \
+      X(f16_f32_n_256_1x1_sums) X(e4m3_f16_k_256_1x1_sums) X(e4m3_f32_k_256_1x1_sums) X(bf16_k_256_2x1)      \
+          X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) X(bf16_k_224_2x1) X(bf16_n_256_1x1_sums) X(               \
+              bf16_n_256_2x1_sums) X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1)           \
+              X(e4m3_exact_k_256_1x1_sums) X(e4m3_exact_k_256_1x1) X(e4m3_exact_k_192_1x1) X(                \
+                  e4m3_exact_k_224_1x1) X(e4m3_f16_exact_k_256_1x1_sums) X(e4m3_f32_exact_k_256_1x1_sums)    \
+                  X(e4m3_e5m2_exact_k_256_1x1_sums) X(e4m3_e5m2_exact_k_192_1x1) X(e4m3_e5m2_k_256_1x1_sums) \
+                      X(e4m3_e5m2_k_256_2x1_sums) X(e4m3_e5m2_f16_exact_k_256_1x1_sums)                      \
+                          X(e4m3_e5m2_f32_exact_k_256_1x1_sums) X(e5m2_e4m3_exact_k_256_1x1_sums)            \
+                              X(e5m2_e4m3_exact_k_192_1x1) X(e5m2_e4m3_k_256_1x1_sums)                       \
+                                  X(e5m2_e4m3_k_256_2x1_sums) X(e5m2_e4m3_f16_exact_k_256_1x1_sums)          \
+                                      X(e5m2_e4m3_f32_exact_k_256_1x1_sums) X(e5m2_exact_k_256_1x1_sums)     \
+                                          X(e5m2_exact_k_192_1x1) X(e5m2_f16_exact_k_256_1x1_sums)           \
+                                              X(e5m2_f32_exact_k_256_1x1_sums) X(e4m3_blocks_k_256_1x1_sums) \
+                                                  X(e4m3_blocks_k_192_1x1)
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE
@@ -125,7 +123,7 @@ std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int
     for (const PieceRun& run : matmul.runs) bands += Blocks(height_of(run), most);
     return bands;
   };
-  while (wanted < units_m * kMostPieces && bands_at(wanted) > kMostBands) wanted *= 2;
+  while (wanted < units_m * kMaxPieces && bands_at(wanted) > kMaxBands) wanted *= 2;
   std::vector<MatmulBand> cut;
   int64_t units = 0;
   for (const PieceRun& run : matmul.runs) {
@@ -169,14 +167,14 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
        std::any_of(matmul.pieces.begin(), matmul.pieces.end(), has_scale))) {
     return Unimplemented("scales of 16-bit operands");
   }
-  if (matmul.pieces.empty() || matmul.pieces.size() > kMostPieces) {
+  if (matmul.pieces.empty() || matmul.pieces.size() > kMaxPieces) {
     return InvalidArgument(std::to_string(matmul.pieces.size()) + " pieces");
   }
-  if (TilesM(static_cast<int64_t>(matmul.pieces.size()), matmul.rows) > kMostTilesM) {
+  if (TilesM(static_cast<int64_t>(matmul.pieces.size()), matmul.rows) > kMaxTilesM) {
     return InvalidArgument(std::to_string(matmul.pieces.size()) + " pieces of " +
                            std::to_string(matmul.rows) + " rows");
   }
-  if (matmul.arrived.size() > kMostRanks - 1 || matmul.slot_of.size() != matmul.arrived.size()) {
+  if (matmul.arrived.size() > kMaxRanks - 1 || matmul.slot_of.size() != matmul.arrived.size()) {
     return InvalidArgument(std::to_string(matmul.arrived.size()) + " sources of partial sums in " +
                            std::to_string(matmul.slot_of.size()) + " slots");
   }
@@ -192,7 +190,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
                                            kTileRows / variant.cluster_n, &params.a[i]));
     }
   }
-  for (int i = 0; i < kMostOutMaps; ++i) {
+  for (int i = 0; i < kMaxOutMaps; ++i) {
     if (matmul.out[i].data != nullptr) {
       TANDEM_RETURN_IF_ERROR(MakeTensorMap("C", matmul.out[i], out_type, matmul.n, rows_of(matmul.out[i]), 64,
                                            &params.out[i], box_bytes));
@@ -208,7 +206,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     TANDEM_RETURN_IF_ERROR(MakeTensorMap("a partial sum", matmul.slots, out_type, matmul.n,
                                          rows_of(matmul.slots), kTileRows, &params.slots, box_bytes));
   }
-  if (matmul.copies.size() > kMostCopies)
+  if (matmul.copies.size() > kMaxCopies)
     return InvalidArgument(std::to_string(matmul.copies.size()) + " copies of pieces");
   std::copy(matmul.pieces.begin(), matmul.pieces.end(), params.piece);
   for (size_t i = 0; i < matmul.pieces.size(); ++i) {
@@ -236,10 +234,10 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
     params.copy[i].pitch = pitch_of(matmul.copies[i].map);
   }
   std::copy(matmul.arrived.begin(), matmul.arrived.end(), params.arrived);
-  if (matmul.closing.size() > kMostClosing)
+  if (matmul.closing.size() > kMaxClosing)
     return InvalidArgument(std::to_string(matmul.closing.size()) + " words at the end");
   std::copy(matmul.closing.begin(), matmul.closing.end(), params.closing);
-  if (matmul.word_bands < 1 || matmul.word_bands > kMostWordBands) {
+  if (matmul.word_bands < 1 || matmul.word_bands > kMaxWordBands) {
     return InvalidArgument(std::to_string(matmul.word_bands) + " word bands");
   }
   params.word_bands = matmul.word_bands;
@@ -256,24 +254,24 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   int64_t units_m = Blocks(matmul.rows, int64_t{kTileRows} * variant.cluster_m);  // of a piece
   params.units_n = static_cast<int32_t>(Blocks(matmul.n, int64_t{variant.tile_n} * variant.cluster_n));
   params.tiles_m = static_cast<int32_t>(units_m) * variant.cluster_m;
-  if (params.units_n >= kMostUnitsN) return InvalidArgument(std::to_string(matmul.n) + " columns");
+  if (params.units_n >= kMaxUnitsN) return InvalidArgument(std::to_string(matmul.n) + " columns");
   params.k_blocks = static_cast<int32_t>(Blocks(matmul.k, variant.k_block));
   for (const MatmulBand& band : CutBands(matmul, units_m, variant.cluster_m, params.units_n)) {
-    if (params.bands == kMostBands) return InvalidArgument("too many bands");
+    if (params.bands == kMaxBands) return InvalidArgument("too many bands");
     params.band[params.bands++] = band;
     params.units += band.m_tiles * band.n_tiles;
   }
   const int cluster = variant.cluster_m * variant.cluster_n;
   const int clusters = (matmul.tiling.ctas > 0 ? matmul.tiling.ctas : SmCount()) / cluster;
   params.split.from = params.units;
-  if (matmul.memory.partials != nullptr && variant.splits && clusters * cluster <= kMostCtas) {
-    if (const TileSplit split =
+  if (matmul.memory.partials != nullptr && variant.splits && clusters * cluster <= kMaxCtas) {
+    if (const StreamKSplit split =
             SplitLastWave(params.units, clusters, params.k_blocks, variant.tile_n, matmul.tiling.share_cost);
         split.units > 0) {
       params.split = split;
     }
   }
-  // The courier's chunks must not reach beyond N.
+  // The store warp's chunks must not reach beyond N.
   const bool carries = matmul.n * static_cast<int64_t>(DTypeBytes(out_type)) % kTmaBytes == 0;
   params.direct_from =
       carries ? std::max(0, params.units - std::min(params.units, matmul.tiling.direct_tiles)) : 0;
@@ -303,7 +301,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.ticket = state;
   params.failure = state + 1;
   params.counters = state + 32;
-  params.partial_words = params.counters + kMostPieces * kMostWordBands;
+  params.partial_words = params.counters + kMaxPieces * kMaxWordBands;
   params.partials = static_cast<float*>(matmul.memory.partials);
   return params;
 }

@@ -1,4 +1,4 @@
-// File: fused_draw.cuh
+// File: fused_tile_scheduler.cuh
 //
 // Which tile comes next. Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make
 // progress in the order of the bands. A draw takes some 3000 cycles (a word in L2, the way to the cluster's
@@ -16,9 +16,9 @@
 namespace tandem::cuda {
 
 // A tile, or a share of one, as the warp that feeds it needs it.
-struct DrawnTile {
+struct ScheduledTile {
   int unit;  // see TilePlace; -1: there are no more
-  TileShare share;
+  TilePart share;
   int first_block, blocks;  // its stages
   int piece;                // its number
   int row, column;          // where this CTA's tile begins, in the piece and in C
@@ -45,21 +45,22 @@ __device__ __forceinline__ void TouchForDraw(const FusedMatmulParams& params) {
 
 // One thread of each CTA. All CTAs of a cluster take as many tiles.
 template <class T>
-class TileDraw {
+class TileScheduler {
  public:
-  __device__ __forceinline__ TileDraw(const FusedMatmulParams& params, const FusedShared<T>& shared, int cta)
+  __device__ __forceinline__ TileScheduler(const FusedMatmulParams& params, const FusedShared<T>& shared,
+                                           int cta)
       : params_(params), shared_(shared), cta_(cta) {}
 
   // Whether the next tile is of the ticket before.
   __device__ __forceinline__ bool HasMore() const { return T::kSplits && rest_ >= 0; }
 
   // The tile of `ticket`, which only the cluster's first CTA knows; it counts for nothing where HasMore.
-  __device__ __forceinline__ DrawnTile Take(uint32_t ticket) {
+  __device__ __forceinline__ ScheduledTile Take(uint32_t ticket) {
     if (HasMore()) {
       const int segment = rest_;
       rest_ = -1;
-      UnitShare shares[2];
-      SharesOf(params_.split, segment, shares);
+      StreamKPart shares[2];
+      PartsOf(params_.split, segment, shares);
       return Shared(shares[1], segment);
     }
     if constexpr (T::kCluster == 2) ticket = Exchange(ticket);
@@ -69,8 +70,8 @@ class TileDraw {
     if constexpr (T::kSplits) {
       const int segment = static_cast<int>(ticket) - params_.split.from;
       if (segment < params_.split.segments) {
-        UnitShare shares[2];
-        if (SharesOf(params_.split, segment, shares) == 2) rest_ = segment;
+        StreamKPart shares[2];
+        if (PartsOf(params_.split, segment, shares) == 2) rest_ = segment;
         return Shared(shares[0], segment);
       }
     }
@@ -78,7 +79,7 @@ class TileDraw {
                                    gridDim.x / T::kCluster - 1) {
       *params_.ticket = 0;  // every cluster has drawn its last
     }
-    DrawnTile none = {};
+    ScheduledTile none = {};
     none.unit = -1;
     return none;
   }
@@ -90,23 +91,23 @@ class TileDraw {
     const uint32_t parity = (taken_ >> 1) & 1;
     ++taken_;
     if (cta_ != 0) {
-      ptx::ArriveExpect(shared_.DrawFull(slot), sizeof(int));
-      ptx::WaitCluster(shared_.DrawFull(slot), parity);
-      ticket = static_cast<uint32_t>(LoadShared(shared_.DrawnTicket(slot)));
-      ptx::ArriveCluster(ptx::MapToCta(shared_.DrawEmpty(slot), 0));
+      ptx::ArriveExpect(shared_.ScheduleFull(slot), sizeof(int));
+      ptx::WaitCluster(shared_.ScheduleFull(slot), parity);
+      ticket = static_cast<uint32_t>(LoadShared(shared_.ScheduledTicket(slot)));
+      ptx::ArriveCluster(ptx::MapToCta(shared_.ScheduleEmpty(slot), 0));
     } else {
-      ptx::WaitCluster(shared_.DrawEmpty(slot), parity ^ 1);
-      ptx::StoreSharedAsync(ptx::MapToCta(shared_.DrawnTicket(slot), 1), static_cast<int>(ticket),
-                            ptx::MapToCta(shared_.DrawFull(slot), 1));
+      ptx::WaitCluster(shared_.ScheduleEmpty(slot), parity ^ 1);
+      ptx::StoreSharedAsync(ptx::MapToCta(shared_.ScheduledTicket(slot), 1), static_cast<int>(ticket),
+                            ptx::MapToCta(shared_.ScheduleFull(slot), 1));
     }
     return ticket;
   }
 
-  __device__ __forceinline__ DrawnTile Shared(const UnitShare& share, int segment) const {
-    return At(UnitOf(share.unit), TileShare::Of(share, segment), share.first_block, share.blocks);
+  __device__ __forceinline__ ScheduledTile Shared(const StreamKPart& share, int segment) const {
+    return At(UnitOf(share.unit), TilePart::Of(share, segment), share.first_block, share.blocks);
   }
 
-  __device__ __forceinline__ DrawnTile At(int unit, TileShare share, int first_block, int blocks) const {
+  __device__ __forceinline__ ScheduledTile At(int unit, TilePart share, int first_block, int blocks) const {
     const TilePlace<T> tile(unit, cta_);
     const int piece = tile.m / params_.tiles_m;
     return {unit,

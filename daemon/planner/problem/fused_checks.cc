@@ -1,4 +1,4 @@
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ namespace {
 // TMA's addresses and pitches are multiples of this.
 constexpr int64_t kTmaBytes = 16;
 constexpr int64_t kSms = 132;           // of an H100 or H200
-constexpr int64_t kMostTilesM = 32767;  // see native_matmul.h of the CUDA kernels
+constexpr int64_t kMostTilesM = 32767;  // see fused_launch.h of the CUDA kernels
 
 int64_t ElementBytes(const View& view) { return static_cast<int64_t>(DTypeBytes(view.dtype)); }
 
@@ -91,33 +91,33 @@ std::string WhyNotBlocks(const Problem& problem) {
 // The kernel numbers the tiles of all parts in 16 bits.
 std::string WhyNotRows(const Problem& problem) {
   const int world = problem.world_size;
-  NativeCut cut{problem.rows / world, problem.rows, world, 1};  // a shard's or a slice's rows
-  if (problem.request->op == Op::kMatmulAllReduce) cut = CutNative(problem.rows, problem.n, world);
-  if (NativeTiles(cut.parts(), cut.rows, 1) <= kMostTilesM) return {};
+  FusedTileCut cut{problem.rows / world, problem.rows, world, 1};  // a shard's or a slice's rows
+  if (problem.request->op == Op::kMatmulAllReduce) cut = CutFusedTiles(problem.rows, problem.n, world);
+  if (FusedTiles(cut.parts(), cut.rows, 1) <= kMostTilesM) return {};
   return Text(cut.parts(), " parts of ", cut.rows, " rows have more than ", kMostTilesM,
               " tiles of 128 rows");
 }
 
 }  // namespace
 
-int64_t NativeTiles(int64_t pieces, int64_t rows, int64_t n) {
+int64_t FusedTiles(int64_t pieces, int64_t rows, int64_t n) {
   constexpr int64_t kTileRows = 128, kTileColumns = 256;
   const auto tiles = [](int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; };
   return pieces * tiles(rows, kTileRows) * tiles(n, kTileColumns);
 }
 
-bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n) { return NativeTiles(pieces, rows, n) <= kSms; }
+bool IsOneFusedWave(int64_t pieces, int64_t rows, int64_t n) { return FusedTiles(pieces, rows, n) <= kSms; }
 
-NativeCut CutNative(int64_t rows, int64_t n, int world_size) {
+FusedTileCut CutFusedTiles(int64_t rows, int64_t n, int world_size) {
   constexpr int64_t kKernelRows = 128, kKernelColumns = 256, kMostBands = 16, kLeastTiles = 4;
   const auto divide = [](int64_t extent, int64_t part) { return (extent + part - 1) / part; };
-  NativeCut cut{divide(rows, world_size), rows, world_size, 1};
+  FusedTileCut cut{divide(rows, world_size), rows, world_size, 1};
   const int64_t whole = divide(cut.rows, kKernelRows) * kKernelRows;
   const bool equal = rows % world_size == 0;
-  if (!equal && world_size * whole - rows <= rows / 8 && !IsOneNativeWave(divide(rows, whole), whole, n))
+  if (!equal && world_size * whole - rows <= rows / 8 && !IsOneFusedWave(divide(rows, whole), whole, n))
     cut.rows = whole;
-  if (IsOneNativeWave(cut.parts(), cut.rows, n)) return cut;
-  const int64_t high = NativeTiles(cut.parts(), cut.rows, kKernelColumns), wide = divide(n, kKernelColumns);
+  if (IsOneFusedWave(cut.parts(), cut.rows, n)) return cut;
+  const int64_t high = FusedTiles(cut.parts(), cut.rows, kKernelColumns), wide = divide(n, kKernelColumns);
   const int64_t band = std::max(kLeastTiles, kSms / high);  // in tiles along N
   cut.bands = static_cast<int>(std::min(divide(wide, band), kMostBands));
   return cut;
@@ -130,7 +130,7 @@ View FoldedRows(const View& view) {
   return folded;
 }
 
-std::string WhyNotNative(const Problem& problem) {
+std::string WhyNotFused(const Problem& problem) {
   const OpRequest& request = *problem.request;
   if (problem.world_size == 1) return "one rank: nothing to overlap";
   const View a = problem.Slot(0, problem.slots.a);

@@ -1,4 +1,4 @@
-// File: native_probes.cuh
+// File: fused_probes.cuh
 //
 // One source file compiles one fault, so that they compile in parallel.
 #pragma once
@@ -11,7 +11,7 @@ namespace tandem::cuda {
 template <bool kFlagFirst, bool kNoWait, bool kStale>
 struct FusedDelayProbe {
   static constexpr bool kFlagBeforeData = kFlagFirst;
-  static constexpr uint64_t kMostDelayNs = 20'000, kEarlyFlagNs = 200'000;
+  static constexpr uint64_t kMaxDelayNs = 20'000, kEarlyFlagNs = 200'000;
   __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
     return kNoWait || NoFusedProbe::HasReached(word, epoch - (kStale ? 1 : 0));
   }
@@ -24,7 +24,7 @@ struct FusedDelayProbe {
     const uint64_t now = ptx::GlobalTimer();
     uint64_t hash = (what * 8191 + blockIdx.x + (now << 20)) * 0xBF58476D1CE4E5B9ull;
     hash ^= hash >> 31;
-    if (hash % 4 == 0) Pause(now, (hash >> 8) % kMostDelayNs);
+    if (hash % 4 == 0) Pause(now, (hash >> 8) % kMaxDelayNs);
   }
   __device__ static void Pause(uint64_t now, uint64_t ns) {
     while (ptx::GlobalTimer() < now + ns) {

@@ -1,6 +1,6 @@
-// File: native_checks.h
+// File: fused_checks.h
 //
-// Which requests the native kernels take (kernels/cuda/fused): what TMA and their tiles need of shapes,
+// Which requests the fused kernels take (kernels/cuda/fused): what TMA and their tiles need of shapes,
 // strides and types.
 #pragma once
 
@@ -10,20 +10,20 @@
 
 namespace tandem::plan {
 
-// Empty when the native algorithm can run the request, else why not. `problem`'s operation is one that has
+// Empty when the fused algorithm can run the request, else why not. `problem`'s operation is one that has
 // it.
-std::string WhyNotNative(const Problem& problem);
+std::string WhyNotFused(const Problem& problem);
 
-// The native kernel's tiles, one an SM at a time, of `pieces` pieces of `rows` rows and `n` columns each.
-int64_t NativeTiles(int64_t pieces, int64_t rows, int64_t n);
+// The fused kernel's tiles, one an SM at a time, of `pieces` pieces of `rows` rows and `n` columns each.
+int64_t FusedTiles(int64_t pieces, int64_t rows, int64_t n);
 
-// Whether `pieces` pieces of `rows` rows and `n` columns each have no more tiles than the native kernel
+// Whether `pieces` pieces of `rows` rows and `n` columns each have no more tiles than the fused kernel
 // computes at once. What comes before or after the products is hidden by none of them then.
-bool IsOneNativeWave(int64_t pieces, int64_t rows, int64_t n);
+bool IsOneFusedWave(int64_t pieces, int64_t rows, int64_t n);
 
 // How an all-reduced product is cut into the ranks' parts, of `rows` rows each but the last one, which may
 // have fewer; those behind it, of the last ranks, have none.
-struct NativeCut {
+struct FusedTileCut {
   int64_t rows = 0;  // of a part
   int64_t m = 0;     // of the product
   int world_size = 1;
@@ -41,9 +41,9 @@ struct NativeCut {
 // whole tiles if the last ones then miss no more than an eighth of the product. Bands are about a wave of
 // tiles each, but no narrower than four of them, for narrower ones read A too often (four H200s:
 // docs/performance-kernels.md), and 16 at most; of no more than a wave one.
-NativeCut CutNative(int64_t rows, int64_t n, int world_size);
+FusedTileCut CutFusedTiles(int64_t rows, int64_t n, int world_size);
 
-// `view` with all dimensions but the last as one; they must lie at one pitch (HasOnePitch), as WhyNotNative
+// `view` with all dimensions but the last as one; they must lie at one pitch (HasOnePitch), as WhyNotFused
 // makes sure.
 View FoldedRows(const View& view);
 

@@ -1,4 +1,4 @@
-// The native algorithm's programs: proven, and their expansions right; what it refuses, and why.
+// The fused algorithm's programs: proven, and their expansions right; what it refuses, and why.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-class Native : public testing::TestWithParam<int> {
+class Fused : public testing::TestWithParam<int> {
  protected:
-  Native() : group_(ReferenceSwitchGroup(GetParam())) { group_.native_kernels = true; }
+  Fused() : group_(ReferenceSwitchGroup(GetParam())) { group_.fused_kernels = true; }
 
   // The plan, proven on `queues` and compared with the reference; empty programs and *error otherwise.
   Plan Check(OpRequest request, std::vector<int> queues, std::string* error) {
-    request.algorithm = Algorithm::kNative;
+    request.algorithm = Algorithm::kFused;
     std::vector<OpRequest> requests(static_cast<size_t>(GetParam()), request);
     CheckOptions options;
     options.verify_queues = std::move(queues);
@@ -58,7 +58,7 @@ class Native : public testing::TestWithParam<int> {
   std::string error_;
 };
 
-TEST_P(Native, GathersForSeveralBs) {
+TEST_P(Fused, GathersForSeveralBs) {
   OpRequest r = Gather(DType::kBf16, 3, 8, 16);
   r.operands.push_back(MakeOperand(Role::kB, DType::kBf16, {8, 24}, false, {1, 8}));
   r.operands.push_back(MakeOperand(Role::kC, DType::kBf16, {3 * GetParam(), 24}));
@@ -71,7 +71,7 @@ TEST_P(Native, GathersForSeveralBs) {
 }
 
 // A kernel that goes first waits for pushes that its peers' other lanes make meanwhile: two queues at least.
-TEST_P(Native, GathersBehindItsKernelWhereTheOwnShardTakesNearlyAllSms) {
+TEST_P(Fused, GathersBehindItsKernelWhereTheOwnShardTakesNearlyAllSms) {
   if (GetParam() > 2) GTEST_SKIP() << "the same for any number, and long";
   for (bool large : {false, true}) {
     OpRequest r = Gather(DType::kBf16, 1, 8, (large ? 96 : 95) * 256);
@@ -85,7 +85,7 @@ TEST_P(Native, GathersBehindItsKernelWhereTheOwnShardTakesNearlyAllSms) {
   }
 }
 
-TEST_P(Native, ReturnsTheGatheredA) {
+TEST_P(Fused, ReturnsTheGatheredA) {
   for (bool symmetric : {false, true}) {
     OpRequest r = Gather(DType::kBf16, 2, 8, 8);
     r.operands.push_back(MakeOperand(Role::kGatheredA, DType::kBf16, {2 * GetParam(), 8}, symmetric));
@@ -94,7 +94,7 @@ TEST_P(Native, ReturnsTheGatheredA) {
   }
 }
 
-TEST_P(Native, GathersFloat8WithRowScales) {
+TEST_P(Fused, GathersFloat8WithRowScales) {
   const int64_t rows = 4 * GetParam();
   for (bool sharded : {false, true}) {
     OpRequest r = Gather(DType::kF8E4M3, 4, 16, 8);
@@ -107,7 +107,7 @@ TEST_P(Native, GathersFloat8WithRowScales) {
   }
 }
 
-TEST_P(Native, TakesScalesByBlocks) {
+TEST_P(Fused, TakesScalesByBlocks) {
   const int64_t k = 144, n = 8;
   const auto scaled = [&](OpRequest r, int64_t rows) {
     r.operands[0].spec.dtype = r.operands[1].spec.dtype = DType::kF8E4M3;
@@ -142,7 +142,7 @@ TEST_P(Native, TakesScalesByBlocks) {
   EXPECT_NE(error_.find("blocks of 128 columns"), std::string::npos) << error_;
 }
 
-TEST_P(Native, TakesFloat8OfEitherTypeAndEitherAccumulation) {
+TEST_P(Fused, TakesFloat8OfEitherTypeAndEitherAccumulation) {
   using enum DType;
   for (auto [a, b] :
        {std::pair(kF8E4M3, kF8E4M3), {kF8E4M3, kF8E5M2}, {kF8E5M2, kF8E4M3}, {kF8E5M2, kF8E5M2}}) {
@@ -162,7 +162,7 @@ TEST_P(Native, TakesFloat8OfEitherTypeAndEitherAccumulation) {
 
 // One kernel on one lane where all is one wave of its tiles, else beside one that meets the peers; what it
 // waits for, its peers' kernels store. In f32, which the kernel for few rows has not.
-TEST_P(Native, Scatters) {
+TEST_P(Fused, Scatters) {
   OpRequest r = Scatter(DType::kBf16, 3, 8, 16);
   r.operands[2].spec.dtype = DType::kF32;
   r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {16}));
@@ -185,11 +185,11 @@ TEST_P(Native, Scatters) {
 
 // In the bulk area, a kernel of more than a wave starts before its peers have entered, and delivers nothing
 // before. Proven, not computed.
-TEST_P(Native, MeetsPeersBesideItsKernel) {
+TEST_P(Fused, MeetsPeersBesideItsKernel) {
   constexpr int64_t kRows = 2048;
   for (OpRequest r : {Scatter(DType::kBf16, kRows, 8, 8192), AllReduce(DType::kBf16, kRows, 8, 8192, true),
                       AllReduce(DType::kBf16, kRows, 8, 8192, false)}) {
-    r.algorithm = Algorithm::kNative;
+    r.algorithm = Algorithm::kFused;
     CheckOptions options;
     options.seeds = {};
     options.verify_queues = {0, 1, 2};
@@ -219,7 +219,7 @@ TEST_P(Native, MeetsPeersBesideItsKernel) {
 }
 
 // One kernel on one lane.
-TEST_P(Native, AllReduces) {
+TEST_P(Fused, AllReduces) {
   for (bool symmetric : {false, true}) {
     for (int64_t rows : {3, 1024, 2048}) {
       if (rows * GetParam() > 4096) continue;
@@ -237,7 +237,7 @@ TEST_P(Native, AllReduces) {
   }
 }
 
-TEST_P(Native, AllReducesMoreThanAWave) {
+TEST_P(Fused, AllReducesMoreThanAWave) {
   for (bool symmetric : {false, true}) {
     OpRequest r = AllReduce(DType::kBf16, 1, 8, (132 / GetParam() + 1) * 256, symmetric);
     r.operands[2].spec.dtype = DType::kF32;
@@ -248,7 +248,7 @@ TEST_P(Native, AllReducesMoreThanAWave) {
 }
 
 // Leading dimensions are rows like others; fp8 with a scale for each row; all in the bulk area.
-TEST_P(Native, AllReducesFoldedRows) {
+TEST_P(Fused, AllReducesFoldedRows) {
   OpRequest r;
   r.op = Op::kMatmulAllReduce;
   r.fast_accumulation = true;
@@ -272,7 +272,7 @@ TEST_P(Native, AllReducesFoldedRows) {
 }
 
 // Half in and out, and sums that are never rounded but once: C is f32.
-TEST_P(Native, TakesHalfAndFloatSums) {
+TEST_P(Fused, TakesHalfAndFloatSums) {
   for (DType dtype : {DType::kF16, DType::kBf16}) {
     for (DType out : {dtype, DType::kF32}) {
       for (OpRequest r :
@@ -289,7 +289,7 @@ TEST_P(Native, TakesHalfAndFloatSums) {
 }
 
 // A leading dimension of one element is none: the pieces are rows of the second.
-TEST_P(Native, CutsTheFirstDimensionOfSeveralElements) {
+TEST_P(Fused, CutsTheFirstDimensionOfSeveralElements) {
   for (DType out : {DType::kBf16, DType::kF32}) {  // for few rows, and by tiles
     for (OpRequest r : {Gather(DType::kBf16, 3, 8, 16), Scatter(DType::kBf16, 3, 8, 16),
                         AllReduce(DType::kBf16, 3, 8, 16, false)}) {
@@ -303,7 +303,7 @@ TEST_P(Native, CutsTheFirstDimensionOfSeveralElements) {
   }
 }
 
-TEST_P(Native, RefusesWithItsReason) {
+TEST_P(Fused, RefusesWithItsReason) {
   struct Refusal {
     OpRequest request;
     std::string reason;
@@ -351,19 +351,19 @@ TEST_P(Native, RefusesWithItsReason) {
   for (const int64_t rows : {most, most + 1}) {
     for (OpRequest request : {Gather(DType::kBf16, rows, 16, 8), Scatter(DType::kBf16, rows, 16, 8),
                               AllReduce(DType::kBf16, rows, 16, 8, false)}) {
-      request.algorithm = Algorithm::kNative;
+      request.algorithm = Algorithm::kFused;
       auto plan = MakePlan(std::vector<OpRequest>(static_cast<size_t>(GetParam()), request), group_);
       const std::string said = plan.status().ToString();
       EXPECT_EQ(plan.ok(), rows == most) << rows << ": " << said;
       EXPECT_EQ(said.find("more than 32767 tiles") == std::string::npos, rows == most) << said;
     }
   }
-  group_.native_kernels = false;
+  group_.fused_kernels = false;
   Check(Gather(DType::kBf16, 4, 16, 8), {0}, &error_);
-  EXPECT_NE(error_.find("needs the CUDA backend's native kernels"), std::string::npos) << error_;
+  EXPECT_NE(error_.find("needs the CUDA backend's fused kernels"), std::string::npos) << error_;
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, Native, testing::Values(2, 3, 4, 8));
+INSTANTIATE_TEST_SUITE_P(WorldSizes, Fused, testing::Values(2, 3, 4, 8));
 
 }  // namespace
 }  // namespace tandem::plan

@@ -1,6 +1,6 @@
-// File: native_race_fixture.h
+// File: fused_race_fixture.h
 //
-// The native kernel on one GPU, its peers played by lanes, in launches whose results are known to the bit.
+// The fused kernel on one GPU, its peers played by lanes, in launches whose results are known to the bit.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "tests/gpu/probed_gpu_test.h"
 
 namespace tandem::cuda {
@@ -22,15 +22,15 @@ inline constexpr int kLaunches = 16;
 inline constexpr int kBandStep = 16;
 
 // What a launch's kernel runs with. One stage of K and a CTA for each tile, or stages and tiles that follow
-// one another: rings that wrap, tickets taken ahead, couriers beside the next products.
+// one another: rings that wrap, tickets taken ahead, store warps beside the next products.
 struct Extent {
   int64_t k = 64;
   int ctas = 0;         // 0: as many as there are tiles
   bool shares = false;  // CTAs share the last tiles
 };
 
-// Where the kernel's pieces are read: where it stores them, or in copies that its couriers make, or it stores
-// itself, or both.
+// Where the kernel's pieces are read: where it stores them, or in copies that its store warps make, or it
+// stores itself, or both.
 enum class Delivery { kNone, kCarried, kDirect, kBoth };
 
 // Three pieces: the rank's own rows, told to a peer; rows that a peer delivers, told to a peer; rows that it
@@ -73,9 +73,9 @@ inline Launch Draw(uint32_t seed, int64_t k_extent) {
   return launch;
 }
 
-class NativeRaceTest : public ProbedGpuTest {
+class FusedRaceTest : public ProbedGpuTest {
  protected:
-  explicit NativeRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {})
+  explicit FusedRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {})
       : delivery_(delivery), extent_(extent) {}
 
   void SetUp() override {
@@ -262,7 +262,7 @@ class NativeRaceTest : public ProbedGpuTest {
   }
 
   // Launches with data of their own, whose peers come late: the pieces that went wrong in all.
-  int CountWrong(NativeFault fault) {
+  int CountWrong(FusedFault fault) {
     const FusedVariant variant = ProbedVariant(fault);
     int wrong = 0;
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
@@ -273,7 +273,7 @@ class NativeRaceTest : public ProbedGpuTest {
       EnqueueReader(epoch);
       // A kernel that does not wait ends by itself now; one that does must not.
       const bool early = EndsWithin(std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
-      EXPECT_FALSE(early && fault == NativeFault::kNone) << "launch " << i << " ended before its peers came";
+      EXPECT_FALSE(early && fault == FusedFault::kNone) << "launch " << i << " ended before its peers came";
       EnqueuePeers(epoch);
       for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
       wrong += Wrong(made(), launch) + Wrong(seen_, launch);
