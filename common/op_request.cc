@@ -96,6 +96,7 @@ Result<Op> ParseOp(std::string_view name) {
 }
 
 Result<Algorithm> ParseAlgorithm(std::string_view name) {
+  if (name == "fused") return Algorithm::kFused;  // the name before 0.2
   for (const auto& [algorithm, algorithm_name] : kAlgorithms) {
     if (algorithm_name == name) return algorithm;
   }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "common/unique_fd.h"
+#include "common/word.h"
 #include "program/skinny_layout.h"
 #include "tandem/dtype.h"
 #include "tandem/op_request.h"
@@ -30,10 +31,6 @@ namespace tandem {
 
 // The detail's reason of a status that only a new process mends.
 inline constexpr char kContextLost[] = "CONTEXT_LOST";
-
-// A 64-bit word that lanes write and wait on; in device memory or in host memory that the device can reach.
-using Word = std::atomic<uint64_t>;
-static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
 
 // Work that has a guard does nothing if *word has reached `value` (by cyclic comparison) when its turn comes.
 // Null: none.
@@ -295,7 +292,7 @@ class Backend {
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
   // The same with two streams, if it makes a difference to the device's clients which one of them the lane is
   // on; else with one.
-  virtual Result<std::unique_ptr<Lane>> MakeTwinLane(int priority) { return MakeLane(priority); }
+  virtual Result<std::unique_ptr<Lane>> MakeDualStreamLane(int priority) { return MakeLane(priority); }
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
   // What the ranks of a new communicator share; empty where they need nothing.
   virtual Result<std::string> MakeUniqueId() { return std::string(); }

@@ -246,11 +246,13 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
   services_->engines.OnDown(gpu, generation, reason);
 }
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
+  StatusDetail detail{.reason = done.reason(), .who = done.who()};
+  detail.ranks.assign(done.ranks().begin(), done.ranks().end());
+  if (done.has_started()) detail.started = done.started();
   services_->launches.End(gpu, done.launch_id(),
                           done.code() == 0
                               ? Status::Ok()
-                              : Status(static_cast<Code>(done.code()), done.message(),
-                                       {.reason = done.reason(), .who = done.who(), .field = {}}));
+                              : Status(static_cast<Code>(done.code()), done.message(), std::move(detail)));
 }
 void Control::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
   services_->engines.OnLaunchFailed(gpu, failed);

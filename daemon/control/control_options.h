@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "common/deadline.h"
 #include "daemon/topology/topology.h"
 
 namespace tandem::daemon {
@@ -63,7 +64,7 @@ struct ControlOptions {
   uint32_t hardware_queues = 32;
   std::chrono::milliseconds default_deadline{30000};
   std::chrono::milliseconds maximal_deadline{600000};
-  std::chrono::milliseconds default_launch_deadline{600000};
+  std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
   // How long the failure of a join is kept for ranks that come late.
   std::chrono::milliseconds verdict_memory{60000};
@@ -72,12 +73,9 @@ struct ControlOptions {
   std::chrono::milliseconds departure_deadline{2000};
   bool verify_plans = false;
   bool fused_by_choice =
-      false;             // plans take fused kernels unasked where they are predicted to be the fastest
-  bool parking = false;  // of groups whose options do not say
+      false;  // plans take fused kernels unasked where they are predicted to be the fastest
   ControlLimits limits;
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
-  // Appends BREAK to the node's order log; never blocks. Null: breaks go by the engines' commands alone.
-  std::function<void(uint64_t group_id, uint64_t generation)> break_by_log;
   // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under
   // the registry's lock; it is logged either way. For tests, which fail by it.
   std::function<void(const std::string&)> illegal_transition;

@@ -45,12 +45,12 @@ class CudaSegment : public Segment {
 class CudaBackend : public Backend {
  public:
   CudaBackend(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser,
-              std::shared_ptr<WordWriter> words, bool twin_lanes)
+              std::shared_ptr<WordWriter> words, bool dual_stream_lanes)
       : device_(std::move(device)),
         chooser_(std::move(chooser)),
         words_(std::move(words)),
         foreign_(device_),
-        twin_lanes_(twin_lanes) {}
+        dual_stream_lanes_(dual_stream_lanes) {}
 
   std::string Name() const override { return "cuda"; }
   size_t SegmentGranularity() const override { return device_->granularity(); }
@@ -92,9 +92,9 @@ class CudaBackend : public Backend {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<CudaLane> lane, CudaLane::Create(device_, chooser_, priority));
     return std::unique_ptr<Lane>(std::move(lane));
   }
-  Result<std::unique_ptr<Lane>> MakeTwinLane(int priority) override {
+  Result<std::unique_ptr<Lane>> MakeDualStreamLane(int priority) override {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<CudaLane> lane,
-                            CudaLane::Create(device_, chooser_, priority, twin_lanes_ ? 2 : 1));
+                            CudaLane::Create(device_, chooser_, priority, dual_stream_lanes_ ? 2 : 1));
     return std::unique_ptr<Lane>(std::move(lane));
   }
   Result<std::unique_ptr<Event>> MakeEvent() override {
@@ -145,7 +145,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<MatmulChooser> chooser_;
   std::shared_ptr<WordWriter> words_;
   ForeignMemory foreign_;
-  bool twin_lanes_;
+  bool dual_stream_lanes_;
   size_t own_memory_bytes_ = 0;
   Status fused_kernels_ = Unimplemented("they are not loaded");
 };
@@ -182,8 +182,8 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   ended("cuBLASLt");
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, lt, options.matmul_candidates);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::WordWriter> words, cuda::WordWriter::Create(device));
-  auto backend =
-      std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words), options.twin_lanes);
+  auto backend = std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words),
+                                                     options.dual_stream_lanes);
   backend->SetFusedKernels(std::move(fused_kernels));
   // The driver's own kernels are loaded by the first use too: fills of both small and large memory, before
   // any lane waits.

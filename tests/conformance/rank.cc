@@ -219,7 +219,7 @@ Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>
   if (way == Way::kDirect) {
     TANDEM_RETURN_IF_ERROR(status);
     TANDEM_RETURN_IF_ERROR(stream_->Synchronize(options_.deadline));
-    TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan.LaunchDirect(bindings));
+    TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan.LaunchWithoutStream(bindings));
     TANDEM_RETURN_IF_ERROR(plan.WaitLaunch(launch, options_.deadline).WithContext("direct launch"));
   } else if (status.ok()) {
     status = plan.Launch(stream_->ref(), bindings).WithContext("launch");

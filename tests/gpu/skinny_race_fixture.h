@@ -11,11 +11,12 @@
 
 #include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
+#include "program/program.h"
 #include "tests/gpu/probed_gpu_test.h"
 
 namespace tandem::cuda {
 
-inline constexpr int kRanks = 2, kLaunches = 12, kWordsOfWriter = 512;
+inline constexpr int kRanks = 2, kLaunches = 12, kWordsOfWriter = plan::kSignalsPerWriter;
 inline constexpr int64_t kRows = 33,
                          kN = 520;  // of each rank's part: a ragged tile each way; ten CTAs a rank
 

@@ -4,7 +4,7 @@ queue or do not, and what a launch costs."""
 import bisect
 import unittest
 
-from harness import CallFailed, TandemTest, cuda_only, everybody, own_gpus_only
+from harness import TandemTest, cuda_only, everybody, own_gpus_only
 
 MIB = 1 << 20
 CHUNK = 2 * MIB  # PyTorch's smallest, and the driver's

@@ -5,11 +5,11 @@ kernels run."""
 import unittest
 
 from harness import CUDA, TandemTest, everybody, host_only, own_gpus_only, wait_until
-from test_operations import Slot, OperationsTest, add, matmul, ramp
+from test_operations import OperationsTest, Slot, add, matmul, ramp
 
 MOST_RANKS = 3
 OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
-EMULATED = () if CUDA else ("--debug-emulated-native",)
+EMULATED = () if CUDA else ("--testing-emulated-fused",)
 
 
 def fused_offers(reply):
@@ -24,7 +24,7 @@ def gather_request(m, n, k, world, algorithm="fused", dtype="bf16"):
 
 class Fused(OperationsTest):
     shares = True
-    extra = EMULATED + ("--debug-verify-plans", "--native", "explicit")
+    extra = EMULATED + ("--testing-verify-plans", "--fused-kernels", "explicit")
 
     def test_on_offer_and_planned_when_asked_for(self):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
@@ -168,7 +168,7 @@ class NotFused(TandemTest):
 
 @own_gpus_only  # where ranks share one it is no own choice
 class FusedByChoice(TandemTest):
-    extra = EMULATED + ("--native", "auto")
+    extra = EMULATED + ("--fused-kernels", "auto")
 
     def test_the_operator_lets_plans_take_it(self):
         clients = self.group(2)

@@ -13,7 +13,7 @@ from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only, wait_un
 NO_TABLES = tempfile.TemporaryDirectory(prefix="tandem-no-tables.")
 unittest.addModuleCleanup(NO_TABLES.cleanup)
 M, N, K = 256, 128, 64
-RING, FUSED = 10, 12  # of tandem/op_request.h
+RING, FUSED = "ring", "fused"
 TUNE = ("--timeout", "30", "tune", "--op", "all_gather_matmul", "--shape", f"{M},{N},{K}", "--dtype", "bf16", "--world", "2")
 
 
@@ -253,12 +253,33 @@ class Tune(TandemTest):
         arguments = [ctl, "--runtime-dir", self.daemon.runtime_dir]
         other = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
         if not other:
-            os.chmod(os.path.join(self.daemon.runtime_dir, "admin.sock"), 0)
+            os.chmod(os.path.join(self.daemon.admin_dir, "admin.sock"), 0)
         for command in (TUNE, ("tuning", "forget", "--all")):
             result = subprocess.run([*arguments, *command], capture_output=True, text=True, timeout=60, **other)
             self.assertEqual(result.returncode, 5, result.stderr)
             self.assertIn("admin.sock", result.stderr)
         self.assertNotIn("tune", self.daemon.ctl("groups").stdout)
+
+    @host_only("the daemon and its answers are the same")
+    def test_a_rank_program_that_is_missing_or_broken_is_no_unreachable_daemon(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ctl = shutil.copy(os.path.join(BIN, "tandemctl"), folder)
+            rank = os.path.join(folder, "tandem-tune-rank")
+
+            def tune():
+                return subprocess.run([ctl, "--runtime-dir", self.daemon.runtime_dir, *TUNE, "--dry-run"],
+                                      capture_output=True, text=True, timeout=60)
+            result = tune()
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn(f"there is no tandem-tune-rank beside {ctl}", result.stderr)
+            for script, word in (("exit 127", "cannot be loaded"), ("exit 9", "ended with 9")):
+                with open(rank, "w") as file:
+                    file.write(f"#!/bin/sh\n{script}\n")
+                os.chmod(rank, 0o755)
+                result = tune()
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn(word, result.stderr)
+                self.assertIn("rank 0: tandem-tune-rank", result.stderr)
 
     def test_a_corrupt_file_is_refused_and_named(self):
         os.makedirs(os.path.join(self.daemon.runtime_dir, "state"), exist_ok=True)

@@ -2,11 +2,10 @@
 (factories, reference, tolerance): factories are (name, function that makes the Arm), the reference is what operand set 0
 must give."""
 
+import exact
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
-
-import exact
 from measure import Arm
 
 SETS = 4  # operand sets in turn, so that no weight stays in the L2 cache

@@ -17,7 +17,7 @@ UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_fused", "test_sha
 SUITES = {"test_captured": 35, "test_client_faults": 40, "test_engine_faults": 60, "test_kill_every_call": 50,
           "test_daemon_death": 35, "test_sharing": 15, "test_fused": 25, "test_cuda": 25, "test_basic": 15,
           "test_operations": 50, "test_rounds": 160, "test_process_faults": 60, "test_conformance_faults": 50,
-          "test_tune": 60, "test_outcomes": 40, "test_fork": 15, "test_c_api": 15, "test_parking": 130,
+          "test_tune": 60, "test_outcomes": 40, "test_fork": 15, "test_c_api": 15,
           "test_rogue": 85, "test_admin": 60, "test_limits": 50, "test_bad_input": 40}
 DEFAULT_SUITE = 45
 # Those whose paths differ most on GPUs; the others in the order of their names.
@@ -150,7 +150,7 @@ def shared_jobs(bundle, results, count):
                        "TANDEM_TEST_ENGINES_PER_GPU": engines}
         for name, seconds, more in ((f"shared_w{world}", 80, ("--quiet", "--seed", "4", "--time-limit", "80")),
                                     (f"shared_stress_w{world}", 20, ("--stress", "20000"))):
-            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--engines-per-gpu=" + engines, *more)
+            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--testing-engines-per-gpu=" + engines, *more)
             yield replace(job, part="shared", gpus=gpus, environment=environment)
         scripts = [("digits", ("run_digits.py",), "digits")]
         scripts += [("side_by_side", ("-m", "unittest", "-v", "test_side_by_side"), "unittest")] if world == 8 else []

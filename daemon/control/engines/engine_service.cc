@@ -67,7 +67,6 @@ void EngineService::SuspendGroups(int gpu, const Status& ended) {
     message.set_reason(ended.detail().reason);
     message.set_who(ended.detail().who);
     core_.registry.PostToAll(*group, command, nullptr, gpu);
-    to_.groups.BreakByLog(*group);
     group->lifecycle.Apply(GroupEvent::kEngineEnded);
     if (state == GroupState::kReady) {
       to_.installer.Uninstall(*group, gpu);

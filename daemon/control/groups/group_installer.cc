@@ -106,7 +106,6 @@ engine::v1::Command GroupInstaller::AddGroupCommand(const GroupRecord& group, co
   if (has_stand_in) add.set_scratch_bytes(control.bytes - kScratchOffset);
   add.set_nccl_unique_id(unique_id);
   add.mutable_options()->insert(group.options.begin(), group.options.end());
-  (*add.mutable_options())["parking"] = group.parking ? "auto" : "off";
   add.set_deadline_ms(group.launch_deadline_ms);
   add.set_next_epoch(group.next_epoch);
   add.set_abort_segment(control.segment_ids[rank]);

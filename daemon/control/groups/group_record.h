@@ -49,7 +49,6 @@ struct GroupRecord {
   std::string topology_class;
   uint64_t launch_deadline_ms = 0;
   OnSlowPlacement on_slow_placement = OnSlowPlacement::kAllow;
-  bool parking = false;  // its launches may be parked
   std::map<std::string, std::string> options;
   size_t world() const { return gpus.size(); }
 

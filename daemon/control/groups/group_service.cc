@@ -72,12 +72,6 @@ Status GroupService::Leave(const SessionRef& session, uint64_t group_id, const W
   return Status::Ok();
 }
 
-// A command for an engine waits for the one before it, which may itself wait for a parked launch's ranks:
-// then the log is what names a rank that is gone.
-void GroupService::BreakByLog(const GroupRecord& group) {
-  if (group.parking && core_.options.break_by_log) core_.options.break_by_log(group.id, group.generation);
-}
-
 void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   Registry& registry = core_.registry;
   const GroupState before = group.state();
@@ -93,7 +87,6 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   message.set_reason(why.detail().reason);
   message.set_who(why.detail().who);
   registry.PostToAll(group, command);
-  BreakByLog(group);
   group.EndGatherings(why);
   PostEvent(group, EventOf(group, v1::Event::RANK_LOST, lost_rank, why), lost_rank);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, lost_rank, why), lost_rank);

@@ -35,8 +35,6 @@ class GroupService {
       TANDEM_REQUIRES(registry_mutex);
   // Gives everything back that the group has. Its members' ids of it are NOT_FOUND from now on.
   void Destroy(const std::shared_ptr<GroupRecord>& group) TANDEM_REQUIRES(registry_mutex);
-  // Appends BREAK to the node's order log, for groups whose engines may not take a command while they wait.
-  void BreakByLog(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
 
   // Tells the members that are still there.
   void PostEvent(GroupRecord& group, const v1::Event& event, int except_rank)

@@ -236,8 +236,6 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
                                   ? first.request.launch_deadline_ms()
                                   : static_cast<uint64_t>(core_.options.default_launch_deadline.count());
   group->on_slow_placement = static_cast<OnSlowPlacement>(first.request.on_slow_placement());
-  const auto parking = group->options.find("parking");
-  group->parking = parking == group->options.end() ? core_.options.parking : parking->second == "auto";
   for (const JoinParty& party : meeting.parties) {
     MemberRecord member;
     member.session = party.session;

@@ -1,11 +1,10 @@
 #include "daemon/control/plans/plan_service.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
-#include "common/mutex.h"
 #include "daemon/control/blame.h"
+#include "daemon/control/groups/group_service.h"
 #include "daemon/control/memory/tensor_service.h"
 #include "daemon/control/plans/plan_messages.h"
 #include "daemon/control/plans/tuning_service.h"
@@ -23,23 +22,6 @@ uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command
   for (const engine::v1::Command& command : commands) bytes += command.ByteSizeLong();
   return bytes;
 }
-
-// The first of several engines' texts that is not empty. Thread-safe.
-class FirstText {
- public:
-  void Set(std::string text) {
-    MutexLock lock(mutex_);
-    if (text_.empty()) text_ = std::move(text);
-  }
-  std::string Get() {
-    MutexLock lock(mutex_);
-    return text_;
-  }
-
- private:
-  Mutex mutex_;
-  std::string text_ TANDEM_GUARDED_BY(mutex_);
-};
 
 std::string NameOf(const GroupRecord& group, const std::string& key) {
   return "key '" + key + "' of group '" + group.name + "'";
@@ -167,7 +149,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, cons
   }
   if (draft.plan.programs.size() != group.world())
     return Internal("the planner made a program for some ranks only");
-  if (core_.options.verify_plans) {
+  if (core_.options.verify_plans || draft.requests[0].restartable) {
     TANDEM_ASSIGN_OR_RETURN(const plan::VerifyContext sizes, plan::ContextOf(draft.requests));
     TANDEM_RETURN_IF_ERROR(
         plan::VerifyPrograms(draft.plan.programs, sizes).WithContext(draft.context + ": verifier"));
@@ -189,8 +171,7 @@ Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
 }
 
 Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Draft& draft,
-                                   const std::string& unique_id, const std::shared_ptr<CommandBatch>& batch,
-                                   std::function<void(std::string)> never_parked) {
+                                   const std::string& unique_id, const std::shared_ptr<CommandBatch>& batch) {
   Registry& registry = core_.registry;
   const size_t world = group->world();
   TANDEM_RETURN_IF_ERROR(installer_.Installed(*group));
@@ -222,13 +203,11 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   info.set_group_id(group->id);
   info.set_key(draft.key);
   info.set_placement(draft.placement.text);
-  info.set_parking(!group->parking ? "off"
-                   : world == 1    ? "never: the group has one rank"
-                                   : "where it is allowed");
   info.set_slow_placement(draft.placement.slow);
   if (draft.placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn) {
     info.add_warnings(draft.placement.text);
   }
+  draft.warnings.assign(info.warnings().begin(), info.warnings().end());
   record.info = info.SerializeAsString();
   for (size_t rank = 0; rank < world; ++rank) {
     engine::v1::Command& command = draft.commands[rank];
@@ -236,7 +215,7 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
     command.mutable_add_plan()->set_plan_index(record.index);
     record.commands.push_back(command.SerializeAsString());
     command.mutable_add_plan()->set_nccl_unique_id(unique_id);
-    registry.MailboxOf(group->gpus[rank]).PostAsk(std::move(command), never_parked, batch);
+    registry.MailboxOf(group->gpus[rank]).Post(std::move(command), {}, batch);
   }
   group->plans.emplace(plan_id, std::move(record));
   registry.plan_groups[plan_id] = group;
@@ -261,13 +240,10 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
     TANDEM_ASSIGN_OR_RETURN(unique_id, installer_.MakeUniqueId(*group));
   }
   auto batch = std::make_shared<CommandBatch>();
-  auto never_parked = std::make_shared<FirstText>();
   uint64_t plan_id = 0;
   {
     RegistryLock lock(core_.registry);
-    TANDEM_ASSIGN_OR_RETURN(plan_id, Post(group, draft, unique_id, batch, [never_parked](std::string why) {
-                              never_parked->Set(std::move(why));
-                            }));
+    TANDEM_ASSIGN_OR_RETURN(plan_id, Post(group, draft, unique_id, batch));
     meeting.plan_id = plan_id;
   }
   const Status status = batch->Wait(waiter);
@@ -277,16 +253,21 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
     return status.WithContext(draft.context);
   }
   if (draft.first_nccl) group->communicates = true;
-  if (const std::string why = never_parked->Get(); group->parking && group->world() > 1 && !why.empty()) {
+  if (!draft.warnings.empty()) {
     RegistryLock lock(core_.registry);
-    const auto added = group->plans.find(plan_id);
-    v1::PlanInfo info;
-    if (added != group->plans.end() && info.ParseFromString(added->second.info)) {
-      info.set_parking("never: " + why);
-      added->second.info = info.SerializeAsString();
-    }
+    ReportWarnings(*group, draft, plan_id);
   }
   return status;
+}
+
+void PlanService::ReportWarnings(GroupRecord& group, const Draft& draft, uint64_t plan_id) {
+  std::string text;
+  for (const std::string& warning : draft.warnings) text += (text.empty() ? "" : "; ") + warning;
+  const Status status(Code::kFailedPrecondition, draft.context + ": " + text, {.reason = "PLAN_WARNING"});
+  group.PostEvent(GroupService::EventOf(group, v1::Event::PLAN_WARNING, -1, status), -1,
+                  core_.options.limits.events_per_session);
+  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) +
+                                       " " + status.message());
 }
 
 void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {

@@ -38,6 +38,7 @@ class PlanService {
     std::vector<engine::v1::Command> commands;  // by rank
     uint64_t kept_bytes = 0;
     Placement placement;
+    std::vector<std::string> warnings;
     bool first_nccl = false;  // the engines make their communicator for it
   };
 
@@ -53,8 +54,10 @@ class PlanService {
   Status Admit(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
   // Records the plan and posts it to the engines; its id.
   Result<uint64_t> Post(const std::shared_ptr<GroupRecord>& group, Draft& draft, const std::string& unique_id,
-                        const std::shared_ptr<CommandBatch>& batch,
-                        std::function<void(std::string)> never_parked) TANDEM_REQUIRES(registry_mutex);
+                        const std::shared_ptr<CommandBatch>& batch) TANDEM_REQUIRES(registry_mutex);
+  // In the log, and as one event for all ranks.
+  void ReportWarnings(GroupRecord& group, const Draft& draft, uint64_t plan_id)
+      TANDEM_REQUIRES(registry_mutex);
   void Remove(GroupRecord& group, uint64_t plan_id) TANDEM_REQUIRES(registry_mutex);
 
   ControlCore& core_;

@@ -96,9 +96,8 @@ class FakeEngines final : public Engines {
     return Status::Ok();
   }
   Result<std::string> Ask(int gpu, engine::v1::Command command, std::chrono::milliseconds deadline) override {
-    const bool adds_plan = command.has_add_plan();
     TANDEM_RETURN_IF_ERROR(Call(gpu, std::move(command), {}, deadline));
-    return adds_plan ? never_parked : std::string();
+    return std::string();
   }
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override {
     std::lock_guard lock(mutex_);
@@ -167,7 +166,6 @@ class FakeEngines final : public Engines {
   EngineListener* listener = nullptr;
   std::set<int> held_down;
   uint64_t memory_bytes = uint64_t{1} << 40;
-  std::string never_parked;                     // of all plans; set before threads start
   MpsEndpoint mps;                              // of all engines; set before threads start
   std::map<int, uint32_t> kernel_sms;           // by GPU; set before threads start
   std::map<int, std::string> no_fused_kernels;  // by GPU, of those that have none; set before threads start

@@ -217,6 +217,12 @@ std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const
       problem.request->on_unfused == OnUnfused::kError) {
     return "unfused, and on_unfused is error";
   }
+  if (candidate.predicted_us < chosen.predicted_us) {
+    // The bounds were measured and go before the model.
+    return Text(AlgorithmName(chosen.algorithm), " is preferred by its bound, not by prediction (predicted ",
+                MicrosecondsText(chosen.predicted_us), ", this one ",
+                MicrosecondsText(candidate.predicted_us), ")");
+  }
   return Text(AlgorithmName(chosen.algorithm), " is preferred: predicted ",
               MicrosecondsText(chosen.predicted_us), ", this one ", MicrosecondsText(candidate.predicted_us));
 }

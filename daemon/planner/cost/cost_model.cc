@@ -108,7 +108,7 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   }
 }
 
-// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200-peers.jsonl): a lane's driver
+// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200.jsonl): a lane's driver
 // calls, products that run slower beside copies, and what no product hides. `hidden` is the time of a
 // transfer beside products.
 double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
@@ -287,6 +287,17 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
 }
 
 }  // namespace
+
+std::string PredictionModel(const Topology& topology, bool emulated) {
+  const std::string model = "model of H100 and H200 GPUs";
+  if (emulated) return model + "; the GPUs here are emulated";
+  for (const GpuInfo& gpu : topology.gpus) {
+    const bool same = gpu.model.empty() || gpu.model.find("H100") != std::string::npos ||
+                      gpu.model.find("H200") != std::string::npos;
+    if (!same) return model + "; the GPUs here are " + gpu.model;
+  }
+  return model;
+}
 
 MachineModel ModelOf(const Problem& problem) {
   const GroupContext& group = *problem.group;

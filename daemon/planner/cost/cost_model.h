@@ -6,6 +6,8 @@
 // thresholds, where they exist, decide.
 #pragma once
 
+#include <string>
+
 #include "daemon/planner/problem/problem.h"
 
 namespace tandem::plan {
@@ -21,6 +23,10 @@ struct MachineModel {
   double nccl_latency_us = 0;  // of one small collective
   double launch_us = 0;        // of one kernel or copy
 };
+
+// The GPUs that predicted times are of, for people: "model of H100 and H200 GPUs", and that the group's GPUs
+// are others where they are: emulated ones, or of another model.
+std::string PredictionModel(const Topology& topology, bool emulated);
 
 MachineModel ModelOf(const Problem& problem);
 

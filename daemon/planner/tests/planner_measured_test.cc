@@ -39,7 +39,7 @@ double Predicted(const Plan& plan, Algorithm algorithm) {
   return 0;
 }
 
-// Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2xH200-peers.jsonl; 0: not
+// Medians in microseconds of bench/results/gpu-4xH200.jsonl and gpu-2xH200.jsonl; 0: not
 // measured. `pipeline` of an all-reduce is tiled_two_shot.
 struct Case {
   Op op;

@@ -10,24 +10,51 @@
 
 namespace tandem::cuda {
 
-#define TANDEM_FUSED_VARIANTS(X)                                                                             \
-  X(bf16_k_256_1x1_sums)                                                                                     \
-  X(f16_k_256_1x1_sums)                                                                                      \
-  X(f16_n_256_1x1_sums) X(bf16_f32_k_256_1x1_sums) X(bf16_f32_n_256_1x1_sums) X(f16_f32_k_256_1x1_sums)      \
-      X(f16_f32_n_256_1x1_sums) X(e4m3_f16_k_256_1x1_sums) X(e4m3_f32_k_256_1x1_sums) X(bf16_k_256_2x1)      \
-          X(bf16_k_256_1x2) X(bf16_k_256_2x1_sums) X(bf16_k_224_2x1) X(bf16_n_256_1x1_sums) X(               \
-              bf16_n_256_2x1_sums) X(e4m3_k_256_1x1_sums) X(e4m3_k_256_2x1_sums) X(e4m3_k_224_2x1)           \
-              X(e4m3_exact_k_256_1x1_sums) X(e4m3_exact_k_256_1x1) X(e4m3_exact_k_192_1x1) X(                \
-                  e4m3_exact_k_224_1x1) X(e4m3_f16_exact_k_256_1x1_sums) X(e4m3_f32_exact_k_256_1x1_sums)    \
-                  X(e4m3_e5m2_exact_k_256_1x1_sums) X(e4m3_e5m2_exact_k_192_1x1) X(e4m3_e5m2_k_256_1x1_sums) \
-                      X(e4m3_e5m2_k_256_2x1_sums) X(e4m3_e5m2_f16_exact_k_256_1x1_sums)                      \
-                          X(e4m3_e5m2_f32_exact_k_256_1x1_sums) X(e5m2_e4m3_exact_k_256_1x1_sums)            \
-                              X(e5m2_e4m3_exact_k_192_1x1) X(e5m2_e4m3_k_256_1x1_sums)                       \
-                                  X(e5m2_e4m3_k_256_2x1_sums) X(e5m2_e4m3_f16_exact_k_256_1x1_sums)          \
-                                      X(e5m2_e4m3_f32_exact_k_256_1x1_sums) X(e5m2_exact_k_256_1x1_sums)     \
-                                          X(e5m2_exact_k_192_1x1) X(e5m2_f16_exact_k_256_1x1_sums)           \
-                                              X(e5m2_f32_exact_k_256_1x1_sums) X(e4m3_blocks_k_256_1x1_sums) \
-                                                  X(e4m3_blocks_k_192_1x1)
+// clang-format off
+#define TANDEM_FUSED_VARIANTS(X) \
+  X(bf16_k_256_1x1_sums) \
+  X(f16_k_256_1x1_sums) \
+  X(f16_n_256_1x1_sums) \
+  X(bf16_f32_k_256_1x1_sums) \
+  X(bf16_f32_n_256_1x1_sums) \
+  X(f16_f32_k_256_1x1_sums) \
+  X(f16_f32_n_256_1x1_sums) \
+  X(e4m3_f16_k_256_1x1_sums) \
+  X(e4m3_f32_k_256_1x1_sums) \
+  X(bf16_k_256_2x1) \
+  X(bf16_k_256_1x2) \
+  X(bf16_k_256_2x1_sums) \
+  X(bf16_k_224_2x1) \
+  X(bf16_n_256_1x1_sums) \
+  X(bf16_n_256_2x1_sums) \
+  X(e4m3_k_256_1x1_sums) \
+  X(e4m3_k_256_2x1_sums) \
+  X(e4m3_k_224_2x1) \
+  X(e4m3_exact_k_256_1x1_sums) \
+  X(e4m3_exact_k_256_1x1) \
+  X(e4m3_exact_k_192_1x1) \
+  X(e4m3_exact_k_224_1x1) \
+  X(e4m3_f16_exact_k_256_1x1_sums) \
+  X(e4m3_f32_exact_k_256_1x1_sums) \
+  X(e4m3_e5m2_exact_k_256_1x1_sums) \
+  X(e4m3_e5m2_exact_k_192_1x1) \
+  X(e4m3_e5m2_k_256_1x1_sums) \
+  X(e4m3_e5m2_k_256_2x1_sums) \
+  X(e4m3_e5m2_f16_exact_k_256_1x1_sums) \
+  X(e4m3_e5m2_f32_exact_k_256_1x1_sums) \
+  X(e5m2_e4m3_exact_k_256_1x1_sums) \
+  X(e5m2_e4m3_exact_k_192_1x1) \
+  X(e5m2_e4m3_k_256_1x1_sums) \
+  X(e5m2_e4m3_k_256_2x1_sums) \
+  X(e5m2_e4m3_f16_exact_k_256_1x1_sums) \
+  X(e5m2_e4m3_f32_exact_k_256_1x1_sums) \
+  X(e5m2_exact_k_256_1x1_sums) \
+  X(e5m2_exact_k_192_1x1) \
+  X(e5m2_f16_exact_k_256_1x1_sums) \
+  X(e5m2_f32_exact_k_256_1x1_sums) \
+  X(e4m3_blocks_k_256_1x1_sums) \
+  X(e4m3_blocks_k_192_1x1)
+// clang-format on
 #define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
 TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 #undef TANDEM_DECLARE

@@ -7,9 +7,10 @@ import json
 import os
 import sys
 import tempfile
-import tomllib
 import unittest
 from unittest import mock
+
+import tomllib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 

@@ -1,0 +1,45 @@
+"""Tandem: fused collectives and matrix products by the node's daemon.
+
+    import tandem
+    with tandem.connect() as client, client.join("tp", world_size=2, rank=rank, job_key=key) as group:
+        x, y = group.empty((1024,), "f32"), group.empty((1024,), "f32")
+        with group.prepare("sum", "all_reduce", [("input", x), ("output", y)]) as plan:
+            print(plan.explain())
+            plan.launch(x, y)
+            plan.wait()
+
+`tandem.torch` is for PyTorch; nothing here needs it. Every function raises subclasses of `TandemError` (tandem.errors).
+Times are in seconds. Objects may be used from any thread.
+"""
+
+from . import errors
+from .bootstrap import Job
+from .client import Client, Event, connect, cuda_device_uuid, init
+from .enums import Algorithm, Code, DType, EventKind, OnUnfused, Op, ReduceOp, Role, WireType
+from .errors import (
+    Aborted,
+    AlgorithmRefused,
+    DeadlineExceeded,
+    FailedPrecondition,
+    FieldMismatch,
+    InvalidArgument,
+    LaunchAborted,
+    RankLate,
+    RankLeft,
+    RankLost,
+    ResourceExhausted,
+    SessionLost,
+    TandemError,
+    Unavailable,
+)
+from .group import Group
+from .memory import Memory, Tensor
+from .plan import Graph, Operand, Plan, PlanInfo, Stream, Transfer
+
+__all__ = [
+    "Aborted", "Algorithm", "AlgorithmRefused", "Client", "Code", "DType", "DeadlineExceeded", "Event", "EventKind",
+    "FailedPrecondition", "FieldMismatch", "Graph", "Group", "InvalidArgument", "Job", "LaunchAborted", "Memory", "OnUnfused",
+    "Op", "Operand", "Plan", "PlanInfo", "RankLate", "RankLeft", "RankLost", "ReduceOp", "ResourceExhausted", "Role",
+    "SessionLost", "Stream", "TandemError", "Tensor", "Transfer", "Unavailable", "WireType", "connect", "cuda_device_uuid",
+    "errors", "init",
+]

@@ -1,0 +1,221 @@
+"""The C interface (tandem/tandem.h) by ctypes. All that depends on the layout of its structures stands here."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import errors
+
+ABI_VERSIONS = (2,)
+MAX_MS = 2**32 - 1
+
+Pointer = ctypes.c_void_p
+_int, _u32, _u64, _size, _text = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p
+_extents = ctypes.POINTER(ctypes.c_int64)
+_out = ctypes.POINTER(Pointer)
+
+
+class JoinOptions(ctypes.Structure):
+    _fields_ = [("job_key", _text), ("job_key_bytes", _size), ("name", _text), ("world_size", _int), ("rank", _int),
+                ("gpu_uuid", _text), ("deadline_ms", _u32), ("launch_deadline_ms", _u64), ("option_names", ctypes.POINTER(_text)),
+                ("option_values", ctypes.POINTER(_text)), ("option_count", _size)]
+
+
+class Operand(ctypes.Structure):
+    _fields_ = [("role", _int), ("dtype", _int), ("shape", _extents), ("strides", _extents), ("dims", _size),
+                ("symmetric", _int), ("alias_of", _int)]
+
+
+class Transfer(ctypes.Structure):
+    _fields_ = [("send", _int), ("peer", _int), ("slot", _int)]
+
+
+class Request(ctypes.Structure):
+    _fields_ = [("op", _int), ("operands", ctypes.POINTER(Operand)), ("operand_count", _size), ("dim", _int),
+                ("reduce_op", _int), ("root", _int), ("wire", _int), ("fast_accumulation", _int), ("low_contention", _int),
+                ("chunk_pivot", _int), ("transfers", ctypes.POINTER(Transfer)), ("transfer_count", _size), ("algorithm", _int),
+                ("steps", _int), ("lanes", _int), ("on_unfused", _int)]
+
+
+class Binding(ctypes.Structure):
+    _fields_ = [("memory", Pointer), ("offset", _u64)]
+
+
+EventCallback = ctypes.CFUNCTYPE(None, Pointer, _int, _u64, _int, Pointer)
+_bindings = ctypes.POINTER(Binding)
+
+# name: (result, arguments). A result of None is `void`; STATUS is a tandem_status*, which `call` turns into an exception.
+STATUS = Pointer
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "abi_version": (_int, []),
+    "status_code": (_int, [Pointer]),
+    "status_message": (_text, [Pointer]),
+    "status_reason": (_text, [Pointer]),
+    "status_who": (_text, [Pointer]),
+    "status_field": (_text, [Pointer]),
+    "status_free": (None, [Pointer]),
+    "connect": (STATUS, [_text, _text, _u32, _out]),
+    "client_free": (None, [Pointer]),
+    "client_session_id": (_u64, [Pointer]),
+    "client_backend": (_text, [Pointer]),
+    "client_daemon_version": (_text, [Pointer]),
+    "client_gpu_count": (_int, [Pointer]),
+    "client_gpu_uuid": (_text, [Pointer, _int]),
+    "cuda_device_uuid": (STATUS, [_int, _text, _size]),
+    "client_check": (STATUS, [Pointer]),
+    "client_detach": (STATUS, [Pointer]),
+    "client_on_event": (None, [Pointer, EventCallback, Pointer]),
+    "join_group": (STATUS, [Pointer, ctypes.POINTER(JoinOptions), _out]),
+    "group_free": (None, [Pointer]),
+    "group_id": (_u64, [Pointer]),
+    "group_rank": (_int, [Pointer]),
+    "group_world_size": (_int, [Pointer]),
+    "group_incarnation": (_u64, [Pointer]),
+    "group_gpu_uuid": (_text, [Pointer]),
+    "group_topology_class": (_text, [Pointer]),
+    "group_links": (_int, [Pointer, _int, _int]),
+    "group_leave": (STATUS, [Pointer, _u32]),
+    "allocate": (STATUS, [Pointer, _extents, _size, _int, _text, _u32, _out]),
+    "register_fd": (STATUS, [Pointer, _int, _size, _text, _out]),
+    "allocate_registered": (STATUS, [Pointer, _size, _text, _out]),
+    "register_cuda": (STATUS, [Pointer, Pointer, _size, _out]),
+    "memory_free": (None, [Pointer]),
+    "memory_data": (Pointer, [Pointer]),
+    "memory_bytes": (_size, [Pointer]),
+    "memory_registration_id": (_u64, [Pointer]),
+    "tensor_get_buffer": (STATUS, [Pointer, _int, _extents, _size, _int, _size, _out]),
+    "tensor_signal_pad": (STATUS, [Pointer, _int, _out, ctypes.POINTER(_size)]),
+    "tensor_channels": (_int, [Pointer]),
+    "tensor_put_signal": (STATUS, [Pointer, _int, _int, _u32]),
+    "tensor_wait_signal": (STATUS, [Pointer, _int, _int, _u32]),
+    "tensor_barrier": (STATUS, [Pointer, _int, _u32]),
+    "tensor_memset32": (STATUS, [Pointer, Pointer, _int, _size, _u32, _size]),
+    "tensor_memset32_cuda": (STATUS, [Pointer, Pointer, _int, _size, _u32, _size]),
+    "request_init": (None, [ctypes.POINTER(Request)]),
+    "prepare": (STATUS, [Pointer, _text, ctypes.POINTER(Request), _u32, _out]),
+    "plan_free": (None, [Pointer]),
+    "plan_id": (_u64, [Pointer]),
+    "plan_json": (_text, [Pointer]),
+    "plan_slots": (_size, [Pointer]),
+    "plan_slot_bytes": (_u64, [Pointer, _size]),
+    "launch": (STATUS, [Pointer, Pointer, _bindings, _size, _u64, _text]),
+    "launch_cuda": (STATUS, [Pointer, Pointer, _bindings, _size, _u64, _text]),
+    "launch_cuda_pointers": (STATUS, [Pointer, Pointer, ctypes.POINTER(Pointer), _size, _u64, _text]),
+    "plan_wait": (STATUS, [Pointer, _u32]),
+    "plan_query": (STATUS, [Pointer, ctypes.POINTER(_int)]),
+    "plan_release": (STATUS, [Pointer]),
+    "stream_create": (STATUS, [_out]),
+    "stream_free": (None, [Pointer]),
+    "stream_synchronize": (STATUS, [Pointer, _u32]),
+    "stream_begin_capture": (STATUS, [Pointer]),
+    "stream_end_capture": (STATUS, [Pointer, _out]),
+    "graph_launch": (STATUS, [Pointer, Pointer]),
+    "graph_free": (None, [Pointer]),
+}
+
+
+class Library:
+    """libtandem.so with typed functions: `library.connect` is `tandem_connect`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._handle = ctypes.CDLL(path)
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(self._handle, "tandem_" + name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+        found = self.abi_version()
+        if found not in ABI_VERSIONS:
+            wanted = " or ".join(map(str, ABI_VERSIONS))
+            raise ImportError(f"{path} has version {found} of the C interface, this package needs {wanted}")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"tandem_{name} is not declared in {__name__}")
+
+    def raise_status(self, status: int) -> None:
+        """Raises the exception for a tandem_status* and frees it; returns for NULL."""
+        if status:
+            raise self.take(status)
+
+    def take(self, status: int, *, free: bool = True) -> errors.TandemError:
+        """The exception for a tandem_status* that is not NULL."""
+        texts = (self.status_message, self.status_reason, self.status_who, self.status_field)
+        message, reason, who, field = ((text(status) or b"").decode(errors="replace") for text in texts)
+        code = self.status_code(status)
+        if free:
+            self.status_free(status)
+        pid = re.search(r"\bpid (\d+)", message)
+        return errors.make(code, message, reason=reason, who=who, field=field, pid=int(pid[1]) if pid else None)
+
+
+def fused_folder() -> Path:
+    """Where the wheel has its programs and libraries."""
+    return Path(__file__).parent / "_fused"
+
+
+def library_path() -> str:
+    """$TANDEM_LIBRARY, else the library of the wheel, else the system's libtandem.so.0."""
+    named = os.environ.get("TANDEM_LIBRARY", "")
+    if named:
+        path = Path(named)
+        return str(path / "libtandem.so" if path.is_dir() else path)
+    own = fused_folder() / "lib" / "libtandem.so"
+    return str(own) if own.exists() else "libtandem.so.0"
+
+
+_library: Library | None = None
+_library_lock = threading.Lock()
+
+
+def library() -> Library:
+    """The library, loaded on first use. ImportError names what was tried."""
+    global _library
+    if _library is None:
+        with _library_lock:
+            if _library is None:
+                path = library_path()
+                try:
+                    _library = Library(path)
+                except OSError as error:
+                    raise ImportError(
+                        f"cannot load Tandem's client library {path}: {error}. Install Tandem's wheel, or set TANDEM_LIBRARY to "
+                        "libtandem.so or the folder with it (build/.../lib)") from error
+    return _library
+
+
+class Handle:
+    """Owns one handle of the C interface and frees it once: by close(), or when nobody holds it any more."""
+
+    __slots__ = ("_free", "value")
+
+    def __init__(self, value: int | None, free: Any) -> None:
+        self.value, self._free = value, free
+
+    def close(self) -> None:
+        value, self.value = self.value, None
+        if value:
+            self._free(value)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def milliseconds(seconds: float | None, otherwise: int = MAX_MS) -> int:
+    """A deadline in the C interface's unit. None is `otherwise`; what is too long is the longest there is."""
+    if seconds is None:
+        return otherwise
+    if not seconds >= 0:
+        raise ValueError(f"a deadline is at least 0 seconds, not {seconds}")
+    return MAX_MS if seconds == math.inf else min(MAX_MS, math.ceil(seconds * 1000))
+
+
+def extents(numbers: Sequence[int]) -> Any:
+    """An int64_t array."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)

@@ -1,0 +1,96 @@
+"""Rank, size and job key of this process, from the variables of its launcher."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Job"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place in its job.
+
+    rank, world_size: among all processes. local_rank, local_world_size: among those on this node, which is what a Tandem group
+    spans. job_key: what the ranks' groups are found by. Groups are kept apart by user too, so that the key guards only against
+    other jobs of the same user.
+    """
+
+    launcher: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    job_key: str
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] | None = None) -> Job:
+        """The job as torchrun, Slurm (srun), Open MPI or MPICH/Intel MPI (Hydra) describe it.
+
+        $TANDEM_JOB_KEY goes before the key that is derived from the launcher's own name of the job. LookupError says which
+        variables are missing.
+        """
+        env = os.environ if environment is None else environment
+        for read in (_torchrun, _slurm, _open_mpi, _hydra):
+            job = read(env)
+            if job is not None:
+                return job
+        raise LookupError(
+            "no launcher is recognised: set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as "
+            "torchrun does, or start the ranks by srun or mpirun")
+
+
+def _key(env: Mapping[str, str], launcher: str, *parts: str) -> str:
+    named = env.get("TANDEM_JOB_KEY", "")
+    if named:
+        if len(named.encode()) < 16:
+            raise LookupError("TANDEM_JOB_KEY has fewer than 16 bytes")
+        return named
+    if not all(parts):
+        raise LookupError(f"{launcher} gives this job no name: set TANDEM_JOB_KEY to 16 bytes or more, equal on all ranks")
+    return hashlib.sha256("\0".join((launcher, *parts)).encode()).hexdigest()[:32]
+
+
+def _torchrun(env: Mapping[str, str]) -> Job | None:
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
+        return None
+    rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
+    key = _key(env, "torchrun", env["MASTER_ADDR"], env["MASTER_PORT"], env.get("TORCHELASTIC_RUN_ID", "none"),
+               env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return Job("torchrun", rank, world, int(env.get("LOCAL_RANK", rank)), int(env.get("LOCAL_WORLD_SIZE", world)), key)
+
+
+def _slurm(env: Mapping[str, str]) -> Job | None:
+    if not {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"} <= env.keys():
+        return None
+    tasks = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or env["SLURM_NTASKS"]
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
+        counts += [int(count)] * int(times or 1)
+    node = int(env.get("SLURM_NODEID", "0"))
+    if node >= len(counts):
+        raise LookupError(f"SLURM_NODEID is {node}, but the tasks a node are '{tasks}'")
+    key = _key(env, "slurm", env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"))
+    return Job("slurm", int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"]), int(env["SLURM_LOCALID"]), counts[node], key)
+
+
+def _open_mpi(env: Mapping[str, str]) -> Job | None:
+    prefix = "OMPI_COMM_WORLD_"
+    if not {prefix + "RANK", prefix + "SIZE", prefix + "LOCAL_RANK", prefix + "LOCAL_SIZE"} <= env.keys():
+        return None
+    name = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("OMPI_MCA_orte_hnp_uri") or ""
+    key = _key(env, "open mpi", name)
+    return Job("open mpi", int(env[prefix + "RANK"]), int(env[prefix + "SIZE"]), int(env[prefix + "LOCAL_RANK"]),
+               int(env[prefix + "LOCAL_SIZE"]), key)
+
+
+def _hydra(env: Mapping[str, str]) -> Job | None:
+    if not {"PMI_RANK", "PMI_SIZE"} <= env.keys():
+        return None
+    rank, size = int(env["PMI_RANK"]), int(env["PMI_SIZE"])
+    key = _key(env, "hydra", env.get("PMI_JOBID") or env.get("PMI_KVSNAME") or "")
+    return Job("hydra", rank, size, int(env.get("MPI_LOCALRANKID", rank)), int(env.get("MPI_LOCALNRANKS", size)), key)

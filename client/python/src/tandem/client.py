@@ -1,0 +1,192 @@
+"""The session with the node's daemon."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from . import _c, enums, errors
+from .bootstrap import Job
+from .enums import DType, EventKind
+from .group import Group
+from .memory import Memory
+from .plan import Stream
+
+__all__ = ["Client", "Event", "connect", "init"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to the session, its groups or the daemon. `error` is None where nothing failed."""
+
+    kind: EventKind
+    group_id: int
+    rank: int
+    error: errors.TandemError | None
+
+
+class Client:
+    """A session. Usable from any thread, not in a child that was forked after the connection (connect there anew by spawn)."""
+
+    def __init__(self, handle: int) -> None:
+        library = _c.library()
+        self._handle = _c.Handle(handle, library.client_free)
+        self._callback: object = None
+        self._stream: Stream | None = None
+        self._lock = threading.Lock()
+        self._ordinals: dict[str, int] = {}
+        self.session_id: int = library.client_session_id(handle)
+        self.backend: str = library.client_backend(handle).decode()
+        self.daemon_version: str = library.client_daemon_version(handle).decode()
+        self.gpus: tuple[str, ...] = tuple(
+            library.client_gpu_uuid(handle, index).decode() for index in range(library.client_gpu_count(handle)))
+
+    def __repr__(self) -> str:
+        return f"<tandem.Client {self.session_id}: {self.backend}, {len(self.gpus)} GPUs>"
+
+    def _open(self) -> int:
+        if not self._handle.value:
+            raise ValueError("this client has been closed")
+        return self._handle.value
+
+    def check(self) -> None:
+        """Returns if the daemon is reachable and the session lives; else raises why not."""
+        library = _c.library()
+        library.raise_status(library.client_check(self._open()))
+
+    def join(self, name: str, *, world_size: int, rank: int, job_key: str | bytes, gpu_uuid: str | None = None,
+             deadline: float | None = 30, launch_deadline: float | None = None,
+             options: Mapping[str, str] | None = None) -> Group:
+        """Joins the group `name` of the job; returns once all ranks have come.
+
+        job_key: at least 16 bytes, equal on all ranks of the job. gpu_uuid: this rank's GPU; None: the GPU with index `rank`.
+        deadline: seconds within which all ranks must come. launch_deadline: seconds of a launch from its first arrival; None:
+        the daemon's default. options: docs/operations.md, group options.
+
+        Raises RankLate (names the ranks), RankLost, InvalidArgument (names the field).
+        """
+        key = job_key.encode() if isinstance(job_key, str) else job_key
+        items = list((options or {}).items())
+        texts = ctypes.c_char_p * max(1, len(items))
+        given = _c.JoinOptions(
+            job_key=key, job_key_bytes=len(key), name=name.encode(), world_size=world_size, rank=rank,
+            gpu_uuid=None if gpu_uuid is None else gpu_uuid.encode(), deadline_ms=_c.milliseconds(deadline),
+            launch_deadline_ms=_c.milliseconds(launch_deadline, 0), option_names=texts(*[item[0].encode() for item in items]),
+            option_values=texts(*[item[1].encode() for item in items]), option_count=len(items))
+        library, group = _c.library(), _c.Pointer()
+        library.raise_status(library.join_group(self._open(), ctypes.byref(given), ctypes.byref(group)))
+        return Group(self, group.value or 0, name)
+
+    def registered(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, gpu_uuid: str) -> Memory:
+        """New registered memory on a GPU, of this shape. Its contents are not set."""
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = enums.parse(DType, dtype)
+        library, memory = _c.library(), _c.Pointer()
+        library.raise_status(library.allocate_registered(self._open(), math.prod(extents) * kind.itemsize, gpu_uuid.encode(),
+                                                         ctypes.byref(memory)))
+        return Memory(self, memory.value or 0, extents, kind, keep=gpu_uuid)
+
+    def on_event(self, callback: Callable[[Event], None] | None) -> None:
+        """Calls `callback` from a thread of the library, one event at a time. It must not block. None: no callback."""
+        library = _c.library()
+
+        def forward(_user: int, kind: int, group_id: int, rank: int, status: int) -> None:
+            if callback is not None:
+                error = library.take(status, free=False) if status else None
+                callback(Event(EventKind(kind), group_id, rank, error))
+
+        function = _c.EventCallback() if callback is None else _c.EventCallback(forward)
+        library.client_on_event(self._open(), function, None)
+        self._callback = function  # the former one lives until here
+
+    def host_stream(self, stream: Stream | int | None = None) -> Stream:
+        """`stream` if it is a host stream; for None the client's own stream. TypeError for a cudaStream_t."""
+        if isinstance(stream, Stream):
+            return stream
+        if stream is not None:
+            raise TypeError("the host backend takes a tandem.Stream, not a cudaStream_t")
+        with self._lock:
+            if self._stream is None:
+                self._stream = Stream()
+            return self._stream
+
+    def cuda_ordinal(self, gpu_uuid: str) -> int:
+        """This process's number of the CUDA device that the daemon names so; NotFound if the process does not see it."""
+        if gpu_uuid not in self._ordinals:
+            for ordinal in range(64):
+                try:
+                    self._ordinals.setdefault(cuda_device_uuid(ordinal), ordinal)
+                except errors.TandemError:
+                    break
+        if gpu_uuid not in self._ordinals:
+            raise errors.NotFound(f"this process sees no CUDA device {gpu_uuid}")
+        return self._ordinals[gpu_uuid]
+
+    def close(self) -> None:
+        """Ends the session cleanly; handles raise SessionLost or Unavailable afterwards. Does nothing the second time."""
+        if self._handle.value:
+            library = _c.library()
+            library.raise_status(library.client_detach(self._handle.value))
+            self._handle.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._handle.close()
+
+
+def connect(runtime_dir: str | os.PathLike[str] | None = None, *, name: str | None = None, timeout: float | None = 5) -> Client:
+    """Connects to the node's daemon.
+
+    runtime_dir: where its sockets lie; None: $TANDEM_RUNTIME_DIR, else /run/tandem. name: shown by tandemctl; None: the
+    program's name. timeout: seconds in which the daemon must answer. Raises Unavailable (names the socket), PermissionDenied.
+    """
+    library, client = _c.library(), _c.Pointer()
+    library.raise_status(library.connect(None if runtime_dir is None else os.fsencode(runtime_dir),
+                                         None if name is None else name.encode(), _c.milliseconds(timeout), ctypes.byref(client)))
+    return Client(client.value or 0)
+
+
+def cuda_device_uuid(ordinal: int) -> str:
+    """The UUID of this process's CUDA device `ordinal`, as the daemon names it."""
+    library, text = _c.library(), ctypes.create_string_buffer(96)
+    library.raise_status(library.cuda_device_uuid(ordinal, text, len(text)))
+    return text.value.decode()
+
+
+def init(name: str = "world", *, runtime_dir: str | os.PathLike[str] | None = None, job: Job | None = None,
+         deadline: float | None = 60) -> Group:
+    """Connects and joins the group of this job's ranks on this node, as torchrun, Slurm or MPI started them.
+
+    The group's rank is the job's local rank and its size the local world size. job: None: Job.from_environment(). The client
+    is the group's `client` and ends when the group is left. Raises what connect() and Client.join() raise, and LookupError where no launcher is recognised.
+    """
+    found = Job.from_environment() if job is None else job
+    client = connect(runtime_dir)
+    gpu = None
+    if client.backend == "cuda":
+        gpu = cuda_device_uuid(found.local_rank % _visible_devices())
+    group = client.join(name, world_size=found.local_world_size, rank=found.local_rank, job_key=found.job_key, gpu_uuid=gpu,
+                        deadline=deadline)
+    group._owns_client = True
+    return group
+
+
+def _visible_devices() -> int:
+    count = 0
+    while count < 64:
+        try:
+            cuda_device_uuid(count)
+        except errors.TandemError:
+            break
+        count += 1
+    return max(1, count)

@@ -1,0 +1,102 @@
+"""Groups: ranks on one node that run plans together."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _c, enums
+from .enums import DType, Op
+from .memory import Memory, Tensor
+from .plan import Operand, Plan, Request
+
+if TYPE_CHECKING:
+    from .client import Client
+
+__all__ = ["Group"]
+
+
+class Group:
+    """This rank's membership of a group. Usable from any thread. Leaving the context, or leave(), leaves it cleanly."""
+
+    def __init__(self, client: Client, handle: int, name: str) -> None:
+        library = _c.library()
+        self.client, self.name = client, name
+        self._owns_client = False  # of init(): the client ends with the group
+        self._handle = _c.Handle(handle, library.group_free)
+        self.id: int = library.group_id(handle)
+        self.rank: int = library.group_rank(handle)
+        self.world_size: int = library.group_world_size(handle)
+        self.incarnation: int = library.group_incarnation(handle)
+        self.gpu_uuid: str = library.group_gpu_uuid(handle).decode()
+        self.topology_class: str = library.group_topology_class(handle).decode()
+
+    def __repr__(self) -> str:
+        return f"<tandem.Group {self.name!r}: rank {self.rank} of {self.world_size} on {self.gpu_uuid}>"
+
+    def _open(self) -> int:
+        if not self._handle.value:
+            raise ValueError("this group has been left")
+        return self._handle.value
+
+    def links(self, source: int, destination: int) -> int:
+        """NVLinks between the GPUs of two ranks; 0 if there is no such rank."""
+        return int(_c.library().group_links(self._open(), source, destination))
+
+    def prepare(self, key: str, op: Op | str, operands: Sequence[Operand | tuple[str, Memory]] = (), *,
+                deadline: float | None = 30, **options: Any) -> Plan:
+        """A plan for `op`, which every rank prepares under the same `key`.
+
+        operands: one a slot; a pair of role and memory takes the memory's shape and type. options: dim, reduce_op, root, wire,
+        fast_accumulation, low_contention, chunk_pivot, transfers, algorithm, steps, lanes, on_unfused (docs/protocol.md says
+        which must agree). deadline: seconds within which all ranks must come.
+
+        Raises RankLate (names the ranks), FieldMismatch (names the field), InvalidArgument (a wrong request),
+        AlgorithmRefused (the reason against each algorithm).
+        """
+        slots = [operand if isinstance(operand, Operand) else Operand.of(*operand) for operand in operands]
+        request = Request(op, slots, **options)
+        library, plan = _c.library(), _c.Pointer()
+        structure = request.to_c()
+        library.raise_status(library.prepare(self._open(), key.encode(), ctypes.byref(structure), _c.milliseconds(deadline),
+                                             ctypes.byref(plan)))
+        return Plan(self, plan.value or 0)
+
+    def empty(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, name: str | None = None,
+              deadline: float | None = 30) -> Tensor:
+        """A symmetric tensor; every rank calls this with the same number of bytes. Its contents are not set.
+
+        name: persistent; a later call with the name gets the same memory while the group lives. RankLate names who is missing.
+        """
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = enums.parse(DType, dtype)
+        library, tensor = _c.library(), _c.Pointer()
+        library.raise_status(library.allocate(self._open(), _c.extents(extents), len(extents), kind,
+                                              None if name is None else name.encode(), _c.milliseconds(deadline),
+                                              ctypes.byref(tensor)))
+        return Tensor(self, tensor.value or 0, extents, kind)
+
+    def registered(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32) -> Memory:
+        """Registered memory of this rank's own on the group's GPU. No other rank takes part."""
+        return self.client.registered(shape, dtype, gpu_uuid=self.gpu_uuid)
+
+    def leave(self, deadline: float | None = 30) -> None:
+        """Leaves after this rank's own launches. Later launches of the others fail with RankLeft."""
+        if self._handle.value:
+            library = _c.library()
+            status = library.group_leave(self._handle.value, _c.milliseconds(deadline))
+            self._handle.close()
+            if self._owns_client:
+                self.client.close()
+            library.raise_status(status)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.leave()
+        else:
+            self._handle.close()

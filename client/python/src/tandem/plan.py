@@ -1,0 +1,290 @@
+"""Plans, what they are made of, and the streams that they are launched on."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from . import _c, enums
+from .enums import Algorithm, DType, OnUnfused, Op, ReduceOp, Role, WireType
+from .memory import Memory
+
+if TYPE_CHECKING:
+    from .group import Group
+
+__all__ = ["Graph", "Operand", "Plan", "PlanInfo", "Stream", "Transfer"]
+
+
+class Refused(TypedDict):
+    """An algorithm that was not taken."""
+
+    algorithm: str
+    reason: str
+    predicted_us: float
+
+
+class PlanInfo(TypedDict):
+    """How a plan explains itself; equal on all ranks. Fields are those of tandem::PlanInfo."""
+
+    plan_id: int
+    key: str
+    op: str
+    algorithm: str
+    reason: str
+    refused: list[Refused]
+    fused: bool
+    steps: int
+    lanes: int
+    summary: str
+    scale_mode: str
+    wire_type: str
+    reduction_order: str
+    placement: str
+    roundings: int
+    deterministic: bool
+    workspace_bytes: int
+    bulk_bytes: int
+    bytes_moved: int
+    gathered_a_bytes: int
+    group_workspace_bytes: int
+    unshared_workspace_bytes: int
+    predicted_us: float
+    warnings: list[str]
+    slot_bytes: list[int]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One slot of a request.
+
+    role: the operand's part in the operation ("a", "b", "output", …). shape: elements. strides: elements, None for contiguous.
+    symmetric: the slot will be bound to a symmetric tensor at the same offset on all ranks. alias_of: the slot with which this
+    one shares its memory, or None.
+    """
+
+    role: Role | str
+    dtype: DType | str
+    shape: Sequence[int]
+    strides: Sequence[int] | None = None
+    symmetric: bool = False
+    alias_of: int | None = None
+
+    @staticmethod
+    def of(role: Role | str, memory: Memory, alias_of: int | None = None) -> Operand:
+        """The operand for this memory's shape and type."""
+        return Operand(role, memory.dtype, memory.shape, None, memory.symmetric, alias_of)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One send or receive of a send_receive, between slot `slot` of this rank and the peer's matching transfer."""
+
+    send: bool
+    peer: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan is asked for. The fields are those of tandem::OpRequest."""
+
+    op: Op | str
+    operands: Sequence[Operand] = ()
+    dim: int = 0
+    reduce_op: ReduceOp | str = ReduceOp.sum
+    root: int = 0
+    wire: WireType | str = WireType.output
+    fast_accumulation: bool = True
+    low_contention: bool = False
+    chunk_pivot: int = 0
+    transfers: Sequence[Transfer] = ()
+    algorithm: Algorithm | str = Algorithm.auto
+    steps: int = 0
+    lanes: int = 0
+    on_unfused: OnUnfused | str = OnUnfused.allow
+    _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    def to_c(self) -> _c.Request:
+        """The C structure. It lives as long as this object."""
+        request = _c.Request()
+        _c.library().request_init(ctypes.byref(request))
+        slots = (_c.Operand * max(1, len(self.operands)))()
+        for slot, operand in zip(slots, self.operands, strict=False):
+            slot.role, slot.dtype = enums.parse(Role, operand.role), enums.parse(DType, operand.dtype)
+            shape = _c.extents(operand.shape)
+            slot.shape, slot.dims = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)), len(operand.shape)
+            self._memory.append(shape)
+            if operand.strides is not None:
+                if len(operand.strides) != len(operand.shape):
+                    raise ValueError(f"{len(operand.shape)} extents with {len(operand.strides)} strides")
+                strides = _c.extents(operand.strides)
+                slot.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
+                self._memory.append(strides)
+            slot.symmetric = int(operand.symmetric)
+            slot.alias_of = -1 if operand.alias_of is None else operand.alias_of
+        transfers = (_c.Transfer * max(1, len(self.transfers)))(
+            *[_c.Transfer(int(one.send), one.peer, one.slot) for one in self.transfers])
+        self._memory.extend((slots, transfers))
+        request.operands, request.operand_count = slots, len(self.operands)
+        request.transfers, request.transfer_count = transfers, len(self.transfers)
+        request.op, request.dim, request.root = enums.parse(Op, self.op), self.dim, self.root
+        request.reduce_op, request.wire = enums.parse(ReduceOp, self.reduce_op), enums.parse(WireType, self.wire)
+        request.fast_accumulation, request.low_contention = int(self.fast_accumulation), int(self.low_contention)
+        request.chunk_pivot, request.algorithm = self.chunk_pivot, enums.parse(Algorithm, self.algorithm)
+        request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
+        return request
+
+
+class Plan:
+    """A request that was prepared once and is launched many times. Usable from any thread.
+
+    Launch k of a plan on one rank meets launch k on all others. Leaving the context, or close(), releases the plan.
+    """
+
+    def __init__(self, group: Group, handle: int) -> None:
+        library = _c.library()
+        self.group = group
+        self._handle = _c.Handle(handle, library.plan_free)
+        self.id: int = library.plan_id(handle)
+        self.info: PlanInfo = json.loads(library.plan_json(handle))
+        self.slot_bytes = tuple(library.plan_slot_bytes(handle, slot) for slot in range(library.plan_slots(handle)))
+
+    def __repr__(self) -> str:
+        return f"<tandem.Plan {self.info['key']!r}: {self.info['op']} by {self.info['algorithm']}>"
+
+    def _open(self) -> int:
+        if not self._handle.value:
+            raise ValueError("this plan has been closed")
+        return self._handle.value
+
+    def explain(self) -> str:
+        """Why this algorithm and not another one, as text of several lines."""
+        info = self.info
+        lines = [f"{info['op']} '{info['key']}': {info['algorithm']}, {'fused' if info['fused'] else 'not fused'}",
+                 f"  because {info['reason']}", f"  {info['summary']}",
+                 f"  predicted {info['predicted_us']:.1f} us, {info['bytes_moved']} bytes moved, "
+                 f"{info['workspace_bytes']} bytes of workspace"]
+        lines += [f"  not {other['algorithm']} (predicted {other['predicted_us']:.1f} us): {other['reason']}"
+                  for other in info["refused"]]
+        return "\n".join(lines + [f"  warning: {text}" for text in info["warnings"]])
+
+    def launch(self, *bindings: Memory | tuple[Memory, int] | int, stream: Stream | int | None = None,
+               deadline: float | None = None, tag: str | None = None) -> None:
+        """Enqueues one launch on `stream`; work that is enqueued later runs after it.
+
+        bindings: for each slot a Memory, or a Memory and an offset in bytes; on the CUDA backend also device addresses (then of
+        every slot; 0 for a slot of no bytes). stream: of the host backend a Stream (None: the client's own), of the CUDA backend
+        a cudaStream_t (None: the default stream). deadline: seconds from the first rank's arrival, None for the group's. tag:
+        compared across ranks.
+
+        Raises the failure of an earlier launch of this plan on the stream that no call has raised yet, else what is wrong with
+        this launch, which then fails on all ranks.
+        """
+        library, handle, milliseconds = _c.library(), self._open(), _c.milliseconds(deadline, 0)
+        text = None if tag is None else tag.encode()
+        if bindings and isinstance(bindings[0], int):
+            addresses: Any = bindings
+            pointers = (_c.Pointer * len(bindings))(*addresses)
+            library.raise_status(library.launch_cuda_pointers(handle, stream, pointers, len(bindings), milliseconds, text))
+            return
+        array = (_c.Binding * max(1, len(bindings)))()
+        for slot, binding in zip(array, bindings, strict=False):
+            memory, offset = binding if isinstance(binding, tuple) else (binding, 0)
+            if not isinstance(memory, Memory):
+                raise TypeError(f"a slot is bound to Memory, not to {type(memory).__name__}")
+            slot.memory, slot.offset = memory._open(), offset
+        if self.group.client.backend == "cuda":
+            status = library.launch_cuda(handle, stream, array, len(bindings), milliseconds, text)
+        else:
+            status = library.launch(handle, self.group.client.host_stream(stream)._open(), array, len(bindings), milliseconds, text)
+        library.raise_status(status)
+
+    def wait(self, timeout: float | None = 600) -> None:
+        """Waits until every launch of the plan by this client has ended, and raises the first failure not yet raised."""
+        library = _c.library()
+        library.raise_status(library.plan_wait(self._open(), _c.milliseconds(timeout)))
+
+    def done(self) -> bool:
+        """Whether all launches have ended; raises a failure not yet raised."""
+        library, ended = _c.library(), ctypes.c_int()
+        library.raise_status(library.plan_query(self._open(), ctypes.byref(ended)))
+        return bool(ended.value)
+
+    def close(self) -> None:
+        """Releases the plan; launches on streams end first. Does nothing the second time."""
+        if self._handle.value:
+            library = _c.library()
+            status = library.plan_release(self._handle.value)
+            self._handle.close()
+            library.raise_status(status)
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._handle.close()  # the first failure is the one to report
+
+
+class Stream:
+    """An in-order queue of work for an emulated GPU: the host backend's counterpart of a CUDA stream."""
+
+    def __init__(self) -> None:
+        library, handle = _c.library(), _c.Pointer()
+        library.raise_status(library.stream_create(ctypes.byref(handle)))
+        self._handle = _c.Handle(handle.value, library.stream_free)
+
+    def _open(self) -> int:
+        if not self._handle.value:
+            raise ValueError("this stream has been closed")
+        return self._handle.value
+
+    def synchronize(self, timeout: float | None = 600) -> None:
+        """Waits for all work that was enqueued so far. DeadlineExceeded after `timeout` seconds."""
+        library = _c.library()
+        library.raise_status(library.stream_synchronize(self._open(), _c.milliseconds(timeout)))
+
+    def begin_capture(self) -> None:
+        """From here to end_capture() the stream's calls are recorded and nothing runs."""
+        library = _c.library()
+        library.raise_status(library.stream_begin_capture(self._open()))
+
+    def end_capture(self) -> Graph:
+        """The executable graph of what was recorded."""
+        library, graph = _c.library(), _c.Pointer()
+        library.raise_status(library.stream_end_capture(self._open(), ctypes.byref(graph)))
+        return Graph(graph.value or 0)
+
+    def close(self) -> None:
+        """Frees the stream without waiting for its work, which runs on."""
+        self._handle.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Graph:
+    """Launches that were captured from a host stream; replayed any number of times."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = _c.Handle(handle, _c.library().graph_free)
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueues one replay."""
+        library = _c.library()
+        if not self._handle.value:
+            raise ValueError("this graph has been closed")
+        library.raise_status(library.graph_launch(self._handle.value, stream._open()))
+
+    def close(self) -> None:
+        """Frees the graph; a replay that is under way ends first."""
+        self._handle.close()
