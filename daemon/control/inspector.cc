@@ -1,21 +1,19 @@
-// What operators see and do: drain, and snapshots of everything.
-#include <algorithm>
+#include "daemon/control/inspector.h"
 
-#include "daemon/control/control.h"
-#include "daemon/control/registry.h"
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "daemon/control/blame.h"
 #include "program/program_codec.h"
 
 namespace tandem::daemon {
 namespace {
 
-const char* StateName(GroupState state) {
-  switch (state) {
-    case GroupState::kJoining: return "joining";
-    case GroupState::kReady: return "ready";
-    case GroupState::kBroken: return "broken";
-    case GroupState::kClosing: return "closing";
-  }
-  return "unknown";
+// As tools know it: a group whose ranks still meet has no record, and joins as well.
+const char* ShownState(GroupState state) {
+  if (state == GroupState::kInstalling || state == GroupState::kDoomed) return "joining";
+  return GroupStateName(state);
 }
 
 double SecondsSince(Waiter::Clock::time_point since) {
@@ -24,57 +22,37 @@ double SecondsSince(Waiter::Clock::time_point since) {
 
 }  // namespace
 
-void Control::SetDraining(bool draining) {
-  Lock lock(registry_->mutex);
-  if (registry_->draining == draining) return;
-  registry_->draining = draining;
-  registry_->engines_changed.notify_all();
-  if (!draining) return;
-  v1::Event event;
-  event.set_kind(v1::Event::DRAINING);
-  event.set_rank(-1);
-  event.mutable_status()->set_code(static_cast<int>(Code::kUnavailable));
-  event.mutable_status()->set_reason("DRAINING");
-  event.mutable_status()->set_message("the daemon is draining: no new sessions, groups or plans");
-  for (const auto& [id, session] : registry_->sessions) PostEventLocked(*session, event);
-}
-
-std::pair<uint64_t, uint64_t> Control::WaitDrained(const Waiter& waiter) {
-  Lock lock(registry_->mutex);
-  waiter.Wait(lock, registry_->engines_changed,
-              [&] { return registry_->groups.empty() || !registry_->draining || registry_->stopping; });
-  return {registry_->sessions.size(), registry_->groups.size()};
-}
-
-ControlSnapshot Control::Snapshot() {
-  Lock lock(registry_->mutex);
+ControlSnapshot Inspector::Snapshot() {
+  RegistryLock lock(core_.registry);
+  core_.registry.ForgetVerdicts(Waiter::Clock::now() - core_.options.verdict_memory);
   ControlSnapshot snapshot;
   snapshot.instance_id = instance_id_;
   snapshot.uptime_seconds = SecondsSince(started_);
-  snapshot.draining = registry_->draining;
-  snapshot.sessions = registry_->sessions.size();
-  snapshot.groups = registry_->groups.size();
-  snapshot.sessions_total = registry_->sessions_total;
-  snapshot.sessions_lost_total = registry_->sessions_lost_total;
-  snapshot.groups_broken_total = registry_->groups_broken_total;
-  snapshot.launch_failures = registry_->launch_failures;
-  for (const auto& [id, group] : registry_->groups) snapshot.plans += group->plans.size();
-  for (const auto& [id, session] : registry_->sessions) {
+  snapshot.draining = core_.registry.draining;
+  snapshot.sessions = core_.registry.sessions.size();
+  snapshot.groups = core_.registry.groups.size();
+  snapshot.sessions_total = core_.registry.sessions_total;
+  snapshot.sessions_lost_total = core_.registry.sessions_lost_total;
+  snapshot.sessions_evicted_total = core_.registry.sessions_evicted_total;
+  snapshot.groups_broken_total = core_.registry.groups_broken_total;
+  snapshot.launch_failures = core_.registry.launch_failures;
+  for (const auto& [id, group] : core_.registry.groups) snapshot.plans += group->plans.size();
+  for (const auto& [id, session] : core_.registry.sessions) {
     snapshot.tensors += session->tensors.size();
     snapshot.registrations += session->registrations.size();
     snapshot.channels += session->channels.size();
     ++snapshot.sessions_by_uid[session->peer.uid];
   }
-  snapshot.names = registry_->names.size();
-  for (const auto& set : registry_->sets) snapshot.segment_bytes += set->bytes * set->segment_ids.size();
-  snapshot.descriptors = registry_->ledger.Total(Resource::kDescriptors);
+  snapshot.names = core_.registry.names.size();
+  for (const auto& set : core_.registry.sets) snapshot.segment_bytes += set->bytes * set->segment_ids.size();
+  snapshot.descriptors = core_.registry.ledger.Total(Resource::kDescriptors);
   return snapshot;
 }
 
-std::vector<SessionSnapshot> Control::SnapshotSessions() {
-  Lock lock(registry_->mutex);
+std::vector<SessionSnapshot> Inspector::SnapshotSessions() {
+  RegistryLock lock(core_.registry);
   std::vector<SessionSnapshot> snapshots;
-  for (const auto& [id, session] : registry_->sessions) {
+  for (const auto& [id, session] : core_.registry.sessions) {
     SessionSnapshot snapshot;
     snapshot.id = id;
     snapshot.uid = session->peer.uid;
@@ -102,10 +80,10 @@ std::vector<SessionSnapshot> Control::SnapshotSessions() {
   return snapshots;
 }
 
-std::vector<GroupSnapshot> Control::SnapshotGroups() {
-  Lock lock(registry_->mutex);
+std::vector<GroupSnapshot> Inspector::SnapshotGroups() {
+  RegistryLock lock(core_.registry);
   std::vector<GroupSnapshot> snapshots;
-  for (const auto& [id, group] : registry_->groups) {
+  for (const auto& [id, group] : core_.registry.groups) {
     GroupSnapshot snapshot;
     snapshot.id = id;
     snapshot.name = group->name;
@@ -113,56 +91,53 @@ std::vector<GroupSnapshot> Control::SnapshotGroups() {
     snapshot.incarnation = group->incarnation;
     snapshot.generation = group->generation;
     snapshot.world_size = static_cast<int>(group->members.size());
-    snapshot.state = StateName(group->state);
-    snapshot.state_reason =
-        group->broken.ok() && group->suspended ? "an engine is restarting" : group->broken.message();
+    snapshot.state = ShownState(group->state());
+    snapshot.state_reason = group->state() == GroupState::kSuspended ? "an engine is restarting"
+                                                                     : group->lifecycle.why().message();
     snapshot.topology_class = group->topology_class;
     for (size_t rank = 0; rank < group->members.size(); ++rank) {
-      const Member& member = group->members[rank];
+      const MemberRecord& member = group->members[rank];
       snapshot.members.push_back({static_cast<int>(rank), member.session_id, member.pid, member.gpu,
-                                  options_.topology.gpus[static_cast<size_t>(member.gpu)].uuid, member.left});
+                                  core_.options.topology.gpus[static_cast<size_t>(member.gpu)].uuid,
+                                  member.left});
     }
     snapshot.plans = static_cast<uint32_t>(group->plans.size());
-    snapshot.workspace_bytes = 2 * group->half_bytes;
-    snapshot.unshared_workspace_bytes = group->unshared_bytes;
+    snapshot.workspace_bytes = group->WorkspaceBytes();
+    snapshot.unshared_workspace_bytes = group->UnsharedWorkspaceBytes();
     snapshot.bulk_bytes = group->bulk_bytes;
     snapshots.push_back(std::move(snapshot));
   }
   // Ranks that still meet: the operator's first question is who is missing.
-  for (const auto& [scope, entry] : registry_->names) {
-    if (!entry.joining || entry.joining->seats.empty()) continue;
-    const v1::JoinGroupRequest& request = entry.joining->seats.begin()->second.request;
+  for (const auto& [scope, name] : core_.registry.names) {
+    if (!name.joining || name.joining->Empty()) continue;
     GroupSnapshot snapshot;
-    snapshot.name = request.name();
-    snapshot.uid = entry.joining->seats.begin()->second.session->peer.uid;
-    snapshot.incarnation = entry.incarnation + 1;
-    snapshot.world_size = request.world_size();
-    snapshot.state = StateName(GroupState::kJoining);
-    std::string missing;
-    for (int rank = 0; rank < request.world_size(); ++rank) {
-      auto seat = entry.joining->seats.find(rank);
-      if (seat == entry.joining->seats.end()) {
-        missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-        continue;
-      }
-      snapshot.members.push_back({rank, seat->second.session->id, seat->second.session->peer.pid,
-                                  seat->second.gpu, seat->second.request.gpu_uuid(), false});
+    snapshot.incarnation = name.incarnation + 1;
+    snapshot.world_size = static_cast<int>(name.joining->world());
+    snapshot.state = ShownState(GroupState::kInstalling);
+    for (size_t rank = 0; rank < name.joining->world(); ++rank) {
+      if (!name.joining->Taken(rank)) continue;
+      const JoinParty& party = name.joining->parties[rank];
+      const PeerIdentity& peer = party.session->peer;
+      snapshot.name = party.request.name();
+      snapshot.uid = peer.uid;
+      snapshot.members.push_back(
+          {static_cast<int>(rank), party.session->id, peer.pid, party.gpu, party.request.gpu_uuid(), false});
     }
-    snapshot.state_reason = "waits for rank " + missing;
+    snapshot.state_reason = "waits for " + RankList(name.joining->Missing());
     snapshots.push_back(std::move(snapshot));
   }
   return snapshots;
 }
 
-std::vector<PoolSnapshot> Control::SnapshotPools() {
-  Lock lock(registry_->mutex);
+std::vector<PoolSnapshot> Inspector::SnapshotPools() {
+  RegistryLock lock(core_.registry);
   std::vector<PoolSnapshot> pools;
-  for (int gpu = 0; gpu < options_.topology.size(); ++gpu) {
+  for (int gpu = 0; gpu < core_.options.topology.size(); ++gpu) {
     PoolSnapshot pool;
     pool.gpu = gpu;
-    pool.gpu_uuid = options_.topology.gpus[static_cast<size_t>(gpu)].uuid;
-    pool.memory_bytes = options_.topology.gpus[static_cast<size_t>(gpu)].memory_bytes;
-    for (const auto& set : registry_->sets) {
+    pool.gpu_uuid = core_.options.topology.gpus[static_cast<size_t>(gpu)].uuid;
+    pool.memory_bytes = core_.options.topology.gpus[static_cast<size_t>(gpu)].memory_bytes;
+    for (const auto& set : core_.registry.sets) {
       for (size_t rank = 0; rank < set->gpus.size(); ++rank) {
         if (set->gpus[rank] != gpu) continue;
         const uint64_t used = set->purpose == "symmetric" ? set->allocator.used() : set->bytes;
@@ -171,7 +146,7 @@ std::vector<PoolSnapshot> Control::SnapshotPools() {
         pool.used_bytes += used;
       }
     }
-    for (const auto& [id, session] : registry_->sessions) {
+    for (const auto& [id, session] : core_.registry.sessions) {
       for (const auto& [registration_id, registration] : session->registrations) {
         if (registration.gpu == gpu) pool.registered_bytes += registration.bytes;
       }
@@ -183,17 +158,15 @@ std::vector<PoolSnapshot> Control::SnapshotPools() {
   return pools;
 }
 
-std::vector<PlanSnapshot> Control::SnapshotPlans() { return SnapshotPlans(PlanQuery()).plans; }
-
-PlanPage Control::SnapshotPlans(const PlanQuery& query) {
+PlanPage Inspector::SnapshotPlans(const PlanQuery& query) {
   const bool commands_too = query.programs || query.steps;
   PlanPage page;
   std::vector<std::vector<std::string>> commands;
   {
-    Lock lock(registry_->mutex);
+    RegistryLock lock(core_.registry);
     size_t bytes = 0;
-    for (auto at = registry_->groups.lower_bound(query.after_group);
-         at != registry_->groups.end() && !page.more; ++at) {
+    for (auto at = core_.registry.groups.lower_bound(query.after_group);
+         at != core_.registry.groups.end() && !page.more; ++at) {
       const auto& [id, group] = *at;
       if (query.group_id != 0 && id != query.group_id) continue;
       const bool begun = id == query.after_group;
@@ -211,8 +184,10 @@ PlanPage Control::SnapshotPlans(const PlanQuery& query) {
         snapshot.plan_id = plan->first;
         snapshot.group_id = id;
         snapshot.group_name = group->name;
-        for (const Member& member : group->members) snapshot.gpus.push_back(member.gpu);
+        snapshot.gpus = group->gpus;
         snapshot.info = record.info;
+        snapshot.group_workspace_bytes = group->WorkspaceBytes();
+        snapshot.unshared_workspace_bytes = group->UnsharedWorkspaceBytes();
         page.plans.push_back(std::move(snapshot));
         if (commands_too) commands.push_back(record.commands);
       }
@@ -237,10 +212,10 @@ PlanPage Control::SnapshotPlans(const PlanQuery& query) {
   return page;
 }
 
-std::vector<ChannelSnapshot> Control::SnapshotChannels() {
-  Lock lock(registry_->mutex);
+std::vector<ChannelSnapshot> Inspector::SnapshotChannels() {
+  RegistryLock lock(core_.registry);
   std::vector<ChannelSnapshot> snapshots;
-  for (const auto& [id, session] : registry_->sessions) {
+  for (const auto& [id, session] : core_.registry.sessions) {
     for (const auto& [channel_id, channel] : session->channels) {
       snapshots.push_back({channel_id, id, channel.gpu, channel.over});
     }

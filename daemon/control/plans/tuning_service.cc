@@ -1,9 +1,9 @@
-// Measured times: what an operator hands in becomes an entry under the very key that plans look it up by.
+#include "daemon/control/plans/tuning_service.h"
+
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 
-#include "daemon/control/control.h"
 #include "daemon/control/validate.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/tuning/tuning_store.h"
@@ -22,25 +22,25 @@ std::string Now() {
 
 }  // namespace
 
-std::string Control::TuningModel(const Topology& topology) const {
+std::string TuningModel(const ControlOptions& options, const Topology& topology) {
   // Times of the host backend say nothing of GPUs, whatever model a topology file gives the emulated ones.
-  if (options_.backend != "cuda") return options_.backend;
+  if (options.backend != "cuda") return options.backend;
   for (const GpuInfo& gpu : topology.gpus) {
     if (gpu.model != topology.gpus[0].model) return {};
   }
   return topology.gpus.empty() ? std::string() : topology.gpus[0].model;
 }
 
-Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
+Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
                                              const std::vector<std::string>& gpu_uuids,
                                              std::vector<plan::TuningCandidate> candidates) {
-  if (options_.tuning == nullptr) return FailedPrecondition("this daemon keeps no tuning table");
+  if (core_.options.tuning == nullptr) return FailedPrecondition("this daemon keeps no tuning table");
   if (gpu_uuids.size() < 2 || gpu_uuids.size() > static_cast<size_t>(plan::kMaxWorldSize)) {
     return InvalidArgument("times are measured on 2 to 8 GPUs");
   }
   std::vector<int> gpus;
   for (const std::string& uuid : gpu_uuids) {
-    TANDEM_ASSIGN_OR_RETURN(const int gpu, FindGpu(uuid));
+    TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(uuid));
     if (std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
       return InvalidArgument("GPU " + uuid + " is named twice");
     gpus.push_back(gpu);
@@ -54,10 +54,10 @@ Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
   parsed.steps = parsed.lanes = 0;
   // What such a group can do at best; whether a later one can is asked when its plan is made.
   plan::GroupContext context;
-  context.topology = Subset(options_.topology, gpus);
-  context.packet_kernels = options_.backend == "cuda";
+  context.topology = Subset(core_.options.topology, gpus);
+  context.packet_kernels = core_.options.backend == "cuda";
   context.fused_kernels = context.fused_by_choice = true;
-  context.gpu_model = TuningModel(context.topology);
+  context.gpu_model = TuningModel(core_.options, context.topology);
   if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
   const std::vector<OpRequest> requests(gpus.size(), parsed);
   TANDEM_ASSIGN_OR_RETURN(const plan::Problem problem, plan::MakeProblem(requests, context));
@@ -65,7 +65,7 @@ Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
   entry.key = plan::TuningKeyOf(problem);
   entry.shape = plan::TuningShapeOf(problem);
   entry.measured_at = Now();
-  entry.version = options_.daemon_version;
+  entry.version = core_.options.daemon_version;
   entry.candidates = std::move(candidates);
   TANDEM_RETURN_IF_ERROR(plan::CheckTuningEntry(&entry));
   for (const plan::TuningCandidate& candidate : entry.candidates) {
@@ -80,12 +80,13 @@ Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
     TANDEM_RETURN_IF_ERROR(
         plan::MakePlan(asked, context).status().WithContext("a time for " + name + ", which cannot run"));
   }
-  TANDEM_RETURN_IF_ERROR(options_.tuning->Put(entry));
-  Log(LogSeverity::kInfo,
-      "tuning: " + std::string(OpName(entry.key.op)) + " " + plan::TuningShapeText(entry.shape) + " " +
-          entry.key.types + " on " + std::to_string(entry.key.world_size) + " x " + entry.key.gpu + ": " +
-          std::string(AlgorithmName(entry.candidates[0].algorithm)) + " entry=" + plan::TuningId(entry));
-  entry.source = options_.tuning->state_file();
+  TANDEM_RETURN_IF_ERROR(core_.options.tuning->Put(entry));
+  core_.Log(LogSeverity::kInfo, "tuning: " + std::string(OpName(entry.key.op)) + " " +
+                                    plan::TuningShapeText(entry.shape) + " " + entry.key.types + " on " +
+                                    std::to_string(entry.key.world_size) + " x " + entry.key.gpu + ": " +
+                                    std::string(AlgorithmName(entry.candidates[0].algorithm)) +
+                                    " entry=" + plan::TuningId(entry));
+  entry.source = core_.options.tuning->state_file();
   return entry;
 }
 
