@@ -167,8 +167,9 @@ def init(name: str = "world", *, runtime_dir: str | os.PathLike[str] | None = No
          deadline: float | None = 60) -> Group:
     """Connects and joins the group of this job's ranks on this node, as torchrun, Slurm or MPI started them.
 
-    The group's rank is the job's local rank and its size the local world size. job: None: Job.from_environment(). The client
-    is the group's `client` and ends when the group is left. Raises what connect() and Client.join() raise, and LookupError where no launcher is recognised.
+    The group's rank is the job's local rank and its size the local world size. job: None: Job.from_environment(). The client is
+    the group's `client` and ends when the group is left. Raises what connect() and Client.join() raise, and LookupError where no
+    launcher is recognised.
     """
     found = Job.from_environment() if job is None else job
     client = connect(runtime_dir)
