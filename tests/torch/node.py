@@ -59,15 +59,26 @@ class Ranks:
         return self.logs[rank].read()[-6000:]
 
     def result(self, rank, timeout=PATIENCE):
-        """The rank's result. AssertionError with its log if it fails or does not end in time."""
+        """The rank's result. AssertionError as of output()."""
+        return json.loads(self.output(rank, timeout).strip().splitlines()[-1])
+
+    def output(self, rank, timeout=PATIENCE):
+        """What the rank prints. AssertionError with its log if it fails or does not end in time."""
         try:
             output, _ = self.processes[rank].communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"rank {rank} does not end:\n{self.log(rank)}") from None
         if self.processes[rank].returncode != 0:
-            raise AssertionError(f"rank {rank} ended with {self.processes[rank].returncode}:\n{self.log(rank)}")
-        return json.loads(output.strip().splitlines()[-1])
+            raise AssertionError(f"rank {rank} ended with {self.processes[rank].returncode}:\n{output}\n{self.log(rank)}")
+        return output
+
+    def outputs(self, timeout=PATIENCE):
+        """What all ranks print."""
+        try:
+            return [self.output(rank, timeout) for rank in range(len(self.processes))]
+        finally:
+            self.kill()
 
     def results(self, timeout=PATIENCE):
         """The results of all ranks."""

@@ -9,12 +9,13 @@ from node import HERE, Daemon, Ranks
 class Ops:
     world = 2
     program = "rank_ops.py"
+    env = {}
 
     @classmethod
     def setUpClass(cls):
         cls.daemon = Daemon(gpus=4)
         cls.addClassCleanup(cls.daemon.stop)
-        cls.ranks = Ranks(cls.daemon, cls.world, cls.program)
+        cls.ranks = Ranks(cls.daemon, cls.world, cls.program, env=cls.env)
         try:
             cls.outcomes = cls.ranks.results()
         except AssertionError as error:
@@ -38,12 +39,18 @@ class Installed(Ops, unittest.TestCase):
     program = "rank_install.py"
 
 
+class Pass(Ops, unittest.TestCase):
+    program = "rank_pass.py"
+    env = {"TANDEM_TEST_PATIENCE": "120"}
+
+
 class Compiled(Ops, unittest.TestCase):
     program = "rank_compiled.py"
+    env = {"TANDEM_TEST_PATIENCE": "240"}
 
 
 def _add_tests():
-    for kind in (TwoRanks, FourRanks, Installed, Compiled):
+    for kind in (TwoRanks, FourRanks, Installed, Pass, Compiled):
         with open(os.path.join(HERE, kind.program)) as file:
             names = [line[4:line.index("(")] for line in file if line.startswith("def test_")]
         for name in names:
