@@ -20,17 +20,20 @@ function(tandem_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} Threads::Threads)
 endfunction()
 
-# tandem_test(NAME SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [NO_CORE]): a GoogleTest program, one ctest entry for it
-# all. Unit tests are "core" too, the part that is also built with sanitizers, unless NO_CORE says that they link
-# libraries without instrumentation (gRPC), in which TSan would see races that are none.
-if(NOT TARGET core_tests)
-  add_custom_target(core_tests)
-endif()
+# tandem_test(NAME SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [NO_CORE] [ONE_THREAD]): a GoogleTest program with one ctest
+# entry. Unit tests also get the labels "core" (built with ASan+UBSan) and "threads" (built with TSan).
+#   NO_CORE     neither: the test links libraries without instrumentation (gRPC), in which TSan reports false races.
+#   ONE_THREAD  no "threads": the code under test starts no thread and shares nothing, so TSan has nothing to find.
+foreach(part core threads)
+  if(NOT TARGET ${part}_tests)
+    add_custom_target(${part}_tests)
+  endif()
+endforeach()
 function(tandem_test name)
   if(NOT TANDEM_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "NO_CORE" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_CORE;ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -43,8 +46,13 @@ function(tandem_test name)
   if("unit" IN_LIST ARG_LABELS AND NOT ARG_NO_CORE)
     list(APPEND ARG_LABELS core)
     add_dependencies(core_tests ${name})
+    if(NOT ARG_ONE_THREAD)
+      list(APPEND ARG_LABELS threads)
+      add_dependencies(threads_tests ${name})
+    endif()
   endif()
   if(TANDEM_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)  # halves the time to compile test code; the libraries keep -O1
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
   endif()
   add_test(NAME ${name} COMMAND ${name})

@@ -8,6 +8,9 @@
 
 namespace tandem {
 
+// The deadline of a launch for which neither the caller, nor the group, nor the configuration gives one.
+inline constexpr std::chrono::milliseconds kDefaultLaunchDeadline = std::chrono::minutes(10);
+
 // `duration`, not below zero and at most a year: a clock's time and such a duration can be added without
 // overflow, in any unit down to nanoseconds. For whatever a public function takes.
 template <typename Duration>

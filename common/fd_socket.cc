@@ -199,7 +199,8 @@ Result<UniqueFd> ConnectSeqpacket(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(sockaddr_un address, Address(path));
   TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    return Unavailable("no daemon answers at " + path + ": " + std::strerror(errno));
+    const std::string text = "no daemon answers at " + path + ": " + std::strerror(errno);
+    return errno == EACCES ? PermissionDenied(text) : Unavailable(text);
   }
   return fd;
 }

@@ -39,7 +39,7 @@ constexpr std::array<std::pair<Algorithm, std::string_view>, 14> kAlgorithms = {
     {Algorithm::kPipeline, "pipeline"},
     {Algorithm::kRing, "ring"},
     {Algorithm::kTiledTwoShot, "tiled_two_shot"},
-    {Algorithm::kNative, "native"},
+    {Algorithm::kFused, "fused"},
     {Algorithm::kDirect, "direct"},
 }};
 
@@ -96,6 +96,7 @@ Result<Op> ParseOp(std::string_view name) {
 }
 
 Result<Algorithm> ParseAlgorithm(std::string_view name) {
+  if (name == "fused") return Algorithm::kFused;  // the name before 0.2
   for (const auto& [algorithm, algorithm_name] : kAlgorithms) {
     if (algorithm_name == name) return algorithm;
   }

@@ -35,6 +35,12 @@ Status Status::WithContext(std::string_view prefix) const {
 
 Status Status::WithDetail(StatusDetail detail) const { return {code_, message_, std::move(detail)}; }
 
+Status Status::WithStarted(std::optional<bool> started) const {
+  Status status = *this;
+  if (!ok()) status.detail_.started = started;
+  return status;
+}
+
 std::string Status::ToString() const {
   if (ok()) return "OK";
   return std::string(CodeName(code_)) + ": " + message_;

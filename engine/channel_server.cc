@@ -13,10 +13,10 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
   if (dead_->crowded())
     return ResourceExhausted("the lanes never stand still: closed channels cannot be let go of");
   TANDEM_ASSIGN_OR_RETURN(ChannelConsumer consumer, ChannelConsumer::Map(ring_fd, words_fd, entries));
-  // Lanes write the done words. Once for the mapping, and taken back only when no lane can be using them.
+  // Lanes write the done words. Registered once for the mapping, and unregistered only when no lane can be
+  // using them.
   std::span<std::byte> words = consumer.words().pages();
   TANDEM_RETURN_IF_ERROR(backend_->RegisterHostMemory(words.data(), words.size()));
-  queue_->RevokeOffers();
   std::shared_ptr<Channel> channel(new Channel(), [dead = dead_, words](Channel* closed) {
     dead->Add([owned = std::shared_ptr<Channel>(closed), words](Backend* backend) {
       if (backend != nullptr) (void)backend->UnregisterHostMemory(words.data());
@@ -42,7 +42,7 @@ Status ChannelServer::Close(uint64_t id) {
   return Status::Ok();
 }
 
-void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
+void ChannelServer::EndChannel(const std::shared_ptr<Channel>& channel, const std::string& why) {
   channel->ended = true;
   captured_ -= channel->captured_live;
   queue_->ChannelEnded(*channel);
@@ -51,9 +51,10 @@ void ChannelServer::EndChannel(Channel* channel, const std::string& why) {
   channel->captured_live = 0;
   channel->consumer.words().Release(
       InvalidArgument(why).WithDetail({.reason = "RING_BROKEN", .who = {}, .field = {}}));
+  queue_->KeepReleased(channel);
 }
 
-void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry) {
+void ChannelServer::TakeCapturedEntry(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry) {
   if (entry.captured_slot < 0 || entry.captured_slot >= kCapturedSlots || entry.sequence != 0) {
     return EndChannel(channel, "the ring holds an entry for captured slot " +
                                    std::to_string(entry.captured_slot) + " with sequence " +
@@ -62,7 +63,6 @@ void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry
   auto& slot = channel->captured[static_cast<size_t>(entry.captured_slot)];
   int before = slot != nullptr;
   if (entry.kind == EntryKind::kArm) {
-    queue_->RevokeOffers();
     slot = std::make_unique<CapturedLaunch>();
     slot->entry = entry;
   } else {
@@ -75,10 +75,10 @@ void ChannelServer::TakeCapturedEntry(Channel* channel, const LaunchEntry& entry
   channel->consumer.SetArmed(entry.captured_slot, slot != nullptr);
 }
 
-bool ChannelServer::PollRing(Channel* channel) {
+bool ChannelServer::PollRing(const std::shared_ptr<Channel>& channel) {
   bool any = false;
   LaunchEntry entry;
-  // A client that pushes as fast as we take, or says that it has, gets one round of its ring: others wait
+  // A client that pushes as fast as the engine takes, or claims so, gets one round of the ring: others wait
   // too.
   for (uint32_t taken = 0; taken < channel->entries; ++taken) {
     if (channel->ended || channel->waiting.size() >= channel->entries) break;
@@ -121,38 +121,17 @@ LaunchRequest ChannelServer::RequestOf(const std::shared_ptr<Channel>& channel, 
 }
 
 bool ChannelServer::ArriveNext(const std::shared_ptr<Channel>& channel) {
-  if (channel->under_way > 0 || channel->waiting.empty()) return false;
+  if (channel->under_way || channel->waiting.empty()) return false;
   const LaunchEntry& front = channel->waiting.front();
   uint64_t request = channel->consumer.Request();
   if (request < front.sequence || request >= kOrdinaryLimit) return false;
   LaunchEntry entry = front;
   channel->waiting.pop_front();
-  channel->offered = false;
-  ++channel->under_way;
-  channel->latest_started = false;
+  channel->under_way = true;
   if (after_last_) after_last_->Saw(-1);
   after_last_.reset();
   queue_->Arrive(RequestOf(channel, entry));
   return true;
-}
-
-// Only while this is the engine's one channel and no captured launch lives: what the launch's stream waits
-// for might else be behind the parked lanes. A launch that the client pushed before on another channel has
-// been seen by now: the channel was opened before it. Nor while something dead waits for the lanes to stand
-// still.
-bool ChannelServer::OfferNext(const std::shared_ptr<Channel>& channel) {
-  if (!queue_->MayOffer() || channel->offered || channel->waiting.empty()) return false;
-  // Behind a launch that has not entered the log it would be before it on the lanes, and wait for it.
-  if (channel->under_way > 1 || (channel->under_way == 1 && !channel->latest_started)) return false;
-  if (channels_.size() != 1 || captured_ > 0 || !dead_->empty()) return false;
-  channel->offered = queue_->Offer(RequestOf(channel, channel->waiting.front()));
-  return channel->offered;
-}
-
-std::string ChannelServer::WhyNotParked() const {
-  if (channels_.size() > 1) return "there are " + std::to_string(channels_.size()) + " channels on this GPU";
-  if (captured_ > 0) return "a captured launch lives on this GPU";
-  return "";
 }
 
 bool ChannelServer::HasWaiting() const {
@@ -169,9 +148,9 @@ LaunchRequest ChannelServer::CapturedRequestOf(const std::shared_ptr<Channel>& c
   return request;
 }
 
-bool ChannelServer::PrelaunchNext() {
+bool ChannelServer::SpeculateNext() {
   const Origin* started = queue_->Started();
-  if (started == nullptr || !queue_->MayPrelaunch()) return false;
+  if (started == nullptr || !queue_->MaySpeculate()) return false;
   const std::shared_ptr<Channel> channel = started->channel;
   if (channel->ended) {
     queue_->ForgetStarted();
@@ -183,7 +162,7 @@ bool ChannelServer::PrelaunchNext() {
     channel->after->Saw(0);
     const bool tries = channel->after->Trusted();
     queue_->ForgetStarted();
-    return tries && queue_->Prelaunch(RequestOf(channel, channel->waiting.front()), channel->after);
+    return tries && queue_->Speculate(RequestOf(channel, channel->waiting.front()), channel->after);
   }
   const CapturedLaunch* latest = channel->captured[static_cast<size_t>(started->slot)].get();
   queue_->ForgetStarted();
@@ -193,7 +172,7 @@ bool ChannelServer::PrelaunchNext() {
     return NameOf(*each, slot) == latest->after->next() && !each->ended;
   });
   if (next == channels_.end() || (*next)->captured[static_cast<size_t>(slot)] == nullptr) return false;
-  return queue_->Prelaunch(CapturedRequestOf(*next, slot), latest->after);
+  return queue_->Speculate(CapturedRequestOf(*next, slot), latest->after);
 }
 
 bool ChannelServer::PollDoorbells(const std::shared_ptr<Channel>& channel) {
@@ -217,9 +196,8 @@ bool ChannelServer::Poll() {
   for (size_t i = 0; i < channels_.size(); ++i) {
     const std::shared_ptr<Channel>& channel = channels_[i];
     if (channel->ended) continue;
-    any |= PollRing(channel.get());
+    any |= PollRing(channel);
     any |= ArriveNext(channel);
-    any |= OfferNext(channel);
     if (channel->captured_live > 0) any |= PollDoorbells(channel);
   }
   return any;

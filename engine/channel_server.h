@@ -38,13 +38,11 @@ class ChannelServer {
   // One look at every channel. True if anything was taken or has arrived.
   bool Poll();
   // Puts the first kernel of the launch that is expected next onto the lanes, where that can be
-  // (prelaunch.cc). True if it did.
-  bool PrelaunchNext();
+  // (speculative_launch.h). True if it did.
+  bool SpeculateNext();
   // Entries that have not arrived, or captured launches that live: the engine must go on looking.
   bool HasWaiting() const;
   bool HasCaptured() const { return captured_ > 0; }
-  // Why no launch is parked for now, as far as channels are concerned; else empty.
-  std::string WhyNotParked() const;
   // CLOCK_MONOTONIC nanoseconds of the last doorbell.
   uint64_t last_doorbell_ns() const { return last_doorbell_ns_; }
 
@@ -60,12 +58,10 @@ class ChannelServer {
  private:
   static LaunchRequest RequestOf(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry);
   static LaunchRequest CapturedRequestOf(const std::shared_ptr<Channel>& channel, int slot);
-  bool PollRing(Channel* channel);
-  void TakeCapturedEntry(Channel* channel, const LaunchEntry& entry);
-  void EndChannel(Channel* channel, const std::string& why);
+  bool PollRing(const std::shared_ptr<Channel>& channel);
+  void TakeCapturedEntry(const std::shared_ptr<Channel>& channel, const LaunchEntry& entry);
+  void EndChannel(const std::shared_ptr<Channel>& channel, const std::string& why);
   bool ArriveNext(const std::shared_ptr<Channel>& channel);
-  // Offers the channel's next launch for parking where that is allowed.
-  bool OfferNext(const std::shared_ptr<Channel>& channel);
   bool PollDoorbells(const std::shared_ptr<Channel>& channel);
   // A captured launch as forecasts name it.
   static int64_t NameOf(const Channel& channel, int slot) {

@@ -1,7 +1,7 @@
 // File: deferred_release.h
 //
-// `DeferredRelease`: what is dead but can be let go of only while no lane holds work, because letting go may
-// block behind every lane (registered host memory, memory opened by IPC handle).
+// `DeferredRelease`: a queue of dead memory that may be released only while no lane holds work, because
+// releasing it may block behind every lane (registered host memory, memory opened by IPC handle).
 //
 // Thread rule: the engine's main thread only.
 #pragma once

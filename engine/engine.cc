@@ -18,8 +18,8 @@ constexpr int64_t kLongestSleepNs = 500'000'000;
 constexpr int64_t kCrowdedSleepNs = 1'000'000;
 constexpr uint64_t kBeatEveryNs = 10'000'000;
 constexpr uint64_t kDoorbellPatienceNs = 10'000'000;
-// A process that ends while a kernel of its own runs takes every context on its GPU with it under MPS: lanes
-// get nearly all of the time that tandemd gives an engine for its end.
+// Under MPS a process that ends while one of its kernels runs takes every context on the GPU with it. So
+// lanes get nearly all of the time that tandemd gives an engine for its end.
 constexpr uint64_t kDrainForNs = 4'000'000'000;
 
 }  // namespace
@@ -39,18 +39,17 @@ Engine::~Engine() {
 bool Engine::Step() {
   bool any = ExecuteCommands();
   if (queue_) {
-    queue_->AllowOffers(pending_acks_.empty() && held_commands_.empty());
     any |= queue_->Reap();
     any |= channels_->Poll();
     any |= queue_->Poll();
-    if (pending_acks_.empty() && held_commands_.empty() && dead_->empty()) {
-      any |= channels_->PrelaunchNext();
+    if (pending_acks_.empty() && dead_->empty()) {
+      any |= channels_->SpeculateNext();
     } else {
-      queue_->CallOff();
+      queue_->CancelSpeculation();
     }
   }
   any |= FinishPendingAcks();
-  if (!dead_->empty() && queue_->LanesIdle()) dead_->RunOne(backend_.get());
+  if (!dead_->empty() && queue_->LanesDrained()) dead_->RunOne(backend_.get());
   if (!any && queue_) any = queue_->ReadEvents();
   link_.Flush();
   return any;
@@ -69,7 +68,7 @@ void Engine::CheckHealth(uint64_t now_ns) {
 }
 
 void Engine::Sleep() {
-  if (queue_) queue_->CallOff();
+  if (queue_) queue_->CancelSpeculation();
   waiters_.clear();
   link_.PrepareSleep();
   waiters_.push_back({link_.sleep_word(), 1});
@@ -110,7 +109,7 @@ Status Engine::Run() {
       }
       CheckHealth(now);
       if (!health_.ok()) break;
-      if (queue_) queue_->CallOffIfForgotten(now);
+      if (queue_) queue_->CancelOldSpeculation(now);
       if (any) continue;
       if (MustPoll()) {
         bool only_captured = channels_ && channels_->HasCaptured() && !channels_->HasWaiting() &&
@@ -150,8 +149,8 @@ void Engine::ShutDown() {
   // Lanes first, so that launches in flight end with their own done values; then whoever still waits.
   uint64_t deadline = NowNs() + kDrainForNs;
   PollingPause pause;
-  queue_->CallOff();
-  while ((queue_->Pending() || !queue_->LanesIdle()) && NowNs() < deadline && queue_->fatal().ok()) {
+  queue_->CancelSpeculation();
+  while ((queue_->Pending() || !queue_->LanesDrained()) && NowNs() < deadline && queue_->fatal().ok()) {
     if (!queue_->Reap() && !queue_->Poll()) pause.Pause(false);
   }
   FinishPendingAcks();

@@ -1,14 +1,13 @@
 // File: engine.h
 //
-// An engine: executes rank programs on one GPU for tandemd and the clients. Its main loop looks, in turn, at
-// tandemd's commands, at the lanes' completion word, at the channels and at the order log; it polls while
-// anything is under way and sleeps on futexes when nothing is.
+// An engine: executes rank programs on one GPU for tandemd and the clients. The main loop looks, in turn, at
+// tandemd's commands, the lanes' completion word, the channels and the order log. It polls while anything is
+// under way, and sleeps on futexes when nothing is.
 //
 // `tandem-engine` is a process around one Engine; tests run several in threads of one process.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,7 +25,7 @@
 
 namespace tandem::engine {
 
-// What an engine's backend is made from: the fields of v1::Start.
+// The parameters of an engine's backend: the fields of v1::Start.
 struct BackendRequest {
   std::string name;
   int gpu = 0;
@@ -35,9 +34,9 @@ struct BackendRequest {
   uint64_t memory_bytes = 0;
   int visibility_delay_us = 0;
   uint64_t seed = 0;
-  bool emulated_native = false;
+  bool emulated_fused = false;
   int engines_per_gpu = 1;
-  // Told when a phase of the backend's start has ended, by the factory's thread; never empty.
+  // Called by the factory's thread when a phase of the backend's start has ended; never empty.
   std::function<void(std::string_view phase)> ended_phase = [](std::string_view) {};
 };
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendRequest&)>;
@@ -51,9 +50,9 @@ class Engine : private LaunchListener {
   ~Engine() override;
 
   // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped
-  // it, the GPU context is lost). Before it returns, lanes are released, waiting streams are told, and
-  // tandemd is told of a failure. OK after Stop or the end of the socket; reason kContextLost when the GPU
-  // does nothing more for this process.
+  // it, the GPU context is lost). Before it returns, lanes and waiting streams are released, and a failure is
+  // reported to tandemd. OK after Stop or the end of the socket; reason kContextLost when the GPU does
+  // nothing more for this process.
   Status Run();
 
  private:
@@ -65,18 +64,9 @@ class Engine : private LaunchListener {
     std::string payload;
   };
 
-  struct HeldCommand {
-    ReceivedCommand received;
-    uint64_t since_ns = 0;
-  };
-
   // Commands (engine_commands.cc).
   bool ExecuteCommands();
   void Execute(ReceivedCommand received);
-  // Ends parked launches for which commands have been held back too long.
-  void EndParkedForHeld();
-  // Drops a plan whose AddPlan is held back, and answers that. False if there is none.
-  bool ForgetHeldPlan(uint64_t plan_id);
   Status Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred);
   Status Start(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
@@ -87,7 +77,6 @@ class Engine : private LaunchListener {
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
   void SendQueueSnapshot();
-  std::string WhyNotParked(const Plan& plan) const;
   void SendAck(uint64_t id, const Status& status, const std::string& payload = {});
   void Defer(uint64_t id, Finished finished, std::string payload = "") {
     pending_acks_.push_back({id, std::move(finished), std::move(payload)});
@@ -114,14 +103,12 @@ class Engine : private LaunchListener {
   BackendFactory factory_;
   TurnLimits turn_limits_;
   int gpu_ = 0;
-  int hardware_queues_ = 1;
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<DeferredRelease> dead_ = std::make_shared<DeferredRelease>();
   std::unique_ptr<MemoryTable> memory_;
   std::unique_ptr<LaunchQueue> queue_;
   std::unique_ptr<ChannelServer> channels_;
   std::vector<PendingAck> pending_acks_;
-  std::deque<HeldCommand> held_commands_;  // that may block behind a parked launch, until it runs
   bool stopping_ = false;
   Status health_;  // not OK: the device does nothing more for this process
   uint64_t last_health_ns_ = 0;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "common/deadline.h"
 #include "engine/engine.h"
 #include "engine/peer_probe.h"
 #include "program/program_codec.h"
@@ -16,7 +17,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint64_t kDefaultDeadlineNs = 600'000'000'000;
+constexpr uint64_t kDefaultDeadlineNs = std::chrono::nanoseconds(kDefaultLaunchDeadline).count();
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kDefaultHardwareQueues = 8;
 // One for all lanes: with lane 0, which computes, above the lane that pushes, plans lost time by whole
@@ -50,6 +51,18 @@ uint64_t SaturatingMs(uint64_t ms) {
 }
 
 }  // namespace
+
+bool Engine::ExecuteCommands() {
+  bool any = false;
+  ReceivedCommand received;
+  while (!stopping_ && link_.Next(&received)) {
+    any = true;
+    // It may block behind a lane.
+    if (queue_) queue_->CancelSpeculation();
+    Execute(std::move(received));
+  }
+  return any;
+}
 
 void Engine::Execute(ReceivedCommand received) {
   uint64_t id = received.command->id();
@@ -141,7 +154,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       *deferred = true;
       Defer(command.id(), [this, id] {
         Group* leaving = queue_->FindGroup(id);
-        if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->HeadsPassed())) return false;
+        if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->SpeculationPassed())) return false;
         if (leaving != nullptr) queue_->RemoveGroup(id);
         return true;
       });
@@ -167,7 +180,6 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
     }
     case Case::kRemovePlan: {
       uint64_t id = command.remove_plan().plan_id();
-      if (ForgetHeldPlan(id)) return Status::Ok();
       if (queue_->FindPlan(id) == nullptr) return NotFound("no plan " + std::to_string(id));
       if (queue_->RemovePlan(id)) return Status::Ok();
       *deferred = true;
@@ -216,11 +228,10 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   request.gpu_uuid = start.gpu_uuid();
   request.hardware_queues =
       start.hardware_queues() == 0 ? kDefaultHardwareQueues : static_cast<int>(start.hardware_queues());
-  hardware_queues_ = request.hardware_queues;
   request.memory_bytes = start.memory_bytes();
   request.visibility_delay_us = static_cast<int>(start.visibility_delay_us());
   request.seed = start.seed();
-  request.emulated_native = start.emulated_native();
+  request.emulated_fused = start.emulated_fused();
   request.engines_per_gpu = std::max(1, static_cast<int>(start.engines_per_gpu()));
   v1::Message message;
   auto since = std::chrono::steady_clock::now();
@@ -238,8 +249,8 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   for (int i = 0; i < plan::kMaxLanes; ++i) {
     // Lane 0 is the one whose words clients wait for: it takes the better one of two streams
     // (stream_choice.h).
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane,
-                            i == 0 ? backend->MakeTwinLane(kLanePriority) : backend->MakeLane(kLanePriority));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, i == 0 ? backend->MakeDualStreamLane(kLanePriority)
+                                                               : backend->MakeLane(kLanePriority));
     lanes.push_back(std::move(lane));
   }
   TANDEM_ASSIGN_OR_RETURN(WordPage words, WordPage::Create(backend.get()));
@@ -247,7 +258,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   gpu_ = request.gpu;
   memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
   const LaunchQueueOptions options{.gpu = gpu_,
-                                   .prelaunch = !start.no_prelaunch(),
+                                   .speculates = !start.no_prelaunch(),
                                    .replaces = start.generation() > 1,
                                    .turn_limits = turn_limits_};
   queue_ =
@@ -258,10 +269,10 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
   message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
   message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
-  const Status native = backend_->NativeKernels();
-  message.mutable_ready()->set_native_kernels(native.ok());
+  const Status fused = backend_->FusedKernels();
+  message.mutable_ready()->set_fused_kernels(fused.ok());
   message.mutable_ready()->set_kernel_sms(static_cast<uint32_t>(backend_->KernelSms()));
-  if (!native.ok()) message.mutable_ready()->set_no_native_kernels(native.message());
+  if (!fused.ok()) message.mutable_ready()->set_no_fused_kernels(fused.message());
   link_.Send(message);
   return Status::Ok();
 }
@@ -296,9 +307,6 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
   group->world_size = world;
   group->deadline_ns = from.deadline_ms() == 0 ? kDefaultDeadlineNs : SaturatingMs(from.deadline_ms());
   group->epoch = from.next_epoch() == 0 ? 0 : from.next_epoch() - 1;
-  if (auto parking = from.options().find("parking"); parking != from.options().end()) {
-    group->parking = parking->second == "auto" && world > 1;
-  }
   TANDEM_ASSIGN_OR_RETURN(group->arrivals, ArrivalTable::Map(fds[0].get(), world));
   for (int rank = 0; rank < world; ++rank) {
     if (from.gpus(rank) >= static_cast<uint32_t>(kMaxLogGpus)) return OutOfRange("a GPU's index");
@@ -419,12 +427,9 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->index = from.plan_index();
   plan->workspace = group->workspace;
   plan->latency_class = from.latency_class();
-  // A parked launch meets its peers by words of its own.
-  plan->takes_epoch = TakesEpoch(program) || group->parking;
+  plan->takes_epoch = TakesEpoch(program);
   plan->uses_bulk = program.bulk_bytes > 0;
-  plan->never_parked = WhyNeverParked(*plan, program, hardware_queues_);
-  plan->never_prelaunched = program.signal_count > kFirstCallOffSignal;
-  const std::string never_parked = plan->never_parked;
+  plan->never_speculative = program.signal_count > kFirstCancelSignal;
   plan->bytes_moved = from.bytes_moved();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
@@ -432,18 +437,18 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   TANDEM_RETURN_IF_ERROR(queue_->AddPlan(std::move(plan)));
   *deferred = true;
   if (!communicates) {
-    SendAck(command.id(), Status::Ok(), never_parked);
+    SendAck(command.id(), Status::Ok());
     return Status::Ok();
   }
   // The peers make theirs meanwhile: no launch may be the one that waits for them.
-  const auto met = [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
+  const auto rendezvous = [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
     Group* of = queue_->FindGroup(group_id);
     if (of == nullptr || of->communicator == nullptr) return Aborted("the group ended meanwhile");
     Result<bool> ready = of->communicator->Ready();
     if (!ready.ok()) queue_->RemovePlan(plan_id);
     return ready;
   };
-  Defer(command.id(), met, never_parked);
+  Defer(command.id(), rendezvous);
   return Status::Ok();
 }
 

@@ -11,7 +11,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr size_t kMostWaiting = 1024;
+constexpr size_t kMaxWaiting = 1024;
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void EngineLink::Send(const v1::Message& message, const std::vector<int>& fds, b
   if (outgoing_.empty()) {
     Status sent = SendMessage(socket_.get(), body, fds, false);
     if (sent.code() != Code::kResourceExhausted) return;  // sent, or the end of file will tell
-  } else if (droppable && outgoing_.size() >= kMostWaiting) {
+  } else if (droppable && outgoing_.size() >= kMaxWaiting) {
     return;
   }
   Outgoing waiting{std::move(body), {}};

@@ -1,7 +1,7 @@
 // File: engine_link.h
 //
-// The engine's end of the socketpair to tandemd. A thread of its own receives commands and puts them into a
-// queue, so that the main thread looks at one atomic only; messages go out without blocking, and wait here
+// The engine's end of the socketpair to tandemd. A separate thread receives commands and puts them into a
+// queue, so that the main thread looks at one atomic only. Messages go out without blocking, and wait here
 // when tandemd is slow.
 //
 // Thread rule: one thread calls the public functions (the engine's main thread), Stop() may come from any.

@@ -1,5 +1,4 @@
-// What an engine tells tandemd of its launches: the queue when it is asked, failures, breaks and late ranks
-// unasked.
+// An engine's reports to tandemd: the queue when it is asked, failures, breaks and late ranks unasked.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -20,12 +19,6 @@ v1::LaunchFailed DescribeFailure(const Plan& plan, uint64_t count, const Status&
 
 }  // namespace
 
-std::string Engine::WhyNotParked(const Plan& plan) const {
-  std::string why = queue_->WhyNotParked(plan);
-  if (why.empty()) why = channels_->WhyNotParked();
-  return why.empty() ? "it arrived before all ranks had pushed it" : why;
-}
-
 void Engine::SendQueueSnapshot() {
   v1::Message message;
   v1::Queue* queue = message.mutable_queue();
@@ -35,12 +28,9 @@ void Engine::SendQueueSnapshot() {
     item->set_plan_id(plan.id);
     item->set_group_id(plan.group->id);
     item->set_launch(plan.active.count);
-    const Parked& parked = plan.active.parked;
-    const bool started = plan.active.started && (!parked.on_lanes || parked.running);
+    const bool started = plan.active.Started();
     item->set_started(started);
-    item->set_parked(parked.on_lanes);
-    if (!parked.on_lanes) item->set_not_parked(WhyNotParked(plan));
-    uint64_t since = started || plan.active.arrive_ns == 0 ? plan.active.start_ns : plan.active.arrive_ns;
+    uint64_t since = started ? plan.active.start_ns : plan.active.arrive_ns;
     item->set_since_seconds(static_cast<double>(now - std::min(now, since)) / 1e9);
     item->set_session_id(plan.active.origin.session_id);
     if (started) return;
@@ -57,6 +47,8 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   done->set_message(status.message());
   done->set_reason(status.detail().reason);
   done->set_who(status.detail().who);
+  if (status.detail().started.has_value()) done->set_started(*status.detail().started);
+  for (uint32_t rank : status.detail().ranks) done->add_ranks(rank);
   link_.Send(message);
 }
 

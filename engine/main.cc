@@ -28,7 +28,7 @@ Result<std::unique_ptr<Backend>> MakeBackend(const tandem::engine::BackendReques
   options.memory_bytes = request.memory_bytes;
   options.visibility_delay_us = request.visibility_delay_us;
   options.seed = request.seed;
-  options.emulated_native = request.emulated_native;
+  options.emulated_fused = request.emulated_fused;
   return tandem::MakeHostBackend(options);
 }
 

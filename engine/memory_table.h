@@ -1,7 +1,8 @@
 // File: memory_table.h
 //
-// What an engine has mapped: segments (own and peers'), and registrations, the memory that launches may be
-// bound to. Resolves a launch's bindings to addresses after checking all that a client could have got wrong.
+// `MemoryTable`: the memory that an engine has mapped: segments (own and peers'), and registrations, which
+// launches may be bound to. Resolves a launch's bindings to addresses after checking all that a client could
+// have got wrong.
 //
 // Thread rule: the engine's main thread only.
 #pragma once
@@ -42,7 +43,7 @@ struct Registration {
   std::vector<std::shared_ptr<Segment>> pins;
 };
 
-// What a plan demands of a slot's binding.
+// A plan's demands on a slot's binding.
 struct SlotRule {
   uint64_t span_bytes = 0;
   uint32_t alignment = 1;
@@ -50,7 +51,7 @@ struct SlotRule {
   int alias_of = -1;
 };
 
-// Who binds, and for what.
+// The session that binds, and the group and rank that it binds for.
 struct BindingScope {
   uint64_t session_id = 0;
   uint64_t group_id = 0;
@@ -76,7 +77,7 @@ class MemoryTable {
   // The next chunks' descriptors of the foreign registration that will be added by that id.
   Status AddChunks(uint64_t id, std::vector<UniqueFd> fds);
   // A client's own memory: the descriptors that AddChunks took, then these, and all the bytes of each; the
-  // memory begins at `offset` of the first. Whatever comes of it, none waits any longer.
+  // memory begins at `offset` of the first. None waits any longer after this call, also after an error.
   Status AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, std::vector<UniqueFd> fds,
                     const std::vector<uint64_t>& chunk_bytes, uint64_t offset);
   // The same by CUDA IPC handle: [offset, offset + bytes) of its allocation. RESOURCE_EXHAUSTED while too

@@ -14,9 +14,9 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 20;
-constexpr uint64_t kMostWaitNs = 5'000'000'000;
-constexpr uint64_t kMostMeasuredBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxWaitNs = 5'000'000'000;
+constexpr uint64_t kMaxMeasuredBytes = uint64_t{64} << 20;
 constexpr int kMeasuredRounds = 3, kCopiesPerRound = 8;
 
 // Host memory that lanes copy from and to.
@@ -47,7 +47,7 @@ DeviceView WordsAt(void* address, uint64_t bytes) {
 }
 
 Status Await(const Event& event) {
-  const uint64_t deadline = NowNs() + kMostWaitNs;
+  const uint64_t deadline = NowNs() + kMaxWaitNs;
   while (!event.Done()) {
     if (NowNs() > deadline) return DeadlineExceeded("the copy has not ended after 5 s");
     std::this_thread::yield();
@@ -93,7 +93,7 @@ uint64_t ProbeWord(uint64_t seed, uint64_t index) {
 
 Status RunProbe(const v1::Probe& probe, Backend* backend, const MemoryTable& memory, DeferredRelease* dead) {
   const uint64_t bytes = probe.bytes();
-  if (bytes == 0 || bytes > kMostBytes || bytes % 4096 != 0)
+  if (bytes == 0 || bytes > kMaxBytes || bytes % 4096 != 0)
     return InvalidArgument("a probe has 1 to 256 pages");
   auto pins = std::make_shared<std::vector<std::shared_ptr<Segment>>>();
   std::vector<std::byte*> targets;
@@ -130,7 +130,7 @@ Status RunProbe(const v1::Probe& probe, Backend* backend, const MemoryTable& mem
 Result<uint64_t> MeasureLink(const v1::MeasureLink& link, Backend* backend, const MemoryTable& memory,
                              DeferredRelease* dead) {
   const uint64_t bytes = link.bytes();
-  if (bytes == 0 || bytes > kMostMeasuredBytes || bytes % 4096 != 0) {
+  if (bytes == 0 || bytes > kMaxMeasuredBytes || bytes % 4096 != 0) {
     return InvalidArgument("a link is measured with 1 to 16384 pages");
   }
   auto pins = std::make_shared<std::vector<std::shared_ptr<Segment>>>();

@@ -3,7 +3,7 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kMagic = 0x54444d4152525632;  // "TDMARRV2"
+constexpr uint64_t kMagic = 0x54444d4152525633;  // "TDMARRV3"
 
 }  // namespace
 
@@ -52,36 +52,6 @@ uint64_t ArrivalTable::Digest(uint32_t plan_index, int rank) const {
   return cell(plan_index, rank)->digest.load(std::memory_order_relaxed);
 }
 
-void ArrivalTable::Offer(uint32_t plan_index, int rank, uint64_t digest, uint64_t count) {
-  Cell* own = cell(plan_index, rank);
-  own->digest.store(digest, std::memory_order_relaxed);
-  own->offered.store(count, std::memory_order_seq_cst);
-}
-
-void ArrivalTable::Revoke(uint32_t plan_index, int rank) {
-  cell(plan_index, rank)->offered.store(0, std::memory_order_seq_cst);
-}
-
-uint64_t ArrivalTable::Offered(uint32_t plan_index, int rank) const {
-  return cell(plan_index, rank)->offered.load(std::memory_order_seq_cst);
-}
-
-void ArrivalTable::SetHeld(uint32_t plan_index, int rank, uint64_t count) {
-  cell(plan_index, rank)->held.store(count, std::memory_order_release);
-}
-
-uint64_t ArrivalTable::Held(uint32_t plan_index, int rank) const {
-  return cell(plan_index, rank)->held.load(std::memory_order_acquire);
-}
-
-void ArrivalTable::SetAcknowledged(uint32_t plan_index, int rank, uint64_t count) {
-  cell(plan_index, rank)->acknowledged.store(count, std::memory_order_release);
-}
-
-uint64_t ArrivalTable::Acknowledged(uint32_t plan_index, int rank) const {
-  return cell(plan_index, rank)->acknowledged.load(std::memory_order_acquire);
-}
-
 void ArrivalTable::SetOwner(int rank, const ProcessIdentity& process) {
   RankWords& words = mapping_.As<Header>()->ranks[rank];
   words.owner_start.store(process.start_ticks, std::memory_order_relaxed);
@@ -96,13 +66,12 @@ ProcessIdentity ArrivalTable::Owner(int rank) const {
   return process;
 }
 
-void ArrivalTable::SetBroken(int rank, int stage) {
-  mapping_.As<Header>()->ranks[rank].broken.store(static_cast<uint64_t>(stage), std::memory_order_release);
+void ArrivalTable::SetBroken(int rank) {
+  mapping_.As<Header>()->ranks[rank].broken.store(1, std::memory_order_release);
 }
 
-bool ArrivalTable::Broken(int rank, int stage) const {
-  return mapping_.As<Header>()->ranks[rank].broken.load(std::memory_order_acquire) >=
-         static_cast<uint64_t>(stage);
+bool ArrivalTable::Broken(int rank) const {
+  return mapping_.As<Header>()->ranks[rank].broken.load(std::memory_order_acquire) != 0;
 }
 
 void ArrivalTable::SetBulkEnded(int rank, uint64_t epoch) {

@@ -1,9 +1,9 @@
 // File: arrival_table.h
 //
-// Who has arrived at which launch: one table a group, in memory that the group's engines and tandemd share.
-// Every word has one writer, the engine of its rank. An engine writes the digest, then the count, and then
-// reads the others' (sequentially consistent), so that of the ranks that arrive at the same moment at least
-// one sees all of them.
+// `ArrivalTable`: the ranks' arrivals at launches. One table a group, in memory that the group's engines and
+// tandemd share. Every word has one writer, its rank's engine. An engine writes the digest, then the count,
+// and then reads the others' words (sequentially consistent). So when ranks arrive at the same moment, at
+// least one of them sees all arrivals.
 #pragma once
 
 #include <atomic>
@@ -31,29 +31,16 @@ class ArrivalTable {
   // refused or failed before they arrived leave a gap.
   void Arrive(uint32_t plan_index, int rank, uint64_t digest, uint64_t count);
   uint64_t Count(uint32_t plan_index, int rank) const;
-  // Valid for the launch that Count() or Offered() named before the call, until it is decided.
+  // Valid for the launch that Count() named before the call, until it is decided.
   uint64_t Digest(uint32_t plan_index, int rank) const;
 
-  // Parking (engine/launch/parking.cc). Each word has one writer like the rest and only grows, but for the
-  // offer's, which falls to 0 when it is taken back. Rank `rank` will arrive at launch `count` next, and
-  // would park it.
-  void Offer(uint32_t plan_index, int rank, uint64_t digest, uint64_t count);
-  // The offer is taken back: for who gets the plan later. Who has it is told by the order log.
-  void Revoke(uint32_t plan_index, int rank);
-  uint64_t Offered(uint32_t plan_index, int rank) const;
-  // Its lane will not pass launch `count`, parked, before all ranks have acknowledged that it is taken back.
-  void SetHeld(uint32_t plan_index, int rank, uint64_t count);
-  uint64_t Held(uint32_t plan_index, int rank) const;
-  void SetAcknowledged(uint32_t plan_index, int rank, uint64_t count);
-  uint64_t Acknowledged(uint32_t plan_index, int rank) const;
   // The process that is rank `rank`'s engine; pid 0 before it has the group.
   void SetOwner(int rank, const ProcessIdentity& process);
   ProcessIdentity Owner(int rank) const;
-  // The group is broken on rank `rank`: all its launches that had not ended carry the failure, and it starts
-  // no more (stage 1); and those that are parked and have not begun will do nothing (2). What it wrote before
-  // is visible to who reads true.
-  void SetBroken(int rank, int stage);
-  bool Broken(int rank, int stage) const;
+  // The group is broken on rank `rank`: all launches of the group that had not ended carry the failure there,
+  // and none starts any more. A reader that gets true sees all that the engine wrote before.
+  void SetBroken(int rank);
+  bool Broken(int rank) const;
 
   // The last epoch that used the group's bulk area and that this rank has ended.
   void SetBulkEnded(int rank, uint64_t epoch);
@@ -63,11 +50,10 @@ class ArrivalTable {
   struct alignas(64) Cell {
     std::atomic<uint64_t> digest;
     std::atomic<uint64_t> count;
-    std::atomic<uint64_t> offered, held, acknowledged;
   };
   struct alignas(64) RankWords {
     std::atomic<uint64_t> bulk_ended;
-    std::atomic<uint64_t> broken;                  // the stage
+    std::atomic<uint64_t> broken;
     std::atomic<uint64_t> owner_start, owner_pid;  // the pid is written last
   };
   struct Header {

@@ -22,7 +22,7 @@ void WriteText(std::atomic<uint64_t> (&words)[kWords], std::string_view text) {
   }
 }
 
-// What was written so; ends at the last byte whatever is there.
+// Reads such a text; ends at the last byte whatever is there.
 template <size_t kWords>
 std::string ReadText(const std::atomic<uint64_t> (&words)[kWords]) {
   char buffer[8 * kWords + 1] = {};
@@ -33,6 +33,38 @@ std::string ReadText(const std::atomic<uint64_t> (&words)[kWords]) {
   return buffer;
 }
 
+// A status's numbers in one word: bits 0-7 the code, 8-15 the ranks that caused it, 16-23 the GPU + 1 (0:
+// none), 24-25 started (0: not known, 1: no, 2: yes), 32-63 the process.
+uint64_t PackCause(const Status& status, int who_rank) {
+  const StatusDetail& detail = status.detail();
+  uint64_t ranks = who_rank >= 0 && who_rank < 8 ? uint64_t{1} << who_rank : 0;
+  for (uint32_t rank : detail.ranks) ranks |= rank < 8 ? uint64_t{1} << rank : 0;
+  const uint64_t gpu = detail.gpu >= 0 && detail.gpu < 255 ? static_cast<uint64_t>(detail.gpu) + 1 : 0;
+  const uint64_t started = !detail.started.has_value() ? 0 : *detail.started ? 2 : 1;
+  const uint64_t pid = detail.pid > 0 && detail.pid <= UINT32_MAX ? static_cast<uint64_t>(detail.pid) : 0;
+  return (static_cast<uint64_t>(status.code()) & 0xff) | ranks << 8 | gpu << 16 | started << 24 | pid << 32;
+}
+
+Code UnpackCause(uint64_t cause, StatusDetail* detail) {
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    if ((cause >> (8 + rank) & 1) != 0) detail->ranks.push_back(rank);
+  }
+  detail->gpu = static_cast<int32_t>(cause >> 16 & 0xff) - 1;
+  if (const uint64_t started = cause >> 24 & 3; started == 1 || started == 2) detail->started = started == 2;
+  detail->pid = static_cast<int64_t>(cause >> 32);
+  if (!detail->ranks.empty()) {
+    detail->who = detail->ranks.size() == 1 ? "rank " : "ranks ";
+    for (uint32_t rank : detail->ranks) {
+      detail->who += (rank == detail->ranks.front() ? "" : ", ") + std::to_string(rank);
+    }
+  } else if (detail->gpu >= 0) {
+    detail->who = "gpu " + std::to_string(detail->gpu);
+  } else if (detail->pid > 0) {
+    detail->who = "pid " + std::to_string(detail->pid);
+  }
+  return static_cast<Code>(cause & 0xff);
+}
+
 // Writes a status record under its sequence lock. Every field is an atomic: a reader that overlaps sees the
 // version change and reads again.
 void WriteRecord(StatusRecord* record, uint64_t sequence, const Status& status, uint64_t generation,
@@ -41,9 +73,7 @@ void WriteRecord(StatusRecord* record, uint64_t sequence, const Status& status, 
   record->version.store(version, std::memory_order_relaxed);
   // Release stores keep the fields behind the odd version; no fences, which ThreadSanitizer does not know.
   record->sequence.store(sequence, std::memory_order_release);
-  record->code_who.store(
-      static_cast<uint32_t>(status.code()) | uint64_t{static_cast<uint32_t>(who_rank + 1)} << 32,
-      std::memory_order_release);
+  record->cause.store(PackCause(status, who_rank), std::memory_order_release);
   record->generation.store(generation, std::memory_order_release);
   if (!status.ok()) {
     const std::string& reason = status.detail().reason;
@@ -64,22 +94,21 @@ ReadRecordResult ReadRecord(const StatusRecord* record) {
   ReadRecordResult result;
   StatusDetail detail;
   std::string text;
-  uint64_t code_who = 0;
+  uint64_t cause = 0;
   for (int attempt = 0; attempt < 1000; ++attempt) {
     uint64_t before = record->version.load(std::memory_order_acquire);
     result.sequence = record->sequence.load(std::memory_order_acquire);
-    code_who = record->code_who.load(std::memory_order_acquire);
+    cause = record->cause.load(std::memory_order_acquire);
     result.outcome.generation = record->generation.load(std::memory_order_acquire);
-    if (static_cast<uint32_t>(code_who) != 0) {
+    if ((cause & 0xff) != 0) {
       detail.reason = ReadText(record->reason);
       text = ReadText(record->text);
     }
     if ((before & 1) == 0 && record->version.load(std::memory_order_relaxed) == before) break;
   }
-  Code code = static_cast<Code>(static_cast<uint32_t>(code_who));
-  result.outcome.who_rank = static_cast<int>(code_who >> 32) - 1;
+  const Code code = UnpackCause(cause, &detail);
+  if (!detail.ranks.empty()) result.outcome.who_rank = static_cast<int>(detail.ranks.front());
   if (code != Code::kOk) {
-    if (result.outcome.who_rank >= 0) detail.who = "rank " + std::to_string(result.outcome.who_rank);
     result.outcome.status = Status(code, std::move(text), std::move(detail));
   }
   return result;
@@ -161,7 +190,7 @@ void ChannelWords::Release(const Status& why) {
 Status ChannelWords::ClosedStatus() const {
   if (!Released()) return Status::Ok();
   Status why = ReadRecord(&header()->closed).outcome.status;
-  // Who ends the channel flags it before the reason is there, and may have died between.
+  // A process that ends the channel flags it before the reason is there, and may die between.
   return why.ok() ? Unavailable("the channel was ended") : why;
 }
 
@@ -215,12 +244,18 @@ LaunchOutcome ChannelProducer::Outcome(uint64_t sequence) const {
     // The OK is written before the launch runs. A channel that was ended meanwhile has ended it too.
     const bool cut_short =
         words_.Released() && sequence > words_.header()->ended.load(std::memory_order_acquire);
-    if (cut_short && read.outcome.status.ok()) read.outcome.status = words_.ClosedStatus();
+    if (cut_short && read.outcome.status.ok()) read.outcome.status = words_.ClosedStatus().WithStarted(true);
     return read.outcome;
   }
   LaunchOutcome outcome;
   if (words_.Released()) {
     outcome.status = words_.ClosedStatus();
+    // Engines start a launch once all ranks have arrived. An engine that is gone cannot have seen an arrival
+    // that has not happened yet; of one that has, a peer may have started what this rank's engine had not.
+    const bool arrived = request()->load(std::memory_order_acquire) >= sequence;
+    const bool engine_gone = outcome.status.code() == Code::kAborted;
+    outcome.status =
+        outcome.status.WithStarted(engine_gone && !arrived ? std::optional(false) : std::nullopt);
   } else if (read.sequence < sequence) {
     outcome.status =
         FailedPrecondition("launch " + std::to_string(sequence) + " of the channel has not ended");

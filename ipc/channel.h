@@ -135,9 +135,9 @@ class ChannelConsumer {
  public:
   static Result<ChannelConsumer> Map(int ring_fd, int words_fd, uint32_t entries);
 
-  // Takes the next entry, copied out; false if there is none. Of its bindings the first `binding_count`, as
-  // far as an entry has them, are written. Whatever the client wrote into the ring's header, at most
-  // `entries` are seen ahead, and nothing outside of the ring is read.
+  // Takes the next entry, copied out; false if there is none. Writes the first `binding_count` bindings, as
+  // far as an entry has room for them. At most `entries` are seen ahead and nothing outside of the ring is
+  // read, whatever the client wrote into the ring's header.
   bool Poll(LaunchEntry* entry);
   // The last launch that the client's stream has reached.
   uint64_t Request() const { return words_.header()->request.load(std::memory_order_acquire); }

@@ -4,8 +4,7 @@
 // launches from the client to the engine, the *words* carry what streams write and wait on, and how launches
 // ended. Both are mapped by the client, the engine and tandemd. No side trusts a number that another side can
 // write: indexes are clamped, entries are copied out before they are checked, and of `words` the engine reads
-// request and doorbells, and the done words only to tell the client's own launches apart: those that it may
-// know the end of from those that overlap.
+// request and doorbells only.
 //
 // All shared fields are atomics, so that garbage written by a hostile client is a value, never a data race.
 #pragma once
@@ -14,11 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem {
+#include "common/word.h"
 
-// A 64-bit word that streams write and wait on (the same type as kernels/backend.h's).
-using Word = std::atomic<uint64_t>;
-static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
+namespace tandem {
 
 // Written to the done words of a channel whose engine or daemon is gone: releases every wait below it, since
 // streams compare cyclically. Ordinary values stay below kOrdinaryLimit.
@@ -26,9 +23,9 @@ inline constexpr uint64_t kReleaseValue = uint64_t{1} << 62;
 inline constexpr uint64_t kOrdinaryLimit = uint64_t{1} << 61;
 
 inline constexpr uint32_t kChannelMagic = 0x54514348;  // "TQCH"
-inline constexpr uint32_t kChannelVersion = 4;
+inline constexpr uint32_t kChannelVersion = 5;
 inline constexpr uint32_t kMaxChannelEntries = 1u << 16;
-// What an entry has room for: two messages each way between eight ranks.
+// An entry's room for bindings: two messages each way between eight ranks.
 inline constexpr int kMaxBindings = 28;
 inline constexpr int kCapturedSlots = 64;
 inline constexpr size_t kStatusTextBytes = 200;
@@ -40,7 +37,7 @@ struct LaunchBinding {
   uint64_t offset = 0;           // bytes
 };
 
-// What a ring entry asks for.
+// The request of a ring entry.
 enum class EntryKind : uint32_t {
   kLaunch = 0,  // a launch that arrives when the request word reaches `sequence`
   kArm = 1,     // a captured launch: from now on every doorbell of `captured_slot` is a launch; sequence is 0
@@ -65,8 +62,8 @@ inline constexpr size_t kEntryHeadWords = offsetof(LaunchEntry, bindings) / 8;
 static_assert(sizeof(LaunchEntry) <= kEntryBytes && sizeof(LaunchEntry) % 8 == 0);
 static_assert(offsetof(LaunchEntry, bindings) % 8 == 0);
 
-// Words of an entry that cross the ring: its bindings behind `binding_count` do not, most launches have a
-// few. Whatever the count says, no more than the entry has.
+// Words of an entry that cross the ring. Bindings behind `binding_count` do not: most launches have a few.
+// Never more words than the entry has, whatever the count says.
 constexpr size_t EntryWords(uint32_t binding_count) {
   const size_t bindings = binding_count < kMaxBindings ? binding_count : kMaxBindings;
   return kEntryHeadWords + bindings * (sizeof(LaunchBinding) / 8);
@@ -94,9 +91,8 @@ static_assert(sizeof(RingHeader) <= kRingSlotsOffset);
 // How one launch ended. A sequence lock: `version` is odd while the engine writes.
 struct alignas(64) StatusRecord {
   std::atomic<uint64_t> version;
-  std::atomic<uint64_t> sequence;  // the launch; captured slots count their replays here
-  std::atomic<uint64_t>
-      code_who;  // code in the low 32 bits, the rank that caused it + 1 (0: none) in the high
+  std::atomic<uint64_t> sequence;    // the launch; captured slots count their replays here
+  std::atomic<uint64_t> cause;       // the code and what caused it: PackCause
   std::atomic<uint64_t> generation;  // of the group, as the engine knows it
   // Both zero-terminated, and written with failures only.
   std::atomic<uint64_t> reason[kStatusReasonBytes / 8];

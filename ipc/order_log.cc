@@ -86,8 +86,7 @@ void OrderLog::Append(const LogEntry& entry) {
 void OrderLog::Wake(const LogEntry& entry) {
   for (int gpu = 0; gpu < kMaxLogGpus; ++gpu) {
     // Failures and breaks name ranks or groups, not GPUs: they are rare and wake everybody.
-    if ((entry.kind == LogKind::kStart || entry.kind == LogKind::kPark) && (entry.mask & (1u << gpu)) == 0)
-      continue;
+    if (entry.kind == LogKind::kStart && (entry.mask & (1u << gpu)) == 0) continue;
     std::atomic<uint32_t>* sleeping = sleep_word(gpu);
     if (sleeping->load(std::memory_order_seq_cst) == 0) continue;
     sleeping->store(0, std::memory_order_relaxed);

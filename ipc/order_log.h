@@ -1,13 +1,13 @@
 // File: order_log.h
 //
-// The node-wide order in which programs start. 2^20 slots of 64 bits in shared memory; every engine reads all
-// of them in order and starts its programs in that order, hence alike on all GPUs, so that programs of two
-// groups over the same GPUs cannot wait for each other crosswise.
+// The node-wide order in which programs start. The log has 2^20 slots of 64 bits in shared memory. Every
+// engine reads all of them in order and starts its programs in that order, hence alike on all GPUs: programs
+// of two groups over the same GPUs cannot wait for each other crosswise.
 //
 // An entry {lap, kind, mask, plan, count} is claimed and published by one compare-and-swap, so that a crash
 // at any moment leaves no half entry. Position p lies in slot p mod 2^20 and carries lap p / 2^20 + 1 (mod
-// 2^12). Who appends has read every entry before: the first entry for a launch decides it. docs/model checks
-// this protocol.
+// 2^12). An engine reads every entry before it appends: the first entry for a launch decides it. docs/model
+// checks this protocol.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace tandem {
 
 inline constexpr uint64_t kLogSlots = uint64_t{1} << 20;
 inline constexpr int kMaxLogGpus = 8;
-// What an entry keeps of a plan's or group's id.
+// The bits of a plan's or group's id that an entry keeps.
 inline constexpr uint32_t kLogIdMask = (1u << 24) - 1;
 
 enum class LogKind : uint8_t {
@@ -31,11 +31,6 @@ enum class LogKind : uint8_t {
   kFailRefused = 4,   // mask is the rank whose launch was refused
   kFailOverlap = 5,   // mask is the rank that launched again before the plan's previous launch was done
   kBreak = 6,  // the group `plan` (low 24 bits of its id) of generation `count` starts nothing any more
-  kPark = 7,  // all ranks offer it: onto the lanes, to wait there for all arrivals; mask is the group's GPUs.
-              // A failure behind it does not decide, but asks the ranks that have not arrived to hold it
-  kFailLeft = 8,  // mask is the ranks that have left the group before they arrived at it
-  kRevoke =
-      9,  // the rank in mask takes its offer back: no PARK comes behind it for this launch. Decides nothing
 };
 
 struct LogEntry {
@@ -66,8 +61,8 @@ class OrderLog {
   // An append at the head: for kBreak only, whose meaning does not depend on earlier entries.
   void Append(const LogEntry& entry);
 
-  // What engine `gpu` publishes for the others' admission: all entries before `read_position` have been read,
-  // and `in_flight` programs have started and not ended.
+  // Publishes how far engine `gpu` is, for the others' admission: it has read all entries before
+  // `read_position`, and `in_flight` of its programs have started and not ended.
   void PublishProgress(int gpu, uint64_t read_position, int in_flight);
   struct Progress {
     uint64_t read_position = 0;

@@ -38,8 +38,8 @@ double PlanStats::PercentileUs(double fraction) const {
 }
 
 Result<UniqueFd> CreateStatsArea(uint32_t plan_rows, uint32_t trace_records) {
-  constexpr uint32_t kMost = 1u << 20;
-  if (plan_rows < 1 || plan_rows > kMost || trace_records > kMost) {
+  constexpr uint32_t kMaxRows = 1u << 20;
+  if (plan_rows < 1 || plan_rows > kMaxRows || trace_records > kMaxRows) {
     return InvalidArgument("a stats area has 1 to 2^20 plans and at most 2^20 trace records");
   }
   TANDEM_ASSIGN_OR_RETURN(UniqueFd fd,

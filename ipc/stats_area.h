@@ -1,8 +1,8 @@
 // File: stats_area.h
 //
-// What an engine tells without being asked: counters and a duration histogram for each plan, and the latest
-// launches as trace records, in shared memory that tandemd makes and reads. One writer (the engine's main
-// thread), any number of readers; all fields are atomics, a record that is overwritten while it is read is
+// `StatsArea`: an engine's statistics, in shared memory that tandemd makes and reads. It holds counters and a
+// duration histogram for each plan, and the latest launches as trace records. One writer (the engine's main
+// thread), any number of readers. All fields are atomics; a record that is overwritten while it is read is
 // left out.
 #pragma once
 
@@ -79,10 +79,10 @@ class StatsArea {
   // Engine: a step of a sampled launch, for the trace alone.
   void RecordStep(const TraceRecord& record) { Trace(record); }
   bool traces() const { return trace_records_ > 0; }
-  // Engine: a launch found its first kernel on the lane; a kernel there was called off, for another launch
+  // Engine: a launch found its first kernel on the lane; a kernel there was cancelled, since another launch
   // came first.
-  void CountPrelaunched() { header()->prelaunched.fetch_add(1, std::memory_order_relaxed); }
-  void CountCalledOff() { header()->called_off.fetch_add(1, std::memory_order_relaxed); }
+  void CountSpeculated() { header()->speculated.fetch_add(1, std::memory_order_relaxed); }
+  void CountCancelled() { header()->cancelled.fetch_add(1, std::memory_order_relaxed); }
   void SetGpuTime(uint64_t busy_ns) { header()->busy_ns.store(busy_ns, std::memory_order_relaxed); }
 
   // Readers.
@@ -90,8 +90,8 @@ class StatsArea {
   std::vector<TraceRecord> ReadTrace() const;  // oldest first
   uint64_t Launches() const { return header()->launches.load(std::memory_order_relaxed); }
   uint64_t Failures() const { return header()->failures.load(std::memory_order_relaxed); }
-  uint64_t Prelaunched() const { return header()->prelaunched.load(std::memory_order_relaxed); }
-  uint64_t CalledOff() const { return header()->called_off.load(std::memory_order_relaxed); }
+  uint64_t Speculated() const { return header()->speculated.load(std::memory_order_relaxed); }
+  uint64_t Cancelled() const { return header()->cancelled.load(std::memory_order_relaxed); }
   // Nanoseconds in which at least one program ran.
   uint64_t BusyNs() const { return header()->busy_ns.load(std::memory_order_relaxed); }
 
@@ -102,7 +102,7 @@ class StatsArea {
     std::atomic<uint64_t> magic;
     std::atomic<uint32_t> plan_rows;
     std::atomic<uint32_t> trace_records;
-    std::atomic<uint64_t> launches, failures, busy_ns, prelaunched, called_off;
+    std::atomic<uint64_t> launches, failures, busy_ns, speculated, cancelled;
     std::atomic<uint64_t> traced;  // records ever written
   };
   struct alignas(64) PlanRow {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "common/unique_fd.h"
+#include "common/word.h"
 #include "program/skinny_layout.h"
 #include "tandem/dtype.h"
 #include "tandem/op_request.h"
@@ -30,10 +31,6 @@ namespace tandem {
 
 // The detail's reason of a status that only a new process mends.
 inline constexpr char kContextLost[] = "CONTEXT_LOST";
-
-// A 64-bit word that lanes write and wait on; in device memory or in host memory that the device can reach.
-using Word = std::atomic<uint64_t>;
-static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
 
 // Work that has a guard does nothing if *word has reached `value` (by cyclic comparison) when its turn comes.
 // Null: none.
@@ -295,7 +292,7 @@ class Backend {
   virtual Result<std::unique_ptr<Lane>> MakeLane(int priority) = 0;
   // The same with two streams, if it makes a difference to the device's clients which one of them the lane is
   // on; else with one.
-  virtual Result<std::unique_ptr<Lane>> MakeTwinLane(int priority) { return MakeLane(priority); }
+  virtual Result<std::unique_ptr<Lane>> MakeDualStreamLane(int priority) { return MakeLane(priority); }
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
   // What the ranks of a new communicator share; empty where they need nothing.
   virtual Result<std::string> MakeUniqueId() { return std::string(); }
@@ -309,9 +306,9 @@ class Backend {
   // True when lanes take CollectiveArgs of this kind; else the steps of the expansion are run. Depends on
   // nothing but the arguments' types and numbers, so that all ranks of a group decide alike.
   virtual bool HasCollective(const CollectiveArgs&) const { return false; }
-  // OK when the native algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why
+  // OK when the fused algorithm's fused kernels are loaded; else UNIMPLEMENTED, and the message says why
   // they are not.
-  virtual Status NativeKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
+  virtual Status FusedKernels() const { return Unimplemented("it runs the " + Name() + " backend"); }
   // SMs that a kernel that waits for its peers' may take here, so that all of them find room; 0: no bound.
   virtual int KernelSms() const { return 0; }
   // True when lanes look at the guard of such work. Where they do not, it must have none.

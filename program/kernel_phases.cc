@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "program/byte_box.h"
+#include "program/packet_layout.h"
 #include "program/runs.h"
 #include "program/views.h"
 
@@ -224,8 +225,10 @@ std::optional<std::vector<KernelPhase>> FusePhases(const CollectiveStep& step) {
 }
 
 uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size) {
-  const int slots = (shape == PacketPlan::Shape::kTwoShot ? 2 : 1) * world_size;
-  return kPacketHalfBytes / static_cast<uint64_t>(slots) / 16 * 8;
+  const PacketLayout layout{.half_bytes = kPacketHalfBytes,
+                            .world = world_size,
+                            .shots = shape == PacketPlan::Shape::kTwoShot ? 2 : 1};
+  return layout.slot_packets() * PacketLayout::kDataBytes;
 }
 
 std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size) {

@@ -3,7 +3,7 @@
 //   bare_handover LABEL
 // A client's stream writes a request word and waits for a done word, both in shared host memory; another
 // process answers:
-//   parked     its stream waits for the word, runs a kernel, writes done
+//   stream     its stream waits for the word, runs a kernel, writes done
 //   doorbell   its CPU polls the word, then launches a kernel and writes done behind it
 //   empty      the same without a kernel, which is all that an empty plan needs
 //   answer     its CPU writes done
@@ -31,14 +31,14 @@ using namespace tandem;
 
 constexpr uint64_t kTrips = 2000;
 constexpr int kRounds = 6;  // the first warms up
-enum Variant { kParked, kDoorbell, kEmpty, kAnswer, kVariants };
+enum Variant { kStreamWaits, kDoorbell, kEmpty, kAnswer, kVariants };
 // Answers so many microseconds after the request; each length twice, by CPU and by stream.
 constexpr int kDelaysUs[] = {20, 100, 650, 2700};
 constexpr int kDelays = 2 * static_cast<int>(std::size(kDelaysUs));
 constexpr uint64_t kLateTrips = 100;
 constexpr int kLateRounds = 4;
 constexpr int kFirstLateTurn = kVariants * kRounds + 1;
-constexpr const char* kNames[] = {"parked, kernel", "doorbell, kernel", "doorbell, no kernel",
+constexpr const char* kNames[] = {"stream waits, kernel", "doorbell, kernel", "doorbell, no kernel",
                                   "doorbell, answered by the CPU"};
 
 struct Shared {
@@ -127,7 +127,7 @@ void AnswerLate(Side& side, uint64_t value, int delay_us, bool by_cpu) {
     AwaitTurn(shared, turn);
     for (uint64_t i = 0; i < kTrips; ++i) {
       ++value;
-      if (variant == kParked) {
+      if (variant == kStreamWaits) {
         side.Wait(&shared->request, value);
       } else {
         while (shared->request.load(std::memory_order_acquire) < value) {

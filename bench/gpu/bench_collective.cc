@@ -189,13 +189,13 @@ void Sweep() {
 // The planned kernels beside NCCL's.
 void Compare() {
   std::string why;
-  constexpr size_t kMost = size_t{16} << 20;
-  auto nccl = NcclPeer::Create(ranks, kMost, &why);
+  constexpr size_t kMax = size_t{16} << 20;
+  auto nccl = NcclPeer::Create(ranks, kMax, &why);
   if (nccl == nullptr) std::printf("{\"nccl\": \"%s\"}\n", why.c_str());
   for (auto [op, kind] : {std::pair{Op::kAllReduce, NcclPeer::Kind::kAllReduce},
                           std::pair{Op::kAllGather, NcclPeer::Kind::kAllGather},
                           std::pair{Op::kReduceScatter, NcclPeer::Kind::kReduceScatter}}) {
-    for (size_t bytes = 1 << 10; bytes <= kMost; bytes *= 4) {
+    for (size_t bytes = 1 << 10; bytes <= kMax; bytes *= 4) {
       const std::vector<Algorithm> algorithms =
           op == Op::kAllReduce ? std::vector{Algorithm::kLowLatency, Algorithm::kOneShot, Algorithm::kTwoShot}
                                : std::vector{Algorithm::kLowLatency, Algorithm::kSm};
@@ -242,13 +242,13 @@ void Compare() {
 // each.
 void Copies() {
   machine->Reset();
-  constexpr size_t kMost = size_t{16} << 20;
+  constexpr size_t kMax = size_t{16} << 20;
   std::vector<engine::SharedMemory> source, target, words;
   std::vector<std::unique_ptr<Lane>> owned;
   std::vector<cuda::CudaLane*> lanes;
   for (int rank = 0; rank < ranks; ++rank) {
-    source.push_back(machine->Allocate(rank, kMost));
-    target.push_back(machine->Allocate(rank, kMost * static_cast<size_t>(ranks)));
+    source.push_back(machine->Allocate(rank, kMax));
+    target.push_back(machine->Allocate(rank, kMax * static_cast<size_t>(ranks)));
     words.push_back(machine->Allocate(rank, 4096));
     owned.push_back(Must(machine->backend(rank).MakeLane(0), "lane"));
     lanes.push_back(dynamic_cast<cuda::CudaLane*>(owned.back().get()));
@@ -264,7 +264,7 @@ void Copies() {
           const auto peer = static_cast<size_t>((rank + j) % ranks);
           const std::vector<int64_t> extent = {static_cast<int64_t>(bytes)}, stride = {1};
           CopyArgs copy{{source[own].at[own], DType::kU8, extent, stride},
-                        {target[peer].at[own] + own * kMost, DType::kU8, extent, stride},
+                        {target[peer].at[own] + own * kMax, DType::kU8, extent, stride},
                         engine};
           Must(lanes[own]->Copy(copy), "copy");
           Must(lanes[own]->WriteWord(reinterpret_cast<Word*>(words[peer].at[own]) + own * 8, epoch),
@@ -277,7 +277,7 @@ void Copies() {
       }
     });
   };
-  for (size_t bytes = 4 << 10; bytes <= kMost; bytes *= 4) {
+  for (size_t bytes = 4 << 10; bytes <= kMax; bytes *= 4) {
     std::vector<double> engine, sm;
     (void)time(bytes, true);
     (void)time(bytes, false);

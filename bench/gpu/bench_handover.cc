@@ -7,8 +7,7 @@
 // it.)
 //   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
 // Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name. With
-// several ranks launches that were pushed long before their streams come are measured by doorbell and parked,
-// beside each other.
+// several ranks, launches that were pushed long before their streams come are measured too.
 
 #include <time.h>
 
@@ -40,7 +39,7 @@ constexpr int kBursts = 50;
 constexpr int kCaptured = 20;
 constexpr int kReplays = 50;
 constexpr int kAhead = 200;
-constexpr std::chrono::microseconds kPushedBefore{300};  // time enough for the engines to park a launch
+constexpr std::chrono::microseconds kPushedBefore{300};  // the engines have taken the launch by then
 
 double ThreadCpuUs() {
   timespec now{};
@@ -71,9 +70,7 @@ struct Run {
   int world;
   std::vector<std::string> engines;
   std::barrier<> together;
-  bool parked = false;           // else by doorbell
   std::atomic<int> streams = 0;  // that have come to where all go on together
-  std::string parking = {};      // what the plan says of it
 };
 
 enum class Work { kEmpty, kSmallest, kCopies };
@@ -128,7 +125,6 @@ Status Open(const Run& run, int index, Rank* rank) {
   JoinOptions join;
   join.job_key = "benchmark-job-key";
   join.name = "handover";
-  join.options["parking"] = run.parked ? "auto" : "off";
   join.world_size = run.world;
   join.rank = index;
   TANDEM_ASSIGN_OR_RETURN(rank->group, rank->client->JoinGroup(join));
@@ -228,9 +224,7 @@ Status Measure(Run& run, Work work, int index, Samples* samples) {
   Rank rank;
   TANDEM_RETURN_IF_ERROR(Open(run, index, &rank));
   TANDEM_RETURN_IF_ERROR(PreparePlan(work, run.world, &rank));
-  if (index == 0) run.parking = rank.plan->info().parking;
   if (run.world > 1) TANDEM_RETURN_IF_ERROR(Ahead(run, rank, samples));
-  if (run.parked) return rank.client->Detach();
   TANDEM_RETURN_IF_ERROR(InStream(run, rank, index == 0, samples));
   TANDEM_RETURN_IF_ERROR(ClientCpu(run, rank, samples));
   TANDEM_RETURN_IF_ERROR(Alone(run, rank, samples));
@@ -250,8 +244,8 @@ void Report(const std::string& name, const std::vector<Samples>& all, std::vecto
 }
 
 void MeasureAll(const std::string& runtime_dir, int world, const std::vector<std::string>& engines, Work work,
-                const std::string& label, bool parked) {
-  Run run{runtime_dir, world, engines, std::barrier<>(world), parked};
+                const std::string& label) {
+  Run run{runtime_dir, world, engines, std::barrier<>(world)};
   std::vector<Samples> samples(static_cast<size_t>(world));
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
@@ -263,11 +257,7 @@ void MeasureAll(const std::string& runtime_dir, int world, const std::vector<std
     });
   }
   for (std::thread& thread : threads) thread.join();
-  const std::string how = !parked                                ? "by doorbell"
-                          : run.parking == "where it is allowed" ? "parked"
-                                                                 : "parked " + run.parking;
-  Report(label + "pushed ahead, " + how, samples, &Samples::ahead_us);
-  if (parked) return;
+  Report(label + "pushed ahead", samples, &Samples::ahead_us);
   Report(label + "stream to stream, back to back", samples, &Samples::stream_us);
   Report(label + "stream to stream, alone", samples, &Samples::alone_us);
   Report(label + "in a graph of 20", samples, &Samples::captured_us);
@@ -286,16 +276,9 @@ int main(int argc, char** argv) {
   const int world = std::atoi(argv[2]);
   const std::vector<std::string> engines(argv + 4, argv + argc);
   const std::string label = std::string(argv[3]) + ", W=" + std::to_string(world);
-  for (bool parked : {false, true}) {
-    if (!parked || world > 1)
-      MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ", parked);
-  }
-  for (bool parked : {false, true}) {
-    if (world > 1)
-      MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ", parked);
-  }
-  // Copies are never parked.
+  MeasureAll(argv[1], world, engines, Work::kEmpty, label + ": empty plan, ");
   if (world == 1) return 0;
+  MeasureAll(argv[1], world, engines, Work::kSmallest, label + ": all-reduce of 1 KiB, ");
   MeasureAll(argv[1], world, engines, Work::kCopies,
-             label + ": all-gather of 1 KiB in place by copy engines, ", false);
+             label + ": all-gather of 1 KiB in place by copy engines, ");
 }

@@ -8,13 +8,14 @@ programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-test-rogue t
 own_of_the_machine='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s)\.so'
 
 # build BUILD: configures for a bundle and builds its programs.
+# Flags of compilation are those of tests/run, so that a compiler cache serves both.
 build() {
   CCACHE_BASEDIR=$(dirname "$root")
   export CCACHE_BASEDIR CCACHE_NOHASHDIR=1
   mkdir -p "$1"
-  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON >"$1/configure.log" ||
+  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON -DTANDEM_DEBUG_INFO=OFF -DTANDEM_WERROR=ON >"$1/configure.log" ||
     { cat "$1/configure.log" >&2; return 1; }
-  local known targets=(gpu_tests tandem_control_half) program
+  local known targets=(gpu_tests tandem_grpc_plugin) program
   known=$(ninja -C "$1" -t targets all | cut -d: -f1)
   for program in "${programs[@]}"; do
     if grep -qx "$program" <<<"$known"; then targets+=("$program"); fi
@@ -47,8 +48,8 @@ for test in json.load(sys.stdin)["tests"]:
   done
   copy_stripped "$build/lib/libtandem.so.0" "$folder/lib/libtandem.so.0"
   ln -s libtandem.so.0 "$folder/lib/libtandem.so"
-  copy_stripped "$build/lib/libtandem_control.so" "$folder/lib/libtandem_control.so"
-  for file in $(ldd "$build"/bin/{tandemd,tandemctl,tandem-engine} "$build/lib/libtandem_control.so" |
+  copy_stripped "$build/lib/libtandem_grpc.so" "$folder/lib/libtandem_grpc.so"
+  for file in $(ldd "$build"/bin/{tandemd,tandemctl,tandem-engine} "$build/lib/libtandem_grpc.so" |
                 awk '$3 ~ /^\// { print $3 }' | sort -u); do
     if [[ ! $(basename "$file") =~ $own_of_the_machine ]] && [[ $file != "$build"/* ]]; then
       cp -L "$file" "$folder/lib/"

@@ -12,7 +12,7 @@
 #include "bench/gpu/native_gemm.h"
 #include "bench/gpu/native_rig.h"
 #include "declarations.inc"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 
 namespace tandem::bench {
 namespace {

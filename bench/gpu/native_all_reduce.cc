@@ -1,13 +1,13 @@
 // matmul→all-reduce, two-shot: a rank owns M / W rows, its kernel computes the peers' rows of a band of
 // columns first and its own of the band before, to which it adds the peers' partial sums. It delivers partial
-// sums to owners and sums to all ranks' C itself, by couriers, what the last waves make directly, and ends
+// sums to owners and sums to all ranks' C itself, by store warps, what the last waves make directly, and ends
 // when the peers' sums have come.
 #include "bench/gpu/native_fused.h"
 
 namespace tandem::bench {
 namespace {
 
-constexpr int kPart = 0, kSum = cuda::kMostWordBands;  // words of World::word, the first one for each band
+constexpr int kPart = 0, kSum = cuda::kMaxWordBands;  // words of World::word, the first one for each band
 
 struct Way {
   Tuning tuning;
@@ -74,7 +74,7 @@ class AllReduce : public Bench {
   static int PartMap(int rank, int peer) { return 2 + 2 * (peer < rank ? peer : peer - 1); }
 
   void Fused(int rank, int set, uint64_t epoch, const Way& way) {
-    cuda::FusedMatmul matmul = Native(rank, set, epoch, way.tuning);
+    cuda::FusedMatmul matmul = Fused(rank, set, epoch, way.tuning);
     const int64_t slice = rows_ * c_.n;
     matmul.tiling.cluster_m = rows_ % 256 == 0 ? 2 : 1;
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};

@@ -10,11 +10,12 @@
 
 #include "bench/gpu/native_fused.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
+#include "program/program.h"
 
 namespace tandem::bench {
 namespace {
 
-constexpr int kWordsOfWriter = 512;
+constexpr int kWordsOfWriter = plan::kSignalsPerWriter;
 constexpr const char* kNames[] = {"all-gather+matmul", "matmul+reduce-scatter", "matmul+all-reduce"};
 
 class SkinnyBench : public Bench {

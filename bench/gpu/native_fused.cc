@@ -1,4 +1,4 @@
-// All-gather→matmul, matmul→reduce-scatter and matmul→all-reduce by the native kernel with pushes by copy
+// All-gather→matmul, matmul→reduce-scatter and matmul→all-reduce by the fused kernel with pushes by copy
 // engine, on the GPUs of this node: right first, then beside the product alone, the transfers alone, and NCCL
 // + cuBLASLt's best candidate.
 //   native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]
@@ -46,7 +46,7 @@ class Gather : public Bench {
     }
   }
   void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool wait) {
-    cuda::FusedMatmul matmul = Native(rank, set, epoch, tuning);
+    cuda::FusedMatmul matmul = Fused(rank, set, epoch, tuning);
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, 1, 0};
     matmul.a[1] = {gathered_.at(rank, rank), c_.k, w_, rows_ * c_.k};
     matmul.out[0] = {out_[At(rank)], c_.n, w_, rows_ * c_.n};
@@ -106,7 +106,7 @@ class Gather : public Bench {
              "wait");
       }
     });
-    add("gemm, native", [&](int rank, int set, uint64_t epoch) {
+    add("gemm, fused", [&](int rank, int set, uint64_t epoch) {
       Fused(rank, set, epoch, {"", 132, 16, {w_}, TileWidth()}, false);
     });
     for (const Tuning& tuning : tunings) {
@@ -160,7 +160,7 @@ class Scatter : public Bench {
     }
   }
   void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool push) {
-    cuda::FusedMatmul matmul = Native(rank, set, epoch, tuning);
+    cuda::FusedMatmul matmul = Fused(rank, set, epoch, tuning);
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};
     matmul.out[0] = {out_[At(rank)], c_.n, 1, 0};
     matmul.out[1] = {staging_[At(rank)], c_.n, w_, rows_ * c_.n};
@@ -274,7 +274,7 @@ class Scatter : public Bench {
              "wait");
       }
     });
-    add("gemm, native", [&](int rank, int set, uint64_t epoch) {
+    add("gemm, fused", [&](int rank, int set, uint64_t epoch) {
       Fused(rank, set, epoch, {"", 132, 16, {w_}, TileWidth()}, false);
     });
     for (const Tuning& tuning : tunings) {

@@ -1,7 +1,7 @@
 // File: native_fused.h
 //
 // What the benchmarks of the fused matmuls have in common: operands in sets, with their scales where they are
-// fp8, a full product by cuBLASLt, NCCL, and the native kernel's state. One .cc an operation.
+// fp8, a full product by cuBLASLt, NCCL, and the fused kernel's state. One .cc an operation.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/gpu/native_world.h"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/fused/tiling.h"
 #include "program/program.h"
 
@@ -43,12 +43,12 @@ struct Tuning {
   int ctas, band;
   std::vector<int> runs;  // pieces of each run
   int tile_n = 256;
-  int bands = 0;  // of columns in which couriers deliver what peers own; 0: a lane pushes it
+  int bands = 0;  // of columns in which store warps deliver what peers own; 0: a lane pushes it
 };
 
 inline const uint64_t* Plain(const Word* word) { return reinterpret_cast<const uint64_t*>(word); }
 
-// What both operations have: operands in sets, a full product by cuBLASLt, and the native kernel's state.
+// What both operations have: operands in sets, a full product by cuBLASLt, and the fused kernel's state.
 class Bench {
  public:
   Bench(World* world, const Case& test) : world_(*world), c_(test), w_(world->size()), rows_(test.m / w_) {
@@ -103,7 +103,7 @@ class Bench {
     args.communicator = world_.communicator(rank);
     Must(world_.gpu(rank).lane().Nccl(args), "nccl");
   }
-  cuda::FusedMatmul Native(int rank, int set, uint64_t epoch, const Tuning& tuning) {
+  cuda::FusedMatmul Fused(int rank, int set, uint64_t epoch, const Tuning& tuning) {
     cuda::FusedMatmul matmul;
     SetTypes(&matmul);
     matmul.rows = rows_;
@@ -263,7 +263,7 @@ class Bench {
   std::vector<std::vector<std::byte*>> row_scale_, column_scale_;
 };
 
-// matmul→all-reduce by the native kernel beside cuBLASLt and NCCL; see native_fused.cc.
+// matmul→all-reduce by the fused kernel beside cuBLASLt and NCCL; see native_fused.cc.
 void RunAllReduce(World* world, const Case& test);
 
 }  // namespace tandem::bench

@@ -1,4 +1,4 @@
-// The native GEMM beside cuBLASLt's best candidate on one GPU: correctness on awkward shapes, then time by
+// The fused GEMM beside cuBLASLt's best candidate on one GPU: correctness on awkward shapes, then time by
 // variant. Four operand sets in turn, so that no operand stays in L2 from launch to launch; arms alternate in
 // random order.
 //   native_gemm list                     the variants, one a line
@@ -7,7 +7,7 @@
 //   accumulation native_gemm once M N K VARIANT…      for a profiler: cuBLASLt's best, then each of the first
 //   one's types, three launches of each
 // "guard" arms have a guard that is not raised; in "shared" ones the last tiles are shared by all clusters
-// (fused_split.h), where that pays. A variant is its number in the list; `exact` are all that sum fp8
+// (fused_stream_k.h), where that pays. A variant is its number in the list; `exact` are all that sum fp8
 // exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock
 // and the part of what their tensor cores could do at that clock.
 #include "bench/gpu/native_gemm.h"
@@ -20,7 +20,7 @@
 
 #include "bench/gpu/native_rig.h"
 #include "bench/gpu/sm_clock.h"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 
 namespace tandem::bench {
 namespace {
@@ -67,7 +67,7 @@ void Once(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const GemmT
     if (GemmTypes(variant) != types) continue;
     for (const Operands& o : sets) {
       const auto params =
-          Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, memory), variant), "parameters");
+          Must(cuda::MakeFusedParams(FusedArgs(types, s, o, 1, memory), variant), "parameters");
       Must(cuda::LaunchFused(params, variant, 0, gpu.stream()), "launch");
     }
   }
@@ -98,7 +98,7 @@ void Time(Gpu& gpu, const cuda::FusedMemory& memory, ClockStamp* stamps, const S
       const auto make = [&](int band, const cuda::FusedMemory& of) {
         std::vector<cuda::FusedMatmulParams> params;
         for (const Operands& o : sets) {
-          cuda::FusedMatmul matmul = NativeArgs(types, s, o, 1, of);
+          cuda::FusedMatmul matmul = FusedArgs(types, s, o, 1, of);
           matmul.tiling.band_tiles = band;
           matmul.tiling.ctas = ctas;
           params.push_back(Must(cuda::MakeFusedParams(matmul, variant), "parameters"));

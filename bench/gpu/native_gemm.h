@@ -1,6 +1,6 @@
 // File: native_gemm.h
 //
-// A product by one variant of the native kernel, and the same by cuBLASLt.
+// A product by one variant of the fused kernel, and the same by cuBLASLt.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/gpu/native_rig.h"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 
 namespace tandem::bench {
 
@@ -66,9 +66,9 @@ std::vector<Operands> OperandSets(Gpu& gpu, const GemmTypes& types, const Shape&
 // cuBLASLt's, into `reference`.
 MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);
 
-// The native kernel's, into `c`: in `pieces` pieces, which divide s.m.
-cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
-                             const cuda::FusedMemory& memory);
+// The fused kernel's, into `c`: in `pieces` pieces, which divide s.m.
+cuda::FusedMatmul FusedArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
+                            const cuda::FusedMemory& memory);
 
 // Runs `variant` beside cuBLASLt on awkward shapes; and, of fp8, over a long K beside exact sums on the CPU:
 // an exact variant must give their very bits, and the fast one of its types, if there is one, must not.

@@ -1,4 +1,4 @@
-// The native GEMM's results: on awkward shapes beside cuBLASLt's, and over a long K beside exact sums.
+// The fused GEMM's results: on awkward shapes beside cuBLASLt's, and over a long K beside exact sums.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,7 +12,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr double kMostError = 4e-3;  // of the norm: roundings to 16 bits
+constexpr double kMaxError = 4e-3;  // of the norm: roundings to 16 bits
 
 void Launch(Gpu& gpu, const cuda::FusedMatmul& matmul, const cuda::FusedVariant& variant) {
   auto params = Must(cuda::MakeFusedParams(matmul, variant), "parameters");
@@ -43,14 +43,14 @@ bool CheckBesideLt(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
       o.c = gpu.Zero(out_bytes);
       double worst = 0;
       for (int repeat = 0; repeat < 2; ++repeat) {
-        Launch(gpu, NativeArgs(types, s, o, pieces, memory), variant);
+        Launch(gpu, FusedArgs(types, s, o, pieces, memory), variant);
         gpu.Download(got.data(), o.c, out_bytes);
         worst = std::max(worst, RelativeError(got, want, types.c));
       }
-      right = right && worst < kMostError;
+      right = right && worst < kMaxError;
       std::printf("check %s %ldx%ldx%ld pieces %d cluster %dx%d tile_n %d sums %d exact %d: error %.2e %s\n",
                   types.along_n ? "n" : "k", s.m, s.n, s.k, pieces, variant.cluster_m, variant.cluster_n,
-                  variant.tile_n, variant.sums, variant.exact, worst, worst < kMostError ? "ok" : "WRONG");
+                  variant.tile_n, variant.sums, variant.exact, worst, worst < kMaxError ? "ok" : "WRONG");
     }
     gpu.Clear();
   }
@@ -125,7 +125,7 @@ LongResult RunLong(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
     gpu.Upload(o.scale_a, ones.data(), types.BytesOfScaleA(s));
     gpu.Upload(o.scale_b, ones.data(), types.BytesOfScaleB(s));
   }
-  Launch(gpu, NativeArgs(types, s, o, 1, memory), variant);
+  Launch(gpu, FusedArgs(types, s, o, 1, memory), variant);
   std::vector<std::byte> got(types.BytesOfC(s));
   gpu.Download(got.data(), o.c, got.size());
   gpu.Clear();
@@ -196,8 +196,8 @@ void AddScales(Gpu& gpu, const GemmTypes& types, const Shape& s, Operands* o) {
   o->scale_b = gpu.Random(types.BytesOfScaleB(s), DType::kF32);
 }
 
-cuda::FusedMatmul NativeArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
-                             const cuda::FusedMemory& memory) {
+cuda::FusedMatmul FusedArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
+                            const cuda::FusedMemory& memory) {
   cuda::FusedMatmul matmul;
   matmul.type = types.a;
   matmul.b_type = types.b;

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/lane/cuda_lane.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
 #include "tandem/op_request.h"

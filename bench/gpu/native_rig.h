@@ -1,6 +1,6 @@
 // File: native_rig.h
 //
-// What the benchmarks of the native kernels share: a GPU with random operands and a timed stream, and arms
+// What the benchmarks of the fused kernels share: a GPU with random operands and a timed stream, and arms
 // that alternate in random order.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "tandem/dtype.h"
 
 namespace tandem::bench {
@@ -70,7 +70,7 @@ class Gpu {
   std::vector<std::unique_ptr<Segment>> segments_;
 };
 
-// What the native kernel's launches on `gpu` need; until it is cleared.
+// What the fused kernel's launches on `gpu` need; until it is cleared.
 cuda::FusedMemory MemoryOf(Gpu& gpu);
 
 // A way to do the work; returns microseconds.

@@ -9,7 +9,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr int kMostLaunches = 32;
+constexpr int kMaxLaunches = 32;
 constexpr int kBarrierWord = 32, kGateWord = 33, kWordsOfSource = 34;
 constexpr size_t kPage = size_t{2} << 20;
 
@@ -43,7 +43,7 @@ World::World(int size) : size_(size) {
     forks_.push_back(Must(backend.MakeEvent(), "event"));
     gpu(rank).Enter();
     events_.emplace_back();
-    for (int i = 0; i < kMostLaunches; ++i) {
+    for (int i = 0; i < kMaxLaunches; ++i) {
       events_.back().push_back({Must(gpu(rank).driver().EventCreate(CU_EVENT_DEFAULT), "event"),
                                 Must(gpu(rank).driver().EventCreate(CU_EVENT_DEFAULT), "event")});
     }
@@ -91,7 +91,7 @@ void World::WarmUp(const Enqueue& enqueue) {
 }
 
 double World::Time(int launches, const Enqueue& enqueue) {
-  launches = std::min(launches, kMostLaunches);
+  launches = std::min(launches, kMaxLaunches);
   const uint64_t first_epoch = epoch_ + 1;
   epoch_ += static_cast<uint64_t>(launches);
   ++gate_;

@@ -4,12 +4,16 @@ namespace tandem::client {
 
 Status FromProto(const v1::StatusDetail& detail) {
   if (detail.code() == 0) return Status::Ok();
-  return Status(static_cast<Code>(detail.code()), detail.message(),
-                {.reason = detail.reason(),
-                 .who = detail.who(),
-                 .field = detail.field(),
-                 .limit = detail.limit(),
-                 .usage = detail.usage()});
+  StatusDetail to{.reason = detail.reason(),
+                  .who = detail.who(),
+                  .field = detail.field(),
+                  .limit = detail.limit(),
+                  .usage = detail.usage(),
+                  .ranks = {detail.ranks().begin(), detail.ranks().end()},
+                  .pid = detail.pid()};
+  if (detail.has_gpu()) to.gpu = detail.gpu();
+  if (detail.has_started()) to.started = detail.started();
+  return Status(static_cast<Code>(detail.code()), detail.message(), std::move(to));
 }
 
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address) {
@@ -22,12 +26,17 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, 
     }
   }
   Code code = static_cast<Code>(status.error_code());
-  if (code == Code::kUnavailable) {
-    return Unavailable("the daemon does not answer at " + address + ": " + status.error_message());
+  if (code == Code::kUnavailable) return DaemonLost(address);
+  if (code == Code::kDeadlineExceeded) {
+    return DeadlineExceeded("the daemon at " + address + " did not answer in time")
+        .WithDetail({.reason = "DAEMON_SLOW"});
   }
-  if (code == Code::kDeadlineExceeded)
-    return DeadlineExceeded("the daemon at " + address + " did not answer in time");
-  return Status(code, status.error_message());
+  return Status(code, "the call to the daemon at " + address + " failed: " + status.error_message(),
+                {.reason = "TRANSPORT"});
+}
+
+Status DaemonLost(const std::string& address) {
+  return Unavailable("the daemon at " + address + " is gone").WithDetail({.reason = "DAEMON_LOST"});
 }
 
 void ToProto(const TensorSpec& spec, v1::TensorSpec* proto) {
@@ -62,6 +71,7 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
   proto->set_steps(request.steps);
   proto->set_lanes(request.lanes);
   proto->set_on_unfused(static_cast<uint32_t>(request.on_unfused));
+  proto->set_restartable(request.restartable);
 }
 
 PlanInfo FromProto(const v1::PlanInfo& proto) {
@@ -83,7 +93,6 @@ PlanInfo FromProto(const v1::PlanInfo& proto) {
   info.wire_type = proto.wire_type();
   info.reduction_order = proto.reduction_order();
   info.placement = proto.placement();
-  info.parking = proto.parking();
   info.roundings = proto.roundings();
   info.deterministic = proto.deterministic();
   info.workspace_bytes = proto.workspace_bytes();
@@ -109,6 +118,7 @@ ControlEvent FromProto(const v1::Event& proto) {
     case v1::Event::GROUP_BROKEN: event.event.kind = ClientEvent::Kind::kGroupBroken; break;
     case v1::Event::RANK_LEFT: event.event.kind = ClientEvent::Kind::kRankLeft; break;
     case v1::Event::ENGINE_RESTARTED: event.event.kind = ClientEvent::Kind::kEngineRestarted; break;
+    case v1::Event::PLAN_WARNING: event.event.kind = ClientEvent::Kind::kPlanWarning; break;
     case v1::Event::DRAINING: event.event.kind = ClientEvent::Kind::kDraining; break;
     default: event.event.kind = ClientEvent::Kind::kLate; break;
   }

@@ -12,6 +12,8 @@
 namespace tandem::client {
 
 Status FromProto(const v1::StatusDetail& detail);
+// The one status of a daemon that is gone; `address` is the socket that the session was opened at.
+Status DaemonLost(const std::string& address);
 // The daemon's status from the trailer "tandem-status-bin"; without one, gRPC's own code, and the daemon's
 // address in the message.
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address);

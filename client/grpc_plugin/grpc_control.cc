@@ -1,4 +1,4 @@
-// The control half: every call of the core's `Control` over gRPC, with the session's token and a deadline.
+// The gRPC plugin: every call of the core's `Control` over gRPC, with the session's token and a deadline.
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ uint32_t DeadlineMs(Milliseconds deadline) {
   return static_cast<uint32_t>(std::clamp<int64_t>(deadline.count(), 1, UINT32_MAX));
 }
 
-class GrpcControl final : public Control {
+class GrpcControl final : public ClientControl {
  public:
   ~GrpcControl() override { Shutdown(); }
 
@@ -100,7 +100,7 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
       lease_.Attach(runtime_dir + "/lease.sock", options.name.empty() ? ProgramName() : options.name,
                     options.deadline));
   token_ = Hex(reply.token());
-  address_ = reply.grpc_socket();
+  address_ = runtime_dir + "/lease.sock";
   grpc::ChannelArguments arguments;
   // Sessions are not to share a connection, nor to be slow to see a daemon that has come back.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -110,8 +110,8 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  stub_ = v1::Tandem::NewStub(
-      grpc::CreateCustomChannel("unix:" + address_, grpc::InsecureChannelCredentials(), arguments));
+  stub_ = v1::Tandem::NewStub(grpc::CreateCustomChannel("unix:" + reply.grpc_socket(),
+                                                        grpc::InsecureChannelCredentials(), arguments));
   callbacks_ = std::move(callbacks);
   events_context_ = std::make_unique<grpc::ClientContext>();
   events_context_->AddMetadata("tandem-token", token_);
@@ -342,7 +342,7 @@ Status GrpcControl::Detach() {
 }  // namespace
 }  // namespace tandem::client
 
-extern "C" __attribute__((visibility("default"))) tandem::client::Control* tandem_control_create(
+extern "C" __attribute__((visibility("default"))) tandem::client::ClientControl* tandem_grpc_create(
     int api_version) {
   if (api_version != tandem::client::kControlApiVersion) return nullptr;
   return new tandem::client::GrpcControl;

@@ -18,6 +18,8 @@ constexpr size_t kMaxTransfer = 4096;
 constexpr auto kOrphanAge = std::chrono::seconds(60);
 constexpr size_t kMaxLeaseMessage = 1 << 20;
 
+Status NoDaemon(const std::string& text) { return Unavailable(text).WithDetail({.reason = "NO_DAEMON"}); }
+
 }  // namespace
 
 Lease::~Lease() { Stop(); }
@@ -26,7 +28,12 @@ Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string
                                       Milliseconds deadline) {
   path_ = path;
   auto end = Clock::now() + deadline;
-  TANDEM_ASSIGN_OR_RETURN(socket_, ConnectSeqpacket(path));
+  Result<UniqueFd> socket = ConnectSeqpacket(path);
+  if (!socket.ok()) {
+    const Status& why = socket.status();
+    return why.code() == Code::kUnavailable ? NoDaemon(why.message()) : why;
+  }
+  socket_ = *std::move(socket);
   v1::LeaseMessage message;
   v1::AttachRequest& request = *message.mutable_attach();
   request.set_protocol_min(kProtocol);
@@ -47,11 +54,10 @@ Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string
     auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now()).count();
     int ready = left <= 0 ? 0 : ::poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, 1'000'000)));
     if (ready > 0) break;
-    if (ready == 0 || left <= 0) return Unavailable("the daemon at " + path + " does not answer");
+    if (ready == 0 || left <= 0) return NoDaemon("the daemon at " + path + " does not answer");
   }
   Result<FdMessage> answer = ReceiveMessage(socket_.get(), kMaxLeaseMessage);
-  if (!answer.ok())
-    return Unavailable("the daemon at " + path + " has closed the connection: " + answer.status().message());
+  if (!answer.ok()) return NoDaemon("the daemon at " + path + " has closed the connection");
   v1::LeaseMessage reply;
   if (!reply.ParseFromString(answer->body))
     return Internal("the daemon at " + path + " does not speak Tandem's protocol");
@@ -73,8 +79,7 @@ void Lease::Read() {
   while (true) {
     Result<FdMessage> message = ReceiveMessage(socket_.get(), kMaxLeaseMessage);
     if (!message.ok()) {
-      end = Unavailable("the daemon at " + path_ + " is gone: " + message.status().message())
-                .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
+      end = DaemonLost(path_);
       break;
     }
     v1::LeaseMessage parsed;
@@ -82,7 +87,7 @@ void Lease::Read() {
         parsed.ParseFromString(message->body) ? Status::Ok() : InvalidArgument("malformed lease message");
     if (filed.ok() && parsed.has_refused()) {
       Status refused = FromProto(parsed.refused());
-      end = refused.ok() ? Unavailable("the daemon has ended the session") : refused;
+      end = refused.ok() ? DaemonLost(path_) : refused;
       break;
     }
     if (filed.ok() && parsed.has_transfer()) filed = File(parsed.transfer(), std::move(message->fds));
@@ -109,7 +114,7 @@ Status Lease::File(const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
   std::lock_guard lock(mutex_);
   auto now = Clock::now();
   std::erase_if(transfers_, [now](const auto& entry) { return now - entry.second.since > kOrphanAge; });
-  Transfer& transfer = transfers_[part.transfer_id()];
+  FdBatch& transfer = transfers_[part.transfer_id()];
   transfer.since = now;
   if (transfer.fds.empty()) transfer.fds.resize(total);
   if (transfer.fds.size() != total) return InvalidArgument("parts of a descriptor transfer disagree");

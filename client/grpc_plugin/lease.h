@@ -38,7 +38,7 @@ class Lease {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Transfer {
+  struct FdBatch {
     std::vector<UniqueFd> fds;
     size_t received = 0;
     Clock::time_point since;
@@ -55,7 +55,7 @@ class Lease {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<uint64_t, Transfer> transfers_;
+  std::map<uint64_t, FdBatch> transfers_;
   Status lost_;
   bool stopping_ = false;
 };

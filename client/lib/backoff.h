@@ -10,7 +10,7 @@
 
 namespace tandem::client {
 
-class Backoff {
+class PollBackoff {
  public:
   // Yields for a while, then sleeps 10 us, growing to 200 us.
   void Pause() {

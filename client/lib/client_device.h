@@ -112,7 +112,7 @@ class ClientDevice {
   virtual Result<LaunchStream*> Open(StreamRef stream, const std::string& gpu_uuid,
                                      LaunchStreamStorage* storage) = 0;
   // Makes whole pages of words reachable for streams, at the same address, until the pin is dropped. Dropping
-  // it may block behind all work of the process's GPUs: see ChannelGraveyard. Null where nothing needs to be
+  // it may block behind all work of the process's GPUs: see DeferredReclaimer. Null where nothing needs to be
   // done.
   virtual Result<std::shared_ptr<void>> PinWords(const std::string& gpu_uuid, std::byte* data,
                                                  size_t bytes) = 0;

@@ -1,15 +1,15 @@
 // Client: connecting, joining, registering.
-#include "client/lib/control_loader.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
+#include "client/lib/plugin_loader.h"
 #include "common/deadline.h"
 
 namespace tandem {
 
 Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) {
-  client::ConnectAttempt attempt;  // loading the control half takes a lock
+  client::ConnectAttempt attempt;  // loading the gRPC plugin takes a lock
   TANDEM_RETURN_IF_ERROR(attempt.Check());
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::Control> control, client::MakeControl());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::ClientControl> control, client::MakeControl());
   return client::ConnectThrough(std::move(control), options);
 }
 
@@ -17,14 +17,15 @@ Result<std::string> Client::CudaDeviceUuid(int ordinal) { return client::CudaDev
 
 namespace client {
 
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control, const ConnectOptions& given,
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> control,
+                                               const ConnectOptions& given,
                                                std::shared_ptr<ClientDevice> device) {
   ConnectAttempt attempt;
   TANDEM_RETURN_IF_ERROR(attempt.Check());
   ConnectOptions options = given;
   options.deadline = Bounded(given.deadline);
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Session> session,
-                          Session::Attach(std::move(control), options, std::move(device)));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ClientSession> session,
+                          ClientSession::Attach(std::move(control), options, std::move(device)));
   attempt.Keep();
   return std::shared_ptr<Client>(std::make_shared<ClientHandle>(std::move(session)));
 }
@@ -115,10 +116,10 @@ Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_po
   // The handle gives no one the right to write through it; the launch does.
   auto* data = static_cast<std::byte*>(const_cast<void*>(device_pointer));
   return std::shared_ptr<Memory>(
-      std::make_shared<ForeignMemory>(session_, std::move(registration), data, bytes));
+      std::make_shared<ForeignClientMemory>(session_, std::move(registration), data, bytes));
 }
 
-RegisteredMemory::RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id,
+RegisteredMemory::RegisteredMemory(std::shared_ptr<ClientSession> session, uint64_t registration_id,
                                    std::shared_ptr<DeviceMapping> mapping, size_t bytes, std::string gpu_uuid)
     : session_(std::move(session)),
       registration_id_(registration_id),
@@ -130,15 +131,15 @@ RegisteredMemory::RegisteredMemory(std::shared_ptr<Session> session, uint64_t re
 
 RegisteredMemory::~RegisteredMemory() {
   session_->registrations().Remove(data(), registration_id_);
-  if (session_->Talks()) (void)session_->control().Deregister(registration_id_);
+  if (session_->CanCallDaemon()) (void)session_->control().Deregister(registration_id_);
 }
 
-ForeignMemory::~ForeignMemory() {
+ForeignClientMemory::~ForeignClientMemory() {
   registration_.reset();
-  if (session_->Talks()) session_->registrations().Deregister(session_->control());
+  if (session_->CanCallDaemon()) session_->registrations().Deregister(session_->control());
 }
 
-Status ForeignMemory::Check() const {
+Status ForeignClientMemory::Check() const {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
   return registration_->Check(*device, reinterpret_cast<uintptr_t>(data_), bytes_);

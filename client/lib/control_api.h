@@ -1,7 +1,7 @@
 // File: control_api.h
 //
 // The line between the library's two halves. The core (libtandem.so) has the launch path and no gRPC; the
-// control half (libtandem_control.so) speaks gRPC and protobuf and is loaded with dlopen. The core knows it
+// gRPC plugin (libtandem_grpc.so) speaks gRPC and protobuf and is loaded with dlopen. The core knows it
 // by this abstract class only, and a test puts a fake in its place. Types are plain: no generated message
 // crosses.
 //
@@ -20,7 +20,7 @@
 
 namespace tandem::client {
 
-// Grows with every change of this header: core and control half must be of one build.
+// Grows with every change of this header: core and gRPC plugin must be of one build.
 inline constexpr int kControlApiVersion = 2;
 
 struct AttachInfo {
@@ -73,16 +73,17 @@ struct ControlEvent {
   uint64_t generation = 0;
 };
 
-// What the control half tells the core. Called from the half's own threads; must not call back into it.
+// The plugin's events for the core, called from threads of the plugin. They must not call back into the
+// plugin.
 struct ControlCallbacks {
   std::function<void(const ControlEvent&)> on_event;
   std::function<void(const Status&)> on_lost;  // the lease has ended: at most once
 };
 
 // All deadlines are for the whole call. Failures carry the daemon's code, message and detail.
-class Control {
+class ClientControl {
  public:
-  virtual ~Control() = default;
+  virtual ~ClientControl() = default;
   virtual Result<AttachInfo> Attach(const ConnectOptions& options, const std::string& runtime_dir,
                                     ControlCallbacks callbacks) = 0;
   virtual Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) = 0;
@@ -105,7 +106,7 @@ class Control {
   // OK if the daemon answers and knows the session.
   virtual Status Check() = 0;
   virtual Status Detach() = 0;
-  // Ends the half's threads; no callback comes after it.
+  // Ends the plugin's threads; no callback comes after it.
   virtual void Shutdown() = 0;
   // The lease socket, for a forked child to close; -1 before Attach.
   virtual int LeaseFd() const = 0;
@@ -114,7 +115,7 @@ class Control {
 }  // namespace tandem::client
 
 extern "C" {
-// The one symbol of libtandem_control.so: a new Control, owned by the caller; null if `api_version` is not
+// The one symbol of libtandem_grpc.so: a new Control, owned by the caller; null if `api_version` is not
 // its own.
-typedef tandem::client::Control* (*TandemControlCreate)(int api_version);
+typedef tandem::client::ClientControl* (*TandemGrpcCreate)(int api_version);
 }

@@ -5,14 +5,14 @@
 
 namespace tandem::client {
 
-GroupHandle::GroupHandle(std::shared_ptr<Session> session, const JoinOptions& options, JoinInfo info)
+GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptions& options, JoinInfo info)
     : session_(std::move(session)),
       info_(std::move(info)),
       rank_(options.rank),
       world_size_(options.world_size),
       launch_deadline_(options.launch_deadline),
       gpu_uuid_(info_.gpu_uuids[static_cast<size_t>(options.rank)]),
-      state_(std::make_shared<GroupState>(info_.group_id, info_.generation)) {
+      state_(std::make_shared<ClientGroupState>(info_.group_id, info_.generation)) {
   size_t world = static_cast<size_t>(world_size_);
   link_counts_.assign(world, std::vector<int>(world, 0));
   for (size_t i = 0; i < info_.link_counts.size() && i < world * world; ++i) {
@@ -24,7 +24,8 @@ GroupHandle::GroupHandle(std::shared_ptr<Session> session, const JoinOptions& op
 GroupHandle::~GroupHandle() {
   // A handle that goes is a clean leave: the daemon need not wait for anything, since no plan can be launched
   // any more.
-  if (!left_.load() && session_->Talks()) (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
+  if (!left_.load() && session_->CanCallDaemon())
+    (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
@@ -39,7 +40,8 @@ Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const
   // A retry of a key is the same plan, and its launches are counted together: one handle.
   std::weak_ptr<Plan>& known = plans_[info.plan_id];
   if (std::shared_ptr<Plan> plan = known.lock()) return plan;
-  auto plan = std::shared_ptr<Plan>(std::make_shared<PlanHandle>(shared_from_this(), std::move(info)));
+  auto plan =
+      std::shared_ptr<Plan>(std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request));
   known = plan;
   std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
   return plan;
@@ -63,7 +65,7 @@ Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector
 Status GroupHandle::Leave(Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto end = std::chrono::steady_clock::now() + Bounded(deadline);
-  Backoff backoff;
+  PollBackoff backoff;
   while (state_->pending.load(std::memory_order_acquire) != 0) {
     session_->ReapAll();
     if (state_->pending.load(std::memory_order_acquire) == 0) break;

@@ -1,7 +1,7 @@
 // File: handles.h
 //
 // The handles behind the public classes: client, group, plan, memory. Each is thin: it checks that the
-// session can be used, asks the control half, and keeps what the answer means for the launch path.
+// session can be used, asks the gRPC plugin, and keeps what the answer means for the launch path.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/lib/session.h"
+#include "client/lib/slot_overlap.h"
 #include "tandem/client.h"
 
 namespace tandem::client {
@@ -21,28 +22,30 @@ class GroupHandle;
 
 class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> {
  public:
-  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info);
+  // `request`: this rank's, as the daemon has accepted it.
+  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request);
   ~PlanHandle() override;
 
   const PlanInfo& info() const override { return info_; }
   Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options) override;
-  Result<uint64_t> LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options) override;
+  Result<uint64_t> LaunchWithoutStream(std::span<const Binding> bindings,
+                                       const LaunchOptions& options) override;
   Status WaitLaunch(uint64_t launch, Milliseconds deadline) override;
   Status Wait(Milliseconds deadline) override;
   Result<bool> Query() override;
   Status Release() override;
 
  private:
-  Session& session() const;
-  // What is wrong with the bindings as far as this side knows; fills `entry` all the same, and `bound`.
+  ClientSession& session() const;
+  // Fills `entry` and `bound`, and returns what is wrong with the bindings, as far as this side knows. A
+  // wrong entry is filled so that the engine refuses the launch.
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
                    LaunchEntry* entry, BoundRegistrations* bound) const;
-  // What slot `i` is bound to.
+  // The memory that slot `i` is bound to.
   Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding,
                                 BoundRegistrations* bound) const;
-  std::string SlotName(size_t i) const {
-    return "slot " + std::to_string(i) + " of plan '" + info_.key + "'";
-  }
+  // An error of slot `i`'s binding, with the slot's name and field.
+  Status OfSlot(size_t i, const Status& error) const;
   // The failure that a launch must return instead of being made; OK if it may go on.
   Status BeforeLaunch();
   // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
@@ -54,18 +57,20 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;
-  const std::shared_ptr<PlanState> state_;
+  const SlotOverlap overlap_;
+  const std::shared_ptr<ClientPlanState> state_;
   std::mutex direct_mutex_;
   struct Direct {
     uint64_t generation = 0;
     BoundRegistrations bound;
+    Status wrong;  // with the bindings
   };
   std::map<uint64_t, Direct> direct_;  // launches by gRPC that nobody has waited for
 };
 
 class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandle> {
  public:
-  GroupHandle(std::shared_ptr<Session> session, const JoinOptions& options, JoinInfo info);
+  GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptions& options, JoinInfo info);
   ~GroupHandle() override;
 
   uint64_t id() const override { return info_.group_id; }
@@ -83,18 +88,18 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
                                                     Milliseconds deadline) override;
   Status Leave(Milliseconds deadline) override;
 
-  const std::shared_ptr<Session>& session() const { return session_; }
-  const std::shared_ptr<GroupState>& state() const { return state_; }
+  const std::shared_ptr<ClientSession>& session() const { return session_; }
+  const std::shared_ptr<ClientGroupState>& state() const { return state_; }
   Milliseconds launch_deadline() const { return launch_deadline_; }
 
  private:
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;
   const int rank_, world_size_;
   const Milliseconds launch_deadline_;
   std::string gpu_uuid_;
   std::vector<std::vector<int>> link_counts_;
-  const std::shared_ptr<GroupState> state_;
+  const std::shared_ptr<ClientGroupState> state_;
   std::atomic<bool> left_{false};
   std::mutex plans_mutex_;
   std::map<uint64_t, std::weak_ptr<Plan>> plans_;
@@ -103,7 +108,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
 // Memory of the client's own, made or given as a descriptor.
 class RegisteredMemory : public Memory {
  public:
-  RegisteredMemory(std::shared_ptr<Session> session, uint64_t registration_id,
+  RegisteredMemory(std::shared_ptr<ClientSession> session, uint64_t registration_id,
                    std::shared_ptr<DeviceMapping> mapping, size_t bytes, std::string gpu_uuid);
   ~RegisteredMemory() override;
   uint64_t registration_id() const override { return registration_id_; }
@@ -112,7 +117,7 @@ class RegisteredMemory : public Memory {
   const std::string& gpu_uuid() const override { return gpu_uuid_; }
 
  private:
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
   const uint64_t registration_id_;
   const std::shared_ptr<DeviceMapping> mapping_;
   const size_t bytes_;
@@ -120,12 +125,12 @@ class RegisteredMemory : public Memory {
 };
 
 // Memory of the user's own on a GPU, named by its address.
-class ForeignMemory final : public Memory {
+class ForeignClientMemory final : public Memory {
  public:
-  ForeignMemory(std::shared_ptr<Session> session, std::shared_ptr<ForeignRegistration> registration,
-                std::byte* data, size_t bytes)
+  ForeignClientMemory(std::shared_ptr<ClientSession> session,
+                      std::shared_ptr<ForeignRegistration> registration, std::byte* data, size_t bytes)
       : session_(std::move(session)), registration_(std::move(registration)), data_(data), bytes_(bytes) {}
-  ~ForeignMemory() override;
+  ~ForeignClientMemory() override;
   uint64_t registration_id() const override { return registration_->id(); }
   std::byte* data() const override { return data_; }
   size_t bytes() const override { return bytes_; }
@@ -137,7 +142,7 @@ class ForeignMemory final : public Memory {
   const std::shared_ptr<ForeignRegistration>& registration() const { return registration_; }
 
  private:
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
   std::shared_ptr<ForeignRegistration> registration_;
   std::byte* const data_;
   const size_t bytes_;
@@ -189,7 +194,7 @@ class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this
 
 class ClientHandle : public Client {
  public:
-  explicit ClientHandle(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  explicit ClientHandle(std::shared_ptr<ClientSession> session) : session_(std::move(session)) {}
 
   uint64_t session_id() const override { return session_->info().session_id; }
   const std::string& backend() const override { return session_->info().backend; }
@@ -213,12 +218,12 @@ class ClientHandle : public Client {
   Result<std::shared_ptr<Memory>> RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping,
                                                  size_t mapped, size_t bytes, const std::string& gpu_uuid);
 
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ClientSession> session_;
 };
 
 // Connects through `control`: Client::Connect with the real one, tests with a fake. `device`: as in
 // Session::Attach.
-Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<Control> control,
+Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> control,
                                                const ConnectOptions& options,
                                                std::shared_ptr<ClientDevice> device = nullptr);
 

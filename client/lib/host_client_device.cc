@@ -82,8 +82,9 @@ class HostClientDevice final : public ClientDevice {
   }
   Result<ForeignRange> Describe(const void*, size_t) override {
     return InvalidArgument(
-        "a bare address cannot be registered on the host backend: use RegisterFd or "
-        "AllocateRegistered");
+               "a bare address cannot be registered on the host backend: use RegisterFd or "
+               "AllocateRegistered")
+        .WithDetail({.reason = "NOT_REGISTRABLE", .field = "device_pointer"});
   }
   Result<ExportedRange> Export(const ForeignRange&) override {
     return Internal("no such memory on the host backend");

@@ -4,14 +4,14 @@
 
 namespace tandem::client {
 
-void GroupState::Learn(uint64_t generation) {
+void ClientGroupState::Learn(uint64_t generation) {
   std::lock_guard lock(mutex_);
   if (generation > latest_.load(std::memory_order_relaxed))
     latest_.store(generation, std::memory_order_release);
   changed_.notify_all();
 }
 
-void GroupState::Break(const Status& why) {
+void ClientGroupState::Break(const Status& why) {
   std::lock_guard lock(mutex_);
   if (!broken_.ok()) return;
   broken_ = why;
@@ -19,13 +19,13 @@ void GroupState::Break(const Status& why) {
   changed_.notify_all();
 }
 
-Status GroupState::Broken() const {
+Status ClientGroupState::Broken() const {
   if (!is_broken_.load(std::memory_order_acquire)) return Status::Ok();
   std::lock_guard lock(mutex_);
   return broken_;
 }
 
-bool GroupState::MoveOn(uint64_t told) {
+bool ClientGroupState::MoveOn(uint64_t told) {
   std::lock_guard lock(mutex_);
   if (told < generation_.load(std::memory_order_relaxed)) return false;
   const bool first = !awaiting_.load(std::memory_order_relaxed);
@@ -39,7 +39,7 @@ bool GroupState::MoveOn(uint64_t told) {
   return first;
 }
 
-Result<uint64_t> GroupState::ForLaunch(Milliseconds deadline) {
+Result<uint64_t> ClientGroupState::ForLaunch(Milliseconds deadline) {
   if (!awaiting_.load(std::memory_order_acquire)) return generation();
   std::unique_lock lock(mutex_);
   bool back = changed_.wait_for(lock, deadline, [&] {
@@ -53,16 +53,20 @@ Result<uint64_t> GroupState::ForLaunch(Milliseconds deadline) {
   return generation();
 }
 
-void PlanState::Fail(uint64_t stream, uint64_t generation, const Status& status, bool again) {
+void ClientPlanState::Fail(uint64_t stream, uint64_t generation, const Status& status, bool again) {
   std::lock_guard lock(mutex_);
   if (again) {
-    bool kept = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+    bool kept = std::any_of(failures_.begin(), failures_.end(), [&](const KeptFailure& failure) {
       return failure.stream == stream && failure.status.code() == status.code();
     });
     if (kept) return;
   }
   if (status.code() == Code::kAborted) {
-    if (generation <= aborted_generation_ && !again) return;
+    if (generation <= aborted_generation_ && !again && KeptLocked(generation, status.detail().started))
+      return;
+    aborted_started_ = generation > aborted_generation_
+                           ? status.detail().started
+                           : MoreStarted(aborted_started_, status.detail().started);
     aborted_generation_ = std::max(aborted_generation_, generation);
   }
   if (failures_.size() >= kMaxFailures) return;
@@ -70,17 +74,30 @@ void PlanState::Fail(uint64_t stream, uint64_t generation, const Status& status,
   failure_count_.store(failures_.size(), std::memory_order_release);
 }
 
-void PlanState::Told(uint64_t generation, const Status& status) {
+bool ClientPlanState::KeptLocked(uint64_t generation, std::optional<bool> started) {
+  if (generation < aborted_generation_) return true;
+  const std::optional<bool> more = MoreStarted(aborted_started_, started);
+  if (more == aborted_started_) return true;
+  for (KeptFailure& failure : failures_) {
+    if (failure.generation != generation || failure.status.code() != Code::kAborted) continue;
+    failure.status = failure.status.WithStarted(more);
+    aborted_started_ = more;
+    return true;
+  }
+  return false;  // a call has returned that less was written
+}
+
+void ClientPlanState::Told(uint64_t generation, const Status& status) {
   // Without a restart no newer generation would ever come.
   if (status.code() == Code::kAborted && !Released()) group_->MoveOn(generation);
 }
 
-std::optional<Status> PlanState::Take(uint64_t stream, Kind kind) {
+std::optional<Status> ClientPlanState::Take(uint64_t stream, Kind kind) {
   if (failure_count_.load(std::memory_order_acquire) == 0) return std::nullopt;
-  std::optional<Failure> taken;
+  std::optional<KeptFailure> taken;
   {
     std::lock_guard lock(mutex_);
-    auto it = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+    auto it = std::find_if(failures_.begin(), failures_.end(), [&](const KeptFailure& failure) {
       const bool aborted = failure.status.code() == Code::kAborted;
       if (kind != Kind::kAny && (kind == Kind::kAborted) != aborted) return false;
       if (stream != kAnyStream && failure.stream != stream && failure.stream != kReplays) return false;

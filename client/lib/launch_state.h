@@ -18,9 +18,10 @@ namespace tandem::client {
 // A group's side of it. Generations: `generation` goes into launches; a restart of an engine makes a newer
 // one known, and launches move on to it once the user of this rank has been told, so that everything enqueued
 // before ends with ABORTED on all ranks alike.
-class GroupState {
+class ClientGroupState {
  public:
-  GroupState(uint64_t id, uint64_t generation) : id_(id), generation_(generation), latest_(generation) {}
+  ClientGroupState(uint64_t id, uint64_t generation)
+      : id_(id), generation_(generation), latest_(generation) {}
 
   uint64_t id() const { return id_; }
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
@@ -63,14 +64,20 @@ inline constexpr uint64_t kAnyStream = 0;
 // their failures.
 inline constexpr uint64_t kReplays = ~uint64_t{0};
 
+// Whether operands may have been written, of two launches: the worse of both.
+constexpr std::optional<bool> MoreStarted(std::optional<bool> a, std::optional<bool> b) {
+  if (a == true || b == true) return true;
+  return a.has_value() && b.has_value() ? std::optional(false) : std::nullopt;
+}
+
 // A plan's side of it.
-class PlanState {
+class ClientPlanState {
  public:
-  PlanState(uint64_t plan_id, std::shared_ptr<GroupState> group)
+  ClientPlanState(uint64_t plan_id, std::shared_ptr<ClientGroupState> group)
       : plan_id_(plan_id), group_(std::move(group)) {}
 
   uint64_t plan_id() const { return plan_id_; }
-  const std::shared_ptr<GroupState>& group() const { return group_; }
+  const std::shared_ptr<ClientGroupState>& group() const { return group_; }
 
   void Began() {
     pending_.fetch_add(1, std::memory_order_relaxed);
@@ -89,6 +96,7 @@ class PlanState {
   // The user has been told how a launch of `generation` ended: if a restart cut it off, the group moves on.
   void Told(uint64_t generation, const Status& status);
 
+  bool HasFailed() const { return failure_count_.load(std::memory_order_acquire) != 0; }
   // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the
   // launches that one restart cut off, the first alone is kept. `again`: a replay of a captured launch: each
   // that fails is told, or once those of one code that no call has told yet.
@@ -102,25 +110,29 @@ class PlanState {
   std::optional<Status> TakeOther(uint64_t stream) { return Take(stream, Kind::kOther); }
 
  private:
-  struct Failure {
+  struct KeptFailure {
     uint64_t stream;
     uint64_t generation;
     Status status;
   };
   enum class Kind { kAny, kAborted, kOther };
   std::optional<Status> Take(uint64_t stream, Kind kind);
+  // Adds `started` to the kept failure of that generation's restart. False if no such failure is kept any
+  // more, and a call has returned a better `started`.
+  bool KeptLocked(uint64_t generation, std::optional<bool> started);
 
   // More are of no use to anybody, and a failing loop must not grow the list without bound.
   static constexpr size_t kMaxFailures = 256;
 
   const uint64_t plan_id_;
-  const std::shared_ptr<GroupState> group_;
+  const std::shared_ptr<ClientGroupState> group_;
   std::atomic<uint64_t> pending_{0};
   std::atomic<bool> released_{false};
   std::atomic<uint64_t> failure_count_{0};
   std::mutex mutex_;
-  std::vector<Failure> failures_;
+  std::vector<KeptFailure> failures_;
   uint64_t aborted_generation_ = 0;
+  std::optional<bool> aborted_started_;  // of that generation's launches
 };
 
 }  // namespace tandem::client

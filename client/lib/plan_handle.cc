@@ -11,8 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A launch's deadline where neither it nor the group has one: the daemon's default.
-constexpr Milliseconds kDefaultDeadline(600000);
 // How long a launch waits for engines that are being restarted, and a release for launches in flight.
 constexpr Milliseconds kRestartDeadline(30000);
 constexpr Milliseconds kReleaseDeadline(60000);
@@ -23,85 +21,34 @@ Milliseconds Until(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
 }
 
-// Which of two outcomes a call tells that ends the waiting for both: the first failure, but a restart rather
-// than any other, since each rank must hear of it before it launches on.
-Status Weightier(Status first, Status second) {
-  const bool second_counts =
-      first.ok() || (second.code() == Code::kAborted && first.code() != Code::kAborted);
-  return second_counts ? second : first;
+// The outcome to return of two that a call has waited for: the first failure, but a restart before any other,
+// since each rank must hear of it before it launches on. Its `started` is about both.
+Status MoreSevere(Status first, Status second) {
+  if (first.ok()) return second;
+  if (second.ok()) return first;
+  const std::optional<bool> started = MoreStarted(first.detail().started, second.detail().started);
+  const bool second_counts = second.code() == Code::kAborted && first.code() != Code::kAborted;
+  return (second_counts ? second : first).WithStarted(started);
 }
 
 }  // namespace
 
-PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info)
+PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request)
     : group_(std::move(group)),
       info_(std::move(info)),
-      state_(std::make_shared<PlanState>(info_.plan_id, group_->state())) {}
+      overlap_(request),
+      state_(std::make_shared<ClientPlanState>(info_.plan_id, group_->state())) {}
 
 PlanHandle::~PlanHandle() {
-  if (!state_->Released() && session().Talks()) (void)session().control().ReleasePlan(info_.plan_id);
+  if (!state_->Released() && session().CanCallDaemon()) (void)session().control().ReleasePlan(info_.plan_id);
 }
 
-Session& PlanHandle::session() const { return *group_->session(); }
-
-Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const Binding& binding,
-                                          BoundRegistrations* bound) const {
-  uint64_t needed = info_.slot_bytes[i];
-  if (binding.memory == nullptr) {
-    if (binding.pointer == nullptr) return InvalidArgument("is not bound");
-    return session().registrations().Resolve(session().control(), device, group_->id(), group_->gpu_uuid(),
-                                             static_cast<const std::byte*>(binding.pointer) + binding.offset,
-                                             needed, bound);
-  }
-  const Memory& memory = *binding.memory;
-  if (binding.offset > memory.bytes() || needed > memory.bytes() - binding.offset) {
-    return OutOfRange("needs " + std::to_string(needed) + " bytes from offset " +
-                      std::to_string(binding.offset) + ", the memory has " + std::to_string(memory.bytes()));
-  }
-  TANDEM_RETURN_IF_ERROR(memory.Check());
-  if (!memory.gpu_uuid().empty() && memory.gpu_uuid() != group_->gpu_uuid()) {
-    return InvalidArgument("the memory is on " + memory.gpu_uuid() + ", the group's rank has " +
-                           group_->gpu_uuid())
-        .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
-  }
-  // Such a handle only names the memory: the user may drop it at once.
-  if (auto* foreign = dynamic_cast<const ForeignMemory*>(&memory)) bound->Add(foreign->registration());
-  return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
-}
-
-Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings,
-                             const LaunchOptions& options, LaunchEntry* entry,
-                             BoundRegistrations* bound) const {
-  entry->plan_id = info_.plan_id;
-  entry->deadline_ns = static_cast<uint64_t>(Bounded(options.deadline).count()) * 1'000'000;
-  entry->tag_digest = TagDigest(options.tag);
-  entry->binding_count = static_cast<uint32_t>(std::min(bindings.size(), static_cast<size_t>(kMaxBindings)));
-  Status status;
-  if (bindings.size() != info_.slot_bytes.size()) {
-    status = InvalidArgument("plan '" + info_.key + "' has " + std::to_string(info_.slot_bytes.size()) +
-                             " slots, the launch binds " + std::to_string(bindings.size()));
-  }
-  for (size_t i = 0; i < entry->binding_count; ++i) {
-    entry->bindings[i] = {};
-    if (i >= info_.slot_bytes.size() || info_.slot_bytes[i] == 0) continue;
-    Result<LaunchBinding> binding = Resolve(device, i, bindings[i], bound);
-    if (binding.ok()) {
-      entry->bindings[i] = *binding;
-    } else if (binding.status().code() == Code::kOutOfRange && bindings[i].memory != nullptr) {
-      // The engine says the same. Any other slot stays unbound, which it refuses too: the launch fails on all
-      // ranks.
-      const Memory& memory = *bindings[i].memory;
-      entry->bindings[i] = {memory.registration_id(), memory.registration_offset() + bindings[i].offset};
-    }
-    if (!binding.ok() && status.ok()) status = binding.status().WithContext(SlotName(i));
-  }
-  return status;
-}
+ClientSession& PlanHandle::session() const { return *group_->session(); }
 
 Status PlanHandle::BeforeLaunch() {
   TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
   if (state_->Released()) return FailedPrecondition("the plan has been released");
-  GroupState& group = *group_->state();
+  ClientGroupState& group = *group_->state();
   Status broken = group.Broken();
   if (!broken.ok()) return broken;
   const uint64_t told = group.generation();
@@ -132,7 +79,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_ASSIGN_OR_RETURN(stream_id, stream->Id());
   }
   Clock::time_point deadline{};
-  Backoff backoff;
+  PollBackoff backoff;
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<StreamChannel> channel,
                             capturing ? session().ChannelForCaptures(captures, group_->gpu_uuid())
@@ -140,6 +87,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     channel->Reap();
     if (!capturing) session().ReapReplays();
     // Launches that a restart cut off: this one is not made, so that all ranks go on from the same count.
+    if (state_->HasFailed()) session().ReapAll();  // `started` is about the plan's launches on all streams
     if (std::optional<Status> aborted = state_->TakeAborted(stream_id)) return *aborted;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
     Status pushed = capturing ? channel->Capture(&entry, state_, stream, shared_from_this(), &bound)
@@ -160,7 +108,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (deadline == Clock::time_point{}) {
       const Milliseconds groups =
-          group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultDeadline;
+          group_->launch_deadline().count() > 0 ? group_->launch_deadline() : kDefaultLaunchDeadline;
       deadline = Clock::now() + (options.deadline.count() > 0 ? Bounded(options.deadline) : groups);
     }
     if (Clock::now() >= deadline) return pushed;
@@ -168,7 +116,8 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
   }
 }
 
-Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, const LaunchOptions& options) {
+Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindings,
+                                                 const LaunchOptions& options) {
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   DirectLaunch launch;
   launch.plan_id = info_.plan_id;
@@ -177,10 +126,10 @@ Result<uint64_t> PlanHandle::LaunchDirect(std::span<const Binding> bindings, con
   TANDEM_ASSIGN_OR_RETURN(launch.generation, group_->state()->ForLaunch(kRestartDeadline));
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchEntry entry;
-  Direct direct{launch.generation, {}};
-  (void)FillEntry(*device, bindings, options, &entry, &direct.bound);
-  // What is wrong with them is the daemon's to say, since its answer counts for all ranks; what is beyond an
+  Direct direct{launch.generation, {}, {}};
+  // A launch that is bound wrongly arrives all the same, and is refused for all ranks. What is beyond an
   // entry's length is not bound at all.
+  direct.wrong = FillEntry(*device, bindings, options, &entry, &direct.bound);
   for (size_t i = 0; i < bindings.size(); ++i) {
     LaunchBinding binding = i < entry.binding_count ? entry.bindings[i] : LaunchBinding{};
     launch.bindings.emplace_back(binding.registration_id, binding.offset);
@@ -213,6 +162,8 @@ Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
     auto it = direct_.find(launch);
     if (it == direct_.end()) return status;
     generation = it->second.generation;
+    // The daemon knows the slots' registrations only; this side knows what was wrong with the bindings.
+    if (!status.ok() && status.code() != Code::kAborted && !it->second.wrong.ok()) status = it->second.wrong;
     direct_.erase(it);
   }
   state_->Told(generation, status);
@@ -225,7 +176,7 @@ bool PlanHandle::IsUnderWay(uint64_t launch) {
 }
 
 Status PlanHandle::WaitPending(Clock::time_point deadline) {
-  Backoff backoff;
+  PollBackoff backoff;
   while (true) {
     session().ReapAll();
     if (state_->Pending() == 0) return Status::Ok();
@@ -250,7 +201,7 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
     Status status = WaitLaunch(launch, Until(deadline));
     const bool late = status.detail().reason == kNotEnded;
     // NOT_FOUND: its outcome was another call's to tell.
-    if (status.code() != Code::kNotFound) told = Weightier(std::move(told), std::move(status));
+    if (status.code() != Code::kNotFound) told = MoreSevere(std::move(told), std::move(status));
     if (late) break;  // the deadline has passed
   }
   return told;
@@ -264,8 +215,8 @@ Status PlanHandle::Wait(Milliseconds wait) {
     // One call tells one of them; all that this Wait has waited for is told by it.
     Status told = *std::move(failure);
     while ((failure = state_->TakeFailure(kAnyStream)))
-      told = Weightier(std::move(told), *std::move(failure));
-    return Weightier(std::move(told), WaitDirect(deadline));
+      told = MoreSevere(std::move(told), *std::move(failure));
+    return MoreSevere(std::move(told), WaitDirect(deadline));
   }
   return WaitDirect(deadline);
 }

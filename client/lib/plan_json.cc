@@ -26,7 +26,6 @@ std::string PlanJson(const PlanInfo& info) {
                  {"wire_type", info.wire_type},
                  {"reduction_order", info.reduction_order},
                  {"placement", info.placement},
-                 {"parking", info.parking},
                  {"roundings", info.roundings},
                  {"deterministic", info.deterministic},
                  {"workspace_bytes", info.workspace_bytes},

@@ -8,7 +8,7 @@ namespace {
 
 Status WrongDevice(const std::string& memorys, const std::string& ranks) {
   return InvalidArgument("the memory is on " + memorys + ", the group's rank has " + ranks)
-      .WithDetail({.reason = "WRONG_DEVICE", .who = {}, .field = "binding"});
+      .WithDetail({.reason = "WRONG_DEVICE", .field = "binding"});
 }
 
 }  // namespace
@@ -17,7 +17,7 @@ Status ForeignRegistration::Check(ClientDevice& device, uintptr_t address, size_
   TANDEM_ASSIGN_OR_RETURN(bool holds, device.Holds(range_, address, bytes));
   if (holds) return Status::Ok();
   return FailedPrecondition("the memory has been freed since it was registered: register what is there now")
-      .WithDetail({.reason = "MEMORY_FREED", .who = {}, .field = "binding"});
+      .WithDetail({.reason = "MEMORY_FREED", .field = "binding"});
 }
 
 void Registrations::Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id,
@@ -55,8 +55,9 @@ std::shared_ptr<ForeignRegistration> Registrations::Find(ClientDevice& device, u
   return nullptr;
 }
 
-Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(Control& control, ClientDevice& device,
-                                                                    const void* address, size_t bytes) {
+Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(ClientControl& control,
+                                                                    ClientDevice& device, const void* address,
+                                                                    size_t bytes) {
   auto at = reinterpret_cast<uintptr_t>(address);
   if (auto known = Find(device, at, bytes)) return known;
   std::lock_guard registering(registering_mutex_);
@@ -86,7 +87,7 @@ Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(Control& con
   return made;
 }
 
-Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& device, uint64_t group_id,
+Result<LaunchBinding> Registrations::Resolve(ClientControl& control, ClientDevice& device, uint64_t group_id,
                                              const std::string& gpu_uuid, const void* address, size_t bytes,
                                              BoundRegistrations* bound) {
   auto at = reinterpret_cast<uintptr_t>(address);
@@ -99,7 +100,8 @@ Result<LaunchBinding> Registrations::Resolve(Control& control, ClientDevice& dev
       if (offset >= own.bytes || (own.group_id != 0 && own.group_id != group_id)) continue;
       if (own.gpu_uuid != gpu_uuid) return WrongDevice(own.gpu_uuid, gpu_uuid);
       if (bytes > own.bytes - offset)
-        return OutOfRange("the memory at the address ends before the slot's bytes do");
+        return OutOfRange("the memory at the address ends before the slot's bytes do")
+            .WithDetail({.reason = "BINDING_TOO_SMALL"});
       return LaunchBinding{own.registration_id, offset};
     }
   }
@@ -136,7 +138,7 @@ bool Registrations::Sweep(ClientDevice& device, bool unused) {
   return true;
 }
 
-void Registrations::Deregister(Control& control) {
+void Registrations::Deregister(ClientControl& control) {
   std::vector<uint64_t> ids;
   {
     std::lock_guard lock(ended_->mutex);

@@ -95,12 +95,12 @@ class Registrations {
   void Remove(const std::byte* data, uint64_t registration_id);
 
   // The registration that covers the user's own memory at `address`, made if there is none.
-  Result<std::shared_ptr<ForeignRegistration>> Foreign(Control& control, ClientDevice& device,
+  Result<std::shared_ptr<ForeignRegistration>> Foreign(ClientControl& control, ClientDevice& device,
                                                        const void* address, size_t bytes);
 
   // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the
   // user's own, which goes to `bound` too.
-  Result<LaunchBinding> Resolve(Control& control, ClientDevice& device, uint64_t group_id,
+  Result<LaunchBinding> Resolve(ClientControl& control, ClientDevice& device, uint64_t group_id,
                                 const std::string& gpu_uuid, const void* address, size_t bytes,
                                 BoundRegistrations* bound);
 
@@ -109,7 +109,7 @@ class Registrations {
   bool Sweep(ClientDevice& device, bool unused = false);
   bool HasForeign() const;
   // Tells the daemon of those that have ended.
-  void Deregister(Control& control);
+  void Deregister(ClientControl& control);
 
  private:
   struct Own {

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 
 namespace tandem::client {
 namespace {
@@ -22,14 +22,14 @@ std::string RuntimeDir(const ConnectOptions& options) {
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> control,
-                                                 const ConnectOptions& options,
-                                                 std::shared_ptr<ClientDevice> device) {
-  std::shared_ptr<Session> session(new Session, &Session::End);
+Result<std::shared_ptr<ClientSession>> ClientSession::Attach(std::unique_ptr<ClientControl> control,
+                                                             const ConnectOptions& options,
+                                                             std::shared_ptr<ClientDevice> device) {
+  std::shared_ptr<ClientSession> session(new ClientSession, &ClientSession::End);
   session->device_ = std::move(device);
   session->ready_device_ = session->device_.get();
   session->control_ = std::move(control);
-  Session* raw = session.get();
+  ClientSession* raw = session.get();
   session->registrations_.BeforeSweep([raw] { raw->ReapAll(); });
   // Shutdown, before the session ends, outlives every callback: the raw pointer stays good.
   ControlCallbacks callbacks{[raw](const ControlEvent& event) { raw->HandleEvent(event); },
@@ -42,7 +42,7 @@ Result<std::shared_ptr<Session>> Session::Attach(std::unique_ptr<Control> contro
   return session;
 }
 
-Session::~Session() {
+ClientSession::~ClientSession() {
   if (InChild()) {
     // Threads and locks of the parent's gRPC are not here: nothing of it may be destroyed.
     (void)control_.release();
@@ -61,26 +61,26 @@ Session::~Session() {
     watchdog_->join();
     delete watchdog_;
   }
-  for (auto& [key, channel] : channels_) ChannelGraveyard::Get().Bury(std::move(channel));
+  for (auto& [key, channel] : channels_) DeferredReclaimer::Get().Retire(std::move(channel));
   if (control_ != nullptr) control_->Shutdown();
   delete state_changed_;
 }
 
-Status Session::CheckUsable() const {
+Status ClientSession::CheckUsable() const {
   TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
   if (!is_closed_.load(std::memory_order_acquire)) return Status::Ok();
   std::lock_guard lock(state_mutex_);
   return lost_;
 }
 
-Status Session::CheckLaunchable() const {
+Status ClientSession::CheckLaunchable() const {
   TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
   if (!is_lost_.load(std::memory_order_acquire)) return Status::Ok();
   std::lock_guard lock(state_mutex_);
   return lost_;
 }
 
-Result<ClientDevice*> Session::device() {
+Result<ClientDevice*> ClientSession::device() {
   if (ClientDevice* device = ready_device_.load(std::memory_order_acquire)) return device;
   std::lock_guard lock(device_mutex_);
   if (device_ == nullptr) {
@@ -90,7 +90,8 @@ Result<ClientDevice*> Session::device() {
   return device_.get();
 }
 
-Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, const std::string& gpu_uuid) {
+Result<std::shared_ptr<StreamChannel>> ClientSession::ChannelFor(uint64_t stream,
+                                                                 const std::string& gpu_uuid) {
   {
     std::shared_lock lock(channels_mutex_);
     auto it = channels_.find(ChannelView(stream, gpu_uuid));
@@ -119,7 +120,7 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, cons
   if (!opened.ok()) return opened.status().WithContext("a channel for the stream");
   Result<std::shared_ptr<StreamChannel>> made = UseChannel(*opened, stream, gpu_uuid);
   if (!made.ok()) {
-    if (Talks()) (void)control_->CloseChannel(opened->channel_id);
+    if (CanCallDaemon()) (void)control_->CloseChannel(opened->channel_id);
     return made.status();
   }
   std::shared_ptr<StreamChannel> channel = *std::move(made);
@@ -129,8 +130,8 @@ Result<std::shared_ptr<StreamChannel>> Session::ChannelFor(uint64_t stream, cons
   return channel;
 }
 
-Result<std::shared_ptr<StreamChannel>> Session::UseChannel(const ChannelInfo& opened, uint64_t stream,
-                                                           const std::string& gpu_uuid) {
+Result<std::shared_ptr<StreamChannel>> ClientSession::UseChannel(const ChannelInfo& opened, uint64_t stream,
+                                                                 const std::string& gpu_uuid) {
   TANDEM_ASSIGN_OR_RETURN(
       std::shared_ptr<StreamChannel> channel,
       StreamChannel::Make(opened.channel_id, opened.ring.get(), opened.words.get(), kRingEntries, stream));
@@ -140,7 +141,7 @@ Result<std::shared_ptr<StreamChannel>> Session::UseChannel(const ChannelInfo& op
   return channel;
 }
 
-void Session::ReapReplays() {
+void ClientSession::ReapReplays() {
   if (!has_captures_.load(std::memory_order_acquire)) return;
   std::shared_lock lock(channels_mutex_);
   for (const auto& [key, channel] : channels_) {
@@ -148,13 +149,13 @@ void Session::ReapReplays() {
   }
 }
 
-void Session::Forget(const std::shared_ptr<StreamChannel>& channel) {
+void ClientSession::Forget(const std::shared_ptr<StreamChannel>& channel) {
   channel->Reap();
-  if (Talks()) (void)control_->CloseChannel(channel->id());
-  ChannelGraveyard::Get().Bury(channel);
+  if (CanCallDaemon()) (void)control_->CloseChannel(channel->id());
+  DeferredReclaimer::Get().Retire(channel);
 }
 
-void Session::CloseIdleChannels() {
+void ClientSession::CloseIdleChannels() {
   std::vector<std::shared_ptr<StreamChannel>> idle;
   {
     std::unique_lock lock(channels_mutex_);
@@ -171,7 +172,7 @@ void Session::CloseIdleChannels() {
   for (const auto& channel : idle) Forget(channel);
 }
 
-void Session::ReapAll() {
+void ClientSession::ReapAll() {
   std::shared_lock lock(channels_mutex_);
   for (const auto& [key, channel] : channels_) channel->Reap();
   for (const auto& channel : retired_) {
@@ -179,7 +180,7 @@ void Session::ReapAll() {
   }
 }
 
-void Session::AddGroup(const std::shared_ptr<GroupState>& group) {
+void ClientSession::AddGroup(const std::shared_ptr<ClientGroupState>& group) {
   std::vector<ControlEvent> early;
   {
     std::lock_guard lock(groups_mutex_);
@@ -196,7 +197,7 @@ void Session::AddGroup(const std::shared_ptr<GroupState>& group) {
   }
 }
 
-void Session::OnEvent(std::function<void(const ClientEvent&)> callback) {
+void ClientSession::OnEvent(std::function<void(const ClientEvent&)> callback) {
   if (InChild())
     return;  // a callback may have been running at the fork, and its lock is never given back here
   std::shared_ptr<const std::function<void(const ClientEvent&)>> next;
@@ -208,7 +209,7 @@ void Session::OnEvent(std::function<void(const ClientEvent&)> callback) {
   // What the one before held ends here, without the lock.
 }
 
-void Session::Tell(const ClientEvent& event) {
+void ClientSession::Tell(const ClientEvent& event) {
   std::lock_guard lock(callback_mutex_);
   caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   auto callback = callback_;  // it may put another in its place
@@ -217,17 +218,17 @@ void Session::Tell(const ClientEvent& event) {
   caller_.store(std::thread::id(), std::memory_order_relaxed);
 }
 
-void Session::End(Session* session) {
+void ClientSession::End(ClientSession* session) {
   if (!session->InCallback()) {
     delete session;
     return;
   }
-  ChannelGraveyard::Get().Discard(
-      std::shared_ptr<void>(session, [](void* ended) { delete static_cast<Session*>(ended); }));
+  DeferredReclaimer::Get().Discard(
+      std::shared_ptr<void>(session, [](void* ended) { delete static_cast<ClientSession*>(ended); }));
 }
 
-void Session::HandleEvent(const ControlEvent& event) {
-  std::shared_ptr<GroupState> group;
+void ClientSession::HandleEvent(const ControlEvent& event) {
+  std::shared_ptr<ClientGroupState> group;
   {
     std::lock_guard lock(groups_mutex_);
     auto it = groups_.find(event.event.group_id);
@@ -250,12 +251,12 @@ void Session::HandleEvent(const ControlEvent& event) {
   Tell(event.event);
 }
 
-void Session::SetDetaching(bool detaching) {
+void ClientSession::SetDetaching(bool detaching) {
   std::lock_guard lock(state_mutex_);
   detaching_ = detaching;
 }
 
-void Session::HandleLost(const Status& why) {
+void ClientSession::HandleLost(const Status& why) {
   bool detaching = false;
   {
     std::lock_guard lock(state_mutex_);
@@ -269,7 +270,7 @@ void Session::HandleLost(const Status& why) {
   Tell({ClientEvent::Kind::kDaemonLost, 0, -1, why});
 }
 
-void Session::Close(const Status& why) {
+void ClientSession::Close(const Status& why) {
   {
     std::lock_guard lock(state_mutex_);
     if (!is_lost_.load()) {
@@ -284,7 +285,7 @@ void Session::Close(const Status& why) {
   ReleaseChannels(why);
 }
 
-bool Session::ReleaseChannels(const Status& why) {
+bool ClientSession::ReleaseChannels(const Status& why) {
   bool captured = false;
   std::vector<std::shared_ptr<StreamChannel>> channels;
   {
@@ -305,15 +306,15 @@ bool Session::ReleaseChannels(const Status& why) {
   return captured;
 }
 
-void Session::SweepRegistrations() {
+void ClientSession::SweepRegistrations() {
   // The engine's import keeps memory alive that the user has freed: let go of it without being asked.
   ClientDevice* device = ready_device_.load(std::memory_order_acquire);
   if (device == nullptr) return;
   if (registrations_.HasForeign()) registrations_.Sweep(*device);
-  if (Talks()) registrations_.Deregister(*control_);
+  if (CanCallDaemon()) registrations_.Deregister(*control_);
 }
 
-void Session::Watch() {
+void ClientSession::Watch() {
   std::unique_lock lock(state_mutex_);
   while (!stopping_) {
     if (is_lost_.load()) {

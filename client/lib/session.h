@@ -1,6 +1,6 @@
 // File: session.h
 //
-// What all handles of one client share: the control half, the channels of the client's streams, the groups'
+// What all handles of one client share: the gRPC plugin, the channels of the client's streams, the groups'
 // states, and the watchdog that releases the process's own streams once the daemon is gone.
 #pragma once
 
@@ -29,16 +29,16 @@ namespace tandem::client {
 inline constexpr uint32_t kRingEntries = 256;
 inline constexpr char kDetached[] = "the client has detached";
 
-class Session : public std::enable_shared_from_this<Session> {
+class ClientSession : public std::enable_shared_from_this<ClientSession> {
  public:
   // `device`: null for that of the daemon's backend, made on first use.
-  static Result<std::shared_ptr<Session>> Attach(std::unique_ptr<Control> control,
-                                                 const ConnectOptions& options,
-                                                 std::shared_ptr<ClientDevice> device = nullptr);
-  Session() = default;
-  ~Session();
+  static Result<std::shared_ptr<ClientSession>> Attach(std::unique_ptr<ClientControl> control,
+                                                       const ConnectOptions& options,
+                                                       std::shared_ptr<ClientDevice> device = nullptr);
+  ClientSession() = default;
+  ~ClientSession();
 
-  Control& control() { return *control_; }
+  ClientControl& control() { return *control_; }
   const AttachInfo& info() const { return info_; }
   SegmentCache& segments() { return segments_; }
   Registrations& registrations() { return registrations_; }
@@ -52,7 +52,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Status CheckLaunchable() const;
   bool InChild() const { return fork_guard_.InChild(); }
   // True if a destructor may still talk to the daemon.
-  bool Talks() const { return CheckLaunchable().ok(); }
+  bool CanCallDaemon() const { return CheckLaunchable().ok(); }
 
   // The channel of a stream, by LaunchStream::Id(), to the engine of `gpu_uuid`; opened if there is none or
   // if the last was released.
@@ -66,7 +66,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Hands on the outcomes of all channels.
   void ReapAll();
 
-  void AddGroup(const std::shared_ptr<GroupState>& group);
+  void AddGroup(const std::shared_ptr<ClientGroupState>& group);
   // The callback before is not called any more after this, and has returned, unless it is it that calls.
   void OnEvent(std::function<void(const ClientEvent&)> callback);
 
@@ -95,7 +95,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Ends a session that nobody holds any more: on another thread where a callback has dropped it, for the
   // session's end joins the callback's thread.
-  static void End(Session* session);
+  static void End(ClientSession* session);
   bool InCallback() const { return caller_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   void Tell(const ClientEvent& event);
   void HandleEvent(const ControlEvent& event);
@@ -112,7 +112,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool ReleaseChannels(const Status& why);
   void Forget(const std::shared_ptr<StreamChannel>& channel);
 
-  std::unique_ptr<Control> control_;
+  std::unique_ptr<ClientControl> control_;
   AttachInfo info_;
   ForkGuard fork_guard_;
   std::mutex device_mutex_;
@@ -128,7 +128,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex opening_mutex_;                           // one OpenChannel at a time
 
   std::mutex groups_mutex_;
-  std::map<uint64_t, std::weak_ptr<GroupState>> groups_;
+  std::map<uint64_t, std::weak_ptr<ClientGroupState>> groups_;
   std::map<uint64_t, std::vector<ControlEvent>> early_events_;  // of groups whose join has not returned yet
 
   std::mutex callback_mutex_;              // held while the callback runs

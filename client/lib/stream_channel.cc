@@ -4,20 +4,20 @@
 #include <string>
 #include <utility>
 
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 #include "client/lib/fork_guard.h"
 
 namespace tandem::client {
 namespace {
 
 // Owned by the graph under capture; its end is the end of the last executable graph.
-struct CapturedLaunch {
+struct GraphLaunch {
   std::shared_ptr<void> keep_alive;
   std::shared_ptr<StreamChannel> channel;
   BoundRegistrations bound;
   int slot;
   const uint64_t born = ForkCount();
-  ~CapturedLaunch() {
+  ~GraphLaunch() {
     if (born != ForkCount()) {  // a forked child's copy of a graph: locks and channel are the parent's
       (void)new std::shared_ptr<void>(std::move(keep_alive));
       (void)new std::shared_ptr<StreamChannel>(std::move(channel));
@@ -26,8 +26,8 @@ struct CapturedLaunch {
     channel->DropCaptured(slot);
     // The plan's, the session's or the channel's end may ask the daemon, wait for streams and call the GPU's
     // driver: not on this thread.
-    ChannelGraveyard::Get().Discard(std::move(keep_alive));
-    ChannelGraveyard::Get().Discard(std::move(channel));
+    DeferredReclaimer::Get().Discard(std::move(keep_alive));
+    DeferredReclaimer::Get().Discard(std::move(channel));
   }
 };
 
@@ -47,17 +47,17 @@ StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint
       in_flight_(entries),
       captured_(kCapturedSlots) {}
 
-StreamChannel::~StreamChannel() { ChannelGraveyard::Get().Keep(std::move(producer_), std::move(pin_)); }
+StreamChannel::~StreamChannel() { DeferredReclaimer::Get().Keep(std::move(producer_), std::move(pin_)); }
 
 Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
   std::span<std::byte> pages = producer_.words().pages();
   TANDEM_ASSIGN_OR_RETURN(pin_, device.PinWords(gpu_uuid, pages.data(), pages.size()));
-  ChannelGraveyard::Get().Watch(weak_from_this());
+  DeferredReclaimer::Get().Watch(weak_from_this());
   return Status::Ok();
 }
 
-Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
-                             bool told, BoundRegistrations* bound) {
+Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
+                             LaunchStream* stream, bool told, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
   // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the
@@ -85,7 +85,7 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<PlanState
   return status;
 }
 
-Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan,
+Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
                               LaunchStream* stream, std::shared_ptr<void> keep_alive,
                               BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
@@ -100,7 +100,7 @@ Status StreamChannel::Capture(LaunchEntry* entry, const std::shared_ptr<PlanStat
   captured_[static_cast<size_t>(slot)] = {plan, entry->group_generation, producer_.CapturedFailures(slot),
                                           false};
   captured_count_.fetch_add(1, std::memory_order_acq_rel);
-  auto launch = std::make_shared<CapturedLaunch>();
+  auto launch = std::make_shared<GraphLaunch>();
   launch->keep_alive = std::move(keep_alive);
   launch->channel = shared_from_this();
   launch->bound.Take(bound);
@@ -133,7 +133,7 @@ void StreamChannel::ReapLocked() {
     InFlight& slot = Slot(reaped_ + 1);
     if (look) {
       LaunchOutcome outcome = producer_.Outcome(reaped_ + 1);
-      GroupState& group = *slot.plan->group();
+      ClientGroupState& group = *slot.plan->group();
       if (outcome.generation != 0) group.Learn(outcome.generation);
       if (!outcome.status.ok()) {
         ++failed;

@@ -26,7 +26,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   static Result<std::shared_ptr<StreamChannel>> Make(uint64_t channel_id, int ring_fd, int words_fd,
                                                      uint32_t entries, uint64_t stream_id);
   StreamChannel(ChannelProducer producer, uint64_t channel_id, uint32_t entries, uint64_t stream_id);
-  // Its memory goes to the ChannelGraveyard: streams may still look at it.
+  // Its memory goes to the DeferredReclaimer: streams may still look at it.
   ~StreamChannel();
   // Makes the words reachable for streams of that GPU. Before the first launch.
   Status Pin(ClientDevice& device, const std::string& gpu_uuid);
@@ -40,12 +40,12 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   // this launch itself, so that its outcome is not returned twice. `bound` is taken over once it is pushed.
   // RESOURCE_EXHAUSTED with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing
   // was enqueued then.
-  Status Launch(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream, bool told,
-                BoundRegistrations* bound);
+  Status Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,
+                bool told, BoundRegistrations* bound);
   // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are
   // held by the graph: without the plan and its memory the engine would refuse the replays.
   // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.
-  Status Capture(LaunchEntry* entry, const std::shared_ptr<PlanState>& plan, LaunchStream* stream,
+  Status Capture(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,
                  std::shared_ptr<void> keep_alive, BoundRegistrations* bound);
 
   // Hands the outcomes of launches that have ended to their plans.
@@ -74,13 +74,13 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
 
  private:
   struct InFlight {
-    std::shared_ptr<PlanState> plan;
+    std::shared_ptr<ClientPlanState> plan;
     uint64_t generation = 0;
     bool told = false;
     BoundRegistrations bound;
   };
   struct CapturedSlot {
-    std::shared_ptr<PlanState> plan;  // null: not live
+    std::shared_ptr<ClientPlanState> plan;  // null: not live
     uint64_t generation = 0;
     uint64_t failures = 0;  // of the slot, handed on or of an earlier graph
     bool cut_off = false;   // the channel's end has been handed on

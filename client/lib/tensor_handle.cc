@@ -22,7 +22,7 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
       !inside(info.pad_offset, info.pad_bytes)) {
     return Internal("the daemon's answer to the rendezvous does not fit the group");
   }
-  const std::shared_ptr<Session>& session = tensor->group_->session();
+  const std::shared_ptr<ClientSession>& session = tensor->group_->session();
   TANDEM_ASSIGN_OR_RETURN(tensor->device_, session->device());
   for (size_t i = 0; i < world; ++i) {
     TANDEM_ASSIGN_OR_RETURN(
@@ -44,7 +44,7 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
 
 TensorHandle::~TensorHandle() {
   if (registration_id_ != 0) group_->session()->registrations().Remove(data(), registration_id_);
-  if (owned_tensor_ != 0 && group_->session()->Talks())
+  if (owned_tensor_ != 0 && group_->session()->CanCallDaemon())
     (void)group_->session()->control().Free(owned_tensor_);
 }
 
@@ -87,7 +87,7 @@ uint32_t* TensorHandle::SignalWord(int to, int from, int channel) const {
 
 Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to,
                                     Clock::time_point deadline) const {
-  Backoff backoff;
+  PollBackoff backoff;
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(bool done, device().Exchange32(group_->gpu_uuid(), word, from, to, deadline));
     if (done) return true;

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "client/tandemctl/json.h"
+#include "client/tandemctl/top.h"
+#include "client/tandemctl/topology_json.h"
 #include "client/tandemctl/views.h"
 
 namespace tandem::ctl {
@@ -41,13 +43,13 @@ Status Show(const Reply& reply, bool json, View view) {
   return Status::Ok();
 }
 
-// Plans come by pages; more of them than this are not held at once.
+// Plans come by pages. More bytes of them are not held at once.
 constexpr size_t kMostPlanBytes = size_t{64} << 20;
-// What a trace may take: the most that tandemd gives.
+// The most bytes of a trace that tandemd gives.
 constexpr uint32_t kMostTraceBytes = 16u << 20;
 
-// The plans of all pages from the request's on, up to kMostPlanBytes: then next_page_token says where the
-// rest begins.
+// The plans of all pages from the request's on, up to kMostPlanBytes; then next_page_token is where the rest
+// begins.
 Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection,
                                            admin::v1::ListPlansRequest request = {}) {
   admin::v1::ListPlansReply all;
@@ -56,10 +58,20 @@ Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection,
     bytes += page.ByteSizeLong();
     request.set_page_token(page.next_page_token());
     all.set_next_page_token(page.next_page_token());
+    all.set_prediction_model(page.prediction_model());
     for (auto& plan : *page.mutable_plans()) *all.add_plans() = std::move(plan);
     if (all.next_page_token().empty()) break;
   }
   return all;
+}
+
+// Counters right now.
+Result<TopSample> TakeSample(const Connection& connection) {
+  TopSample sample;
+  TANDEM_ASSIGN_OR_RETURN(sample.stats, Ask(connection, &Admin::Stub::GetStats));
+  TANDEM_ASSIGN_OR_RETURN(sample.plans, AskPlans(connection));
+  sample.at = std::chrono::steady_clock::now();
+  return sample;
 }
 
 // A GPU by its index among tandemd's, or by its UUID.
@@ -79,9 +91,16 @@ Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu
 
 Status ShowTopology(const Connection& connection, const CommandOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTopology));
-  if (options.json) return PrintJson(reply);
-  TANDEM_ASSIGN_OR_RETURN(std::string text, TopologyText(reply));
+  TANDEM_ASSIGN_OR_RETURN(std::string text, options.json ? TopologyJson(reply) : TopologyText(reply));
   Print(text);
+  return Status::Ok();
+}
+
+Status ShowHealth(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetHealth));
+  TANDEM_RETURN_IF_ERROR(Show(reply, options.json, HealthText));
+  if (!reply.live()) return FailedPrecondition("tandemd makes no progress");
+  if (options.ready && !reply.ready()) return FailedPrecondition("the node is not ready");
   return Status::Ok();
 }
 
@@ -120,7 +139,8 @@ Status ShowPlans(const Connection& connection, const CommandOptions& options) {
   return Show(reply, options.json, [&](const admin::v1::ListPlansReply& r) {
     if (options.id == 0 && !options.programs) return PlansText(r);
     std::string text;
-    for (const auto& plan : r.plans()) text += (text.empty() ? "" : "\n") + PlanText(plan);
+    for (const auto& plan : r.plans())
+      text += (text.empty() ? "" : "\n") + PlanText(plan, r.prediction_model());
     return text + MorePlansText(r);
   });
 }
@@ -136,22 +156,16 @@ Status ShowStats(const Connection& connection, const CommandOptions& options) {
 }
 
 Status ShowTop(const Connection& connection, const CommandOptions& options) {
-  using Clock = std::chrono::steady_clock;
-  bool live = !options.once && !options.json && ::isatty(STDOUT_FILENO) != 0;
-  admin::v1::GetStatsReply before;
-  auto then = Clock::now();
+  const bool live = !options.once && !options.json && ::isatty(STDOUT_FILENO) != 0;
+  TANDEM_ASSIGN_OR_RETURN(TopSample before, TakeSample(connection));
   while (true) {
-    TANDEM_ASSIGN_OR_RETURN(auto now, Ask(connection, &Admin::Stub::GetStats));
-    if (options.json) return PrintJson(now);
-    TANDEM_ASSIGN_OR_RETURN(auto plans, AskPlans(connection));
-    double seconds = std::chrono::duration<double>(Clock::now() - then).count();
-    then = Clock::now();
-    std::string screen = TopText(before, now, seconds, plans);
+    std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_seconds));
+    TANDEM_ASSIGN_OR_RETURN(TopSample now, TakeSample(connection));
+    const std::string screen = options.json ? TopJson(before, now) : TopText(before, now);
     Print(live ? "\033[H\033[2J" + screen : screen);
     std::fflush(stdout);
     if (!live) return Status::Ok();
     before = std::move(now);
-    std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_seconds));
   }
 }
 
@@ -219,14 +233,14 @@ Status Evict(const Connection& connection, const CommandOptions& options) {
   });
 }
 
-Status Unfuse(const Connection& connection, const CommandOptions& options) {
+Status Reset(const Connection& connection, const CommandOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
-  admin::v1::UnfuseRequest request;
+  admin::v1::ResetRequest request;
   TANDEM_ASSIGN_OR_RETURN(std::string uuid, GpuUuid(connection, options.gpu));
   request.set_gpu_uuid(uuid);
-  admin::v1::UnfuseReply reply;
-  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Unfuse, request, &reply));
-  return Show(reply, options.json, [&](const admin::v1::UnfuseReply&) {
+  admin::v1::ResetReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Reset, request, &reply));
+  return Show(reply, options.json, [&](const admin::v1::ResetReply&) {
     return "the engine of GPU " + options.gpu + " is being started (tandemctl stats)\n";
   });
 }

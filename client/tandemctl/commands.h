@@ -14,6 +14,7 @@ namespace tandem::ctl {
 
 struct CommandOptions {
   bool json = false;
+  bool ready = false;           // health
   bool once = false;            // top
   bool undo = false;            // drain
   bool programs = false;        // plans
@@ -25,11 +26,13 @@ struct CommandOptions {
   std::string page;       // plans: where to go on
   uint32_t last = 0;      // trace
   bool force = false;     // evict
-  std::string gpu;        // evict, unfuse: an index or a UUID; "": a session
+  std::string gpu;        // evict, reset: an index or a UUID; "": a session
   std::string output;     // trace; "" or "-": standard output
 };
 
 Status ShowTopology(const Connection& connection, const CommandOptions& options);
+// FAILED_PRECONDITION if tandemd is not live, or with `ready` if the node is not ready.
+Status ShowHealth(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if a finding is a failure.
 Status ShowDoctor(const Connection& connection, const CommandOptions& options);
 Status ShowSessions(const Connection& connection, const CommandOptions& options);
@@ -38,12 +41,13 @@ Status ShowPools(const Connection& connection, const CommandOptions& options);
 Status ShowPlans(const Connection& connection, const CommandOptions& options);
 Status ShowQueue(const Connection& connection, const CommandOptions& options);
 Status ShowStats(const Connection& connection, const CommandOptions& options);
-// Refreshes until interrupted; on a pipe or with `once` it prints one screen.
+// Rates over one interval after the other, until interrupted; on a pipe, with `once` or as JSON over one
+// interval.
 Status ShowTop(const Connection& connection, const CommandOptions& options);
 Status WriteTrace(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if groups are left at the end.
 Status Drain(const Connection& connection, const CommandOptions& options);
 Status Evict(const Connection& connection, const CommandOptions& options);
-Status Unfuse(const Connection& connection, const CommandOptions& options);
+Status Reset(const Connection& connection, const CommandOptions& options);
 
 }  // namespace tandem::ctl

@@ -40,6 +40,12 @@ Result<std::shared_ptr<grpc::Channel>> Dial(const std::string& path) {
 
 }  // namespace
 
+Connection::Connection(std::string runtime_dir, std::string admin_dir, std::chrono::milliseconds timeout)
+    : runtime_dir_(std::move(runtime_dir)), admin_dir_(std::move(admin_dir)), timeout_(timeout) {
+  if (!admin_dir_.empty()) return;
+  admin_dir_ = runtime_dir_.substr(0, runtime_dir_.find_last_not_of('/') + 1) + "-admin";
+}
+
 ExitCode ExitCodeOf(const Status& status) {
   switch (status.code()) {
     case Code::kOk: return kDone;
@@ -60,7 +66,7 @@ Result<std::unique_ptr<admin::v1::Admin::Stub>> Connection::Reader() const {
 }
 
 Result<std::unique_ptr<admin::v1::AdminControl::Stub>> Connection::Changer() const {
-  TANDEM_ASSIGN_OR_RETURN(auto channel, Dial(runtime_dir_ + "/admin.sock"));
+  TANDEM_ASSIGN_OR_RETURN(auto channel, Dial(admin_dir_ + "/admin.sock"));
   return admin::v1::AdminControl::NewStub(channel);
 }
 

@@ -26,8 +26,8 @@ ExitCode ExitCodeOf(const Status& status);
 
 class Connection {
  public:
-  Connection(std::string runtime_dir, std::chrono::milliseconds timeout)
-      : runtime_dir_(std::move(runtime_dir)), timeout_(timeout) {}
+  // `admin_dir`: of admin.sock; empty: the runtime directory with "-admin" appended, as tandemd has it.
+  Connection(std::string runtime_dir, std::string admin_dir, std::chrono::milliseconds timeout);
 
   // The services, by their sockets. UNAVAILABLE with reason "UNREACHABLE" if nobody listens,
   // PERMISSION_DENIED if this user may not connect.
@@ -46,7 +46,7 @@ class Connection {
   }
 
  private:
-  std::string runtime_dir_;
+  std::string runtime_dir_, admin_dir_;
   std::chrono::milliseconds timeout_;
 };
 

@@ -5,7 +5,10 @@
 #include <numeric>
 #include <utility>
 
+#include "client/tandemctl/names.h"
 #include "client/tandemctl/table.h"
+#include "client/tandemctl/views.h"
+#include "daemon/planner/cost/cost_model.h"
 #include "daemon/topology/topology_file.h"
 #include "program/verifier/verifier.h"
 
@@ -32,7 +35,7 @@ Result<Shape> Divided(Shape shape, int dim, int world, const std::string& what) 
   return shape;
 }
 
-// Each rank has the scales of its own A; they lie as cuBLASLt, PyTorch and DeepGEMM have them.
+// Each rank has its own A's scales, in the layout of cuBLASLt, PyTorch and DeepGEMM.
 Status AddScales(const std::string& scales, DType dtype, const Shape& a, const Shape& b, OpRequest& request) {
   if (!IsFloat8(dtype))
     return scales.empty() ? Status::Ok() : InvalidArgument("--scales is for products of fp8");
@@ -51,7 +54,7 @@ Status AddScales(const std::string& scales, DType dtype, const Shape& a, const S
     if (a.size() == 2) strides_a = {1, a[0]};
     strides_b = {1, (of_b[0] + kPitchMultiple - 1) / kPitchMultiple * kPitchMultiple};
   } else if (!scales.empty() && scales != "tensor_wise") {
-    return InvalidArgument("--scales must be tensor_wise, row_wise or block_wise");
+    return InvalidArgument("--scales must be one of " + Listed(ScaleNames()));
   }
   request.operands.push_back(MakeOperand(Role::kScaleA, DType::kF32, of_a, false));
   request.operands.back().spec.strides = strides_a;
@@ -60,7 +63,7 @@ Status AddScales(const std::string& scales, DType dtype, const Shape& a, const S
   return Status::Ok();
 }
 
-// The operands of an operation with a matmul: A, B, C and what else it has.
+// The operands of an operation with a matmul: A, B, C, scales and chunk signals.
 Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpRequest& request) {
   if (options.b_shape.empty())
     return InvalidArgument(options.op + " needs --b, the shape of B, as in 8192x3584");
@@ -88,10 +91,16 @@ Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpR
 
 Result<OpRequest> MakeRequest(const ExplainOptions& options, int rank) {
   OpRequest request;
-  TANDEM_ASSIGN_OR_RETURN(request.op, ParseOp(options.op));
-  TANDEM_ASSIGN_OR_RETURN(request.algorithm, ParseAlgorithm(options.algorithm));
-  TANDEM_ASSIGN_OR_RETURN(DType dtype, ParseDType(options.dtype));
-  TANDEM_ASSIGN_OR_RETURN(Shape shape, ParseShape(options.shape));
+  TANDEM_ASSIGN_OR_RETURN(request.op, ReadOp(options.op));
+  TANDEM_ASSIGN_OR_RETURN(request.algorithm, ReadAlgorithm(options.algorithm));
+  TANDEM_ASSIGN_OR_RETURN(DType dtype, ReadDType(options.dtype));
+  Shape shape = {1};
+  if (request.op != Op::kBarrier && request.op != Op::kEmpty) {
+    if (options.shape.empty()) {
+      return InvalidArgument(options.op + " needs --shape, one rank's input, as in --shape 4096x8192");
+    }
+    TANDEM_ASSIGN_OR_RETURN(shape, ParseShape(options.shape));
+  }
   int rank_of_shape = static_cast<int>(shape.size());
   int dim = options.dim < 0 ? options.dim + rank_of_shape : options.dim;
   if (dim < 0 || dim >= rank_of_shape) return OutOfRange("--dim must name one of the shape's dimensions");
@@ -190,6 +199,7 @@ Result<Explanation> Explain(const ExplainOptions& options) {
   }
   Explanation explanation;
   explanation.topology_class = std::string(TopologyClassName(Classify(group.topology)));
+  explanation.prediction_model = plan::PredictionModel(group.topology, options.topology_file.empty());
   TANDEM_ASSIGN_OR_RETURN(explanation.plan, plan::MakePlan(requests, group));
   TANDEM_ASSIGN_OR_RETURN(plan::VerifyContext context, plan::ContextOf(requests));
   TANDEM_RETURN_IF_ERROR(plan::VerifyPrograms(explanation.plan.programs, context).WithContext("verifier"));
@@ -215,7 +225,7 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   line("workspace", Bytes(plan.workspace_bytes) + " a half" +
                         (plan.bulk_bytes != 0 ? ", " + Bytes(plan.bulk_bytes) + " bulk" : ""));
   line("moved", Bytes(plan.bytes_moved) + " a rank");
-  line("predicted", Micros(plan.predicted_us));
+  line("predicted", PredictedText(plan.predicted_us, explanation.prediction_model));
   for (const std::string& warning : plan.warnings) line("warning", warning);
   line("verified", "no deadlock, no race, in bounds, closed");
   if (!plan.refused.empty()) {
@@ -254,6 +264,7 @@ std::string ExplanationJson(const Explanation& explanation, const ExplainOptions
                               {"bytes_moved", plan.bytes_moved},
                               {"gathered_a_bytes", plan.gathered_a_bytes},
                               {"predicted_us", plan.predicted_us},
+                              {"prediction_model", explanation.prediction_model},
                               {"warnings", plan.warnings},
                               {"verified", true},
                               {"refused", nlohmann::ordered_json::array()}};

@@ -15,8 +15,8 @@ namespace tandem::ctl {
 
 struct ExplainOptions {
   std::string op = "all_reduce";
-  std::string shape = "1024x1024";  // the first operand of one rank: the input, or A
-  std::string b_shape;              // B of operations with a matmul
+  std::string shape;    // the first operand of one rank: the input, or A; barrier and empty have none
+  std::string b_shape;  // B of operations with a matmul
   std::string dtype = "bf16";
   std::string scales;  // fp8: "tensor_wise" (the default), "row_wise" or "block_wise"
   std::string algorithm = "auto";
@@ -42,6 +42,7 @@ Result<std::vector<OpRequest>> MakeRequests(const ExplainOptions& options);
 struct Explanation {
   plan::Plan plan;
   std::string topology_class;
+  std::string prediction_model;  // the GPUs that predicted times are of
 };
 // Plans and verifies.
 Result<Explanation> Explain(const ExplainOptions& options);

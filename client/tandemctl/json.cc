@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "tandem/op_request.h"
 
 namespace tandem::ctl {
 namespace {
@@ -28,6 +31,21 @@ void ToNumber(ordered_json& value) {
   if (number >= -kLargestExact && number <= kLargestExact) value = number;
 }
 
+// Fields that hold values of an enumeration of tandem/op_request.h or tandem/dtype.h, by their names in the
+// .proto files.
+void ToName(const FieldDescriptor& field, ordered_json& value) {
+  if (field.cpp_type() != FieldDescriptor::CPPTYPE_UINT32 || !value.is_number_unsigned()) return;
+  const auto number = value.get<uint32_t>();
+  std::string_view name;
+  if (number <= 255) {
+    if (field.name() == "op") name = OpName(static_cast<Op>(number));
+    if (field.name() == "algorithm") name = AlgorithmName(static_cast<Algorithm>(number));
+    if (field.name() == "role") name = RoleName(static_cast<Role>(number));
+    if (field.name() == "dtype") name = DTypeName(static_cast<DType>(number));
+  }
+  if (!name.empty()) value = std::string(name);
+}
+
 void NumbersOf(const Descriptor& type, ordered_json& object);
 
 // One value of `field`: an entry of an array or of a map, or the field itself.
@@ -35,6 +53,7 @@ void NumbersIn(const FieldDescriptor& field, ordered_json& value) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT64:
     case FieldDescriptor::CPPTYPE_UINT64: ToNumber(value); break;
+    case FieldDescriptor::CPPTYPE_UINT32: ToName(field, value); break;
     case FieldDescriptor::CPPTYPE_MESSAGE: NumbersOf(*field.message_type(), value); break;
     default: break;
   }

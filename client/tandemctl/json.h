@@ -14,8 +14,8 @@ class Message;
 namespace tandem::ctl {
 
 // The message's fields by their names in the .proto file, all of them. 64-bit integers are JSON numbers where
-// a double holds them exactly (up to 2^53 in magnitude), else strings, as Protobuf's own JSON has all of
-// them. INTERNAL if Protobuf cannot print the message.
+// a double holds them exactly (up to 2^53 in magnitude), else strings. Operations, algorithms, roles and
+// types have their names, not their numbers. INTERNAL if Protobuf cannot print the message.
 Result<std::string> MessageJson(const google::protobuf::Message& message);
 
 }  // namespace tandem::ctl

@@ -20,7 +20,7 @@ namespace {
 using admin::v1::Admin;
 using admin::v1::AdminControl;
 
-// A case that has been read, and can be asked for.
+// A case that has been read and checked.
 struct Task {
   std::string name;
   OpRequest request;
@@ -72,7 +72,7 @@ Result<std::vector<int>> ChooseGpus(const Topology& topology, const TuneOptions&
   return gpus;
 }
 
-// What an entry that is not kept says of itself: as tandemd would name it, but for the GPUs.
+// The key and shape of an entry that is not kept, as tandemd would have them; without the GPUs' model.
 void Describe(const OpRequest& request, Topology topology, admin::v1::TuningEntry* entry) {
   plan::GroupContext context;
   context.topology = std::move(topology);
@@ -108,7 +108,8 @@ Result<admin::v1::ListTuningReply> Entries(const Connection& connection, const s
   return reply;
 }
 
-// What tandemd has made plans for without a time; those on the same GPUs one behind the other.
+// A task for each request that tandemd made plans for without a time. Tasks on the same GPUs follow one
+// another.
 Result<std::vector<Task>> WantedTasks(const Connection& connection, const Topology& topology) {
   TANDEM_ASSIGN_OR_RETURN(const auto reply, Entries(connection, ""));
   std::vector<Task> tasks;
@@ -133,7 +134,7 @@ class Tuner {
       : connection_(connection), runtime_dir_(std::move(runtime_dir)), options_(options) {}
 
   Status Connect() {
-    // Who may not keep the times shall not measure for minutes first.
+    // A user who may not keep the times is refused before minutes of measuring.
     if (!options_.dry_run) {
       TANDEM_ASSIGN_OR_RETURN(changer_, connection_.Changer());
     }

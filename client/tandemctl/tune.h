@@ -3,9 +3,10 @@
 // `tandemctl tune`: measures the algorithms of operations at given shapes with real engines, and hands the
 // times to tandemd; `tandemctl tuning`: shows and forgets them.
 //
-// Measured is what a training process gets: a launch through the library, the daemon's queue and the engines.
-// The candidates take turns in rounds, in a random order each time, so that a machine that grows warm or busy
-// does so for all; the slowest rank's time counts for a round, and the median of the rounds for a candidate.
+// A time is that of a launch through the library, the daemon's queue and the engines, as a training process
+// makes it. The candidates take turns in rounds, in a random order each time: a machine that grows warm or
+// busy does so for all of them. The slowest rank's time counts for a round, the median of the rounds for a
+// candidate.
 #pragma once
 
 #include <string>
@@ -26,7 +27,7 @@ Status Tune(const Connection& connection, const std::string& runtime_dir, const 
             const TuneOptions& options, bool json);
 
 Status ListTuning(const Connection& connection, bool json);
-// What plans were made for without a time.
+// The requests that plans were made for without a time.
 Status ListWantedTuning(const Connection& connection, bool json);
 Status ShowTuning(const Connection& connection, const std::string& id, bool json);
 // One entry, or all that were measured on this node; INVALID_ARGUMENT unless it is one of the two: a script's

@@ -46,7 +46,7 @@ class Measurement {
   }
 
  private:
-  // What a candidate cannot do is its result; what ends the ranks' group ends the measurement.
+  // A refused candidate is a result. A failure that ends the ranks' group ends the measurement.
   static bool EndsAll(const Status& status) {
     return status.code() == Code::kUnavailable || status.code() == Code::kAborted ||
            status.code() == Code::kUnauthenticated;

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <sstream>
 
+#include "client/tandemctl/names.h"
+
 namespace tandem::ctl {
 
 std::vector<TuneCase> TuneLine::Cases() const {
@@ -16,11 +18,11 @@ std::vector<TuneCase> TuneLine::Cases() const {
 
 void AddTuneLine(CLI::App* app, TuneLine* line) {
   TuneCase& one = line->what;
-  app->add_option("--op", one.what.op, "all_reduce, all_gather_matmul, matmul_reduce_scatter, ...");
+  app->add_option("--op", one.what.op, Listed(OpNames()));
   app->add_option("--shape", line->shapes,
                   "MxNxK of the whole product; of a collective one rank's input; one or several");
-  app->add_option("--dtype", one.what.dtype, "f32, f16, bf16, f8e4m3, f8e5m2");
-  app->add_option("--scales", one.scales, "fp8: tensor_wise (default), row_wise or block_wise");
+  app->add_option("--dtype", one.what.dtype, Listed(DTypeNames()));
+  app->add_option("--scales", one.scales, "fp8: " + Listed(ScaleNames()) + "; empty: tensor_wise");
   app->add_option("--dim", one.what.dim, "Gather, scatter or all-to-all dimension");
   app->add_flag("--b-rows", one.what.b_rows,
                 "B's rows are contiguous; else its columns, as of a linear layer's weights");
@@ -29,7 +31,7 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   app->add_flag("--slow-accumulation", one.what.slow_accumulation,
                 "fp8 products are summed in fp32 throughout");
   app->add_option("--candidates", one.candidates,
-                  "As in ring:8x2,pipeline:x3,unfused (S x lanes); default: all");
+                  "As in ring:8x2,pipeline:x3,unfused (S x lanes); empty: all");
 }
 
 Result<std::vector<TuneCase>> ParseTuneCases(const std::string& text, const std::string& file) {

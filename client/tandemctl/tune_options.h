@@ -1,7 +1,7 @@
 // File: tune_options.h
 //
-// The words in which `tandemctl tune` is told what to measure: on its command line, and one line a case in a
-// file.
+// The options of `tandemctl tune` that describe a case: on the command line, and in a file with one line a
+// case.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ class App;
 
 namespace tandem::ctl {
 
-// What one line says: a case for each of its shapes.
+// The cases of one line: one for each shape.
 struct TuneLine {
   TuneCase what;  // its shape is not looked at
   std::vector<std::string> shapes;

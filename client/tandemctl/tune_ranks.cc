@@ -11,26 +11,41 @@ namespace tandem::ctl {
 using nlohmann::json;
 
 namespace {
-constexpr int kGraceMs = 3000;  // for ranks that are told to quit
+constexpr char kProgram[] = "tandem-tune-rank";
+
+// A rank's process has ended, and the daemon may be well: UNAVAILABLE would be reported as a daemon out of
+// reach.
+Status RankFailure(const Status& status) {
+  if (status.code() != Code::kUnavailable) return status;
+  constexpr char kNotStarted[] = "ended with 127";  // the loader's status for a library that it does not find
+  const bool not_started = status.message().find(kNotStarted) != std::string::npos;
+  return Internal(
+      std::string(kProgram) + " " + status.message() +
+      (not_started ? ": it cannot be loaded, most likely for want of libtandem.so.0 (see above)" : ""));
+}
+
+constexpr int kGraceMs = 3000;  // for ranks to quit
 }  // namespace
 
 Result<std::string> FindTuneRank() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return NotFound("/proc/self/exe cannot be read");
+  if (error) return Internal("/proc/self/exe cannot be read");
   const auto folder = self.parent_path();
   for (const auto& candidate :
        {folder / "tandem-tune-rank", folder.parent_path() / "libexec" / "tandem" / "tandem-tune-rank"}) {
     if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
   }
-  return NotFound("no tandem-tune-rank beside " + self.string() + ": install the client component");
+  return FailedPrecondition("there is no tandem-tune-rank beside " + self.string() + " or in " +
+                            (folder.parent_path() / "libexec" / "tandem").string() +
+                            ": install Tandem's client component");
 }
 
 Result<std::unique_ptr<TuneRanks>> TuneRanks::Start(const std::string& runtime_dir,
                                                     const std::vector<std::string>& gpus,
                                                     double deadline_seconds) {
   TANDEM_ASSIGN_OR_RETURN(const std::string program, FindTuneRank());
-  ::signal(SIGPIPE, SIG_IGN);  // a rank that has gone is told by its end, not by our own
+  ::signal(SIGPIPE, SIG_IGN);  // a write to a rank that has ended fails instead
   const int deadline_ms = static_cast<int>(deadline_seconds * 1000);
   std::vector<std::unique_ptr<WorkerProcess>> ranks;
   for (size_t rank = 0; rank < gpus.size(); ++rank) {
@@ -52,7 +67,7 @@ Result<std::vector<json>> TuneRanks::Ask(const json& line) {
   std::vector<json> answers;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     Result<json> answer = ranks_[rank]->Hear(timeout_ms_);
-    if (!answer.ok()) return answer.status().WithContext("rank " + std::to_string(rank));
+    if (!answer.ok()) return RankFailure(answer.status()).WithContext("rank " + std::to_string(rank));
     if (!answer->is_object()) return Internal("rank " + std::to_string(rank) + " answers with no object");
     answers.push_back(*std::move(answer));
   }

@@ -14,7 +14,7 @@
 
 namespace tandem::ctl {
 
-// The tandem-tune-rank beside tandemctl, or in ../libexec/tandem; NOT_FOUND says what to install.
+// The tandem-tune-rank beside tandemctl, or in ../libexec/tandem; FAILED_PRECONDITION names what to install.
 Result<std::string> FindTuneRank();
 
 class TuneRanks {
@@ -29,8 +29,8 @@ class TuneRanks {
   TuneRanks(const TuneRanks&) = delete;
   TuneRanks& operator=(const TuneRanks&) = delete;
 
-  // The ranks' answers. An error of the line to a rank (it has ended, or says nothing) names the rank, and no
-  // answer of it will come; that a rank refuses is an answer ("ok" is false).
+  // The ranks' answers. An error names the rank that has ended or does not answer; no answer of that rank
+  // will come. A refusal is an answer ("ok" is false).
   Result<std::vector<nlohmann::json>> Ask(const nlohmann::json& line);
   // As Ask; the first refusal is the error.
   Result<std::vector<nlohmann::json>> MustAsk(const nlohmann::json& line);

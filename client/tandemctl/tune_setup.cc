@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "client/tandemctl/names.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/planner.h"
 
@@ -30,7 +31,7 @@ Result<TuneCandidate> ParseCandidate(std::string_view text, Op op) {
   const std::string whole(text);
   const size_t colon = text.find(':');
   TuneCandidate candidate;
-  TANDEM_ASSIGN_OR_RETURN(candidate.algorithm, ParseAlgorithm(text.substr(0, colon)));
+  TANDEM_ASSIGN_OR_RETURN(candidate.algorithm, ReadAlgorithm(std::string(text.substr(0, colon))));
   const std::vector<Algorithm> known = plan::AlgorithmsOf(op);
   if (std::find(known.begin(), known.end(), candidate.algorithm) == known.end()) {
     return InvalidArgument(std::string(OpName(op)) + " has no algorithm " +
@@ -67,7 +68,7 @@ Result<OpRequest> TuneRequest(const TuneCase& one, int world) {
   ExplainOptions what = one.what;
   what.algorithm = "auto";
   what.world = world;
-  TANDEM_ASSIGN_OR_RETURN(const Op op, ParseOp(what.op));
+  TANDEM_ASSIGN_OR_RETURN(const Op op, ReadOp(what.op));
   if (!plan::IsTunable(op))
     return InvalidArgument(what.op + " has no choice of algorithms that could be tuned");
   if (what.world < 2) return InvalidArgument("--world must be 2 to 8");

@@ -1,6 +1,6 @@
 // File: tune_setup.h
 //
-// What `tandemctl tune` measures and how it counts: the request, the candidates, the figures. Pure functions.
+// The requests and candidates of `tandemctl tune`, and the figures of its rounds. Pure functions.
 #pragma once
 
 #include <string>
@@ -36,8 +36,8 @@ struct TuneOptions {
   bool wanted = false;            // not cases, but what plans were made for without a time, on their GPUs
 };
 
-// The request that every rank of `world` makes. M, N and K are those of the whole product: a rank's A is M/W
-// x K for a gather, else M x K; B is K x N.
+// The request that every rank of `world` makes. M, N and K belong to the whole product. A rank's A is M/W x K
+// for a gather, else M x K; B is K x N.
 Result<OpRequest> TuneRequest(const TuneCase& one, int world);
 
 struct TuneCandidate {

@@ -11,7 +11,7 @@ namespace tandem::ctl {
 
 // One line an entry, then the files that cannot be used.
 std::string TuningText(const admin::v1::ListTuningReply& reply);
-// What plans were made for without a time, one a line.
+// The requests that plans were made for without a time, one a line.
 std::string WantedText(const admin::v1::ListTuningReply& reply);
 // "all_gather_matmul 8192x3584x8192, bf16 x bf16 -> bf16, 4 ranks".
 std::string WantedName(const admin::v1::WantedTuning& wanted);

@@ -29,7 +29,7 @@ std::string CutNote(const Reply& reply) {
   return reply.truncated() ? "(cut: there are more than one reply holds)\n" : "";
 }
 
-// What the plans' ranks send, beside their links.
+// The rates at which plans' ranks send, beside their links' rates.
 std::string SentText(const admin::v1::GetStatsReply& reply) {
   Table table({">plan", "group", "operation", ">rank", "gpu", ">sent", ">sends at", ">link", ">of the link"});
   for (const auto& s : reply.sent()) {
@@ -91,6 +91,17 @@ Result<std::string> TopologyText(const admin::v1::GetTopologyReply& reply) {
     table.Add(row);
   }
   return text + table.Text();
+}
+
+std::string PredictedText(double us, const std::string& prediction_model) {
+  return Micros(us) + (us > 0 && !prediction_model.empty() ? " (" + prediction_model + ")" : "");
+}
+
+std::string HealthText(const admin::v1::GetHealthReply& reply) {
+  std::string text =
+      std::string(reply.live() ? "live" : "not live") + ", " + (reply.ready() ? "ready" : "not ready") + "\n";
+  for (const std::string& reason : reply.reasons()) text += "  " + reason + "\n";
+  return text;
 }
 
 std::string DoctorText(const admin::v1::DoctorReply& reply) {
@@ -159,7 +170,10 @@ std::string PlansText(const admin::v1::ListPlansReply& reply) {
                Micros(p.stats().mean_us()), Micros(p.stats().p99_us()), Micros(info.predicted_us()),
                Bytes(p.stats().bytes_moved())});
   }
-  return OrNone(table, "no plans") + MorePlansText(reply);
+  const std::string model = table.empty() || reply.prediction_model().empty()
+                                ? ""
+                                : "predicted: " + reply.prediction_model() + "\n";
+  return OrNone(table, "no plans") + model + MorePlansText(reply);
 }
 
 std::string MorePlansText(const admin::v1::ListPlansReply& reply) {
@@ -168,7 +182,7 @@ std::string MorePlansText(const admin::v1::ListPlansReply& reply) {
              : "(cut: there are more plans; go on with --page " + reply.next_page_token() + ")\n";
 }
 
-std::string PlanText(const admin::v1::PlanEntry& plan) {
+std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& prediction_model) {
   const auto& info = plan.info();
   std::string text = "plan " + std::to_string(info.plan_id()) + " '" + info.key() + "' of group " +
                      plan.group_name() + ": " + info.summary() + "\n";
@@ -181,7 +195,6 @@ std::string PlanText(const admin::v1::PlanEntry& plan) {
   if (info.steps() != 0)
     line("steps x lanes", std::to_string(info.steps()) + " x " + std::to_string(info.lanes()));
   line("placement", info.placement());
-  line("parking", info.parking());
   line("scales", info.scale_mode());
   line("wire type", info.wire_type());
   line("reduction", info.reduction_order());
@@ -190,7 +203,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan) {
                         Bytes(info.group_workspace_bytes()) + " instead of " +
                         Bytes(info.unshared_workspace_bytes()));
   line("moved", Bytes(info.bytes_moved()) + " a rank and launch");
-  line("predicted", Micros(info.predicted_us()));
+  line("predicted", PredictedText(info.predicted_us(), prediction_model));
   line("measured", "mean " + Micros(plan.stats().mean_us()) + ", p50 " + Micros(plan.stats().p50_us()) +
                        ", p99 " + Micros(plan.stats().p99_us()) + " of " +
                        std::to_string(plan.stats().launches()) + " launches");
@@ -217,17 +230,17 @@ std::string PlanText(const admin::v1::PlanEntry& plan) {
 }
 
 std::string QueueText(const admin::v1::GetQueueReply& reply) {
-  Table table({"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session",
-               "waits for rank", "parked"});
+  Table table(
+      {"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session", "waits for rank"});
   for (const auto& e : reply.entries()) {
     table.Add({e.gpu_uuid(), e.state(), Micros(e.since_seconds() * 1e6), e.group_name(),
                std::to_string(e.plan_id()), std::to_string(e.launch()), e.summary(),
-               std::to_string(e.session_id()), Join(e.late_ranks()),
-               e.parking() == "parked" ? "yes"
-               : e.parking().empty()   ? ""
-                                       : "no: " + e.parking()});
+               std::to_string(e.session_id()), Join(e.late_ranks())});
   }
-  return OrNone(table, "nothing in flight") + CutNote(reply);
+  std::string silent;
+  for (const auto& engine : reply.silent()) silent += "no queue: " + engine.reason() + "\n";
+  const bool none = table.empty() && !silent.empty();  // then nobody knows what is in flight
+  return (none ? "" : OrNone(table, "nothing in flight")) + silent + CutNote(reply);
 }
 
 std::string StatsText(const admin::v1::GetStatsReply& reply) {
@@ -246,44 +259,6 @@ std::string StatsText(const admin::v1::GetStatsReply& reply) {
                Micros(e.busy_seconds() * 1e6), e.last_exit()});
   }
   return text + table.Text() + SentText(reply) + LinksText(reply);
-}
-
-std::string TopText(const admin::v1::GetStatsReply& before, const admin::v1::GetStatsReply& now,
-                    double seconds, const admin::v1::ListPlansReply& plans) {
-  std::string text = "tandemd " + now.version() + ", " + now.backend() + ", up " + Age(now.uptime_seconds()) +
-                     ", " + std::to_string(now.sessions()) + " sessions, " + std::to_string(now.groups()) +
-                     " groups, " + std::to_string(now.plans()) + " plans" +
-                     (now.draining() ? ", DRAINING" : "") + "\n\n";
-  Table engines({"gpu", "engine", ">busy", ">launches/s", ">failed/s", ">launches"});
-  for (int i = 0; i < now.engines_size(); ++i) {
-    const auto& e = now.engines(i);
-    // Without an earlier sample of the same engine: averages since the start.
-    bool known = i < before.engines_size() && seconds > 0;
-    double time = known ? seconds : std::max(now.uptime_seconds(), 1e-3);
-    auto rate = [&](double value, double earlier) {
-      return std::max(0.0, value - (known ? earlier : 0)) / time;
-    };
-    const auto& b = known ? before.engines(i) : admin::v1::EngineStats::default_instance();
-    engines.Add({e.gpu_uuid(), e.state(), Number(100 * rate(e.busy_seconds(), b.busy_seconds()), "%.0f %%"),
-                 Number(rate(static_cast<double>(e.launches()), static_cast<double>(b.launches())), "%.1f"),
-                 Number(rate(static_cast<double>(e.failures()), static_cast<double>(b.failures())), "%.1f"),
-                 std::to_string(e.launches())});
-  }
-  text += engines.Text();
-  std::vector<const admin::v1::PlanEntry*> busiest;
-  for (const auto& plan : plans.plans()) busiest.push_back(&plan);
-  std::stable_sort(busiest.begin(), busiest.end(), [](auto* a, auto* b) {
-    return a->stats().mean_us() * a->stats().launches() > b->stats().mean_us() * b->stats().launches();
-  });
-  if (busiest.size() > 15) busiest.resize(15);
-  Table table({">plan", "group", "operation", "algorithm", ">launches", ">mean", ">p99", ">moved"});
-  for (const auto* plan : busiest) {
-    table.Add({std::to_string(plan->info().plan_id()), plan->group_name(), plan->info().summary(),
-               Name(plan->info().algorithm()), std::to_string(plan->stats().launches()),
-               Micros(plan->stats().mean_us()), Micros(plan->stats().p99_us()),
-               Bytes(plan->stats().bytes_moved())});
-  }
-  return text + (table.empty() ? "" : "\n" + table.Text());
 }
 
 }  // namespace tandem::ctl

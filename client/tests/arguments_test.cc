@@ -138,7 +138,7 @@ TEST_F(ArgumentsTest, AGroupIsLeftOnceItsLaunchesHaveEndedAndNotBefore) {
   EXPECT_TRUE(group_->Leave(kLong).ok());
   const Status late = plan_->Launch(stream_.get(), {});
   EXPECT_EQ(late.code(), Code::kFailedPrecondition);
-  EXPECT_EQ(plan_->LaunchDirect({}).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(plan_->LaunchWithoutStream({}).status().code(), Code::kFailedPrecondition);
 }
 
 TEST_F(ArgumentsTest, HandlesOfASessionThatHasDetachedSaySo) {
@@ -160,7 +160,7 @@ TEST_F(ArgumentsTest, HandlesOfASessionThatHasDetachedSaySo) {
       group_->Allocate({1}, DType::kF32).status(),
       group_->Leave(kLong),
       plan_->Launch(stream_.get(), {}),
-      plan_->LaunchDirect({}).status(),
+      plan_->LaunchWithoutStream({}).status(),
       plan_->WaitLaunch(1, kLong),
       plan_->Wait(kLong),
       plan_->Query().status(),

@@ -14,28 +14,150 @@
 
 static void AddOne(void* user) { ++*(int*)user; }
 
+/* Every function with NULL for its handle and for its output arguments: INVALID_ARGUMENT, or a neutral value.
+ */
+#define REFUSES(field, call)                                        \
+  do {                                                              \
+    tandem_status* refused = (call);                                \
+    CHECK(tandem_status_code(refused) == TANDEM_INVALID_ARGUMENT);  \
+    CHECK(strcmp(tandem_status_field(refused), field) == 0);        \
+    CHECK(strcmp(tandem_status_reason(refused), "BAD_FIELD") == 0); \
+    tandem_status_free(refused);                                    \
+  } while (0)
+
+static int NullStatuses(void) {
+  int rank = 7;
+  CHECK(tandem_status_code(NULL) == TANDEM_OK && strcmp(tandem_status_message(NULL), "") == 0);
+  CHECK(strcmp(tandem_status_reason(NULL), "") == 0 && strcmp(tandem_status_who(NULL), "") == 0);
+  CHECK(strcmp(tandem_status_field(NULL), "") == 0);
+  CHECK(tandem_status_started(NULL) == -1 && tandem_status_ranks(NULL, &rank, 1) == 0 && rank == 7);
+  CHECK(tandem_status_ranks(NULL, NULL, 0) == 0 && tandem_status_pid(NULL) == 0 &&
+        tandem_status_gpu(NULL) == -1);
+  CHECK(tandem_status_limit(NULL) == 0 && tandem_status_usage(NULL) == 0);
+  tandem_status_free(NULL);
+  return 0;
+}
+
+static int NullSessions(void) {
+  tandem_client* client = (tandem_client*)&client;
+  tandem_group* group = (tandem_group*)&group;
+  tandem_join_options join;
+  tandem_join_options_init(&join, sizeof(join));
+  tandem_join_options_init(NULL, sizeof(join));
+  REFUSES("client", tandem_connect(NULL, NULL, 1, NULL));
+  tandem_client_free(NULL);
+  CHECK(tandem_client_session_id(NULL) == 0 && strcmp(tandem_client_backend(NULL), "") == 0);
+  CHECK(strcmp(tandem_client_daemon_version(NULL), "") == 0 && tandem_client_gpu_count(NULL) == 0);
+  CHECK(tandem_client_gpu_uuid(NULL, 0) == NULL);
+  REFUSES("uuid", tandem_cuda_device_uuid(0, NULL, 64));
+  REFUSES("client", tandem_client_check(NULL));
+  REFUSES("client", tandem_client_detach(NULL));
+  tandem_client_on_event(NULL, NULL, NULL);
+  REFUSES("client", tandem_join_group(NULL, &join, &group));
+  CHECK(group == NULL);
+  tandem_group_free(NULL);
+  CHECK(tandem_group_id(NULL) == 0 && tandem_group_rank(NULL) == -1 && tandem_group_world_size(NULL) == 0);
+  CHECK(tandem_group_incarnation(NULL) == 0 && strcmp(tandem_group_gpu_uuid(NULL), "") == 0);
+  CHECK(strcmp(tandem_group_topology_class(NULL), "") == 0 && tandem_group_links(NULL, 0, 0) == 0);
+  REFUSES("group", tandem_group_leave(NULL, 1));
+  return 0;
+}
+
+static int NullMemory(void) {
+  const int64_t shape[] = {1};
+  tandem_memory* memory = NULL;
+  uint64_t id = 0;
+  uint32_t* words;
+  size_t count;
+  void* buffer;
+  REFUSES("group", tandem_allocate(NULL, shape, 1, TANDEM_DTYPE_F32, NULL, 1, &memory));
+  REFUSES("client", tandem_empty(NULL, shape, 1, TANDEM_DTYPE_F32, "GPU-0", NULL, &id));
+  REFUSES("client", tandem_rendezvous(NULL, 1, NULL, 1, &memory));
+  REFUSES("client", tandem_free_tensor(NULL, 1));
+  REFUSES("client", tandem_register_fd(NULL, 0, 1, "GPU-0", &memory));
+  REFUSES("client", tandem_allocate_registered(NULL, 1, "GPU-0", &memory));
+  REFUSES("client", tandem_register_cuda(NULL, &id, 1, &memory));
+  tandem_memory_free(NULL);
+  CHECK(tandem_memory_data(NULL) == NULL && tandem_memory_bytes(NULL) == 0);
+  CHECK(tandem_memory_registration_id(NULL) == 0 && tandem_tensor_channels(NULL) == 0);
+  REFUSES("tensor", tandem_tensor_get_buffer(NULL, 0, shape, 1, TANDEM_DTYPE_F32, 0, &buffer));
+  REFUSES("buffer", tandem_tensor_get_buffer(NULL, 0, shape, 1, TANDEM_DTYPE_F32, 0, NULL));
+  REFUSES("tensor", tandem_tensor_signal_pad(NULL, 0, &words, &count));
+  REFUSES("tensor", tandem_tensor_put_signal(NULL, 0, 0, 1));
+  REFUSES("tensor", tandem_tensor_wait_signal(NULL, 0, 0, 1));
+  REFUSES("tensor", tandem_tensor_barrier(NULL, 0, 1));
+  REFUSES("stream", tandem_tensor_memset32(NULL, NULL, 0, 0, 0, 1));
+  REFUSES("tensor", tandem_tensor_memset32_cuda(NULL, NULL, 0, 0, 0, 1));
+  REFUSES("tensor", tandem_tensor_write32_cuda(NULL, NULL, 0, 0, 0));
+  return 0;
+}
+
+static int NullPlans(void) {
+  const tandem_binding binding = {NULL, 0, NULL};
+  tandem_request request;
+  tandem_plan* plan = NULL;
+  uint64_t launch = 0;
+  int ended = 7;
+  void* pointer = NULL;
+  tandem_request_init(&request, sizeof(request));
+  tandem_request_init(NULL, sizeof(request));
+  tandem_operand_init(NULL, sizeof(tandem_operand));
+  REFUSES("group", tandem_prepare(NULL, "key", &request, 1, &plan));
+  tandem_plan_free(NULL);
+  CHECK(tandem_plan_id(NULL) == 0 && tandem_plan_algorithm(NULL) == TANDEM_ALGORITHM_AUTO);
+  CHECK(strcmp(tandem_plan_reason(NULL), "") == 0 && strcmp(tandem_plan_summary(NULL), "") == 0);
+  CHECK(strcmp(tandem_plan_explanation(NULL), "") == 0 && strcmp(tandem_plan_json(NULL), "{}") == 0);
+  CHECK(tandem_plan_slots(NULL) == 0 && tandem_plan_slot_bytes(NULL, 0) == 0);
+  REFUSES("stream", tandem_launch(NULL, NULL, &binding, 1, 0, NULL));
+  REFUSES("plan", tandem_launch_cuda(NULL, NULL, &binding, 1, 0, NULL));
+  REFUSES("plan", tandem_launch_cuda_pointers(NULL, NULL, &pointer, 1, 0, NULL));
+  REFUSES("plan", tandem_launch_without_stream(NULL, &binding, 1, 0, NULL, &launch));
+  REFUSES("plan", tandem_wait_launch(NULL, 1, 1));
+  REFUSES("plan", tandem_plan_wait(NULL, 1));
+  REFUSES("plan", tandem_plan_query(NULL, &ended));
+  CHECK(ended == 7);
+  REFUSES("plan", tandem_plan_release(NULL));
+  return 0;
+}
+
+static int NullStreams(void) {
+  tandem_graph* graph = (tandem_graph*)&graph;
+  REFUSES("stream", tandem_stream_create(NULL));
+  tandem_stream_free(NULL);
+  REFUSES("stream", tandem_stream_enqueue(NULL, AddOne, NULL));
+  REFUSES("stream", tandem_stream_synchronize(NULL, 1));
+  REFUSES("stream", tandem_stream_begin_capture(NULL));
+  REFUSES("stream", tandem_stream_end_capture(NULL, &graph));
+  CHECK(graph == NULL);
+  REFUSES("graph", tandem_graph_launch(NULL, NULL));
+  tandem_graph_free(NULL);
+  return 0;
+}
+
 int main(void) {
-  tandem_client* client = NULL;
+  tandem_client* client = (tandem_client*)&client;
   tandem_stream* stream = NULL;
   tandem_graph* graph = NULL;
   tandem_request request;
   int count = 0;
 
   CHECK(tandem_abi_version() == TANDEM_ABI_VERSION);
-  CHECK(tandem_status_code(NULL) == 0 && strcmp(tandem_status_message(NULL), "") == 0);
+  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams()) return 1;
 
   tandem_status* status = tandem_connect("/nonexistent", "c-test", 1000, &client);
   CHECK(status != NULL && client == NULL);
-  CHECK(tandem_status_code(status) == 14); /* UNAVAILABLE */
+  CHECK(tandem_status_code(status) == TANDEM_UNAVAILABLE);
+  CHECK(strcmp(tandem_status_reason(status), "NO_DAEMON") == 0);
   CHECK(strstr(tandem_status_message(status), "/nonexistent/lease.sock") != NULL);
   tandem_status_free(status);
 
-  tandem_request_init(&request);
-  CHECK(request.fast_accumulation == 1 && request.operand_count == 0);
+  tandem_request_init(&request, sizeof(request));
+  CHECK(request.fast_accumulation == 1 && request.operand_count == 0 &&
+        request.on_unfused == TANDEM_ON_UNFUSED_WARN);
 
   CHECK(tandem_stream_create(&stream) == NULL);
   CHECK(tandem_stream_enqueue(stream, AddOne, &count) == NULL);
-  CHECK(tandem_stream_synchronize(stream, 10000) == NULL);
+  CHECK(tandem_stream_synchronize(stream, TANDEM_DEFAULT_DEADLINE) == NULL);
   CHECK(count == 1);
   CHECK(tandem_stream_begin_capture(stream) == NULL);
   CHECK(tandem_stream_enqueue(stream, AddOne, &count) == NULL);

@@ -1,4 +1,4 @@
-// The library's core against a fake control half; the test plays the engine on the channels' other ends.
+// The library's core against a fake gRPC plugin; the test plays the engine on the channels' other ends.
 #include <gtest/gtest.h>
 
 #include <thread>

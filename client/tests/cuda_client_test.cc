@@ -1,10 +1,10 @@
-// The library on CUDA without a GPU: a driver that keeps books, a fake control half, and the test as the
+// The library on CUDA without a GPU: a driver that keeps books, a fake gRPC plugin, and the test as the
 // engine.
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 #include "client/lib/cuda/cuda_client_device.h"
 #include "client/tests/fake_daemon_test.h"
 #include "client/tests/fake_gpus.h"
@@ -32,8 +32,8 @@ class CudaClientTest : public FakeDaemonTest {
   void TearDown() override {
     Drop();
     // Pages that are given back only now need the driver, which ends with the test.
-    ChannelGraveyard::Get().SetGrace(Milliseconds(0));
-    EXPECT_TRUE(Until([] { return ChannelGraveyard::Get().kept() == 0; }));
+    DeferredReclaimer::Get().SetGrace(Milliseconds(0));
+    EXPECT_TRUE(Until([] { return DeferredReclaimer::Get().kept() == 0; }));
   }
   // A plan with two slots of 1 KiB.
   std::shared_ptr<Plan> BoundPlan() {
@@ -178,7 +178,7 @@ TEST_F(CudaClientTest, AGraphThatCannotKeepTheLaunchFailsTheCapture) {
 }
 
 TEST_F(CudaClientTest, PagesStayRegisteredWhileAnythingIsInFlight) {
-  ChannelGraveyard::Get().SetGrace(Milliseconds(0));
+  DeferredReclaimer::Get().SetGrace(Milliseconds(0));
   ASSERT_TRUE(Launch(stream_).ok());
   Next();
   daemon_->Engine(0)->words().Release(Aborted("engine of GPU 0 has ended"));
@@ -190,8 +190,8 @@ TEST_F(CudaClientTest, PagesStayRegisteredWhileAnythingIsInFlight) {
   EXPECT_EQ(Launch(stream_).code(), Code::kAborted);
   ASSERT_TRUE(Launch(stream_).ok());  // opens another channel, whose stream waits
   LaunchEntry entry = Next(1);
-  ASSERT_TRUE(Until([] { return ChannelGraveyard::Get().kept() == 1; }));
-  std::this_thread::sleep_for(Milliseconds(1200));  // two looks of the graveyard's thread
+  ASSERT_TRUE(Until([] { return DeferredReclaimer::Get().kept() == 1; }));
+  std::this_thread::sleep_for(Milliseconds(1200));  // two looks of the reclaimer's thread
   EXPECT_EQ(gpus_.unregistered, 0);
   daemon_->Engine(1)->PublishOk(entry.sequence, 2);
   daemon_->Engine(1)->Complete(entry.sequence);
@@ -279,7 +279,7 @@ TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromALaunchByGrpc) {
   gpus_.Put(kAddress + kChunk, {"malloc", 4096, 2, 0, true});
   auto plan = BoundPlan();
   std::vector<Binding> bindings(2, {nullptr, 0, At(kAddress)});
-  uint64_t launch = plan->LaunchDirect(bindings).value();
+  uint64_t launch = plan->LaunchWithoutStream(bindings).value();
   EXPECT_EQ(RegisterWhenFull(kAddress + kChunk).code(), Code::kResourceExhausted);
   EXPECT_TRUE(plan->WaitLaunch(launch, kLong).ok());
   EXPECT_TRUE(RegisterWhenFull(kAddress + kChunk).ok());

@@ -22,7 +22,7 @@ TEST_F(DirectTest, AQueryAsksOnceAndWaitsForNothing) {
     asked.push_back(deadline);
     return NotEnded();
   };
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(plan_->LaunchWithoutStream({}).ok());
   EXPECT_FALSE(plan_->Query().value());
   EXPECT_EQ(asked, std::vector<Milliseconds>{Milliseconds(0)});
 }
@@ -33,7 +33,7 @@ TEST_F(DirectTest, ALaunchThatHasNotEndedIsAskedForOnce) {
     ++asked;
     return NotEnded();
   };
-  const uint64_t launch = plan_->LaunchDirect({}).value();
+  const uint64_t launch = plan_->LaunchWithoutStream({}).value();
   EXPECT_EQ(plan_->WaitLaunch(launch, Milliseconds(5)).detail().reason, "NOT_ENDED");
   EXPECT_EQ(asked, 1);
 }
@@ -45,7 +45,7 @@ TEST_F(DirectTest, AnotherPlansLaunchIsNotToldByThisOne) {
     told.push_back(launch);
     return Internal("the launch failed");
   };
-  const uint64_t launch = plan_->LaunchDirect({}).value();
+  const uint64_t launch = plan_->LaunchWithoutStream({}).value();
   EXPECT_EQ(other->WaitLaunch(launch, kLong).code(), Code::kNotFound);
   EXPECT_TRUE(told.empty());
   EXPECT_EQ(plan_->Wait(kLong).message(), "the launch failed");
@@ -60,7 +60,7 @@ TEST_F(DirectTest, AWaitThatMeetsAFailureWaitsForTheRestAllTheSame) {
     return waited.size() == 1 ? Internal("the launch failed") : Status::Ok();
   };
   std::vector<uint64_t> launches;
-  for (int i = 0; i < 3; ++i) launches.push_back(plan_->LaunchDirect({}).value());
+  for (int i = 0; i < 3; ++i) launches.push_back(plan_->LaunchWithoutStream({}).value());
   // A failure of a launch on a stream is told first, and is no reason to leave the others either.
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
   Finish(Engine(), Arrive(Engine()), Code::kDeadlineExceeded, "rank 1 has not launched");
@@ -83,14 +83,14 @@ TEST_F(DirectTest, ARestartIsToldByTheWaitThatMeetsItBehindAnotherFailure) {
     waited.push_back(launch);
     return waited.size() == 1 ? Internal("the launch failed") : Aborted("the engine has ended");
   };
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(plan_->LaunchWithoutStream({}).ok());
   EXPECT_EQ(plan_->Wait(kLong).code(), Code::kAborted);
   EXPECT_EQ(waited.size(), 2u);
 }
 
 TEST_F(DirectTest, AWaitThatEndsBeforeItsLaunchSaysSo) {
   daemon_->wait_launch = [&](uint64_t, Milliseconds) { return NotEnded(); };
-  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  ASSERT_TRUE(plan_->LaunchWithoutStream({}).ok());
   EXPECT_EQ(plan_->Wait(Milliseconds(1)).detail().reason, "NOT_ENDED");
   EXPECT_EQ(plan_->Wait(Milliseconds(1)).detail().reason, "NOT_ENDED") << "it is still waited for";
 }

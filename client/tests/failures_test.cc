@@ -10,7 +10,7 @@ namespace {
 class FailuresTest : public HostClientTest {};
 
 TEST(GroupStateTest, ARestartThatAnotherCallHasToldIsNotAwaitedAgain) {
-  GroupState group(11, 1);
+  ClientGroupState group(11, 1);
   group.Learn(2);
   EXPECT_TRUE(group.Outdated());
   EXPECT_TRUE(group.MoveOn(1));
@@ -22,7 +22,7 @@ TEST(GroupStateTest, ARestartThatAnotherCallHasToldIsNotAwaitedAgain) {
 }
 
 TEST(GroupStateTest, ARestartThatIsToldBeforeItsEndIsAwaited) {
-  GroupState group(11, 1);
+  ClientGroupState group(11, 1);
   EXPECT_TRUE(group.MoveOn(1));
   EXPECT_EQ(group.ForLaunch(Milliseconds(0)).status().code(), Code::kUnavailable);
   group.Learn(2);
@@ -31,7 +31,7 @@ TEST(GroupStateTest, ARestartThatIsToldBeforeItsEndIsAwaited) {
 }
 
 TEST(GroupStateTest, ARestartIsToldByOneCallThoughTheEnginesAreNotBackYet) {
-  GroupState group(11, 1);
+  ClientGroupState group(11, 1);
   EXPECT_TRUE(group.MoveOn(1));
   EXPECT_FALSE(group.MoveOn(1));
   group.Learn(2);
@@ -67,8 +67,8 @@ TEST_F(FailuresTest, ARestartStopsOneLaunchOfARankWhateverPlansItCutOff) {
 
 TEST_F(FailuresTest, EveryLaunchByGrpcThatARestartCutOffSaysSoAndThePlanGoesOn) {
   daemon_->wait_launch = [](uint64_t, Milliseconds) { return Aborted("engine of GPU 0 has ended"); };
-  uint64_t first = plan_->LaunchDirect({}).value();
-  uint64_t second = plan_->LaunchDirect({}).value();
+  uint64_t first = plan_->LaunchWithoutStream({}).value();
+  uint64_t second = plan_->LaunchWithoutStream({}).value();
   TellRestart(2);
   EXPECT_EQ(plan_->WaitLaunch(first, kLong).code(), Code::kAborted);
   EXPECT_EQ(plan_->WaitLaunch(second, kLong).code(), Code::kAborted);
@@ -134,7 +134,7 @@ TEST_F(FailuresTest, ALaunchByGrpcThatItsOwnDeadlineEndedIsToldOnce) {
     return taken.exchange(true) ? NotFound("its outcome was taken already")
                                 : DeadlineExceeded("rank 1 had not arrived");
   };
-  uint64_t launch = plan_->LaunchDirect({}).value();
+  uint64_t launch = plan_->LaunchWithoutStream({}).value();
   EXPECT_EQ(plan_->WaitLaunch(launch, Milliseconds(1)).message(), "launch 1 has not ended yet");
   EXPECT_EQ(plan_->Wait(Milliseconds(1)).message(), "launch 1 has not ended yet") << "it is still waited for";
   ended = true;
@@ -150,9 +150,9 @@ TEST_F(FailuresTest, AWaitForEverIsALongOne) {
     deadlines.push_back(deadline);
     return Status::Ok();
   };
-  const uint64_t first = plan_->LaunchDirect({}, {.deadline = Milliseconds::max(), .tag = {}}).value();
+  const uint64_t first = plan_->LaunchWithoutStream({}, {.deadline = Milliseconds::max(), .tag = {}}).value();
   EXPECT_TRUE(plan_->WaitLaunch(first, Milliseconds::max()).ok());
-  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  ASSERT_TRUE(plan_->LaunchWithoutStream({}).ok());
   EXPECT_TRUE(plan_->Wait(Milliseconds::max()).ok());
   ASSERT_EQ(deadlines.size(), 2u);
   for (Milliseconds deadline : deadlines) {
@@ -172,8 +172,8 @@ TEST_F(FailuresTest, AQueryLooksAtLaunchesByGrpcToo) {
     if (!ended) return DeadlineExceeded("the launch has not ended yet");
     return launch % 2 == 0 ? Status::Ok() : Internal("the launch failed");
   };
-  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
-  ASSERT_TRUE(plan_->LaunchDirect({}).ok());
+  ASSERT_TRUE(plan_->LaunchWithoutStream({}).ok());
+  ASSERT_TRUE(plan_->LaunchWithoutStream({}).ok());
   EXPECT_FALSE(plan_->Query().value());
   EXPECT_FALSE(plan_->Query().value()) << "it is still waited for";
   ended = true;
@@ -185,7 +185,7 @@ TEST_F(FailuresTest, AnOutcomeThatAnotherCallHasTakenIsNoFailureOfAWait) {
   daemon_->wait_launch = [](uint64_t, Milliseconds) {
     return NotFound("the launch's outcome was taken by another call");
   };
-  uint64_t launch = plan_->LaunchDirect({}).value();
+  uint64_t launch = plan_->LaunchWithoutStream({}).value();
   EXPECT_TRUE(plan_->Wait(kLong).ok());
   EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kNotFound);
 }
@@ -195,7 +195,7 @@ TEST_F(FailuresTest, APlansEndCutsItsLaunchesOffWithoutARestart) {
   daemon_->wait_launch = [](uint64_t, Milliseconds) {
     return Aborted("launch 1 of plan 100 ended: the plan was released");
   };
-  uint64_t launch = plan_->LaunchDirect({}).value();
+  uint64_t launch = plan_->LaunchWithoutStream({}).value();
   ASSERT_TRUE(plan_->Release().ok());
   EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kAborted);
   ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());

@@ -1,6 +1,6 @@
 // File: fake_control.h
 //
-// A control half without a daemon: it answers from memory, makes real channels, and hands their engine's ends
+// A gRPC plugin without a daemon: it answers from memory, makes real channels, and hands their engine's ends
 // to the test, which plays the engine.
 #pragma once
 
@@ -20,9 +20,9 @@ namespace tandem::client {
 // What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
-  // Held while a callback runs, as the real half's Shutdown waits for those: none comes once the session has
-  // ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real half's could not
-  // join, by `shut_down_by`.
+  // Held while a callback runs, as the real plugin's Shutdown waits for those: none comes once the session
+  // has ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real plugin's could
+  // not join, by `shut_down_by`.
   std::recursive_mutex telling;
   ControlCallbacks callbacks;
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel
@@ -35,6 +35,7 @@ struct FakeDaemon {
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
     return CreateSealedMemfd("fake-segment", bytes);
   };
+  Milliseconds prepare_deadline{};  // of the last Prepare
   std::function<void()> at_detach;  // while the call is under way
   // How launches by gRPC end; null: well.
   std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
@@ -60,7 +61,7 @@ struct FakeDaemon {
   }
 };
 
-class FakeControl final : public Control {
+class FakeControl final : public ClientControl {
  public:
   explicit FakeControl(std::shared_ptr<FakeDaemon> daemon) : daemon_(std::move(daemon)) {}
   ~FakeControl() override { ++daemon_->destroyed; }
@@ -117,8 +118,9 @@ class FakeControl final : public Control {
     return Answer();
   }
   Result<PlanInfo> Prepare(uint64_t, const std::string& key, const OpRequest& request,
-                           Milliseconds) override {
+                           Milliseconds deadline) override {
     std::lock_guard lock(daemon_->mutex);
+    daemon_->prepare_deadline = deadline;
     PlanInfo info;
     info.plan_id = plans_.try_emplace(key, 100 + plans_.size()).first->second;
     info.key = key;

@@ -1,6 +1,6 @@
 // File: fake_daemon_test.h
 //
-// The fixture of tests of the library without a daemon: a connected client through a fake control half, a
+// The fixture of tests of the library without a daemon: a connected client through a fake gRPC plugin, a
 // group of two, an empty plan, and the engine's part on the channels' other ends, which the test plays.
 #pragma once
 

@@ -1,8 +1,9 @@
-// The library as C programs use it, against a fake control half that it loads by itself.
+// The library as C programs use it, against a fake gRPC plugin that it loads by itself.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -13,17 +14,18 @@ namespace {
 
 class LoadedTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { ::setenv("TANDEM_CONTROL_LIBRARY", TANDEM_FAKE_HALF, 1); }
+  static void SetUpTestSuite() { ::setenv("TANDEM_GRPC_LIBRARY", TANDEM_FAKE_PLUGIN, 1); }
   void Tell() {
-    void* half = ::dlopen(TANDEM_FAKE_HALF, RTLD_NOW | RTLD_NOLOAD);
-    ASSERT_NE(half, nullptr);
-    reinterpret_cast<void (*)()>(::dlsym(half, "fake_half_tell"))();
-    ::dlclose(half);
+    void* plugin = ::dlopen(TANDEM_FAKE_PLUGIN, RTLD_NOW | RTLD_NOLOAD);
+    ASSERT_NE(plugin, nullptr);
+    reinterpret_cast<void (*)()>(::dlsym(plugin, "fake_plugin_tell"))();
+    ::dlclose(plugin);
   }
   // A client, and a group that it is the only rank of; the caller frees both.
   static void JoinAlone(tandem_client** client, tandem_group** group) {
     ASSERT_EQ(tandem_connect(nullptr, "test", 1000, client), nullptr);
-    tandem_join_options join{};
+    tandem_join_options join;
+    tandem_join_options_init(&join, sizeof(join));
     join.job_key = "0123456789abcdef";
     join.job_key_bytes = 16;
     join.world_size = 1;
@@ -51,10 +53,10 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
   tandem_group* group = nullptr;
   ASSERT_NO_FATAL_FAILURE(JoinAlone(&client, &group));
   const int64_t shape[] = {4};
-  tandem_operand operand{};
+  tandem_operand operand;
+  tandem_operand_init(&operand, sizeof(operand));
   operand.shape = shape;
   operand.dims = 1;
-  operand.alias_of = -1;
   const auto prepare = [&](const tandem_request& request) {
     tandem_plan* plan = nullptr;
     tandem_status* status = tandem_prepare(group, "key", &request, 1000, &plan);
@@ -64,8 +66,8 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
     tandem_plan_free(plan);
     return text;
   };
-  tandem_request right{};
-  tandem_request_init(&right);
+  tandem_request right;
+  tandem_request_init(&right, sizeof(right));
   right.operands = &operand;
   right.operand_count = 1;
   EXPECT_EQ(prepare(right), "");
@@ -85,7 +87,7 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
   }
   operand.role = 256;
   EXPECT_EQ(prepare(right), "operands[0].role");
-  operand.role = 0;
+  operand.role = TANDEM_ROLE_INPUT;
   right.operands = nullptr;
   EXPECT_EQ(prepare(right), "operands");
   right.operands = &operand;
@@ -95,12 +97,79 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
   tandem_client_free(client);
 }
 
+// A program that was built against another header: its structs are shorter or longer than this library's.
+TEST_F(LoadedTest, StructsOfOtherSizesAreReadByTheirSize) {
+  tandem_client* client = nullptr;
+  tandem_group* group = nullptr;
+  ASSERT_NO_FATAL_FAILURE(JoinAlone(&client, &group));
+  struct Longer {
+    tandem_request request;
+    int64_t later_field;
+  } longer;
+  std::memset(static_cast<void*>(&longer), 0xff, sizeof(longer));
+  tandem_request_init(&longer.request, sizeof(longer));
+  EXPECT_EQ(longer.request.struct_size, sizeof(longer));
+  EXPECT_EQ(longer.later_field, 0);
+  const auto prepare = [&](const tandem_request& request) {
+    tandem_plan* plan = nullptr;
+    tandem_status* status = tandem_prepare(group, "key", &request, 1000, &plan);
+    const std::string field = tandem_status_field(status);
+    tandem_status_free(status);
+    tandem_plan_free(plan);
+    return field;
+  };
+  EXPECT_EQ(prepare(longer.request), "");
+  longer.later_field = 1;
+  EXPECT_EQ(prepare(longer.request), "request")
+      << "the caller relies on a field that this library does not have";
+  tandem_request zeroed{};
+  EXPECT_EQ(prepare(zeroed), "request.struct_size");
+  tandem_operand operands[2];
+  for (tandem_operand& operand : operands) tandem_operand_init(&operand, sizeof(operand));
+  operands[1].struct_size = 0;
+  tandem_request_init(&zeroed, sizeof(zeroed));
+  zeroed.operands = operands;
+  zeroed.operand_count = 2;
+  EXPECT_EQ(prepare(zeroed), "operand.struct_size");
+  // Nothing behind the caller's own size is written.
+  unsigned char canary[sizeof(tandem_request)];
+  std::memset(canary, 0xab, sizeof(canary));
+  tandem_request_init(reinterpret_cast<tandem_request*>(canary), sizeof(size_t));
+  EXPECT_EQ(canary[sizeof(size_t)], 0xab);
+  tandem_group_free(group);
+  tandem_client_free(client);
+}
+
+TEST_F(LoadedTest, DeadlinesAreTheDefaultTheCallersOrNone) {
+  tandem_client* client = nullptr;
+  tandem_group* group = nullptr;
+  ASSERT_NO_FATAL_FAILURE(JoinAlone(&client, &group));
+  const auto asked = [] {
+    void* plugin = ::dlopen(TANDEM_FAKE_PLUGIN, RTLD_NOW | RTLD_NOLOAD);
+    return reinterpret_cast<int64_t (*)()>(::dlsym(plugin, "fake_plugin_deadline"))();
+  };
+  tandem_request request;
+  tandem_request_init(&request, sizeof(request));
+  for (auto [given, expected] :
+       {std::pair<int64_t, int64_t>{TANDEM_DEFAULT_DEADLINE, TANDEM_DEFAULT_DEADLINE_MS},
+        {1234, 1234},
+        {TANDEM_DO_NOT_WAIT, 0},
+        {INT64_MIN, 0}}) {
+    tandem_plan* plan = nullptr;
+    ASSERT_EQ(tandem_prepare(group, "key", &request, given, &plan), nullptr);
+    EXPECT_EQ(asked(), expected) << given;
+    tandem_plan_free(plan);
+  }
+  tandem_group_free(group);
+  tandem_client_free(client);
+}
+
 TEST_F(LoadedTest, ALaunchWithoutItsBindingsSaysThatNothingIsBound) {
   tandem_client* client = nullptr;
   tandem_group* group = nullptr;
   ASSERT_NO_FATAL_FAILURE(JoinAlone(&client, &group));
-  tandem_request request{};
-  tandem_request_init(&request);
+  tandem_request request;
+  tandem_request_init(&request, sizeof(request));
   tandem_plan* plan = nullptr;
   ASSERT_EQ(tandem_prepare(group, "key", &request, 1000, &plan), nullptr);
   tandem_stream* stream = nullptr;

@@ -1,5 +1,5 @@
-# Neither half exports anything but Tandem's own names, and the core knows nothing of gRPC, protobuf or abseil.
-# cmake -DNM=nm -DCORE=libtandem.so -DCONTROL=libtandem_control.so -P symbols.cmake
+# Neither library exports anything but Tandem's own names, and the core knows nothing of gRPC, protobuf or abseil.
+# cmake -DNM=nm -DCORE=libtandem.so -DCONTROL=libtandem_grpc.so -P symbols.cmake
 function(read_symbols library out)
   execute_process(COMMAND ${NM} -DC ${ARGN} ${library} OUTPUT_VARIABLE text RESULT_VARIABLE failed)
   if(failed)
@@ -29,9 +29,9 @@ endforeach()
 if(NOT found)
   message(FATAL_ERROR "the core does not export tandem::Client::Connect")
 endif()
-read_symbols("${CONTROL}" control --defined-only)
-list(FILTER control EXCLUDE REGEX "^$")
-list(LENGTH control count)
-if(NOT count EQUAL 1 OR NOT control MATCHES " T tandem_control_create$")
-  message(FATAL_ERROR "the control half exports other than tandem_control_create: ${control}")
+read_symbols("${PLUGIN}" plugin --defined-only)
+list(FILTER plugin EXCLUDE REGEX "^$")
+list(LENGTH plugin count)
+if(NOT count EQUAL 1 OR NOT plugin MATCHES " T tandem_grpc_create$")
+  message(FATAL_ERROR "the gRPC plugin exports other than tandem_grpc_create: ${plugin}")
 endif()

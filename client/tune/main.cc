@@ -2,11 +2,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "client/ranks/json_lines.h"
 #include "client/ranks/request_json.h"
 #include "client/ranks/worker_process.h"
 #include "client/tune/tune_rank.h"
+#include "common/cli/arguments.h"
 
 namespace {
 
@@ -46,7 +48,12 @@ int main(int argc, char** argv) {
   app.add_option("--world", options.world)->required();
   app.add_option("--rank", options.rank)->required();
   app.add_option("--deadline-ms", deadline_ms);
-  CLI11_PARSE(app, argc, argv);
+  std::vector<std::string> arguments = tandem::cli::Arguments(argc, argv);
+  try {  // CLI11 reports by exceptions
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
   options.deadline = tandem::Milliseconds(deadline_ms);
   const tandem::UniqueFd out(tandem::kWorkerOut);
   tandem::LineReader in{tandem::UniqueFd(tandem::kWorkerIn)};

@@ -7,9 +7,9 @@
 namespace tandem::tune {
 namespace {
 
-// Operands lie apart by at least the granularity of what kernels and copies like to be aligned to.
+// Operands begin at multiples of this many bytes, the alignment that kernels and copies are fast at.
 constexpr size_t kAlignment = 256;
-// What the CUDA backend allocates in.
+// The unit of the CUDA backend's allocations.
 constexpr size_t kGranule = size_t{2} << 20;
 // The numbers repeat after so many elements: a prime, so that no two rows of a matrix are alike.
 constexpr size_t kPattern = 1'048'573;

@@ -1,8 +1,8 @@
 // File: tune_rank.h
 //
 // One rank of a measurement: joins a group of the measurement's own, binds memory to the request's operands,
-// and times plans of it by the client library, as a training process would run them. `tandemctl tune` says
-// which plan and how often, so that all ranks are at the same one.
+// and times plans of it by the client library, as a training process would run them. `tandemctl tune` names
+// the plan and the count, so that all ranks are at the same plan.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ class TuneRank {
   // Connects if that is still to be done, joins a new group, and fills the operands of `request` with
   // numbers: a GPU that multiplies zeros runs faster.
   Status Start(const OpRequest& request, const std::string& job_key);
-  // A plan of the request by these parameters, under `key`, launched once. What the plan says of itself goes
-  // to `reply`.
+  // A plan of the request by these parameters, under `key`, launched once. The plan's summary, prediction and
+  // parameters go to `reply`.
   Status Prepare(const std::string& key, Algorithm algorithm, int steps, int lanes, nlohmann::json* reply);
   // Microseconds of a launch, over `launches` of them one behind the other on a stream. The launch before
   // them is not timed: it holds the ranks until all are there.

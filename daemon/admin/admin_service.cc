@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "daemon/admin/engine_queues.h"
 #include "daemon/observe/plan_totals.h"
 #include "daemon/topology/topology_file.h"
 #include "tandem/engine/v1/engine.pb.h"
@@ -58,6 +59,15 @@ grpc::Status AdminService::GetTopology(grpc::ServerContext*, const admin::v1::Ge
                                        admin::v1::GetTopologyReply* reply) {
   reply->set_topology_toml(WriteTopology(sources_.topology));
   reply->set_topology_class(std::string(TopologyClassName(Classify(sources_.topology))));
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::GetHealth(grpc::ServerContext*, const admin::v1::GetHealthRequest*,
+                                     admin::v1::GetHealthReply* reply) {
+  Health health = GatherHealth(sources_);
+  reply->set_live(health.live);
+  reply->set_ready(health.ready);
+  for (std::string& reason : health.reasons) reply->add_reasons(std::move(reason));
   return grpc::Status::OK;
 }
 
@@ -169,10 +179,17 @@ grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQu
     if (info.ParseFromString(plan.info)) plans[plan.plan_id] = {plan.group_name, info.summary()};
   }
   ReplyBudget budget(reply_bytes_);
-  for (int gpu = 0; gpu < sources_.engines->count(); ++gpu) {
-    auto queue = sources_.engines->QueueSnapshot(gpu);
-    if (!queue.ok()) continue;  // doctor and stats say that the engine is down
-    for (const auto& item : (*queue)->items()) {
+  const std::vector<EngineQueue> queues = AskQueues(*sources_.engines);
+  for (size_t gpu = 0; gpu < queues.size(); ++gpu) {
+    if (queues[gpu].queue == nullptr) {
+      auto* silent = reply->add_silent();
+      silent->set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
+      silent->set_gpu(static_cast<uint32_t>(gpu));
+      silent->set_pid(queues[gpu].status.pid);
+      silent->set_reason("the " + EngineName(sources_.topology, gpu) + " " + queues[gpu].why_none);
+      continue;
+    }
+    for (const auto& item : queues[gpu].queue->items()) {
       admin::v1::QueueEntry out;
       out.set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
       out.set_plan_id(item.plan_id());
@@ -180,8 +197,7 @@ grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQu
       out.set_group_name(plans[item.plan_id()].first);
       out.set_summary(plans[item.plan_id()].second);
       out.set_launch(item.launch());
-      out.set_state(item.started() ? "started" : item.parked() ? "parked" : "waiting");
-      out.set_parking(item.parked() ? "parked" : item.not_parked());
+      out.set_state(item.started() ? "started" : "waiting");
       out.set_since_seconds(item.since_seconds());
       *out.mutable_late_ranks() = item.missing_ranks();
       out.set_session_id(item.session_id());
@@ -228,8 +244,8 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_launches(area.Launches());
     out->set_failures(area.Failures());
     out->set_busy_seconds(area.BusyNs() * 1e-9);
-    out->set_prelaunched(area.Prelaunched());
-    out->set_called_off(area.CalledOff());
+    out->set_prelaunched(area.Speculated());
+    out->set_called_off(area.Cancelled());
     launches += area.Launches();
     failures += area.Failures();
   }
@@ -271,11 +287,11 @@ grpc::Status AdminControlService::Evict(grpc::ServerContext*, const admin::v1::E
   return ToGrpc(status);
 }
 
-grpc::Status AdminControlService::Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request,
-                                         admin::v1::UnfuseReply*) {
+grpc::Status AdminControlService::Reset(grpc::ServerContext*, const admin::v1::ResetRequest* request,
+                                        admin::v1::ResetReply*) {
   Result<int> gpu = sources_.topology.Find(request->gpu_uuid());
   if (!gpu.ok()) return ToGrpc(Status(Code::kNotFound, gpu.status().message()));
-  Status status = sources_.engines->Unfuse(*gpu);
+  Status status = sources_.engines->Reset(*gpu);
   if (status.ok()) log::Warning("engine started again by an operator gpu=" + std::to_string(*gpu));
   return ToGrpc(status);
 }

@@ -16,6 +16,7 @@
 #include "daemon/control/control.h"
 #include "daemon/observe/doctor.h"
 #include "daemon/observe/gpu_processes.h"
+#include "daemon/observe/health.h"
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/metrics.h"
 #include "daemon/supervisor/engines.h"
@@ -26,7 +27,7 @@ namespace tandem::daemon {
 
 class TuningStore;
 
-// What the services read. Everything outlives them.
+// The parts of tandemd that the services read. Everything outlives the services.
 struct AdminSources {
   Control* control = nullptr;
   Engines* engines = nullptr;
@@ -39,7 +40,10 @@ struct AdminSources {
   std::span<const StatsArea> stats;  // by GPU
   TuningStore* tuning = nullptr;
   GpuProcesses* gpu_processes = nullptr;  // none on the host backend
-  std::function<void(bool)> on_drain;     // told when draining begins and ends; may be empty
+  std::function<void(bool)> on_drain;     // called when draining begins and ends; may be empty
+  std::function<bool()> alive;            // Daemon::Alive; empty: always
+  std::function<std::string()>
+      metrics_error;  // why metrics are not served; empty: they are, or are not wanted
 };
 
 // The canonical code and the message.
@@ -47,18 +51,22 @@ grpc::Status ToGrpc(const Status& status);
 
 // Everything for Prometheus.
 MetricsInput GatherMetrics(const AdminSources& sources);
+// Whether the node works. Waits for no engine.
+Health GatherHealth(const AdminSources& sources);
 // Everything for the doctor; asks the engines for their queues.
 DoctorInput GatherDoctor(const AdminSources& sources);
 
 class AdminService final : public admin::v1::Admin::Service {
  public:
-  // Replies take up to `reply_bytes` of entries (kMaxReplyBytes); what does not fit is left out, and said to
-  // be.
+  // Replies take up to `reply_bytes` of entries (kMaxReplyBytes). Entries that do not fit are left out, and
+  // `truncated` is set.
   explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes)
       : sources_(sources), reply_bytes_(reply_bytes) {}
 
   grpc::Status GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
                            admin::v1::GetTopologyReply* reply) override;
+  grpc::Status GetHealth(grpc::ServerContext*, const admin::v1::GetHealthRequest*,
+                         admin::v1::GetHealthReply* reply) override;
   grpc::Status Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*,
                       admin::v1::DoctorReply* reply) override;
   grpc::Status ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
@@ -99,8 +107,8 @@ class AdminControlService final : public admin::v1::AdminControl::Service {
                      admin::v1::DrainReply* reply) override;
   grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
                      admin::v1::EvictReply* reply) override;
-  grpc::Status Unfuse(grpc::ServerContext*, const admin::v1::UnfuseRequest* request,
-                      admin::v1::UnfuseReply*) override;
+  grpc::Status Reset(grpc::ServerContext*, const admin::v1::ResetRequest* request,
+                     admin::v1::ResetReply*) override;
   grpc::Status PutTuning(grpc::ServerContext*, const admin::v1::PutTuningRequest* request,
                          admin::v1::PutTuningReply* reply) override;
   grpc::Status ForgetTuning(grpc::ServerContext*, const admin::v1::ForgetTuningRequest* request,

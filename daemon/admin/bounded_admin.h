@@ -1,9 +1,8 @@
 // File: bounded_admin.h
 //
-// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. Some take a while (an
-// engine that stands still is waited for), each has a thread of the server meanwhile, and none has a session
-// that it could be counted to: so all of them together are bounded, and the sessions' calls keep their
-// threads.
+// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. A call may take a while:
+// it waits for engines, and has a thread of the server meanwhile. No session's quota counts it. A bound over
+// all of them keeps threads for the sessions' calls.
 #pragma once
 
 #include <atomic>
@@ -37,6 +36,12 @@ class BoundedAdmin final : public admin::v1::Admin::Service {
   TANDEM_BOUNDED(GetTrace)
   TANDEM_BOUNDED(ListTuning)
 #undef TANDEM_BOUNDED
+
+  // Not bounded: it waits for nothing, and orchestrators that hear no answer restart what works.
+  grpc::Status GetHealth(grpc::ServerContext* context, const admin::v1::GetHealthRequest* request,
+                         admin::v1::GetHealthReply* reply) override {
+    return admin_.GetHealth(context, request, reply);
+  }
 
  private:
   template <typename Call>

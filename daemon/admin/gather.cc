@@ -1,6 +1,6 @@
-#include <grp.h>
-
+#include "common/unix_group.h"
 #include "daemon/admin/admin_service.h"
+#include "daemon/admin/engine_queues.h"
 #include "daemon/observe/plan_totals.h"
 #include "daemon/planner/tuning/tuning_store.h"
 #include "tandem/engine/v1/engine.pb.h"
@@ -21,8 +21,8 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
     input.launches.push_back(area.Launches());
     input.failures.push_back(area.Failures());
     input.busy_ns.push_back(area.BusyNs());
-    input.prelaunched.push_back(area.Prelaunched());
-    input.called_off.push_back(area.CalledOff());
+    input.prelaunched.push_back(area.Speculated());
+    input.called_off.push_back(area.Cancelled());
   }
   input.plans = ReadAllPlans(sources.stats);
   for (const PlanSnapshot& plan : sources.control->SnapshotPlans()) {
@@ -34,7 +34,19 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
   }
   input.links = sources.links;
   input.process = ReadProcessInfo();
+  input.version = sources.version;
+  input.backend = sources.backend;
   return input;
+}
+
+Health GatherHealth(const AdminSources& sources) {
+  HealthInput input;
+  input.live = !sources.alive || sources.alive();
+  input.draining = sources.control->Snapshot().draining;
+  input.topology = sources.topology;
+  for (int gpu = 0; gpu < sources.engines->count(); ++gpu)
+    input.engines.push_back(sources.engines->StatusOf(gpu));
+  return CheckHealth(input);
 }
 
 DoctorInput GatherDoctor(const AdminSources& sources) {
@@ -48,11 +60,12 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   input.pools = sources.control->SnapshotPools();
   input.process = ReadProcessInfo();
   input.machine = ReadMachineMemory();
-  input.verify_plans = sources.config->verify_plans;
-  input.visibility_delay_us = sources.config->visibility_delay_us;
+  input.verify_plans = sources.config->testing.verify_plans;
+  input.visibility_delay_us = sources.config->testing.visibility_delay_us;
   input.socket_group = sources.config->socket_group;
-  input.socket_group_exists = input.socket_group.empty() || ::getgrnam(input.socket_group.c_str()) != nullptr;
+  input.socket_group_exists = input.socket_group.empty() || FindGroup(input.socket_group).ok();
   input.runtime_dir = sources.config->runtime_dir;
+  if (sources.metrics_error) input.metrics_error = sources.metrics_error();
   input.sessions = sources.control->SnapshotSessions();
   for (const GpuInfo& gpu : sources.topology.gpus) {
     if (sources.gpu_processes == nullptr) break;
@@ -61,12 +74,13 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   }
   std::map<uint64_t, std::string> names;
   for (const auto& group : input.groups) names[group.id] = group.name;
-  for (int gpu = 0; gpu < sources.engines->count(); ++gpu) {
-    input.engines.push_back(sources.engines->StatusOf(gpu));
-    if (input.engines.back().state != EngineState::kReady) continue;
-    auto queue = sources.engines->QueueSnapshot(gpu);
-    if (!queue.ok()) continue;  // it ends just now: its state says so
-    for (const auto& item : (*queue)->items()) {
+  for (EngineQueue& engine : AskQueues(*sources.engines)) {
+    const size_t gpu = input.engines.size();
+    // An engine that is not ready has a finding for its state.
+    input.silent.push_back(engine.status.state == EngineState::kReady ? engine.why_none : "");
+    input.engines.push_back(std::move(engine.status));
+    if (engine.queue == nullptr) continue;
+    for (const auto& item : engine.queue->items()) {
       if (item.started() || item.since_seconds() < 1 || item.missing_ranks().empty()) continue;
       input.late.push_back({sources.topology.gpus[gpu].uuid,
                             names[item.group_id()],

@@ -10,13 +10,14 @@
 #include "daemon/observe/chrome_trace.h"
 #include "daemon/observe/plan_totals.h"
 #include "daemon/observe/step_totals.h"
+#include "daemon/planner/cost/cost_model.h"
 #include "tandem/op_request.h"
 
 namespace tandem::daemon {
 namespace {
 
-// What of a reply's bytes a page of plans may take from the control plane: listings are longer than what they
-// are made from.
+// The part of a reply's bytes that a page of plans may take from the control plane: listings are longer than
+// their sources.
 constexpr size_t kPageFraction = 2;
 // Of one plan at most these parts of a reply: its listings, and its steps' statistics.
 constexpr size_t kListingsFraction = 2, kStepsFraction = 8;
@@ -97,6 +98,7 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
     for (const auto& group : sources_.control->SnapshotGroups()) known |= group.id == request->group_id();
     if (!known) return ToGrpc(NotFound("there is no group " + std::to_string(request->group_id())));
   }
+  reply->set_prediction_model(plan::PredictionModel(sources_.topology, sources_.backend == "host"));
   auto totals = SumPlans(ReadAllPlans(sources_.stats));
   std::map<uint64_t, std::vector<StepTotals>> steps;
   if (request->programs()) steps = SumSteps(ReadAllTraces(sources_.stats));

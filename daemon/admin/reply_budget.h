@@ -1,8 +1,7 @@
 // File: reply_budget.h
 //
-// `ReplyBudget`: how much of a listing goes into one reply. Whoever asks may have a client that takes no more
-// than gRPC's default of 4 MiB, and tandemd shall not hold as much memory as there are records, times the
-// callers.
+// `ReplyBudget`: how much of a listing goes into one reply. gRPC's clients take replies of up to 4 MiB by
+// default. The bound also keeps tandemd from holding all records once for each caller.
 #pragma once
 
 #include <google/protobuf/message_lite.h>

@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <vector>
 
+#include "common/build/build_version.h"
+#include "common/cli/arguments.h"
 #include "daemon/config/config_file.h"
 #include "daemon/config/config_keys.h"
 
@@ -30,9 +32,24 @@ std::string ValueName(const config::KeySpec& key) {
 // One key's flag as it was given.
 struct Flag {
   const config::KeySpec* key = nullptr;
+  std::string name = {};
+  bool is_old = false;  // the key's old name
   CLI::Option* option = nullptr;
-  std::string text;
+  std::string text = {};
 };
+
+// "--flag=" of a boolean has no value. Without this check it would be "true", as the bare flag is.
+Status CheckBooleans(const std::vector<Flag>& flags, const std::vector<std::string>& reversed) {
+  for (size_t i = 1; i < reversed.size(); ++i) {
+    if (!reversed[i - 1].empty()) continue;
+    for (const Flag& flag : flags) {
+      if (flag.key->type == config::KeyType::kBool && flag.name == reversed[i]) {
+        return InvalidArgument(flag.name + "= has no value: true or false");
+      }
+    }
+  }
+  return Status::Ok();
+}
 
 // --config's file, or the default one if it is there, and config.d beside it; then the flags.
 Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line) {
@@ -46,7 +63,9 @@ Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line
     if (flag.option->count() == 0) continue;
     bool bare = flag.key->type == config::KeyType::kBool && flag.text.empty();
     Status status = config::SetKeyFromText(*flag.key, bare ? "true" : flag.text, line.config);
-    if (!status.ok()) return status.WithContext(config::FlagName(*flag.key));
+    if (!status.ok()) return status.WithContext(flag.name);
+    if (flag.is_old)
+      line.config.old_names.push_back(config::OldNameNote(flag.name, config::FlagName(*flag.key)));
   }
   return ValidateConfig(line.config);
 }
@@ -66,23 +85,33 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
       app.add_option("--config", line.config_path,
                      "Configuration file (TOML); config.d/*.toml beside it are read after it")
           ->type_name("FILE");
-  app.add_flag("--check-config", check, "Check the configuration and end");
+  CLI::Option* check_option = app.add_flag("--check-config", check, "Check the configuration and end");
+  app.add_flag("--strict", line.strict,
+               "With --check-config: check what the start needs too: engine program, backend, directories, "
+               "group, metrics address")
+      ->needs(check_option);
   app.add_flag("--print-config", print, "Print the configuration in force as TOML and end");
   app.add_flag("--print-default-config", print_default,
                "Print a configuration file of all defaults, commented out, and end");
   app.add_flag("--version", version, "Print the version and end");
   std::vector<Flag> flags;
-  flags.reserve(config::Keys().size());  // CLI11 keeps references to the texts
-  for (const config::KeySpec& key : config::Keys()) {
-    Flag& flag = flags.emplace_back();
-    flag.key = &key;
-    flag.option = app.add_option(config::FlagName(key), flag.text,
+  flags.reserve(2 * config::Keys().size());  // CLI11 keeps references to the texts
+  const auto add = [&](const config::KeySpec& key, const std::string& name, bool is_old) {
+    Flag& flag = flags.emplace_back(Flag{.key = &key, .name = name, .is_old = is_old});
+    flag.option = app.add_option(name, flag.text,
                                  std::string(key.doc) + " Default: " + config::PrintValue(key, Config()))
                       ->type_name(ValueName(key));
+    if (is_old) flag.option->group("");  // not in --help
     if (key.type == config::KeyType::kBool) flag.option->expected(0, 1);
+  };
+  for (const config::KeySpec& key : config::Keys()) {
+    add(key, config::FlagName(key), false);
+    if (!key.old_name.empty()) add(key, config::OldFlagName(key), true);
   }
+  std::vector<std::string> arguments = cli::Arguments(argc, argv);
+  TANDEM_RETURN_IF_ERROR(CheckBooleans(flags, arguments));
   try {  // CLI11 reports by exceptions
-    app.parse(argc, argv);
+    app.parse(arguments);
   } catch (const CLI::CallForHelp&) {
     line.action = CommandLine::Action::kPrint;
     line.output = app.help();
@@ -92,7 +121,7 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
   }
   if (version) {
     line.action = CommandLine::Action::kPrint;
-    line.output = "tandemd " TANDEM_VERSION "\n";
+    line.output = std::string("tandemd ") + BuildVersion() + "\n";
     return line;
   }
   if (print_default) {

@@ -1,8 +1,8 @@
 // File: command_line.h
 //
-// tandemd's command line: --config, --check-config, --print-config, --print-default-config, --version,
-// --help, and one flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which goes over
-// the files.
+// tandemd's command line: --config, --check-config [--strict], --print-config, --print-default-config,
+// --version, --help, and one flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which
+// goes over the files.
 #pragma once
 
 #include <string>
@@ -24,8 +24,9 @@ struct CommandLine {
   Config config;
   std::string config_path;  // the file that was read, or whose config.d; "" if none
   bool check =
-      false;  // --check-config: what the configuration names is to be checked too, then `output` printed
-  std::string output;  // help, version, printed configuration, "configuration is valid"
+      false;  // --check-config: the caller checks what the configuration names too, then prints `output`
+  bool strict = false;  // --strict: the caller checks what the start needs, without starting anything
+  std::string output;   // help, version, printed configuration, "configuration is valid"
 };
 
 // Reads `argv` (argv[0] is the program's name), the files, and checks the outcome; --check-config and

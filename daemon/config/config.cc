@@ -3,6 +3,7 @@
 #include <sys/un.h>
 
 #include <charconv>
+#include <filesystem>
 #include <string>
 
 #include "daemon/config/config_keys.h"
@@ -21,6 +22,23 @@ Status CheckAbsolute(std::string_view key, const std::string& path) {
   return InvalidArgument(std::string(key) + " = \"" + path + "\" must be an absolute path");
 }
 
+Status CheckSocketPath(std::string_view key, const std::string& directory, const std::string& socket) {
+  constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
+  if (socket.size() <= kMaxSocketPath) return Status::Ok();
+  return InvalidArgument(std::string(key) + " = \"" + directory + "\" is too long: the path of " +
+                         socket.substr(socket.rfind('/') + 1) + " in it has " +
+                         std::to_string(socket.size()) + " bytes, a socket's may have " +
+                         std::to_string(kMaxSocketPath));
+}
+
+// By the names alone; the start compares the directories themselves (PrepareAdminDirectory).
+bool IsAtOrBelow(const std::string& path, const std::string& directory) {
+  const auto normal = [](const std::string& text) {
+    return (std::filesystem::path(text) / "").lexically_normal().string();
+  };
+  return normal(path).starts_with(normal(directory));
+}
+
 Status CheckListenAddress(const std::string& address) {
   if (address == "off") return Status::Ok();
   Status bad = InvalidArgument("metrics.listen = \"" + address +
@@ -28,7 +46,7 @@ Status CheckListenAddress(const std::string& address) {
   size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return bad;
   std::string_view host = std::string_view(address).substr(0, colon);
-  // An IPv6 address has colons of its own and therefore brackets.
+  // An IPv6 address has colons, and therefore brackets.
   bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (!bracketed && host.find_first_of(":[]") != std::string_view::npos) return bad;
   if (address.find_first_of(" \t\n/") != std::string::npos) return bad;
@@ -96,11 +114,18 @@ std::string Print(const Config& config, std::string_view before_key) {
 
 std::string LeaseSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "lease.sock"); }
 std::string ClientSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "client.sock"); }
-std::string AdminSocketPath(const Config& config) { return JoinPath(config.runtime_dir, "admin.sock"); }
+std::string AdminSocketPath(const Config& config) { return JoinPath(AdminDirectory(config), "admin.sock"); }
+
+std::string AdminDirectory(const Config& config) {
+  if (!config.admin_dir.empty()) return config.admin_dir;
+  const size_t end = config.runtime_dir.find_last_not_of('/');
+  return config.runtime_dir.substr(0, end == std::string::npos ? 0 : end + 1) + "-admin";
+}
 
 Status ValidateConfig(const Config& config) {
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("runtime_dir", config.runtime_dir));
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("state_dir", config.state_dir));
+  TANDEM_RETURN_IF_ERROR(CheckAbsolute("admin_dir", AdminDirectory(config)));
   if (!config.mps.pipe_directory.empty()) {
     TANDEM_RETURN_IF_ERROR(CheckAbsolute("mps.pipe_directory", config.mps.pipe_directory));
   }
@@ -111,12 +136,11 @@ Status ValidateConfig(const Config& config) {
                              "\" must be another directory than mps.pipe_directory");
     }
   }
-  constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
-  if (ClientSocketPath(config).size() > kMaxSocketPath) {
-    return InvalidArgument("runtime_dir = \"" + config.runtime_dir +
-                           "\" is too long: the path of client.sock in it has " +
-                           std::to_string(ClientSocketPath(config).size()) + " bytes, a socket's may have " +
-                           std::to_string(kMaxSocketPath));
+  TANDEM_RETURN_IF_ERROR(CheckSocketPath("runtime_dir", config.runtime_dir, ClientSocketPath(config)));
+  TANDEM_RETURN_IF_ERROR(CheckSocketPath("admin_dir", AdminDirectory(config), AdminSocketPath(config)));
+  if (IsAtOrBelow(AdminDirectory(config), config.runtime_dir)) {
+    return InvalidArgument("admin_dir = \"" + AdminDirectory(config) + "\" must not be runtime_dir = \"" +
+                           config.runtime_dir + "\" or lie below it: containers mount that directory");
   }
   TANDEM_RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen));
   if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {

@@ -1,6 +1,6 @@
 // File: config.h
 //
-// `Config`: everything an operator can set of tandemd. Defaults are the members' initial values; a TOML file
+// `Config`: every setting of tandemd. Defaults are the members' initial values; a TOML file
 // goes over them, then the files of the drop-in directory, then command-line flags. There is one table of
 // keys (config_keys.h), so the file, the flags, --print-config and the documentation cannot disagree.
 //
@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "common/deadline.h"
 #include "tandem/status.h"
 
 namespace tandem {
@@ -29,19 +31,14 @@ enum class LogLevel : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3,
 // "trace", "debug", "info", "warning", "error".
 std::string_view LogLevelName(LogLevel level);
 
-// When plans run by the native algorithm's fused kernels: "explicit", "auto".
-enum class NativeUse : uint8_t {
+// When plans run by the fused kernels: "explicit", "auto".
+enum class FusedUse : uint8_t {
   kExplicit = 0,  // when a request asks for them
   kAuto = 1,      // also where they are predicted to be the fastest
 };
 
-// Whether launches wait on the lanes for their ranks' streams: "off", "auto".
-enum class Parking : uint8_t {
-  kOff = 0,   // where a group asks for it
-  kAuto = 1,  // wherever it is allowed, unless a group does not want it
-};
-
-// What one tandemd gives out before it answers RESOURCE_EXHAUSTED. Per uid unless it says otherwise.
+// Limits beyond which tandemd answers RESOURCE_EXHAUSTED; of one uid unless a member's comment names
+// something else.
 struct QuotaConfig {
   int64_t sessions = 256;  // of the whole node
   int64_t sessions_per_uid = 128;
@@ -80,39 +77,51 @@ struct MpsConfig {
   std::string spare_pipe_directory;  // while the first one's server accepts nobody; "": wait for it
 };
 
+// Modes for tests of Tandem itself. No node that serves jobs sets them.
+struct TestingConfig {
+  int64_t engines_per_gpu = 1;      // CUDA: ranks that share each GPU; 8 in all
+  int64_t visibility_delay_us = 0;  // host backend: copies and signals appear up to this much later; 0: off
+  bool verify_plans = false;        // prove every plan with the verifier before it is handed out
+  bool emulated_fused = false;  // host backend: engines claim the fused kernels, and run them step by step
+};
+
 struct Config {
-  std::string runtime_dir = "/run/tandem";    // the sockets lease.sock, client.sock, admin.sock; absolute
+  std::string runtime_dir = "/run/tandem";  // the clients' sockets lease.sock and client.sock; absolute
+  std::string admin_dir;  // admin.sock; "": AdminDirectory; absolute, and apart from runtime_dir
   std::string state_dir = "/var/lib/tandem";  // tuning table, probe results; absolute
   std::string tuning_dir;  // shipped tuning tables; "": ../share/tandem/tuning beside tandemd's own
-  std::string socket_group = "tandem";  // group that may use lease.sock and client.sock; "": tandemd's own
-  std::string engine_path;              // the tandem-engine program; "": beside tandemd's own
+  std::string socket_group =
+      "tandem";             // group (name or gid) of lease.sock and client.sock; "": tandemd's own
+  std::string engine_path;  // the tandem-engine program; "": beside tandemd's own
   Backend backend = Backend::kAuto;
-  std::string topology_file;    // topology to use instead of NVML's or the emulated default; "": none
-  int64_t engines_per_gpu = 1;  // CUDA: ranks that share each GPU, for tests; 8 GPUs in all
-  int64_t emulated_gpus = 4;    // 1 to 8; a topology file's GPUs count instead if there is one
+  std::string topology_file;  // topology to use instead of NVML's or the emulated default; "": none
+  int64_t emulated_gpus = 4;  // 1 to 8; a topology file's GPUs count instead if there is one
   int64_t emulated_memory_bytes = int64_t{2} << 30;  // memory of each emulated GPU, allocated as it is used
-  int64_t visibility_delay_us = 0;  // host backend: copies and signals appear up to this much later; 0: off
-  int64_t hardware_queues = 8;      // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
-  int64_t launch_deadline_ms = 600000;  // from the first rank's arrival, where group and launch set none
-  int64_t join_deadline_ms = 300000;    // longest wait for all ranks of a join, rendezvous or prepare
-  NativeUse native = NativeUse::kAuto;  // native kernels: when asked for, or also by choice
-  Parking parking = Parking::kOff;      // of groups that do not say it themselves
-  bool prelaunch = true;                // an expected launch's first kernel waits on its lane for the start
-  int64_t trace_records = 65536;        // launches kept for `tandemctl trace`; 0: no trace
+  int64_t hardware_queues = 8;  // in-order queues of a GPU that lanes and streams alias onto; 1 to 32
+  int64_t launch_deadline_ms =
+      kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
+  int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
+  FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
+  bool prelaunch = true;               // an expected launch's first kernel waits on its lane for the start
+  int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
-      "off";                     // "address:port" that serves Prometheus metrics (port 0: any), or "off"
-  bool verify_plans = false;     // prove every plan with the verifier before it is handed out
-  bool emulated_native = false;  // host backend: engines claim native kernels, and run them step by step
+      "off";  // "address:port" that serves Prometheus metrics (port 0: any), or "off"
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;
+  TestingConfig testing;
+  std::vector<std::string> old_names;  // one sentence for each old name of a key that a file or a flag used
 };
 
-// The sockets in the runtime directory.
+// The clients' sockets, in the runtime directory.
 std::string LeaseSocketPath(const Config& config);   // attach and descriptors (SOCK_SEQPACKET)
 std::string ClientSocketPath(const Config& config);  // gRPC: clients and read-only administration
-std::string AdminSocketPath(const Config& config);   // gRPC: changes by operators
+// The administrators' socket, in AdminDirectory(config).
+std::string AdminSocketPath(const Config& config);  // gRPC: changes by operators
+// `admin_dir`, or the runtime directory's name with "-admin" appended. Containers mount the runtime
+// directory: a socket in there would let root of a container administer the node.
+std::string AdminDirectory(const Config& config);
 
 // Checks what no key can check alone: paths that are absolute and short enough for a socket, orders between
 // keys. INVALID_ARGUMENT names the keys, their values and the limits.

@@ -29,8 +29,10 @@ Status UnknownKey(const std::string& where, const std::string& name) {
 bool IsTableName(std::string_view name) {
   auto keys = config::Keys();
   return std::any_of(keys.begin(), keys.end(), [name](const config::KeySpec& key) {
-    return key.name.size() > name.size() && key.name.substr(0, name.size()) == name &&
-           key.name[name.size()] == '.';
+    const auto has_table = [name](std::string_view key_name) {
+      return key_name.size() > name.size() && key_name.starts_with(name) && key_name[name.size()] == '.';
+    };
+    return has_table(key.name) || has_table(key.old_name);
   });
 }
 
@@ -49,7 +51,9 @@ Status ApplyNode(const std::string& name, const toml::node& node, std::string_vi
     return InvalidArgument(where + ": " + name + " must be a string, an integer or a boolean");
   }
   Status status = config::SetKey(*key, value, config);
-  return status.ok() ? status : status.WithContext(where);
+  if (!status.ok()) return status.WithContext(where);
+  if (name == key->old_name) config.old_names.push_back(where + ": " + config::OldNameNote(name, key->name));
+  return status;
 }
 
 Status ParseFile(const std::string& path, Config& config) {

@@ -7,14 +7,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/cli/nearest_name.h"
 #include "common/toml/toml_text.h"
 
 namespace tandem {
 namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
-constexpr std::array<std::string_view, 2> kNativeUses = {"explicit", "auto"};
-constexpr std::array<std::string_view, 2> kParkings = {"off", "auto"};
+constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
 }  // namespace
@@ -58,35 +58,36 @@ constexpr KeySpec Choice(std::string_view name, FieldRef (*field)(Config&),
   return {name, KeyType::kChoice, field, 0, 0, choices, doc};
 }
 
+constexpr KeySpec WithOldName(std::string_view old_name, KeySpec key) {
+  key.old_name = old_name;
+  return key;
+}
+
 const std::vector<KeySpec>& Table() {
   static const std::vector<KeySpec> table = {
       Text("runtime_dir", TANDEM_FIELD(runtime_dir),
-           "Directory of the sockets lease.sock, client.sock and admin.sock. Absolute."),
+           "Directory of the clients' sockets lease.sock and client.sock. Absolute. Containers mount it."),
+      Text("admin_dir", TANDEM_FIELD(admin_dir),
+           "Directory of the administrators' socket admin.sock. Absolute, and neither runtime_dir nor below "
+           "it. Empty: runtime_dir "
+           "with -admin appended, /run/tandem-admin."),
       Text("state_dir", TANDEM_FIELD(state_dir),
            "Directory of what outlives a restart: tuning table, probe results. Absolute."),
       Text("tuning_dir", TANDEM_FIELD(tuning_dir),
            "Directory of the tuning tables that come with Tandem. Empty: ../share/tandem/tuning beside "
            "tandemd."),
       Text("socket_group", TANDEM_FIELD(socket_group),
-           "Group whose members may use Tandem. Empty: the group that tandemd runs as."),
+           "Group whose members may use Tandem: a name or a gid. Empty: the group that tandemd runs as."),
       Text("engine_path", TANDEM_FIELD(engine_path),
            "The tandem-engine program. Empty: the one beside tandemd."),
       Choice("backend", TANDEM_FIELD(backend), kBackends,
              "host emulates GPUs on the CPU; auto takes cuda where there is a GPU, else host."),
       Text("topology_file", TANDEM_FIELD(topology_file),
            "Topology to use instead of what the machine reports (docs/topology.md). Empty: none."),
-      Integer("engines_per_gpu", TANDEM_FIELD(engines_per_gpu), 1, 8,
-              "CUDA: so many engines share each GPU, which has as many names: ranks of more GPUs than there "
-              "are, for tests. NCCL cannot "
-              "be used by such ranks, and what takes how long says nothing. 1: each GPU has its own."),
       Integer("emulated_gpus", TANDEM_FIELD(emulated_gpus), 1, 8,
               "GPUs of the host backend. With a topology_file, the file's GPUs count instead."),
       Bytes("emulated_memory_bytes", TANDEM_FIELD(emulated_memory_bytes), 64 * kMiB, kTiB,
             "Memory of each emulated GPU; taken from the machine only as it is used."),
-      Integer("visibility_delay_us", TANDEM_FIELD(visibility_delay_us), 0, 1000000,
-              "Host backend: copies and signals become visible up to so many microseconds later, at random, "
-              "to bring out "
-              "missing waits. 0: off."),
       Integer("hardware_queues", TANDEM_FIELD(hardware_queues), 1, 32,
               "In-order queues of one GPU that lanes and client streams share, as "
               "CUDA_DEVICE_MAX_CONNECTIONS has it."),
@@ -95,15 +96,10 @@ const std::vector<KeySpec>& Table() {
               "may set their own."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
               "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
-      Choice("native", TANDEM_FIELD(native), kNativeUses,
-             "explicit: the native fused kernels run plans that ask for them; auto: also those that they are "
-             "predicted to run "
-             "the fastest."),
-      Choice("parking", TANDEM_FIELD(parking), kParkings,
-             "auto: a launch that all ranks have pushed waits on the lanes for their streams, where that is "
-             "allowed; it starts "
-             "sooner after the last one, and holds up what comes later on its GPUs. off: only in groups that "
-             "ask for it."),
+      WithOldName("native",
+                  Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
+                         "explicit: the fused kernels run plans that ask for them; auto: also those that "
+                         "they are predicted to run the fastest.")),
       Bool("prelaunch", TANDEM_FIELD(prelaunch),
            "The first kernel of the launch that is expected next waits on its lane for the start, which "
            "saves some microseconds; it is "
@@ -168,30 +164,32 @@ const std::vector<KeySpec>& Table() {
            "MPS pipe directory for an engine whose server waits for other processes to end after a fault; it "
            "shares no "
            "server with the clients then. Empty: wait for them."),
-      Bool("debug.verify_plans", TANDEM_FIELD(verify_plans),
-           "Prove every plan with the verifier before it is handed out; a few milliseconds a plan."),
-      Bool("debug.emulated_native", TANDEM_FIELD(emulated_native),
-           "Host backend: engines claim native kernels, and run these programs step by step."),
+      WithOldName("engines_per_gpu",
+                  Integer("testing.engines_per_gpu", TANDEM_FIELD(testing.engines_per_gpu), 1, 8,
+                          "CUDA: engines that share each GPU, for more ranks than GPUs. Each engine is a GPU "
+                          "of its own to Tandem. "
+                          "Such ranks cannot use NCCL, and times mean nothing. 1: each GPU has one engine.")),
+      WithOldName("visibility_delay_us", Integer("testing.visibility_delay_us",
+                                                 TANDEM_FIELD(testing.visibility_delay_us), 0, 1000000,
+                                                 "Host backend: copies and signals become visible up to this "
+                                                 "many microseconds later, at random. Missing "
+                                                 "waits show that way. 0: off.")),
+      WithOldName("debug.verify_plans", Bool("testing.verify_plans", TANDEM_FIELD(testing.verify_plans),
+                                             "Every plan is proved by the verifier before it is handed out. "
+                                             "A plan takes a few milliseconds more.")),
+      Bool("testing.emulated_fused", TANDEM_FIELD(testing.emulated_fused),
+           "Host backend: engines claim the fused kernels, and run these programs step by step."),
   };
   return table;
 }
 
 #undef TANDEM_FIELD
 
-// Levenshtein distance.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
+std::string Flag(std::string_view name) {
+  std::string flag = "--" + std::string(name);
+  std::replace(flag.begin(), flag.end(), '.', '-');
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
 }
 
 std::string Show(const KeyValue& value) {
@@ -253,7 +251,7 @@ std::span<const KeySpec> Keys() { return Table(); }
 
 const KeySpec* FindKey(std::string_view name) {
   for (const KeySpec& key : Table()) {
-    if (key.name == name) return &key;
+    if (key.name == name || (!key.old_name.empty() && key.old_name == name)) return &key;
   }
   return nullptr;
 }
@@ -268,20 +266,23 @@ std::string_view NearestKey(std::string_view name) {
     size_t name_dot = name.rfind('.');
     std::string_view key_leaf = key.name.substr(key_dot == std::string_view::npos ? 0 : key_dot + 1);
     std::string_view name_leaf = name.substr(name_dot == std::string_view::npos ? 0 : name_dot + 1);
-    size_t distance = std::min(EditDistance(name, key.name), EditDistance(name_leaf, key_leaf) + 1);
+    size_t distance = std::min(cli::EditDistance(name, key.name), cli::EditDistance(name_leaf, key_leaf) + 1);
     if (distance < best) {
       best = distance;
       nearest = key.name;
     }
   }
-  return best <= std::max<size_t>(3, name.size() / 3) ? nearest : std::string_view();
+  return cli::IsNear(best, name.size()) ? nearest : std::string_view();
 }
 
-std::string FlagName(const KeySpec& key) {
-  std::string flag = "--" + std::string(key.name);
-  std::replace(flag.begin(), flag.end(), '.', '-');
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return flag;
+std::string FlagName(const KeySpec& key) { return Flag(key.name); }
+
+std::string OldFlagName(const KeySpec& key) {
+  return key.old_name.empty() ? std::string() : Flag(key.old_name);
+}
+
+std::string OldNameNote(std::string_view old_name, std::string_view name) {
+  return std::string(old_name) + " is now " + std::string(name) + "; the next version refuses the old name";
 }
 
 Status SetKey(const KeySpec& key, const KeyValue& value, Config& config) {

@@ -25,7 +25,7 @@ enum class KeyType : uint8_t {
 };
 
 // A member of Config by its type. kChoice members are enums whose values count the choices from 0.
-using FieldRef = std::variant<std::string*, int64_t*, bool*, Backend*, LogLevel*, NativeUse*, Parking*>;
+using FieldRef = std::variant<std::string*, int64_t*, bool*, Backend*, LogLevel*, FusedUse*>;
 
 struct KeySpec {
   std::string_view name;  // dotted, "quotas.sessions"; the part before the dot is the TOML table
@@ -34,17 +34,23 @@ struct KeySpec {
   int64_t min = 0;  // kInteger and kBytes: bounds, both allowed
   int64_t max = 0;
   std::span<const std::string_view> choices;
-  std::string_view doc;  // one or two sentences
+  std::string_view doc;            // one or two sentences
+  std::string_view old_name = {};  // the name of the version before, which is still read; "": none
 };
 
 // All keys, those without a table first; keys of one table stand together.
 std::span<const KeySpec> Keys();
-// The key of this dotted name, or nullptr.
+// The key of this dotted name, or nullptr. An old name finds the key too.
 const KeySpec* FindKey(std::string_view name);
 // The known key that `name` was most likely meant to be, or "" if none is near.
 std::string_view NearestKey(std::string_view name);
 // The key's flag: "--quotas-sessions" for quotas.sessions.
 std::string FlagName(const KeySpec& key);
+// The flag of the key's old name, or "" if it has none.
+std::string OldFlagName(const KeySpec& key);
+// One sentence for the log, for a key that was set by an old name: "debug.verify_plans is now
+// testing.verify_plans, …".
+std::string OldNameNote(std::string_view old_name, std::string_view name);
 
 // A value as a file or a flag has it.
 using KeyValue = std::variant<std::string, int64_t, bool>;

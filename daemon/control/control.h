@@ -245,6 +245,9 @@ class Control final : public EngineListener {
                     const Waiter& waiter);
   Status GrowWorkspace(Group& group, uint64_t half_bytes, uint64_t bulk_bytes, const Waiter& waiter);
   void RemovePlanLocked(Group& group, uint64_t plan_id);
+  // In the log, and as one event to all ranks.
+  void ReportWarningsLocked(Group& group, const std::string& key, uint64_t plan_id,
+                            const std::vector<std::string>& warnings);
 
   void BreakGroupsOfGpuLocked(int gpu, const std::string& text);
   // What the tuning table calls these GPUs; empty where no table can hold for them.

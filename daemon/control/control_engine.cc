@@ -189,10 +189,12 @@ void Control::RestoreGroup(const std::shared_ptr<Group>& group) {
 }
 
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
+  StatusDetail detail{.reason = done.reason(), .who = done.who()};
+  detail.ranks.assign(done.ranks().begin(), done.ranks().end());
+  if (done.has_started()) detail.started = done.started();
   EndLaunch(gpu, done.launch_id(),
             done.code() == 0 ? Status::Ok()
-                             : Status(static_cast<Code>(done.code()), done.message(),
-                                      {.reason = done.reason(), .who = done.who(), .field = {}}));
+                             : Status(static_cast<Code>(done.code()), done.message(), std::move(detail)));
 }
 
 void Control::EndLaunch(int gpu, uint64_t launch_id, Status status) {

@@ -77,12 +77,6 @@ void Control::FailMeetingsLocked(Group& group, const Status& why) {
   for (const auto& [key, meeting] : group.rendezvous) fail(*meeting);
 }
 
-// A command for an engine waits for the one before it, which may itself wait for a parked launch's ranks:
-// then the log is what tells of a rank that is gone.
-void Control::BreakByLogLocked(const Group& group) {
-  if (group.parking && options_.break_by_log) options_.break_by_log(group.id, group.generation);
-}
-
 void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   if (group.state == GroupState::kBroken) return;
   group.SetBroken(why);
@@ -100,7 +94,6 @@ void Control::BreakGroupLocked(Group& group, const Status& why, int lost_rank) {
   for (const Member& member : group.members) {
     registry_->mailboxes[static_cast<size_t>(member.gpu)]->Post(command);
   }
-  BreakByLogLocked(group);
   FailMeetingsLocked(group, why);
   v1::Event event;
   event.set_group_id(group.id);

@@ -292,8 +292,6 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
                                   ? first.request.launch_deadline_ms()
                                   : static_cast<uint64_t>(options_.default_launch_deadline.count());
   group->on_slow_placement = static_cast<OnSlowPlacement>(first.request.on_slow_placement());
-  const auto parking = group->options.find("parking");
-  group->parking = parking == group->options.end() ? options_.parking : parking->second == "auto";
   std::vector<int> gpus;
   for (const auto& [rank, seat] : meeting.seats) {
     if (seat.session->ended) {
@@ -314,14 +312,14 @@ Result<std::shared_ptr<Group>> Control::MakeGroupLocked(NameEntry& entry, const 
   for (const auto& [rank, seat] : meeting.seats) seat.session->groups.insert(group->id);
   group->context.topology = Subset(options_.topology, gpus);
   group->context.packet_kernels = options_.backend == "cuda";
-  group->context.native_kernels = true;
-  group->context.native_by_choice = options_.native_by_choice;
+  group->context.fused_kernels = true;
+  group->context.fused_by_choice = options_.fused_by_choice;
   for (size_t rank = 0; rank < gpus.size(); ++rank) {
-    const std::string why = engines_.StatusOf(gpus[rank]).no_native_kernels;
+    const std::string why = engines_.StatusOf(gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;
-    group->context.native_kernels = false;
-    group->context.no_native_kernels =
-        "the engine of rank " + std::to_string(rank) + " has no native kernels: " + why;
+    group->context.fused_kernels = false;
+    group->context.no_fused_kernels =
+        "the engine of rank " + std::to_string(rank) + " has no fused kernels: " + why;
     break;
   }
   int& kernel_sms = group->context.kernel_sms;
@@ -369,8 +367,8 @@ void Control::FillJoinReplyLocked(const Group& group, v1::JoinGroupReply* reply)
       offer->set_op(op);
       offer->set_algorithm(static_cast<uint32_t>(algorithm));
       // What this group can never run, whatever the shapes; bounds by size are told by each plan.
-      if (algorithm == Algorithm::kNative && !group.context.native_kernels) {
-        offer->set_reason(group.context.no_native_kernels);
+      if (algorithm == Algorithm::kFused && !group.context.fused_kernels) {
+        offer->set_reason(group.context.no_fused_kernels);
       } else if (algorithm == Algorithm::kLowLatency && !group.context.packet_kernels) {
         offer->set_reason("needs the CUDA backend; this group's is " + options_.backend);
       } else if (algorithm == Algorithm::kHybridCubeMesh &&

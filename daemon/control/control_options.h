@@ -63,16 +63,13 @@ struct ControlOptions {
   uint32_t hardware_queues = 32;
   std::chrono::milliseconds default_deadline{30000};
   std::chrono::milliseconds maximal_deadline{600000};
-  std::chrono::milliseconds default_launch_deadline{600000};
+  std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
   bool verify_plans = false;
-  bool native_by_choice =
-      false;             // plans take native kernels unasked where they are predicted to be the fastest
-  bool parking = false;  // of groups whose options do not say
+  bool fused_by_choice =
+      false;  // plans take fused kernels unasked where they are predicted to be the fastest
   ControlLimits limits;
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
-  // Appends BREAK to the node's order log; never blocks. Null: breaks go by the engines' commands alone.
-  std::function<void(uint64_t group_id, uint64_t generation)> break_by_log;
   // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
   std::function<void(LogSeverity, const std::string&)> log;
 };

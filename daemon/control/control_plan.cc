@@ -104,23 +104,6 @@ uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command
   return bytes;
 }
 
-// The first of several engines' texts that says something. Thread-safe.
-class FirstText {
- public:
-  void Set(std::string text) {
-    std::lock_guard lock(mutex_);
-    if (text_.empty()) text_ = std::move(text);
-  }
-  std::string Get() {
-    std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
-
 bool NeedsCommunicator(const std::vector<plan::Step>& steps) {
   return std::any_of(steps.begin(), steps.end(), [](const plan::Step& step) {
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
@@ -252,7 +235,7 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     }
   }
   if (plan->programs.size() != world) return Internal("the planner made a program for some ranks only");
-  if (options_.verify_plans) {
+  if (options_.verify_plans || requests[0].restartable) {
     TANDEM_ASSIGN_OR_RETURN(plan::VerifyContext sizes, plan::ContextOf(requests));
     TANDEM_RETURN_IF_ERROR(plan::VerifyPrograms(plan->programs, sizes).WithContext(context + ": verifier"));
   }
@@ -280,8 +263,8 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
   if (first_nccl) {
     TANDEM_ASSIGN_OR_RETURN(unique_id, MakeUniqueId(*group));
   }
+  std::vector<std::string> warnings;
   auto batch = std::make_shared<CommandBatch>();
-  auto never_parked = std::make_shared<FirstText>();
   uint64_t plan_id = 0;
   {
     Lock lock(registry_->mutex);
@@ -312,12 +295,10 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     v1::PlanInfo info;
     FillInfo(*plan, *group, key, plan_id, &info);
     info.set_placement(placement.text);
-    info.set_parking(!group->parking ? "off"
-                     : world == 1    ? "never: the group has one rank"
-                                     : "where it is allowed");
     info.set_slow_placement(placement.slow);
     if (placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn)
       info.add_warnings(placement.text);
+    warnings.assign(info.warnings().begin(), info.warnings().end());
     record.info = info.SerializeAsString();
     for (size_t rank = 0; rank < world; ++rank) {
       engine::v1::Command& command = commands[rank];
@@ -325,8 +306,8 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
       command.mutable_add_plan()->set_plan_index(record.index);
       record.commands.push_back(command.SerializeAsString());
       command.mutable_add_plan()->set_nccl_unique_id(unique_id);
-      registry_->mailboxes[static_cast<size_t>(group->members[rank].gpu)]->PostAsk(
-          std::move(command), [never_parked](std::string why) { never_parked->Set(std::move(why)); }, batch);
+      registry_->mailboxes[static_cast<size_t>(group->members[rank].gpu)]->Post(std::move(command), {},
+                                                                                batch);
     }
     group->plans.emplace(plan_id, std::move(record));
     registry_->plan_groups[plan_id] = group;
@@ -339,16 +320,28 @@ Status Control::MakePlanOf(const std::shared_ptr<Group>& group, PrepareMeeting& 
     return status.WithContext(context);
   }
   if (first_nccl) group->communicates = true;
-  if (const std::string why = never_parked->Get(); group->parking && world > 1 && !why.empty()) {
+  if (!warnings.empty()) {
     Lock lock(registry_->mutex);
-    auto added = group->plans.find(plan_id);
-    v1::PlanInfo info;
-    if (added != group->plans.end() && info.ParseFromString(added->second.info)) {
-      info.set_parking("never: " + why);
-      added->second.info = info.SerializeAsString();
-    }
+    ReportWarningsLocked(*group, key, plan_id, warnings);
   }
   return status;
+}
+
+void Control::ReportWarningsLocked(Group& group, const std::string& key, uint64_t plan_id,
+                                   const std::vector<std::string>& warnings) {
+  std::string text;
+  for (const std::string& warning : warnings) text += (text.empty() ? "" : "; ") + warning;
+  v1::Event event;
+  event.set_kind(v1::Event::PLAN_WARNING);
+  event.set_group_id(group.id);
+  event.set_rank(-1);
+  event.set_generation(group.generation);
+  event.mutable_status()->set_code(static_cast<int>(Code::kFailedPrecondition));
+  event.mutable_status()->set_reason("PLAN_WARNING");
+  event.mutable_status()->set_message("key '" + key + "' of group '" + group.name + "': " + text);
+  PostGroupEventLocked(group, event, -1);
+  Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) + " " +
+                                 event.status().message());
 }
 
 // Halves and bulk area only grow; what they grew out of stays until the group ends, since programs in flight

@@ -259,7 +259,6 @@ Status Control::Install(Group& group, const Waiter& waiter) {
       if (has_stand_in) add.set_scratch_bytes(control->bytes - kScratchOffset);
       add.set_nccl_unique_id(unique_id);
       add.mutable_options()->insert(group.options.begin(), group.options.end());
-      (*add.mutable_options())["parking"] = group.parking ? "auto" : "off";
       add.set_deadline_ms(group.launch_deadline_ms);
       add.set_next_epoch(group.next_epoch);
       add.set_abort_segment(control->segment_ids[static_cast<size_t>(rank)]);

@@ -56,7 +56,7 @@ Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
   plan::GroupContext context;
   context.topology = Subset(options_.topology, gpus);
   context.packet_kernels = options_.backend == "cuda";
-  context.native_kernels = context.native_by_choice = true;
+  context.fused_kernels = context.fused_by_choice = true;
   context.gpu_model = TuningModel(context.topology);
   if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
   const std::vector<OpRequest> requests(gpus.size(), parsed);

@@ -81,20 +81,6 @@ void EngineMailbox::Post(engine::v1::Command command, std::vector<SharedFd> fds,
   });
 }
 
-void EngineMailbox::PostAsk(engine::v1::Command command, std::function<void(std::string)> take,
-                            const std::shared_ptr<CommandBatch>& batch) {
-  batch->Expect(gpu_);
-  auto shared = std::make_shared<engine::v1::Command>(std::move(command));
-  Push(
-      [gpu = gpu_, shared, take = std::move(take)](Engines& engines) {
-        Result<std::string> payload = engines.Ask(gpu, std::move(*shared), kCommandDeadline);
-        if (!payload.ok()) return payload.status();
-        take(std::move(*payload));
-        return Status::Ok();
-      },
-      [gpu = gpu_, batch](const Status& status) { batch->Done(gpu, status); });
-}
-
 void EngineMailbox::PostAllocate(uint64_t segment_id, uint64_t bytes, std::function<void(SharedFd)> take,
                                  const std::shared_ptr<CommandBatch>& batch) {
   batch->Expect(gpu_);

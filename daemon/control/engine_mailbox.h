@@ -61,9 +61,6 @@ class EngineMailbox {
   // The same for a batch; without one, an error is dropped (the engine has ended, or never knew the thing).
   void Post(engine::v1::Command command, std::vector<SharedFd> fds = {},
             const std::shared_ptr<CommandBatch>& batch = nullptr);
-  // The same for an answer with a payload, which `take` receives before the batch is told.
-  void PostAsk(engine::v1::Command command, std::function<void(std::string)> take,
-               const std::shared_ptr<CommandBatch>& batch);
   // Allocates a segment; `take` receives its descriptor before the batch is told.
   void PostAllocate(uint64_t segment_id, uint64_t bytes, std::function<void(SharedFd)> take,
                     const std::shared_ptr<CommandBatch>& batch);

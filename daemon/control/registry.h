@@ -217,7 +217,6 @@ struct Group {
   std::string topology_class;
   uint64_t launch_deadline_ms = 0;
   OnSlowPlacement on_slow_placement = OnSlowPlacement::kAllow;
-  bool parking = false;  // its launches may be parked
   std::condition_variable changed;
 
   std::map<std::string, std::shared_ptr<PrepareMeeting>> prepares;  // by key

@@ -56,8 +56,6 @@ Status ValidateJoin(const v1::JoinGroupRequest& request) {
   for (const auto& [key, value] : request.options()) {
     TANDEM_RETURN_IF_ERROR(CheckText("options", key, 1, 128));
     TANDEM_RETURN_IF_ERROR(CheckText("options[" + key + "]", value, 0, 1024));
-    if (key == "parking" && value != "auto" && value != "off")
-      return Wrong("options[parking]", "is none of auto, off");
   }
   return Status::Ok();
 }
@@ -214,6 +212,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   request.steps = proto.steps();
   request.lanes = proto.lanes();
   request.on_unfused = static_cast<OnUnfused>(proto.on_unfused());
+  request.restartable = proto.restartable();
   return request;
 }
 
@@ -246,6 +245,7 @@ v1::OpRequest OpRequestToProto(const OpRequest& request) {
   proto.set_steps(request.steps);
   proto.set_lanes(request.lanes);
   proto.set_on_unfused(static_cast<uint32_t>(request.on_unfused));
+  proto.set_restartable(request.restartable);
   return proto;
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -21,13 +22,13 @@ namespace {
 // them become resident with the first reading.
 constexpr uint32_t kPlanRows = 1 << 11;
 constexpr std::chrono::milliseconds kEnginesDeadline{60000};
-// Of each copy by which a link is measured. Emulated links are the CPU's memory: there any figure will do,
-// soon.
+// Bytes of each copy that measures a link. Emulated links are the CPU's memory: there a small copy is as
+// good.
 constexpr uint64_t kLinkBytes = uint64_t{8} << 20, kEmulatedLinkBytes = uint64_t{256} << 10;
-// No keeper waits so long in one turn of its loop.
+// A keeper's loop never waits this long in one turn.
 constexpr std::chrono::milliseconds kKeeperLimit{20000};
 
-// What the daemon's own start takes, for one line of the log.
+// Times of the start's phases, for one line of the log.
 class StartClock {
  public:
   void Ended(const char* phase) {
@@ -58,6 +59,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   std::unique_ptr<Daemon> daemon(new Daemon());
   daemon->config_ = config;
   TANDEM_ASSIGN_OR_RETURN(daemon->lock_, LockRuntimeDirectory(config.runtime_dir));
+  TANDEM_ASSIGN_OR_RETURN(daemon->made_admin_directory_,
+                          PrepareAdminDirectory(AdminDirectory(config), config.runtime_dir));
   TANDEM_ASSIGN_OR_RETURN(NodeChoice node, ChooseNode(config));
   for (const std::string& note : node.notes) log::Warning(note);
   clock.Ended("GPUs");
@@ -68,12 +71,6 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
     log::Warning("tuning file refused: " + refused);
   ControlOptions options = ControlOptionsOf(config, node, version);
   options.tuning = daemon->tuning_;
-  options.break_by_log = [log = &daemon->order_log_](uint64_t group_id, uint64_t generation) {
-    log->Append({.kind = LogKind::kBreak,
-                 .mask = 0,
-                 .plan = static_cast<uint32_t>(group_id) & kLogIdMask,
-                 .count = static_cast<uint16_t>(generation)});
-  };
   daemon->control_ = std::make_unique<Control>(std::move(options), *daemon->supervisor_);
   AdminSources& sources = daemon->sources_;
   sources.control = daemon->control_.get();
@@ -89,9 +86,15 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
       daemon->gpu_processes_ = std::make_unique<GpuProcesses>(std::move(*nvml));
   }
   sources.gpu_processes = daemon->gpu_processes_.get();
-  sources.on_drain = [](bool draining) {
+  sources.on_drain = [self = daemon.get()](bool draining) {
     log::Info(draining ? "draining begins" : "draining ends");
     NotifyStatus(draining ? "draining" : "serving");
+    self->PublishHealth();
+  };
+  sources.alive = [self = daemon.get()] { return self->Alive(); };
+  sources.metrics_error = [self = daemon.get()] {
+    std::lock_guard<std::mutex> lock(self->published_mutex_);
+    return self->metrics_error_;
   };
   daemon->supervisor_->Start(*daemon->control_);
   const Status ready = daemon->supervisor_->AwaitReady(kEnginesDeadline);
@@ -126,7 +129,7 @@ Status Daemon::StartEngines(const NodeChoice& node) {
   return Status::Ok();
 }
 
-// Before anybody is served: what is found makes the topology that plans are chosen by.
+// Called before any client is served: the probe's outcome makes the topology that plans are chosen by.
 void Daemon::ProbeLinks(Topology topology) {
   const std::string path = config_.state_dir + "/pair-probe.txt", boot_id = BootId();
   const Topology reported = topology;
@@ -178,25 +181,55 @@ Status Daemon::StartSockets() {
       !shared.ok() && shared.code() != Code::kNotFound) {
     return shared;
   }
-  TANDEM_ASSIGN_OR_RETURN(servers_, Servers::Start(config_, *control_, sources_));
+  {
+    TANDEM_ASSIGN_OR_RETURN(auto servers, Servers::Start(config_, *control_, sources_));
+    std::lock_guard<std::mutex> lock(published_mutex_);
+    servers_ = std::move(servers);
+  }
   TANDEM_RETURN_IF_ERROR(servers_->DialSelf());
-  if (config_.metrics_listen != "off") {
-    TANDEM_ASSIGN_OR_RETURN(
-        metrics_, MetricsServer::Start(config_.metrics_listen, [this] { return GatherMetrics(sources_); }));
+  PublishHealth();
+  if (config_.metrics_listen != "off") StartMetrics();
+  return Status::Ok();
+}
+
+// Jobs do not need metrics: an address that cannot be used costs the metrics, not the node.
+void Daemon::StartMetrics() {
+  auto metrics = MetricsServer::Start(
+      config_.metrics_listen, [this] { return GatherMetrics(sources_); },
+      [this] { return GatherHealth(sources_); });
+  if (metrics.ok()) {
+    metrics_ = std::move(*metrics);
     log::Info("metrics are served at " + config_.metrics_listen +
               " port=" + std::to_string(metrics_->port()));
+    return;
   }
-  return Status::Ok();
+  log::Error(metrics.status().message() + "; serving without metrics");
+  std::lock_guard<std::mutex> lock(published_mutex_);
+  metrics_error_ = metrics.status().message();
+}
+
+void Daemon::PublishHealth() {
+  const Health health = GatherHealth(sources_);
+  std::lock_guard<std::mutex> lock(published_mutex_);
+  if (servers_ != nullptr) servers_->SetHealth(health);
 }
 
 Daemon::~Daemon() {
   metrics_.reset();
   if (control_) control_->Stop();
   if (supervisor_) supervisor_->RequestStop();  // the servers wait for calls, and these may wait for engines
-  servers_.reset();
+  std::unique_ptr<Servers> servers;
+  {
+    std::lock_guard<std::mutex> lock(published_mutex_);
+    servers = std::move(servers_);  // no call publishes health any more
+  }
+  servers.reset();
   leases_.reset();
   if (supervisor_) supervisor_->Stop();  // no keeper calls the control plane any more
   control_.reset();
+  // The clients' directory stays: containers may have it mounted.
+  std::error_code ignored;
+  if (made_admin_directory_) std::filesystem::remove(AdminDirectory(config_), ignored);
 }
 
 std::string Daemon::Summary() {
@@ -215,7 +248,10 @@ bool Daemon::Alive() {
   return supervisor_->LongestTurn() < kKeeperLimit;
 }
 
-void Daemon::BeginDrain() { control_->SetDraining(true); }
+void Daemon::BeginDrain() {
+  control_->SetDraining(true);
+  PublishHealth();
+}
 
 bool Daemon::Drained() { return control_->Snapshot().groups == 0; }
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@
 #include "daemon/control/control.h"
 #include "daemon/main/servers.h"
 #include "daemon/observe/gpu_processes.h"
-#include "daemon/observe/metrics.h"
+#include "daemon/observe/metrics_server.h"
 #include "daemon/service/lease_server.h"
 #include "daemon/supervisor/supervisor.h"
 #include "ipc/order_log.h"
@@ -41,6 +42,9 @@ class Daemon {
   bool Alive();
   // No new sessions, groups and plans from now on.
   void BeginDrain();
+  // Sets what the gRPC health service answers. Called whenever the node's health may have changed.
+  // Thread-safe.
+  void PublishHealth();
   // No group is left.
   bool Drained();
 
@@ -49,6 +53,7 @@ class Daemon {
   Status StartEngines(const struct NodeChoice& node);
   void ProbeLinks(Topology topology);
   Status StartSockets();
+  void StartMetrics();
 
   Config config_;
   UniqueFd lock_;
@@ -62,6 +67,9 @@ class Daemon {
   std::unique_ptr<LeaseServer> leases_;
   std::unique_ptr<Servers> servers_;
   std::unique_ptr<MetricsServer> metrics_;
+  bool made_admin_directory_ = false;
+  std::mutex published_mutex_;  // over metrics_error_, and over servers_ while it is set and used for health
+  std::string metrics_error_;
 };
 
 }  // namespace tandem::daemon

@@ -1,7 +1,6 @@
 #include "daemon/main/instance_lock.h"
 
 #include <fcntl.h>
-#include <grp.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,6 +9,8 @@
 
 #include <cerrno>
 #include <filesystem>
+
+#include "common/unix_group.h"
 
 namespace tandem::daemon {
 
@@ -32,6 +33,33 @@ Result<UniqueFd> LockRuntimeDirectory(const std::string& directory) {
     return SystemError("write " + path, errno);
   }
   return lock;
+}
+
+Status CheckAdminDirectory(const std::string& directory, const std::string& clients) {
+  std::error_code error;
+  const auto inner = std::filesystem::weakly_canonical(directory, error);
+  const auto outer = error ? std::filesystem::path() : std::filesystem::weakly_canonical(clients, error);
+  if (error) return SystemError("resolve " + directory + " and " + clients, error.value());
+  for (auto parent = inner;; parent = parent.parent_path()) {
+    // By name, and by what is there: a bind mount gives one directory two names.
+    const bool same =
+        parent == outer || (std::filesystem::exists(parent, error) && std::filesystem::exists(outer, error) &&
+                            std::filesystem::equivalent(parent, outer, error));
+    if (same) {
+      return FailedPrecondition("admin_dir = \"" + directory + "\" is runtime_dir = \"" + clients +
+                                "\" or lies below it, which containers mount: set another admin_dir");
+    }
+    if (parent == parent.parent_path()) return Status::Ok();
+  }
+}
+
+Result<bool> PrepareAdminDirectory(const std::string& directory, const std::string& clients) {
+  TANDEM_RETURN_IF_ERROR(CheckAdminDirectory(directory, clients));
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(directory, error);
+  if (error) return SystemError("make the administrators' directory " + directory, error.value());
+  if (made && ::chmod(directory.c_str(), 0700) != 0) return SystemError("chmod " + directory, errno);
+  return made;
 }
 
 Status RemoveStaleSocket(const std::string& path) {
@@ -61,10 +89,10 @@ Status RemoveStaleSocket(const std::string& path) {
 Status ShareSocket(const std::string& path, const std::string& group, unsigned mode) {
   Status outcome;
   if (!group.empty()) {
-    const struct group* entry = ::getgrnam(group.c_str());
-    if (entry == nullptr) {
-      outcome = NotFound("the group '" + group + "' does not exist");
-    } else if (::chown(path.c_str(), static_cast<uid_t>(-1), entry->gr_gid) != 0) {
+    Result<gid_t> gid = FindGroup(group);
+    if (!gid.ok()) {
+      outcome = gid.status();
+    } else if (::chown(path.c_str(), static_cast<uid_t>(-1), *gid) != 0) {
       outcome = SystemError("give " + path + " to group " + group, errno);
     }
   }

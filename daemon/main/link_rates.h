@@ -14,9 +14,9 @@
 
 namespace tandem::daemon {
 
-// Of each ordered pair with peer access, by copies of `bytes` (whole pages), by engines that are ready and do
-// nothing else. UNAVAILABLE when an engine is not there or ends meanwhile; what it takes of the GPUs' memory
-// is given back.
+// The rate of each ordered pair with peer access, by copies of `bytes` (whole pages). The engines are ready
+// and do nothing else. UNAVAILABLE when an engine is not there or ends meanwhile; what it takes of the GPUs'
+// memory is given back.
 Result<std::vector<LinkRate>> MeasureLinks(Engines& engines, const Topology& topology, uint64_t bytes);
 
 // True if `rates` has each ordered pair with peer access.

@@ -13,10 +13,13 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "common/build/build_version.h"
 #include "common/log.h"
 #include "common/sd_notify.h"
 #include "daemon/config/command_line.h"
+#include "daemon/main/check_start.h"
 #include "daemon/main/daemon.h"
 #include "daemon/topology/topology_file.h"
 
@@ -47,13 +50,14 @@ int AwaitSignal(milliseconds timeout) {
 
 // Serves until a signal comes. The watchdog hears from us only while the daemon's parts make progress.
 void Serve(Daemon& daemon) {
-  milliseconds turn(2000);
+  milliseconds turn(500);  // a change of the node's health is published this late
   if (auto interval = tandem::WatchdogInterval(); interval.count() > 0) {
     turn = std::min(turn, std::max(milliseconds(10), std::chrono::duration_cast<milliseconds>(interval / 3)));
   }
   std::string last_summary;
   while (AwaitSignal(turn) == 0) {
     if (daemon.Alive()) tandem::NotifyAlive();
+    daemon.PublishHealth();
     std::string summary = daemon.Summary();
     if (summary != last_summary) tandem::NotifyStatus(summary);
     last_summary = std::move(summary);
@@ -78,6 +82,15 @@ void Drain(Daemon& daemon) {
   }
 }
 
+// The findings of --check-config beyond the configuration's own rules; one sentence each.
+std::vector<std::string> Problems(const tandem::CommandLine& line) {
+  if (line.strict) return tandem::daemon::CheckStart(line.config);
+  if (line.config.topology_file.empty()) return {};
+  const tandem::Status topology = tandem::LoadTopology(line.config.topology_file).status();
+  return topology.ok() ? std::vector<std::string>()
+                       : std::vector{topology.WithContext("topology_file").message()};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -86,12 +99,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "tandemd: %s\n", line.status().message().c_str());
     return 2;
   }
-  if (line->check && !line->config.topology_file.empty()) {
-    auto topology = tandem::LoadTopology(line->config.topology_file);
-    if (!topology.ok()) {
-      std::fprintf(stderr, "tandemd: %s\n", topology.status().WithContext("topology_file").message().c_str());
-      return 2;
-    }
+  if (line->check) {
+    for (const std::string& note : line->config.old_names)
+      std::fprintf(stderr, "tandemd: note: %s\n", note.c_str());
+    const std::vector<std::string> problems = Problems(*line);
+    for (const std::string& problem : problems) std::fprintf(stderr, "tandemd: %s\n", problem.c_str());
+    if (!problems.empty()) return 2;
   }
   if (line->action == tandem::CommandLine::Action::kPrint) {
     std::fputs(line->output.c_str(), stdout);
@@ -105,9 +118,10 @@ int main(int argc, char** argv) {
 
   tandem::log::SetUp(static_cast<tandem::log::Severity>(line->config.log_level),
                      tandem::log::RunsUnderJournal());
-  tandem::log::Info("tandemd " TANDEM_VERSION " starts" +
+  tandem::log::Info(std::string("tandemd ") + tandem::BuildVersion() + " starts" +
                     (line->config_path.empty() ? std::string() : " config=" + line->config_path));
-  auto daemon = Daemon::Start(line->config, TANDEM_VERSION);
+  for (const std::string& note : line->config.old_names) tandem::log::Warning(note);
+  auto daemon = Daemon::Start(line->config, tandem::BuildVersion());
   if (!daemon.ok()) {
     tandem::log::Error("cannot start: " + daemon.status().message());
     return daemon.status().code() == tandem::Code::kAlreadyExists ? 3 : 1;

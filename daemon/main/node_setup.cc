@@ -48,7 +48,8 @@ Result<Topology> Forced(const Topology& file, const Topology& real, const std::s
 
 Result<NodeChoice> ChooseCuda(const Config& config, const NvmlTopology& found) {
   NodeChoice node{.backend = "cuda", .topology = {}, .notes = found.warnings};
-  TANDEM_ASSIGN_OR_RETURN(node.topology, ShareGpus(found.topology, static_cast<int>(config.engines_per_gpu)));
+  TANDEM_ASSIGN_OR_RETURN(node.topology,
+                          ShareGpus(found.topology, static_cast<int>(config.testing.engines_per_gpu)));
   if (!config.topology_file.empty()) {
     TANDEM_ASSIGN_OR_RETURN(Topology file, LoadTopology(config.topology_file));
     TANDEM_ASSIGN_OR_RETURN(node.topology, Forced(file, node.topology, config.topology_file));
@@ -136,10 +137,10 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
     if (!config.mps.spare_pipe_directory.empty())
       settings.mps_directories.push_back(config.mps.spare_pipe_directory);
   }
-  settings.visibility_delay_us = static_cast<uint32_t>(config.visibility_delay_us);
+  settings.visibility_delay_us = static_cast<uint32_t>(config.testing.visibility_delay_us);
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
-  settings.emulated_native = config.emulated_native;
-  settings.engines_per_gpu = static_cast<uint32_t>(config.engines_per_gpu);
+  settings.emulated_fused = config.testing.emulated_fused;
+  settings.engines_per_gpu = static_cast<uint32_t>(config.testing.engines_per_gpu);
   settings.prelaunch = config.prelaunch;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);
@@ -172,9 +173,8 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.maximal_deadline = milliseconds(config.join_deadline_ms);
   options.default_deadline = std::min(options.default_deadline, options.maximal_deadline);
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
-  options.verify_plans = config.verify_plans;
-  options.native_by_choice = config.native == NativeUse::kAuto;
-  options.parking = config.parking == Parking::kAuto;
+  options.verify_plans = config.testing.verify_plans;
+  options.fused_by_choice = config.fused == FusedUse::kAuto;
   const QuotaConfig& quotas = config.quotas;
   options.limits.sessions = quotas.sessions;
   options.limits.sessions_per_uid = quotas.sessions_per_uid;

@@ -1,6 +1,6 @@
 // File: node_setup.h
 //
-// From the configuration to what tandemd's parts are made with: backend, topology, engines' settings, quotas.
+// From the configuration to the arguments of tandemd's parts: backend, topology, engines' settings, quotas.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ struct NodeChoice {
   std::vector<std::string> notes;  // for the log: what NVML could not tell, why `auto` took the host
 };
 
-// What this tandemd may find on the machine; a parameter for tests.
+// The machine as tandemd sees it; a parameter for tests.
 struct NodeSources {
   bool cuda_built = false;  // the engine beside this tandemd has the CUDA backend
   std::function<Result<std::unique_ptr<NvmlApi>>()> open_nvml;
@@ -35,13 +35,13 @@ NodeSources ThisMachine();
 
 // Decides `auto`: cuda where NVML sees GPUs and the build has CUDA, else host. Reads or makes the topology; a
 // topology file over real GPUs gives them its links by position, and they keep their own names.
-// FAILED_PRECONDITION says what is missing.
+// FAILED_PRECONDITION names what is missing.
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources = ThisMachine());
 
 // The environment of the engine of `gpu`: it sees that GPU first, then its peers, whose memory it maps.
 std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo& gpu);
 
-// What the engines have in common; the program is looked for where FindEngineProgram says.
+// Settings that all engines have in common. FindEngineProgram finds the program.
 Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& node);
 
 // Where the shipped tuning tables are: the configured directory, or ../share/tandem/tuning beside tandemd's

@@ -165,7 +165,7 @@ std::string Identity(const std::string& boot_id, const Topology& topology) {
   std::string text = std::string(kHeader) + "\nboot " + boot_id + "\n";
   for (int i = 0; i < topology.size(); ++i) {
     text += "gpu " + topology.gpus[static_cast<size_t>(i)].uuid;
-    // Which pairs were probed at all.
+    // The pairs that were probed at all.
     for (int j = 0; j < topology.size(); ++j) text += topology.HasPeerAccess(i, j) ? " 1" : " 0";
     text += "\n";
   }

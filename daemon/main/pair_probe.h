@@ -1,8 +1,8 @@
 // File: pair_probe.h
 //
 // Probes every pair of GPUs with data: each engine writes into the others' memory over the link, by copy
-// engine and by a kernel, the owner checks what has arrived, and the writer reads it back. What NVML reports
-// of peer access is not trusted without. The outcome is kept for the boot, in the state directory.
+// engine and by a kernel, the owner checks what has arrived, and the writer reads it back. NVML's report of
+// peer access is not trusted without the probe. The outcome is kept for the boot, in the state directory.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ struct PairFailure {
 // engine is not there or ends meanwhile: then nothing is known.
 Result<std::vector<PairFailure>> ProbePairs(Engines& engines, const Topology& topology);
 
-// What is kept of a probe.
+// The part of a probe that is kept.
 struct ProbeOutcome {
   std::vector<PairFailure> failures;
   std::vector<LinkRate> links;  // none in a file of a version that did not measure them

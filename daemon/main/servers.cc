@@ -1,5 +1,6 @@
 #include "daemon/main/servers.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -16,8 +17,8 @@
 namespace tandem::daemon {
 namespace {
 
-// Threads of one server beside those of the sessions' calls: for calls that are refused or answered at once,
-// for operators' calls, and those that wait for the next call.
+// Threads of one server beside the threads of the sessions' calls. They serve operators' calls and calls that
+// are refused or answered at once, and wait for the next call.
 constexpr uint64_t kSpareThreads = 64 + kMostAdminCalls;
 
 void Configure(grpc::ServerBuilder& builder, const std::string& socket, const ControlLimits& limits) {
@@ -27,13 +28,12 @@ void Configure(grpc::ServerBuilder& builder, const std::string& socket, const Co
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 4);
-  // gRPC refuses a call that finds no thread, whosever it is: there are enough for all that the limits let
-  // in.
+  // gRPC refuses a call that finds no thread. There are threads enough for all calls that the limits let in.
   builder.SetResourceQuota(
       grpc::ResourceQuota("tandemd").SetMaxThreads(static_cast<int>(MostCalls(limits) + kSpareThreads)));
 }
 
-// Builds and starts; the socket's file is nobody else's until ShareSocket opens it.
+// Builds and starts. Only the owner may use the socket's file until ShareSocket opens it.
 Result<std::unique_ptr<grpc::Server>> Build(grpc::ServerBuilder& builder, const std::string& socket) {
   TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(socket));
   mode_t before = ::umask(0177);
@@ -87,6 +87,9 @@ Servers::~Servers() {
 Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& control,
                                                 const AdminSources& sources) {
   auto parts = std::make_unique<Parts>(config, control, sources);
+  // gRPC stays initialised until the process ends. Its shutdown waits up to 10 s for threads of its executor,
+  // which large replies start (gRPC 1.51; github.com/grpc/grpc/issues/41050).
+  grpc_init();
   grpc::EnableDefaultHealthCheckService(true);
   {
     grpc::ServerBuilder builder;
@@ -112,6 +115,17 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
     TANDEM_RETURN_IF_ERROR(shared);
   }
   return std::unique_ptr<Servers>(new Servers(std::move(parts)));
+}
+
+void Servers::SetHealth(const Health& health) {
+  for (grpc::Server* server : {parts_->client_server.get(), parts_->admin_server.get()}) {
+    grpc::HealthCheckServiceInterface* service =
+        server == nullptr ? nullptr : server->GetHealthCheckService();
+    if (service == nullptr) continue;
+    service->SetServingStatus("liveness", health.live);
+    for (const char* name : {"", "readiness", "tandem.v1.Tandem"})
+      service->SetServingStatus(name, health.ready);
+  }
 }
 
 Status Servers::DialSelf() const {

@@ -10,6 +10,7 @@
 #include "daemon/admin/admin_service.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
+#include "daemon/observe/health.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -23,6 +24,9 @@ class Servers {
   // Stops at once: calls in progress are cancelled.
   ~Servers();
 
+  // Sets the answers of both sockets' health services. The services "" (the whole server), "readiness" and
+  // "tandem.v1.Tandem" are SERVING while the node is ready, "liveness" while tandemd is live. Thread-safe.
+  void SetHealth(const Health& health);
   // Makes one call over each socket; UNAVAILABLE names the one that does not answer in 10 s.
   Status DialSelf() const;
 

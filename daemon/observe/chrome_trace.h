@@ -16,7 +16,7 @@
 
 namespace tandem::daemon {
 
-// What a slice is called and annotated with.
+// A slice's name and annotations.
 struct TracePlan {
   std::string group_name;
   std::string summary;  // op, shapes, dtype

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "common/gpu_name.h"
+#include "daemon/observe/health.h"
 #include "daemon/topology/shared_gpus.h"
 
 namespace tandem::daemon {
@@ -9,7 +11,7 @@ namespace {
 
 using Findings = std::vector<DoctorFinding>;
 
-// What an idle engine should not need more than.
+// An idle engine should not need more memory.
 constexpr uint64_t kMuchOwnMemory = uint64_t{700} << 20;
 
 // An engine should be ready sooner, also after a restart.
@@ -31,7 +33,7 @@ void CheckBackend(const DoctorInput& input, Findings& findings) {
       findings.push_back({Severity::kNote, "visibility_delay",
                           "copies and signals are delayed at random by up to " +
                               std::to_string(input.visibility_delay_us) + " us",
-                          "a mode for tests: set visibility_delay_us = 0 for speed"});
+                          "a mode for tests: set testing.visibility_delay_us = 0 for speed"});
     }
   } else {
     findings.push_back({Severity::kOk, "backend", input.backend + " backend", ""});
@@ -40,7 +42,7 @@ void CheckBackend(const DoctorInput& input, Findings& findings) {
   if (input.verify_plans) {
     findings.push_back({Severity::kNote, "verify_plans",
                         "every plan is proved by the verifier before it is handed out",
-                        "costs milliseconds a plan; verify_plans = false switches it off"});
+                        "costs milliseconds a plan; testing.verify_plans = false switches it off"});
   }
 }
 
@@ -53,25 +55,25 @@ void CheckTopology(const DoctorInput& input, Findings& findings) {
   }
   if (SharesDevice(topology)) {
     findings.push_back({Severity::kWarning, "engines_per_gpu",
-                        "several engines share a GPU: what takes how long says nothing",
-                        "it is for tests; set engines_per_gpu = 1 for anything else"});
+                        "several engines share a GPU: times mean nothing",
+                        "it is for tests; set testing.engines_per_gpu = 1 for anything else"});
   }
   for (int i = 0; i < topology.size(); ++i) {
     const GpuInfo& gpu = topology.gpus[i];
     if (gpu.mig_enabled) {
       findings.push_back({Severity::kFailure, "mig",
                           "GPU " + gpu.uuid + " is in MIG mode: it has no peer access",
-                          "nvidia-smi -i <gpu> -mig 0"});
+                          "nvidia-smi -i " + std::string(DeviceUuid(gpu.uuid)) + " -mig 0"});
     }
     const bool under_mps = static_cast<size_t>(i) < input.engines.size() && input.engines[i].mps.answers;
     if (gpu.compute_mode == ComputeMode::kExclusiveProcess && !under_mps) {
       findings.push_back({Severity::kWarning, "compute_mode",
                           "GPU " + gpu.uuid + " is in exclusive mode: only the engine gets a context",
-                          "nvidia-smi -i <gpu> -c DEFAULT, or run MPS"});
+                          "nvidia-smi -i " + std::string(DeviceUuid(gpu.uuid)) + " -c DEFAULT, or run MPS"});
     }
     if (gpu.compute_mode == ComputeMode::kProhibited) {
       findings.push_back({Severity::kFailure, "compute_mode", "GPU " + gpu.uuid + " prohibits contexts",
-                          "nvidia-smi -i <gpu> -c DEFAULT"});
+                          "nvidia-smi -i " + std::string(DeviceUuid(gpu.uuid)) + " -c DEFAULT"});
     }
     for (int j = i + 1; j < topology.size(); ++j) {
       if (topology.HasPeerAccess(i, j)) continue;
@@ -86,12 +88,20 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
   size_t ready = 0;
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     const EngineStatus& engine = input.engines[gpu];
-    std::string name = "engine of GPU " + std::to_string(gpu);
-    if (gpu < input.topology.gpus.size()) name += " (" + input.topology.gpus[gpu].uuid + ")";
+    const std::string name = EngineName(input.topology, gpu);
     std::string last = engine.last_exit.empty() ? "" : "; last end: " + engine.last_exit;
     switch (engine.state) {
       case EngineState::kReady:
-        ++ready;
+        if (gpu < input.silent.size() && !input.silent[gpu].empty()) {
+          const bool stopped = input.silent[gpu].find("is stopped") != std::string::npos;
+          findings.push_back(
+              {Severity::kFailure, "engine_silent", name + " " + input.silent[gpu],
+               stopped
+                   ? "kill -CONT " + std::to_string(engine.pid) + " lets it go on; tandemd ends it otherwise"
+                   : "tandemd ends it and starts another one if it stays silent; see the log"});
+        } else {
+          ++ready;
+        }
         if (engine.own_memory_bytes > kMuchOwnMemory) {
           findings.push_back(
               {Severity::kNote, "engine_memory",
@@ -116,7 +126,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
             {Severity::kWarning, "engine", name + " is starting" + last, "wait; see the log if it lasts"});
         break;
       case EngineState::kDown:
-        if (!engine.blocked.empty()) break;  // CheckGpus says more
+        if (!engine.blocked.empty()) break;  // CheckGpus reports more
         if (!engine.lingers.empty()) {
           findings.push_back({Severity::kFailure, "engine",
                               name + " is down and cannot be started: " + engine.lingers + last,
@@ -130,7 +140,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
         break;
       case EngineState::kCrashLooped:
         findings.push_back({Severity::kFailure, "engine", name + " keeps ending and is held down" + last,
-                            "remove the cause (see the log), then tandemctl unfuse"});
+                            "remove the cause (see the log), then tandemctl reset " + std::to_string(gpu)});
         break;
     }
   }
@@ -183,6 +193,13 @@ void CheckLimits(const DoctorInput& input, Findings& findings) {
   }
 }
 
+void CheckMetrics(const DoctorInput& input, Findings& findings) {
+  if (input.metrics_error.empty()) return;
+  findings.push_back(
+      {Severity::kWarning, "metrics", input.metrics_error,
+       "free the address or set another metrics.listen, then restart tandemd; everything else works"});
+}
+
 void CheckTuning(const DoctorInput& input, Findings& findings) {
   for (const std::string& refused : input.refused_tuning) {
     findings.push_back({Severity::kWarning, "tuning", "a tuning file is not used: " + refused,
@@ -223,6 +240,7 @@ std::vector<DoctorFinding> Diagnose(const DoctorInput& input) {
   CheckTopology(input, findings);
   CheckEngines(input, findings);
   CheckLimits(input, findings);
+  CheckMetrics(input, findings);
   CheckTuning(input, findings);
   CheckWork(input, findings);
   return findings;

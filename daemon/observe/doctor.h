@@ -1,7 +1,7 @@
 // File: doctor.h
 //
-// The doctor: what an operator should know about this node, from best to worst, each with what to do about
-// it. A pure function of what was collected, so that every finding can be tested without provoking it.
+// The doctor: findings about this node, each with advice. A pure function of collected input, so that a test
+// of a finding need not provoke the fault.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,9 @@ struct DoctorInput {
   std::vector<std::string> failed_links;    // found by probing pairs of GPUs with data; one sentence each
   std::vector<std::string> refused_tuning;  // files of measured times that cannot be used: path and why
   std::vector<EngineStatus> engines;        // by GPU
+  std::vector<std::string>
+      silent;  // by GPU: why a ready engine did not answer when it was asked; empty: it answered
+  std::string metrics_error;  // why metrics are not served although they are configured; empty: they are
   ControlSnapshot control;
   std::vector<GroupSnapshot> groups;
   std::vector<PoolSnapshot> pools;
@@ -57,7 +60,7 @@ struct DoctorInput {
   std::string runtime_dir;
 };
 
-// What concerns GPUs and MPS only (doctor_gpu.cc); Diagnose calls it on the CUDA backend.
+// Findings about GPUs and MPS (doctor_gpu.cc). Diagnose calls it on the CUDA backend.
 void CheckGpus(const DoctorInput& input, std::vector<DoctorFinding>& findings);
 
 std::vector<DoctorFinding> Diagnose(const DoctorInput& input);

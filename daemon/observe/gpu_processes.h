@@ -1,6 +1,6 @@
 // File: gpu_processes.h
 //
-// `GpuProcesses`: who holds a context on a GPU, as the driver tells (NVML). For the doctor, who names the
+// `GpuProcesses`: the processes with a context on a GPU, by NVML. For the doctor, who names the
 // processes that keep an engine from coming back after a fault under MPS, and for evict, which ends them.
 #pragma once
 

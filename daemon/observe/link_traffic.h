@@ -1,6 +1,6 @@
 // File: link_traffic.h
 //
-// What plans send over the links, beside what the links were measured to carry.
+// The rates at which plans send over links, beside the links' measured rates.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace tandem::daemon {
 
-// What one GPU (UUID) pushes into another's memory by copy engine while nothing else runs. 1 GB is 10^9
-// bytes.
+// The rate at which one GPU (UUID) pushes into another's memory by copy engine while nothing else runs. 1 GB
+// is 10^9 bytes.
 struct LinkRate {
   std::string from, to;
   double gb_per_second = 0;
 };
 
-// What one rank of a plan sends, on average over the time in which its launches ran.
+// The rate at which one rank of a plan sends, on average over the time in which the plan's launches ran.
 struct SentRate {
   uint64_t plan_id = 0;
   int rank = 0;

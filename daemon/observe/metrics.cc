@@ -120,7 +120,7 @@ void AddLaunches(const LaunchCounters& launches, Families& families) {
     durations.metric.push_back(DurationHistogram(labels(key), value));
 }
 
-// What a GPU's rows say of each plan: one that is being reinstalled may have two.
+// A GPU's rows, one sum for each plan: a plan that is being reinstalled may have two rows.
 std::map<uint64_t, PlanStats> RowsMerged(const std::vector<PlanStats>& rows) {
   std::map<uint64_t, PlanStats> plans;
   for (const PlanStats& row : rows) {
@@ -134,15 +134,16 @@ std::map<uint64_t, PlanStats> RowsMerged(const std::vector<PlanStats>& rows) {
   return plans;
 }
 
-// Gauges of live plans, which go with them: a rate of what has been released tells nobody anything.
+// Gauges of live plans. A released plan's gauges go with it.
 void AddLinks(const MetricsInput& input, Families& families) {
   auto& links = families.Add("tandem_link_bytes_per_second",
                              "Measured pushes from one GPU into another's memory", MetricType::Gauge);
   for (const LinkRate& link : input.links) {
     Families::AddGauge(links, {{"gpu", link.from}, {"peer", link.to}}, link.gb_per_second * 1e9);
   }
-  auto& sent = families.Add("tandem_plan_sent_bytes_per_second",
-                            "What a rank of a live plan sends while its launches run", MetricType::Gauge);
+  auto& sent =
+      families.Add("tandem_plan_sent_bytes_per_second",
+                   "Rate at which a rank of a live plan sends while its launches run", MetricType::Gauge);
   auto& fraction =
       families.Add("tandem_plan_link_ratio",
                    "The same as a part of what its slowest link was measured to carry", MetricType::Gauge);
@@ -218,6 +219,9 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const Launch
   if (input.process.descriptor_limit != 0) {
     families.Gauge("process_max_fds", "Limit of open descriptors", input.process.descriptor_limit);
   }
+  auto& build = families.Add("tandem_build_info",
+                             "1, with the version and commit of tandemd, and the backend", MetricType::Gauge);
+  Families::AddGauge(build, {{"version", input.version}, {"backend", input.backend}}, 1);
   families.Gauge("tandem_uptime_seconds", "Time since the daemon's start", control.uptime_seconds);
   return families.Take();
 }

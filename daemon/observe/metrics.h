@@ -1,13 +1,11 @@
 // File: metrics.h
 //
 // Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID,
-// operation, algorithm, canonical code; a live plan's id). Collected from snapshots when somebody asks;
-// nothing is counted on the launch path.
+// operation, algorithm, canonical code; a live plan's id). Collected from snapshots at each scrape; nothing
+// is counted on the launch path.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +14,6 @@
 #include "daemon/observe/process_info.h"
 #include "daemon/supervisor/engines.h"
 #include "ipc/stats_area.h"
-#include "tandem/status.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -24,7 +21,7 @@ struct MetricFamily;
 
 namespace tandem::daemon {
 
-// What the metrics are made of.
+// The snapshots that the metrics are made from.
 struct MetricsInput {
   ControlSnapshot control;
   std::vector<PoolSnapshot> pools;
@@ -40,6 +37,7 @@ struct MetricsInput {
   std::map<uint64_t, std::vector<int>> gpus_of_plan;  // of the live plans, by rank
   std::vector<LinkRate> links;                        // measured
   ProcessInfo process;
+  std::string version, backend;
 };
 
 // Sums plans' counters by {GPU, op, algorithm}, so that they go on growing after a plan has been released.
@@ -66,21 +64,5 @@ class LaunchCounters {
 // The families for one scrape.
 std::vector<prometheus::MetricFamily> CollectMetrics(const MetricsInput& input,
                                                      const LaunchCounters& launches);
-
-// Serves GET /metrics at "address:port".
-class MetricsServer {
- public:
-  // `gather` is called from the server's threads. INVALID_ARGUMENT or UNAVAILABLE says why it cannot listen.
-  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
-                                                      std::function<MetricsInput()> gather);
-  ~MetricsServer();
-  // Where it listens: the port, also if 0 was asked for.
-  int port() const;
-
- private:
-  struct Parts;
-  explicit MetricsServer(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
-};
 
 }  // namespace tandem::daemon

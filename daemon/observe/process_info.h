@@ -1,6 +1,6 @@
 // File: process_info.h
 //
-// What this process uses of the machine, read from /proc and the kernel's limits. Thread-safe.
+// This process's use of the machine, read from /proc and the kernel's limits. Thread-safe.
 #pragma once
 
 #include <cstdint>

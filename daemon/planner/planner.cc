@@ -74,11 +74,11 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   plan.op = problem.request->op;
   plan.algorithm = choice.algorithm;
   plan.reason = std::move(choice.reason);
-  if (choice.algorithm == Algorithm::kNative && SkinnyFor(problem))
+  if (choice.algorithm == Algorithm::kFused && SkinnyFor(problem))
     plan.reason += "; few rows: one kernel moves and multiplies";
   plan.refused = std::move(choice.refused);
   plan.warnings = std::move(choice.warnings);
-  if (group.packet_kernels && choice.algorithm != Algorithm::kNative) {
+  if (group.packet_kernels && choice.algorithm != Algorithm::kFused) {
     for (std::string& note : MatmulNotes(problem)) plan.warnings.push_back(std::move(note));
   }
   plan.predicted_us = choice.predicted_us;
@@ -115,7 +115,7 @@ Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& g
         std::any_of(plain.begin(), plain.end(), [](const PlainReason& reason) { return !reason.in_key; });
     for (const TuningCandidate& candidate : entry->candidates) {
       if (candidate.samples == 0) break;
-      if (slower && candidate.algorithm != Algorithm::kNative) continue;
+      if (slower && candidate.algorithm != Algorithm::kFused) continue;
       // One that this request or this group does not allow gives way to the next.
       if (Result<Plan> plan = PlanMeasured(requests, group, {entry, &candidate}); plan.ok()) return plan;
     }

@@ -22,11 +22,11 @@ class TuningTable;
 
 // What the planner may assume of the engines of a group.
 struct GroupContext {
-  Topology topology;            // of the group's GPUs in rank order; its size is the world size
-  bool native_kernels = false;  // of every engine: kNative
-  std::string no_native_kernels =
-      "needs the CUDA backend's native kernels (Hopper)";  // where there are none: why
-  bool native_by_choice = false;                  // kAuto may become kNative; else it runs when asked for
+  Topology topology;           // of the group's GPUs in rank order; its size is the world size
+  bool fused_kernels = false;  // of every engine: kFused
+  std::string no_fused_kernels =
+      "needs the CUDA backend's fused kernels (Hopper)";  // where there are none: why
+  bool fused_by_choice = false;                   // kAuto may become kFused; else it runs when asked for
   bool packet_kernels = false;                    // CUDA: kLowLatency
   bool nccl = true;                               // NCCL or its stand-in can be used
   std::string no_nccl = "NCCL is not available";  // where it cannot: why

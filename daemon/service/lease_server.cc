@@ -11,8 +11,8 @@
 #include <cerrno>
 
 #include "common/fd_socket.h"
+#include "daemon/control/status_proto.h"
 #include "daemon/service/peer_identity.h"
-#include "daemon/service/status_codec.h"
 #include "tandem/v1/tandem.pb.h"
 
 namespace tandem::daemon {

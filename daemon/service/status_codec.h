@@ -9,16 +9,9 @@
 
 #include "tandem/status.h"
 
-namespace tandem::v1 {
-class StatusDetail;
-}
-
 namespace tandem::daemon {
 
 inline constexpr char kStatusTrailer[] = "tandem-status-bin";
-
-// `status` with its detail as the protocol has it.
-void FillStatusDetail(const Status& status, v1::StatusDetail* detail);
 
 // Adds the trailer to `context` and returns gRPC's status; OK stays OK.
 grpc::Status ToGrpc(grpc::ServerContext* context, const Status& status);

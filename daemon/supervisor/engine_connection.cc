@@ -26,8 +26,11 @@ constexpr timeval kSendTimeout{10, 0};
 
 }  // namespace
 
-EngineConnection::EngineConnection(UniqueFd socket, int wake_fd)
-    : socket_(std::move(socket)), wake_fd_(wake_fd), last_heard_(Clock::now().time_since_epoch().count()) {
+EngineConnection::EngineConnection(UniqueFd socket, int wake_fd, std::string name)
+    : socket_(std::move(socket)),
+      wake_fd_(wake_fd),
+      name_(std::move(name)),
+      last_heard_(Clock::now().time_since_epoch().count()) {
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof(kSendTimeout));
   reader_ = std::thread([this] { Read(); });
 }
@@ -61,7 +64,8 @@ Status EngineConnection::Exchange(Command& command, const std::vector<int>& fds,
   if (pending.done) return pending.status;
   if (!state_.ok()) return state_;
   if (!calls_ended_.ok()) return calls_ended_;
-  return DeadlineExceeded("the engine has not answered for " + std::to_string(deadline.count()) + " ms");
+  return DeadlineExceeded("the " + name_ + " has not answered for " + std::to_string(deadline.count()) +
+                          " ms");
 }
 
 Status EngineConnection::Call(Command& command, const std::vector<int>& fds,

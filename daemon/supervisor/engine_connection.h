@@ -37,8 +37,8 @@ class EngineConnection {
   using Clock = std::chrono::steady_clock;
 
   // `wake_fd` (an eventfd, kept by the caller, outlives this) is written when the inbox or the state has
-  // changed.
-  EngineConnection(UniqueFd socket, int wake_fd);
+  // changed. `name` is for messages: "engine of GPU 1 (GPU-5d8f…)".
+  EngineConnection(UniqueFd socket, int wake_fd, std::string name);
   ~EngineConnection();
   EngineConnection(const EngineConnection&) = delete;
   EngineConnection& operator=(const EngineConnection&) = delete;
@@ -48,17 +48,17 @@ class EngineConnection {
   Status Call(engine::v1::Command& command, const std::vector<int>& fds, std::chrono::milliseconds deadline);
   // Sends without waiting, and sets the command's id; the Ack only counts as a sign of life.
   Status Post(engine::v1::Command& command, const std::vector<int>& fds);
-  // AllocateSegment and QueueSnapshot: calls whose answer is a message of its own, sent before the Ack.
+  // AllocateSegment and QueueSnapshot: the answer is a separate message, sent before the Ack.
   Result<UniqueFd> AllocateSegment(uint64_t segment_id, uint64_t bytes, std::chrono::milliseconds deadline);
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(std::chrono::milliseconds deadline);
   // A call for the payload of the Ack.
   Result<std::string> Ask(engine::v1::Command& command, std::chrono::milliseconds deadline);
 
-  // What came and is neither Ack, Allocated nor Queue, oldest first.
+  // Messages that are neither Ack, Allocated nor Queue, oldest first.
   std::deque<std::unique_ptr<engine::v1::Message>> TakeInbox();
   // OK while the connection is up; then why it ended.
   Status state() const;
-  // When the engine last sent anything; of its construction at first.
+  // The time of the engine's latest message; before the first message, of this object's construction.
   Clock::time_point last_heard() const;
   // The highest id of a command that the engine has answered. It reads them in order: it has read all before
   // that one.
@@ -89,6 +89,7 @@ class EngineConnection {
 
   const UniqueFd socket_;
   const int wake_fd_;
+  const std::string name_;
   std::mutex send_mutex_;   // held over id assignment and send: the order of ids is the order of packets
   std::mutex queue_mutex_;  // one QueueSnapshot at a time: its answer carries no id
   mutable std::mutex mutex_;

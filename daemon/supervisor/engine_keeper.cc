@@ -75,7 +75,11 @@ EngineKeeper::~EngineKeeper() {
 
 EngineStatus EngineKeeper::status() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return status_;
+  EngineStatus status = status_;
+  if (connection_ != nullptr) {
+    status.silent_seconds = std::chrono::duration<double>(Clock::now() - connection_->last_heard()).count();
+  }
+  return status;
 }
 
 Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
@@ -100,8 +104,8 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
   return Unavailable(text).WithDetail({"ENGINE_DOWN", seat_.gpu_uuid, "", 0, 0});
 }
 
-void EngineKeeper::Unfuse() {
-  unfuse_.store(true, std::memory_order_release);
+void EngineKeeper::Reset() {
+  reset_.store(true, std::memory_order_release);
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
@@ -153,7 +157,7 @@ void EngineKeeper::Run() {
     auto delay = PauseAfter(life, policy);
     if (!delay.has_value()) {
       SetState(EngineState::kCrashLooped);
-      while (!stopping() && !unfuse_.exchange(false)) Pause(-1, milliseconds(1000));
+      while (!stopping() && !reset_.exchange(false)) Pause(-1, milliseconds(1000));
       policy = RestartPolicy(settings_.restart);
     } else {
       auto until = Clock::now() + *delay;
@@ -181,7 +185,7 @@ std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPo
       blocked_logged_ = Clock::now();
       Log(SupervisorLogSeverity::kWarning,
           "engine cannot start yet (" + life.reason +
-              "); tried again until it can: tandemctl doctor says who is in the way");
+              "); it is tried again; tandemctl doctor names the processes in the way");
     }
     return policy.OnBlocked();
   }
@@ -289,7 +293,9 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   TANDEM_ASSIGN_OR_RETURN(process,
                           EngineProcess::Spawn(settings_.program, sockets.second.get(), environment));
   sockets.second.Reset();
-  connection = std::make_shared<EngineConnection>(std::move(sockets.first), wake_.get());
+  connection = std::make_shared<EngineConnection>(
+      std::move(sockets.first), wake_.get(),
+      "engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ")");
   Command command;
   auto* start = command.mutable_start();
   {
@@ -305,7 +311,7 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   start->set_memory_bytes(seat_.memory_bytes);
   start->set_visibility_delay_us(settings_.visibility_delay_us);
   start->set_trace_records(settings_.trace_records);
-  start->set_emulated_native(settings_.emulated_native);
+  start->set_emulated_fused(settings_.emulated_fused);
   start->set_no_prelaunch(!settings_.prelaunch);
   start->set_engines_per_gpu(settings_.engines_per_gpu);
   return connection->Post(command, {order_log_, seat_.stats_area.get()});
@@ -322,8 +328,8 @@ Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connec
         status_.start = StartText(status_.start_seconds, message->ready());
         status_.own_memory_bytes = message->ready().own_memory_bytes();
         status_.kernel_sms = message->ready().kernel_sms();
-        status_.no_native_kernels =
-            message->ready().native_kernels() ? "" : message->ready().no_native_kernels();
+        status_.no_fused_kernels =
+            message->ready().fused_kernels() ? "" : message->ready().no_fused_kernels();
         return Status::Ok();
       }
       if (message->has_ack()) {
@@ -353,7 +359,7 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
     Dispatch(connection);
     if (stopping()) return "";
     if (Status state = connection.state(); !state.ok()) {
-      // The process's exit says more than the end of file that comes just before it.
+      // The process's exit is more exact than the end of file that comes just before it.
       return state.message() == kEndOfFile ? process.WaitExit(milliseconds(500)).value_or(state.message())
                                            : state.message();
     }
@@ -374,7 +380,7 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
       }
       Command ping;
       ping.mutable_ping();
-      // A full socket says nothing yet: the silence limit decides.
+      // A full socket is no failure yet: the silence limit decides.
       Status sent = connection.Post(ping, {});
       if (!sent.ok() && sent.code() != Code::kResourceExhausted)
         Log(SupervisorLogSeverity::kWarning, sent.message());

@@ -1,7 +1,7 @@
 // File: engine_keeper.h
 //
 // `EngineKeeper`: keeps one GPU's engine running. Its thread starts the process, waits until it is ready,
-// tells the listener, watches the process and its answers, and after an end starts the next one by the
+// calls the listener, and watches the process and its answers. After an end it starts the next process by the
 // restart policy.
 #pragma once
 
@@ -27,14 +27,14 @@ namespace tandem::daemon {
 
 enum class SupervisorLogSeverity { kInfo, kWarning, kError };
 
-// What all engines of a node have in common.
+// Settings that all engines of a node have in common.
 struct EngineSettings {
   std::string program;  // the tandem-engine binary
   std::string backend = "host";
   uint32_t hardware_queues = 8;
   uint32_t visibility_delay_us = 0;
   uint32_t trace_records = 0;
-  bool emulated_native = false;
+  bool emulated_fused = false;
   bool prelaunch = true;
   uint32_t engines_per_gpu = 1;
   // MPS pipe directories that a start tries in turn: the usual one, then spare ones, which serve while the
@@ -52,7 +52,7 @@ struct EngineSettings {
   std::function<void(SupervisorLogSeverity, const std::string&)> log;
 };
 
-// What one engine is started with. The descriptors stay open for restarts.
+// The arguments of one engine's start. The descriptors stay open for restarts.
 struct EngineSeat {
   std::string gpu_uuid;
   uint64_t memory_bytes = 0;
@@ -71,10 +71,10 @@ class EngineKeeper {
   EngineKeeper& operator=(const EngineKeeper&) = delete;
 
   EngineStatus status() const;
-  // The connection to the ready engine; UNAVAILABLE says why there is none.
+  // The connection to the ready engine; UNAVAILABLE names the reason if there is none.
   Result<std::shared_ptr<EngineConnection>> connection() const;
-  // Starts a fused engine again, with an empty record.
-  void Unfuse();
+  // Starts a crash-looped engine again, with an empty record.
+  void Reset();
   // Asks the engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
   void DemandAnswer(std::chrono::milliseconds limit);
   // Asks the thread to end its engine; returns at once. Calls that wait for the engine's answer then end with
@@ -122,7 +122,7 @@ class EngineKeeper {
   EngineListener& listener_;
   UniqueFd wake_;  // eventfd
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> unfuse_{false};
+  std::atomic<bool> reset_{false};
   std::atomic<int64_t> demanded_ms_{0};  // the limit of a DemandAnswer that the thread has not taken
   std::atomic<Clock::rep> last_turn_{0};
   mutable std::mutex mutex_;

@@ -19,10 +19,10 @@ namespace tandem::daemon {
 
 class EngineProcess {
  public:
-  // Starts `path --fd 3` with `socket` as descriptor 3, /dev/null as standard input, this process's standard
-  // output and error, and nothing else; in a process group of its own, so that a terminal's Ctrl-C reaches
-  // tandemd only. `environment` ("NAME=value") goes over this process's own. NOT_FOUND or PERMISSION_DENIED
-  // name the program.
+  // Starts `path --fd 3` with `socket` as descriptor 3, /dev/null as standard input, and this process's
+  // standard output and error; no other descriptor is open. The process gets its own process group, so that a
+  // terminal's Ctrl-C reaches tandemd only. `environment` ("NAME=value") goes over this process's own.
+  // NOT_FOUND or PERMISSION_DENIED name the program.
   static Result<EngineProcess> Spawn(const std::string& path, int socket,
                                      const std::vector<std::string>& environment = {});
 

@@ -34,7 +34,7 @@ inline const char* EngineStateName(EngineState state) {
     case EngineState::kStarting: return "starting";
     case EngineState::kReady: return "ready";
     case EngineState::kDown: return "down";
-    case EngineState::kCrashLooped: return "fused";
+    case EngineState::kCrashLooped: return "crash_looped";
   }
   return "down";
 }
@@ -44,30 +44,33 @@ struct EngineStatus {
   int pid = 0;
   uint64_t generation = 0;  // counts this GPU's engine processes, from 1
   uint64_t restarts = 0;
-  std::string last_exit;          // "signal 9", "exit 3"; empty if none
+  std::string last_exit;  // "signal 9", "exit 3"; empty if none
+  // Of a ready engine: since its latest answer. The supervisor asks every two seconds.
+  double silent_seconds = 0;
   uint64_t own_memory_bytes = 0;  // device memory that it takes without its segments; 0: not known
-  // What its latest start took: "1.82 s: process 0.05, driver 1.20, …"; empty if it has not been ready yet.
+  // The time of its latest start, by phases: "1.82 s: process 0.05, driver 1.20, …"; empty if it has not been
+  // ready yet.
   std::string start = {};
   double start_seconds = 0;
-  // Why it has none of the native algorithm's kernels, for people; empty: they are loaded.
-  std::string no_native_kernels = "it has not started yet";
+  // Why it has none of the fused algorithm's kernels, for people; empty: they are loaded.
+  std::string no_fused_kernels = "it has not started yet";
   // SMs that a kernel that waits for peers may take there; 0: no bound.
   uint32_t kernel_sms = 0;
-  // Why a new process cannot start for now, where that is somebody else's doing (an MPS server that waits for
-  // the last process of a fault to end); tried again and again. Empty if nothing is in the way.
+  // Why a new process cannot start for now because of other processes (an MPS server waits for the last
+  // process of a fault to end). The start is tried again and again. Empty if nothing is in the way.
   std::string blocked = {};
-  // That its process has been killed and has not ended, for people: the kernel holds it, in a driver's call
-  // most likely. Nothing is started, and the listener is not told, before it has ended. Empty if there is no
-  // such process.
+  // For people: its process has been killed and has not ended, since the kernel holds it, most likely in a
+  // driver's call. Until the process ends, nothing is started and the listener hears nothing. Empty if there
+  // is no such process.
   std::string lingers = {};
-  // Its last end was the loss of its GPU context under MPS: all of the server's clients on that GPU lost
-  // theirs.
+  // Its last end was the loss of the GPU context under MPS: every client of that server on that GPU lost its
+  // context too.
   bool shared_fate = false;
   MpsEndpoint mps = {};  // which the process was started with, as it was then; empty on the host backend
 };
 
-// What the control plane is told. Called from the supervisor's thread of that GPU, never under a lock of
-// Engines; the listener may call Engines::Call from within.
+// The control plane's view of the engines' events. Called from the supervisor's thread of that GPU, never
+// under a lock of Engines; the listener may call Engines::Call from within.
 class EngineListener {
  public:
   virtual ~EngineListener() = default;
@@ -97,17 +100,19 @@ class Engines {
                                   std::chrono::milliseconds deadline) = 0;
   // AllocateSegment: the descriptor of a new segment on `gpu`.
   virtual Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) = 0;
-  // What the ranks of a new communicator share, made by `gpu`'s engine.
+  // The id that the ranks of a new communicator share, made by `gpu`'s engine.
   virtual Result<std::string> MakeUniqueId(int /*gpu*/) {
     return Unimplemented("these engines make no communicators");
   }
   // Starts an engine again that is held down after a crash loop, with an empty record of crashes.
   // FAILED_PRECONDITION if it is not held down. Returns at once; the engine is ready later, or held down
   // again.
-  virtual Status Unfuse(int /*gpu*/) { return Unimplemented("these engines are not supervised"); }
-  // Asks a running engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
+  virtual Status Reset(int /*gpu*/) { return Unimplemented("these engines are not supervised"); }
+  // Asks a running engine for a sign of life, and ends the engine if none comes within `limit`. Returns at
+  // once.
   virtual void DemandAnswer(int /*gpu*/, std::chrono::milliseconds /*limit*/) {}
-  // The engine's queue right now.
+  // The engine's queue right now. UNAVAILABLE if the engine is down, DEADLINE_EXCEEDED if it does not answer
+  // within a second.
   virtual Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) = 0;
 };
 

@@ -18,6 +18,8 @@ namespace {
 
 // How long AwaitReady waits when every engine that is missing cannot start by somebody else's doing.
 constexpr std::chrono::seconds kBlockedPatience{3};
+// An engine answers from its loop, which no launch holds up. Operators' calls wait for the answer.
+constexpr milliseconds kQueueDeadline{1000};
 
 }  // namespace
 
@@ -69,7 +71,7 @@ Status Supervisor::AwaitReady(milliseconds deadline) const {
       }
     }
     if (ready == count_) return Status::Ok();
-    // What is in the way may stay there for hours; the others can work.
+    // An obstacle may stay for hours; the other engines can work meanwhile.
     if (!all_blocked) last_hope = std::chrono::steady_clock::now() + kBlockedPatience;
     if (std::chrono::steady_clock::now() >= last_hope) {
       return Unavailable("engine " + std::to_string(waiting) +
@@ -97,14 +99,14 @@ void Supervisor::Stop() {
   keepers.clear();  // joins
 }
 
-Status Supervisor::Unfuse(int gpu) {
+Status Supervisor::Reset(int gpu) {
   auto keepers = Keepers();
   if (gpu < 0 || gpu >= static_cast<int>(keepers.size())) return NotFound("no engine " + std::to_string(gpu));
   // Before that nobody would take the wish, and a later crash loop would find it.
   if (keepers[gpu]->status().state != EngineState::kCrashLooped) {
     return FailedPrecondition("the engine of GPU " + std::to_string(gpu) + " is not held down");
   }
-  keepers[gpu]->Unfuse();
+  keepers[gpu]->Reset();
   return Status::Ok();
 }
 
@@ -162,7 +164,7 @@ Result<std::string> Supervisor::MakeUniqueId(int gpu) {
 
 Result<std::unique_ptr<engine::v1::Queue>> Supervisor::QueueSnapshot(int gpu) {
   TANDEM_ASSIGN_OR_RETURN(auto connection, ConnectionOf(gpu));
-  return connection->QueueSnapshot(milliseconds(2000));
+  return connection->QueueSnapshot(kQueueDeadline);
 }
 
 Result<std::string> FindEngineProgram(const std::string& configured) {

@@ -47,7 +47,7 @@ class Supervisor final : public Engines {
   Result<std::string> Ask(int gpu, engine::v1::Command command, std::chrono::milliseconds deadline) override;
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override;
   Result<std::string> MakeUniqueId(int gpu) override;
-  Status Unfuse(int gpu) override;
+  Status Reset(int gpu) override;
   void DemandAnswer(int gpu, std::chrono::milliseconds limit) override;
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) override;
 

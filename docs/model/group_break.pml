@@ -8,7 +8,7 @@
  *
  *   engine   fail what has not started, mark the launch failed, broken = 1, BREAK in the log · wait for all marks · let go
  *
- * Code: engine/launch/group_break.cc, launch_queue.cc (Apply), arrival_table.h.
+ * Code: engine/launch/group_breaker.cc, launch_start.cc (Break), launch_decide.cc (Apply), ipc/arrival_table.h.
  *
  * Checked:
  *   honesty     done with the status OK means that no input came from a lane that was let go (assert in Lane)

@@ -1,8 +1,9 @@
 /* The launch queue's protocol: arrivals, the order log, failure by deadline, break, and crashes at every step.
  *
  * N engines serve one plan over LAUNCHES launches. Each step of an engine is one shared-memory access, as in the code:
- * engine/launch/launch_queue.cc (Arrive, DrainLog, AppendStarts, AppendFailure), arrival_table.h, order_log.h.
- * An engine may crash before any step; then tandemd appends BREAK, as it does when it has seen the process exit.
+ * engine/launch/launch_queue.cc (Arrive), launch_decide.cc (DrainLog, AppendStarts, AppendFailure), ipc/arrival_table.h,
+ * ipc/order_log.h. An engine may crash before any step; then tandemd breaks the group by commands to all engines, for which
+ * an entry BREAK stands here.
  *
  * Checked:
  *   agreement   no two engines take different decisions for one launch (assert in Take)

@@ -37,7 +37,7 @@ Result<std::unique_ptr<Backend>> MakeCudaEngineBackend(const BackendRequest& req
   CudaBackendOptions options;
   options.device = 0;
   options.engines = request.engines_per_gpu;
-  options.twin_lanes = ProbeMps(MpsPipeDirectory()).answers;
+  options.dual_stream_lanes = ProbeMps(MpsPipeDirectory()).answers;
   options.memory_used = [&]() -> uint64_t {
     if (request.engines_per_gpu > 1) return 0;  // NVML counts the others' too
     if (!nvml) nvml.emplace(OpenNvml());

@@ -245,7 +245,7 @@ class ProgramCompiler {
   Status AddWork(const plan::CollectiveStep& step, int depth) {
     if (depth >= kMaxDepth) return InvalidArgument("collectives nested too deeply");
     const bool has_kernel =
-        (step.blocks > 0 || step.skinny || step.algorithm == Algorithm::kNative) && depth == 0;
+        (step.blocks > 0 || step.skinny || step.algorithm == Algorithm::kFused) && depth == 0;
     const size_t kernel = out_->operations_.size();
     if (has_kernel) TANDEM_RETURN_IF_ERROR(AddKernel(step));
     for (const Step& part : step.expansion) TANDEM_RETURN_IF_ERROR(AddWork(part, depth + 1));
@@ -262,7 +262,7 @@ class ProgramCompiler {
     args.rank = program_.rank;
     args.world_size = program_.world_size;
     if (step.skinny) return SetSkinny(step, &operation);
-    if (step.algorithm == Algorithm::kNative) return SetParts(step, &operation);
+    if (step.algorithm == Algorithm::kFused) return SetParts(step, &operation);
     return step.algorithm == Algorithm::kLowLatency ? SetPackets(step, &operation)
                                                     : SetPhases(step, &operation);
   }

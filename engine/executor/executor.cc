@@ -5,12 +5,13 @@
 #include <utility>
 
 #include "engine/executor/operation.h"
+#include "program/packet_layout.h"
 
 namespace tandem::engine {
 namespace {
 
 // Sets of addresses of a fused matmul, a parity of epochs, that something is kept for: some kilobytes each.
-constexpr size_t kMostKeptSets = 64;
+constexpr size_t kMaxKeptSets = 64;
 
 }  // namespace
 
@@ -50,6 +51,32 @@ bool CompiledProgram::AwaitsPackets() const {
   });
 }
 
+uint8_t CompiledProgram::AwaitedPackets(const std::function<bool(uint64_t packet)>& come) const {
+  for (const Operation& operation : operations_) {
+    if (operation.collective == nullptr || !operation.uses_kernel || operation.collective->packets.empty())
+      continue;
+    const CollectiveArgs& args = *operation.collective;
+    const PacketLayout layout{.half_bytes = args.packet_bytes,
+                              .world = world_size_,
+                              .shots = args.exchange == PacketExchange::kTwoShot ? 2 : 1};
+    for (int shot = 0; shot < layout.shots; ++shot) {
+      uint8_t mask = 0;
+      for (int writer = 0; writer < world_size_; ++writer) {
+        if (writer == rank_) continue;
+        // First every rank's piece for this one, then each writer's sum.
+        const auto piece =
+            static_cast<uint64_t>(args.pieces[static_cast<size_t>(shot == 0 ? rank_ : writer)]);
+        const uint64_t packets = PacketLayout::packets_of(piece * DTypeBytes(args.dtype));
+        const uint64_t first = layout.first_packet(shot, writer);
+        if (packets > 0 && !(come(first) && come(first + packets - 1)))
+          mask |= static_cast<uint8_t>(1u << writer);
+      }
+      if (mask != 0) return mask;  // the next exchange waits for this one
+    }
+  }
+  return 0;
+}
+
 Executor::Executor(Backend* backend, std::vector<Lane*> lanes)
     : backend_(backend), lanes_(std::move(lanes)), events_(lanes_.size()) {}
 
@@ -64,29 +91,12 @@ Status CompiledProgram::Prepare(Backend& backend) {
     if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
     if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
   }
-  unguarded_ = needs_communicator_ ? "NCCL" : "";
-  for (size_t i = 0; i < operations_.size() && unguarded_.empty(); ++i) {
-    const Operation& operation = operations_[i];
-    if (operation.copy != nullptr) {
-      const bool engine = operation.copy->copy_engine;
-      if (!backend.HonoursGuard(engine ? Guarded::kCopyEngine : Guarded::kCopy)) {
-        unguarded_ = engine ? "a copy by a copy engine" : "a copy";
-      }
-    }
-    if (operation.matmul != nullptr && !backend.HonoursGuard(Guarded::kMatmul)) unguarded_ = "a product";
-    if (operation.reduce != nullptr && !backend.HonoursGuard(Guarded::kReduce)) unguarded_ = "a reduction";
-    if (operation.collective == nullptr || !operation.uses_kernel) continue;
-    // A fused matmul runs by its steps if its kernel does not take the bindings: those count too.
-    const bool multiplies = !operation.collective->parts.empty() || operation.collective->skinny.has_value();
-    if (!backend.HonoursGuard(Guarded::kCollective) || multiplies) unguarded_ = "its kernel";
-    i += operation.expansion;
-  }
-  FindHead(backend);
+  FindFirstKernel(backend);
   return Status::Ok();
 }
 
-void CompiledProgram::FindHead(Backend& backend) {
-  head_ = -1;
+void CompiledProgram::FindFirstKernel(Backend& backend) {
+  first_kernel_ = -1;
   const auto first = std::find_if(operations_.begin(), operations_.end(), [](const Operation& operation) {
     // A collective that no kernel runs is its expansion.
     const bool none = operation.kind == Operation::Kind::kNop ||
@@ -108,7 +118,7 @@ void CompiledProgram::FindHead(Backend& backend) {
     }
     default: break;
   }
-  if (without_trace) head_ = static_cast<int>(first - operations_.begin());
+  if (without_trace) first_kernel_ = static_cast<int>(first - operations_.begin());
 }
 
 Result<Event*> Executor::LaneEvent(int lane, int index) {
@@ -152,7 +162,7 @@ void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoc
   auto& sets = operation.kept[epoch & 1];
   auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& each) { return each.bound == bound; });
   if (set == sets.end()) {
-    if (sets.size() < kMostKeptSets) {
+    if (sets.size() < kMaxKeptSets) {
       set = sets.emplace(sets.end());
     } else {
       set = std::min_element(sets.begin(), sets.end(),
@@ -240,20 +250,20 @@ Status Executor::Bind(const CompiledProgram& program, CompiledProgram::Operation
   return Status::Ok();
 }
 
-Status Executor::EnqueueHead(CompiledProgram& program, const LaunchContext& context) {
+Status Executor::EnqueueFirstKernel(CompiledProgram& program, const LaunchContext& context) {
   using Kind = CompiledProgram::Operation::Kind;
-  if (!program.has_head())
+  if (!program.has_first_kernel())
     return FailedPrecondition("nothing of the program can be enqueued ahead of its launch");
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
-  CompiledProgram::Operation& head = program.operations_[static_cast<size_t>(program.head_)];
-  TANDEM_RETURN_IF_ERROR(Bind(program, head, context));
+  CompiledProgram::Operation& first = program.operations_[static_cast<size_t>(program.first_kernel_)];
+  TANDEM_RETURN_IF_ERROR(Bind(program, first, context));
   Lane& lane = *lanes_[0];
-  switch (head.kind) {
-    case Kind::kCopy: return lane.Copy(*head.copy);
-    case Kind::kMatmul: return lane.Matmul(*head.matmul);
-    case Kind::kReduce: return lane.Reduce(*head.reduce);
-    case Kind::kCollective: return lane.Collective(*head.collective);
-    default: return Internal("a head of another kind");
+  switch (first.kind) {
+    case Kind::kCopy: return lane.Copy(*first.copy);
+    case Kind::kMatmul: return lane.Matmul(*first.matmul);
+    case Kind::kReduce: return lane.Reduce(*first.reduce);
+    case Kind::kCollective: return lane.Collective(*first.collective);
+    default: return Internal("a first kernel of another kind");
   }
 }
 
@@ -264,17 +274,18 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
                               std::to_string(lanes_.size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
-  const CompiledProgram::Operation* head = context.head_enqueued && program.has_head()
-                                               ? &program.operations_[static_cast<size_t>(program.head_)]
-                                               : nullptr;
+  const CompiledProgram::Operation* enqueued =
+      context.first_kernel_enqueued && program.has_first_kernel()
+          ? &program.operations_[static_cast<size_t>(program.first_kernel_)]
+          : nullptr;
   // All addresses are set, and found to be there, before anything is enqueued.
   for (auto& operation : program.operations_) {
-    if (&operation != head) TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
+    if (&operation != enqueued) TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
   }
 
   const bool forks = program.forks();
-  if (forks && head != nullptr && !context.lanes_idle)
-    return FailedPrecondition("other lanes would wait for the head");
+  if (forks && enqueued != nullptr && !context.lanes_idle)
+    return FailedPrecondition("other lanes would wait for the first kernel");
   if (forks && !context.lanes_idle) {
     TANDEM_ASSIGN_OR_RETURN(Event * fork, LaneEvent(0, 0));
     TANDEM_RETURN_IF_ERROR(lanes_[0]->Record(fork));
@@ -294,9 +305,9 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
     if (traced != nullptr && operation.starts_step && traced->start != nullptr) {
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->start));
     }
-    const bool skip = skipped > 0 || &operation == head;
+    const bool skip = skipped > 0 || &operation == enqueued;
     if (skipped > 0) --skipped;
-    if (&operation == head) skipped = operation.expansion;
+    if (&operation == enqueued) skipped = operation.expansion;
     switch (skip ? Kind::kNop : operation.kind) {
       case Kind::kNop: break;
       case Kind::kCopy: TANDEM_RETURN_IF_ERROR(lane.Copy(*operation.copy)); break;

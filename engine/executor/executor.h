@@ -70,16 +70,16 @@ struct LaunchContext {
   Communicator* communicator = nullptr;  // needed by programs with NCCL steps
   // The group's: ends waits inside kernels, for peers and for chunk signals of the user's own.
   const Word* abort_word = nullptr;
-  // On all of the launch's work but signals and waits; only for programs that can be parked.
+  // On the first kernel, for EnqueueFirstKernel. Enqueue takes none.
   Guard guard{};
   // Empty, or one entry for each step of the plan::RankProgram.
   std::span<const StepEvents> step_events;
   // Nothing is on any lane that the program must follow, but what this thread has put onto lane 0 to time it:
   // the other lanes need not wait for lane 0 before they begin.
   bool lanes_idle = false;
-  // EnqueueHead has put the program's head onto lane 0 for this launch, with this very context: Enqueue
-  // leaves it out. A program that forks needs lanes_idle then.
-  bool head_enqueued = false;
+  // EnqueueFirstKernel has enqueued the program's first kernel for this launch, with this very context:
+  // Enqueue leaves it out. A program that forks needs lanes_idle then.
+  bool first_kernel_enqueued = false;
 };
 
 // A program ready for launches: checked, collectives and transfer groups expanded, everything resolved that
@@ -101,19 +101,20 @@ class CompiledProgram {
   int lanes() const { return lanes_; }               // lanes that the executor must have
   size_t step_count() const { return step_count_; }  // of the plan::RankProgram, for step_events
   bool needs_communicator() const { return needs_communicator_; }
-  // What of a launch's work, but signals and waits, does not honour LaunchContext::guard, for people; empty:
-  // all does, so that it can be left out at the last moment. Known once prepared.
-  std::string_view unguarded() const { return unguarded_; }
-  // True if the first work on lane 0 can be enqueued before the launch is decided, and called off without a
-  // trace: a guarded product, copy or sum, or a native kernel. Known once prepared.
-  bool has_head() const { return head_ >= 0; }
+  // True if the first work on lane 0 can be enqueued before the launch is decided, and cancelled without a
+  // trace: a guarded product, copy or sum, or a fused kernel. Known once prepared.
+  bool has_first_kernel() const { return first_kernel_ >= 0; }
   // True if it uses other lanes than lane 0.
   bool forks() const;
   // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which
   // `arrived` is false. Of a kernel its own words, once it is known (Prepare) that it runs.
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;
-  // True if a kernel waits for packets, of which no word tells.
+  // True if a kernel waits for packets, which have no words of their own. Known once prepared.
   bool AwaitsPackets() const;
+  // The ranks (a bit each) whose packets a kernel waits for: writers of packets for which `come` is false,
+  // counted from the begin of this launch's half of the own packet area. Looks at the first and the last
+  // packet of each writer.
+  uint8_t AwaitedPackets(const std::function<bool(uint64_t packet)>& come) const;
 
  private:
   friend class Executor;
@@ -134,7 +135,7 @@ class CompiledProgram {
     int count = 1, stride = 1;
   };
   static KernelWords WordsOf(const CollectiveArgs& kernel);
-  void FindHead(Backend& backend);
+  void FindFirstKernel(Backend& backend);
 
   int rank_ = 0;
   int world_size_ = 1;
@@ -142,8 +143,7 @@ class CompiledProgram {
   size_t step_count_ = 0;
   size_t slot_count_ = 0;
   bool needs_communicator_ = false;
-  std::string_view unguarded_ = "a program that is not prepared";
-  int head_ = -1;  // its operation, -1: none
+  int first_kernel_ = -1;  // its operation, -1: none
   std::array<int, plan::kMaxLanes> events_per_lane_{};
   std::array<bool, plan::kMaxLanes> lane_used_{};
   std::vector<Operation> operations_;
@@ -162,10 +162,11 @@ class Executor {
   // for its signals. Lane 0 is joined with the part too.
   Status Enqueue(CompiledProgram& program, const LaunchContext& context);
 
-  // Enqueues the program's head alone, which must honour `context.guard`; see LaunchContext::head_enqueued.
-  // On an error nothing has been enqueued: UNIMPLEMENTED if the head's kernel does not take these bindings,
-  // FAILED_PRECONDITION without a head.
-  Status EnqueueHead(CompiledProgram& program, const LaunchContext& context);
+  // Enqueues the program's first kernel alone, which must honour `context.guard`; see
+  // LaunchContext::first_kernel_enqueued. On an error nothing has been enqueued: UNIMPLEMENTED if the kernel
+  // does not take these bindings, FAILED_PRECONDITION for a program without a first kernel that can be
+  // cancelled.
+  Status EnqueueFirstKernel(CompiledProgram& program, const LaunchContext& context);
 
  private:
   Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);

@@ -6,7 +6,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr int64_t kMostExtent =
+constexpr int64_t kMaxExtent =
     int64_t{1} << 30;  // of a matrix for the few-rows kernel, which counts bytes of a row in an int
 
 class Cutter {
@@ -115,7 +115,7 @@ Result<SkinnyLayout> SkinnyLayoutOf(const plan::CollectiveStep& step, int world_
     return InvalidArgument("no product of matrices for the few-rows kernel");
   }
   for (const plan::View* view : {&matmul.a, &matmul.b, &matmul.c}) {
-    if (std::max(view->extent[0], view->extent[1]) > kMostExtent)
+    if (std::max(view->extent[0], view->extent[1]) > kMaxExtent)
       return InvalidArgument("too much for the few-rows kernel");
   }
   const int64_t n = matmul.b.extent[1], k = matmul.b.extent[0], a_rows = matmul.a.extent[0],

@@ -17,22 +17,22 @@ class Forecast {
   // `needed`: how often in a row the same successor must have been seen before it is trusted.
   explicit Forecast(uint32_t needed = 2) : needed_(needed) {}
 
-  // What came after, by any name; what was trusted before counts no more if it is something else.
+  // Notes the launch that came after, by any name. A different launch than the last one resets the trust.
   void Saw(int64_t next) {
     if (next != next_) seen_ = 0;
     next_ = next;
-    if (seen_ < kMostNeeded) ++seen_;
+    if (seen_ < kMaxNeeded) ++seen_;
   }
   // Something else was to be started than what had been enqueued ahead.
   void WasWrong() {
     seen_ = 0;
-    needed_ = std::min(std::max(needed_, 1u) * 4, kMostNeeded);
+    needed_ = std::min(std::max(needed_, 1u) * 4, kMaxNeeded);
   }
   bool Trusted() const { return seen_ >= needed_; }
   int64_t next() const { return next_; }
 
  private:
-  static constexpr uint32_t kMostNeeded = 4096;
+  static constexpr uint32_t kMaxNeeded = 4096;
   int64_t next_ = -1;
   uint32_t seen_ = 0, needed_;
 };

@@ -9,13 +9,11 @@ LaunchTimes TimesOf(const LaunchObserved& observed, LaunchLags* lags) {
   LaunchTimes times;
   if (observed.started_ns > 0) {
     times.start_ns = observed.started_ns;
-    // Behind another program the lag would be that one's time, and of a parked launch its ranks'.
-    if (observed.alone && !observed.parked)
-      lags->start_ns = times.start_ns > enqueued ? times.start_ns - enqueued : 0;
+    // Behind another program the lag would be that one's time.
+    if (observed.alone) lags->start_ns = times.start_ns > enqueued ? times.start_ns - enqueued : 0;
   } else {
     // Lanes begin a program when the one before has ended.
-    const uint64_t lag = observed.parked ? 0 : lags->start_ns;
-    times.start_ns = std::min(std::max(enqueued + lag, observed.busy_until_ns), seen - 1);
+    times.start_ns = std::min(std::max(enqueued + lags->start_ns, observed.busy_until_ns), seen - 1);
   }
   if (observed.first_step_ns > 0) times.start_ns = std::min(times.start_ns, observed.first_step_ns);
   if (observed.ended_ns >= times.start_ns && observed.ended_ns > 0) {
@@ -23,8 +21,8 @@ LaunchTimes TimesOf(const LaunchObserved& observed, LaunchLags* lags) {
     lags->end_ns = seen > times.end_ns ? seen - times.end_ns : 0;
     if (observed.started_ns > 0) lags->run_ns = times.end_ns - times.start_ns;
   } else {
-    // What this thread was late for at another launch it may have seen in time now: it took no less than
-    // then.
+    // This thread may have seen this end sooner than that of the launch that had the events: this launch took
+    // no less time than that one.
     const uint64_t most = seen > times.start_ns ? seen - times.start_ns : 1;
     const uint64_t least = std::clamp<uint64_t>(lags->run_ns, 1, most);
     times.end_ns = std::max(seen - std::min(seen, lags->end_ns), times.start_ns + least);

@@ -7,7 +7,7 @@
 
 namespace tandem::engine {
 
-// What is known of one launch when its end is seen; CLOCK_MONOTONIC nanoseconds, 0 where it is not known.
+// The known times of one launch when its end is seen: CLOCK_MONOTONIC nanoseconds, 0 where unknown.
 struct LaunchObserved {
   uint64_t enqueued_ns = 0;               // this thread began to enqueue it
   uint64_t seen_ns = 0;                   // and saw its end
@@ -16,7 +16,6 @@ struct LaunchObserved {
   uint64_t first_step_ns = 0,
            last_step_ns = 0;  // the earliest begin and the latest end of its steps, by events
   bool alone = false;         // nothing else was on the lanes when it was enqueued
-  bool parked = false;        // it waited on the lanes for ranks
 };
 
 struct LaunchTimes {

@@ -16,7 +16,7 @@ void StreamChoice::Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns) {
   if (WantsSwitch()) {
     if (++waited_ < kPatienceTurns) return;
     wanted_ = current_;
-    // A trial that did not begin, or one that cannot be taken back: that one is looked at again soon.
+    // A trial did not begin, or cannot be undone: in the second case the stream is looked at again soon.
     if (trying_) interval_ns_ = kShortestIntervalNs;
     trying_ = false;
     Settle(now_ns);
@@ -25,7 +25,7 @@ void StreamChoice::Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns) {
   }
   if (plan_ == 0) plan_ = plan;
   if (plan != plan_) {
-    if (++strangers_ == kMostStrangers) Forget(now_ns);
+    if (++strangers_ == kMaxStrangers) Forget(now_ns);
     return;
   }
   strangers_ = 0;

@@ -1,15 +1,15 @@
 // File: stream_choice.h
 //
-// `StreamChoice`: which of its two streams lane 0 should be on. Under MPS the GPU, as it seems, serves the
-// channels of a process's streams by two front ends in turn, and a client whose stream is served by the same
-// one as the engine's hears of an end 2 to 3 µs sooner. Nobody tells which it is, so the other stream is
-// tried now and then, and the one with the shorter turns is kept.
+// `StreamChoice`: the choice between lane 0's two streams. Under MPS the GPU seems to serve the channels of a
+// process's streams by two front ends in turn. A client sees an end 2 to 3 µs sooner if its stream is served
+// by the same front end as the engine's. No call shows which front end serves a stream, so the other stream
+// is tried now and then, and the stream with the shorter turns is kept.
 //
 // A *turn* is the time from an end of a channel's launch, as the engine sees it, to the arrival of that
 // channel's next launch. It depends on what has ended by as much as on the stream (a program of several lanes
 // ends later than its last word), so only turns behind the same plan are compared.
 //
-// Pure logic: the caller tells what time it is, and makes the lane switch when it can. Allocates nothing.
+// Pure logic: the caller passes the time, and makes the lane switch when it can. Allocates nothing.
 //
 // Thread rule: one thread.
 #pragma once
@@ -19,9 +19,9 @@
 
 namespace tandem::engine {
 
-// Which turns tell anything, and what. The defaults are for turns of a GPU's clients.
+// The turns that count, and the difference that decides. The defaults are for turns of a GPU's clients.
 struct TurnLimits {
-  // Longer turns say that the client did other work; they count for nothing.
+  // In longer turns the client did other work: they do not count.
   uint64_t longest_ns = 60'000;
   // The other stream is kept if its median turn is shorter by more than this.
   uint64_t margin_ns = 700;
@@ -40,7 +40,7 @@ class StreamChoice {
   // next trial.
   static constexpr int kPatienceTurns = 16;
   // Turns behind other plans after which the plan that was looked at counts as gone.
-  static constexpr int kMostStrangers = 4000;
+  static constexpr int kMaxStrangers = 4000;
 
   // A turn of `turn_ns` has ended, at `now_ns` by a clock that never goes back; `plan` is what had run before
   // it, and not 0.
@@ -55,7 +55,7 @@ class StreamChoice {
 
  private:
   void EndTrial(uint64_t now_ns);
-  // Whatever it has shown.
+  // Ends the trial without a decision.
   void LeaveTrial(uint64_t now_ns);
   // Stays on the current stream; the next trial comes after the interval.
   void Settle(uint64_t now_ns);

@@ -175,7 +175,7 @@ TEST_F(ImpersonatedPeerTest, LanesWaitForALivingPeersMark) {
   EXPECT_EQ(message.peer_silent().group_id(), group_.id);
   EXPECT_EQ(channel_->producer.Done(), 0u);
   EXPECT_EQ(node_.SignalWord(group_, 0, 1, 0)->load(), 0u);
-  node_.Arrivals(group_).SetBroken(1, 2);
+  node_.Arrivals(group_).SetBroken(1);
   ExpectEnd();
 }
 
@@ -191,7 +191,7 @@ TEST_F(ImpersonatedPeerTest, APeerHasItsTimeAfterABreakThatTheLogTells) {
   ASSERT_TRUE(node_.Await(
       0, [](const v1::Message& m) { return m.has_peer_silent(); }, &message));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
-  node_.Arrivals(group_).SetBroken(1, 2);
+  node_.Arrivals(group_).SetBroken(1);
   ASSERT_TRUE(channel_->Wait(1));
   EXPECT_EQ(channel_->producer.Outcome(1).status.code(), Code::kUnavailable);
 }
@@ -206,7 +206,7 @@ TEST_F(ImpersonatedPeerTest, TheLogTellsThePeers) {
   } while (entry.kind != LogKind::kBreak);
   EXPECT_EQ(entry.plan, group_.id);
   EXPECT_EQ(entry.count, group_.generation);
-  node_.Arrivals(group_).SetBroken(1, 2);
+  node_.Arrivals(group_).SetBroken(1);
   ExpectEnd();
 }
 

@@ -236,7 +236,6 @@ TestGroup EngineNode::AddGroup(uint64_t id, const std::vector<int>& gpus, uint64
     add->set_deadline_ms(deadline_ms);
     add->set_generation(generation);
     add->set_scratch_bytes(kScratchBytes);
-    if (parking_) (*add->mutable_options())["parking"] = "auto";
     add->set_abort_segment(group.segments[rank]);
     add->set_abort_offset(kAbortOffset);
     v1::Command workspace;

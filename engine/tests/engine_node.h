@@ -85,8 +85,6 @@ class EngineNode {
   // their arrival tables.
   void Impersonate(int rank) { impersonated_ = rank; }
   ArrivalTable& Arrivals(const TestGroup& group) { return tables_.at(group.id); }
-  // Groups that are added from now on may park their launches.
-  void EnableParking() { parking_ = true; }
   // A group over `gpus` (rank order) with signals, scratch, workspace, and a symmetric registration.
   TestGroup AddGroup(uint64_t id, const std::vector<int>& gpus, uint64_t deadline_ms = 10000,
                      uint64_t generation = 1);
@@ -138,7 +136,6 @@ class EngineNode {
   std::map<uint64_t, ArrivalTable> tables_;  // by group
   int impersonated_ = -1;
   uint64_t next_id_ = 1;
-  bool parking_ = false;
 };
 
 // An entry for `plan` with `bindings` at `generation`.

@@ -3,10 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "daemon/planner/planner.h"
 #include "engine/tests/engine_node.h"
+#include "engine/tests/wrapped_backend.h"
+#include "program/packet_layout.h"
 
 namespace tandem::engine {
 namespace {
@@ -100,6 +107,90 @@ TEST(OverdueTest, ALaunchMayRunAsLongAsItsOwnDeadlineAndWaitForLanesLonger) {
   ASSERT_TRUE(second->Wait(1));
   EXPECT_TRUE(first->producer.Outcome(1).status.ok()) << first->producer.Outcome(1).status.ToString();
   EXPECT_TRUE(second->producer.Outcome(1).status.ok()) << second->producer.Outcome(1).status.ToString();
+}
+
+// A kernel of packets: sends the packets of the rank, unless the rank is `silent`, then waits for ever.
+class PacketLane : public WrappedLane {
+ public:
+  PacketLane(std::unique_ptr<Lane> wrapped, int silent) : WrappedLane(std::move(wrapped)), silent_(silent) {}
+  Status Collective(const CollectiveArgs& args) override {
+    const PacketLayout layout{.half_bytes = args.packet_bytes, .world = args.world_size};
+    for (int peer = 0; peer < args.world_size && args.rank != silent_; ++peer) {
+      if (peer == args.rank) continue;
+      const uint64_t bytes =
+          static_cast<uint64_t>(args.pieces[static_cast<size_t>(peer)]) * DTypeBytes(args.dtype);
+      for (uint64_t i = 0; i < PacketLayout::packets_of(bytes); ++i) {
+        const uint64_t packet = layout.first_packet(0, args.rank) + i;
+        std::byte* at = args.packets[static_cast<size_t>(peer)] + packet * PacketLayout::kPacketBytes;
+        reinterpret_cast<Word*>(at + PacketLayout::kDataBytes)->store(args.epoch);
+      }
+    }
+    return lane().WaitWord(args.abort_word, 1);
+  }
+
+ private:
+  int silent_;
+};
+
+class PacketBackend : public WrappedBackend {
+ public:
+  PacketBackend(std::unique_ptr<Backend> backend, int silent)
+      : WrappedBackend(std::move(backend), [silent](std::unique_ptr<Lane> lane, int, WrappedBackend&) {
+          return std::make_unique<PacketLane>(std::move(lane), silent);
+        }) {}
+  bool HasCollective(const CollectiveArgs& args) const override { return !args.packets.empty(); }
+};
+
+// The failure of rank 0's launch of an all-reduce by packets among so many ranks, of which one sends nothing.
+LaunchOutcome OverdueByPackets(int world, int silent) {
+  EngineNode node(world, 8, [silent](std::unique_ptr<Backend> backend) {
+    return std::make_unique<PacketBackend>(std::move(backend), silent);
+  });
+  std::vector<int> gpus;
+  for (int gpu = 0; gpu < world; ++gpu) gpus.push_back(gpu);
+  TestGroup group = node.AddGroup(100, gpus, 300);
+  OpRequest request;
+  request.op = Op::kAllReduce;
+  request.algorithm = Algorithm::kLowLatency;
+  for (Role role : {Role::kInput, Role::kOutput}) {
+    request.operands.push_back({role, {DType::kF32, {64}, {}}, false, -1});
+  }
+  plan::GroupContext context;
+  context.topology = EmulatedTopology(world);
+  context.packet_kernels = true;
+  auto plan = plan::MakePlan(std::vector<OpRequest>(static_cast<size_t>(world), request), context);
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  v1::PlanSlot slot;
+  slot.set_span_bytes(256);
+  slot.set_alignment(4);
+  slot.set_alias_of(-1);
+  LaunchEntry entry = Entry(node.AddPlan(&group, plan->programs, {slot, slot}),
+                            {{group.registration, 0}, {group.registration, 256}});
+  std::vector<std::unique_ptr<TestChannel>> channels;
+  for (int gpu : gpus) channels.push_back(node.OpenChannel(gpu));
+  // Only rank 0's launch runs for too long.
+  for (int rank = world - 1; rank >= 0; --rank) {
+    entry.deadline_ns = rank == 0 ? 0 : 60'000'000'000;
+    channels[static_cast<size_t>(rank)]->Launch(entry);
+  }
+  EXPECT_TRUE(channels[0]->Wait(1));
+  return channels[0]->producer.Outcome(1);
+}
+
+TEST(OverdueTest, AKernelThatWaitsForPacketsNamesTheRankThatHasNotSentThem) {
+  for (const auto& [world, silent] : {std::pair(2, 1), std::pair(3, 1), std::pair(3, 2)}) {
+    const LaunchOutcome outcome = OverdueByPackets(world, silent);
+    EXPECT_EQ(outcome.status.code(), Code::kDeadlineExceeded) << outcome.status.ToString();
+    EXPECT_THAT(outcome.status.message(),
+                HasSubstr("its lanes wait for packets of rank " + std::to_string(silent)));
+    EXPECT_EQ(outcome.who_rank, silent);
+  }
+}
+
+TEST(OverdueTest, AKernelThatHasAllPacketsBlamesNobody) {
+  const LaunchOutcome outcome = OverdueByPackets(2, 0);
+  EXPECT_THAT(outcome.status.message(), HasSubstr("all packets of its peers have come"));
+  EXPECT_EQ(outcome.who_rank, -1);
 }
 
 TEST(OverdueTest, NoDeadlineThatAClientAsksForHoldsTheLanesForGood) {

@@ -158,11 +158,11 @@ TEST_F(StreamChoiceTest, PlansAreNotComparedWithEachOther) {
 TEST_F(StreamChoiceTest, APlanThatIsGoneIsNotWaitedFor) {
   Run(kFirst - 1, 8000, 5500);
   plan_ = 8;
-  Run(StreamChoice::kMostStrangers + kFirst, 8000, 5500);
+  Run(StreamChoice::kMaxStrangers + kFirst, 8000, 5500);
   ASSERT_EQ(choice_.current(), 1);
   // In a trial: back, and the next one is by what is launched now.
   plan_ = 9;
-  Run(StreamChoice::kMostStrangers, 8000, 5500);
+  Run(StreamChoice::kMaxStrangers, 8000, 5500);
   EXPECT_EQ(choice_.current(), 0);
   Run(12'000, 8000, 5500);
   EXPECT_EQ(choice_.current(), 1);

@@ -27,9 +27,9 @@ struct Streams {
 };
 
 // Two lanes of the host backend as one lane's streams.
-class TwinLane : public WrappedLane {
+class DualStreamLane : public WrappedLane {
  public:
-  TwinLane(std::unique_ptr<Lane> first, std::unique_ptr<Lane> second, Streams* streams)
+  DualStreamLane(std::unique_ptr<Lane> first, std::unique_ptr<Lane> second, Streams* streams)
       : WrappedLane(std::move(first)), second_(std::move(second)), streams_(streams) {}
   int stream_count() const override { return 2; }
   Status UseStream(int index) override {
@@ -64,21 +64,22 @@ class StreamsTest : public GatherTest {
  protected:
   StreamsTest()
       : GatherTest(
-            1, 32, [this](std::unique_ptr<Backend> backend) { return Twin(std::move(backend)); }, kLimits) {}
+            1, 32, [this](std::unique_ptr<Backend> backend) { return DualStream(std::move(backend)); },
+            kLimits) {}
 
-  std::unique_ptr<Backend> Twin(std::unique_ptr<Backend> backend) {
+  std::unique_ptr<Backend> DualStream(std::unique_ptr<Backend> backend) {
     return std::make_unique<WrappedBackend>(
         std::move(backend),
         [this](std::unique_ptr<Lane> lane, int index, WrappedBackend& from) -> std::unique_ptr<Lane> {
           if (index != 0) return lane;
-          return std::make_unique<TwinLane>(std::move(lane), std::move(*from.backend().MakeLane(0)),
-                                            &streams_);
+          return std::make_unique<DualStreamLane>(std::move(lane), std::move(*from.backend().MakeLane(0)),
+                                                  &streams_);
         });
   }
 
-  // Launches of `plans` in turn by one channel, the next one pushed while one runs so that its head can go
-  // ahead. The client takes `turn_of(stream)` to come back after each. Until `enough`; false if that takes
-  // too long or a launch goes wrong.
+  // Launches of `plans` in turn by one channel, the next one pushed while one runs so that its first kernel
+  // can go ahead. The client takes `turn_of(stream)` to come back after each. Until `enough`; false if that
+  // takes too long or a launch goes wrong.
   bool LaunchUntil(const std::vector<uint64_t>& plans,
                    const std::function<std::chrono::milliseconds(int stream)>& turn_of,
                    const std::function<bool()>& enough) {
@@ -121,7 +122,7 @@ TEST_F(StreamsTest, TheOneWithTheShorterTurnsIsUsed) {
       << launches_ << " launches, " << streams_.changes << " changes";
   EXPECT_EQ(streams_.current, 1);
   EXPECT_EQ(streams_.refused, 0) << "it changed while its lane held work";
-  EXPECT_GT(node_.stats(0).Prelaunched(), 0u);
+  EXPECT_GT(node_.stats(0).Speculated(), 0u);
 }
 
 TEST_F(StreamsTest, AStreamThatIsNoBetterIsLeftAgain) {

@@ -64,7 +64,7 @@ class WrappedBackend : public Backend {
   Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) override {
     return backend_->MakeCommunicator(options);
   }
-  Status NativeKernels() const override { return backend_->NativeKernels(); }
+  Status FusedKernels() const override { return backend_->FusedKernels(); }
   bool HonoursGuard(Guarded what) const override { return backend_->HonoursGuard(what); }
   Status RegisterHostMemory(void* address, size_t bytes) override {
     if (own_words_ == nullptr)
@@ -75,8 +75,8 @@ class WrappedBackend : public Backend {
 
   // The engine's own page of words; it is there before anything is given to a lane.
   Word* own_words() const { return own_words_; }
-  // Whether it lies in the engine's own page of words. Without parking it is for heads that are prelaunched
-  // alone that a lane waits for one.
+  // Whether it lies in the engine's own page of words. A lane waits for one of them only before the
+  // first kernel of a speculative launch.
   bool IsOwnWord(const Word* word) const {
     constexpr ptrdiff_t kWordsOfPage = 512;
     return own_words_ != nullptr && word >= own_words_ && word < own_words_ + kWordsOfPage;

@@ -6,9 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "client/ranks/job_key.h"
 #include "client/ranks/worker_process.h"
+#include "common/cli/arguments.h"
 #include "examples/train_digits/launcher.h"
 #include "examples/train_digits/worker.h"
 
@@ -29,12 +32,13 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   Options options;
   CLI::App app("Trains a tensor-parallel MLP on the UCI handwritten digits through Tandem");
+  app.option_defaults()->always_capture_default();
   app.add_option("--runtime-dir", options.runtime_dir,
                  "The daemon's folder (default: $TANDEM_RUNTIME_DIR or /run/tandem)");
   app.add_option("--backend", options.backend, "Refuse a daemon with another backend")
       ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--world", options.world_size, "Ranks")->check(CLI::Range(1, 8));
-  app.add_option("--epochs", options.epochs)->check(CLI::Range(1, 1000));
+  app.add_option("--epochs", options.epochs, "Passes over the training images")->check(CLI::Range(1, 1000));
   app.add_option("--seed", options.seed, "Of the split, the start and the order");
   app.add_option("--data", options.data, "digits.csv");
   app.add_option("--checkpoints", options.checkpoint_dir,
@@ -46,7 +50,12 @@ int main(int argc, char** argv) {
   app.add_option("--rank", options.rank)->group("");
   app.add_option("--job-key", options.job_key)->group("");
   app.add_option("--resume-epoch", options.resume_epoch)->group("");
-  CLI11_PARSE(app, argc, argv);
+  std::vector<std::string> arguments = tandem::cli::Arguments(argc, argv);
+  try {  // CLI11 reports by exceptions
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
 
   options.shape.world_size = options.world_size;
   // A hidden layer that every world size divides: the next multiple above 256.

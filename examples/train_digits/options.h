@@ -1,6 +1,6 @@
 // File: options.h
 //
-// What tandem-train-digits was asked to do, the same in the launcher and in its workers.
+// The options of tandem-train-digits, the same in the launcher and in the workers.
 #pragma once
 
 #include <cstdint>

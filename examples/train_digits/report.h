@@ -1,6 +1,6 @@
 // File: report.h
 //
-// What the example prints: tables, the progress bar, and the checks with their verdicts.
+// The example's output: tables, the progress bar, and the checks with their verdicts.
 #pragma once
 
 #include <nlohmann/json.hpp>

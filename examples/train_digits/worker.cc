@@ -159,7 +159,7 @@ class Worker {
           {"w2", model.w2_gradient()}});
   }
 
-  // A rank was lost: says so, drops what belonged to the broken group, and waits for the launcher's word.
+  // A rank was lost: reports that, drops everything of the broken group, and waits for the launcher's line.
   Status Recover(const Status& status, int* epoch) {
     Send({{"event", "lost"}, {"seen_ns", MonotonicNs()}, {"status", StatusJson(status)}});
     model_.reset();

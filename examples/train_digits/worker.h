@@ -1,6 +1,6 @@
 // File: worker.h
 //
-// One rank of the training, in a process of its own. It tells the launcher what happens in JSON lines:
+// One rank of the training, in its own process. It reports to the launcher in JSON lines:
 //   {"event":"joined", …}   once: topology, backend, placement
 //   {"event":"step", …}     after every step: epoch, step
 //   {"event":"epoch", …}    after every epoch: loss; its checkpoint is written

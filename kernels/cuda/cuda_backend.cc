@@ -9,8 +9,8 @@
 #include "kernels/cuda/collectives/collective_plan.h"
 #include "kernels/cuda/collectives/nccl_communicator.h"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/fused/fused_plan.h"
-#include "kernels/cuda/fused/native_matmul.h"
 #include "kernels/cuda/lane/cuda_device.h"
 #include "kernels/cuda/lane/cuda_lane.h"
 #include "kernels/cuda/lane/foreign_memory.h"
@@ -45,12 +45,12 @@ class CudaSegment : public Segment {
 class CudaBackend : public Backend {
  public:
   CudaBackend(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser,
-              std::shared_ptr<WordWriter> words, bool twin_lanes)
+              std::shared_ptr<WordWriter> words, bool dual_stream_lanes)
       : device_(std::move(device)),
         chooser_(std::move(chooser)),
         words_(std::move(words)),
         foreign_(device_),
-        twin_lanes_(twin_lanes) {}
+        dual_stream_lanes_(dual_stream_lanes) {}
 
   std::string Name() const override { return "cuda"; }
   size_t SegmentGranularity() const override { return device_->granularity(); }
@@ -92,9 +92,9 @@ class CudaBackend : public Backend {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<CudaLane> lane, CudaLane::Create(device_, chooser_, priority));
     return std::unique_ptr<Lane>(std::move(lane));
   }
-  Result<std::unique_ptr<Lane>> MakeTwinLane(int priority) override {
+  Result<std::unique_ptr<Lane>> MakeDualStreamLane(int priority) override {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<CudaLane> lane,
-                            CudaLane::Create(device_, chooser_, priority, twin_lanes_ ? 2 : 1));
+                            CudaLane::Create(device_, chooser_, priority, dual_stream_lanes_ ? 2 : 1));
     return std::unique_ptr<Lane>(std::move(lane));
   }
   Result<std::unique_ptr<Event>> MakeEvent() override {
@@ -112,13 +112,13 @@ class CudaBackend : public Backend {
   Status Health() override { return device_->Health(); }
   int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
   bool HasCollective(const CollectiveArgs& args) const override {
-    if (args.skinny) return native_kernels_.ok() && TakesSkinny(*args.skinny);
-    return args.parts.empty() ? TakesCollective(args) : native_kernels_.ok() && TakesFused(args);
+    if (args.skinny) return fused_kernels_.ok() && TakesSkinny(*args.skinny);
+    return args.parts.empty() ? TakesCollective(args) : fused_kernels_.ok() && TakesFused(args);
   }
   bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
-  Status NativeKernels() const override { return native_kernels_; }
+  Status FusedKernels() const override { return fused_kernels_; }
   int KernelSms() const override { return SmCount(); }
-  void SetNativeKernels(Status loaded) { native_kernels_ = std::move(loaded); }
+  void SetFusedKernels(Status loaded) { fused_kernels_ = std::move(loaded); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
   Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }
@@ -145,9 +145,9 @@ class CudaBackend : public Backend {
   std::shared_ptr<MatmulChooser> chooser_;
   std::shared_ptr<WordWriter> words_;
   ForeignMemory foreign_;
-  bool twin_lanes_;
+  bool dual_stream_lanes_;
   size_t own_memory_bytes_ = 0;
-  Status native_kernels_ = Unimplemented("they are not loaded");
+  Status fused_kernels_ = Unimplemented("they are not loaded");
 };
 
 }  // namespace
@@ -174,17 +174,17 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   cuda::ShareSms(options.engines);
   TANDEM_RETURN_IF_ERROR(cuda::LoadKernels().WithContext("loading the kernels"));
   ended("kernels");
-  Status native_kernels = cuda::LoadFusedKernels();
-  if (native_kernels.ok()) native_kernels = cuda::LoadSkinnyKernels();
-  if (!native_kernels.ok() && native_kernels.code() != Code::kUnimplemented) return native_kernels;
-  ended("native kernels");
+  Status fused_kernels = cuda::LoadFusedKernels();
+  if (fused_kernels.ok()) fused_kernels = cuda::LoadSkinnyKernels();
+  if (!fused_kernels.ok() && fused_kernels.code() != Code::kUnimplemented) return fused_kernels;
+  ended("fused kernels");
   TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());
   ended("cuBLASLt");
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, lt, options.matmul_candidates);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::WordWriter> words, cuda::WordWriter::Create(device));
-  auto backend =
-      std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words), options.twin_lanes);
-  backend->SetNativeKernels(std::move(native_kernels));
+  auto backend = std::make_unique<cuda::CudaBackend>(device, std::move(chooser), std::move(words),
+                                                     options.dual_stream_lanes);
+  backend->SetFusedKernels(std::move(fused_kernels));
   // The driver's own kernels are loaded by the first use too: fills of both small and large memory, before
   // any lane waits.
   TANDEM_ASSIGN_OR_RETURN(cuda::VmmAllocation scratch,

@@ -25,9 +25,9 @@ struct CudaBackendOptions {
   int engines = 1;
   // Candidates of cuBLASLt that PrepareMatmul times for each shape; 1 takes the first without a trial.
   int matmul_candidates = 8;
-  // Lanes of MakeTwinLane have two streams. For a process under MPS: without it, it makes no difference which
-  // one a lane is on.
-  bool twin_lanes = false;
+  // Lanes of MakeDualStreamLane have two streams. For a process under MPS: without it, it makes no difference
+  // which one a lane is on.
+  bool dual_stream_lanes = false;
   // Bytes of the device's memory in use, by whomever; asked before the context is made and after all has been
   // loaded, for Backend::OwnMemoryBytes. CUDA itself cannot tell: asking it makes the context. Empty: not
   // known. Called by another thread the first time, beside the driver's start.

@@ -37,7 +37,7 @@ void CopyRow(const BoxCopy& copy, const std::byte* source, std::byte* destinatio
 }
 
 // The most pauses of one copy in the visibility-delay mode.
-constexpr int kMostPieces = 4;
+constexpr int kMaxPieces = 4;
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void RunCopy(const BoxCopy& copy, const TaskContext& context) {
   int64_t row_elements = copy.box.inner_extent();
   int64_t source_step = copy.box.inner_stride(0) * copy.element_bytes;
   int64_t destination_step = copy.box.inner_stride(1) * copy.element_bytes;
-  int pauses_left = context.delay != nullptr ? kMostPieces : 0;
+  int pauses_left = context.delay != nullptr ? kMaxPieces : 0;
   ForEachRow(copy.box, [&](const auto& offsets) {
     const std::byte* source = copy.source + offsets[0] * copy.element_bytes;
     std::byte* destination = copy.destination + offsets[1] * copy.element_bytes;

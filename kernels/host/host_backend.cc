@@ -147,8 +147,8 @@ class HostBackend : public Backend {
     return std::unique_ptr<Lane>(std::make_unique<HostLane>(queues_, queues_->Next(priority)));
   }
 
-  Status NativeKernels() const override {
-    return options_.emulated_native ? Status::Ok() : Backend::NativeKernels();
+  Status FusedKernels() const override {
+    return options_.emulated_fused ? Status::Ok() : Backend::FusedKernels();
   }
 
   Result<std::unique_ptr<Event>> MakeEvent() override {

@@ -18,7 +18,7 @@ struct HostBackendOptions {
   size_t memory_bytes = size_t{8} << 30;  // of this emulated GPU, in all
   int visibility_delay_us = 0;            // > 0: the mode that delays copies and signals at random
   uint64_t seed = 0;                      // of the delays
-  bool emulated_native = false;           // claims native kernels; their programs run step by step
+  bool emulated_fused = false;            // claims fused kernels; their programs run step by step
 };
 
 // Makes an emulated GPU. INVALID_ARGUMENT when an option is out of range.

@@ -124,6 +124,9 @@ class Expander {
           access.slot = static_cast<uint16_t>(context_.alias[access.slot]);
         }
         access.symmetric = context_.symmetric[ref.slot];
+        if (write && access.slot < context_.read_only.size() && context_.read_only[access.slot]) {
+          return Refuse("INPUT_WRITTEN", Here() + " writes " + place + ", an input that must stay as it is");
+        }
         break;
       case Space::kWorkspace:
         limit = graph_.programs[rank_].workspace_bytes;

@@ -26,6 +26,13 @@ Result<VerifyContext> ContextOf(std::span<const OpRequest> requests) {
       if (operand.alias_of >= 0) context.alias[slot] = operand.alias_of;
     }
   }
+  const bool restartable = !requests.empty() && requests[0].restartable;
+  if (restartable) context.read_only.assign(slots, true);
+  for (const OpRequest& request : requests) {
+    for (size_t slot = 0; restartable && slot < request.operands.size(); ++slot) {
+      if (IsOutput(request.operands[slot].role)) context.read_only[slot] = false;
+    }
+  }
   return context;
 }
 

@@ -23,6 +23,8 @@ struct VerifyContext {
   std::vector<bool> symmetric;
   // Slots that are the same memory: alias[slot] is the slot it lies on, or -1.
   std::vector<int> alias;
+  // Slots that no step may write; empty: no such slots.
+  std::vector<bool> read_only;
 };
 
 // The context of a request: sizes from its specs.
@@ -35,7 +37,8 @@ struct VerifyOptions {
 };
 
 // OK, or INTERNAL with a message that names the two steps (rank, launch, step index, label) and what is
-// wrong: detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "SIGNAL", "UNCOALESCED" or "MALFORMED".
+// wrong: detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "SIGNAL", "UNCOALESCED" "INPUT_WRITTEN"
+// or "MALFORMED".
 Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext& context,
                       const VerifyOptions& options = {});
 

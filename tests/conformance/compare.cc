@@ -48,7 +48,7 @@ constexpr double kMostE5M2 = 57344;
 
 // Whether the element may be right although the sum `want` of inputs of magnitude `parts` has infinities.
 // NCCL rounds what each rank adds by CUDA's constructors of e5m2, which saturate infinities
-// (docs/numbers.md): an infinite sum comes out as the largest number. Where infinities of both signs meet, it
+// (docs/requests.md): an infinite sum comes out as the largest number. Where infinities of both signs meet, it
 // depends on the order what is left of them.
 bool IsSaturated(double want, double parts, double got) {
   if (std::isinf(want)) return got == std::copysign(kMostE5M2, want);

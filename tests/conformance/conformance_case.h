@@ -32,7 +32,7 @@ struct Case {
   bool heavy = false;
   // What kAuto chooses is judged by size (choice_rule.h).
   bool judge_choice = false;
-  // Why the request must be refused; empty: it must not, if its algorithm is on offer. Native and low_latency
+  // Why the request must be refused; empty: it must not, if its algorithm is on offer. Fused and low_latency
   // may refuse what does not fit them, but not where it must run.
   std::string refusal;
   bool must_run = false;

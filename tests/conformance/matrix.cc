@@ -114,7 +114,7 @@ std::vector<Case> MakeMatrix(int world, uint64_t seed) {
   AddTransfers(&matrix);
   AddGatherMatmuls(&matrix);
   AddReducedMatmuls(&matrix);
-  AddNativeMatmuls(&matrix);
+  AddFusedMatmuls(&matrix);
   AddBlockScaledMatmuls(&matrix);
   std::vector<Case> cases = matrix.Take();
   // The same case may have been drawn twice.

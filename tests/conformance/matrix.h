@@ -55,7 +55,7 @@ void AddExchanges(Matrix* matrix);           // all-gather, reduce-scatter, all-
 void AddTransfers(Matrix* matrix);           // send and receive, barrier, empty
 void AddGatherMatmuls(Matrix* matrix);       // all-gather→matmul, async-input matmul
 void AddReducedMatmuls(Matrix* matrix);      // matmul→reduce-scatter, matmul→all-reduce
-void AddNativeMatmuls(Matrix* matrix);       // what the native kernels take
+void AddFusedMatmuls(Matrix* matrix);        // what the fused kernels take
 void AddBlockScaledMatmuls(Matrix* matrix);  // fp8 with scales by blocks
 
 }  // namespace tandem::conformance

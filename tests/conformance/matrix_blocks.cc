@@ -97,15 +97,15 @@ void AddReduction(Matrix* matrix, Op op, const Types& types, const Extents& exte
   AddAll(matrix, request, types, extents.note);
 }
 
-// What the native kernel takes: e4m3 to bf16, B by columns with a factor a block, A's factors packed.
-void AddNative(Matrix* matrix, Op op, const Extents& extents) {
+// What the fused kernel takes: e4m3 to bf16, B by columns with a factor a block, A's factors packed.
+void AddFused(Matrix* matrix, Op op, const Extents& extents) {
   Draw& draw = matrix->draw();
   const int world = matrix->world();
   const int64_t all = extents.rows * world, own = op == Op::kAllGatherMatmul ? extents.rows : all;
   const Shape b = {extents.k, extents.n};
   OpRequest request;
   request.op = op;
-  request.algorithm = Algorithm::kNative;
+  request.algorithm = Algorithm::kFused;
   request.operands = {
       MakeOperand(Role::kA, DType::kF8E4M3, {own, extents.k}, draw.OneIn(3)),
       MakeOperand(Role::kB, DType::kF8E4M3, b, false, TransposedStrides(b)),
@@ -118,19 +118,19 @@ void AddNative(Matrix* matrix, Op op, const Extents& extents) {
         MakeOperand(Role::kBias, draw.OneIn(2) ? DType::kF32 : DType::kBf16, {extents.n}));
   if (draw.OneIn(3)) request.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
   Extras extras;
-  extras.note = std::string("native, blocks, ") + extents.note;
+  extras.note = std::string("fused, blocks, ") + extents.note;
   extras.must_run = true;
   extras.shift = draw.Of(std::vector<int>{0, 0, 16, 1});
   matrix->Add(request, extras);
 }
 
 // One row of tiles or several, one tile of 256 columns or several, K one block or many, the last one short.
-const std::vector<Extents> kNativeExtents = {{1, 8, 144, "one row"},
-                                             {128, 256, 256, "one tile"},
-                                             {100, 136, 272, "no whole tile"},
-                                             {130, 520, 400, "one over whole tiles"},
-                                             {300, 1040, 1024, "tiles of several blocks"},
-                                             {64, 40, 2064, "long sums"}};
+const std::vector<Extents> kFusedExtents = {{1, 8, 144, "one row"},
+                                            {128, 256, 256, "one tile"},
+                                            {100, 136, 272, "no whole tile"},
+                                            {130, 520, 400, "one over whole tiles"},
+                                            {300, 1040, 1024, "tiles of several blocks"},
+                                            {64, 40, 2064, "long sums"}};
 
 }  // namespace
 
@@ -145,7 +145,7 @@ void AddBlockScaledMatmuls(Matrix* matrix) {
   }
   if (matrix->world() > 1) {
     for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
-      for (const Extents& extents : kNativeExtents) AddNative(matrix, op, extents);
+      for (const Extents& extents : kFusedExtents) AddFused(matrix, op, extents);
     }
   }
   AddGather(matrix, kTypes[0], kLong, 0);

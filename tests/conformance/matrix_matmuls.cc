@@ -55,7 +55,7 @@ Values DrawValues(Matrix* matrix, const Types& types, int64_t k) {
 }
 
 Operand DrawB(Matrix* matrix, const Types& types, int64_t k, int64_t n) {
-  // Weight gradients and PyTorch's native test: B stored by rows or by columns.
+  // Weight gradients and PyTorch's fused test: B stored by rows or by columns.
   const bool transposed = matrix->draw().OneIn(2);
   return MakeOperand(Role::kB, types.b, {k, n}, false, transposed ? TransposedStrides({k, n}) : Shape());
 }
@@ -183,7 +183,7 @@ void AddAsyncInput(Matrix* matrix) {
 const std::vector<Extents> kLarge = {
     {{128}, 256, 256, "whole tiles"},
     {{129}, 260, 264, "one over whole tiles"},
-    {{1024}, 1024, 1024, "PyTorch's native test on four ranks: M 4096, N = K = 1024"},
+    {{1024}, 1024, 1024, "PyTorch's fused test on four ranks: M 4096, N = K = 1024"},
 };
 
 }  // namespace

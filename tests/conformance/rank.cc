@@ -102,7 +102,7 @@ Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report)
   (*report)["judged"] = true;
   if (!test.refusal.empty() || !OnOffer(request.op, request.algorithm)) return Status::Ok();
   // What is built for some shapes only says so when it meets another.
-  const bool choosy = request.algorithm == Algorithm::kNative || request.algorithm == Algorithm::kLowLatency;
+  const bool choosy = request.algorithm == Algorithm::kFused || request.algorithm == Algorithm::kLowLatency;
   if (choosy && !test.must_run) return Status::Ok();
   return refusal.WithContext("on offer, and refused");
 }
@@ -219,7 +219,7 @@ Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>
   if (way == Way::kDirect) {
     TANDEM_RETURN_IF_ERROR(status);
     TANDEM_RETURN_IF_ERROR(stream_->Synchronize(options_.deadline));
-    TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan.LaunchDirect(bindings));
+    TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan.LaunchWithoutStream(bindings));
     TANDEM_RETURN_IF_ERROR(plan.WaitLaunch(launch, options_.deadline).WithContext("direct launch"));
   } else if (status.ok()) {
     status = plan.Launch(stream_->ref(), bindings).WithContext("launch");

@@ -141,9 +141,9 @@ void Report::AddStress(int world, const json& first) {
   const int launches = first["launches"];
   const double seconds = first["seconds"];
   std::printf(
-      "ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks, %d native plans\n",
+      "ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks, %d fused plans\n",
       run_, world, launches, seconds, launches / seconds, first["delays"].get<int>(),
-      first["checks"].get<int>(), first["native"].get<int>());
+      first["checks"].get<int>(), first["fused"].get<int>());
 }
 
 void Report::AddCut(int world) {

@@ -65,7 +65,7 @@ class Stress {
     TANDEM_RETURN_IF_ERROR(Check());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     *report = {{"status", "ok"},    {"launches", made_}, {"seconds", seconds},
-               {"delays", delays_}, {"checks", checks_}, {"native", native_}};
+               {"delays", delays_}, {"checks", checks_}, {"fused", fused_}};
     graph_.reset();
     for (StressPlan& plan : plans_) TANDEM_RETURN_IF_ERROR(plan.plan->Release());
     return Status::Ok();
@@ -88,7 +88,7 @@ class Stress {
           rank_.group().Prepare("stress" + std::to_string(i), request, deadline());
       if (!plan.ok()) return plan.status().WithContext(own.test->name);
       own.plan = *plan;
-      native_ += own.plan->info().algorithm == Algorithm::kNative ? 1 : 0;
+      fused_ += own.plan->info().algorithm == Algorithm::kFused ? 1 : 0;
       for (int variant = 0; variant < kVariants; ++variant) {
         OperandSet& set = own.sets.emplace_back();
         set.inputs =
@@ -254,7 +254,7 @@ class Stress {
   std::unique_ptr<RankGraph> graph_;
   Image image_;
   Draw common_, own_;
-  int made_ = 0, delays_ = 0, checks_ = 0, native_ = 0;
+  int made_ = 0, delays_ = 0, checks_ = 0, fused_ = 0;
 };
 
 }  // namespace
@@ -291,7 +291,7 @@ std::vector<Case> StressCases(int world) {
   add(Op::kMatmulAllReduce, kTiledTwoShot, product(10, 24, 40, 10), Values::kExact);
   add(Op::kAllGather, kCopyEngine, pair(DType::kI64, 700, 700 * world, false), Values::kBits);
   add(Op::kBarrier, kDirect, {}, Values::kRandom);
-  // One kernel a rank where there are native ones, else what the daemon prefers: for few rows, and for tiles
+  // One kernel a rank where there are fused ones, else what the daemon prefers: for few rows, and for tiles
   // of several waves.
   for (int64_t rows : {8, 136}) {
     const auto bf16 = [&](int64_t a_rows, int64_t c_rows) {
@@ -299,9 +299,9 @@ std::vector<Case> StressCases(int world) {
                                   MakeOperand(Role::kB, DType::kBf16, {48, 272}),
                                   MakeOperand(Role::kC, DType::kBf16, {c_rows, 272}, true)};
     };
-    add(Op::kAllGatherMatmul, kNative, bf16(rows, rows * world), Values::kExact, -1, 0);
-    add(Op::kMatmulReduceScatter, kNative, bf16(rows * world, rows), Values::kExact, -1, 0);
-    add(Op::kMatmulAllReduce, kNative, bf16(rows * world, rows * world), Values::kExact, -1, 0);
+    add(Op::kAllGatherMatmul, kFused, bf16(rows, rows * world), Values::kExact, -1, 0);
+    add(Op::kMatmulReduceScatter, kFused, bf16(rows * world, rows), Values::kExact, -1, 0);
+    add(Op::kMatmulAllReduce, kFused, bf16(rows * world, rows * world), Values::kExact, -1, 0);
   }
   add(Op::kAllGather, kLowLatency, pair(DType::kBf16, 40, 40 * world, false), Values::kBits);
   // Whatever the daemon prefers: packets where there are any.

@@ -12,7 +12,7 @@
 namespace tandem::conformance {
 
 // Makes `launches` launches with all other ranks. {"status", "message", "launches", "seconds", "delays",
-// "checks", "native": how many of the plans are native}. What is not on offer runs by the daemon's own
+// "checks", "fused": how many of the plans are fused}. What is not on offer runs by the daemon's own
 // choice.
 nlohmann::json RunStress(Rank& rank, int launches);
 

@@ -1,4 +1,5 @@
-"""What the documents name is in the tree: links, paths, files, flags, keys and identifiers."""
+"""What the documents name is in the tree: links, paths, files, flags, keys, identifiers and whole programs; and they can be
+read: no wide table cells, long paragraphs or long lines."""
 
 import os
 import re
@@ -9,7 +10,7 @@ FOLDERS = ("bench", "client", "cmake", "common", "daemon", "deploy", "docs", "dr
            "program", "proto", "tests")
 SOURCES = (".cc", ".h", ".cu", ".cuh", ".py", ".sh", ".proto", ".txt", ".cmake", ".toml", ".service", ".conf", ".pml", "")
 # Of other programs.
-FLAGS = {"--now", "--nodes", "--gres"}
+FLAGS = {"--now", "--nodes", "--gres", "--cflags", "--libs"}
 CONSTANTS = {"DCMAKE_INSTALL_PREFIX", "SLURM_JOB_ID", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}
 
 
@@ -18,7 +19,65 @@ def read(path):
         return file.read()
 
 
+MOST_CELL, MOST_LINES, MOST_COLUMNS = 80, 8, 120
+
+
+def prose_lines(text):
+    """(number, line) outside fenced code; numbers begin at 1."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield number, line
+
+
+def is_row(line):
+    return line.lstrip().startswith("|")
+
+
+def wide_cells(text):
+    """(line, cell) of table cells over MOST_CELL characters; of a link only its text counts."""
+    cells = [(number, re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell.strip())) for number, line in prose_lines(text) if is_row(line)
+             for cell in re.split(r"(?<!\\)\|", line)]
+    return [(number, cell) for number, cell in cells if len(cell) > MOST_CELL]
+
+
+def long_lines(text):
+    """(line, columns) of lines of prose over MOST_COLUMNS; a line that is one long word, such as a link, cannot be broken."""
+    return [(number, len(line)) for number, line in prose_lines(text)
+            if len(line) > MOST_COLUMNS and not is_row(line) and len(line.split()) > 1]
+
+
+def long_paragraphs(text):
+    """First lines of paragraphs, or items of a list, over MOST_LINES lines."""
+    found, first, count = [], 0, 0
+    for number, line in [*prose_lines(text), (-1, "")]:
+        if not line.strip() or is_row(line) or line.startswith("#"):
+            count = 0
+            continue
+        if count == 0 or re.match(r"\s*([-*]|\d+\.)\s", line):
+            first, count = number, 0
+        count += 1
+        if count == MOST_LINES + 1:
+            found.append(first)
+    return found
+
+
+def shown_programs(text):
+    """(file, code) of the fenced code behind each line `<!-- FILE -->`."""
+    return re.findall(r"^<!-- (\S+) -->\n+```\w*\n(.*?)^```$", text, re.M | re.S)
+
+
+def differing_programs(text, read_file=read):
+    """Files whose text is not what the document shows of them."""
+    return [path for path, code in shown_programs(text) if code != read_file(path)]
+
+
+
 class Documents(unittest.TestCase):
+    maxDiff = None
+
     @classmethod
     def setUpClass(cls):
         cls.files = {name for name in os.listdir(ROOT) if os.path.isfile(os.path.join(ROOT, name))}
@@ -79,6 +138,60 @@ class Documents(unittest.TestCase):
         self.assertGreaterEqual(len(given), 7)
         for key, value in given:
             self.assertEqual(shipped[key], value, key)
+
+    def faults(self, find):
+        """What `find` reports of the documents, by document."""
+        return {document: found for document, text in self.documents.items() if (found := find(text))}
+
+    def test_covers_what_is_read(self):
+        for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "docs/README.md",
+                         "docs/first-program.md", "docs/model/README.md"):
+            self.assertIn(document, self.documents)
+
+    def test_cells_are_short(self):
+        self.assertEqual(self.faults(wide_cells), {})
+
+    def test_paragraphs_are_short(self):
+        self.assertEqual(self.faults(long_paragraphs), {})
+
+    def test_lines_are_short(self):
+        self.assertEqual(self.faults(long_lines), {})
+
+    def test_programs_are_the_files(self):
+        shown = {path for text in self.documents.values() for path, _ in shown_programs(text)}
+        self.assertGreaterEqual(shown, {"examples/all_reduce.cc", "examples/all_reduce.c"})
+        self.assertEqual(self.faults(differing_programs), {})
+
+    def test_every_page_is_in_the_index(self):
+        index = self.documents["docs/README.md"]
+        pages = [path[len("docs/"):] for path in self.documents if path.startswith("docs/") and path != "docs/README.md"]
+        self.assertEqual([page for page in pages if f"]({page})" not in index], [])
+
+
+class PlantedFaults(unittest.TestCase):
+    """Each check finds what it is for, and nothing in a text without it."""
+
+    def test_cells(self):
+        row = "| a | %s |\n|---|---|\n"
+        self.assertEqual(wide_cells(row % ("x" * 81)), [(1, "x" * 81)])
+        self.assertEqual(wide_cells(row % ("x" * 80)), [])
+        self.assertEqual(wide_cells(row % f"[{'x' * 78}](a/long/target.md)"), [])
+        self.assertEqual(wide_cells("```\n" + row % ("x" * 81) + "```\n"), [])
+
+    def test_paragraphs(self):
+        self.assertEqual(long_paragraphs("# A\n\n" + "words\n" * 9 + "\n"), [3])
+        self.assertEqual(long_paragraphs("- first\n" + "- item\n" + "  words\n" * 8), [2])
+        self.assertEqual(long_paragraphs("words\n" * 8 + "\n" + "- item\n" * 9 + "\n" + "| a |\n" * 9), [])
+        self.assertEqual(long_paragraphs("words\n" * 4 + "```\n" + "code\n" * 9 + "```\n" + "words\n" * 4), [])
+
+    def test_lines(self):
+        self.assertEqual(long_lines("short\n" + "word " * 24 + "w\n"), [(2, 121)])
+        self.assertEqual(long_lines("word " * 23 + "words\n| " + "x" * 130 + " |\n```\n" + "code " * 30 + "\n```\n"), [])
+
+    def test_programs(self):
+        page = "<!-- a/b.c -->\n```c\nint a;\n```\n"
+        self.assertEqual(differing_programs(page, lambda path: "int a;\n"), [])
+        self.assertEqual(differing_programs(page, lambda path: "int b;\n"), ["a/b.c"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // File: client_cuda_fixture.h
 //
-// A client of the library on a real GPU, without a daemon: a fake control half makes real channels, and the
+// A client of the library on a real GPU, without a daemon: a fake gRPC plugin makes real channels, and the
 // test plays the engine on their other ends. Streams, graphs and memory are the CUDA runtime's, as a training
 // process has them.
 #pragma once

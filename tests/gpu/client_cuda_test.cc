@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "client/lib/channel_graveyard.h"
+#include "client/lib/deferred_reclaimer.h"
 #include "tests/gpu/client_cuda_fixture.h"
 
 namespace tandem::client {
@@ -287,8 +287,8 @@ TEST_F(ClientCudaTest, WhatALaunchCosts) {
 }
 
 TEST_F(ClientCudaTest, PagesOfEndedChannelsAreUnregistered) {
-  ChannelGraveyard& graveyard = ChannelGraveyard::Get();
-  graveyard.SetGrace(Milliseconds(0));
+  DeferredReclaimer& reclaimer = DeferredReclaimer::Get();
+  reclaimer.SetGrace(Milliseconds(0));
   for (uint64_t round = 0; round < 3; ++round) {
     ASSERT_OK(Launch(stream_));
     Arrive(Engine(round));
@@ -305,12 +305,12 @@ TEST_F(ClientCudaTest, PagesOfEndedChannelsAreUnregistered) {
   ASSERT_OK(Launch(stream_));
   LaunchEntry entry = Arrive(Engine(3));
   auto deadline = Clock::now() + kLong;
-  while (graveyard.kept() < 3 && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(50));
-  EXPECT_GE(graveyard.kept(), 3u);
+  while (reclaimer.kept() < 3 && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(50));
+  EXPECT_GE(reclaimer.kept(), 3u);
   Finish(Engine(3), entry);
   ASSERT_TRUE(Drained(stream_));
-  while (graveyard.kept() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(50));
-  EXPECT_EQ(graveyard.kept(), 0u);
+  while (reclaimer.kept() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(50));
+  EXPECT_EQ(reclaimer.kept(), 0u);
 }
 
 }  // namespace

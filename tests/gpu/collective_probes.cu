@@ -7,7 +7,7 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr uint32_t kMostDelayNs = 20'000;
+constexpr uint32_t kMaxDelayNs = 20'000;
 
 __host__ __device__ uint32_t Hash(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -30,12 +30,12 @@ struct DelayProbe {
     uint64_t timer = GlobalTimerNs();
     uint32_t hash = Hash(epoch * 8191 + blockIdx.x * 127 + static_cast<uint64_t>(word) + (timer << 20));
     if (hash % 4 != 0) return;
-    Pause(timer, (hash >> 8) % kMostDelayNs);
+    Pause(timer, (hash >> 8) % kMaxDelayNs);
   }
   // Between a flag that comes too early and its data, on one block in four, for long enough that a reader who
   // has seen the flag reads what lay there before.
   __device__ static void AfterEarlySignal(uint64_t epoch) {
-    if (Hash(epoch * 8191 + blockIdx.x * 127) % 4 == 0) Pause(GlobalTimerNs(), kMostDelayNs);
+    if (Hash(epoch * 8191 + blockIdx.x * 127) % 4 == 0) Pause(GlobalTimerNs(), kMaxDelayNs);
   }
   __device__ static void Pause(uint64_t now, uint64_t ns) {
     while (GlobalTimerNs() < now + ns) {

@@ -456,7 +456,7 @@ TEST(CudaCollectiveTest, AbortEndsKernelsWithinASecond) {
   }
 }
 
-// As parking calls a launch off: on all ranks, before any of their kernels begins.
+// A launch that is called off on all ranks before any of their kernels begins.
 TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
   for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
     Case test{.algorithm = algorithm, .piece = {4000}};

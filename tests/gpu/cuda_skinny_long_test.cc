@@ -31,7 +31,7 @@ class SkinnyLongTest : public SkinnyRaceTest {
   }
 
   // Enqueues `launches`; how many words of 4 bytes are not as they should be.
-  uint64_t CountDifferences(NativeFault fault, int launches) {
+  uint64_t CountDifferences(FusedFault fault, int launches) {
     const uint64_t before = differences();
     for (int i = 0; i < launches && !HasFatalFailure(); ++i) {
       ++epoch_;
@@ -55,7 +55,7 @@ class SkinnyLongTest : public SkinnyRaceTest {
     Stashed a, b, expected;
   };
 
-  void EnqueueOne(int r, NativeFault fault, const std::array<Stash, kRanks>& stash) {
+  void EnqueueOne(int r, FusedFault fault, const std::array<Stash, kRanks>& stash) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const Stash& own = stash[static_cast<size_t>(r)];
     const auto fill = [&rank](const Stashed& from, std::byte* to) {
@@ -80,15 +80,15 @@ class SkinnyLongTest : public SkinnyRaceTest {
 };
 
 TEST_P(SkinnyLongTest, IsRightUnderRandomPauses) {
-  EXPECT_EQ(CountDifferences(NativeFault::kNone, kMany), 0u);
+  EXPECT_EQ(CountDifferences(FusedFault::kNone, kMany), 0u);
 }
 
 TEST_P(SkinnyLongTest, AFlagBeforeItsDataIsFound) {
-  EXPECT_GT(CountDifferences(NativeFault::kFlagBeforeData, kBatch), 0u);
+  EXPECT_GT(CountDifferences(FusedFault::kFlagBeforeData, kBatch), 0u);
 }
 
 TEST_P(SkinnyLongTest, AMissingWaitIsFound) {
-  EXPECT_GT(CountDifferences(NativeFault::kMissingWait, kBatch), 0u);
+  EXPECT_GT(CountDifferences(FusedFault::kMissingWait, kBatch), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SkinnyLongTest, testing::ValuesIn(kForms), FormName);

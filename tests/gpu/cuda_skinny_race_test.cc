@@ -35,10 +35,10 @@ class SkinnySquatterTest : public SkinnyRaceTest {
       ++epoch_;
       *HostWord(0) = 0;
       *HostWord(1) = 0;
-      Enqueue(1 - late, epoch_, NativeFault::kNone);
+      Enqueue(1 - late, epoch_, FusedFault::kNone);
       EXPECT_FALSE(EndsWithin(ranks_[static_cast<size_t>(1 - late)], std::chrono::milliseconds(20)));
       Squat(layout_.ctas() + kLeft);  // the peer's CTAs are there already
-      Enqueue(late, epoch_, NativeFault::kNone);
+      Enqueue(late, epoch_, FusedFault::kNone);
       for (const Rank& rank : ranks_)
         EXPECT_TRUE(EndsWithin(rank, std::chrono::seconds(10))) << "no progress, late " << late;
       *HostWord(1) = 1;
@@ -65,7 +65,7 @@ class SkinnySquatterTest : public SkinnyRaceTest {
     Move(ranks_[0].area[epoch_ & 1] + layout_.slot_bytes(), own.data(), shard);
     std::vector<uint64_t> words(units, epoch_);
     if (part > 0) Move(ranks_[0].words + kWordsOfWriter, words.data(), units / part * 8);
-    Enqueue(0, epoch_, NativeFault::kNone);
+    Enqueue(0, epoch_, FusedFault::kNone);
     const auto all_pushed = [&] {
       Move(words.data(), ranks_[1].words, units * 8);
       return std::all_of(words.begin(), words.end(), [&](uint64_t word) { return word == epoch_; });
@@ -83,13 +83,13 @@ class SkinnySquatterTest : public SkinnyRaceTest {
   }
 };
 
-TEST_P(SkinnyRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(NativeFault::kNone), 0); }
+TEST_P(SkinnyRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
-TEST_P(SkinnyRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(NativeFault::kFlagBeforeData), 0); }
+TEST_P(SkinnyRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(FusedFault::kFlagBeforeData), 0); }
 
-TEST_P(SkinnyRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(NativeFault::kMissingWait), 0); }
+TEST_P(SkinnyRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(FusedFault::kMissingWait), 0); }
 
-TEST_P(SkinnyRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(NativeFault::kStaleEpoch), 0); }
+TEST_P(SkinnyRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(FusedFault::kStaleEpoch), 0); }
 
 // Not all of ten CTAs have room: those that run push what the others should, for the peer does not announce
 // its shard before it has ours.
@@ -108,17 +108,17 @@ TEST_P(SkinnyGatherSquatterTest, MakesProgressWithHalfOfTheColumns) { GatherOnFe
 TEST_P(SkinnyRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   MakeRanks(512);
   UploadOperands(99);
-  Enqueue(0, ++epoch_, NativeFault::kNone);
+  Enqueue(0, ++epoch_, FusedFault::kNone);
   EXPECT_FALSE(EndsWithin(ranks_[0], std::chrono::milliseconds(20)));
   auto* abort = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(2)));
   abort->store(1, std::memory_order_release);
   EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(1)));
   abort->store(0, std::memory_order_release);
   // Without an abort the wait's own bound ends it.
-  Enqueue(0, ++epoch_, NativeFault::kNone, 50'000'000);
+  Enqueue(0, ++epoch_, FusedFault::kNone, 50'000'000);
   EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(1)));
   ++epoch_;
-  for (int rank = 0; rank < kRanks; ++rank) Enqueue(rank, epoch_, NativeFault::kNone);
+  for (int rank = 0; rank < kRanks; ++rank) Enqueue(rank, epoch_, FusedFault::kNone);
   for (Rank& rank : ranks_) Sync(rank.lane);
   for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank));
 }
@@ -134,7 +134,7 @@ TEST_P(SkinnyRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   };
   const auto both = [&](bool guarded) {
     for (int rank = 0; rank < kRanks; ++rank)
-      Enqueue(rank, epoch_, NativeFault::kNone, 20'000'000'000, guarded);
+      Enqueue(rank, epoch_, FusedFault::kNone, 20'000'000'000, guarded);
     for (Rank& rank : ranks_) Sync(rank.lane);
     for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank)) << "epoch " << epoch_;
   };
@@ -146,7 +146,7 @@ TEST_P(SkinnyRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   std::vector<std::byte> expected = everything();
   auto* gate = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(3)));
   ASSERT_TRUE(ranks_[0].lane->WaitWord(gate, epoch_).ok());
-  Enqueue(0, epoch_, NativeFault::kNone, 20'000'000'000, true);
+  Enqueue(0, epoch_, FusedFault::kNone, 20'000'000'000, true);
   EXPECT_FALSE(EndsWithin(ranks_[0], std::chrono::milliseconds(5)));
   ASSERT_TRUE(backend_->StoreWord(reinterpret_cast<Word*>(guard_), epoch_).ok());
   gate->store(epoch_, std::memory_order_release);

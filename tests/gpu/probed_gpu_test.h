@@ -1,6 +1,6 @@
 // File: probed_gpu_test.h
 //
-// What tests of native kernels with pauses and planted faults stand on: one GPU with the probes loaded,
+// What tests of fused kernels with pauses and planted faults stand on: one GPU with the probes loaded,
 // memory of it, words of the host that kernels see, a lane for a squatter, and a stream for copies that are
 // waited for.
 #pragma once
@@ -17,7 +17,7 @@
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/lane/cuda_lane.h"
-#include "tests/gpu/native_probes.h"
+#include "tests/gpu/fused_probes.h"
 
 namespace tandem::cuda {
 
@@ -27,12 +27,12 @@ class ProbedGpuTest : public testing::Test {
   static constexpr size_t kPage = 4096;
   static constexpr size_t kMemory = size_t{64} << 20;
 
-  // Skips where there are no native kernels: what derives from this looks at IsSkipped().
+  // Skips where there are no fused kernels: what derives from this looks at IsSkipped().
   void SetUp() override {
     auto made = MakeCudaBackend({});
     ASSERT_TRUE(made.ok()) << made.status().ToString();
     backend_ = std::move(*made);
-    if (!backend_->NativeKernels().ok()) GTEST_SKIP() << backend_->NativeKernels().ToString();
+    if (!backend_->FusedKernels().ok()) GTEST_SKIP() << backend_->FusedKernels().ToString();
     driver_ = *LoadCudaDriver();
     auto fd = backend_->AllocateSegment(kMemory);
     ASSERT_TRUE(fd.ok()) << fd.status().ToString();
@@ -46,7 +46,7 @@ class ProbedGpuTest : public testing::Test {
     ASSERT_TRUE(backend_->RegisterHostMemory(page_, kPage).ok());
     squatter_ = std::move(*backend_->MakeLane(0));
     service_ = *driver_->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0);
-    ASSERT_TRUE(LoadNativeProbes().ok());
+    ASSERT_TRUE(LoadFusedProbes().ok());
   }
   void TearDown() override {
     if (driver_ == nullptr) return;

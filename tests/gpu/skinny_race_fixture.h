@@ -9,13 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
+#include "program/program.h"
 #include "tests/gpu/probed_gpu_test.h"
 
 namespace tandem::cuda {
 
-inline constexpr int kRanks = 2, kLaunches = 12, kWordsOfWriter = 512;
+inline constexpr int kRanks = 2, kLaunches = 12, kWordsOfWriter = plan::kSignalsPerWriter;
 inline constexpr int64_t kRows = 33,
                          kN = 520;  // of each rank's part: a ragged tile each way; ten CTAs a rank
 
@@ -140,7 +141,7 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
     matmul.state = rank.state;
     return matmul;
   }
-  void Enqueue(int r, uint64_t epoch, NativeFault fault, uint64_t timeout_ns = 20'000'000'000,
+  void Enqueue(int r, uint64_t epoch, FusedFault fault, uint64_t timeout_ns = 20'000'000'000,
                bool guarded = false) {
     SkinnyMatmul matmul = MatmulOf(r, epoch);
     matmul.timeout_ns = timeout_ns;
@@ -163,7 +164,7 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
   }
   // Launches with data of their own, of which each rank comes late in turn: the results that were wrong in
   // all.
-  int CountWrong(NativeFault fault) {
+  int CountWrong(FusedFault fault) {
     MakeRanks(512);
     int wrong = 0;
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
@@ -173,7 +174,7 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
       Enqueue(first, epoch_, fault);
       const bool early =
           EndsWithin(ranks_[static_cast<size_t>(first)], std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
-      EXPECT_FALSE(early && fault == NativeFault::kNone) << "launch " << i << " ended before its peer came";
+      EXPECT_FALSE(early && fault == FusedFault::kNone) << "launch " << i << " ended before its peer came";
       Enqueue(1 - first, epoch_, fault);
       for (Rank& rank : ranks_) Sync(rank.lane);
       for (Rank& rank : ranks_) wrong += IsRight(rank) ? 0 : 1;

@@ -24,7 +24,7 @@ std::string Uuid(int gpu) { return "GPU-" + std::to_string(gpu); }
 }  // namespace
 
 // One client's half.
-class NodeControl final : public client::Control {
+class NodeControl final : public client::ClientControl {
  public:
   NodeControl(Node* node, int rank) : node_(node), rank_(rank) {}
   ~NodeControl() override { node_->OnControlGone(); }
@@ -92,7 +92,7 @@ Node::~Node() {
   control_gone_.wait(lock, [this] { return controls_ == 0; });
 }
 
-std::unique_ptr<client::Control> Node::MakeControl(int rank) {
+std::unique_ptr<client::ClientControl> Node::MakeControl(int rank) {
   std::lock_guard lock(callbacks_mutex_);
   ++controls_;
   return std::make_unique<NodeControl>(this, rank);

@@ -1,6 +1,6 @@
 // File: node_control.h
 //
-// tandemd's part for a process that holds all engines and all clients: each client's control half, made of
+// tandemd's part for a process that holds all engines and all clients: each client's gRPC plugin, made of
 // the real planner and the engines' real commands, with neither sockets nor gRPC between. What remains is
 // what runs concurrently in a node: the client library, the channels, the launch queue, the executor, the
 // backend.
@@ -27,8 +27,8 @@ class Node {
   ~Node();
 
   int world_size() const { return world_size_; }
-  // The control half for a client that is to be rank `rank`.
-  std::unique_ptr<client::Control> MakeControl(int rank);
+  // The gRPC plugin for a client that is to be rank `rank`.
+  std::unique_ptr<client::ClientControl> MakeControl(int rank);
   // As tandemd does when a rank is lost: breaks the group on every engine, then tells every client.
   void Break(const std::string& message, const std::string& who);
   // Waits until the engine of `gpu` holds `items` launches.

@@ -6,7 +6,7 @@ commands (see driver/commands.cc). `client.call` waits for the reply, `client.se
 TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means (`host_only`) are
 skipped, and those that need more GPUs than there are. A module whose groups have more than two ranks says so by MOST_RANKS: a
 bundle's runner reads it and gives the module as many GPUs. There classes that say `shares` use one daemon for all their tests,
-since engines take seconds to start. TANDEM_TEST_FLAGS are flags of every tandemd ("--parking auto"). CUDA_VISIBLE_DEVICES limits
+since engines take seconds to start. TANDEM_TEST_FLAGS are flags of every tandemd ("--log-level debug"). CUDA_VISIBLE_DEVICES limits
 daemon and clients alike, so that runs beside each other share no GPU. TANDEM_TEST_ENGINES_PER_GPU makes more GPUs of each.
 """
 
@@ -26,7 +26,7 @@ BACKEND = os.environ.get("TANDEM_TEST_BACKEND", "host")
 CUDA = BACKEND == "cuda"
 ENGINES_PER_GPU = int(os.environ.get("TANDEM_TEST_ENGINES_PER_GPU", "1"))
 EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split() + \
-    (["--engines-per-gpu", str(ENGINES_PER_GPU)] if ENGINES_PER_GPU > 1 else [])
+    (["--testing-engines-per-gpu", str(ENGINES_PER_GPU)] if ENGINES_PER_GPU > 1 else [])
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
 IN_BUNDLE = os.path.exists(os.path.join(BIN, "../bundle.txt"))
 
@@ -159,6 +159,7 @@ class Daemon:
     def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True):
         self.own_dir = runtime_dir is None
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix="tandem-test.")
+        self.admin_dir = self.runtime_dir + "-admin"  # tandemd's default
         self.clients = []
         self.log_path = os.path.join(self.runtime_dir, "tandemd.log")
         self.log = open(self.log_path, "ab")
@@ -203,7 +204,7 @@ class Daemon:
     def wait_engines(self, timeout=20):
         def ready():
             states = [engine["state"] for engine in self.engines()]
-            if CUDA and "fused" in states:  # held down after a crash loop
+            if CUDA and "crash_looped" in states:  # held down after a crash loop
                 raise RuntimeError(f"engines stay down: {states}\n{self.tail()}")
             return all(state == "ready" for state in states)
         wait_until(ready, timeout, "the engines do not come back")
@@ -242,6 +243,7 @@ class Daemon:
         self.log.close()
         if self.own_dir:
             shutil.rmtree(self.runtime_dir, ignore_errors=True)
+            shutil.rmtree(self.admin_dir, ignore_errors=True)
 
 
 class TandemTest(unittest.TestCase):

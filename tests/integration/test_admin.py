@@ -4,11 +4,15 @@ import json
 import os
 import re
 import signal
+import socket
+import subprocess
 import tempfile
+import time
 import unittest
+import urllib.error
 import urllib.request
 
-from harness import CUDA, Daemon, TandemTest, everybody, needs_gpus, wait_until
+from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only, needs_gpus, wait_until
 
 MOST_RANKS = 3
 
@@ -70,6 +74,12 @@ class Ctl(CtlTest):
         self.assertEqual([member["rank"] for member in group["members"]], [0, 1])
         self.assertEqual(len(listing["pools"]["pools"]), 2)
         self.assertEqual(listing["plans"]["plans"][0]["stats"]["launches"], 3)
+        info = listing["plans"]["plans"][0]["info"]
+        self.assertEqual((info["op"], info["algorithm"]), ("all_reduce", self.plan["algorithm"]))
+        self.assertIn("H200", listing["plans"]["prediction_model"])
+        self.assertEqual([gpu["uuid"] for gpu in listing["topo"]["gpus"]], [e["gpu_uuid"] for e in listing["stats"]["engines"]])
+        self.assertEqual(len(listing["topo"]["links"]), 2)
+        self.assertEqual(listing["top --once"]["engines"][0]["launches_per_second"], 0)
         self.assertEqual(listing["queue"]["entries"], [])
         self.assertEqual(len(listing["top --once"]["engines"]), 2)
 
@@ -127,6 +137,44 @@ class Ctl(CtlTest):
         text = self.daemon.ctl("stats").stdout
         for word in ("of the link", "GB/s", " %\n", "links measured", "from GPU1"):
             self.assertIn(word, text)
+
+    def test_top_shows_rates_over_its_interval(self):
+        clients = self.working()
+        engine = self.daemon.ctl_json("top", "--once", "--interval", "0.2")["engines"][0]
+        self.assertEqual((engine["launches_per_second"], engine["launches"]), (0, 3))
+        top = subprocess.Popen([os.path.join(BIN, "tandemctl"), "--runtime-dir", self.daemon.runtime_dir, "top", "--json",
+                                "--interval", "2"], stdout=subprocess.PIPE, text=True)
+        launched = 0
+        while top.poll() is None:
+            self.check_all_reduce(clients)
+            launched += 1
+        shown = json.loads(top.stdout.read())
+        top.stdout.close()
+        self.assertGreater(shown["seconds"], 1.9)
+        rate = shown["engines"][0]["launches_per_second"]
+        self.assertGreater(rate, 0)
+        self.assertLessEqual(rate * shown["seconds"], launched + 1)
+        self.assertGreater(shown["plans"][0]["launches_per_second"], 0)
+
+    @host_only("stops an engine")
+    def test_a_frozen_engine_is_reported_at_once(self):
+        self.working()
+        engine = self.daemon.engines()[1]
+        os.kill(engine["pid"], signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            doctor = self.daemon.ctl("doctor", check=False)
+            queue = self.daemon.ctl("queue")
+            took = time.monotonic() - begun
+        finally:
+            os.kill(engine["pid"], signal.SIGCONT)
+        self.assertEqual(doctor.returncode, 1, doctor.stdout)
+        for text in (doctor.stdout, queue.stdout):
+            self.assertIn(f"engine of GPU 1 ({engine['gpu_uuid']}) does not run: its process {engine['pid']} is stopped", text)
+        self.assertIn(f"kill -CONT {engine['pid']}", doctor.stdout)
+        self.assertLess(took, 10)
+        wait_until(lambda: self.daemon.ctl("doctor", check=False).returncode == 0, 20, "the engine goes on")
+        self.assertNotIn("no queue", self.daemon.ctl("queue").stdout)
 
     def test_exit_codes(self):
         self.assertEqual(self.daemon.ctl("nonsense", check=False).returncode, 2)
@@ -307,10 +355,45 @@ class FailedLink(KeptProbe):
 class Metrics(CtlTest):
     extra = ("--metrics-listen", "127.0.0.1:0")
 
+    def port(self):
+        return int(re.search(r"metrics are served at \S+ port=(\d+)", self.daemon.tail(200)).group(1))
+
+    def get(self, path):
+        """The status and the body."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=10) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def test_health_paths(self):
+        self.assertEqual(self.get("/livez"), (200, "live\n"))
+        self.assertEqual(self.get("/readyz"), (200, "ready\n"))
+        self.daemon.ctl("drain", "--wait", "1")
+        self.assertEqual(self.get("/livez")[0], 200)
+        code, text = self.get("/readyz")
+        self.assertEqual(code, 503)
+        self.assertIn("the node drains", text)
+
+    def test_an_idle_connection_holds_nobody_up(self):
+        with socket.create_connection(("127.0.0.1", self.port())):
+            begun = time.monotonic()
+            self.assertEqual(self.get("/metrics")[0], 200)
+            self.assertLess(time.monotonic() - begun, 5)
+
+    def test_a_taken_port_costs_the_metrics_only(self):
+        daemon = Daemon(1, ("--metrics-listen", f"127.0.0.1:{self.port()}"))
+        self.addCleanup(daemon.stop)
+        self.assertIn("serving without metrics", daemon.tail(200))
+        finding, = [f for f in daemon.ctl_json("doctor")["findings"] if f["check"] == "metrics"]
+        self.assertEqual(finding["severity"], "WARNING")
+        self.assertIn(str(self.port()), finding["message"])
+
     def test_metrics(self):
         self.working()
-        port = re.search(r"metrics are served at \S+ port=(\d+)", self.daemon.tail(200)).group(1)
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        text = self.get("/metrics")[1]
+        self.assertRegex(text, r'tandem_build_info\{version="[0-9.]+[^"]*",backend="\w+"\} 1')
         values = {}
         for line in text.splitlines():
             if line.startswith("tandem_"):

@@ -4,7 +4,7 @@ queue or do not, and what a launch costs."""
 import bisect
 import unittest
 
-from harness import CallFailed, TandemTest, cuda_only, everybody, own_gpus_only
+from harness import TandemTest, cuda_only, everybody, own_gpus_only
 
 MIB = 1 << 20
 CHUNK = 2 * MIB  # PyTorch's smallest, and the driver's
@@ -279,14 +279,14 @@ class ChunksOfMemory(TandemTest):
             with self.subTest(algorithm=algorithm):
                 self.gather_and_multiply(clients, algorithm, "f32")
 
-    def test_native_all_gather_matmul(self):
+    def test_fused_all_gather_matmul(self):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
         for client in clients:
             client.connect()
         offers = self.join(clients)[0]["offers"]
-        if not any(offer["algorithm"] == "native" and offer["available"] for offer in offers):
-            self.skipTest("the engines have no native kernels")
-        self.gather_and_multiply(clients, "native", "bf16")
+        if not any(offer["algorithm"] == "fused" and offer["available"] for offer in offers):
+            self.skipTest("the engines have no fused kernels")
+        self.gather_and_multiply(clients, "fused", "bf16")
 
     def test_a_chunk_that_has_been_replaced(self):
         clients = self.group(2)

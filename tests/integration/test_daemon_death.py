@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from harness import Daemon, TandemTest, everybody, wait_until
+from harness import Daemon, TandemTest, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}

@@ -5,7 +5,7 @@ import random
 import time
 import unittest
 
-from harness import CUDA, TandemTest, everybody, wait_until
+from harness import CUDA, TandemTest, wait_until
 
 AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
                                         {"role": "output", "dtype": "f32", "shape": [256]}]}

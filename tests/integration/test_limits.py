@@ -204,8 +204,9 @@ class Configuration(unittest.TestCase):
         self.addCleanup(first.stop)
         first.process.kill()
         first.process.wait()
-        for name in ("lease.sock", "client.sock", "admin.sock"):
-            self.assertTrue(os.path.exists(os.path.join(first.runtime_dir, name)))
+        for directory, name in ((first.runtime_dir, "lease.sock"), (first.runtime_dir, "client.sock"),
+                                (first.admin_dir, "admin.sock")):
+            self.assertTrue(os.path.exists(os.path.join(directory, name)))
         second = Daemon(1, runtime_dir=first.runtime_dir)
         self.addCleanup(second.stop)
         self.assertEqual(second.ctl("stats").returncode, 0)

@@ -330,8 +330,8 @@ class LateRank(TandemTest):
         wait_until(lambda: len([event for event in read() if event["cat"] == "launch"]) == 2, 20, "no trace of the launch")
         return read()
 
-    def late_by_turns(self, algorithm, parked=False):
-        clients = self.group(2, name=algorithm, options={"parking": "auto" if parked else "off"})
+    def late_by_turns(self, algorithm):
+        clients = self.group(2, name=algorithm)
         gpus = [member["gpu_uuid"] for group in self.daemon.ctl_json("groups")["groups"] if group["name"] == algorithm
                 for member in group["members"]]
         rows = {gpu: index for index, gpu in enumerate(e["gpu_uuid"] for e in self.daemon.engines())}
@@ -340,19 +340,16 @@ class LateRank(TandemTest):
             early = 1 - late
             everybody(clients, "pause")
             everybody(clients, "launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
-            if parked:
-                wait_until(lambda: all([entry["state"] for entry in self.queue_of(gpu)] == ["parked"] for gpu in gpus), 20,
-                           "the launch is not parked")
             clients[early].call("resume")
             self.hold(gpus[early], late)
             clients[late].call("resume")
             everybody(clients, "sync")
             everybody(clients, "wait", plan="ar")
-            self.check(self.slices(plan["plan_id"], launch), rows[gpus[early]], rows[gpus[late]], parked)
+            self.check(self.slices(plan["plan_id"], launch), rows[gpus[early]], rows[gpus[late]])
         everybody(clients, "detach")
         self.daemon.close_clients()
 
-    def check(self, slices, early, late, parked):
+    def check(self, slices, early, late):
         def of(gpu, category):
             return [event for event in slices if event["pid"] == gpu and event["cat"] == category]
         waits, run = of(early, "wait"), of(early, "launch")[0]
@@ -364,10 +361,6 @@ class LateRank(TandemTest):
         self.assertGreaterEqual(wait["dur"], 5000)
         arrived = min(event["ts"] for event in slices if event["pid"] == late and event["ts"] > wait["ts"])
         self.assertGreaterEqual(arrived + self.clock_us, wait["ts"] + self.held_us, "the late rank was not late")
-        if parked:
-            # The lanes go on without the engines' threads, which note the arrival whenever they come to it: until then it is known not to
-            # have been there.
-            arrived = wait["ts"] + self.held_us
         self.assertGreaterEqual(run["ts"] + self.clock_us, arrived, "the launch ran before all had arrived")
         steps = [event for event in slices if event["cat"] == "step"]
         self.assertTrue(any(event["pid"] == early for event in steps), "no step of the early rank in the trace")
@@ -381,15 +374,10 @@ class LateRank(TandemTest):
             with self.subTest(algorithm=algorithm):
                 self.late_by_turns(algorithm)
 
-    def test_nothing_of_a_parked_launch_runs_either(self):
-        for algorithm in ("one_shot", "two_shot"):
-            with self.subTest(algorithm=algorithm):
-                self.late_by_turns(algorithm, parked=True)
-
 
 @host_only("delays are the host backend's")
 class LateVisibility(OperationsTest):
-    extra = ("--visibility-delay-us", "200")
+    extra = ("--testing-visibility-delay-us", "200")
 
     def test_results_do_not_depend_on_when_copies_become_visible(self):
         clients = self.group(3)

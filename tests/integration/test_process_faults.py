@@ -79,19 +79,19 @@ class CrashLoop(TandemTest):
         for _ in range(3):
             wait_until(lambda: state()[0] == "ready", 20)
             self.daemon.kill_engine(0)
-        wait_until(lambda: state()[0] == "fused", 20)
+        wait_until(lambda: state()[0] == "crash_looped", 20)
         self.assertEqual(state()[1], "ready")
         doctor = self.daemon.ctl("doctor", check=False)
         self.assertIn("held down", doctor.stdout)
         self.assertEqual(doctor.returncode, 1)
-        self.assertIn("tandemctl unfuse", doctor.stdout)
-        self.assertEqual(self.daemon.ctl("unfuse", "7", check=False).returncode, 4)
-        self.assertEqual(self.daemon.ctl("unfuse", "", check=False).returncode, 2)
-        self.assertEqual(state()[0], "fused")
-        other = self.daemon.ctl("unfuse", "1", check=False)
+        self.assertIn("tandemctl reset", doctor.stdout)
+        self.assertEqual(self.daemon.ctl("reset", "7", check=False).returncode, 4)
+        self.assertEqual(self.daemon.ctl("reset", "", check=False).returncode, 2)
+        self.assertEqual(state()[0], "crash_looped")
+        other = self.daemon.ctl("reset", "1", check=False)
         self.assertEqual(other.returncode, 1)
         self.assertIn("is not held down", other.stderr)
-        self.daemon.ctl("unfuse", "0")
+        self.daemon.ctl("reset", "0")
         wait_until(lambda: state()[0] == "ready", 20)
         # Its record is empty again: two more crashes are borne.
         for _ in range(2):
@@ -132,7 +132,7 @@ class DaemonFaults(unittest.TestCase):
         second.clients = daemon.clients
         reply = clients[0].call("prepare", key="other", request=request, check=False)
         self.assertIn(reply["code"], ("UNAUTHENTICATED", "UNAVAILABLE"), reply)
-        for rank, client in enumerate(clients):
+        for client in clients:
             client.connect()
         everybody(clients, "join", each=lambda rank: {"rank": rank, "world": 2, "name": "tp"})
         for memory in ("in", "out"):

@@ -13,7 +13,7 @@ from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only, wait_un
 NO_TABLES = tempfile.TemporaryDirectory(prefix="tandem-no-tables.")
 unittest.addModuleCleanup(NO_TABLES.cleanup)
 M, N, K = 256, 128, 64
-RING, NATIVE = 10, 12  # of tandem/op_request.h
+RING, FUSED = "ring", "fused"
 TUNE = ("--timeout", "30", "tune", "--op", "all_gather_matmul", "--shape", f"{M},{N},{K}", "--dtype", "bf16", "--world", "2")
 
 
@@ -51,7 +51,7 @@ class Tune(TandemTest):
     def test_the_measured_algorithm_is_chosen_after_a_restart(self):
         before = self.plan("before")
         self.assertNotEqual(before["algorithm"], "ring")
-        result = self.tune("--candidates", "ring:4x2,ring:2x3,native", "--json")
+        result = self.tune("--candidates", "ring:4x2,ring:2x3,fused", "--json")
         entry, = json.loads(result.stdout)["entries"]
         self.assertEqual(entry["shape"], [M, N, K])
         self.assertEqual(len(entry["candidates"]), 3)
@@ -63,18 +63,18 @@ class Tune(TandemTest):
             self.assertLessEqual(ring["p10_us"], ring["median_us"])
             self.assertLessEqual(ring["median_us"], ring["p90_us"])
         self.assertLessEqual(rings[0]["median_us"], rings[1]["median_us"], "the fastest comes first")
-        native = next(candidate for candidate in entry["candidates"] if candidate["algorithm"] == NATIVE)
+        fused = next(candidate for candidate in entry["candidates"] if candidate["algorithm"] == FUSED)
         if not CUDA:
-            self.assertIn("native", native["refused"])
-            self.assertIn("native: refused: ", result.stderr)
+            self.assertIn("fused", fused["refused"])
+            self.assertIn("fused: refused: ", result.stderr)
         self.assertIn("round 3 of 3", result.stderr)
 
-        fastest = native if not native["refused"] and native["median_us"] < rings[0]["median_us"] else rings[0]
+        fastest = fused if not fused["refused"] and fused["median_us"] < rings[0]["median_us"] else rings[0]
 
         def check(key):
             plan = self.plan(key)
-            if fastest is native:
-                self.assertEqual(plan["algorithm"], "native")
+            if fastest is fused:
+                self.assertEqual(plan["algorithm"], "fused")
             else:
                 self.assertEqual((plan["algorithm"], plan["steps"], plan["lanes"]), ("ring", fastest["steps"], fastest["lanes"]))
             self.assertIn("measured fastest", plan["reason"])
@@ -112,7 +112,7 @@ class Tune(TandemTest):
         path = os.path.join(self.daemon.runtime_dir, "cases")
         with open(path, "w") as file:
             file.write(f"# the layer\n--op all_gather_matmul --shape {M},{N},{K} {2 * M},{N},{K} --candidates ring\n"
-                       f"--op matmul_reduce_scatter --shape {M},{N},{K} --candidates native\n"
+                       f"--op matmul_reduce_scatter --shape {M},{N},{K} --candidates fused\n"
                        "--op all_reduce --dtype f32 --shape 4096 --candidates one_shot,two_shot --symmetric\n")
         from_file = ("--timeout", "30", "tune", "--from", path, "--world", "2", "--rounds", "2", "--launches", "2")
         result = self.daemon.ctl(*from_file, "--json", check=False, timeout=240)
@@ -237,7 +237,7 @@ class Tune(TandemTest):
         self.daemon.close_clients()
 
     def test_nothing_that_can_run_is_an_error(self):
-        result = self.tune("--candidates", "native", check=False) if not CUDA else None
+        result = self.tune("--candidates", "fused", check=False) if not CUDA else None
         if result is not None:
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertIn("no candidate can run", result.stderr)
@@ -253,12 +253,33 @@ class Tune(TandemTest):
         arguments = [ctl, "--runtime-dir", self.daemon.runtime_dir]
         other = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
         if not other:
-            os.chmod(os.path.join(self.daemon.runtime_dir, "admin.sock"), 0)
+            os.chmod(os.path.join(self.daemon.admin_dir, "admin.sock"), 0)
         for command in (TUNE, ("tuning", "forget", "--all")):
             result = subprocess.run([*arguments, *command], capture_output=True, text=True, timeout=60, **other)
             self.assertEqual(result.returncode, 5, result.stderr)
             self.assertIn("admin.sock", result.stderr)
         self.assertNotIn("tune", self.daemon.ctl("groups").stdout)
+
+    @host_only("the daemon and its answers are the same")
+    def test_a_rank_program_that_is_missing_or_broken_is_no_unreachable_daemon(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ctl = shutil.copy(os.path.join(BIN, "tandemctl"), folder)
+            rank = os.path.join(folder, "tandem-tune-rank")
+
+            def tune():
+                return subprocess.run([ctl, "--runtime-dir", self.daemon.runtime_dir, *TUNE, "--dry-run"],
+                                      capture_output=True, text=True, timeout=60)
+            result = tune()
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn(f"there is no tandem-tune-rank beside {ctl}", result.stderr)
+            for script, word in (("exit 127", "cannot be loaded"), ("exit 9", "ended with 9")):
+                with open(rank, "w") as file:
+                    file.write(f"#!/bin/sh\n{script}\n")
+                os.chmod(rank, 0o755)
+                result = tune()
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn(word, result.stderr)
+                self.assertIn("rank 0: tandem-tune-rank", result.stderr)
 
     def test_a_corrupt_file_is_refused_and_named(self):
         os.makedirs(os.path.join(self.daemon.runtime_dir, "state"), exist_ok=True)

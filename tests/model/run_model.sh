@@ -32,7 +32,3 @@ check group_break break_three_ranks none -DN=3
 for mutant in FREE_AT_ONCE FREE_BEFORE_MARK WAIT_FOR_THE_DEAD ABORT_UNUSED; do
   check group_break "break_$mutant" some -DN=2 -DMUTANT_$mutant
 done
-check parking parked_two_ranks none -DN=2
-for mutant in HOLD_WITHOUT_LOOK RELEASE_WITHOUT_ACKS BREAK_AT_ONCE BREAK_WITH_ONE_LOOK; do
-  check parking "parked_$mutant" some -DN=2 -DMUTANT_$mutant
-done

@@ -1,5 +1,5 @@
 // Links against the installed library, uses headers of every public kind, and expects the one error that a
-// machine without a daemon gives: the control half was found and loaded.
+// machine without a daemon gives: the gRPC plugin was found and loaded.
 #include <tandem/async_input_matmul.h>
 #include <tandem/client.h>
 #include <tandem/host_stream.h>

@@ -2,11 +2,10 @@
 (factories, reference, tolerance): factories are (name, function that makes the Arm), the reference is what operand set 0
 must give."""
 
+import exact
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
-
-import exact
 from measure import Arm
 
 SETS = 4  # operand sets in turn, so that no weight stays in the L2 cache
@@ -152,7 +151,7 @@ def all_gather_matmul(context, case):
     if context.windows:
         arms.append(("windows+cublas", windows))
     arms += tandem_arms(context, case.name, "all_gather_matmul", {"a": a, "b": b, "c": own}, own,
-                        plain("unfused", "nccl", "pipeline", "ring", "native", "low_latency"))
+                        plain("unfused", "nccl", "pipeline", "ring", "fused", "low_latency"))
     return arms, reference, TOLERANCE
 
 
@@ -226,7 +225,7 @@ def matmul_reduce(context, case):
         algorithms = [(f"ring S={steps} lanes={lanes}", "ring", {"steps": steps, "lanes": lanes})
                       for steps in (world, 2 * world, 4 * world) for lanes in (1, 2, 3)] + plain("pipeline")
     else:
-        algorithms = plain("unfused", "nccl", *(("pipeline", "ring") if scatter else ("tiled_two_shot",)), "native", "low_latency")
+        algorithms = plain("unfused", "nccl", *(("pipeline", "ring") if scatter else ("tiled_two_shot",)), "fused", "low_latency")
     arms += tandem_arms(context, case.name, "matmul_reduce_scatter" if scatter else "matmul_all_reduce",
                         {"a": a, "b": b, "c": own}, own, algorithms, stream=case.kind != "ring")
     if shared:
@@ -294,7 +293,7 @@ def all_gather_scaled_matmul(context, case):
     if context.windows:
         arms.append(("windows+cublas", windows))
     arms += tandem_arms(context, case.name, "all_gather_matmul", {"a": a, "b": b, "c": own, **scales}, own,
-                        plain("unfused", "pipeline", "native"), fast_accumulation=0)
+                        plain("unfused", "pipeline", "fused"), fast_accumulation=0)
     return arms, reference, TOLERANCE
 
 
@@ -330,7 +329,7 @@ def scaled_matmul_reduce_scatter(context, case):
     if context.windows:
         arms.append(("windows+cublas", windows))
     arms += tandem_arms(context, case.name, "matmul_reduce_scatter", {"a": a, "b": b, "c": own, **scales}, own,
-                        plain("unfused", "pipeline", "native"), fast_accumulation=0)
+                        plain("unfused", "pipeline", "fused"), fast_accumulation=0)
     return arms, reference, TOLERANCE
 
 

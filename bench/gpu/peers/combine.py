@@ -6,6 +6,7 @@ which version is the last table's. No GPU, no torch."""
 
 import re
 import sys
+
 import tomllib
 
 HEAD = "# Measured times of algorithms: docs/algorithms.md. Written by tandemd; `tandemctl tuning` shows it.\n"

@@ -4,13 +4,12 @@ import random
 import time
 import traceback
 
-import torch
-import torch.distributed as dist
-import torch.distributed._symmetric_memory as symm_mem
-
 import gpu_state
 import kernel_times
 import stats
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm_mem
 
 SLEEP_CYCLES = 800_000  # about 0.4 ms: the host enqueues everything behind it before the GPU gets there
 

@@ -8,13 +8,12 @@ import os
 import sys
 import time
 
-import torch
-import torch.distributed as dist
-import torch.distributed._symmetric_memory as symm_mem
-
 import arms
 import cases
 import stats
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm_mem
 from measure import Bench
 
 WINDOW_BYTES = 2304 << 20  # the largest case's operands, four sets of them

@@ -10,7 +10,7 @@ import torch
 OPS = {"all_reduce": 1, "all_gather": 2, "reduce_scatter": 3, "all_gather_matmul": 4, "matmul_reduce_scatter": 5,
        "matmul_all_reduce": 6, "barrier": 11, "empty": 13}
 ALGORITHMS = {"auto": 0, "one_shot": 1, "two_shot": 2, "low_latency": 4, "nccl": 5, "copy_engine": 6, "sm": 7,
-              "unfused": 8, "pipeline": 9, "ring": 10, "tiled_two_shot": 11, "native": 12}
+              "unfused": 8, "pipeline": 9, "ring": 10, "tiled_two_shot": 11, "fused": 12}
 ROLES = {"input": 1, "output": 2, "a": 3, "b": 4, "c": 5, "scale_a": 7, "scale_b": 8}
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m3fn: 3, torch.float8_e5m2: 4,
           torch.uint8: 7}

@@ -4,10 +4,9 @@ import json
 import os
 import subprocess
 
-import torch
-
 import node
 import tandem_c
+import torch
 from measure import Arm
 
 

@@ -12,12 +12,12 @@ PARTS = ("tests", "integration", "conformance", "shared", "recovery", "sanitizer
 
 # Which suites run under an MPS server of their own: those in which nobody is killed or faults. Under MPS a fault is
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
-UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_native", "test_sharing", "test_operations", "test_tune")
+UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_fused", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
 SUITES = {"test_captured": 35, "test_client_faults": 40, "test_engine_faults": 60, "test_kill_every_call": 50,
-          "test_daemon_death": 35, "test_sharing": 15, "test_native": 25, "test_cuda": 25, "test_basic": 15,
+          "test_daemon_death": 35, "test_sharing": 15, "test_fused": 25, "test_cuda": 25, "test_basic": 15,
           "test_operations": 50, "test_rounds": 160, "test_process_faults": 60, "test_conformance_faults": 50,
-          "test_tune": 60, "test_outcomes": 40, "test_fork": 15, "test_c_api": 15, "test_parking": 130,
+          "test_tune": 60, "test_outcomes": 40, "test_fork": 15, "test_c_api": 15,
           "test_rogue": 85, "test_admin": 60, "test_limits": 50, "test_bad_input": 40}
 DEFAULT_SUITE = 45
 # Those whose paths differ most on GPUs; the others in the order of their names.
@@ -28,7 +28,7 @@ LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
              "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 60), "cuda_nccl_test": (2, 30),
-             "cuda_native_race_test": (1, 60), "cuda_native_long_test": (1, 20), "cuda_skinny_race_test": (1, 10),
+             "cuda_fused_race_test": (1, 60), "cuda_fused_long_test": (1, 20), "cuda_skinny_race_test": (1, 10),
              "cuda_skinny_long_test": (1, 10), "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
 # What they measure has goals: alone, but for the rounds that measure nothing.
 RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
@@ -38,8 +38,8 @@ RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatIt
 # that threads pass by acquire and release (docs/gotchas.md).
 RIGHT = "*RaceTest.IsRight*-*Queue*"
 GUARDED = "*AGuardThatIsRaised*"
-SANITIZED = (("memcheck", "cuda_native_race_test", RIGHT, 15), ("synccheck", "cuda_native_race_test", RIGHT, 15),
-             ("racecheck", "cuda_native_race_test", RIGHT + ":*Shares*", 30),
+SANITIZED = (("memcheck", "cuda_fused_race_test", RIGHT, 15), ("synccheck", "cuda_fused_race_test", RIGHT, 15),
+             ("racecheck", "cuda_fused_race_test", RIGHT + ":*Shares*", 30),
              ("memcheck", "cuda_skinny_race_test", RIGHT, 10), ("synccheck", "cuda_skinny_race_test", RIGHT, 10),
              ("memcheck", "cuda_collective_test", GUARDED, 10), ("racecheck", "cuda_collective_test", GUARDED, 10),
              ("synccheck", "cuda_collective_test", GUARDED, 10), ("memcheck", "cuda_kernels_test", "", 90),
@@ -150,7 +150,7 @@ def shared_jobs(bundle, results, count):
                        "TANDEM_TEST_ENGINES_PER_GPU": engines}
         for name, seconds, more in ((f"shared_w{world}", 80, ("--quiet", "--seed", "4", "--time-limit", "80")),
                                     (f"shared_stress_w{world}", 20, ("--stress", "20000"))):
-            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--engines-per-gpu=" + engines, *more)
+            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--testing-engines-per-gpu=" + engines, *more)
             yield replace(job, part="shared", gpus=gpus, environment=environment)
         scripts = [("digits", ("run_digits.py",), "digits")]
         scripts += [("side_by_side", ("-m", "unittest", "-v", "test_side_by_side"), "unittest")] if world == 8 else []

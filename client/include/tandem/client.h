@@ -1,23 +1,32 @@
 // File: client.h
 //
-// Tandem's client library. A training process connects to the node's daemon, joins a group, gives memory to
-// it, prepares plans once and launches them on its streams.
+// The C++ interface of Tandem's client library. A training process connects to the node's daemon, joins a
+// group, gives memory to it, prepares plans once, and launches them on its streams.
 //
 //   tandem::ConnectOptions options;
 //   auto client = tandem::Client::Connect(options);
 //   auto group = (*client)->JoinGroup({.job_key = key, .name = "tp", .world_size = 4, .rank = rank});
-//   auto plan = (*group)->Prepare("layer0.up", request, deadline);
+//   auto plan = (*group)->Prepare("layer0.up", request);
 //   (*plan)->Launch(stream, bindings);            // stream-ordered: no CPU waits
-//   stream.Synchronize(...);  (*plan)->Wait();    // the status of what was launched
+//   stream.Synchronize(...);  (*plan)->Wait();    // the status of the launches
 //
-// Thread rule: Client, Group, Plan and Memory may be used from any thread at the same time. Handles are
-// reference counted; a handle keeps what it came from alive. No type of gRPC, protobuf or abseil appears here
-// or in the library's symbols.
+// Stability: this interface needs C++20 and is not ABI-stable; a program and the library must be of one
+// build. The C interface (tandem/tandem.h) is ABI-stable. No type of gRPC, protobuf or abseil appears here or
+// in the library's symbols.
 //
-// Fork: the child of a process that has connected has no use of this library, for gRPC does not outlive a
-// fork. Its handles, and Connect, answer FAILED_PRECONDITION with reason FORKED; what they mapped is not
-// there; dropping them is allowed, and the parent's are unharmed. Start such a child by exec or spawn, or
-// fork it before the parent connects.
+// Threads: Client, Group, Plan and Memory may be used from any thread at the same time.
+//
+// Ownership: handles are reference counted. A handle keeps what it came from alive. References that a handle
+// returns live as long as the handle. Arguments are copied, if their function does not say otherwise.
+//
+// Errors: every call fails with UNAVAILABLE (reason SESSION_LOST) once the daemon is gone, with
+// UNAUTHENTICATED once the daemon has evicted the session, with UNAVAILABLE after Client::Detach, and with
+// FAILED_PRECONDITION (reason FORKED) in a forked child. Each function names its other errors.
+// docs/protocol.md lists the reasons.
+//
+// Fork: the child of a process that has connected cannot use this library, because gRPC does not outlive a
+// fork. The child may drop handles; their mappings are not there. The parent is unharmed. Start such a child
+// by exec or spawn, or fork before connecting.
 #pragma once
 
 #include <chrono>
@@ -30,6 +39,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/deadlines.h"
 #include "tandem/dtype.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
@@ -38,12 +48,19 @@
 
 namespace tandem {
 
-// Deadlines and timeouts are at least 0 and count as a year where they are longer.
+// Durations of deadlines and timeouts. Zero or less means: look once, do not wait. More than a year counts as
+// a year.
 using Milliseconds = std::chrono::milliseconds;
+// For the daemon to answer a connection.
+inline constexpr Milliseconds kDefaultConnectDeadline{TANDEM_DEFAULT_CONNECT_DEADLINE_MS};
+// For the other ranks of a group: joining, preparing, rendezvous, allocating, leaving.
+inline constexpr Milliseconds kDefaultDeadline{TANDEM_DEFAULT_DEADLINE_MS};
+// For launches to end.
+inline constexpr Milliseconds kDefaultWaitDeadline{TANDEM_DEFAULT_WAIT_DEADLINE_MS};
 
-// The client's stream on the host backend: tandem/host_stream.h. On the CUDA backend a cudaStream_t (or
-// CUstream) is passed: one of any context of the group's GPU, null for the legacy default stream,
-// cudaStreamPerThread.
+// The client's stream: on the host backend a HostStream (tandem/host_stream.h), on the CUDA backend a
+// cudaStream_t or CUstream of any context of the group's GPU. Null is the legacy default stream;
+// cudaStreamPerThread is allowed. The stream stays the caller's.
 class HostStream;
 struct StreamRef {
   StreamRef(HostStream* stream) : host(stream) {}  // NOLINT(google-explicit-constructor)
@@ -59,39 +76,40 @@ struct StreamRef {
 };
 
 struct ConnectOptions {
-  std::string runtime_dir;      // empty: $TANDEM_RUNTIME_DIR, else /run/tandem
-  Milliseconds deadline{5000};  // for the daemon to answer
-  std::string name;             // shown by tandemctl; empty: the program's name
+  std::string runtime_dir = {};  // empty: $TANDEM_RUNTIME_DIR, else /run/tandem
+  Milliseconds deadline{kDefaultConnectDeadline};
+  std::string name = {};  // shown by tandemctl; empty: the program's name
 };
 
 struct GpuDescription {
-  std::string uuid;
-  std::string model;
-  int index = 0;
+  std::string uuid = {};
+  std::string model = {};
+  int index = 0;  // on the node, as nvidia-smi has it
   uint64_t memory_bytes = 0;
 };
 
 struct JoinOptions {
-  std::string job_key;  // at least 16 bytes, equal on all ranks of the job, secret to it
-  std::string name;
-  int world_size = 1;
-  int rank = 0;
-  std::string gpu_uuid;  // empty: the GPU with index `rank`
-  std::map<std::string, std::string>
-      options;  // must agree on all ranks; known: docs/operations.md, group options
-  Milliseconds deadline{30000};
-  Milliseconds launch_deadline{0};  // from a launch's first arrival; 0: the daemon's default (10 minutes)
-  // Where client and engine of some rank share no MPS server; kError refuses the group, and later plans with
+  std::string job_key = {};   // at least 16 bytes, equal on all ranks of the job, secret to the job
+  std::string name = {};      // of the group, within the job
+  int world_size = 1;         // 1 to 8 ranks, one GPU each
+  int rank = 0;               // 0 to world_size - 1
+  std::string gpu_uuid = {};  // empty: the GPU with index `rank`
+  // Must agree on all ranks: docs/operations.md, group options.
+  std::map<std::string, std::string> options = {};
+  Milliseconds deadline{kDefaultDeadline};  // for all ranks to join
+  // Of launches, from the first rank's arrival; 0: the daemon's default, 10 minutes.
+  Milliseconds launch_deadline{0};
+  // For a rank whose client and engine share no MPS server. kError refuses the group, and later plans with
   // kernels, with FAILED_PRECONDITION and reason SLOW_PLACEMENT.
   OnSlowPlacement on_slow_placement = OnSlowPlacement::kAllow;
 };
 
-// How a plan explains itself; equal on all ranks. Fields are those of plan::Plan (docs/algorithms.md).
+// A plan's explanation, equal on all ranks. docs/algorithms.md describes the fields.
 struct PlanInfo {
   struct Refused {
-    Algorithm algorithm;
-    std::string reason;
-    double predicted_us;
+    Algorithm algorithm = Algorithm::kAuto;
+    std::string reason = {};
+    double predicted_us = 0;
   };
   uint64_t plan_id = 0;
   std::string key;
@@ -103,7 +121,6 @@ struct PlanInfo {
   int steps = 0;
   int lanes = 1;
   std::string summary, scale_mode, wire_type, reduction_order, placement;
-  std::string parking;  // whether launches wait on the lanes: "off", "where it is allowed", "never: why"
   int roundings = 0;
   bool deterministic = true;
   uint64_t workspace_bytes = 0, bulk_bytes = 0, bytes_moved = 0, gathered_a_bytes = 0;
@@ -114,13 +131,25 @@ struct PlanInfo {
   std::vector<uint64_t> slot_bytes;  // by slot: bytes needed from a binding's offset
 };
 
-// Something that happened to the session, its groups or the daemon.
+// The explanation as text for people, in lines.
+TANDEM_API std::string Explain(const PlanInfo& info);
+
+// Something that happened to the session, its groups or the daemon. `rank` and `status` name the cause.
 struct ClientEvent {
-  enum class Kind { kRankLost, kGroupBroken, kRankLeft, kEngineRestarted, kDraining, kLate, kDaemonLost };
-  Kind kind;
-  uint64_t group_id = 0;
-  int rank = -1;
-  Status status;
+  enum class Kind {
+    kRankLost,         // a member's session ended without leaving
+    kGroupBroken,      // the group's launches fail from now on
+    kRankLeft,         // a member has left cleanly
+    kEngineRestarted,  // launches in flight were aborted; plans and memory go on
+    kDraining,         // the daemon takes no new groups and plans
+    kLate,             // ranks have not arrived at a launch for a second
+    kDaemonLost,       // this session is over: the daemon is gone, or has evicted it
+    kPlanWarning,      // a plan was made that does less than was asked; once a plan
+  };
+  Kind kind = Kind::kLate;
+  uint64_t group_id = 0;  // 0: no group
+  int rank = -1;          // -1: no rank
+  Status status = {};
 };
 
 // Memory that launches can be bound to: a symmetric tensor after its rendezvous, or registered memory of the
@@ -129,49 +158,55 @@ class TANDEM_API Memory {
  public:
   virtual ~Memory() = default;
   virtual uint64_t registration_id() const = 0;
-  // This rank's bytes, mapped in this process: an address of the device on the CUDA backend. Valid while the
-  // handle lives, which must be longer than the work on streams that uses them.
+  // This rank's bytes, mapped in this process: a host address on the host backend, a device address on CUDA.
+  // Valid while the handle lives, which must be longer than the work on streams that uses the address.
   virtual std::byte* data() const = 0;
   virtual size_t bytes() const = 0;
-  // Where data() lies in what was registered, in bytes: a registration may be larger than the memory asked
+  // The offset of data() in the registration, in bytes. A registration may be larger than the memory asked
   // for.
   virtual uint64_t registration_offset() const { return 0; }
-  // The GPU that it lies on.
+  // The memory's GPU.
   virtual const std::string& gpu_uuid() const = 0;
-  // FAILED_PRECONDITION once the memory behind a device pointer has been freed, whatever has its address now.
-  // Launches ask this of what they are bound to.
+  // FAILED_PRECONDITION, reason MEMORY_FREED, once the memory behind a device pointer has been freed,
+  // whatever has its address now. Launches check the memory that they are bound to.
   virtual Status Check() const { return Status::Ok(); }
 };
 
-// A symmetric tensor: the same offset on every rank of the group, all of them mapped here.
+// A symmetric tensor: memory at the same offset on every rank of the group, all of it mapped here. Offsets
+// are in bytes. Functions that take a peer fail with OUT_OF_RANGE for a rank that is none. Signals: see
+// SignalPad.
 class TANDEM_API SymmetricTensor : public Memory {
  public:
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
-  // The bytes of `peer`'s tensor from `offset` on; OUT_OF_RANGE for a wrong rank or range.
+  // The address in this process of `peer`'s tensor, `offset_bytes` on. OUT_OF_RANGE: a tensor of this shape
+  // does not fit there.
   virtual Result<std::byte*> GetBuffer(int peer, const std::vector<int64_t>& shape, DType dtype,
                                        size_t offset_bytes = 0) const = 0;
-  // The user's own signal pad on `peer`: 32-bit words, zero at the rendezvous, never touched by Tandem
-  // otherwise. An address of the device on the CUDA backend: for kernels, not for the CPU.
+  // The user's own signal pad on `peer`: 32-bit words, zero at the rendezvous. Only the user, and the three
+  // functions that follow, change them. A device address on CUDA: for kernels, not for the CPU. Empty for a
+  // rank that is none.
   virtual std::span<uint32_t> SignalPad(int peer) const = 0;
-  // Word 0 -> 1 on the peer's pad for (this rank, channel); DEADLINE_EXCEEDED if the peer has not taken the
-  // last one.
+  // Signals `peer` on `channel`: sets the pad's word for (this rank, channel) from 0 to 1. Waits until the
+  // peer has taken the signal before. DEADLINE_EXCEEDED names the peer in `ranks`. OUT_OF_RANGE: no such
+  // channel.
   virtual Status PutSignal(int peer, int channel, Milliseconds timeout) = 0;
-  // Waits for the peer's signal and takes it (1 -> 0).
+  // Waits for the peer's signal and takes it (1 to 0). Errors: those of PutSignal.
   virtual Status WaitSignal(int peer, int channel, Milliseconds timeout) = 0;
-  // PutSignal to all and WaitSignal from all; DEADLINE_EXCEEDED names the ranks that did not come.
+  // PutSignal to all, then WaitSignal from all. DEADLINE_EXCEEDED names the ranks that did not come.
   virtual Status Barrier(int channel, Milliseconds timeout) = 0;
   // Channels of the pad: [0, channels()).
   virtual int channels() const = 0;
-  // Stream-ordered writes into this rank's or a peer's tensor, by tensor and offset, never by a bare address.
+  // Enqueue writes of 32-bit words into this rank's or a peer's tensor; Memset32 writes `count` words.
+  // `offset_bytes` is a multiple of 4, else INVALID_ARGUMENT. OUT_OF_RANGE: beyond the tensor.
   virtual Status StreamWriteValue32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value) = 0;
   virtual Status Memset32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value, size_t count) = 0;
 };
 
-// What a slot is bound to: `offset` bytes into a Memory; or, without one, an address in this process. That
-// may lie in a symmetric tensor of the group or in memory made by AllocateRegistered whose handles live, or,
-// on the CUDA backend, in memory of the user's own on the GPU, which is registered as by Client::RegisterCuda
-// when a launch first sees it.
+// A slot's memory in a launch: `offset` bytes into a Memory; or, without a Memory, `offset` bytes from an
+// address in this process. The address may lie in a symmetric tensor of the group, or in memory of
+// AllocateRegistered whose handles live. On the CUDA backend it may also lie in the user's own memory on the
+// GPU, which the first launch with it registers, as Client::RegisterCuda.
 struct Binding {
   const Memory* memory = nullptr;
   uint64_t offset = 0;
@@ -180,123 +215,171 @@ struct Binding {
 
 struct LaunchOptions {
   Milliseconds deadline{0};  // from the first rank's arrival; 0: the group's
-  std::string tag;           // compared across ranks: a mismatch fails the launch on all of them
+  std::string tag = {};      // compared across ranks; a mismatch fails the launch on all ranks
 };
 
-// A request prepared once, launched many times. Ends with its last handle; a graph with a captured launch has
-// one. A failed launch's status has a reason in its detail, the same on a stream, in a graph and by gRPC:
-// docs/protocol.md, "Launching".
+// A request prepared once, launched many times. The plan ends with its last handle; a graph with a captured
+// launch holds one. A failed launch's status has a reason in its detail: docs/protocol.md, "Launching".
+//
+// Operands belong to a launch from the call until the launch has ended. If `started` in a failed launch's
+// detail is false, no operand was written. Else every operand that the launch writes is undefined, on every
+// rank: a launch that failed on one rank may have ended well on another. To retry after ABORTED, all ranks
+// agree on the launch to repeat, restore operands in place, and launch again. A plan prepared with
+// `restartable` changes no input, so that its operands need no restoring.
 class TANDEM_API Plan {
  public:
   virtual ~Plan() = default;
   virtual const PlanInfo& info() const = 0;
-  // Enqueues the launch on `stream`, behind what is there; work enqueued later runs after it. One binding per
-  // slot. Returns the failure of an earlier launch of this plan on this stream if there is one not yet
-  // returned, else what is wrong with this launch (which then still arrives, and fails on all ranks). The
-  // launch is made all the same, save for the failures after which nothing can be: ABORTED (an engine was
-  // started again; one launch of the group's is stopped by that, then all plans go on; launches of other
-  // plans that it cut off are told by Wait and Query), a broken group, a lost daemon. RESOURCE_EXHAUSTED with
-  // reason RING_FULL: the ring was full for as long as the launch's deadline, and the launch was not made; a
-  // later call returns the earlier failure then. In a capture the launch becomes part of the graph and is
-  // served at each replay; a replay's failure is returned by the next call whatever stream it ran on, of
-  // several since the last call the latest.
+
+  // Enqueues one launch on `stream`, behind the work that is there; later work of the stream runs after the
+  // launch. Does not wait for the launch. One binding for each slot. Every rank of the group must launch the
+  // plan.
+  //
+  // Two slots must not overlap in memory, unless one is alias_of the other or the launch reads both.
+  //
+  // Returns the failure of an earlier launch of this plan on this stream, once, if there is one; else what is
+  // wrong with this launch. The launch is enqueued even when an error is returned, and fails on all ranks
+  // then, except for: - ABORTED, reason ENGINE_RESTARTED: not enqueued. Returned once per rank after an
+  // engine's restart; then all
+  //   plans go on. Wait and Query return the failures of launches of other plans.
+  // - RESOURCE_EXHAUSTED, reason RING_FULL: too many launches were in flight for as long as the deadline. A
+  // later
+  //   call returns the earlier failure.
+  // - UNAVAILABLE: the group is broken, or the daemon is lost.
+  // - Any error while the stream captures.
+  //
+  // Errors of bindings, with `field` "bindings[i]":
+  // - INVALID_ARGUMENT, reason NOT_BOUND, BINDING_COUNT, SLOTS_OVERLAP, WRONG_DEVICE or NOT_REGISTRABLE.
+  // - OUT_OF_RANGE, reason BINDING_TOO_SMALL.
+  // - FAILED_PRECONDITION, reason MEMORY_FREED.
+  //
+  // In a capture the launch becomes part of the graph and is made at each replay. A replay's failure is
+  // returned by the next call of the plan, whatever its stream; of several, the latest.
   virtual Status Launch(StreamRef stream, std::span<const Binding> bindings,
                         const LaunchOptions& options = {}) = 0;
-  // Without a stream, over gRPC: arrives at once. Returns a number for WaitLaunch.
-  virtual Result<uint64_t> LaunchDirect(std::span<const Binding> bindings,
-                                        const LaunchOptions& options = {}) = 0;
-  // How that launch of this plan has ended, once. DEADLINE_EXCEEDED also if it has not by `deadline`, with
-  // reason NOT_ENDED: it can be waited for again then. NOT_FOUND for a launch that is not this plan's, or
-  // whose outcome a call has told.
-  virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline) = 0;
-  // Waits until every launch of this plan by this client has ended; the first failure not yet returned,
-  // ABORTED before any other, which tells the rest too, else OK.
-  virtual Status Wait(Milliseconds deadline = Milliseconds(600000)) = 0;
-  // Like Wait without waiting: OK with true if all have ended. Asks the daemon, one call that waits for
-  // nothing, while a launch by LaunchDirect is under way.
+
+  // Launches without a stream, by gRPC: the launch arrives at once. Returns a number for WaitLaunch, which
+  // also returns what is wrong with the bindings. ABORTED and UNAVAILABLE are as with Launch.
+  virtual Result<uint64_t> LaunchWithoutStream(std::span<const Binding> bindings,
+                                               const LaunchOptions& options = {}) = 0;
+  // Waits for a launch of LaunchWithoutStream and returns its outcome, once. DEADLINE_EXCEEDED, reason
+  // NOT_ENDED: it has not ended by `deadline`, and may be waited for again. NOT_FOUND: not a launch of this
+  // plan, or its outcome has been returned.
+  virtual Status WaitLaunch(uint64_t launch, Milliseconds deadline = kDefaultWaitDeadline) = 0;
+  // Waits until every launch of this plan by this client has ended. Returns the first failure not yet
+  // returned, ABORTED before any other; the others are dropped. `started` is then about all of them.
+  // DEADLINE_EXCEEDED: launches have not ended.
+  virtual Status Wait(Milliseconds deadline = kDefaultWaitDeadline) = 0;
+  // Returns true if all launches have ended, without waiting. Returns failures as Wait. Asks the daemon, by
+  // one call, while a launch of LaunchWithoutStream is under way.
   virtual Result<bool> Query() = 0;
-  // Ends the plan. Launches on streams end first: DEADLINE_EXCEEDED if they have not within a minute, and the
-  // plan goes on then, as it does where the daemon has not heard of it. Those by LaunchDirect that are under
-  // way end with ABORTED.
+  // Ends the plan on this rank, after its launches on streams. Launches of LaunchWithoutStream that are under
+  // way end with ABORTED. DEADLINE_EXCEEDED: launches on streams have not ended within a minute; then, and
+  // where the daemon has not heard of the release, the plan goes on. FAILED_PRECONDITION: the plan has been
+  // released.
   virtual Status Release() = 0;
 };
 
+// This process's membership in a group of ranks. The group is left with its last handle (of plans and
+// tensors, too).
 class TANDEM_API Group {
  public:
+  // Whether an algorithm can serve an operation on these GPUs, and why not.
   struct Offer {
-    Op op;
-    Algorithm algorithm;
-    bool available;
-    std::string reason;
+    Op op = Op::kEmpty;
+    Algorithm algorithm = Algorithm::kAuto;
+    bool available = false;
+    std::string reason = {};
   };
   virtual ~Group() = default;
   virtual uint64_t id() const = 0;
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
+  // Counts the lives of the group's name, from 1.
   virtual uint64_t incarnation() const = 0;
+  // This rank's GPU.
   virtual const std::string& gpu_uuid() const = 0;
+  // The kind of the GPUs' connections.
   virtual const std::string& topology_class() const = 0;
+  // Links between the GPUs of two ranks: [from][to].
   virtual const std::vector<std::vector<int>>& link_counts() const = 0;
   virtual const std::vector<Offer>& offers() const = 0;
-  // Waits until all ranks have asked for `key`; all get the same plan, or one error that names the field.
+  // Waits until all ranks have prepared `key`. All get the same plan, or the same error. INVALID_ARGUMENT:
+  // `field` is wrong, or differs between ranks (reason FIELD_MISMATCH). DEADLINE_EXCEEDED: `ranks` did not
+  // come. FAILED_PRECONDITION: the chosen algorithm cannot run (ALGORITHM_REFUSED, UNFUSED_REFUSED,
+  // NOT_RESTARTABLE, SLOW_PLACEMENT). RESOURCE_EXHAUSTED: workspace or a quota.
   virtual Result<std::shared_ptr<Plan>> Prepare(const std::string& key, const OpRequest& request,
-                                                Milliseconds deadline = Milliseconds(30000)) = 0;
-  // Empty and Rendezvous in one: a symmetric tensor of this shape on every rank. `persistent_name` not empty:
-  // the same memory on every later call with the name while the group lives.
+                                                Milliseconds deadline = kDefaultDeadline) = 0;
+  // Makes a symmetric tensor of this shape on every rank, in one call for Client::Empty and
+  // Client::Rendezvous. Waits for all ranks. `persistent_name` not empty: later calls with the name get the
+  // same memory while the group lives; else the memory ends with the tensor. DEADLINE_EXCEEDED: `ranks` did
+  // not come. RESOURCE_EXHAUSTED: memory or a quota.
   virtual Result<std::shared_ptr<SymmetricTensor>> Allocate(const std::vector<int64_t>& shape, DType dtype,
                                                             const std::string& persistent_name = {},
-                                                            Milliseconds deadline = Milliseconds(30000)) = 0;
-  // Leaves cleanly: waits for the own launches; later launches of others fail with this rank's name.
-  virtual Status Leave(Milliseconds deadline = Milliseconds(30000)) = 0;
+                                                            Milliseconds deadline = kDefaultDeadline) = 0;
+  // Leaves cleanly, after this rank's launches. Later launches of the other ranks fail with this rank's name.
+  // DEADLINE_EXCEEDED: launches have not ended, and the group goes on.
+  virtual Status Leave(Milliseconds deadline = kDefaultDeadline) = 0;
 };
 
+// A session with the node's daemon. The session ends with its last handle of any kind, or by Detach.
 class TANDEM_API Client : public std::enable_shared_from_this<Client> {
  public:
-  // UNAVAILABLE if no daemon answers by the deadline; the message names the socket. FAILED_PRECONDITION with
-  // reason FORKED in a child forked by a process that had connected.
+  // UNAVAILABLE: no daemon answers by the deadline; the message names the socket. PERMISSION_DENIED: the
+  // daemon does not admit this user. RESOURCE_EXHAUSTED: a quota. FAILED_PRECONDITION: the gRPC plugin cannot
+  // be loaded.
   static Result<std::shared_ptr<Client>> Connect(const ConnectOptions& options = {});
   virtual ~Client() = default;
 
   virtual uint64_t session_id() const = 0;
+  // "host" or "cuda".
   virtual const std::string& backend() const = 0;
   virtual const std::string& daemon_version() const = 0;
   virtual const std::vector<GpuDescription>& gpus() const = 0;
 
+  // Waits for all ranks. DEADLINE_EXCEEDED: `ranks` did not join. INVALID_ARGUMENT: `field` is wrong, or
+  // differs between ranks. ALREADY_EXISTS: the rank is taken. RESOURCE_EXHAUSTED: a quota. UNAVAILABLE: the
+  // daemon drains, or an engine does not run.
   virtual Result<std::shared_ptr<Group>> JoinGroup(const JoinOptions& options) = 0;
 
-  // A tensor without a group (memory comes with the first rendezvous), and its meeting with the other ranks.
-  // One tensor may meet in several groups.
+  // Makes a tensor without a group, and returns its number; memory comes with the first rendezvous.
+  // NOT_FOUND: no such GPU.
   virtual Result<uint64_t> Empty(const std::vector<int64_t>& shape, DType dtype, const std::string& gpu_uuid,
                                  const std::string& persistent_name = {}) = 0;
-  virtual Result<std::shared_ptr<SymmetricTensor>> Rendezvous(
-      uint64_t tensor, const std::shared_ptr<Group>& group, Milliseconds deadline = Milliseconds(30000)) = 0;
+  // Makes the tensors of all ranks one symmetric tensor. Waits for all ranks. A tensor may meet in several
+  // groups. INVALID_ARGUMENT: the group is another client's, or sizes differ. NOT_FOUND: no such tensor. Else
+  // as Group::Allocate.
+  virtual Result<std::shared_ptr<SymmetricTensor>> Rendezvous(uint64_t tensor,
+                                                              const std::shared_ptr<Group>& group,
+                                                              Milliseconds deadline = kDefaultDeadline) = 0;
+  // Ends a tensor of Empty; its memory goes with the last handle. NOT_FOUND: no such tensor.
   virtual Status Free(uint64_t tensor) = 0;
 
-  // Registers memory of the client's own on the GPU: on the host backend a sealed memfd of at least `bytes`,
-  // on the CUDA backend an exported VMM allocation of `bytes`, a multiple of its granularity. `fd` stays the
-  // caller's.
+  // Registers `bytes` of the client's own memory on the GPU behind `fd`, which stays the caller's: on the
+  // host backend a memfd of at least `bytes`, sealed against shrinking; on the CUDA backend an exported VMM
+  // allocation of `bytes`, a multiple of its granularity. INVALID_ARGUMENT: another kind of descriptor, or a
+  // smaller one. RESOURCE_EXHAUSTED: a quota.
   virtual Result<std::shared_ptr<Memory>> RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) = 0;
-  // Makes such memory and registers it; on the CUDA backend a VMM allocation on that GPU, which this process
-  // must see.
+  // Makes memory and registers it: on the CUDA backend a VMM allocation on that GPU, which this process must
+  // see.
   virtual Result<std::shared_ptr<Memory>> AllocateRegistered(size_t bytes, const std::string& gpu_uuid) = 0;
-  // Registers [device_pointer, device_pointer + bytes) of the user's own memory on a GPU: cudaMalloc's (whose
-  // whole allocation the daemon's engine then maps) or virtual memory that can be exported as POSIX
-  // descriptors (PyTorch's expandable segments: the chunks touched, a descriptor each, of which there may be
-  // 1024; for more INVALID_ARGUMENT, reason TOO_MANY_DESCRIPTORS). The same memory again costs a look-up.
-  // Registered until it is freed or the session ends; the handle only names it. INVALID_ARGUMENT with reason
-  // NOT_REGISTRABLE says why other memory cannot be, and what can.
+  // Registers [device_pointer, device_pointer + bytes) of the user's own memory on a GPU: cudaMalloc's, whose
+  // whole allocation the engine then maps, or virtual memory that can be exported as POSIX descriptors
+  // (PyTorch's expandable segments; the chunks touched, 1024 at most: else INVALID_ARGUMENT, reason
+  // TOO_MANY_DESCRIPTORS). The same memory again costs a look-up. The registration lasts until the memory is
+  // freed or the session ends; the handle only names it. INVALID_ARGUMENT, reason NOT_REGISTRABLE: other
+  // memory; the message says which memory to use.
   virtual Result<std::shared_ptr<Memory>> RegisterCuda(const void* device_pointer, size_t bytes) = 0;
-  // The UUID of this process's CUDA device `ordinal`, as the daemon names it.
+  // The UUID of this process's CUDA device `ordinal`, as the daemon names the GPU.
   static Result<std::string> CudaDeviceUuid(int ordinal);
 
-  // Called from a thread of the library's, one event at a time; must not block. It may drop handles, the last
-  // one too, and call OnEvent. Replaces an earlier one, which is not called any more once OnEvent has
-  // returned (null: none is).
+  // Sets the callback for events, in place of an earlier one; null: none. The library calls it from a thread
+  // of its own, one event at a time. The callback must not block. It may drop handles, also the last one, and
+  // call OnEvent. Once OnEvent has returned, the earlier callback is not called any more.
   virtual void OnEvent(std::function<void(const ClientEvent&)> callback) = 0;
-  // The daemon is reachable and the session lives; else why not (UNAVAILABLE, or UNAUTHENTICATED with
-  // SESSION_LOST).
+  // OK if the daemon is reachable and the session lives.
   virtual Status Check() = 0;
-  // Ends the session cleanly. Handles answer UNAVAILABLE afterwards.
+  // Ends the session cleanly. Handles fail with UNAVAILABLE afterwards.
   virtual Status Detach() = 0;
 };
 

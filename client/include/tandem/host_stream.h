@@ -1,10 +1,11 @@
 // File: host_stream.h
 //
 // The client's stream on the host backend: an in-order queue of work for an emulated GPU, with events, and
-// capture into graphs that can be replayed. It behaves as a CUDA stream does: streams alias onto a limited
-// number of hardware queues, a wait for a word has no time-out, and nothing here waits for a stream but
-// Synchronize. The queues' threads do not outlive a fork: in the child of a process that has made a stream
-// nothing runs that is put on one.
+// with capture into graphs that can be replayed. It behaves as a CUDA stream does. Streams alias onto a
+// limited number of hardware queues. A wait for a word has no time-out. Only Synchronize waits for a stream.
+//
+// Threads: HostStream, HostEvent and HostGraphExec are thread-safe. Fork: the queues' threads do not outlive
+// a fork. In the child of a process that has made a stream, no work on streams runs.
 //
 // Example:
 //   auto stream = tandem::HostStream::Create();
@@ -53,7 +54,7 @@ class TANDEM_API HostEvent {
   HostEvent(const HostEvent&) = delete;
   HostEvent& operator=(const HostEvent&) = delete;
 
-  // True when the latest record has been reached, or none was made.
+  // Returns true when the latest record has been reached, or none was made.
   bool Query() const;
   // Waits for that; DEADLINE_EXCEEDED after `timeout`.
   Status Synchronize(std::chrono::nanoseconds timeout) const;

@@ -24,7 +24,7 @@ constexpr auto kPollPause = std::chrono::microseconds(20);
 // What the GPU gets at least to say what a word holds: some microseconds are enough unless it is busy.
 constexpr auto kReadTime = std::chrono::milliseconds(20);
 
-// Registered pages of words. Dropped by the ChannelGraveyard only: unregistering blocks behind the GPUs'
+// Registered pages of words. Dropped by the DeferredReclaimer only: unregistering blocks behind the GPUs'
 // work.
 class PinnedWords {
  public:

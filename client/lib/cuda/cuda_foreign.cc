@@ -58,7 +58,7 @@ Result<ForeignRange> CudaClientDevice::Describe(const void* pointer, size_t byte
   if (pool != 0) {
     return NotRegistrable(Hex(address) +
                           " is of a stream-ordered pool (cudaMallocAsync), which is shared by pool only" +
-                          kUseInstead + " (PyTorch: the native allocator, not backend:cudaMallocAsync)");
+                          kUseInstead + " (PyTorch: the fused allocator, not backend:cudaMallocAsync)");
   }
   return DescribeChunks(std::move(range), address, bytes);
 }

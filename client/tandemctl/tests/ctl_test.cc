@@ -3,13 +3,17 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "client/tandemctl/explain.h"
 #include "client/tandemctl/json.h"
 #include "client/tandemctl/table.h"
+#include "client/tandemctl/top.h"
+#include "client/tandemctl/topology_json.h"
 #include "client/tandemctl/views.h"
 #include "daemon/topology/topology_file.h"
 
@@ -74,9 +78,9 @@ TEST(ViewsTest, CutListingsSaySo) {
   EXPECT_THAT(PlansText(plans), Not(HasSubstr("cut")));
   plans.set_next_page_token("3.4");
   EXPECT_THAT(PlansText(plans), HasSubstr("go on with --page 3.4"));
-  EXPECT_THAT(PlanText(plans.plans(0)), Not(HasSubstr("cut")));
+  EXPECT_THAT(PlanText(plans.plans(0), ""), Not(HasSubstr("cut")));
   plans.mutable_plans(0)->set_truncated(true);
-  EXPECT_THAT(PlanText(plans.plans(0)), HasSubstr("(cut: "));
+  EXPECT_THAT(PlanText(plans.plans(0), ""), HasSubstr("(cut: "));
   admin::v1::ListGroupsReply groups;
   EXPECT_THAT(GroupsText(groups), Not(HasSubstr("cut")));
   groups.set_truncated(true);
@@ -102,19 +106,87 @@ TEST(ViewsTest, QueueNamesTheLateRanks) {
   entry->add_late_ranks(1);
   entry->add_late_ranks(3);
   EXPECT_THAT(QueueText(reply), testing::ContainsRegex("waiting +2.50 s +tp .* 1, 3 *\n"));
-  entry->set_parking("a captured launch lives on this GPU");
-  EXPECT_THAT(QueueText(reply), HasSubstr("no: a captured launch lives on this GPU\n"));
-  entry->set_parking("parked");
-  EXPECT_THAT(QueueText(reply), testing::ContainsRegex(" 1, 3 +yes\n"));
 }
 
-TEST(ViewsTest, TopShowsRatesBetweenTwoSamples) {
-  admin::v1::GetStatsReply before, now;
-  before.add_engines()->set_launches(100);
-  now.add_engines()->set_launches(300);
-  now.mutable_engines(0)->set_busy_seconds(1);
-  EXPECT_THAT(TopText(before, now, 2, {}), HasSubstr("100.0"));
-  EXPECT_THAT(TopText(before, now, 2, {}), HasSubstr("50 %"));
+TopSample Sample(uint64_t launches, double busy, double seconds) {
+  TopSample sample;
+  sample.at += std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  sample.stats.set_instance_id("one");
+  auto* engine = sample.stats.add_engines();
+  engine->set_gpu_uuid("EMU-0");
+  engine->set_launches(launches);
+  engine->set_busy_seconds(busy);
+  auto* plan = sample.plans.add_plans();
+  plan->mutable_info()->set_plan_id(3);
+  plan->mutable_info()->set_op(static_cast<uint32_t>(Op::kAllReduce));
+  plan->mutable_stats()->set_launches(launches);
+  plan->mutable_stats()->set_bytes_moved(launches << 20);
+  return sample;
+}
+
+TEST(TopTest, ShowsRatesBetweenTwoSamples) {
+  const TopSample before = Sample(1000, 5, 10), now = Sample(1200, 6, 12);
+  const std::string text = TopText(before, now);
+  EXPECT_THAT(text, testing::ContainsRegex("EMU-0 +50 % +100.0 +0.0 +1200\n"));
+  EXPECT_THAT(text, testing::ContainsRegex(" 3 .* 100.0 +1200 .* 100 MiB\n"));
+  const auto json = nlohmann::json::parse(TopJson(before, now));
+  EXPECT_DOUBLE_EQ(json["engines"][0]["busy"], 0.5);
+  EXPECT_DOUBLE_EQ(json["engines"][0]["launches_per_second"], 100);
+  EXPECT_DOUBLE_EQ(json["plans"][0]["bytes_per_second"], 100 << 20);
+  EXPECT_EQ(json["plans"][0]["op"], "all_reduce");
+}
+
+TEST(TopTest, ARestartedDaemonCountsFromZero) {
+  TopSample now = Sample(20, 1, 12);
+  now.stats.set_instance_id("two");
+  EXPECT_THAT(TopText(Sample(1000, 5, 10), now), testing::ContainsRegex("EMU-0 +50 % +10.0 "));
+}
+
+TEST(ViewsTest, TheQueueNamesEnginesThatGaveNone) {
+  admin::v1::GetQueueReply reply;
+  reply.add_silent()->set_reason(
+      "the engine of GPU 1 (EMU-1) does not run: its process 7 is stopped (SIGSTOP)");
+  EXPECT_THAT(QueueText(reply), HasSubstr("no queue: the engine of GPU 1 (EMU-1) does not run"));
+  EXPECT_THAT(QueueText(reply), Not(HasSubstr("nothing in flight")));
+}
+
+TEST(ViewsTest, HealthNamesEachCause) {
+  admin::v1::GetHealthReply reply;
+  reply.set_live(true);
+  reply.set_ready(true);
+  EXPECT_EQ(HealthText(reply), "live, ready\n");
+  reply.set_ready(false);
+  reply.add_reasons("the node drains");
+  EXPECT_EQ(HealthText(reply), "live, not ready\n  the node drains\n");
+}
+
+TEST(ViewsTest, PredictionsNameTheirGpus) {
+  admin::v1::ListPlansReply plans;
+  auto* info = plans.add_plans()->mutable_info();
+  info->set_predicted_us(18.6);
+  plans.set_prediction_model("model of H100 and H200 GPUs; the GPUs here are emulated");
+  EXPECT_THAT(PlansText(plans),
+              HasSubstr("predicted: model of H100 and H200 GPUs; the GPUs here are emulated\n"));
+  EXPECT_THAT(PlanText(plans.plans(0), plans.prediction_model()),
+              HasSubstr("18.6 us (model of H100 and H200 GPUs; "));
+}
+
+TEST(TopologyJsonTest, HasGpusAndMatrices) {
+  auto topology = LoadTopology(TANDEM_FIXTURES "/dgx-1v.toml");
+  ASSERT_TRUE(topology.ok()) << topology.status().ToString();
+  admin::v1::GetTopologyReply reply;
+  reply.set_topology_toml(WriteTopology(*topology));
+  reply.set_topology_class("hybrid_cube_mesh");
+  auto text = TopologyJson(reply);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  const auto json = nlohmann::json::parse(*text);
+  EXPECT_EQ(json["topology_class"], "hybrid_cube_mesh");
+  ASSERT_EQ(json["gpus"].size(), 8u);
+  EXPECT_EQ(json["gpus"][3]["uuid"], topology->gpus[3].uuid);
+  EXPECT_EQ(json["links"][0][1], topology->LinkCount(0, 1));
+  EXPECT_EQ(json["pcie"][0][0], "X");
+  EXPECT_EQ(json["pcie"][0][7], std::string(PcieDistanceName(topology->pcie[0][7])));
+  EXPECT_EQ(json["peer_access"][2].size(), 8u);
 }
 
 TEST(ViewsTest, StatsHaveWhatIsSentBesideTheLinks) {
@@ -221,12 +293,103 @@ TEST(JsonTest, IntegersAreNumbersWhereADoubleHoldsThem) {
   EXPECT_EQ(json["groups"][0]["members"][0]["session_id"], 7);
 }
 
+TEST(JsonTest, OperationsAndAlgorithmsHaveTheirNames) {
+  admin::v1::ListPlansReply reply;
+  auto* info = reply.add_plans()->mutable_info();
+  info->set_op(static_cast<uint32_t>(Op::kAllGatherMatmul));
+  info->set_algorithm(static_cast<uint32_t>(Algorithm::kRing));
+  info->add_refused()->set_algorithm(static_cast<uint32_t>(Algorithm::kPipeline));
+  info->add_operands()->set_role(static_cast<uint32_t>(Role::kGatheredA));
+  const auto json = nlohmann::json::parse(*MessageJson(reply))["plans"][0]["info"];
+  EXPECT_EQ(json["op"], "all_gather_matmul");
+  EXPECT_EQ(json["algorithm"], "ring");
+  EXPECT_EQ(json["refused"][0]["algorithm"], "pipeline");
+  EXPECT_EQ(json["operands"][0]["role"], "gathered_a");
+}
+
+TEST(ExplainTest, NoReasonContradictsItsPredictions) {
+  for (int world : {2, 4, 8}) {
+    for (int64_t elements = 64; elements <= int64_t{1} << 24; elements *= 2) {
+      ExplainOptions options;
+      options.shape = std::to_string(elements);
+      options.world = world;
+      const auto explanation = Explain(options);
+      ASSERT_TRUE(explanation.ok()) << explanation.status().ToString();
+      for (const auto& refused : explanation->plan.refused) {
+        if (refused.reason.find("is preferred: predicted") == std::string::npos) continue;
+        EXPECT_GE(refused.predicted_us, explanation->plan.predicted_us)
+            << options.shape << ": " << refused.reason;
+      }
+      EXPECT_THAT(ExplanationText(*explanation, options),
+                  HasSubstr("(model of H100 and H200 GPUs; the GPUs here are emulated)"));
+    }
+  }
+}
+
+TEST(UsageTest, ATypoGetsTheNearestCommandFlagOrName) {
+  std::string text;
+  EXPECT_EQ(RunCtl("stts", &text), 2);
+  EXPECT_THAT(text, HasSubstr("unknown command 'stts'; did you mean 'stats'?"));
+  EXPECT_EQ(RunCtl("--runtime-dir /nonexistent --timeout 3 --json tpo", &text), 2);
+  EXPECT_THAT(text, HasSubstr("unknown command 'tpo'; did you mean 'topo'?"));
+  EXPECT_EQ(RunCtl("xyzzyxyzzy", &text), 2);
+  EXPECT_THAT(text,
+              testing::AllOf(HasSubstr("'xyzzyxyzzy'"), HasSubstr("the commands are health, topo, doctor")));
+  EXPECT_EQ(RunCtl("tuning lst", &text), 2);
+  EXPECT_THAT(text, HasSubstr("unknown command 'lst' of tuning; did you mean 'list'?"));
+  EXPECT_EQ(RunCtl("stats --jsn", &text), 2);
+  EXPECT_THAT(text, HasSubstr("unknown flag '--jsn' of stats; did you mean '--json'?"));
+  EXPECT_EQ(RunCtl("evict --gpuu 3", &text), 2);
+  EXPECT_THAT(text, HasSubstr("did you mean '--gpu'?"));
+  EXPECT_EQ(RunCtl("", &text), 2);
+  EXPECT_THAT(text, HasSubstr("a command is missing: health, topo"));
+  EXPECT_EQ(RunCtl("explain all_reduc --shape 4", &text), 2);
+  EXPECT_THAT(text, testing::AllOf(HasSubstr("unknown operation 'all_reduc'; did you mean 'all_reduce'?"),
+                                   HasSubstr("The operations are all_reduce, all_gather,")));
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 4 --algorithm bell", &text), 2);
+  EXPECT_THAT(text, HasSubstr("the algorithms are auto, one_shot"));
+  EXPECT_EQ(RunCtl("explain all_reduce", &text), 2);
+  EXPECT_THAT(text, HasSubstr("all_reduce needs --shape"));
+  EXPECT_EQ(RunCtl("explain barrier"), 0);
+}
+
+TEST(UsageTest, JsonMayStandBeforeAndAfterTheCommand) {
+  std::string before, after;
+  EXPECT_EQ(RunCtl("--json explain all_reduce --shape 1024", &before), 0);
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 1024 --json", &after), 0);
+  EXPECT_TRUE(nlohmann::json::accept(before)) << before;
+  EXPECT_EQ(before, after);
+}
+
+TEST(UsageTest, AnEmptyValueDoesNotSwallowTheNextArgument) {
+  std::string text;
+  EXPECT_EQ(RunCtl("--runtime-dir= stats", &text), 2);
+  EXPECT_THAT(text, HasSubstr("--runtime-dir is empty"));
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 1024 --topology= --json", &text), 0);
+  EXPECT_TRUE(nlohmann::json::accept(text)) << text;
+}
+
+TEST(UsageTest, HelpShowsDefaults) {
+  // CLI11 has printed "=5" and "[5]".
+  const auto has_default = [](const std::string& value) {
+    return testing::ContainsRegex("(=|\\[)" + value + "(\\]| )");
+  };
+  std::string text;
+  EXPECT_EQ(RunCtl("explain --help", &text), 0);
+  EXPECT_THAT(text, testing::AllOf(has_default("bf16"), HasSubstr("all_gather_matmul"),
+                                   Not(has_default("all_reduce"))));
+  EXPECT_EQ(RunCtl("drain --help", &text), 0);
+  EXPECT_THAT(text, has_default("60"));
+  EXPECT_EQ(RunCtl("--help", &text), 0);
+  EXPECT_THAT(text, testing::AllOf(has_default("5"), HasSubstr("reset"), Not(HasSubstr("unfuse"))));
+}
+
 TEST(ExitCodeTest, UsageFailureAndReach) {
   std::string text;
   EXPECT_EQ(RunCtl("", &text), 2);
   EXPECT_EQ(RunCtl("nonsense"), 2);
   EXPECT_EQ(RunCtl("evict"), 2);
-  EXPECT_EQ(RunCtl("unfuse"), 2);
+  EXPECT_EQ(RunCtl("reset"), 2);
   for (const char* empty : {"tuning show ''", "tuning forget ''", "evict --gpu ''"}) {
     EXPECT_EQ(RunCtl("--runtime-dir /nonexistent/tandem " + std::string(empty), &text), 2)
         << empty << ": " << text;
@@ -254,6 +417,32 @@ TEST(ExitCodeTest, ExplainPrintsTextJsonAndPrograms) {
   EXPECT_EQ(nlohmann::json::parse(text)["programs"].size(), 4u);
 }
 
+// What bash completes after these words, the last of which is unfinished.
+std::string Completed(const std::vector<std::string>& words) {
+  std::string array;
+  for (const std::string& word : words) array += " '" + word + "'";
+  const std::string script =
+      "eval \"$(" + std::string(TANDEMCTL) + " completion bash)\"; COMP_WORDS=(tandemctl" + array +
+      "); COMP_CWORD=" + std::to_string(words.size()) + "; _tandemctl; echo \"${COMPREPLY[@]}\"";
+  FILE* pipe = ::popen(("bash -c '" +
+                        [&] {
+                          std::string quoted;
+                          for (char c : script)
+                            quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+                          return quoted;
+                        }() +
+                        "' 2>&1")
+                           .c_str(),
+                       "r");
+  std::string output;
+  std::array<char, 4096> buffer;
+  size_t length;
+  while ((length = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0)
+    output.append(buffer.data(), length);
+  ::pclose(pipe);
+  return output;
+}
+
 TEST(CompletionTest, KnowsEveryCommandAndIsValidShell) {
   std::string text;
   ASSERT_EQ(RunCtl("completion bash", &text), 0);
@@ -263,7 +452,24 @@ TEST(CompletionTest, KnowsEveryCommandAndIsValidShell) {
   EXPECT_EQ(RunCtl("completion zsh"), 0);
   ASSERT_EQ(RunCtl("completion fish", &text), 0);
   EXPECT_THAT(text, HasSubstr("__fish_seen_subcommand_from trace"));
-  EXPECT_EQ(RunCtl("completion tcsh"), 2);
+  EXPECT_THAT(text, testing::ContainsRegex("seen_subcommand_from explain' -l dtype -x -a 'f32 f16"));
+  EXPECT_THAT(text, testing::ContainsRegex("seen_subcommand_from explain' -a 'all_reduce all_gather"));
+  EXPECT_EQ(RunCtl("completion tcsh", &text), 2);
+  EXPECT_THAT(text, HasSubstr("bash, zsh, fish"));
+}
+
+TEST(CompletionTest, BashKnowsValues) {
+  EXPECT_EQ(Completed({"sta"}), "stats\n");
+  EXPECT_EQ(Completed({"explain", "matmul_r"}), "matmul_reduce_scatter\n");
+  EXPECT_EQ(Completed({"explain", "all_reduce", "--dtype", "b"}), "bf16\n");
+  EXPECT_EQ(Completed({"explain", "all_reduce", "--dtype", "=", "f8"}), "f8e4m3 f8e5m2\n");
+  EXPECT_EQ(Completed({"explain", "all_reduce", "--algorithm", "two"}), "two_shot\n");
+  EXPECT_EQ(Completed({"completion", "f"}), "fish\n");
+  EXPECT_EQ(Completed({"tuning", "fo"}), "forget\n");
+  EXPECT_EQ(Completed({"tuning", "forget", "--al"}), "--all\n");
+  EXPECT_EQ(Completed({"stats", "--time"}), "--timeout\n");
+  EXPECT_EQ(Completed({"stats", "--timeout", ""}), "\n") << "a number";
+  EXPECT_THAT(Completed({"explain", "x", "--topology", TANDEM_FIXTURES "/dgx-1"}), HasSubstr("dgx-1v.toml"));
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ TEST(TuneSetup, CandidatesAreReadAndNamed) {
 
 TEST(TuneSetup, ByDefaultEveryAlgorithmIsTried) {
   const auto names = Names(DefaultCandidates(Op::kMatmulReduceScatter, 4));
-  for (const char* name : {"pipeline", "pipeline x3", "ring", "ring 16x2", "native", "unfused", "nccl"}) {
+  for (const char* name : {"pipeline", "pipeline x3", "ring", "ring 16x2", "fused", "unfused", "nccl"}) {
     EXPECT_THAT(names, testing::Contains(name));
   }
   EXPECT_THAT(Names(DefaultCandidates(Op::kAllReduce, 4)),
@@ -160,7 +160,7 @@ TEST(TuneSetup, RoundsAreSummarised) {
 
 TEST(TuneSetup, ARefusalIsCutToItsReason) {
   EXPECT_EQ(
-      ShortRefusal("rank 0: key 'c1' of group 'tune': all_gather_matmul cannot run by native: needs Hopper "
+      ShortRefusal("rank 0: key 'c1' of group 'tune': all_gather_matmul cannot run by fused: needs Hopper "
                    "(pipeline: possible; ring: possible)",
                    Op::kAllGatherMatmul),
       "needs Hopper");
@@ -184,9 +184,9 @@ TEST(TuningViews, AnEntryShowsItsCandidatesAndWhyOthersWereNot) {
   auto* slow = entry->add_candidates();
   slow->set_algorithm(static_cast<uint32_t>(Algorithm::kUnfused));
   Summarise({30}, slow);
-  auto* native = entry->add_candidates();
-  native->set_algorithm(static_cast<uint32_t>(Algorithm::kNative));
-  native->set_refused("needs Hopper");
+  auto* fused = entry->add_candidates();
+  fused->set_algorithm(static_cast<uint32_t>(Algorithm::kFused));
+  fused->set_refused("needs Hopper");
   reply.add_refused_files("bad.toml: format 7");
   const std::string list = TuningText(reply);
   for (const char* word :

@@ -1,6 +1,6 @@
 // File: dtype.h
 //
-// `DType`: the element types of tensors, and the conversions between them and float. Conversions round to
+// Names of element types, and the conversions between them and float. Conversions round to
 // nearest even; e4m3 saturates to ±448 and has no infinity (OCP FP8), e5m2 overflows to infinity.
 #pragma once
 
@@ -8,38 +8,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tandem/element_type.h"
 #include "tandem/status.h"
 
 namespace tandem {
-
-enum class DType : uint8_t {
-  kF32 = 0,
-  kF16 = 1,
-  kBf16 = 2,
-  kF8E4M3 = 3,
-  kF8E5M2 = 4,
-  kI32 = 5,
-  kI64 = 6,
-  kU8 = 7
-};
-
-// Bytes of one element.
-constexpr size_t DTypeBytes(DType type) {
-  switch (type) {
-    case DType::kI64: return 8;
-    case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kF16:
-    case DType::kBf16: return 2;
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-    case DType::kU8: return 1;
-  }
-  return 0;
-}
-constexpr bool IsFloat8(DType type) { return type == DType::kF8E4M3 || type == DType::kF8E5M2; }
-constexpr bool IsFloating(DType type) { return type <= DType::kF8E5M2; }
-constexpr bool IsValid(DType type) { return static_cast<uint8_t>(type) <= 7; }
 
 // "f32", "bf16", "f8e4m3", … and back; INVALID_ARGUMENT lists the names.
 std::string_view DTypeName(DType type);

@@ -1,7 +1,8 @@
 // File: op_request.h
 //
-// `OpRequest`: one rank's request for one operation, as the client states it, the protocol carries it, and
-// the planner plans it. It says what is to be computed; operands are bound at each launch.
+// `OpRequest`: one rank's request for one operation, for the client, the protocol and the planner. A request
+// describes a computation; each launch binds the operands. Shapes and strides are in elements. All types are
+// plain values, and the functions are pure: any thread may call them.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +40,13 @@ inline constexpr int64_t kScaleBlock = 128;
 // The type in which partial sums travel: the output's own (one rounding each), or fp32 (`accumulate=exact`).
 enum class WireType : uint8_t { kOutput = 0, kF32 = 1 };
 
-// What to do when only the unfused composition can serve a fused operation.
+// For a fused operation that only the unfused composition can serve: kAllow runs it, kWarn runs it with a
+// warning in the plan, in the daemon's log and as an event, and kError fails Prepare with reason
+// UNFUSED_REFUSED.
 enum class OnUnfused : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
-// What to do when a rank's client and engine share no MPS server, so that their kernels take turns on the GPU
-// (about 290 us more a launch where both run kernels).
+// For a rank whose client and engine share no MPS server, so that their kernels take turns on the GPU. Where
+// both run kernels, that costs about 290 us a launch.
 enum class OnSlowPlacement : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
 // The algorithms, one name for all operations. kAuto leaves the choice to the daemon.
@@ -60,11 +63,11 @@ enum class Algorithm : uint8_t {
   kPipeline = 9,       // chunk pipeline over two lanes
   kRing = 10,          // S steps over n lanes
   kTiledTwoShot = 11,  // matmul all-reduce, two-shot on tiles
-  kNative = 12,        // one fused kernel; CUDA only
+  kFused = 12,         // one fused kernel; CUDA only
   kDirect = 13,        // send and receive, barrier, local operations: the one way there is
 };
 
-// What a slot means to its operation.
+// The meaning of a slot to its operation.
 enum class Role : uint8_t {
   kInput = 1,
   kOutput = 2,
@@ -72,33 +75,41 @@ enum class Role : uint8_t {
   kB = 4,  // several allowed in kAllGatherMatmul; the i-th kB goes with the i-th kC, kScaleB, kBias, ...
   kC = 5,
   kGatheredA = 6,
-  kScaleA = 7,  // f32. One element: tensor-wise; shard's leading dims + (1): row-wise sharded (wins a tie);
-  kScaleB =
-      8,  //   gathered leading dims + (1): row-wise replicated. kScaleB: one element, or (1, N). By blocks of
-          //   kScaleBlock: (ceil(K / 128)) in place of A's (1), and for B (ceil(K / 128), ceil(N / 128) or N)
+  // f32. One element: tensor-wise. The shard's leading dims + (1): row-wise, sharded, also where both would
+  // fit. The gathered leading dims + (1): row-wise, replicated. ceil(K / kScaleBlock) in place of (1): by
+  // blocks.
+  kScaleA = 7,
+  // f32. One element; or (1, N); or by blocks (ceil(K / kScaleBlock), ceil(N / kScaleBlock) or N).
+  kScaleB = 8,
   kBias = 9,           // N elements, of C's dtype or f32
   kResultScale = 10,   // f32, one element
   kChunkSignals = 11,  // u32 words (dtype i32), kAsyncInputMatmul
 };
 
+// True for the roles of operands that a launch writes.
+constexpr bool IsOutput(Role role) {
+  return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA;
+}
+
 // A slot's tensor. The launch binds it to memory; shape and strides stay.
 struct TensorSpec {
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // elements
-  // Elements; empty means contiguous, last dimension fastest (of a PartSlot: as the larger tensor).
-  std::vector<int64_t> strides;
+  std::vector<int64_t> shape = {};
+  // Empty: contiguous, last dimension fastest; of a PartSlot, as the larger tensor.
+  std::vector<int64_t> strides = {};
   bool operator==(const TensorSpec&) const = default;
 };
 
 struct Operand {
   Role role = Role::kInput;
-  TensorSpec spec;
-  // The slot will be bound to a symmetric tensor at the same offset on all ranks, so that peers may write or
-  // read it in place. All ranks must agree.
+  TensorSpec spec = {};
+  // The slot is bound to a symmetric tensor, at the same offset on all ranks, so that peers may write or read
+  // it in place. All ranks must agree.
   bool symmetric = false;
-  // Not absent: this slot is the same memory as slot `alias_of` (in-place operation), and both are bound
-  // alike. Of all_gather and reduce_scatter the smaller of the two is this rank's part, along `dim`, of the
-  // larger one, to which both are bound (see PartSlot). Elsewhere they are equal.
+  // -1: memory of its own, which overlaps no slot that the launch writes. Else the earlier slot that this
+  // slot is in place with: both are bound alike. In all_gather and reduce_scatter the smaller of the two is
+  // this rank's part, along `dim`, of the larger one, to which both are bound (see PartSlot). Elsewhere both
+  // are equal.
   int alias_of = -1;
   bool operator==(const Operand&) const = default;
 };
@@ -114,21 +125,25 @@ struct Transfer {
 
 struct OpRequest {
   Op op = Op::kBarrier;
-  std::vector<Operand> operands;  // the index of an operand is its slot
+  std::vector<Operand> operands = {};  // the index of an operand is its slot
 
   int dim = 0;  // gather, scatter or all-to-all dimension; negative counts from the end
   ReduceOp reduce_op = ReduceOp::kSum;
   int root = 0;  // kBroadcast, kReduce
   WireType wire = WireType::kOutput;
-  bool fast_accumulation = true;    // fp8 on CUDA; the host backend always accumulates in fp32
-  bool low_contention = false;      // copy engines only
-  int chunk_pivot = 0;              // kAsyncInputMatmul: the chunk computed first
-  std::vector<Transfer> transfers;  // this rank's own
+  bool fast_accumulation = true;         // fp8 on CUDA; the host backend always accumulates in fp32
+  bool low_contention = false;           // copy engines only
+  int chunk_pivot = 0;                   // kAsyncInputMatmul: the chunk computed first
+  std::vector<Transfer> transfers = {};  // this rank's own
 
   Algorithm algorithm = Algorithm::kAuto;
   int steps = 0;  // ring: S, a multiple of W; 0 leaves it to the planner
   int lanes = 0;  // ring and pipeline: 1 to 8; 0 leaves it to the planner
-  OnUnfused on_unfused = OnUnfused::kAllow;
+  OnUnfused on_unfused = OnUnfused::kWarn;
+  // The plan's launches leave the inputs as they are, so that a launch that failed with ABORTED may be made
+  // again with the same operands. Prepare fails with FAILED_PRECONDITION, reason NOT_RESTARTABLE, for
+  // operands in place.
+  bool restartable = false;
   bool operator==(const OpRequest&) const = default;
 };
 

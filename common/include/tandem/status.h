@@ -1,8 +1,8 @@
 // File: status.h
 //
-// `Status` and `Result<T>`: how every function of Tandem that can fail says so. The codes are the canonical
-// codes of gRPC, so that a status means the same in the daemon, on the wire and in the client. No exception
-// crosses a module.
+// `Status` and `Result<T>`: the outcome of every function of Tandem that can fail. The codes are gRPC's
+// canonical codes, with the same meaning in the daemon, on the wire and in the client. No exception crosses a
+// module. A Status is a plain value: one object is for one thread at a time.
 //
 // Example:
 //   Result<UniqueFd> fd = Open(path);
@@ -11,10 +11,12 @@
 #pragma once
 
 #include <cassert>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tandem {
 
@@ -23,32 +25,49 @@ enum class Code : int {
   kOk = 0,
   kCancelled = 1,
   kUnknown = 2,
-  kInvalidArgument = 3,  // the request is wrong whatever the state: a bad shape, an overflow, a forged length
-  kDeadlineExceeded = 4,  // somebody did not come in time; the message names who
-  kNotFound = 5,          // no such id, or the id of another session
+  // The request is wrong in any state: correct the call. `field` names the wrong field.
+  kInvalidArgument = 3,
+  // Somebody did not come in time. `ranks` names the missing ranks: look for the cause there.
+  kDeadlineExceeded = 4,
+  // No such id, or the id of another session.
+  kNotFound = 5,
   kAlreadyExists = 6,
-  kPermissionDenied = 7,    // peer credentials do not allow it
-  kResourceExhausted = 8,   // a quota or the machine's memory; detail has limit and usage
-  kFailedPrecondition = 9,  // the state forbids it: a fused algorithm was required and refused
-  kAborted = 10,            // a launch was cut off by an engine's end
-  kOutOfRange = 11,         // an offset or a rank beyond its bounds
+  // The peer's credentials do not allow the call: ask the operator.
+  kPermissionDenied = 7,
+  // A quota or the machine's memory is used up: free something, or ask the operator. See `limit` and `usage`.
+  kResourceExhausted = 8,
+  // The state forbids the call: the message names the state.
+  kFailedPrecondition = 9,
+  // An engine's end cut a launch off: restore the operands in place and retry, on all ranks.
+  kAborted = 10,
+  // An offset or a rank is beyond its bounds: correct the call.
+  kOutOfRange = 11,
   kUnimplemented = 12,
+  // A defect of Tandem: report it.
   kInternal = 13,
-  kUnavailable = 14,  // a rank, the daemon or the group is gone; the message names it
+  // A rank, the group or the daemon is gone: join or connect again.
+  kUnavailable = 14,
   kDataLoss = 15,
-  kUnauthenticated = 16,  // no token, a forged one, or one of an earlier daemon
+  // The session is gone, or its token is forged: connect again.
+  kUnauthenticated = 16,
 };
 
 // The code's canonical name, for example "INVALID_ARGUMENT".
 std::string_view CodeName(Code code);
 
-// What a program needs to know beside the message. Every field may be empty.
+// The cause of a failure for programs, beside the message for people. Every field may be empty.
 struct StatusDetail {
-  std::string reason;  // stable, upper case, for programs: "QUOTA_SESSIONS", "SESSION_LOST", "FIELD_MISMATCH"
-  std::string who;     // the rank, session or GPU that caused it
-  std::string field;   // the request's field that is wrong
+  std::string reason = {};  // stable, upper case: "QUOTA_SESSIONS", "SESSION_LOST", "FIELD_MISMATCH"
+  std::string who = {};     // the ranks, session or GPU that caused it, as text: "ranks 1, 3"
+  std::string field = {};   // the wrong field of the request
   long long limit = 0;
   long long usage = 0;
+  std::vector<uint32_t> ranks = {};  // the ranks that caused it, ascending; empty: no rank, or not known
+  int64_t pid = 0;                   // the process that caused it; 0: none, or not known
+  int32_t gpu = -1;  // the GPU that caused it, by its position in the node's topology; -1: none
+  // Of a launch that failed: whether its kernels may have written operands on some rank. Unset: not known, or
+  // not a launch.
+  std::optional<bool> started = {};
   bool operator==(const StatusDetail&) const = default;
 };
 
@@ -71,6 +90,8 @@ class [[nodiscard]] Status {
   Status WithContext(std::string_view prefix) const;
   // The same status with another detail.
   Status WithDetail(StatusDetail detail) const;
+  // The same status with another `started` in its detail; OK stays OK.
+  Status WithStarted(std::optional<bool> started) const;
   // "CODE_NAME: message", or "OK".
   std::string ToString() const;
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <vector>
 
+#include "common/build/build_version.h"
 #include "daemon/config/config_file.h"
 #include "daemon/config/config_keys.h"
 
@@ -133,10 +134,50 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
 }
 
 TEST(CommandLine, ABareBooleanFlagIsTrue) {
-  EXPECT_TRUE(Parse({"--debug-verify-plans"})->config.verify_plans);
-  EXPECT_TRUE(Parse({"--debug-verify-plans", "--emulated-gpus", "2"})->config.verify_plans);
-  EXPECT_FALSE(Parse({"--debug-verify-plans=false"})->config.verify_plans);
-  EXPECT_FALSE(Parse({"--debug-verify-plans=maybe"}).ok());
+  EXPECT_TRUE(Parse({"--testing-verify-plans"})->config.testing.verify_plans);
+  EXPECT_TRUE(Parse({"--testing-verify-plans", "--emulated-gpus", "2"})->config.testing.verify_plans);
+  EXPECT_FALSE(Parse({"--testing-verify-plans=false"})->config.testing.verify_plans);
+  EXPECT_FALSE(Parse({"--testing-verify-plans=maybe"}).ok());
+}
+
+TEST(CommandLine, AnEmptyValueDoesNotSwallowTheNextFlag) {
+  Result<CommandLine> line = Parse({"--socket-group=", "--check-config"});
+  ASSERT_TRUE(line.ok()) << line.status().ToString();
+  EXPECT_EQ(line->config.socket_group, "");
+  EXPECT_EQ(line->action, CommandLine::Action::kPrint) << "it would start a daemon";
+  for (const config::KeySpec& key : config::Keys()) {
+    const std::string flag = config::FlagName(key) + "=";
+    Result<CommandLine> empty = Parse({flag.c_str(), "--check-config"});
+    if (empty.ok()) {
+      EXPECT_TRUE(empty->check) << flag;
+    } else {
+      const std::string name(key.name.substr(key.name.rfind('.') + 1));
+      EXPECT_THAT(empty.status().message(), ::testing::AnyOf(HasSubstr(name), HasSubstr(flag))) << flag;
+    }
+    if (key.type != config::KeyType::kString) {
+      EXPECT_FALSE(empty.ok()) << flag;
+    }
+  }
+}
+
+TEST(CommandLine, OldNamesAreReadAndReported) {
+  Result<CommandLine> line =
+      Parse({"--debug-verify-plans", "--engines-per-gpu", "2", "--visibility-delay-us=7"});
+  ASSERT_TRUE(line.ok()) << line.status().ToString();
+  EXPECT_TRUE(line->config.testing.verify_plans);
+  EXPECT_EQ(line->config.testing.engines_per_gpu, 2);
+  EXPECT_EQ(line->config.testing.visibility_delay_us, 7);
+  EXPECT_THAT(line->config.old_names,
+              ::testing::Contains(HasSubstr("--engines-per-gpu is now --testing-engines-per-gpu")));
+  EXPECT_EQ(line->config.old_names.size(), 3u);
+  EXPECT_THAT(Parse({"--help"})->output, ::testing::Not(HasSubstr("--debug-verify-plans")));
+  EXPECT_TRUE(Parse({"--testing-verify-plans"})->config.old_names.empty());
+}
+
+TEST(CommandLine, StrictNeedsCheckConfig) {
+  EXPECT_TRUE(Parse({"--check-config", "--strict"})->strict);
+  EXPECT_FALSE(Parse({"--check-config"})->strict);
+  EXPECT_FALSE(Parse({"--strict"}).ok());
 }
 
 TEST(CommandLine, BadFlagsAreNamed) {
@@ -163,7 +204,7 @@ TEST(CommandLine, HelpAndVersionNeedNoConfiguration) {
   EXPECT_EQ(defaults->output, PrintDefaultConfigFile());
   Result<CommandLine> version = Parse({"--version", "--config", "/nonexistent"});
   ASSERT_TRUE(version.ok());
-  EXPECT_THAT(version->output, StartsWith("tandemd "));
+  EXPECT_EQ(version->output, std::string("tandemd ") + BuildVersion() + "\n");
 }
 
 }  // namespace

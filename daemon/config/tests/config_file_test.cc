@@ -50,7 +50,7 @@ TEST(ParseConfigText, SetsWhatTheTextHasAndNothingElse) {
   EXPECT_EQ(config.emulated_gpus, 8);
   EXPECT_EQ(config.emulated_memory_bytes, int64_t{512} << 20);
   EXPECT_EQ(config.quotas.plans, 7);
-  EXPECT_TRUE(config.verify_plans);
+  EXPECT_TRUE(config.testing.verify_plans);
   EXPECT_EQ(config.hardware_queues, 3);
   EXPECT_EQ(config.quotas.groups, QuotaConfig().groups);
 }
@@ -76,6 +76,19 @@ TEST(ParseConfigText, UnknownKeysNameLineAndNearestKey) {
   EXPECT_THAT(Parse("quotas = 1", config).message(), HasSubstr("unknown key 'quotas'"));
   EXPECT_THAT(Parse("[quotas.plans]\nx = 1", config).message(), HasSubstr("quotas.plans must be"));
   EXPECT_THAT(Parse("[backend]\nx = 1", config).message(), HasSubstr("unknown key 'backend.x'"));
+}
+
+TEST(ParseConfigText, OldNamesAreReadAndReported) {
+  Config config;
+  Status status = Parse("engines_per_gpu = 2\n\n[debug]\nverify_plans = true\n", config);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(config.testing.engines_per_gpu, 2);
+  EXPECT_TRUE(config.testing.verify_plans);
+  ASSERT_EQ(config.old_names.size(), 2u);
+  EXPECT_THAT(config.old_names[0] + config.old_names[1],
+              HasSubstr("t.toml:4: debug.verify_plans is now testing.verify_plans"));
+  EXPECT_EQ(Parse("[debug]\nemulated_fused = true\n", config).message(),
+            "t.toml:2: unknown key 'debug.emulated_native'; did you mean 'testing.emulated_fused'?");
 }
 
 TEST(ParseConfigText, ErrorsNameTheLine) {

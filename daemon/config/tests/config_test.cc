@@ -132,7 +132,7 @@ TEST(ConfigKeys, WrongTypesAndChoicesSayWhatIsRight) {
               HasSubstr("runtime_dir = 1 must be a string"));
   EXPECT_THAT(config::SetKey(*FindKey("hardware_queues"), std::string("8"), config).message(),
               HasSubstr("must be an integer"));
-  EXPECT_THAT(config::SetKey(*FindKey("debug.verify_plans"), int64_t{1}, config).message(),
+  EXPECT_THAT(config::SetKey(*FindKey("testing.verify_plans"), int64_t{1}, config).message(),
               HasSubstr("must be true or false"));
   EXPECT_THAT(config::SetKey(*FindKey("quotas.segment_bytes"), true, config).message(), HasSubstr("2 GiB"));
   EXPECT_THAT(config::SetKey(*FindKey("log_level"), int64_t{1}, config).message(),
@@ -171,6 +171,7 @@ TEST(ConfigKeys, BytesParseAndPrint) {
 
 TEST(Config, ValidationChecksKeysAgainstEachOther) {
   Config config;
+  config.admin_dir = "/admin";
   config.runtime_dir = "run";
   EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("runtime_dir = \"run\" must be an absolute path"));
   config.runtime_dir = "/" + std::string(95, 'x');  // + "/client.sock" = 108 bytes
@@ -217,8 +218,24 @@ TEST(Config, MetricsAddressIsChecked) {
 TEST(Config, SocketsAreInTheRuntimeDirectory) {
   Config config;
   EXPECT_EQ(LeaseSocketPath(config), "/run/tandem/lease.sock");
+  EXPECT_EQ(ClientSocketPath(config), "/run/tandem/client.sock");
+}
+
+TEST(Config, TheAdministratorsSocketIsApartFromTheClients) {
+  Config config;
+  EXPECT_EQ(AdminSocketPath(config), "/run/tandem-admin/admin.sock");
   config.runtime_dir = "/tmp/x/";
-  EXPECT_EQ(AdminSocketPath(config), "/tmp/x/admin.sock");
+  EXPECT_EQ(AdminSocketPath(config), "/tmp/x-admin/admin.sock");
+  for (const char* bad : {"/tmp/x", "/tmp/x/", "/tmp/x/admin", "/tmp/y/../x/admin", "/tmp/x/.", "relative"}) {
+    config.admin_dir = bad;
+    EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("admin_dir")) << bad;
+  }
+  for (const char* good : {"", "/tmp", "/tmp/x-admin", "/tmp/x/../y", "/tmp/xy"}) {
+    config.admin_dir = good;
+    EXPECT_TRUE(ValidateConfig(config).ok()) << good << ": " << ValidateConfig(config).message();
+  }
+  config.admin_dir = "/" + std::string(200, 'a');
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("admin.sock"));
 }
 
 }  // namespace

@@ -32,17 +32,17 @@ TEST_F(ControlTest, EightRanksJoinAndAllLearnTheSame) {
   }
 }
 
-// Native kernels are on offer where every member's engine has them; else the offer says whose has not, and
+// Fused kernels are on offer where every member's engine has them; else the offer says whose has not, and
 // why.
-TEST_F(ControlTest, NativeKernelsAreOfferedWhereAllEnginesHaveThem) {
+TEST_F(ControlTest, FusedKernelsAreOfferedWhereAllEnginesHaveThem) {
   Start(3);
-  engines->no_native_kernels[2] = "its GPU is of compute capability 8.0";
+  engines->no_fused_kernels[2] = "its GPU is of compute capability 8.0";
   const auto sessions = AttachAll(3);
-  EXPECT_TRUE(OfferOf(JoinOn({0, 1}, sessions, "both"), Algorithm::kNative).available());
-  const v1::Offer offer = OfferOf(JoinOn({0, 2}, sessions, "one"), Algorithm::kNative);
+  EXPECT_TRUE(OfferOf(JoinOn({0, 1}, sessions, "both"), Algorithm::kFused).available());
+  const v1::Offer offer = OfferOf(JoinOn({0, 2}, sessions, "one"), Algorithm::kFused);
   EXPECT_FALSE(offer.available());
   EXPECT_EQ(offer.reason(),
-            "the engine of rank 1 has no native kernels: its GPU is of compute capability 8.0");
+            "the engine of rank 1 has no fused kernels: its GPU is of compute capability 8.0");
 }
 
 TEST_F(ControlTest, AWrongSeatAnswersEveryRankAtOnce) {

@@ -20,12 +20,12 @@ class ControlSharingTest : public ControlTest {
     sessions_ = AttachAll(2);
   }
 
-  // CTAs that a native all-gather of few rows may have, as rank 0's engine is told.
+  // CTAs that a fused all-gather of few rows may have, as rank 0's engine is told.
   uint32_t MostCtas(const std::vector<int>& gpus, const std::string& name) {
     const uint64_t group = JoinOn(gpus, sessions_, name).group_id();
     OpRequest request;
     request.op = Op::kAllGatherMatmul;
-    request.algorithm = Algorithm::kNative;
+    request.algorithm = Algorithm::kFused;
     request.operands = {{Role::kA, {DType::kBf16, {16, 64}, {}}, false, -1},
                         {Role::kB, {DType::kBf16, {64, 128}, {}}, false, -1},
                         {Role::kC, {DType::kBf16, {32, 128}, {}}, false, -1}};
@@ -54,7 +54,7 @@ TEST_F(ControlSharingTest, NcclIsOfferedToRanksOfDifferentDevicesOnly) {
   EXPECT_THAT(offer.reason(), HasSubstr("share a GPU"));
 }
 
-TEST_F(ControlSharingTest, NativeKernelsFitTheSmallestGpuOfTheGroup) {
+TEST_F(ControlSharingTest, FusedKernelsFitTheSmallestGpuOfTheGroup) {
   EXPECT_EQ(MostCtas({0, 1}, "unknown"), 128u);
   engines->kernel_sms = {{0, 65}, {1, 33}, {2, 65}, {3, 132}};
   EXPECT_EQ(MostCtas({0, 1}, "small"), 29u);

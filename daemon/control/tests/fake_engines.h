@@ -29,8 +29,8 @@ class FakeEngines final : public Engines {
     status.shared_fate = state.shared_fate;
     status.mps = mps;
     if (auto sms = kernel_sms.find(gpu); sms != kernel_sms.end()) status.kernel_sms = sms->second;
-    auto none = no_native_kernels.find(gpu);
-    status.no_native_kernels = none == no_native_kernels.end() ? "" : none->second;
+    auto none = no_fused_kernels.find(gpu);
+    status.no_fused_kernels = none == no_fused_kernels.end() ? "" : none->second;
     return status;
   }
   void DemandAnswer(int gpu, std::chrono::milliseconds limit) override {
@@ -92,9 +92,8 @@ class FakeEngines final : public Engines {
     return Status::Ok();
   }
   Result<std::string> Ask(int gpu, engine::v1::Command command, std::chrono::milliseconds deadline) override {
-    const bool adds_plan = command.has_add_plan();
     TANDEM_RETURN_IF_ERROR(Call(gpu, std::move(command), {}, deadline));
-    return adds_plan ? never_parked : std::string();
+    return std::string();
   }
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override {
     std::lock_guard lock(mutex_);
@@ -154,10 +153,9 @@ class FakeEngines final : public Engines {
 
   EngineListener* listener = nullptr;
   uint64_t memory_bytes = uint64_t{1} << 40;
-  std::string never_parked;                      // of all plans; set before threads start
-  MpsEndpoint mps;                               // of all engines; set before threads start
-  std::map<int, uint32_t> kernel_sms;            // by GPU; set before threads start
-  std::map<int, std::string> no_native_kernels;  // by GPU, of those that have none; set before threads start
+  MpsEndpoint mps;                              // of all engines; set before threads start
+  std::map<int, uint32_t> kernel_sms;           // by GPU; set before threads start
+  std::map<int, std::string> no_fused_kernels;  // by GPU, of those that have none; set before threads start
   // Set before threads start: the answer to a command, instead of doing it.
   std::function<Status(int, const engine::v1::Command&)> fail;
   // Set before threads start: called before a command, without a lock. It may block, and kill engines.

@@ -112,20 +112,20 @@ TEST(ChooseNodeTest, AFileOfMoreGpusThanThereAreIsRefused) {
 
 TEST(ChooseNodeTest, AnEngineOfASharedGpuSeesTheDevicesOnce) {
   Config config = With(Backend::kCuda);
-  config.engines_per_gpu = 2;
+  config.testing.engines_per_gpu = 2;
   Result<NodeChoice> node = ChooseNode(config, Machine(2));
   ASSERT_TRUE(node.ok()) << node.status().ToString();
   ASSERT_EQ(node->topology.size(), 4);
   EXPECT_EQ(node->topology.gpus[3].uuid, "GPU-1#1");
   EXPECT_THAT(EngineEnvironment(*node, node->topology.gpus[3]), Contains("CUDA_VISIBLE_DEVICES=GPU-1,GPU-0"));
   EXPECT_THAT(EngineEnvironment(*node, node->topology.gpus[3]), Contains("CUDA_DEVICE_MAX_CONNECTIONS=24"));
-  config.engines_per_gpu = 8;
+  config.testing.engines_per_gpu = 8;
   EXPECT_THAT(ChooseNode(config, Machine(2)).status().message(), HasSubstr("at most 8"));
 }
 
 TEST(ChooseNodeTest, AFilesLinksAreForcedOnSharesToo) {
   Config config = With(Backend::kCuda, kCubeMesh);
-  config.engines_per_gpu = 4;
+  config.testing.engines_per_gpu = 4;
   Result<NodeChoice> node = ChooseNode(config, Machine(2));
   ASSERT_TRUE(node.ok()) << node.status().ToString();
   EXPECT_EQ(Classify(node->topology), TopologyClass::kHybridCubeMesh);

@@ -169,6 +169,21 @@ TEST(DoctorTest, NamesWhatIsWrong) {
   input.engines[1].last_exit = "signal 11";
   EXPECT_EQ(Of(input, "engine").at(0).severity, Severity::kFailure);
   EXPECT_THAT(Of(input, "engine").at(0).message, HasSubstr("signal 11"));
+  EXPECT_THAT(Of(input, "engine").at(0).advice, HasSubstr("tandemctl reset 1"));
+
+  input = Healthy();
+  input.silent = {"", "does not run: its process 4711 is stopped (SIGSTOP)"};
+  input.engines[1].pid = 4711;
+  ASSERT_EQ(Of(input, "engine_silent").size(), 1u);
+  EXPECT_EQ(Of(input, "engine_silent")[0].severity, Severity::kFailure);
+  EXPECT_THAT(Of(input, "engine_silent")[0].message,
+              HasSubstr("engine of GPU 1 (EMU-0000-0001) does not run"));
+  EXPECT_THAT(Of(input, "engine_silent")[0].advice, HasSubstr("kill -CONT 4711"));
+  EXPECT_TRUE(Of(input, "engine").empty()) << "not all engines are ready";
+
+  input = Healthy();
+  input.metrics_error = "metrics cannot be served at 127.0.0.1:9464: taken";
+  EXPECT_EQ(Of(input, "metrics").at(0).severity, Severity::kWarning);
 
   input = Healthy();
   input.topology.p2p[0][1] = input.topology.p2p[1][0] = false;
@@ -478,15 +493,6 @@ TEST(MetricsTest, TwoRowsOfAPlanAreCountedOnce) {
   }
   ASSERT_EQ(counters.values().size(), 1u);
   EXPECT_EQ(counters.values().begin()->second.launches, 53u);
-}
-
-TEST(MetricsTest, ServerListensAndRefusesATakenPort) {
-  auto server = MetricsServer::Start("127.0.0.1:0", [] { return MetricsInput(); });
-  ASSERT_TRUE(server.ok()) << server.status().ToString();
-  ASSERT_GT((*server)->port(), 0);
-  auto second =
-      MetricsServer::Start("127.0.0.1:" + std::to_string((*server)->port()), [] { return MetricsInput(); });
-  EXPECT_FALSE(second.ok());
 }
 
 }  // namespace

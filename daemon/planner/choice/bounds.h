@@ -18,12 +18,12 @@ struct Bounds {
 
 // Those measured for the operation, or else the built-in ones. `packet_kernels`: of the CUDA backend.
 // Measured are all-reduce, all-gather and reduce-scatter on CUDA behind NVSwitches, on 2 and 4 GPUs:
-// bench/results/gpu-*-peers-collectives.jsonl, gpu-4xH200-collectives.jsonl.
+// bench/results/gpu-2xH200.jsonl, gpu-4xH200.jsonl.
 Bounds BoundsOf(Op op, int world_size, TopologyClass topology, bool packet_kernels);
 Bounds BoundsOf(const Problem& problem);
 
 // What was faster than `collective`'s own choice where a product stands before or behind it; kAuto: nothing
-// was, as far as measured: four GPUs, bench/results/gpu-4xH200-peers.jsonl.
+// was, as far as measured: four GPUs, bench/results/gpu-4xH200.jsonl.
 Algorithm FasterBesideProduct(const Problem& collective);
 
 }  // namespace tandem::plan

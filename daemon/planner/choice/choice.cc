@@ -8,7 +8,7 @@
 #include "daemon/planner/families/low_latency.h"
 #include "daemon/planner/families/matmul_collective.h"
 #include "daemon/planner/families/skinny.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 
 namespace tandem::plan {
@@ -59,9 +59,9 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
           !why.empty())
         return why;
       break;
-    case Algorithm::kNative:
-      if (!problem.group->native_kernels) return problem.group->no_native_kernels;
-      if (std::string why = WhyNotNative(problem); !why.empty()) return why;
+    case Algorithm::kFused:
+      if (!problem.group->fused_kernels) return problem.group->no_fused_kernels;
+      if (std::string why = WhyNotFused(problem); !why.empty()) return why;
       break;
     case Algorithm::kHybridCubeMesh:
       if (problem.topology_class != TopologyClass::kHybridCubeMesh) {
@@ -217,6 +217,12 @@ std::string WhyNotThis(const Problem& problem, const Candidate& candidate, const
       problem.request->on_unfused == OnUnfused::kError) {
     return "unfused, and on_unfused is error";
   }
+  if (candidate.predicted_us < chosen.predicted_us) {
+    // The bounds were measured and go before the model.
+    return Text(AlgorithmName(chosen.algorithm), " is preferred by its bound, not by prediction (predicted ",
+                MicrosecondsText(chosen.predicted_us), ", this one ",
+                MicrosecondsText(candidate.predicted_us), ")");
+  }
   return Text(AlgorithmName(chosen.algorithm), " is preferred: predicted ",
               MicrosecondsText(chosen.predicted_us), ", this one ", MicrosecondsText(candidate.predicted_us));
 }
@@ -258,8 +264,8 @@ std::vector<Algorithm> AlgorithmsOf(Op op) {
     case Op::kAllGather:
     case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
     case Op::kAllGatherMatmul:
-    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kNative, kLowLatency, kUnfused, kNccl};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kNative, kLowLatency, kUnfused, kNccl};
+    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kFused, kLowLatency, kUnfused, kNccl};
+    case Op::kMatmulAllReduce: return {kTiledTwoShot, kFused, kLowLatency, kUnfused, kNccl};
     case Op::kBroadcast:
     case Op::kReduce:
     case Op::kAllToAll: return {kSm, kNccl};
@@ -291,18 +297,18 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
         candidate.collective.algorithm == Algorithm::kAuto && candidate.impossible.empty()) {
       candidate.impossible = candidate.collective.reason;
     }
-    if (algorithm == Algorithm::kNative && !problem.group->native_by_choice) {
-      candidate.only_asked = "runs when it is asked for (native = explicit)";
+    if (algorithm == Algorithm::kFused && !problem.group->fused_by_choice) {
+      candidate.only_asked = "runs when it is asked for (fused = explicit)";
     }
-    if (algorithm == Algorithm::kNative && IsBlockWise(problem.scale_mode) && measured == nullptr) {
+    if (algorithm == Algorithm::kFused && IsBlockWise(problem.scale_mode) && measured == nullptr) {
       candidate.only_asked = "runs when it is asked for: with scales by blocks nobody has measured it";
     }
-    if (algorithm == Algorithm::kNative && candidate.impossible.empty() && problem.world_size != 2 &&
+    if (algorithm == Algorithm::kFused && candidate.impossible.empty() && problem.world_size != 2 &&
         problem.world_size != 4 && measured == nullptr && SkinnyFor(problem)) {
       candidate.only_asked =
           "runs when it is asked for: for few rows it was measured on two and four ranks only";
     }
-    if (algorithm == Algorithm::kNative && request.op == Op::kMatmulAllReduce &&
+    if (algorithm == Algorithm::kFused && request.op == Op::kMatmulAllReduce &&
         problem.rows % problem.world_size != 0 &&
         (measured == nullptr || measured->entry->shape != TuningShapeOf(problem))) {
       candidate.only_asked = "runs when it is asked for: with parts of unequal rows nobody has measured it";

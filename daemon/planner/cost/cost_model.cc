@@ -7,7 +7,7 @@
 #include "daemon/planner/families/low_latency.h"
 #include "daemon/planner/families/matmul_notes.h"
 #include "daemon/planner/families/skinny.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "program/skinny_layout.h"
 
 namespace tandem::plan {
@@ -108,7 +108,7 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   }
 }
 
-// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200-peers.jsonl): a lane's driver
+// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200.jsonl): a lane's driver
 // calls, products that run slower beside copies, and what no product hides. `hidden` is the time of a
 // transfer beside products.
 double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
@@ -118,7 +118,7 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
       return gather ? 28 : 40;  // a gather's first product does not wait for the pushes' calls
     case Algorithm::kRing: return 40 + (gather ? 1.0 : 0.4) * hidden;
     case Algorithm::kTiledTwoShot: return 0.6 * hidden + 2 * problem.world_size * 20.0;
-    case Algorithm::kNative:
+    case Algorithm::kFused:
       if (gather) return 20;
       if (problem.world_size == 2) return problem.request->op == Op::kMatmulAllReduce ? 15 : 10;
       return problem.request->op == Op::kMatmulAllReduce ? 45 + 0.35 * hidden
@@ -130,7 +130,7 @@ double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidde
 // The hand-over of a plan of one kernel.
 constexpr double kSkinnyExtraUs = 16;
 
-// A width of the native kernel's tiles, and its rate beside cuBLASLt's: what predicts whole plans best, on
+// A width of the fused kernel's tiles, and its rate beside cuBLASLt's: what predicts whole plans best, on
 // H200s. Where the GPU's power is the limit, that is not the kernel's rate alone.
 struct TileWidth {
   double columns, rate;
@@ -162,16 +162,16 @@ std::vector<TileWidth> TileWidthsFor(const Problem& problem) {
   return widths;
 }
 
-// The native kernel computes tiles of 128 rows, one an SM, in whole waves on nearly all SMs of a Hopper GPU,
+// The fused kernel computes tiles of 128 rows, one an SM, in whole waves on nearly all SMs of a Hopper GPU,
 // of the width whose waves are over first (kernels/cuda/fused/tiling.h).
-double NativeUs(const Problem& problem, const MachineModel& machine, double wire) {
+double FusedKernelUs(const Problem& problem, const MachineModel& machine, double wire) {
   constexpr double kCtas = 128, kTileRows = 128;
   const double world = problem.world_size;
   const bool reduce = problem.request->op == Op::kMatmulAllReduce,
              gather = problem.request->op == Op::kAllGatherMatmul;
   double tile_rows = world * std::ceil(static_cast<double>(problem.rows) / world / kTileRows);
   if (reduce) {
-    const NativeCut cut = CutNative(problem.rows, problem.n, problem.world_size);
+    const FusedTileCut cut = CutFusedTiles(problem.rows, problem.n, problem.world_size);
     const int64_t whole = problem.rows / cut.rows, end = problem.rows % cut.rows;
     const auto high_in_tiles = [](int64_t rows) { return std::ceil(static_cast<double>(rows) / kTileRows); };
     tile_rows = static_cast<double>(whole) * high_in_tiles(cut.rows) + high_in_tiles(end);
@@ -255,14 +255,15 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
     case Algorithm::kUnfused:
     case Algorithm::kLowLatency:
     case Algorithm::kNccl: return BesideUs(problem, machine, whole, collective, measured);
-    case Algorithm::kNative: {
+    case Algorithm::kFused: {
       const double twice = problem.request->op == Op::kMatmulAllReduce ? 2 : 1;
       if (const auto layout = SkinnyFor(problem)) {
         return SkinnyUs(problem, machine, *layout, twice * TransferUs(sent, machine.link_gbps)) +
                (measured ? kSkinnyExtraUs : 0);
       }
       const double wire = twice * (copies + TransferUs(sent, machine.link_gbps));
-      return NativeUs(problem, machine, wire) + (measured ? MeasuredExtraUs(problem, algorithm, wire) : 0);
+      return FusedKernelUs(problem, machine, wire) +
+             (measured ? MeasuredExtraUs(problem, algorithm, wire) : 0);
     }
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);
@@ -286,6 +287,17 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
 }
 
 }  // namespace
+
+std::string PredictionModel(const Topology& topology, bool emulated) {
+  const std::string model = "model of H100 and H200 GPUs";
+  if (emulated) return model + "; the GPUs here are emulated";
+  for (const GpuInfo& gpu : topology.gpus) {
+    const bool same = gpu.model.empty() || gpu.model.find("H100") != std::string::npos ||
+                      gpu.model.find("H200") != std::string::npos;
+    if (!same) return model + "; the GPUs here are " + gpu.model;
+  }
+  return model;
+}
 
 MachineModel ModelOf(const Problem& problem) {
   const GroupContext& group = *problem.group;

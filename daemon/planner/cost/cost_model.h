@@ -6,6 +6,8 @@
 // thresholds, where they exist, decide.
 #pragma once
 
+#include <string>
+
 #include "daemon/planner/problem/problem.h"
 
 namespace tandem::plan {
@@ -16,11 +18,15 @@ struct MachineModel {
   double memory_gbps = 0;
   double tflops = 0;  // of A's dtype
   double product_tflops =
-      0;  // the same of products that are no native kernel's: less where cuBLASLt refuses them
+      0;  // the same of products that are no fused kernel's: less where cuBLASLt refuses them
   double step_latency_us = 0;  // signal → wait
   double nccl_latency_us = 0;  // of one small collective
   double launch_us = 0;        // of one kernel or copy
 };
+
+// The GPUs that predicted times are of, for people: "model of H100 and H200 GPUs", and that the group's GPUs
+// are others where they are: emulated ones, or of another model.
+std::string PredictionModel(const Topology& topology, bool emulated);
 
 MachineModel ModelOf(const Problem& problem);
 

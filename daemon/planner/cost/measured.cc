@@ -94,7 +94,7 @@ const TuningEntry* MeasuredFor(const Problem& problem) {
   const Placing own = PlacingOf(problem);
   if (problem.slots.a < 0) return Find(problem, own);
   // What a product's algorithms gain by symmetric operands is little beside what parts them, and so it is
-  // with B's rows and columns; but fp8 with contiguous rows of B is transposed for each product, and native
+  // with B's rows and columns; but fp8 with contiguous rows of B is transposed for each product, and fused
   // kernels do not take it.
   const bool either_b = !IsFloat8(problem.operand(problem.slots.a).spec.dtype);
   for (const Placing placing : Nearest(own)) {

@@ -11,7 +11,7 @@
 #include "daemon/planner/families/matmul_parts.h"
 #include "daemon/planner/families/row_products.h"
 #include "daemon/planner/families/skinny.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "daemon/planner/problem/scale_checks.h"
 #include "program/text.h"
 
@@ -226,13 +226,13 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
 // the pushes, each of which costs the engine's thread microseconds (W = 2, 2048 rows: 11 us); where it does
 // not, the kernel would wait for them (256 rows: 33 us). A kernel that goes first ends only when the peers'
 // pushes have come: lanes 0 and 1 need a hardware queue each.
-void Native(const Problem& problem, Gather* gather, Builder* builder) {
+void Fused(const Problem& problem, Gather* gather, Builder* builder) {
   const int world = problem.world_size;
   const int sent = builder->Signals();
   if (gather->direct() || builder->InBulk()) builder->EnterOn(1);
   const View own = FoldedRows(problem.Slot(0, problem.slots.a));
   constexpr int64_t kNearlyAllSms = 96;
-  const bool kernel_first = NativeTiles(1, own.extent[0], problem.n) >= kNearlyAllSms;
+  const bool kernel_first = FusedTiles(1, own.extent[0], problem.n) >= kNearlyAllSms;
   const auto push = [&](int r) {
     for (int j = 1; j < world; ++j) gather->Push(r, 1, (r - j + world) % world, r, 0, sent);
     gather->Return(r, 1, r, 0);
@@ -240,7 +240,7 @@ void Native(const Problem& problem, Gather* gather, Builder* builder) {
   for (int r = 0; r < world; ++r) {
     if (!kernel_first) push(r);
     for (size_t c = 0; c < problem.slots.c.size(); ++c) {
-      builder->BeginCollective(r, 0, Algorithm::kNative, Op::kAllGatherMatmul,
+      builder->BeginCollective(r, 0, Algorithm::kFused, Op::kAllGatherMatmul,
                                problem.Slot(r, problem.slots.a), problem.Slot(r, problem.slots.c[c]),
                                ReduceOp::kSum);
       for (int j = 0; j < world; ++j) {
@@ -429,14 +429,14 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
   const bool ring = algorithm == Algorithm::kRing && world > 1;
   const bool unfused = !Overlaps(algorithm) && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
-  const bool native = algorithm == Algorithm::kNative;
-  if (const auto skinny = native ? SkinnyFor(problem) : std::nullopt) {
+  const bool fused = algorithm == Algorithm::kFused;
+  if (const auto skinny = fused ? SkinnyFor(problem) : std::nullopt) {
     plan->roundings = 1;
     if (world > 1) plan->gathered_a_bytes = problem.message_bytes;
     return BuildSkinny(problem, *skinny, plan);
   }
   const int planned = unfused && collective != Algorithm::kCopyEngine ? 1 : 2;
-  const int lanes = world == 1 ? 1 : request.lanes > 0 && !native && !unfused ? request.lanes : planned;
+  const int lanes = world == 1 ? 1 : request.lanes > 0 && !fused && !unfused ? request.lanes : planned;
   Builder builder(world, lanes, 4 * world * pieces + 32);  // a chunk's product, its copy and its words
   Gather gather(problem, pieces, !unfused, &builder);
   plan->steps = unfused ? 0 : world * pieces;
@@ -445,8 +445,8 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
     in_slot = Unfused(problem, collective, &gather, &builder);
   } else if (ring) {
     Ring(problem, pieces, &gather, &builder);
-  } else if (native) {
-    Native(problem, &gather, &builder);
+  } else if (fused) {
+    Fused(problem, &gather, &builder);
   } else {
     Pipeline(problem, &gather, &builder);
   }

@@ -100,15 +100,15 @@ Status BuildNccl(const Problem& problem, Plan* plan);
 Status BuildMeeting(const Problem& problem, Plan* plan);
 Status BuildSendReceive(const Problem& problem, Plan* plan);
 Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan);
-// kPipeline, kRing, kNative; and the product and `collective` one after the other: kUnfused, kLowLatency,
+// kPipeline, kRing, kFused; and the product and `collective` one after the other: kUnfused, kLowLatency,
 // kNccl.
 Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan);
 Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Algorithm collective,
                                 Plan* plan);
-// The same with kTiledTwoShot and kNative.
+// The same with kTiledTwoShot and kFused.
 Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan);
-// kNative; the plan's numbers are set by the former.
-Status BuildNativeMatmulAllReduce(const Problem& problem, Plan* plan);
+// kFused; the plan's numbers are set by the former.
+Status BuildFusedMatmulAllReduce(const Problem& problem, Plan* plan);
 
 // The slices of a tensor by rank, as one dimension in front: extent dim = W * s becomes [W, …, s, …].
 View RankMajor(const View& view, int dim, int world_size);

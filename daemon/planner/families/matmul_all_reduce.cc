@@ -8,7 +8,7 @@
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/low_latency.h"
 #include "daemon/planner/families/matmul_parts.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 
 namespace tandem::plan {
@@ -243,7 +243,7 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorit
     SetUnfusedNumbers(problem, collective, again, plan);
     return builder.Finish(plan);
   }
-  if (algorithm == Algorithm::kNative) return BuildNativeMatmulAllReduce(problem, plan);
+  if (algorithm == Algorithm::kFused) return BuildFusedMatmulAllReduce(problem, plan);
   Builder builder(world, problem.request->lanes > 0 ? problem.request->lanes : 3);
   std::vector<OpRequest> requests;
   const Problem matrices = WithMatrices(problem, &requests);

@@ -12,14 +12,14 @@
 namespace tandem::plan {
 
 // Why cuBLASLt refuses a product (MapToLt in kernels/cuda/matmul/matmul_map.cc), so that the plain kernel
-// computes it unless a native one does.
+// computes it unless a fused one does.
 struct PlainReason {
   std::string why;
   bool in_key = false;  // the tuning table's keys tell it: what was measured for the key had it too
 
   bool operator==(const PlainReason&) const = default;
 };
-// All of them, for the products of a plan whose algorithm is not native; empty on the host backend, which has
+// All of them, for the products of a plan whose algorithm is not fused; empty on the host backend, which has
 // no cuBLASLt.
 std::vector<PlainReason> WhyPlain(const Problem& problem);
 

@@ -6,11 +6,11 @@
 // bias and result scale come once, after the sum.
 #include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/families.h"
+#include "daemon/planner/families/fused_entry.h"
 #include "daemon/planner/families/matmul_parts.h"
-#include "daemon/planner/families/native_entry.h"
 #include "daemon/planner/families/row_products.h"
 #include "daemon/planner/families/skinny.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 
 namespace tandem::plan {
@@ -131,21 +131,21 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
 // behind each, were as fast on two H200s and slower for fp8 and for short products
 // (docs/performance-kernels.md). Of more than one wave of the kernel's tiles, lane 1 meets the peers
 // meanwhile.
-int NativeLanes(const Problem& problem) {
+int FusedLanes(const Problem& problem) {
   const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
-  return IsOneNativeWave(problem.world_size, c.extent[0], c.extent[1]) ? 1 : 2;
+  return IsOneFusedWave(problem.world_size, c.extent[0], c.extent[1]) ? 1 : 2;
 }
 
-void Native(const Problem& problem, Builder* builder) {
+void Fused(const Problem& problem, Builder* builder) {
   const int world = problem.world_size, dim = problem.dim;
   const View c = problem.Slot(0, problem.slots.c[0]);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
   const int sent = builder->Signals();
-  NativeEntry entry(builder);
+  FusedEntry entry(builder);
   entry.Meet();
   for (int r = 0; r < world; ++r) {
-    builder->BeginCollective(r, 0, Algorithm::kNative, Op::kMatmulReduceScatter,
+    builder->BeginCollective(r, 0, Algorithm::kFused, Op::kMatmulReduceScatter,
                              problem.Slot(r, problem.slots.a), problem.Slot(r, problem.slots.c[0]),
                              ReduceOp::kSum);
     for (int j = 1; j <= world; ++j) {
@@ -300,13 +300,13 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
   const bool ring = algorithm == Algorithm::kRing && world > 1;
   const bool unfused = !Overlaps(algorithm) && world > 1;
   const int pieces = ring && request.steps > 0 ? request.steps / world : 1;
-  const bool native = algorithm == Algorithm::kNative;
-  if (const auto skinny = native ? SkinnyFor(problem) : std::nullopt) {
+  const bool fused = algorithm == Algorithm::kFused;
+  if (const auto skinny = fused ? SkinnyFor(problem) : std::nullopt) {
     SetSumNumbers(problem, plan);
     return BuildSkinny(problem, *skinny, plan);
   }
   const int asked = request.lanes > 0 ? request.lanes : 2;
-  const int lanes = world == 1 || unfused ? 1 : native ? NativeLanes(problem) : asked;
+  const int lanes = world == 1 || unfused ? 1 : fused ? FusedLanes(problem) : asked;
   Builder builder(world, lanes, 3 * world * pieces + 32);  // a chunk's product, its copy and its words
   if (unfused) {
     const bool again = Unfused(problem, collective, &builder);
@@ -314,9 +314,9 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
     return builder.Finish(plan);
   }
   SetSumNumbers(problem, plan);
-  if (native) {
+  if (fused) {
     plan->steps = world;
-    Native(problem, &builder);
+    Fused(problem, &builder);
     return builder.Finish(plan);
   }
   plan->steps = world * pieces;

@@ -1,4 +1,4 @@
-// Native for few rows: what one kernel does, as steps on lane 0.
+// Fused for few rows: what one kernel does, as steps on lane 0.
 //
 // The exchange area has a slot for each rank that sends. In the expansion a rank's own slot, which nobody
 // sends to, holds what is on its way to a peer, so it needs no more workspace than the kernel. Every rank
@@ -11,7 +11,7 @@
 
 #include "daemon/planner/families/builder.h"
 #include "daemon/planner/families/matmul_parts.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 
 namespace tandem::plan {
@@ -56,7 +56,7 @@ class SkinnySteps {
 
   void Write(int rank) {
     const MatmulStep whole = Kernel(rank).matmul;
-    builder_->BeginCollective(rank, 0, Algorithm::kNative, problem_.request->op, whole.a, whole.c,
+    builder_->BeginCollective(rank, 0, Algorithm::kFused, problem_.request->op, whole.a, whole.c,
                               ReduceOp::kSum);
     if (layout_.kind == SkinnyKind::kGather) {
       Gather(rank, whole);

@@ -1,6 +1,6 @@
 // File: skinny.h
 //
-// The native algorithm's form for few rows: one kernel a rank moves shards or sums and multiplies, on one
+// The fused algorithm's form for few rows: one kernel a rank moves shards or sums and multiplies, on one
 // lane and without an entry exchange. It is taken where the kernel computes all tiles at once
 // (program/skinny_layout.h).
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace tandem::plan {
 
-// The layout of the request's kernel, if native takes this form of it. Else nothing, and why in *why unless
-// that is null. `problem`'s operation is one that native can run (WhyNotNative).
+// The layout of the request's kernel, if fused takes this form of it. Else nothing, and why in *why unless
+// that is null. `problem`'s operation is one that fused can run (WhyNotFused).
 std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why = nullptr);
 
 // Writes the programs; the plan's numbers but `steps` are the caller's.

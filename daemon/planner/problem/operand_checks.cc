@@ -46,8 +46,6 @@ std::vector<RoleBounds> RolesOf(Op op) {
   return {};
 }
 
-bool IsOutput(Role role) { return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA; }
-
 // Sufficient for no two elements to share a byte: sorted by stride, each dimension steps over all inner ones.
 bool MayOverlap(const TensorSpec& spec) {
   if (spec.strides.empty()) return false;

@@ -57,6 +57,22 @@ Status CheckAttributes(const OpRequest& request, int world_size) {
   return Status::Ok();
 }
 
+// A launch in place that is cut off leaves neither its input nor its output.
+Status CheckRestartable(const OpRequest& request) {
+  if (!request.restartable) return Status::Ok();
+  for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
+    const int input = request.operands[static_cast<size_t>(slot)].alias_of;
+    if (input < 0) continue;
+    return FailedPrecondition(
+               Text("a restartable plan cannot be in place: operand ", slot, " is in place with operand ",
+                    input, "; give operand ", slot,
+                    " memory of its own (alias_of -1), or leave restartable out and restore the operand "
+                    "before a retry"))
+        .WithDetail({.reason = "NOT_RESTARTABLE", .field = OperandField(slot, "alias_of")});
+  }
+  return Status::Ok();
+}
+
 // Dimension `dim` of `shape` counted from the front, for the operations that have one.
 Result<int> FrontDim(int dim, const std::vector<int64_t>& shape) {
   const int dims = static_cast<int>(shape.size());
@@ -233,6 +249,7 @@ Result<Problem> MakeProblem(std::span<const OpRequest> requests, const GroupCont
       return own_operands && !status.ok() ? status.WithContext(Text("rank ", rank)) : status;
     };
     TANDEM_RETURN_IF_ERROR(for_rank(CheckAttributes(requests[rank], world)));
+    TANDEM_RETURN_IF_ERROR(for_rank(CheckRestartable(requests[rank])));
     TANDEM_RETURN_IF_ERROR(for_rank(CheckOperands(requests[rank])));
     auto slots = FindSlots(requests[rank]);
     if (!slots.ok()) return for_rank(slots.status());

@@ -163,22 +163,22 @@ TEST(FusedChoice, TakesTheUnfusedOneWhereItIsFasterAndSaysSo) {
   EXPECT_EQ(large.algorithm, Algorithm::kPipeline);
 }
 
-TEST(FusedChoice, TakesNativeKernelsUnaskedOnlyWhereTheOperatorAllowsIt) {
+TEST(FusedChoice, TakesFusedKernelsUnaskedOnlyWhereTheOperatorAllowsIt) {
   const OpRequest request = GatherMatmul(8, 1024, 7168, 8192, 0, DType::kBf16);
   GroupContext group = SwitchGroup(8);
-  group.native_kernels = true;
+  group.fused_kernels = true;
   Plan plan = MustPlan(request, group);
-  EXPECT_NE(plan.algorithm, Algorithm::kNative);
-  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kNative), HasSubstr("when it is asked for (native = explicit)"));
-  group.native_by_choice = true;
+  EXPECT_NE(plan.algorithm, Algorithm::kFused);
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kFused), HasSubstr("when it is asked for (fused = explicit)"));
+  group.fused_by_choice = true;
   plan = MustPlan(request, group);
-  EXPECT_EQ(plan.algorithm, Algorithm::kNative);
-  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kPipeline), HasSubstr("native is preferred"));
-  group.native_kernels = false;
-  group.no_native_kernels = "the engine of rank 3 has no native kernels";
+  EXPECT_EQ(plan.algorithm, Algorithm::kFused);
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kPipeline), HasSubstr("fused is preferred"));
+  group.fused_kernels = false;
+  group.no_fused_kernels = "the engine of rank 3 has no fused kernels";
   plan = MustPlan(request, group);
-  EXPECT_NE(plan.algorithm, Algorithm::kNative);
-  EXPECT_EQ(ReasonAgainst(plan, Algorithm::kNative), "the engine of rank 3 has no native kernels");
+  EXPECT_NE(plan.algorithm, Algorithm::kFused);
+  EXPECT_EQ(ReasonAgainst(plan, Algorithm::kFused), "the engine of rank 3 has no fused kernels");
 }
 
 TEST(FusedChoice, NeverRunsUnfusedWhenThatIsAnError) {
@@ -196,7 +196,7 @@ TEST(FusedChoice, NeverRunsUnfusedWhenThatIsAnError) {
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_EQ(status.detail().reason, "UNFUSED_REFUSED");
   EXPECT_THAT(status.message(), HasSubstr("pipeline: ranks 1 and 2 have no peer access"));
-  EXPECT_THAT(status.message(), HasSubstr("native: needs the CUDA backend"));
+  EXPECT_THAT(status.message(), HasSubstr("fused: needs the CUDA backend"));
   request.on_unfused = OnUnfused::kAllow;
   EXPECT_EQ(MustPlan(request, isolated).algorithm, Algorithm::kUnfused);
   request.on_unfused = OnUnfused::kError;
@@ -432,8 +432,8 @@ TEST(LeadingDimensions, PiecesAreMultipliedByMatrices) {
 // Leading dimensions of one element change nothing of what the kernels take.
 TEST(LeadingDimensions, OfOneElementAreNone) {
   GroupContext group = SwitchGroup(2);
-  group.packet_kernels = group.native_kernels = group.native_by_choice = true;
-  for (Algorithm algorithm : {Algorithm::kNative, Algorithm::kLowLatency}) {
+  group.packet_kernels = group.fused_kernels = group.fused_by_choice = true;
+  for (Algorithm algorithm : {Algorithm::kFused, Algorithm::kLowLatency}) {
     for (bool scatters : {false, true}) {
       OpRequest request = scatters ? MatmulScatter(2, 64, 48, 32, 0, DType::kBf16)
                                    : GatherMatmul(2, 64, 48, 32, 0, DType::kBf16);

@@ -18,9 +18,9 @@ GroupContext H200s(int world) {
   return group;
 }
 
-GroupContext NativeH200s(int world) {
+GroupContext FusedH200s(int world) {
   GroupContext group = H200s(world);
-  group.native_kernels = group.native_by_choice = true;
+  group.fused_kernels = group.fused_by_choice = true;
   return group;
 }
 
@@ -39,14 +39,14 @@ double Predicted(const Plan& plan, Algorithm algorithm) {
   return 0;
 }
 
-// Medians in microseconds of bench/results/gpu-4xH200-peers.jsonl and gpu-2xH200-peers.jsonl; 0: not
+// Medians in microseconds of bench/results/gpu-4xH200.jsonl and gpu-2xH200.jsonl; 0: not
 // measured. `pipeline` of an all-reduce is tiled_two_shot.
 struct Case {
   Op op;
   DType dtype;
   int world;
   int64_t rows, n, k;  // of the whole product, k of one rank
-  double pipeline, ring, nccl, native, low_latency, unfused;
+  double pipeline, ring, nccl, fused, low_latency, unfused;
 };
 constexpr Case kCases[] = {
     {Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 183, 179, 77, 60, 66, 66},
@@ -149,7 +149,7 @@ Taken TakenBy(const Case& test, Algorithm algorithm) {
   const std::pair<Algorithm, double> measured[] = {{overlapped, test.pipeline},
                                                    {Algorithm::kRing, test.ring},
                                                    {Algorithm::kNccl, test.nccl},
-                                                   {Algorithm::kNative, test.native},
+                                                   {Algorithm::kFused, test.fused},
                                                    {Algorithm::kLowLatency, test.low_latency},
                                                    {Algorithm::kUnfused, test.unfused}};
   Taken taken;
@@ -163,7 +163,7 @@ Taken TakenBy(const Case& test, Algorithm algorithm) {
 
 TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
   for (const Case& test : kCases) {
-    const GroupContext group = NativeH200s(test.world);
+    const GroupContext group = FusedH200s(test.world);
     const Plan plan = MustPlan(RequestOf(test), group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
     const Taken taken = TakenBy(test, plan.algorithm);
@@ -180,7 +180,7 @@ TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
 }
 
 // Scales by blocks of 128, two H200s (medians of deploy/tuning/h200-nvswitch-2.toml): neither the products
-// nor the native kernel are as fast as with a scale for all.
+// nor the fused kernel are as fast as with a scale for all.
 TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
   constexpr Case kBlockCases[] = {
       {Op::kAllGatherMatmul, DType::kF8E4M3, 2, 2048, 14336, 8192, 459, 496, 530, 472, 0, 487},
@@ -193,14 +193,14 @@ TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
       {Op::kMatmulReduceScatter, DType::kF8E4M3, 2, 16384, 8192, 14336, 3567, 3564, 4050, 3776, 0, 3895},
   };
   for (const Case& test : kBlockCases) {
-    const GroupContext group = NativeH200s(test.world);
+    const GroupContext group = FusedH200s(test.world);
     OpRequest request = RequestOf(test);
     request.operands.push_back(
         Tensor(Role::kScaleA, DType::kF32, {request.operands[0].spec.shape[0], test.k / 128}));
     request.operands.push_back(Tensor(Role::kScaleB, DType::kF32, {test.k / 128, test.n / 128}));
     const Plan plan = MustPlan(request, group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
-    EXPECT_NEAR(Predicted(plan, Algorithm::kNative) / test.native, 1.0, 0.05);
+    EXPECT_NEAR(Predicted(plan, Algorithm::kFused) / test.fused, 1.0, 0.05);
     EXPECT_NEAR(Predicted(plan, Algorithm::kPipeline) / test.pipeline, 1.0, 0.05);
     const Taken taken = TakenBy(test, plan.algorithm);
     ASSERT_NE(taken.us, 0) << AlgorithmName(plan.algorithm) << " was not measured";
@@ -211,31 +211,31 @@ TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
 // Where a table has no entry the kernel that sums exactly is taken for what it took: of 2048 rows it is the
 // fastest scatter by 6 % on two H200s and by 12 % or more on two H100s, of more rows a pipeline is, or as
 // fast.
-TEST(MeasuredChoice, ExactFloat8ScattersAreNativeWhereThatWasFaster) {
+TEST(MeasuredChoice, ExactFloat8ScattersAreFusedWhereThatWasFaster) {
   const auto chosen = [](int64_t rows) {
-    const GroupContext group = NativeH200s(2);
+    const GroupContext group = FusedH200s(2);
     return MustPlan(
                RequestOf({Op::kMatmulReduceScatter, DType::kF8E4M3, 2, rows, 8192, 14336, 0, 0, 0, 0, 0, 0}),
                group)
         .algorithm;
   };
-  EXPECT_EQ(chosen(2048), Algorithm::kNative);
+  EXPECT_EQ(chosen(2048), Algorithm::kFused);
   EXPECT_EQ(chosen(4096), Algorithm::kPipeline);
   EXPECT_EQ(chosen(16384), Algorithm::kPipeline);
 }
 
-// Native kernels of fp8 that sum fast have not been measured as whole plans: what they are predicted to take
+// Fused kernels of fp8 that sum fast have not been measured as whole plans: what they are predicted to take
 // lies between the product alone, at 1300 TFLOPS, and the pipelines that sum exactly.
 TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelines) {
   for (const Case& test : kCases) {
     if (test.dtype != DType::kF8E4M3 || test.rows < 2048 || test.op != Op::kAllGatherMatmul) continue;
-    const GroupContext group = NativeH200s(test.world);
+    const GroupContext group = FusedH200s(test.world);
     OpRequest request = RequestOf(test);
     request.fast_accumulation = true;
     const Plan plan = MustPlan(request, group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
-    EXPECT_LT(Predicted(plan, Algorithm::kNative), test.pipeline);
-    EXPECT_GT(Predicted(plan, Algorithm::kNative),
+    EXPECT_LT(Predicted(plan, Algorithm::kFused), test.pipeline);
+    EXPECT_GT(Predicted(plan, Algorithm::kFused),
               2e-6 / 1300 * static_cast<double>(test.rows * test.n) * static_cast<double>(test.k));
   }
 }
@@ -244,11 +244,11 @@ TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelin
 // where those end sooner.
 TEST(MeasuredChoice, ExactFloat8IsPredictedByTheFasterWidthOfTiles) {
   const auto predicted = [](int64_t n, DType out, DType b = DType::kF8E5M2) {
-    const GroupContext group = NativeH200s(4);
+    const GroupContext group = FusedH200s(4);
     OpRequest request = RequestOf({Op::kAllGatherMatmul, DType::kF8E4M3, 4, 2048, n, 8192, 0, 0, 0, 0, 0, 0});
     request.operands[1].spec.dtype = b;
     request.operands[2].spec.dtype = out;
-    return Predicted(MustPlan(request, group), Algorithm::kNative);
+    return Predicted(MustPlan(request, group), Algorithm::kFused);
   };
   EXPECT_LT(predicted(7168, DType::kBf16),
             0.93 * predicted(7168, DType::kF32));                          // 5 waves of 192 columns, 4 of 256
@@ -339,8 +339,8 @@ TEST(MeasuredChoice, NothingElseMoves) {
   EXPECT_NE(MustPlan(RequestOf(few), pcie).algorithm, Algorithm::kLowLatency);
   // The kernel for few rows is chosen on as many ranks as it was measured on.
   for (const auto& [world, expected] :
-       {std::pair(2, Algorithm::kNative), {4, Algorithm::kNative}, {8, Algorithm::kLowLatency}}) {
-    const GroupContext group = NativeH200s(world);
+       {std::pair(2, Algorithm::kFused), {4, Algorithm::kFused}, {8, Algorithm::kLowLatency}}) {
+    const GroupContext group = FusedH200s(world);
     const Plan plan = MustPlan(
         RequestOf({Op::kMatmulReduceScatter, DType::kBf16, world, 128, 8192, 7168, 0, 0, 0, 0, 0, 0}), group);
     EXPECT_EQ(plan.algorithm, expected) << world << ": " << plan.reason;

@@ -97,7 +97,7 @@ TEST(BlockScales, AreChecked) {
       "operands[0].shape", "a multiple of 128");
 }
 
-TEST(BlockScales, NativeKernelsTakeThemWhenAsked) {
+TEST(BlockScales, FusedKernelsTakeThemWhenAsked) {
   OpRequest request = BlockGather();
   request.operands[0].spec = {DType::kF8E4M3, {2048, 7168}, {}};
   request.operands[1].spec = {DType::kF8E4M3, {7168, 4096}, {1, 7168}};
@@ -105,14 +105,14 @@ TEST(BlockScales, NativeKernelsTakeThemWhenAsked) {
   request.operands[3].spec = {DType::kF32, {2048, 56}, {1, 2048}};
   request.operands[4].spec = {DType::kF32, {56, 32}, {1, 56}};
   GroupContext group = SwitchGroup(4);
-  group.packet_kernels = group.native_kernels = group.native_by_choice = true;
+  group.packet_kernels = group.fused_kernels = group.fused_by_choice = true;
   const auto chosen = PlanOf(request, group);
   ASSERT_TRUE(chosen.ok()) << chosen.status().ToString();
-  EXPECT_NE(chosen->algorithm, Algorithm::kNative) << "nobody has measured it";
-  request.algorithm = Algorithm::kNative;
+  EXPECT_NE(chosen->algorithm, Algorithm::kFused) << "nobody has measured it";
+  request.algorithm = Algorithm::kFused;
   const auto asked = PlanOf(request, group);
   ASSERT_TRUE(asked.ok()) << asked.status().ToString();
-  EXPECT_EQ(asked->algorithm, Algorithm::kNative);
+  EXPECT_EQ(asked->algorithm, Algorithm::kFused);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
   EXPECT_EQ(before.measured_us, 0);
   Put(GatherMatmul(4096),
       {Measurement(Algorithm::kUnfused, 90.5), Measurement(Algorithm::kRing, 70.25, 2 * kWorld, 3),
-       Refused(Algorithm::kNative, "needs a Hopper")});
+       Refused(Algorithm::kFused, "needs a Hopper")});
   const Plan plan = Must(GatherMatmul(4096));
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_EQ(plan.steps, 2 * kWorld);
@@ -117,7 +117,7 @@ TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
     if (refused.algorithm == Algorithm::kPipeline) {
       EXPECT_EQ(refused.reason, "not among what was measured");
     }
-    if (refused.algorithm == Algorithm::kNative) {
+    if (refused.algorithm == Algorithm::kFused) {
       EXPECT_THAT(refused.reason, HasSubstr("Hopper"));
     }
   }
@@ -136,30 +136,30 @@ TEST_F(Tuning, WhatIsAskedForGoesBeforeTheTable) {
 }
 
 TEST_F(Tuning, WhatThisRequestDoesNotAllowGivesWayToTheNextFastest) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kNative, 15),
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kFused, 15),
                            Measurement(Algorithm::kRing, 20)});
   auto requests = GatherMatmul(4096);
   for (OpRequest& request : requests) request.on_unfused = OnUnfused::kError;
-  const Plan plan = Must(requests);  // no native kernels here
+  const Plan plan = Must(requests);  // no fused kernels here
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_THAT(plan.reason, HasSubstr("measured fastest of those that can run: 20.0 us"));
   // A measurement is no permission: what runs only when it is asked for is not chosen by its time.
-  group_.native_kernels = true;
-  group_.native_by_choice = false;
+  group_.fused_kernels = true;
+  group_.fused_by_choice = false;
   const Plan still = Must(requests);
   EXPECT_EQ(still.algorithm, Algorithm::kRing);
   for (const RefusedAlgorithm& refused : still.refused) {
-    if (refused.algorithm == Algorithm::kNative) {
+    if (refused.algorithm == Algorithm::kFused) {
       EXPECT_THAT(refused.reason, HasSubstr("measured 15.0 us; runs when"));
     }
   }
-  group_.native_by_choice = true;
-  EXPECT_EQ(Must(requests).algorithm, Algorithm::kNative);
-  group_.native_kernels = false;
+  group_.fused_by_choice = true;
+  EXPECT_EQ(Must(requests).algorithm, Algorithm::kFused);
+  group_.fused_kernels = false;
   // Nothing that was measured can run: as if there were no table.
-  TuningTable only_native;
-  std::swap(table_, only_native);
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kNative, 15)});
+  TuningTable only_fused;
+  std::swap(table_, only_fused);
+  Put(GatherMatmul(4096), {Measurement(Algorithm::kFused, 15)});
   EXPECT_EQ(Must(GatherMatmul(4096)).measured_us, 0);
 }
 

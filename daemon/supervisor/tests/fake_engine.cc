@@ -125,6 +125,7 @@ int main(int argc, char** argv) {
         break;
       }
       case Command::kQueueSnapshot: {
+        if (mode == "silent") break;
         Message message;
         message.mutable_queue()->add_items()->set_plan_id(42);
         Send(socket, message);

@@ -219,7 +219,7 @@ TEST_F(SupervisorTest, OneCrashAtStartIsSurvived) {
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("exit 3"));
 }
 
-TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
+TEST_F(SupervisorTest, ACrashLoopIsHeldDownAndAResetTriesAgain) {
   settings_.restart.crash_loop_count = 3;
   Start({"crash_at_start"});
   ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
@@ -228,8 +228,8 @@ TEST_F(SupervisorTest, CrashLoopBlowsTheFuseAndUnfuseTriesAgain) {
   EXPECT_EQ(call.code(), Code::kUnavailable);
   EXPECT_THAT(call.message(), HasSubstr("crash loop"));
   EXPECT_FALSE(supervisor_->AwaitReady(milliseconds(100)).ok());
-  EXPECT_TRUE(supervisor_->Unfuse(0).ok());
-  EXPECT_EQ(supervisor_->Unfuse(7).code(), Code::kNotFound);
+  EXPECT_TRUE(supervisor_->Reset(0).ok());
+  EXPECT_EQ(supervisor_->Reset(7).code(), Code::kNotFound);
   for (int i = 0; i < 30000 && supervisor_->StatusOf(0).generation < 6; ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }
@@ -333,6 +333,18 @@ TEST_F(SupervisorTest, SilentEngineIsReplaced) {
   Start({"silent"});
   ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
   EXPECT_THAT(supervisor_->StatusOf(0).last_exit, HasSubstr("answered nothing"));
+}
+
+TEST_F(SupervisorTest, AnEngineThatDoesNotAnswerIsNamed) {
+  settings_.ping_interval = milliseconds(10);
+  Start({"a", "silent"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  EXPECT_TRUE(supervisor_->QueueSnapshot(0).ok());
+  const Status silent = supervisor_->QueueSnapshot(1).status();
+  EXPECT_EQ(silent.code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(silent.message(), HasSubstr("the engine of GPU 1 ("));
+  EXPECT_GT(supervisor_->StatusOf(1).silent_seconds, 0.9);
+  EXPECT_LT(supervisor_->StatusOf(0).silent_seconds, supervisor_->StatusOf(1).silent_seconds);
 }
 
 TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {

@@ -23,7 +23,7 @@ class AwaitedTest : public testing::Test {
   void Make(const OpRequest& request, int world) {
     plan::GroupContext group;
     group.topology = EmulatedTopology(world);
-    group.native_kernels = group.packet_kernels = true;
+    group.fused_kernels = group.packet_kernels = true;
     auto plan = plan::MakePlan(std::vector<OpRequest>(static_cast<size_t>(world), request), group);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     const plan::RankProgram& program = plan->programs[kRank];
@@ -71,7 +71,7 @@ OpRequest AllReduce(int64_t elements, Algorithm algorithm) {
 OpRequest Matmul(Op op, DType out, int64_t a_rows, int64_t c_rows) {
   OpRequest request;
   request.op = op;
-  request.algorithm = Algorithm::kNative;
+  request.algorithm = Algorithm::kFused;
   request.operands = {{Role::kA, {DType::kBf16, {a_rows, 64}, {}}, false, -1},
                       {Role::kB, {DType::kBf16, {64, 512}, {}}, false, -1},
                       {Role::kC, {out, {c_rows, 512}, {}}, false, -1}};
@@ -129,9 +129,41 @@ TEST_F(AwaitedTest, PacketsHaveNoWords) {
   Make(AllReduce(64, Algorithm::kLowLatency), 3);
   EXPECT_EQ(With({}), 0b101);
   EXPECT_FALSE(program_->AwaitsPackets());
+  EXPECT_EQ(program_->AwaitedPackets([](uint64_t) { return false; }), 0);
   Prepare();
   EXPECT_EQ(With({}), 0);
   EXPECT_TRUE(program_->AwaitsPackets());
+}
+
+// Each writer has a slot in the half; 64 floats are 32 packets.
+TEST_F(AwaitedTest, AKernelOfPacketsWaitsForTheFirstAndTheLastOfEachWriter) {
+  Make(AllReduce(64, Algorithm::kLowLatency), 3);
+  Prepare();
+  const uint64_t slot = plan::kPacketHalfBytes / 16 / 3;
+  const auto without = [&](std::set<uint64_t> missing) {
+    return program_->AwaitedPackets([&](uint64_t packet) { return !missing.contains(packet); });
+  };
+  EXPECT_EQ(without({}), 0);
+  EXPECT_EQ(without({0}), 0b001);
+  EXPECT_EQ(without({31}), 0b001);
+  EXPECT_EQ(without({32}), 0);
+  EXPECT_EQ(without({slot, slot + 31}), 0) << "the rank's own slot";
+  EXPECT_EQ(without({2 * slot}), 0b100);
+  EXPECT_EQ(without({0, 2 * slot + 31}), 0b101);
+}
+
+// The sums are sent once all parts have come: who has not sent its part is missed, not who waits for it.
+TEST_F(AwaitedTest, AKernelOfTwoExchangesWaitsForTheFirstOneFirst) {
+  Make(AllReduce(32 << 10, Algorithm::kLowLatency), 4);
+  Prepare();
+  ASSERT_EQ(collective_.shots, 2) << "a larger tensor is exchanged twice";
+  const uint64_t slot = plan::kPacketHalfBytes / 16 / 8, packets = (32 << 10) / 4 / 2;
+  const auto without = [&](std::set<uint64_t> missing) {
+    return program_->AwaitedPackets([&](uint64_t packet) { return !missing.contains(packet); });
+  };
+  EXPECT_EQ(without({}), 0);
+  EXPECT_EQ(without({3 * slot + packets - 1, (4 + 2) * slot}), 0b1000);
+  EXPECT_EQ(without({(4 + 2) * slot}), 0b0100);
 }
 
 }  // namespace

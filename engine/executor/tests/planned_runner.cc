@@ -39,7 +39,7 @@ class Runner {
     for (int rank = 0; rank < world_size_; ++rank) requests_.push_back(test_.request(rank, world_size_));
     plan::GroupContext context;
     context.topology = test_.cube_mesh ? CubeMesh() : EmulatedTopology(world_size_);
-    context.native_kernels = test_.native_kernels;
+    context.fused_kernels = test_.fused_kernels;
     context.packet_kernels = test_.packet_kernels;
     auto plan = plan::MakePlan(requests_, context);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();

@@ -26,7 +26,7 @@ struct Case {
   std::vector<int> output_slots;
   std::vector<int> world_sizes = {1, 2, 3, 4, 8};
   bool cube_mesh = false;
-  bool native_kernels = false;  // the planner may use them; emulated GPUs run their steps
+  bool fused_kernels = false;   // the planner may use them; emulated GPUs run their steps
   bool packet_kernels = false;  // the same
   int shift = 0;                // elements that every operand lies off an aligned place
 };

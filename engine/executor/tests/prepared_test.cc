@@ -51,7 +51,7 @@ TEST_P(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
   const bool skinny = GetParam();
   OpRequest request;
   request.op = Op::kMatmulReduceScatter;
-  request.algorithm = Algorithm::kNative;
+  request.algorithm = Algorithm::kFused;
   for (auto [role, shape] :
        {std::pair(Role::kA, std::vector<int64_t>{64, 64}), {Role::kB, {64, 64}}, {Role::kC, {32, 64}}}) {
     Operand operand;
@@ -63,7 +63,7 @@ TEST_P(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
   if (!skinny) request.operands[2].spec.dtype = DType::kF32;
   plan::GroupContext group;
   group.topology = EmulatedTopology(2);
-  group.native_kernels = true;
+  group.fused_kernels = true;
   auto plan = plan::MakePlan(std::vector<OpRequest>(2, request), group);
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   const plan::RankProgram& program = plan->programs[0];

@@ -1,9 +1,11 @@
 #include "kernels/cuda/collectives/collective_plan.h"
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
 #include "kernels/cuda/lane/guarded.h"
+#include "program/packet_layout.h"
 #include "program/runs.h"
 
 namespace tandem::cuda {
@@ -129,7 +131,7 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   launch.world = args.world_size;
   launch.type = static_cast<uint8_t>(args.dtype);
   launch.scale = args.scale;
-  int slots = args.world_size;
+  int shots = 1;
   int64_t unit = 1;
   switch (args.exchange) {
     case PacketExchange::kSum: launch.shape = PacketShape::kSum; break;
@@ -139,10 +141,13 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
       break;
     default:
       launch.shape = PacketShape::kTwoShot;
-      slots *= 2;
+      shots = 2;
       break;
   }
-  launch.slot_packets = static_cast<int64_t>(args.packet_bytes / sizeof(Packet)) / slots;
+  static_assert(sizeof(Packet) == PacketLayout::kPacketBytes &&
+                offsetof(Packet, epoch) == PacketLayout::kDataBytes);
+  const PacketLayout layout{.half_bytes = args.packet_bytes, .world = args.world_size, .shots = shots};
+  launch.slot_packets = static_cast<int64_t>(layout.slot_packets());
   const auto fits = static_cast<int64_t>(8 / DTypeBytes(args.dtype)) * launch.slot_packets;
   for (size_t p = 0; p < args.pieces.size(); ++p) {
     if (args.pieces[p] > fits) return InvalidArgument("a piece that its packets cannot hold");

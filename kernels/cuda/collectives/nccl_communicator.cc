@@ -16,7 +16,7 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr auto kMostWait = std::chrono::minutes(2);
+constexpr auto kMaxWait = std::chrono::minutes(2);
 
 std::atomic<int> aborts_under_way{0};
 
@@ -123,7 +123,7 @@ Result<bool> NcclCommunicator::Advance() {
 }
 
 Status NcclCommunicator::AwaitReady() {
-  auto deadline = std::chrono::steady_clock::now() + kMostWait;
+  auto deadline = std::chrono::steady_clock::now() + kMaxWait;
   while (true) {
     if (handle_->aborted) return Aborted("the communicator was aborted");
     {

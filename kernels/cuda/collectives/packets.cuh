@@ -54,7 +54,7 @@ __device__ inline void StorePiece(void* piece, int64_t index, int64_t count, uin
   }
 }
 
-template <typename Element, int kMost>
+template <typename Element, int kMax>
 struct PacketRunner {
   const PacketsLaunch& launch;
 
@@ -72,17 +72,17 @@ struct PacketRunner {
   // All peers' packets `index`, by rank; false when the wait was ended. All loads of a round are in flight
   // together.
   template <typename Probe>
-  __device__ bool Receive(int64_t index, int shot, uint64_t (&data)[kMost]) const {
+  __device__ bool Receive(int64_t index, int shot, uint64_t (&data)[kMax]) const {
     Patience patience(launch.limits);
     while (true) {
-      Packet packets[kMost];
+      Packet packets[kMax];
       bool all = true;
 #pragma unroll
-      for (int s = 0; s < kMost; ++s) {
+      for (int s = 0; s < kMax; ++s) {
         if (s < launch.world && s != launch.rank) packets[s] = LoadPacket(Slot(launch.rank, s, shot) + index);
       }
 #pragma unroll
-      for (int s = 0; s < kMost; ++s) {
+      for (int s = 0; s < kMax; ++s) {
         if (s >= launch.world || s == launch.rank) continue;
         all = all && Probe::IsOf(launch.epoch, packets[s].epoch);
         data[s] = packets[s].data;
@@ -92,16 +92,16 @@ struct PacketRunner {
     }
   }
 
-  __device__ uint64_t Sum(const uint64_t (&data)[kMost]) const {
+  __device__ uint64_t Sum(const uint64_t (&data)[kMax]) const {
     using Accumulator = Accumulation<Element>;
-    Word8<Element> loaded[kMost], out;
+    Word8<Element> loaded[kMax], out;
 #pragma unroll
-    for (int s = 0; s < kMost; ++s) loaded[s].word = data[s];
+    for (int s = 0; s < kMax; ++s) loaded[s].word = data[s];
 #pragma unroll
     for (int e = 0; e < Word8<Element>::kCount; ++e) {
       auto sum = Accumulator::Load(loaded[0].element[e]);
 #pragma unroll
-      for (int s = 1; s < kMost; ++s) {
+      for (int s = 1; s < kMax; ++s) {
         if (s < launch.world) sum = Accumulator::Add(sum, Accumulator::Load(loaded[s].element[e]));
       }
       Accumulator::Store(sum, launch.scale, &out.element[e]);
@@ -111,11 +111,11 @@ struct PacketRunner {
 };
 
 // Threads work alone: each sends its packets, then waits for those with the same index.
-template <typename Element, int kMost, PacketShape kShape, typename Probe>
+template <typename Element, int kMax, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPackets(const __grid_constant__ PacketsLaunch launch) {
   if (CalledOff(launch.guard)) return;
-  const PacketRunner<Element, kMost> runner{launch};
+  const PacketRunner<Element, kMax> runner{launch};
   const int rank = launch.rank, world = launch.world;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -133,16 +133,16 @@ __global__ void __launch_bounds__(kCollectiveThreads)
     }
   }
   for (int64_t i = first; i < own; i += step) {
-    uint64_t data[kMost];
+    uint64_t data[kMax];
     uint64_t mine = LoadPiece<Element>(launch.source[rank], i, launch.count[rank]);
     if (!runner.template Receive<Probe>(i, 0, data)) return;
 #pragma unroll
-    for (int s = 0; s < kMost; ++s) {
+    for (int s = 0; s < kMax; ++s) {
       if (s == rank) data[s] = mine;
     }
     if constexpr (kShape == PacketShape::kGather) {
 #pragma unroll
-      for (int s = 0; s < kMost; ++s) {
+      for (int s = 0; s < kMax; ++s) {
         if (s < world) StorePiece<Element>(launch.destination[s], i, launch.count[s], data[s]);
       }
     } else {

@@ -63,12 +63,12 @@ union Word16 {
 };
 
 // One item, and the part of it that this block works on.
-template <typename Element, int kMost>
+template <typename Element, int kMax>
 class ItemRunner {
  public:
   static constexpr int kPerWord = 16 / sizeof(Element);
   static constexpr int kCopyUnroll = 4;
-  static constexpr int kSumUnroll = kMost <= 4 ? 2 : 1;
+  static constexpr int kSumUnroll = kMax <= 4 ? 2 : 1;
 
   __device__ ItemRunner(const PhasesLaunch& launch, const PhaseItem& item)
       : item_(item),
@@ -134,13 +134,13 @@ class ItemRunner {
     }
   }
 
-  __device__ uint4 Sum(const Word16<Element> (&loaded)[kMost]) const {
+  __device__ uint4 Sum(const Word16<Element> (&loaded)[kMax]) const {
     Word16<Element> out;
 #pragma unroll
     for (int e = 0; e < kPerWord; ++e) {
       auto sum = Accumulator::Load(loaded[0].element[e]);
 #pragma unroll
-      for (int s = 1; s < kMost; ++s) {
+      for (int s = 1; s < kMax; ++s) {
         if (s < item_.sources) sum = Accumulator::Add(sum, Accumulator::Load(loaded[s].element[e]));
       }
       Accumulator::Store(sum, item_.scale, &out.element[e]);
@@ -151,12 +151,12 @@ class ItemRunner {
   template <bool kPitched>
   __device__ void SumWords(int64_t begin, int64_t end) const {
     for (int64_t i = begin + threadIdx.x; i < end; i += kSumUnroll * kCollectiveThreads) {
-      Word16<Element> loaded[kSumUnroll][kMost];
+      Word16<Element> loaded[kSumUnroll][kMax];
 #pragma unroll
       for (int u = 0; u < kSumUnroll; ++u) {
         int64_t at = i + u * kCollectiveThreads;
 #pragma unroll
-        for (int s = 0; s < kMost; ++s) {
+        for (int s = 0; s < kMax; ++s) {
           if (s < item_.sources && at < end) loaded[u][s].word = LoadWord<kPitched>(s, at);
         }
       }
@@ -199,8 +199,8 @@ class ItemRunner {
   const int64_t* pitch_;
 };
 
-// kMost: at least as many as an item has sources.
-template <typename Element, int kMost, typename Probe>
+// kMax: at least as many as an item has sources.
+template <typename Element, int kMax, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int64_t shift = int64_t{block} * launch.word_stride;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_con
       Probe::AfterEarlySignal(launch.epoch);
     }
     for (int i = 0; i < phase.items; ++i) {
-      ItemRunner<Element, kMost>(launch, launch.item[phase.first_item + i]).Run(block, launch.blocks);
+      ItemRunner<Element, kMax>(launch, launch.item[phase.first_item + i]).Run(block, launch.blocks);
     }
     if constexpr (!Probe::kFlagBeforeData) signal();
   }

@@ -115,8 +115,8 @@ struct ArrangeScales {
   Strides stride;
   int64_t in_block_stride, first, shared, lines, blocks, padded, line_pitch, block_pitch;
 };
-inline constexpr int kMostArranged = 2;
-// `count` of them in one kernel, at most kMostArranged.
+inline constexpr int kMaxArranged = 2;
+// `count` of them in one kernel, at most kMaxArranged.
 Status LaunchArrangeScales(const ArrangeScales* scales, int count, CUstream_st* stream);
 
 // out[c * out_pitch + r] = in[r * in_pitch + c], bytes.

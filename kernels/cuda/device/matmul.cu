@@ -128,10 +128,10 @@ Status LaunchMatmul(const MatmulLaunch& matmul, CUstream_st* stream) {
   int64_t rows = matmul.last_row - matmul.first_row;
   if (rows <= 0 || matmul.n == 0) return Status::Ok();
   // The grid's second dimension ends at 65535.
-  constexpr int64_t kMostRows = int64_t{65535} * kTile;
+  constexpr int64_t kMaxRows = int64_t{65535} * kTile;
   MatmulLaunch part = matmul;
   for (; part.first_row < matmul.last_row; part.first_row = part.last_row) {
-    part.last_row = std::min(matmul.last_row, part.first_row + kMostRows);
+    part.last_row = std::min(matmul.last_row, part.first_row + kMaxRows);
     dim3 grid(static_cast<unsigned>((matmul.n + kTile - 1) / kTile),
               static_cast<unsigned>((part.last_row - part.first_row + kTile - 1) / kTile));
     if (matmul.blocks.a != nullptr) {

@@ -16,7 +16,7 @@ Status ReduceKernelsLoad();
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostVectorSources = 8;
+constexpr int kMaxVectorSources = 8;
 
 // 16 bytes of elements.
 template <typename Element>
@@ -115,7 +115,7 @@ constexpr std::array<SumKernel, sizeof...(kSources)> SumKernels(std::integer_seq
   return {&SumVectors<Element, kSources + 1>...};
 }
 template <typename Element>
-constexpr auto kSums = SumKernels<Element>(std::make_integer_sequence<int, kMostVectorSources>());
+constexpr auto kSums = SumKernels<Element>(std::make_integer_sequence<int, kMaxVectorSources>());
 
 SumKernel VectorKernel(DType type, int sources) {
   auto index = static_cast<size_t>(sources - 1);
@@ -147,7 +147,7 @@ Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream) {
     same_type = same_type && reduce.source_type[s] == reduce.type;
   }
   int64_t first = 0;
-  if (reduce.contiguous && same_type && addresses % 16 == 0 && reduce.sources <= kMostVectorSources) {
+  if (reduce.contiguous && same_type && addresses % 16 == 0 && reduce.sources <= kMaxVectorSources) {
     auto per_word = static_cast<int64_t>(16 / DTypeBytes(type));
     int64_t words = reduce.count / per_word;
     if (words > 0) {
@@ -163,7 +163,7 @@ Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream) {
 
 Status ReduceKernelsLoad() {
   for (DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2}) {
-    for (int sources = 1; sources <= kMostVectorSources; ++sources) {
+    for (int sources = 1; sources <= kMaxVectorSources; ++sources) {
       TANDEM_RETURN_IF_ERROR(
           LoadKernel("SumVectors", reinterpret_cast<const void*>(VectorKernel(type, sources))));
     }

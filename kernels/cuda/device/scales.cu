@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Arrangement {
-  ArrangeScales of[kMostArranged];
+  ArrangeScales of[kMaxArranged];
 };
 
 // A thread a factor, neighbours at neighbouring outputs; row y of the grid has the y-th tensor.
@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(kThreads) ArrangeFactors(const __grid_constant
 }  // namespace
 
 Status LaunchArrangeScales(const ArrangeScales* scales, int count, CUstream_st* stream) {
-  constexpr int64_t kMostBlocks = 1024;  // a loop does the rest
+  constexpr int64_t kMaxBlocks = 1024;  // a loop does the rest
   if (count <= 0) return Status::Ok();
-  if (count > kMostArranged) return InvalidArgument("too many tensors of factors");
+  if (count > kMaxArranged) return InvalidArgument("too many tensors of factors");
   Arrangement arrangement = {};
   int64_t most = 0;
   for (int i = 0; i < count; ++i) {
@@ -52,7 +52,7 @@ Status LaunchArrangeScales(const ArrangeScales* scales, int count, CUstream_st* 
     most = std::max(most, scales[i].lines * scales[i].padded);
   }
   if (most == 0) return Status::Ok();
-  const int64_t blocks = std::min(kMostBlocks, (most + kThreads - 1) / kThreads);
+  const int64_t blocks = std::min(kMaxBlocks, (most + kThreads - 1) / kThreads);
   ArrangeFactors<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(count)), kThreads, 0, stream>>>(
       arrangement);
   return LaunchStatus("ArrangeFactors");

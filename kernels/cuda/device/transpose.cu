@@ -57,9 +57,9 @@ Status LaunchTransposeBytes(const void* in, void* out, int64_t rows, int64_t col
                          4 ==
                      0;
   // The grid's second dimension ends at 65535.
-  constexpr int64_t kMostRows = int64_t{65535} * kTile;
-  for (int64_t first = 0; first < rows; first += kMostRows) {
-    const int64_t count = std::min(kMostRows, rows - first);
+  constexpr int64_t kMaxRows = int64_t{65535} * kTile;
+  for (int64_t first = 0; first < rows; first += kMaxRows) {
+    const int64_t count = std::min(kMaxRows, rows - first);
     const dim3 grid(static_cast<unsigned>((columns + kTile - 1) / kTile),
                     static_cast<unsigned>((count + kTile - 1) / kTile));
     TransposeBytes<<<grid, kThreads, 0, stream>>>(static_cast<const uint8_t*>(in) + first * in_pitch,

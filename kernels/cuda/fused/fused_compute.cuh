@@ -24,7 +24,7 @@ namespace tandem::cuda {
 // What a warpgroup computes next.
 struct NextTile {
   int unit;  // see TilePlace; -1: there are no more
-  TileShare share;
+  TilePart share;
 };
 
 // One thread of a computing warpgroup: where it stands in the ring of stages and in its tiles.
@@ -63,7 +63,7 @@ class ComputeThread {
     return {tile.x, {tile.y}};
   }
   // Stages of a tile.
-  __device__ __forceinline__ int BlocksOf(TileShare share) const {
+  __device__ __forceinline__ int BlocksOf(TilePart share) const {
     return !T::kSplits || share.IsWhole() ? KBlocks<T>(params_) : share.Blocks();
   }
   // Whether the next stage is full; the whole warpgroup alike.
@@ -98,7 +98,7 @@ class TileEnd {
 
   // Asks for what the tile's end reads.
   __device__ __forceinline__ void Begin(const ComputeThread<T>& thread, const TilePlace<T>& tile,
-                                        TileShare share) {
+                                        TilePart share) {
     share_ = share;
     const MatmulPiece& piece = params_.piece[tile.m / params_.tiles_m];
     sums = T::kSums && piece.first_slot >= 0;
@@ -126,7 +126,7 @@ class TileEnd {
   __device__ __forceinline__ void Finish(const float (&values)[kCount], ComputeThread<T>& thread,
                                          const BoxLane<T>& lane, const Leave& leave) {
     // The common ways have code of their own: where ways meet again, the compiler moves all values.
-    const bool plain = !sums && !finish_ && (!T::kSplits || share_.Helpers() == 0);
+    const bool plain = !sums && !finish_ && (!T::kSplits || share_.PeerCtas() == 0);
     if (plain && !epilogue_.by_column) {
       EndBoxes<kFirstBox>(
           values, [](auto&, int) {}, [](auto&, int) {}, leave);
@@ -144,7 +144,7 @@ class TileEnd {
                                             const BoxLane<T>& lane, const Leave& leave) {
     const auto add_shares = [&](auto& own, int) __attribute__((always_inline)) {
       if constexpr (T::kSplits) {
-        if (share_.Helpers() > 0) partials_.Add(shared_, share_.Helpers(), own, thread);
+        if (share_.PeerCtas() > 0) partials_.Add(shared_, share_.PeerCtas(), own, thread);
       }
     };
     const auto rest = [&](auto& c, int box) __attribute__((always_inline)) {
@@ -209,7 +209,7 @@ class TileEnd {
   const FusedShared<T>& shared_;
   int group_;
   bool finish_ = false;
-  TileShare share_ = {0};
+  TilePart share_ = {0};
   int left_ = -1;  // the segment whose sums have been left and not told; -1: none
   Epilogue<T> epilogue_;
   PartialSums<T, Probe> partials_;
@@ -319,7 +319,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
 
     end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.share);
     NextTile next = kUnknown;
-    if (!end.sums && (kLeavesBeside ? tile.share.Helpers() == 0 : tile.share.IsWhole())) {
+    if (!end.sums && (kLeavesBeside ? tile.share.PeerCtas() == 0 : tile.share.IsWhole())) {
       const bool leaves = kLeavesBeside && tile.share.Leaves();
       ptx::WgmmaWait<1>();
       ptx::WgmmaSettled(products.first);
@@ -349,7 +349,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
       ptx::WgmmaSettled(products.second);
       thread.Release(last);
       // Behind a shared tile there is most often nothing to stage it beside.
-      const bool at_once = tile.share.Helpers() > 0;
+      const bool at_once = tile.share.PeerCtas() > 0;
       held.unit = tile.unit;
       const auto keep = [&](int box, const auto& c) __attribute__((always_inline)) {
         hold(box, c);

@@ -9,16 +9,16 @@
 // to other GPUs (fused_store.cuh). A tile's number travels with its first stage. Sums of other GPUs travel
 // through the same ring behind the tile's last product.
 //
-// Tiles are drawn from a ticket (fused_draw.cuh).
+// Tiles are drawn from a ticket (fused_tile_scheduler.cuh).
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/fused/fused_compute.cuh"
-#include "kernels/cuda/fused/fused_draw.cuh"
 #include "kernels/cuda/fused/fused_matmul.h"
 #include "kernels/cuda/fused/fused_produce.cuh"
 #include "kernels/cuda/fused/fused_store.cuh"
+#include "kernels/cuda/fused/fused_tile_scheduler.cuh"
 #include "kernels/cuda/fused/fused_traits.cuh"
 #include "kernels/cuda/fused/fused_words.cuh"
 #include "kernels/cuda/fused/guard.cuh"
@@ -50,8 +50,8 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     }
 #pragma unroll
     for (int slot = 0; slot < 2; ++slot) {
-      ptx::BarrierInit(shared.DrawFull(slot), 1);
-      ptx::BarrierInit(shared.DrawEmpty(slot), 1);
+      ptx::BarrierInit(shared.ScheduleFull(slot), 1);
+      ptx::BarrierInit(shared.ScheduleEmpty(slot), 1);
     }
     ptx::BarrierInitFence();
     TouchForDraw(params);
@@ -64,9 +64,9 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     ptx::BarrierInitFence();
   } else if (warp == 2 && ptx::ElectOne()) {
 #pragma unroll
-    for (int slot = 0; slot < kParcels; ++slot) {
-      ptx::BarrierInit(shared.ParcelReady(slot), 2);
-      ptx::BarrierInit(shared.ParcelTaken(slot), 1);
+    for (int slot = 0; slot < kHandoffs; ++slot) {
+      ptx::BarrierInit(shared.HandoffReady(slot), 2);
+      ptx::BarrierInit(shared.HandoffTaken(slot), 1);
     }
     ptx::BarrierInitFence();
   } else if (threadIdx.x == 96) {
@@ -87,7 +87,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
     if (warp == 3) {
-      CarryTiles<T, Probe>(params, shared, cta);
+      StoreHandoffs<T, Probe>(params, shared, cta);
     } else if (ptx::ElectOne()) {
       if (warp == 0) Produce<T, Probe>(params, shared, cta, ticket);
       if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, shared, warp - 1, cta);

@@ -20,22 +20,22 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/fused/fused_split.h"
+#include "kernels/cuda/fused/fused_stream_k.h"
 
 namespace tandem::cuda {
 
-inline constexpr int kMostBands = 64;
-inline constexpr int kMostWordBands = 16;
-inline constexpr int kMostRanks = 8;
-inline constexpr int kMostPieces = kMostRanks;
-inline constexpr int kMostOutMaps =
+inline constexpr int kMaxBands = 64;
+inline constexpr int kMaxWordBands = 16;
+inline constexpr int kMaxRanks = 8;
+inline constexpr int kMaxPieces = kMaxRanks;
+inline constexpr int kMaxOutMaps =
     18;  // in place, staged, two for each peer; and where a piece of fewer rows is on the way
-inline constexpr int kMostClosing = kMostRanks;
-inline constexpr int kMostCopies = 2 * kMostRanks;
+inline constexpr int kMaxClosing = kMaxRanks;
+inline constexpr int kMaxCopies = 2 * kMaxRanks;
 inline constexpr int kTileRows = 128;
 
 // Clusters' tiles along N, whose numbers share a word with what else there is to say of a tile.
-inline constexpr int kMostUnitsN = 1 << 14;
+inline constexpr int kMaxUnitsN = 1 << 14;
 
 // One more place that a piece of C is stored in: slice `slice` of map `map`, which begins at `to`.
 struct MatmulCopy {
@@ -74,15 +74,15 @@ struct MatmulBand {
 
 // 5 KB, by value: a kernel that reads its tensor maps from device memory takes 1.2 % longer (H200).
 struct FusedMatmulParams {
-  CUtensorMap a[2], b, out[kMostOutMaps], slots;
-  MatmulPiece piece[kMostPieces];
-  MatmulCopy copy[kMostCopies];
-  MatmulBand band[kMostBands];
+  CUtensorMap a[2], b, out[kMaxOutMaps], slots;
+  MatmulPiece piece[kMaxPieces];
+  MatmulCopy copy[kMaxCopies];
+  MatmulBand band[kMaxBands];
   // Of each source: its sums of the first word band are there once >= epoch. The other bands' words lie
   // word_step further each.
-  const uint64_t* arrived[kMostRanks];
-  int16_t slot_of[kMostRanks];            // of each source: its slice of `slots`, from the piece's first
-  const uint64_t* closing[kMostClosing];  // the kernel ends once all these have reached the epoch
+  const uint64_t* arrived[kMaxRanks];
+  int16_t slot_of[kMaxRanks];            // of each source: its slice of `slots`, from the piece's first
+  const uint64_t* closing[kMaxClosing];  // the kernel ends once all these have reached the epoch
 
   int32_t bands;
   int32_t units;        // clusters' tiles in all
@@ -116,7 +116,7 @@ struct FusedMatmulParams {
   uint64_t guard_value;
   uint64_t timeout_ns;  // the longest wait
   uint32_t* failure;    // set to 1 when a wait timed out
-  // Device memory, zero before the first launch, which every launch leaves zero: one, and kMostWordBands a
+  // Device memory, zero before the first launch, which every launch leaves zero: one, and kMaxWordBands a
   // piece.
   uint32_t* ticket;
   uint32_t* counters;
@@ -127,7 +127,7 @@ struct FusedMatmulParams {
   // Which units clusters share; drawn behind the others, a ticket a segment. A word for each warpgroup that
   // computes of a segment's cluster: not 0, its sums are there; zero between launches; and the sums,
   // uninitialised.
-  TileSplit split;
+  StreamKSplit split;
   uint32_t* partial_words;
   float* partials;
 };

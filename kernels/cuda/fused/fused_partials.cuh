@@ -1,6 +1,6 @@
 // File: fused_partials.cuh
 //
-// The sums of a shared tile (fused_split.h) on their way, through this GPU's memory, from a warpgroup that
+// The sums of a shared tile (fused_stream_k.h) on their way, through this GPU's memory, from a warpgroup that
 // has multiplied earlier stages of it to the one that finishes it. They lie box by box, both warpgroups'
 // parts of one side by side, as threads hold them: each reads what the same thread of the other CTA wrote.
 // They come through the ring of stages behind the tile's last product, so that nobody waits for memory.
@@ -69,17 +69,17 @@ class PartialSums {
     Probe::AfterEarlyFlag(place_.params.epoch);
   }
 
-  // Adds to a box's `own` sums those of `helpers` others, which come through the ring, in the order of K: the
-  // own ones are the last.
+  // Adds to a box's `own` sums those of `peer_ctas` others, which come through the ring, in the order of K:
+  // the own ones are the last.
   template <class Thread>
-  __device__ __forceinline__ void Add(const FusedShared<T>& shared, int helpers,
+  __device__ __forceinline__ void Add(const FusedShared<T>& shared, int peer_ctas,
                                       float (&own)[PartialPlace<T>::kValues], Thread& thread) const {
     constexpr int kValues = PartialPlace<T>::kValues;
     float total[kValues];
 #pragma unroll
     for (int i = 0; i < kValues; ++i) total[i] = 0.0f;
 #pragma unroll 1
-    for (int helper = 0; helper < helpers; ++helper) {
+    for (int peer_cta = 0; peer_cta < peer_ctas; ++peer_cta) {
       ptx::Wait(shared.Full(thread.place.stage), thread.place.phase);
       const uint32_t from = shared.A(thread.place.stage) +
                             static_cast<uint32_t>(group_) * PartialPlace<T>::kHalfBytes +
@@ -113,9 +113,9 @@ class PartialSums {
 // shares. They are on their way: their clusters wait for nobody meanwhile but for operands, and for these
 // within the launch's bounds. Who waits is the only one, and leaves the words zero.
 template <class T, class Probe>
-__device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, int cta, TileShare share) {
+__device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, int cta, TilePart share) {
   const PartialPlace<T> place{params, cta};
-  for (int segment = share.Segment() - share.Helpers(); segment < share.Segment(); ++segment) {
+  for (int segment = share.Segment() - share.PeerCtas(); segment < share.Segment(); ++segment) {
     for (int group = 0; group < 2; ++group) {
       uint32_t* word = place.Word(segment, group);
       while (!Probe::HasReached(ptx::LoadAcquireGpu(word), 1)) {
@@ -130,10 +130,11 @@ __device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, i
 // Feeds a box of them, a stage for each of the others.
 template <class T>
 __device__ __forceinline__ void FeedPartials(const FusedMatmulParams& params, const FusedShared<T>& shared,
-                                             int cta, TileShare share, int box,
+                                             int cta, TilePart share, int box,
                                              RingPlace<T::kStages>& stages) {
   const PartialPlace<T> place{params, cta};
-  for (int segment = share.Segment() - share.Helpers(); segment < share.Segment(); ++segment, stages.Next()) {
+  for (int segment = share.Segment() - share.PeerCtas(); segment < share.Segment();
+       ++segment, stages.Next()) {
     ptx::Wait(shared.Empty(stages.stage), stages.phase ^ 1);
     const uint32_t full = shared.Full(stages.stage);
     ptx::ArriveExpect(full, PartialPlace<T>::kBytes);

@@ -77,7 +77,7 @@ bool TakesPart(const FusedPart& part, const FusedPart& first, const Heights& hei
   for (const FusedDelivery& delivery : part.deliveries) {
     auto to = FoldRows(delivery.to);
     if (!to || to->count != c->count || to->columns != c->columns || delivery.to.dtype != matmul.c.dtype ||
-        delivery.rank < 0 || delivery.rank >= kMostRanks) {
+        delivery.rank < 0 || delivery.rank >= kMaxRanks) {
       return false;
     }
   }
@@ -93,7 +93,7 @@ bool TakesPart(const FusedPart& part, const FusedPart& first, const Heights& hei
       return false;
     }
   }
-  return part.sum.sources.size() <= kMostRanks;
+  return part.sum.sources.size() <= kMaxRanks;
 }
 
 // Parts that are summed share the order of their sources, bias and scale.
@@ -113,7 +113,7 @@ void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
 }  // namespace
 
 bool TakesFused(const CollectiveArgs& args) {
-  if (args.parts.empty() || args.parts.size() > kMostPieces) return false;
+  if (args.parts.empty() || args.parts.size() > kMaxPieces) return false;
   const FusedPart& first = args.parts.front();
   const MatmulArgs& matmul = first.matmul;
   if (matmul.b.extent.size() != 2 || matmul.a.extent.empty()) return false;
@@ -129,7 +129,7 @@ bool TakesFused(const CollectiveArgs& args) {
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
   const FusedPart* sums = nullptr;
   const std::optional<Heights> heights = HeightsOf(args.parts);
-  if (!heights || TilesM(static_cast<int64_t>(args.parts.size()), heights->high) > kMostTilesM) return false;
+  if (!heights || TilesM(static_cast<int64_t>(args.parts.size()), heights->high) > kMaxTilesM) return false;
   for (const FusedPart& part : args.parts) {
     if (!TakesPart(part, first, *heights)) return false;
     if (part.sums && sums == nullptr) sums = &part;
@@ -150,7 +150,7 @@ namespace {
 // In how many words what is delivered is told: one, or those of the word bands.
 Status SetWords(size_t words, FusedMatmul* fused) {
   if (words <= 1) return Status::Ok();
-  if (words > kMostWordBands || (fused->word_bands > 1 && static_cast<size_t>(fused->word_bands) != words)) {
+  if (words > kMaxWordBands || (fused->word_bands > 1 && static_cast<size_t>(fused->word_bands) != words)) {
     return Unimplemented("deliveries that are told in " + std::to_string(words) + " words");
   }
   fused->word_bands = static_cast<int>(words);
@@ -184,7 +184,7 @@ Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, 
 }  // namespace
 
 Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory) {
-  if (!TakesFused(args)) return Unimplemented("no native kernel for these parts");
+  if (!TakesFused(args)) return Unimplemented("no fused kernel for these parts");
   const FusedPart& first = args.parts.front();
   const MatmulArgs& matmul = first.matmul;
   const size_t element = DTypeBytes(matmul.a.dtype), out_element = DTypeBytes(matmul.c.dtype);

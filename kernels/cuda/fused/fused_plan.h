@@ -1,16 +1,16 @@
 // File: fused_plan.h
 //
-// From the parts of a fused matmul, as the executor hands them to a lane, to one launch of the native kernel.
+// From the parts of a fused matmul, as the executor hands them to a lane, to one launch of the fused kernel.
 #pragma once
 
 #include "kernels/backend.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/fused/fused_prepared.h"
-#include "kernels/cuda/fused/native_matmul.h"
 #include "tandem/status.h"
 
 namespace tandem::cuda {
 
-// True when the native kernel computes `args.parts`; reads types, extents and strides, no addresses.
+// True when the fused kernel computes `args.parts`; reads types, extents and strides, no addresses.
 bool TakesFused(const CollectiveArgs& args);
 
 // The kernel's work. UNIMPLEMENTED when addresses are not aligned as TMA needs them, or parts do not lie at

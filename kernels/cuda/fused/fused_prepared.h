@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/backend.h"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "tandem/status.h"
 
 namespace tandem::cuda {

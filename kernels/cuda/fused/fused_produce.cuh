@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fused/fused_draw.cuh"
 #include "kernels/cuda/fused/fused_matmul.h"
 #include "kernels/cuda/fused/fused_partials.cuh"
+#include "kernels/cuda/fused/fused_tile_scheduler.cuh"
 #include "kernels/cuda/fused/fused_traits.cuh"
 #include "kernels/cuda/fused/fused_words.cuh"
 #include "kernels/cuda/fused/ptx.cuh"
@@ -17,11 +17,11 @@ namespace tandem::cuda {
 
 // Waits until what all other GPUs have computed of a tile's columns is there. `awaited`: see Produce.
 template <class T, class Probe>
-__device__ __forceinline__ void AwaitSums(const FusedMatmulParams& params, const DrawnTile& tile,
+__device__ __forceinline__ void AwaitSums(const FusedMatmulParams& params, const ScheduledTile& tile,
                                           WordWaiter<Probe>& waiter, uint32_t& awaited) {
   const bool banded = params.band_units_n > 0;
   const int band = banded ? tile.column / (T::kTileN * T::kClusterN) / params.band_units_n : 0;
-  const uint32_t bit = 1u << (kMostPieces + band);
+  const uint32_t bit = 1u << (kMaxPieces + band);
   if ((awaited & bit) != 0) return;
   awaited |= bit;
   for (int source = 0; source < params.sources; ++source) {
@@ -40,16 +40,16 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
   constexpr uint16_t kBoth = 3;
   RingPlace<T::kStages> place;
   WordWaiter<Probe> waiter{params};
-  TileDraw<T> draw(params, shared, cta);
+  TileScheduler<T> draw(params, shared, cta);
   // Bits of pieces, and of word bands behind them, whose words have been awaited: looking again takes a
   // microsecond.
   uint32_t awaited = 0;
   uint32_t fed = 0;  // tiles
-  const auto tell = [&](int unit, TileShare share) {
+  const auto tell = [&](int unit, TilePart share) {
     StoreSharedPair(shared.TileWord(static_cast<int>(fed++ % kTileWords)), unit, share.bits);
   };
 
-  DrawnTile tile = draw.Take(ticket), next;
+  ScheduledTile tile = draw.Take(ticket), next;
   while (tile.unit >= 0) {
     if (cta == 0 && !draw.HasMore()) ticket = AskTicket(params);
     // The next tile is drawn when as many stages as there are have been fed, and the next one to be freed is
@@ -101,7 +101,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
       }
       if (block == draw_block) next = draw.Take(ticket);
     }
-    const bool shares = T::kSplits && tile.share.Helpers() > 0;
+    const bool shares = T::kSplits && tile.share.PeerCtas() > 0;
     const bool sums = T::kSums && piece.first_slot >= 0 && !tile.share.Leaves();
     if (shares) AwaitPartials<T, Probe>(params, cta, tile.share);
     if (sums) AwaitSums<T>(params, tile, waiter, awaited);

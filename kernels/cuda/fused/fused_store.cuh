@@ -19,14 +19,14 @@
 
 namespace tandem::cuda {
 
-// Puts a tile into the ring for the courier. Two threads put the same one in, of which each has stored a
+// Puts a tile into the ring for the store warp. Two threads put the same one in, of which each has stored a
 // half.
-using ParcelPlace = RingPlace<kParcels>;
+using HandoffPlace = RingPlace<kHandoffs>;
 template <class T>
-__device__ __forceinline__ void HandOver(const FusedShared<T>& shared, int unit, ParcelPlace* place) {
-  ptx::Wait(shared.ParcelTaken(place->stage), place->phase ^ 1);
-  StoreSharedOwn(shared.Parcel(place->stage), unit);
-  ptx::Arrive(shared.ParcelReady(place->stage));
+__device__ __forceinline__ void HandOver(const FusedShared<T>& shared, int unit, HandoffPlace* place) {
+  ptx::Wait(shared.HandoffTaken(place->stage), place->phase ^ 1);
+  StoreSharedOwn(shared.Handoff(place->stage), unit);
+  ptx::Arrive(shared.HandoffReady(place->stage));
   place->Next();
 }
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
                                            int group, int cta) {
   WordWaiter<Probe> waiter{params};
   bool entered = params.entered == nullptr;
-  ParcelPlace parcel;
+  HandoffPlace handoff;
   RingPlace<T::kStagingPlaces> box;
   int sub = 0, before = -1;  // the box's number in its tile; the place of the box before
   for (;; box.Next(), sub = sub + 1 < T::kSubTiles ? sub + 1 : 0) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     if (carried) {
       ptx::WaitStoresComplete();
       ptx::ProxyFence();
-      HandOver(shared, unit, &parcel);
+      HandOver(shared, unit, &handoff);
     } else if (!Probe::kFlagBeforeData) {
       ptx::WaitStoresComplete();
       ptx::ProxyFence();
@@ -85,12 +85,12 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     }
   }
   ptx::WaitStoresRead<0>();  // what nobody is told of is complete when the kernel is
-  HandOver(shared, -1, &parcel);
+  HandOver(shared, -1, &handoff);
 }
 
 // One lane's 16 bytes from column `column` on of `rows` rows.
 template <class Out>
-__device__ __forceinline__ void CarryColumn(const FusedMatmulParams& params, const MatmulPiece& piece,
+__device__ __forceinline__ void StoreColumn(const FusedMatmulParams& params, const MatmulPiece& piece,
                                             int column, int first_row, int rows) {
   constexpr int kInFlight = 4;  // rows: as many as the lane's registers hold
   const auto place = [&](const uint8_t* slice, uint32_t pitch, int row) {
@@ -117,18 +117,18 @@ __device__ __forceinline__ void CarryColumn(const FusedMatmulParams& params, con
   }
 }
 
-// Warp 3, the courier: copies tiles from this GPU's memory to the other places of their pieces.
+// Warp 3, the store warp: copies tiles from this GPU's memory to the other places of their pieces.
 template <class T, class Probe>
-__device__ __forceinline__ void CarryTiles(const FusedMatmulParams& params, const FusedShared<T>& shared,
-                                           int cta) {
+__device__ __forceinline__ void StoreHandoffs(const FusedMatmulParams& params, const FusedShared<T>& shared,
+                                              int cta) {
   constexpr int kElements = 16 / static_cast<int>(sizeof(typename T::Out));  // of a chunk, one lane's
   const int lane = threadIdx.x & 31;
   WordWaiter<Probe> waiter{params};
   bool entered = params.entered == nullptr;
-  ParcelPlace parcel;
-  for (;; parcel.Next()) {
-    ptx::Wait(shared.ParcelReady(parcel.stage), parcel.phase);
-    const int unit = LoadShared(shared.Parcel(parcel.stage));
+  HandoffPlace handoff;
+  for (;; handoff.Next()) {
+    ptx::Wait(shared.HandoffReady(handoff.stage), handoff.phase);
+    const int unit = LoadShared(shared.Handoff(handoff.stage));
     if (unit < 0) break;
     TilePlace<T> tile(unit, cta);
     const int index = tile.m / params.tiles_m;
@@ -149,13 +149,13 @@ __device__ __forceinline__ void CarryTiles(const FusedMatmulParams& params, cons
     const int rows = waiter.given_up ? 0 : min(kTileRows, piece.rows - first_row);
     for (int chunk = lane; chunk < T::kTileN / kElements; chunk += 32) {  // of a row
       const int column = tile.n * T::kTileN + chunk * kElements;
-      if (column < params.n) CarryColumn<typename T::Out>(params, piece, column, first_row, rows);
+      if (column < params.n) StoreColumn<typename T::Out>(params, piece, column, first_row, rows);
     }
     ptx::SystemFence();
     __syncwarp();
     if (lane != 0) continue;
     if constexpr (!Probe::kFlagBeforeData) CountStored<T, Probe>(params, index, tile.n, 2);
-    ptx::Arrive(shared.ParcelTaken(parcel.stage));
+    ptx::Arrive(shared.HandoffTaken(handoff.stage));
   }
   // One CTA ends last, so that no lane need wait for what the peers deliver.
   if (blockIdx.x != 0) return;

@@ -12,7 +12,7 @@
 namespace tandem::cuda {
 
 // What a block of sm_90 may have.
-inline constexpr size_t kMostSharedBytes = 227 * 1024;
+inline constexpr size_t kMaxSharedBytes = 227 * 1024;
 
 // Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types; `kBlockScales`: see
 // BlockScaledSums.
@@ -57,7 +57,7 @@ struct FusedTraits {
   // A tile's results wait in registers until the next tile's products run, where they have room there: see
   // HeldTile.
   static constexpr bool kHolds = !kExact && sizeof(Out) == 2;
-  // Clusters may share tiles (fused_split.h). Scales by blocks are read from a tile's first stage on.
+  // Clusters may share tiles (fused_stream_k.h). Scales by blocks are read from a tile's first stage on.
   static constexpr bool kSplits = !kBlocks;
   static constexpr uint32_t kBarrierBytes = 512;
   // 1024 more to align the first stage.
@@ -65,7 +65,7 @@ struct FusedTraits {
   // Places for boxes that wait to be stored, of each warpgroup: a whole tile's, or as many as there is room
   // for.
   static constexpr int kStagingPlaces =
-      std::min(kSubTiles, static_cast<int>((kMostSharedBytes - kStagesBytes) / (2 * kBoxBytes)));
+      std::min(kSubTiles, static_cast<int>((kMaxSharedBytes - kStagesBytes) / (2 * kBoxBytes)));
   static_assert(kStagingPlaces >= 2, "one is filled while the other is stored");
   static constexpr size_t kSharedBytes = kStagesBytes + 2 * kStagingPlaces * kBoxBytes;
 };
@@ -77,8 +77,8 @@ __device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
   return T::kHolds ? max(params.k_blocks, 2) : params.k_blocks;
 }
 
-// Tiles of a CTA that may wait for its courier.
-inline constexpr int kParcels = 4;
+// Tiles of a CTA that may wait for its store warp.
+inline constexpr int kHandoffs = 4;
 // Numbers of tiles that are fed ahead. Their words are a ring of their own, not one for each stage: a tile
 // has two stages at the least where they are many, so a word is written again when its readers have met twice
 // since, not just behind products that they began.
@@ -86,18 +86,18 @@ inline constexpr int kTileWords = 4;
 
 // What a warpgroup is to do with a tile, as one number: nothing else than to compute all of it (0), or a
 // share of it.
-struct TileShare {
+struct TilePart {
   static constexpr int kLeaves = 1 << 28;
-  static_assert(kMostSegments <= 512 && kMostHelpers <= 7);
+  static_assert(kMaxSegments <= 512 && kMaxPeerCtas <= 7);
   int bits;
 
-  static __device__ __forceinline__ TileShare Of(const UnitShare& share, int segment) {
-    return {share.blocks | segment << 16 | share.helpers << 25 | (share.finishes ? 0 : kLeaves)};
+  static __device__ __forceinline__ TilePart Of(const StreamKPart& share, int segment) {
+    return {share.blocks | segment << 16 | share.peer_ctas << 25 | (share.finishes ? 0 : kLeaves)};
   }
   __device__ __forceinline__ bool IsWhole() const { return bits == 0; }
   __device__ __forceinline__ int Blocks() const { return bits & 0xFFFF; }
   __device__ __forceinline__ int Segment() const { return bits >> 16 & 0x1FF; }
-  __device__ __forceinline__ int Helpers() const {
+  __device__ __forceinline__ int PeerCtas() const {
     return bits >> 25 & 7;
   }  // whose sums are added; 0: of a tile that is whole
   __device__ __forceinline__ bool Leaves() const {
@@ -123,22 +123,24 @@ struct FusedShared {
   }
   __device__ uint32_t Drained(int group, int place) const { return Staged(2 + group, place); }
   // The leader's draws for the cluster's other CTA.
-  __device__ uint32_t DrawFull(int slot) const { return Drained(2, slot); }
-  __device__ uint32_t DrawEmpty(int slot) const { return DrawFull(2 + slot); }
-  // Tiles for the courier.
-  __device__ uint32_t ParcelReady(int slot) const { return DrawEmpty(2 + slot); }
-  __device__ uint32_t ParcelTaken(int slot) const { return ParcelReady(kParcels + slot); }
+  __device__ uint32_t ScheduleFull(int slot) const { return Drained(2, slot); }
+  __device__ uint32_t ScheduleEmpty(int slot) const { return ScheduleFull(2 + slot); }
+  // Tiles for the store warp.
+  __device__ uint32_t HandoffReady(int slot) const { return ScheduleEmpty(2 + slot); }
+  __device__ uint32_t HandoffTaken(int slot) const { return HandoffReady(kHandoffs + slot); }
   // Words behind the barriers.
-  __device__ uint32_t TileWord(int at) const { return ParcelTaken(kParcels) + static_cast<uint32_t>(at) * 8; }
+  __device__ uint32_t TileWord(int at) const {
+    return HandoffTaken(kHandoffs) + static_cast<uint32_t>(at) * 8;
+  }
   __device__ uint32_t StagedUnit(int group, int place) const {
     return TileWord(kTileWords) + static_cast<uint32_t>(group * T::kStagingPlaces + place) * 4;
   }
-  __device__ uint32_t DrawnTicket(int slot) const { return StagedUnit(2, slot); }
+  __device__ uint32_t ScheduledTicket(int slot) const { return StagedUnit(2, slot); }
   // The kernel for few rows draws none: how many stages have come (skinny_arrival.cuh).
-  __device__ uint32_t ArrivedStages() const { return DrawnTicket(0); }
-  __device__ uint32_t Parcel(int slot) const { return DrawnTicket(2 + slot); }
-  static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kParcels;
-  static constexpr int kWords = 2 * kTileWords + 2 * T::kStagingPlaces + 2 + kParcels;
+  __device__ uint32_t ArrivedStages() const { return ScheduledTicket(0); }
+  __device__ uint32_t Handoff(int slot) const { return ScheduledTicket(2 + slot); }
+  static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kHandoffs;
+  static constexpr int kWords = 2 * kTileWords + 2 * T::kStagingPlaces + 2 + kHandoffs;
   static_assert(8 * kBarriers + 4 * kWords <= T::kBarrierBytes);
 };
 

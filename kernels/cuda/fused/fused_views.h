@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "tandem/status.h"
 
 namespace tandem::cuda {
 
-inline constexpr int64_t kMostSlices = 1024;
+inline constexpr int64_t kMaxSlices = 1024;
 
 // A view as rows of one pitch.
 struct Rows {
@@ -71,7 +71,7 @@ struct Slices {
     }
     if (pitch > 0) count = (sorted.back() - base) / pitch + 1;
     if (sorted.size() > 1 && pitch == 0) return Unimplemented(std::string("parts of ") + what + " coincide");
-    if (count > kMostSlices) return Unimplemented(std::string("parts of ") + what + " lie too far apart");
+    if (count > kMaxSlices) return Unimplemented(std::string("parts of ") + what + " lie too far apart");
     return Status::Ok();
   }
   int16_t IndexOf(const std::byte* address) const {
@@ -91,7 +91,7 @@ struct Output {
   Word* done = nullptr;
   int kind = kInPlace;
 };
-inline constexpr int kOutputKinds = Output::kFirstDelivered + 2 * kMostRanks;
+inline constexpr int kOutputKinds = Output::kFirstDelivered + 2 * kMaxRanks;
 
 // The first is the piece's own, the others are copies.
 inline std::vector<Output> OutputsOf(const FusedPart& part) {
@@ -130,7 +130,7 @@ class OutputMaps {
     }
   }
   Status Arrange(size_t element, MatrixSlices* maps) {
-    if (next_ > kMostOutMaps) return Unimplemented("results for too many ranks");
+    if (next_ > kMaxOutMaps) return Unimplemented("results for too many ranks");
     for (size_t height = 0; height < kinds_.size(); ++height) {
       for (OfKind& kind : kinds_[height]) {
         if (kind.map < 0) continue;

@@ -11,7 +11,7 @@
 
 namespace tandem::cuda {
 
-// Where tests pause, and plant faults that they must find (tests/gpu/native_probes.cuh): nowhere in the
+// Where tests pause, and plant faults that they must find (tests/gpu/fused_probes.cuh): nowhere in the
 // product's kernels.
 struct NoFusedProbe {
   static constexpr bool kFlagBeforeData = false;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int
   const int units_n =
       banded ? min(params.band_units_n, params.units_n - band * params.band_units_n) : params.units_n;
   const int units = (piece.rows + kUnitRows - 1) / kUnitRows * units_n;  // clusters' tiles of the piece
-  uint32_t* counter = &params.counters[index * kMostWordBands + band];
+  uint32_t* counter = &params.counters[index * kMaxWordBands + band];
   if (atomicAdd(counter, halves) + halves != static_cast<uint32_t>(units * T::kCluster) * 2) return;
   *counter = 0;
   ptx::SystemFence();

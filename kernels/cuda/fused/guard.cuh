@@ -1,6 +1,6 @@
 // File: guard.cuh
 //
-// How the native kernels look at the guard of a launch (kernels/backend.h).
+// How the fused kernels look at the guard of a launch (kernels/backend.h).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // File: scales.h
 //
-// What the native kernels take as factors and as bias.
+// What the fused kernels take as factors and as bias.
 #pragma once
 
 #include <optional>

@@ -13,13 +13,13 @@ struct Width {
   double loss;
 };
 // Over six bf16 shapes those of 224 columns lost 0.8 to 1.9 % (H200,
-// bench/results/gpu-1xH200-native-shared.txt).
+// bench/results/gpu-1xH200.jsonl).
 constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.015}};
 // Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied,
 // and shared memory all results. Over six shapes tiles of 256 lost 1.059 to 1.117, of 224 1.10 to 1.12 (H200,
-// bench/results/gpu-2xH200-native-exact.txt).
+// bench/results/gpu-2xH200.jsonl).
 constexpr Width kExactWidths[] = {{kWideTile, 1.07}, {192, 1.0}, {kNarrowTile, 1.11}};
-// The same with scales by blocks: 1.01 to 1.08 (bench/results/gpu-2xH200-native-blocks.txt).
+// The same with scales by blocks: 1.01 to 1.08 (bench/results/gpu-2xH200.jsonl).
 constexpr Width kBlockScaledWidths[] = {{kWideTile, 1.045}, {192, 1.0}};
 // For what must go on beside the kernel: it may be what its last pieces wait for. Two, for clusters take SMs
 // by pairs.
@@ -146,7 +146,7 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
       SplitLastWave(Blocks(tiles, cluster), most, Stages(matmul, *variant), tiling.tile_n).units > 0) {
     tiling.ctas = static_cast<int>(most * cluster);
   }
-  // Where sums go to all, couriers take longer for their tiles than products with less than this of K.
+  // Where sums go to all, store warps take longer for their tiles than products with less than this of K.
   constexpr int64_t kLeastCarriedBytes = 4096;
   const bool carries =
       matmul.k * static_cast<int64_t>(DTypeBytes(matmul.type)) >= kLeastCarriedBytes || !sums_for_all;

@@ -1,11 +1,11 @@
 // File: tiling.h
 //
-// How the native kernel walks a product: tile width, clusters, CTAs, runs.
+// How the fused kernel walks a product: tile width, clusters, CTAs, runs.
 #pragma once
 
 #include <vector>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 
 namespace tandem::cuda {
 

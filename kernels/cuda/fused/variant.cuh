@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/fused/fused_matmul.cuh"
-#include "tandem/dtype.h"
+#include "tandem/element_type.h"
 
 namespace tandem::cuda {
 

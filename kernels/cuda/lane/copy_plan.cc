@@ -10,7 +10,7 @@ namespace tandem::cuda {
 namespace {
 
 // The largest pitch that the driver takes (CU_DEVICE_ATTRIBUTE_MAX_PITCH).
-constexpr int64_t kMostPitch = (int64_t{1} << 31) - 1;
+constexpr int64_t kMaxPitch = (int64_t{1} << 31) - 1;
 
 CUdeviceptr Address(const std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
@@ -34,7 +34,7 @@ bool FitEngine(const host::BoxCopy& copy, EngineBox* out) {
     engine.source_pitch = at(0, 1) * copy.element_bytes;
     engine.destination_pitch = at(1, 1) * copy.element_bytes;
     for (int64_t pitch : {engine.source_pitch, engine.destination_pitch}) {
-      if (pitch < engine.width || pitch > kMostPitch) return false;
+      if (pitch < engine.width || pitch > kMaxPitch) return false;
     }
   }
   if (box.dims == 3) {

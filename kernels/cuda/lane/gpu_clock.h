@@ -14,7 +14,7 @@ namespace tandem::cuda {
 class GpuClock {
  public:
   // Paces further from the CPU's are mistakes, of a look that came late, and change nothing.
-  static constexpr double kMostDrift = 1e-4;
+  static constexpr double kMaxDrift = 1e-4;
 
   bool anchored() const { return anchor_ns_ != 0; }
   // The latest anchor, by the CPU's clock.
@@ -24,7 +24,7 @@ class GpuClock {
   void Anchor(int64_t at_ns, double passed_ms) {
     if (anchored() && passed_ms > 0) {
       const double pace = static_cast<double>(at_ns - anchor_ns_) / (passed_ms * 1e6);
-      if (std::abs(pace - 1) < kMostDrift) pace_ = pace;
+      if (std::abs(pace - 1) < kMaxDrift) pace_ = pace;
     }
     anchor_ns_ = at_ns;
   }

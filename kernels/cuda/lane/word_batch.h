@@ -20,10 +20,10 @@ namespace tandem::cuda {
 class WordBatch {
  public:
   // The driver takes fewer than 256.
-  static constexpr unsigned kMost = 64;
+  static constexpr unsigned kMax = 64;
 
   bool empty() const { return count_ == 0; }
-  bool full() const { return count_ == kMost; }
+  bool full() const { return count_ == kMax; }
   // Not when full.
   void AddWrite(CUdeviceptr word, uint64_t value);
   // Until *word >= value by cyclic comparison. Not when full.
@@ -35,7 +35,7 @@ class WordBatch {
  private:
   Status EnqueueOneByOne(CudaDriver& driver, CUstream stream, unsigned count);
 
-  std::array<CUstreamBatchMemOpParams, kMost> operations_;
+  std::array<CUstreamBatchMemOpParams, kMax> operations_;
   unsigned count_ = 0;
   bool supported_ = true;
 };

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/fused/tensor_map.h"
 
 namespace tandem::cuda {
@@ -126,7 +126,7 @@ Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul) {
   params.guard_value = matmul.guard_value;
   auto* state = static_cast<uint32_t*>(matmul.state);
   params.failure = state + 1;
-  static_assert(128 + sizeof(uint64_t) * SkinnyLayout::kMostUnits <= kFusedStateBytes);
+  static_assert(128 + sizeof(uint64_t) * SkinnyLayout::kMaxUnits <= kFusedStateBytes);
   params.pushed = reinterpret_cast<uint64_t*>(state + 32);
   params.epoch = matmul.epoch;
   params.timeout_ns = matmul.timeout_ns;

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/skinny/skinny.h"
 #include "program/skinny_layout.h"
 #include "tandem/dtype.h"

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/fused/scales.h"
 
 namespace tandem::cuda {

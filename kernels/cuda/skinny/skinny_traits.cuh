@@ -37,7 +37,7 @@ struct SkinnyTraits {
   static constexpr uint32_t kBoxBytes = 0;
   static constexpr uint32_t kBarrierBytes = 512, kAlignment = 1024;  // of the first stage
   static constexpr int kStages =
-      (kMostSharedBytes - kBarrierBytes - kAlignment) / kStageBytes;  // as many as there is room for
+      (kMaxSharedBytes - kBarrierBytes - kAlignment) / kStageBytes;  // as many as there is room for
   static constexpr size_t kSharedBytes = kStages * kStageBytes + kBarrierBytes + kAlignment;
   // A warp's 16 rows of results, each shifted against the next by a bank group.
   static constexpr uint32_t kResultPitch = kTileN * sizeof(Out) + 16, kResultBytes = 16 * kResultPitch;

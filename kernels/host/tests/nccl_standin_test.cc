@@ -222,7 +222,7 @@ TEST(NcclStandinEndTest, RefusesOptionsThatNcclDoesNotHave) {
     const char* refusal;
   };
   for (const Case& c :
-       {Case{"nccl.min_ctas", "2", ""}, Case{"nccl.blocking", "0", ""}, Case{"parking", "auto", ""},
+       {Case{"nccl.min_ctas", "2", ""}, Case{"nccl.blocking", "0", ""}, Case{"another", "auto", ""},
         Case{"nccl.min_cta", "2", "no group option 'nccl.min_cta'"},
         Case{"nccl.max_ctas", "many", "'nccl.max_ctas' is no number: 'many'"},
         Case{"nccl.max_ctas", "", "'nccl.max_ctas' is no number: ''"},

@@ -13,7 +13,11 @@ import signal
 import time
 import unittest
 
-from figures import RELEASED_WITHIN_SECONDS, WhatItTook, measured, note  # noqa: F401: WhatItTook is a test of this module too
+from figures import (
+    RELEASED_WITHIN_SECONDS,
+    measured,
+    note,
+)
 from gpu_node import NOBODY, GpuDaemon, Mps, Neighbour, gpu_count, memory_used, wait_until
 from harness import CallFailed, everybody
 

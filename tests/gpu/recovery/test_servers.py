@@ -5,7 +5,11 @@ import signal
 import time
 import unittest
 
-from figures import ROUNDS_WITHIN_SECONDS, WhatItTook, measured, note  # noqa: F401: WhatItTook is a test of this module too
+from figures import (
+    ROUNDS_WITHIN_SECONDS,
+    measured,
+    note,
+)
 from gpu_node import GpuDaemon, Mps, Neighbour, NoContext, gpu_count, memory_used, wait_until
 from harness import everybody
 

@@ -1,5 +1,5 @@
 // tandem-test-beside-grpc: a training process that has a gRPC of its own. It serves and calls through that
-// one, uses Tandem's client (whose control half loads another copy), and serves and calls again: neither may
+// one, uses Tandem's client (whose gRPC plugin loads another copy), and serves and calls again: neither may
 // disturb the other.
 //   tandem-test-beside-grpc RUNTIME_DIR
 
@@ -57,7 +57,7 @@ Status UseTandem(const std::string& runtime_dir) {
   for (int i = 0; i < 100; ++i) TANDEM_RETURN_IF_ERROR(plan->Launch(stream.get(), {}));
   TANDEM_RETURN_IF_ERROR(stream->Synchronize(std::chrono::seconds(30)));
   TANDEM_RETURN_IF_ERROR(plan->Wait());
-  // An error crosses the control half too, with its detail.
+  // An error crosses the gRPC plugin too, with its detail.
   Status refused = client->Free(987654321);
   if (refused.code() != Code::kNotFound) return Internal("Free of nothing: " + refused.ToString());
   return client->Detach();

@@ -14,16 +14,6 @@
 
 #include "tandem/tandem.h"
 
-enum {
-  kInvalidArgument = 3,
-  kDeadlineExceeded = 4,
-  kNotFound = 5,
-  kFailedPrecondition = 9,
-  kOutOfRange = 11,
-  kUnavailable = 14
-};
-enum { kRankLeft = 2 }; /* tandem::ClientEvent::Kind */
-enum { kF32 = 0, kAllReduce = 1, kInput = 1, kOutput = 2 };
 enum { kCount = 256, kBytes = 4 * kCount, kPatience = 30000 };
 
 #define CHECK(condition)                                                                \
@@ -66,7 +56,7 @@ static tandem_plan* plan;
 static void Meet(int channel) { OK(tandem_tensor_barrier(tensor, channel, kPatience)); }
 
 static void Connect(const char* runtime_dir) {
-  FAILS(kInvalidArgument, NULL, tandem_connect(runtime_dir, "c", kPatience, NULL));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_connect(runtime_dir, "c", kPatience, NULL));
   OK(tandem_connect(runtime_dir, "c", kPatience, &client));
   CHECK(tandem_client_session_id(client) != 0);
   CHECK(strcmp(tandem_client_backend(client), "host") == 0);
@@ -79,13 +69,13 @@ static void Connect(const char* runtime_dir) {
 }
 
 static void Join(void) {
-  static const char* const names[] = {"parking"};
-  const char* values[] = {"on"};
+  const char* names[] = {""};
+  const char* values[] = {"1"};
   tandem_join_options options;
   tandem_status* status;
-  memset(&options, 0, sizeof(options));
-  FAILS(kInvalidArgument, NULL, tandem_join_group(client, NULL, &group));
-  FAILS(kInvalidArgument, NULL, tandem_join_group(client, &options, NULL));
+  tandem_join_options_init(&options, sizeof(options));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_join_group(client, NULL, &group));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_join_group(client, &options, NULL));
   options.job_key = "a job of two C programs";
   options.job_key_bytes = strlen(options.job_key);
   options.name = "c";
@@ -93,17 +83,17 @@ static void Join(void) {
   options.rank = 9;
   options.deadline_ms = kPatience;
   status = tandem_join_group(client, &options, &group);
-  CHECK(tandem_status_code(status) == kInvalidArgument &&
+  CHECK(tandem_status_code(status) == TANDEM_INVALID_ARGUMENT &&
         strcmp(tandem_status_field(status), "gpu_uuid") == 0);
   tandem_status_free(status);
   options.world_size = 2;
   options.rank = my_rank;
   options.option_count = 1;
-  FAILS(kInvalidArgument, NULL, tandem_join_group(client, &options, &group)); /* without the arrays */
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_join_group(client, &options, &group)); /* without the arrays */
   options.option_names = names;
   options.option_values = values;
-  FAILS(kInvalidArgument, NULL, tandem_join_group(client, &options, &group));
-  values[0] = "off";
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_join_group(client, &options, &group)); /* an option without a name */
+  names[0] = "nccl.min_ctas";
   OK(tandem_join_group(client, &options, &group));
   CHECK(tandem_group_id(group) != 0 && tandem_group_rank(group) == my_rank &&
         tandem_group_world_size(group) == 2);
@@ -123,42 +113,44 @@ static void Tensors(void) {
   uint64_t id;
   tandem_memory* met;
   tandem_status* status;
-  FAILS(kInvalidArgument, NULL, tandem_allocate(group, shape, 1, 99, NULL, kPatience, &tensor));
-  OK(tandem_allocate(group, shape, 1, kF32, NULL, kPatience, &tensor));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_allocate(group, shape, 1, 99, NULL, kPatience, &tensor));
+  OK(tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, NULL, kPatience, &tensor));
   CHECK(tandem_memory_bytes(tensor) == kBytes && tandem_memory_registration_id(tensor) != 0);
   CHECK(tandem_tensor_channels(tensor) > 3);
-  OK(tandem_tensor_get_buffer(tensor, my_rank, shape, 1, kF32, 0, &buffer));
+  OK(tandem_tensor_get_buffer(tensor, my_rank, shape, 1, TANDEM_DTYPE_F32, 0, &buffer));
   CHECK(buffer == tandem_memory_data(tensor));
-  OK(tandem_tensor_get_buffer(tensor, peer, NULL, 0, kF32, kBytes - 4, &buffer));
-  FAILS(kOutOfRange, NULL, tandem_tensor_get_buffer(tensor, peer, longer, 1, kF32, 0, &buffer));
-  FAILS(kOutOfRange, NULL, tandem_tensor_get_buffer(tensor, 2, shape, 1, kF32, 0, &buffer));
+  OK(tandem_tensor_get_buffer(tensor, peer, NULL, 0, TANDEM_DTYPE_F32, kBytes - 4, &buffer));
+  FAILS(TANDEM_OUT_OF_RANGE, NULL,
+        tandem_tensor_get_buffer(tensor, peer, longer, 1, TANDEM_DTYPE_F32, 0, &buffer));
+  FAILS(TANDEM_OUT_OF_RANGE, NULL,
+        tandem_tensor_get_buffer(tensor, 2, shape, 1, TANDEM_DTYPE_F32, 0, &buffer));
   OK(tandem_tensor_signal_pad(tensor, peer, &words, &count));
   CHECK(count == 2 * (size_t)tandem_tensor_channels(tensor));
-  FAILS(kOutOfRange, NULL, tandem_tensor_signal_pad(tensor, -1, &words, &count));
+  FAILS(TANDEM_OUT_OF_RANGE, NULL, tandem_tensor_signal_pad(tensor, -1, &words, &count));
   Meet(0);
   OK(tandem_tensor_put_signal(tensor, peer, 1, kPatience));
   OK(tandem_tensor_wait_signal(tensor, peer, 1, kPatience));
   status = tandem_tensor_wait_signal(tensor, peer, 2, 20);
-  CHECK(tandem_status_code(status) == kDeadlineExceeded &&
+  CHECK(tandem_status_code(status) == TANDEM_DEADLINE_EXCEEDED &&
         strcmp(tandem_status_who(status), my_rank == 0 ? "rank 1" : "rank 0") == 0);
   tandem_status_free(status);
   /* The peer's words, by a stream. */
   OK(tandem_tensor_memset32(tensor, stream, peer, 8, 40 + (uint32_t)my_rank, 2));
-  FAILS(kOutOfRange, NULL, tandem_tensor_memset32(tensor, stream, peer, kBytes - 4, 1, 2));
-  FAILS(kInvalidArgument, NULL, tandem_tensor_memset32(tensor, stream, peer, 2, 1, 1));
-  FAILS(kInvalidArgument, NULL, tandem_tensor_memset32_cuda(tensor, NULL, peer, 0, 1, 1));
-  FAILS(kInvalidArgument, NULL, tandem_tensor_write32_cuda(tensor, NULL, peer, 0, 1));
+  FAILS(TANDEM_OUT_OF_RANGE, NULL, tandem_tensor_memset32(tensor, stream, peer, kBytes - 4, 1, 2));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_tensor_memset32(tensor, stream, peer, 2, 1, 1));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_tensor_memset32_cuda(tensor, NULL, peer, 0, 1, 1));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_tensor_write32_cuda(tensor, NULL, peer, 0, 1));
   OK(tandem_stream_synchronize(stream, kPatience));
   Meet(0);
   words = tandem_memory_data(tensor);
   CHECK(words[1] == 0 && words[2] == 40 + (uint32_t)peer && words[3] == 40 + (uint32_t)peer && words[4] == 0);
   /* A tensor that was there before its group's meeting. */
-  OK(tandem_empty(client, shape, 1, kF32, tandem_client_gpu_uuid(client, my_rank), NULL, &id));
+  OK(tandem_empty(client, shape, 1, TANDEM_DTYPE_F32, tandem_client_gpu_uuid(client, my_rank), NULL, &id));
   OK(tandem_rendezvous(client, id, group, kPatience, &met));
   CHECK(tandem_memory_bytes(met) == kBytes && tandem_memory_data(met) != tandem_memory_data(tensor));
   tandem_memory_free(met);
   OK(tandem_free_tensor(client, id));
-  FAILS(kNotFound, NULL, tandem_free_tensor(client, id));
+  FAILS(TANDEM_NOT_FOUND, NULL, tandem_free_tensor(client, id));
 }
 
 static void Registrations(void) {
@@ -168,19 +160,21 @@ static void Registrations(void) {
   float value = 0;
   const int fd = memfd_create("c", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   CHECK(fd >= 0 && ftruncate(fd, kBytes) == 0);
-  FAILS(kInvalidArgument, NULL, tandem_register_fd(client, fd, kBytes, gpu, &own)); /* it might shrink */
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL,
+        tandem_register_fd(client, fd, kBytes, gpu, &own)); /* it might shrink */
   CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-  FAILS(kInvalidArgument, NULL, tandem_register_fd(client, fd, 2 * kBytes, gpu, &own));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_register_fd(client, fd, 2 * kBytes, gpu, &own));
   OK(tandem_register_fd(client, fd, kBytes, gpu, &own));
   CHECK(tandem_memory_bytes(own) == kBytes);
   *(float*)tandem_memory_data(own) = 7;
   CHECK(pread(fd, &value, sizeof(value), 0) == sizeof(value) && value == 7);
   CHECK(tandem_tensor_channels(own) == 0);
-  FAILS(kFailedPrecondition, NULL, tandem_tensor_get_buffer(own, 0, NULL, 0, kF32, 0, &buffer));
-  FAILS(kFailedPrecondition, NULL, tandem_tensor_barrier(own, 0, 1));
+  FAILS(TANDEM_FAILED_PRECONDITION, NULL,
+        tandem_tensor_get_buffer(own, 0, NULL, 0, TANDEM_DTYPE_F32, 0, &buffer));
+  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_tensor_barrier(own, 0, 1));
   close(fd);
   tandem_memory_free(own);
-  FAILS(kInvalidArgument, NULL, tandem_register_cuda(client, &value, sizeof(value), &own));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_register_cuda(client, &value, sizeof(value), &own));
   OK(tandem_allocate_registered(client, kBytes, gpu, &in));
   OK(tandem_allocate_registered(client, kBytes, gpu, &out));
 }
@@ -204,22 +198,21 @@ static void Prepare(void) {
   tandem_operand operands[2];
   tandem_request request;
   tandem_status* status;
-  memset(operands, 0, sizeof(operands));
   for (int i = 0; i < 2; ++i) {
-    operands[i].role = i == 0 ? kInput : kOutput;
-    operands[i].dtype = kF32;
+    tandem_operand_init(&operands[i], sizeof(operands[i]));
+    operands[i].role = i == 0 ? TANDEM_ROLE_INPUT : TANDEM_ROLE_OUTPUT;
+    operands[i].dtype = TANDEM_DTYPE_F32;
     operands[i].shape = shape;
     operands[i].dims = 1;
-    operands[i].alias_of = -1;
   }
-  tandem_request_init(&request);
-  request.op = kAllReduce;
+  tandem_request_init(&request, sizeof(request));
+  request.op = TANDEM_OP_ALL_REDUCE;
   request.operands = operands;
   request.operand_count = 2;
-  FAILS(kInvalidArgument, NULL, tandem_prepare(group, "ar", NULL, kPatience, &plan));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_prepare(group, "ar", NULL, kPatience, &plan));
   shape[0] = kCount + my_rank;
   status = tandem_prepare(group, "differ", &request, kPatience, &plan);
-  CHECK(tandem_status_code(status) == kInvalidArgument &&
+  CHECK(tandem_status_code(status) == TANDEM_INVALID_ARGUMENT &&
         strcmp(tandem_status_reason(status), "FIELD_MISMATCH") == 0);
   CHECK(strstr(tandem_status_field(status), "shape") != NULL);
   tandem_status_free(status);
@@ -230,11 +223,10 @@ static void Prepare(void) {
         tandem_plan_slot_bytes(plan, 2) == 0);
   CHECK(tandem_plan_reason(plan)[0] != '\0' && tandem_plan_summary(plan)[0] != '\0');
   CHECK(strstr(tandem_plan_json(plan), "\"key\":\"ar\"") != NULL);
-  CHECK(strstr(tandem_plan_json(plan), "\"parking\":\"off\"") != NULL);
 }
 
 static void Launch(void) {
-  const tandem_binding bindings[] = {{in, 0}, {out, 0}};
+  const tandem_binding bindings[] = {{in, 0, NULL}, {out, 0, NULL}};
   tandem_graph* graph;
   uint64_t launch;
   int ended = 0;
@@ -245,33 +237,33 @@ static void Launch(void) {
   OK(tandem_plan_query(plan, &ended));
   CHECK(ended == 1 && Sums(2));
   /* Wrong bindings are told by the call, and fail the launch on both ranks. */
-  FAILS(kInvalidArgument, NULL, tandem_launch(plan, stream, bindings, 1, 0, NULL));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_launch(plan, stream, bindings, 1, 0, NULL));
   OK(tandem_stream_synchronize(stream, kPatience));
   OK(tandem_plan_wait(plan, kPatience));
-  FAILS(kInvalidArgument, NULL, tandem_launch(plan, NULL, bindings, 2, 0, NULL));
-  FAILS(kInvalidArgument, NULL, tandem_launch_cuda(plan, NULL, bindings, 2, 0, NULL));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_launch(plan, NULL, bindings, 2, 0, NULL));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_launch_cuda(plan, NULL, bindings, 2, 0, NULL));
   /* Without a stream. */
   Fill(2);
-  OK(tandem_launch_direct(plan, bindings, 2, 0, NULL, &launch));
+  OK(tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
   OK(tandem_wait_launch(plan, launch, kPatience));
   CHECK(Sums(4));
-  FAILS(kNotFound, NULL, tandem_wait_launch(plan, launch, kPatience));
+  FAILS(TANDEM_NOT_FOUND, NULL, tandem_wait_launch(plan, launch, kPatience));
   /* One that the peer does not make in time, which is then told of it. */
   if (my_rank == 0) {
-    OK(tandem_launch_direct(plan, bindings, 2, 200, NULL, &launch));
+    OK(tandem_launch_without_stream(plan, bindings, 2, 200, NULL, &launch));
     OK(tandem_plan_query(plan, &ended));
     CHECK(ended == 0);
-    FAILS(kDeadlineExceeded, "RANK_LATE", tandem_plan_wait(plan, kPatience));
+    FAILS(TANDEM_DEADLINE_EXCEEDED, "RANK_LATE", tandem_plan_wait(plan, kPatience));
   }
   Meet(3);
   if (my_rank == 1) {
-    OK(tandem_launch_direct(plan, bindings, 2, 0, NULL, &launch));
-    FAILS(kDeadlineExceeded, "RANK_LATE", tandem_wait_launch(plan, launch, kPatience));
+    OK(tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
+    FAILS(TANDEM_DEADLINE_EXCEEDED, "RANK_LATE", tandem_wait_launch(plan, launch, kPatience));
   }
   Meet(3);
   /* In a graph. */
   OK(tandem_stream_begin_capture(stream));
-  FAILS(kFailedPrecondition, NULL, tandem_stream_begin_capture(stream));
+  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_stream_begin_capture(stream));
   OK(tandem_launch(plan, stream, bindings, 2, 0, NULL));
   OK(tandem_stream_end_capture(stream, &graph));
   for (int replay = 0; replay < 3; ++replay) {
@@ -284,16 +276,16 @@ static void Launch(void) {
   OK(tandem_plan_wait(plan, kPatience));
   tandem_graph_free(graph);
   OK(tandem_plan_release(plan));
-  FAILS(kFailedPrecondition, NULL, tandem_plan_release(plan));
-  FAILS(kFailedPrecondition, NULL, tandem_launch(plan, stream, bindings, 2, 0, NULL));
-  FAILS(kFailedPrecondition, NULL, tandem_launch_direct(plan, bindings, 2, 0, NULL, &launch));
+  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_plan_release(plan));
+  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_launch(plan, stream, bindings, 2, 0, NULL));
+  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
 }
 
 static atomic_int left = -1;
 
 static void OnEvent(void* user, int kind, uint64_t group_id, int rank, const tandem_status* status) {
   (void)status;
-  if (kind == kRankLeft && group_id == *(const uint64_t*)user) left = rank;
+  if (kind == TANDEM_EVENT_RANK_LEFT && group_id == *(const uint64_t*)user) left = rank;
 }
 
 static void Leave(void) {
@@ -311,8 +303,8 @@ static void Leave(void) {
     OK(tandem_group_leave(group, kPatience));
   }
   OK(tandem_client_detach(client));
-  FAILS(kUnavailable, NULL, tandem_client_check(client));
-  FAILS(kUnavailable, NULL, tandem_group_leave(group, kPatience));
+  FAILS(TANDEM_UNAVAILABLE, NULL, tandem_client_check(client));
+  FAILS(TANDEM_UNAVAILABLE, NULL, tandem_group_leave(group, kPatience));
   /* In any order. */
   tandem_client_free(client);
   tandem_group_free(group);

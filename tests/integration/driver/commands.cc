@@ -32,7 +32,6 @@ json PlanJson(const PlanInfo& info) {
           {"unshared_workspace_bytes", info.unshared_workspace_bytes},
           {"predicted_us", info.predicted_us},
           {"deterministic", info.deterministic},
-          {"parking", info.parking},
           {"warnings", info.warnings}};
 }
 
@@ -267,13 +266,13 @@ Status Session::Launch(const json& command, json* reply) {
   return Status::Ok();
 }
 
-Status Session::LaunchDirect(const json& command, json* reply) {
+Status Session::LaunchWithoutStream(const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
   TANDEM_ASSIGN_OR_RETURN(std::vector<Binding> bindings, Bindings(command));
   LaunchOptions options;
   options.deadline = Milliseconds(command.value("launch_deadline_ms", 0));
   options.tag = command.value("tag", "");
-  TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan->LaunchDirect(bindings, options));
+  TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan->LaunchWithoutStream(bindings, options));
   (*reply)["launch"] = launch;
   return command.value("wait", true) ? plan->WaitLaunch(launch, Deadline(command)) : Status::Ok();
 }
@@ -330,7 +329,7 @@ Status Session::Execute(const json& command, json* reply) {
   }
   if (name == "launch_checked") return LaunchChecked(command, reply);
   if (name == "fork") return Fork(reply);
-  if (name == "launch_direct") return LaunchDirect(command, reply);
+  if (name == "launch_direct") return LaunchWithoutStream(command, reply);
   if (name == "signal") return Signal(command);
   if (name == "sync") {
     TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));

@@ -36,7 +36,7 @@ class Session {
   Status RegisterForeign(const json& command);
   Status Prepare(const json& command, json* reply);
   Status Launch(const json& command, json* reply);
-  Status LaunchDirect(const json& command, json* reply);
+  Status LaunchWithoutStream(const json& command, json* reply);
   Status Signal(const json& command);
   Status Events(json* reply);
   Status Fill(const json& command);

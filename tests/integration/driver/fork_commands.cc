@@ -34,7 +34,7 @@ std::vector<Status> Session::CallEverything(StreamRef stream) {
   }
   for (const auto& [name, plan] : plans_) {
     statuses.push_back(plan->Launch(stream, {}));
-    statuses.push_back(plan->LaunchDirect({}).status());
+    statuses.push_back(plan->LaunchWithoutStream({}).status());
     statuses.push_back(plan->WaitLaunch(1, kShort));
     statuses.push_back(plan->Wait(kShort));
     statuses.push_back(plan->Query().status());

@@ -7,9 +7,10 @@ import json
 import os
 import sys
 import tempfile
-import tomllib
 import unittest
 from unittest import mock
+
+import tomllib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
@@ -79,15 +80,15 @@ class TableTest(unittest.TestCase):
 
     def test_the_best_rival_and_the_best_composition_both_stand_there(self):
         rivals = {"nccl+cublas": 9.0, "windows+cublas": 8.0, "cublas+pytorch two-shot": 7.0, "pytorch fused rs+ag": 6.0}
-        lines = self.peers({**{name: {"us": us} for name, us in rivals.items()}, "tandem native": {"us": 5.0}},
-                           [("tandem native", name) for name in rivals])
+        lines = self.peers({**{name: {"us": us} for name, us in rivals.items()}, "tandem fused": {"us": 5.0}},
+                           [("tandem fused", name) for name in rivals])
         self.assertEqual([line.split(":")[0] for line in lines[2:]],
-                         ["tandem native / windows+cublas", "tandem native / pytorch fused rs+ag"])
+                         ["tandem fused / windows+cublas", "tandem fused / pytorch fused rs+ag"])
         self.assertIn("torch fused rs+ag 6.0", lines[0])
 
     def test_an_error_is_told_where_it_is_above_the_rivals(self):
         arms = {"nccl+cublas": {"us": 9.0, "error_fp64": 2e-3}, "tandem ring": {"us": 9.0, "error_fp64": 2.5e-3},
-                "tandem native": {"us": 8.0, "error_fp64": 2e-3}}
+                "tandem fused": {"us": 8.0, "error_fp64": 2e-3}}
         self.assertEqual(self.peers(arms)[2:], ["error against float64: nccl+cublas 0.002, above it tandem ring 0.0025"])
         arms["tandem ring"]["error_fp64"] = 1e-3
         self.assertEqual(self.peers(arms)[2:], [])

@@ -276,13 +276,13 @@ class PlanTest(unittest.TestCase):
                     for job in self.plan(count) if job.part == "shared"}
         names = ("shared_w{}", "shared_stress_w{}", "shared_digits_w{}")
         two, eight = [name.format(4) for name in names], [name.format(8) for name in names] + ["shared_side_by_side_w8"]
-        self.assertEqual(shared(2), {**{name: (2, "2", True) for name in two}, **{name: (2, "4", True) for name in eight}})
-        self.assertEqual(shared(4), {name: (4, "2", True) for name in eight})
+        self.assertEqual(shared(2), {**dict.fromkeys(two, (2, "2", True)), **dict.fromkeys(eight, (2, "4", True))})
+        self.assertEqual(shared(4), dict.fromkeys(eight, (4, "2", True)))
         self.assertEqual(shared(8), {})
         self.assertEqual({(gpus, engines) for gpus, engines, _ in shared(1).values()}, {(1, "4"), (1, "8")})
         for count, engines, connections in ((2, "4", "8"), (1, "8", "4")):
             stress, = [job for job in self.plan(count) if job.name == "shared_stress_w8"]
-            self.assertIn("--daemon-option=--engines-per-gpu=" + engines, stress.command)
+            self.assertIn("--daemon-option=--testing-engines-per-gpu=" + engines, stress.command)
             self.assertEqual(stress.environment["CUDA_DEVICE_MAX_CONNECTIONS"], connections)
 
     def test_every_mode_of_the_collectives_benchmark_has_a_job_with_a_file_of_its_own(self):
@@ -292,7 +292,7 @@ class PlanTest(unittest.TestCase):
                  if os.path.basename(job.command[0]) == "bench_collective"}
         self.assertEqual(set(found), {(mode, world) for mode in modes - {"sweep"} for world in (2, 4)})  # sweep: to tune by hand
         self.assertEqual(len({job.stdout for job in found.values()}), len(found))
-        for (mode, world), job in found.items():
+        for (_, world), job in found.items():
             self.assertEqual((job.gpus, job.alone, job.stdout.endswith(f"-w{world}.jsonl")), (world, True, True), job.name)
 
     def test_what_tells_most_fits_25_minutes_on_four_gpus(self):

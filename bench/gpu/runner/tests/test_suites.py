@@ -16,7 +16,7 @@ import jobs
 import run_digits
 
 # What only emulated GPUs have: options of tandemd, names, memory.
-HOSTS_OWN = ("--emulated-", "--debug-emulated-", "--visibility-delay-us", "EMU-", "register_foreign")
+HOSTS_OWN = ("--emulated-", "--testing-emulated-", "--testing-visibility-delay-us", "EMU-", "register_foreign")
 
 
 def chosen_by_cuda(test):
@@ -49,13 +49,13 @@ class HostsOwnTest(unittest.TestCase):
 
     def test_what_is_not_marked_is_found(self):
         for source, found in (('extra = ("--emulated-memory-bytes", "1")', ["--emulated-"]),
-                              ('extra = () if CUDA else ("--debug-emulated-native",)', []),
-                              ('extra = ("--debug-emulated-native",) if CUDA else ()', ["--debug-emulated-"]),
+                              ('extra = () if CUDA else ("--testing-emulated-fused",)', []),
+                              ('extra = ("--testing-emulated-fused",) if CUDA else ()', ["--testing-emulated-"]),
                               ('if not CUDA:\n  word = "EMU-0000"', []), ('if busy:\n  word = "EMU-0000"', ["EMU-"]),
                               ('class A:\n  def test(self):\n    client.call("register_foreign")', ["register_foreign"]),
                               ('class A:\n  @host_only("why")\n  def test(self):\n    client.call("register_foreign")', []),
-                              ('@host_only("why")\nclass A:\n  extra = ("--visibility-delay-us", "9")', []),
-                              ('@cuda_only\nclass A:\n  extra = ("--visibility-delay-us", "9")', ["--visibility-delay-us"])):
+                              ('@host_only("why")\nclass A:\n  extra = ("--testing-visibility-delay-us", "9")', []),
+                              ('@cuda_only\nclass A:\n  extra = ("--testing-visibility-delay-us", "9")', ["--testing-visibility-delay-us"])):
             self.assertEqual([word for _, word in unmarked(ast.parse(source))], found, source)
 
 

@@ -155,9 +155,9 @@ class Library:
         return errors.make(code, message, reason=reason, who=who, field=field, pid=int(pid[1]) if pid else None)
 
 
-def native_folder() -> Path:
+def fused_folder() -> Path:
     """Where the wheel has its programs and libraries."""
-    return Path(__file__).parent / "_native"
+    return Path(__file__).parent / "_fused"
 
 
 def library_path() -> str:
@@ -166,7 +166,7 @@ def library_path() -> str:
     if named:
         path = Path(named)
         return str(path / "libtandem.so" if path.is_dir() else path)
-    own = native_folder() / "lib" / "libtandem.so"
+    own = fused_folder() / "lib" / "libtandem.so"
     return str(own) if own.exists() else "libtandem.so.0"
 
 

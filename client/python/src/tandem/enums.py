@@ -86,7 +86,7 @@ class Algorithm(IntEnum):
     ring = 10
     tiled_two_shot = 11
     fused = 12
-    native = 12
+    fused = 12
     direct = 13
 
 

@@ -49,7 +49,7 @@ class Cases {
  private:
   void Add(const std::string& name, const OpRequest& request) {
     for (Algorithm algorithm : AlgorithmsOf(request.op)) {
-      if (algorithm == Algorithm::kLowLatency || algorithm == Algorithm::kNative) continue;
+      if (algorithm == Algorithm::kLowLatency || algorithm == Algorithm::kFused) continue;
       if (request.steps != 0 && algorithm != Algorithm::kRing) continue;
       if (request.lanes > 0 && algorithm != Algorithm::kRing && algorithm != Algorithm::kPipeline) continue;
       const bool mesh = algorithm == Algorithm::kHybridCubeMesh;

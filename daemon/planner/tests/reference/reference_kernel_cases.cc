@@ -1,4 +1,4 @@
-// What runs on GPUs alone: native kernels, for few rows and for tiles, and low-latency packets.
+// What runs on GPUs alone: fused kernels, for few rows and for tiles, and low-latency packets.
 #include "daemon/planner/tests/reference/reference_cases.h"
 
 namespace tandem::plan {
@@ -8,7 +8,7 @@ OpRequest Product(Op op, int world, int64_t rows, DType out) {
   const int64_t k = 8, n = 16, all = rows * world;
   OpRequest r;
   r.op = op;
-  r.algorithm = Algorithm::kNative;
+  r.algorithm = Algorithm::kFused;
   r.operands = {MakeOperand(Role::kA, DType::kBf16, {op == Op::kAllGatherMatmul ? rows : all, k}),
                 MakeOperand(Role::kB, DType::kBf16, {k, n}),
                 MakeOperand(Role::kC, out, {op == Op::kMatmulReduceScatter ? rows : all, n},
@@ -30,7 +30,7 @@ OpRequest Exchange(Op op, int world, int64_t elements) {
 
 std::vector<Case> KernelCasesOf(int world) {
   GroupContext group = ReferenceSwitchGroup(world);
-  group.native_kernels = group.packet_kernels = true;
+  group.fused_kernels = group.packet_kernels = true;
   std::vector<Case> cases;
   const auto add = [&](const std::string& name, const OpRequest& request) {
     cases.push_back({std::string(OpName(request.op)) + " W" + std::to_string(world) + " " + name,
@@ -40,7 +40,7 @@ std::vector<Case> KernelCasesOf(int world) {
     // Sums of f32 have no kernel for few rows.
     for (DType out : {DType::kBf16, DType::kF32}) {
       for (int64_t rows : {1, 3})
-        add("native to " + std::string(DTypeName(out)) + " " + std::to_string(rows),
+        add("fused to " + std::string(DTypeName(out)) + " " + std::to_string(rows),
             Product(op, world, rows, out));
     }
   }

@@ -42,7 +42,7 @@ class Mutations : public testing::Test {
           std::string(OpName(c.requests[0].op)) + std::string(AlgorithmName(c.requests[0].algorithm));
       // Small or empty requests exchange no bytes; every fifth case is plenty.
       if (c.name.find(" n0") != std::string::npos || c.name.find(" n1 ") != std::string::npos) continue;
-      const bool kernel = c.group.native_kernels;
+      const bool kernel = c.group.fused_kernels;
       if (!kernel && ++seen_[key] % 5 != 2) continue;
       auto plan = MakePlan(c.requests, c.group);
       if (!plan.ok()) continue;

@@ -1,4 +1,4 @@
-// Native's programs for few rows: when they are taken, what their kernel is told, and that their steps are
+// Fused's programs for few rows: when they are taken, what their kernel is told, and that their steps are
 // proven and right.
 #include <gtest/gtest.h>
 
@@ -17,14 +17,14 @@ constexpr Op kOps[] = {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatm
 
 class SkinnyRows : public testing::TestWithParam<int> {
  protected:
-  SkinnyRows() : group_(ReferenceSwitchGroup(GetParam())) { group_.native_kernels = true; }
+  SkinnyRows() : group_(ReferenceSwitchGroup(GetParam())) { group_.fused_kernels = true; }
 
   // `rows` of each rank.
   OpRequest Request(Op op, int64_t rows, int64_t n, int64_t k, DType type = DType::kBf16) const {
     const int64_t all = rows * GetParam();
     OpRequest r;
     r.op = op;
-    r.algorithm = Algorithm::kNative;
+    r.algorithm = Algorithm::kFused;
     r.fast_accumulation = true;
     r.operands = {MakeOperand(Role::kA, type, {op == Op::kAllGatherMatmul ? rows : all, k}),
                   MakeOperand(Role::kB, type, {k, n}),
@@ -172,7 +172,7 @@ TEST_P(SkinnyRows, IsNotTakenWithItsReason) {
     EXPECT_FALSE(LayoutFor(request).has_value()) << reason;
     EXPECT_NE(why_.find(reason), std::string::npos) << why_;
   }
-  // Without it, native has its other forms.
+  // Without it, fused has its other forms.
   for (const OpRequest& request : {two, returned, to_float}) {
     const Plan plan = Check(request);
     for (const Step& step : plan.programs[0].steps) {

@@ -1,4 +1,4 @@
-// Native all-reduces of any number of rows: how they are cut, that their programs are proven and right, and
+// Fused all-reduces of any number of rows: how they are cut, that their programs are proven and right, and
 // that nobody gets them unasked.
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/families/skinny.h"
-#include "daemon/planner/problem/native_checks.h"
+#include "daemon/planner/problem/fused_checks.h"
 #include "daemon/planner/tests/reference/reference_cases.h"
 #include "daemon/planner/tests/reference/reference_ops.h"
 
@@ -17,7 +17,7 @@ namespace {
 OpRequest AllReduce(int64_t m, int64_t n, int64_t k, DType out, bool symmetric = false) {
   OpRequest r;
   r.op = Op::kMatmulAllReduce;
-  r.algorithm = Algorithm::kNative;
+  r.algorithm = Algorithm::kFused;
   r.operands = {MakeOperand(Role::kA, DType::kBf16, {m, k}), MakeOperand(Role::kB, DType::kBf16, {k, n}),
                 MakeOperand(Role::kC, out, {m, n}, symmetric)};
   return r;
@@ -25,7 +25,7 @@ OpRequest AllReduce(int64_t m, int64_t n, int64_t k, DType out, bool symmetric =
 
 GroupContext Group(int world) {
   GroupContext group = ReferenceSwitchGroup(world);
-  group.native_kernels = true;
+  group.fused_kernels = true;
   return group;
 }
 
@@ -40,7 +40,7 @@ TEST(UnevenRows, AreCutIntoPartsThatHoldThemAll) {
   for (int world = 2; world <= 8; ++world) {
     for (int64_t m : {1, 2, 7, 9, 37, 129, 1037, 2047, 4001, 8192, 8229, 16385, 70001}) {
       for (int64_t n : {8, 8192}) {
-        const NativeCut cut = CutNative(m, n, world);
+        const FusedTileCut cut = CutFusedTiles(m, n, world);
         int64_t rows = 0, whole = 0, parts = 0;
         for (int owner = 0; owner < world; ++owner) {
           const Range range = cut.Rows(owner);
@@ -58,21 +58,21 @@ TEST(UnevenRows, AreCutIntoPartsThatHoldThemAll) {
           EXPECT_EQ(cut.rows % 128, 0);
           EXPECT_LE(world * cut.rows - m, m / 8);
         }
-        EXPECT_EQ(cut.bands > 1, n > 1024 && !IsOneNativeWave(cut.parts(), cut.rows, n))
+        EXPECT_EQ(cut.bands > 1, n > 1024 && !IsOneFusedWave(cut.parts(), cut.rows, n))
             << m << " " << n << " " << world;
         EXPECT_LE(cut.bands, 16);
       }
     }
   }
-  EXPECT_EQ(CutNative(8200, 8192, 2).rows, 4100);
-  EXPECT_EQ(CutNative(8229, 8192, 2).rows, 4224) << "whole tiles of the kernel";
-  EXPECT_EQ(CutNative(8229, 8192, 2).Rows(1).length, 8229 - 4224);
-  EXPECT_EQ(CutNative(4097, 256, 2).bands, 1) << "a single wave hides nothing";
+  EXPECT_EQ(CutFusedTiles(8200, 8192, 2).rows, 4100);
+  EXPECT_EQ(CutFusedTiles(8229, 8192, 2).rows, 4224) << "whole tiles of the kernel";
+  EXPECT_EQ(CutFusedTiles(8229, 8192, 2).Rows(1).length, 8229 - 4224);
+  EXPECT_EQ(CutFusedTiles(4097, 256, 2).bands, 1) << "a single wave hides nothing";
   // About a wave of tiles a band.
-  EXPECT_EQ(CutNative(2048, 8192, 4).bands, 4);
-  EXPECT_EQ(CutNative(4096, 8192, 4).bands, 8);
-  EXPECT_EQ(CutNative(16384, 8192, 4).bands, 8) << "no narrower";
-  EXPECT_EQ(CutNative(16384, 65536, 4).bands, 16) << "no more words";
+  EXPECT_EQ(CutFusedTiles(2048, 8192, 4).bands, 4);
+  EXPECT_EQ(CutFusedTiles(4096, 8192, 4).bands, 8);
+  EXPECT_EQ(CutFusedTiles(16384, 8192, 4).bands, 8) << "no narrower";
+  EXPECT_EQ(CutFusedTiles(16384, 65536, 4).bands, 16) << "no more words";
 }
 
 // Short parts, and owners of none. bf16 is the kernel for few rows, f32 the other.
@@ -159,7 +159,7 @@ TEST(UnevenRows, LayOutSkinnyWithShortPartsLast) {
 // A time of another shape is none of this one.
 TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
   GroupContext group = Group(2);
-  group.native_by_choice = true;
+  group.fused_by_choice = true;
   group.gpu_model = "a GPU";
   const auto plan_of = [&group](int64_t m) {
     OpRequest r = AllReduce(m, 8192, 8192, DType::kBf16);
@@ -168,7 +168,7 @@ TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
   };
   const auto reason_of = [](const Plan& plan) {
     for (const RefusedAlgorithm& refused : plan.refused) {
-      if (refused.algorithm == Algorithm::kNative) return refused.reason;
+      if (refused.algorithm == Algorithm::kFused) return refused.reason;
     }
     return std::string("chosen");
   };
@@ -185,7 +185,7 @@ TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
     entry.measured_at = "2026-01-31T12:00:00Z";
     entry.version = "0.1.0";
     entry.candidates.resize(2);
-    entry.candidates[0].algorithm = Algorithm::kNative;
+    entry.candidates[0].algorithm = Algorithm::kFused;
     entry.candidates[1].algorithm = Algorithm::kUnfused;
     for (size_t i = 0; i < 2; ++i) {
       TuningCandidate& candidate = entry.candidates[i];
@@ -196,13 +196,13 @@ TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
     table.Put(entry);
   };
   measure(4096);
-  EXPECT_EQ(plan_of(4096).algorithm, Algorithm::kNative);
+  EXPECT_EQ(plan_of(4096).algorithm, Algorithm::kFused);
   const Plan near = plan_of(4097);
   EXPECT_EQ(near.algorithm, Algorithm::kUnfused);
   EXPECT_NE(reason_of(near).find(unequal), std::string::npos) << reason_of(near);
   // What is asked for runs.
   EXPECT_EQ(MakePlan(std::vector<OpRequest>(2, AllReduce(4097, 8192, 8192, DType::kBf16)), group)->algorithm,
-            Algorithm::kNative);
+            Algorithm::kFused);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ TEST(ShippedTables, DecideForTheirNodes) {
     group.gpu_model = table.Entries().at(0)->key.gpu;
     for (GpuInfo& gpu : group.topology.gpus) gpu.model = group.gpu_model;
     group.tuning = &table;
-    group.native_kernels = group.native_by_choice = group.packet_kernels = true;
+    group.fused_kernels = group.fused_by_choice = group.packet_kernels = true;
     int decided = 0;
     for (const TuningEntry* entry : table.Entries()) {
       const OpRequest request = RequestOf(*entry);
@@ -105,7 +105,7 @@ TEST(ShippedTables, DecideForTheirNodes) {
 }
 
 // cuBLASLt adds no f32 bias to a product in bf16, and the plain kernel that does is far slower than what was
-// measured: the native kernel, which takes the bias as it is, is the fastest whatever the table says of a
+// measured: the fused kernel, which takes the bias as it is, is the fastest whatever the table says of a
 // product without one.
 TEST(ShippedTables, SayNothingOfAnEpilogueThatCublasLtRefuses) {
   const TuningTable table = *LoadTuning((kTables / "h200-nvswitch-2.toml").string());
@@ -113,24 +113,24 @@ TEST(ShippedTables, SayNothingOfAnEpilogueThatCublasLtRefuses) {
   group.topology = EmulatedTopology(2);
   group.gpu_model = table.Entries().at(0)->key.gpu;
   group.tuning = &table;
-  group.native_kernels = group.native_by_choice = group.packet_kernels = true;
+  group.fused_kernels = group.fused_by_choice = group.packet_kernels = true;
   int others = 0;
   for (const TuningEntry* entry : table.Entries()) {
     OpRequest request = RequestOf(*entry);
     if (request.op != Op::kAllGatherMatmul || request.operands.empty()) continue;
-    others += entry->candidates[0].algorithm != Algorithm::kNative;
+    others += entry->candidates[0].algorithm != Algorithm::kFused;
     request.operands.push_back({Role::kBias, {DType::kF32, {entry->shape[1]}, {}}, false, -1});
     const auto plan = plan::MakePlan(std::vector<OpRequest>(2, request), group);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-    EXPECT_EQ(plan->algorithm, Algorithm::kNative)
+    EXPECT_EQ(plan->algorithm, Algorithm::kFused)
         << plan::TuningShapeText(entry->shape) << ": " << plan->reason;
     // Where nobody has tuned: by its prediction.
     plan::GroupContext untuned = group;
     untuned.tuning = nullptr;
-    EXPECT_EQ(plan::MakePlan(std::vector<OpRequest>(2, request), untuned)->algorithm, Algorithm::kNative);
-    // Without native kernels the times of cuBLASLt's products decide nothing.
+    EXPECT_EQ(plan::MakePlan(std::vector<OpRequest>(2, request), untuned)->algorithm, Algorithm::kFused);
+    // Without fused kernels the times of cuBLASLt's products decide nothing.
     plan::GroupContext without = group;
-    without.native_kernels = false;
+    without.fused_kernels = false;
     EXPECT_EQ(plan::MakePlan(std::vector<OpRequest>(2, request), without)->measured_us, 0);
   }
   EXPECT_GT(others, 0) << "no entry that the bias could have changed";

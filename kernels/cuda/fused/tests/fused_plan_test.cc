@@ -1,4 +1,4 @@
-// From parts to the native kernel's work, without a GPU: addresses are made up and never read.
+// From parts to the fused kernel's work, without a GPU: addresses are made up and never read.
 #include "kernels/cuda/fused/fused_plan.h"
 
 #include <gtest/gtest.h>
@@ -170,7 +170,7 @@ TEST_F(FusedPlanTest, RefusesDeliveriesAndSumsThatDoNotFitTogether) {
   EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[2].deliveries[0].words = 2; }), Code::kUnimplemented);
   EXPECT_EQ(code([](CollectiveArgs* args) {
               for (int i : {0, 1})
-                args->parts[static_cast<size_t>(i)].deliveries[0].words = kMostWordBands + 1;
+                args->parts[static_cast<size_t>(i)].deliveries[0].words = kMaxWordBands + 1;
             }),
             Code::kUnimplemented);
   EXPECT_NE(code([](CollectiveArgs* args) { args->parts.push_back(args->parts.back()); }), Code::kOk)
@@ -191,7 +191,7 @@ TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {
     most = std::max<int>(most, band.m_tiles);
   }
   EXPECT_EQ(tiles, 3 * 64 * 16);
-  EXPECT_LE(bands.size(), static_cast<size_t>(kMostBands));
+  EXPECT_LE(bands.size(), static_cast<size_t>(kMaxBands));
   EXPECT_LE(most, 128);
 }
 
@@ -311,15 +311,15 @@ TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
     all->parts[1].matmul.scale_a.stride = {2, kRows};
   })) << "shards that lie otherwise";
   // The kernel reads two rows' factors, 8 apart, and counts in 32 bits.
-  constexpr int64_t kMostStep = std::numeric_limits<int32_t>::max() / 8;
-  for (const int64_t step : {kMostStep, kMostStep + 1}) {
+  constexpr int64_t kMaxStep = std::numeric_limits<int32_t>::max() / 8;
+  for (const int64_t step : {kMaxStep, kMaxStep + 1}) {
     const auto spread = [step](CollectiveArgs* all) {
       for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {step, 1};
     };
-    EXPECT_EQ(takes(spread), step == kMostStep);
+    EXPECT_EQ(takes(spread), step == kMaxStep);
   }
   EXPECT_TRUE(takes([](CollectiveArgs* all) {
-    for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {1, 8 * kMostStep};
+    for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {1, 8 * kMaxStep};
   })) << "from block to block of K one at a time";
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
     for (FusedPart& part : all->parts) part.matmul.scale_b = Dense(At(0x200000), DType::kF32, {1, kN});

@@ -290,17 +290,17 @@ TEST(ChooseRuns, GoesByWordBandsWhereTheKernelDelivers) {
 
 // As many rows as bands can number; more are refused before any map is made.
 TEST(CutBands, NumbersAllTilesOfTheHighestPieces) {
-  constexpr int kPieces = 7, kUnits = kMostTilesM / kPieces;  // without a rest
+  constexpr int kPieces = 7, kUnits = kMaxTilesM / kPieces;  // without a rest
   FusedMatmul matmul = Product(kPieces, int64_t{kUnits} * kTileRows, 256, false);
   matmul.runs = ChooseRuns(matmul);
-  ASSERT_EQ(TilesM(kPieces, matmul.rows), kMostTilesM);
+  ASSERT_EQ(TilesM(kPieces, matmul.rows), kMaxTilesM);
   int next = 0;
   for (const MatmulBand& band : CutBands(matmul, kUnits, 1, 1)) {
     EXPECT_EQ(band.first_m, next);
     EXPECT_GT(band.m_tiles, 0);
     next += band.m_tiles;
   }
-  EXPECT_EQ(next, kMostTilesM);
+  EXPECT_EQ(next, kMaxTilesM);
   ++matmul.rows;
   const FusedVariant* variant = FusedVariantFor(matmul, ChooseTiling(matmul, kSms));
   ASSERT_NE(variant, nullptr);

@@ -120,7 +120,7 @@ TEST_F(CudaLaneTest, WorkThatWouldRunAllTheSameTakesNoGuard) {
   matmul.guard = guard;
   EXPECT_EQ(lane_->Matmul(matmul).code(), Code::kFailedPrecondition);
   EXPECT_TRUE(TakeCalls().empty());
-  // Native kernels take it: these are refused for what they are.
+  // Fused kernels take it: these are refused for what they are.
   CollectiveArgs fused;
   fused.parts.resize(1);
   fused.guard = guard;
@@ -195,11 +195,11 @@ TEST_F(CudaLaneTest, NoOtherWorkOvertakesHeldWords) {
 
 TEST_F(CudaLaneTest, AFullBatchIsEnqueued) {
   lane_->HoldWords();
-  for (unsigned i = 0; i <= WordBatch::kMost; ++i) ASSERT_TRUE(lane_->WriteWord(kWord, i).ok());
+  for (unsigned i = 0; i <= WordBatch::kMax; ++i) ASSERT_TRUE(lane_->WriteWord(kWord, i).ok());
   ASSERT_EQ(calls_.size(), 1u);
   ASSERT_TRUE(lane_->FlushWords().ok());
   ASSERT_EQ(calls_.size(), 2u);
-  EXPECT_EQ(calls_[1], "write " + std::to_string(WordBatch::kMost));
+  EXPECT_EQ(calls_[1], "write " + std::to_string(WordBatch::kMax));
 }
 
 TEST_F(CudaLaneTest, WithoutBatchesWordsAreEnqueuedOneByOneFromThenOn) {

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/cuda/fused/native_matmul.h"
+#include "kernels/cuda/fused/fused_launch.h"
 
 namespace tandem::cuda {
 namespace {

@@ -1,0 +1,96 @@
+// File: c_handles.h
+//
+// What the functions of the C interface share: the handles behind its opaque types, statuses, and checks of
+// arguments.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/client.h"
+#include "tandem/host_stream.h"
+#include "tandem/tandem.h"
+
+struct tandem_status {
+  tandem::Status status;
+};
+struct tandem_client {
+  std::shared_ptr<tandem::Client> client;
+  bool has_callback = false;
+};
+struct tandem_group {
+  std::shared_ptr<tandem::Group> group;
+};
+struct tandem_plan {
+  std::shared_ptr<tandem::Plan> plan;
+  std::once_flag json_made = {};
+  std::string json = {};
+  std::once_flag explanation_made = {};
+  std::string explanation = {};
+};
+struct tandem_memory {
+  std::shared_ptr<tandem::Memory> memory;
+  std::shared_ptr<tandem::SymmetricTensor> tensor;  // null for memory that is not symmetric
+};
+struct tandem_stream {
+  std::unique_ptr<tandem::HostStream> stream;
+};
+struct tandem_graph {
+  tandem::HostGraphExec exec;
+};
+
+namespace tandem::c {
+
+// Owned by the caller of the C interface; null for OK.
+inline tandem_status* ToC(Status status) {
+  return status.ok() ? nullptr : new tandem_status{std::move(status)};
+}
+
+inline Status BadField(const std::string& field, const std::string& what) {
+  return InvalidArgument(field + " " + what).WithDetail({.reason = "BAD_FIELD", .field = field});
+}
+
+struct Argument {
+  const char* name;
+  const void* pointer;
+};
+// INVALID_ARGUMENT that names the first argument that is NULL; null if none is.
+inline tandem_status* NullAmong(std::initializer_list<Argument> arguments) {
+  for (const Argument& argument : arguments) {
+    if (argument.pointer == nullptr) return ToC(BadField(argument.name, "is NULL"));
+  }
+  return nullptr;
+}
+
+// Sets an output handle to NULL until the call has succeeded.
+template <typename Handle>
+void Clear(Handle** output) {
+  if (output != nullptr) *output = nullptr;
+}
+
+inline std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+
+inline std::vector<int64_t> Shape(const int64_t* extents, size_t dims) {
+  return extents == nullptr ? std::vector<int64_t>() : std::vector<int64_t>(extents, extents + dims);
+}
+
+// A deadline of the C interface: 0 is `standard`, a negative one has passed already.
+inline Milliseconds ToDeadline(int64_t deadline_ms, Milliseconds standard) {
+  return deadline_ms == 0 ? standard : Milliseconds(std::max<int64_t>(deadline_ms, 0));
+}
+
+Result<DType> ToDType(int dtype, const std::string& field = "dtype");
+Result<OpRequest> ToRequest(const tandem_request& from);
+Result<JoinOptions> ToJoinOptions(const tandem_join_options& from);
+
+}  // namespace tandem::c
+
+#define TANDEM_C_RETURN_IF_NULL(...) \
+  if (tandem_status* wrong = tandem::c::NullAmong({__VA_ARGS__}); wrong != nullptr) return wrong
+#define TANDEM_C_RETURN_IF_ERROR(result) \
+  if (!(result).ok()) return tandem::c::ToC((result).status())

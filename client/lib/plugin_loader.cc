@@ -1,0 +1,69 @@
+#include "client/lib/plugin_loader.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+namespace tandem::client {
+namespace {
+
+std::string ControlPath() {
+  if (const char* path = std::getenv("TANDEM_GRPC_LIBRARY"); path != nullptr && *path != '\0') return path;
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<void*>(&MakeControl), &info) != 0 && info.dli_fname != nullptr) {
+    std::string path = info.dli_fname;
+    size_t slash = path.rfind('/');
+    if (slash != std::string::npos) return path.substr(0, slash + 1) + "libtandem_grpc.so";
+  }
+  return "libtandem_grpc.so";
+}
+
+#ifndef TANDEM_SANITIZED
+// True if the process has loaded the very libraries that the gRPC plugin is linked to. They are then one
+// copy for both, and must be one in every symbol too: under DEEPBIND the plugin would take variables from the
+// library where the program has moved them to itself (copy relocations), and find them uninitialised. In
+// every other case the plugin's own gRPC and protobuf come before those that the process may export.
+bool SharesGrpc() {
+  for (const char* name : {TANDEM_GRPC_SONAME, TANDEM_PROTOBUF_SONAME}) {
+    if (void* library = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD); library != nullptr) {
+      ::dlclose(library);
+      return true;
+    }
+  }
+  return false;
+}
+#endif
+
+// Loaded for the life of the process: gRPC does not bear being unloaded.
+Result<TandemGrpcCreate> LoadControl() {
+  static std::mutex mutex;
+  static TandemGrpcCreate create = nullptr;
+  std::lock_guard lock(mutex);
+  if (create != nullptr) return create;
+  std::string path = ControlPath();
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#ifndef TANDEM_SANITIZED  // the sanitizers' runtimes do not work under DEEPBIND
+  if (!SharesGrpc()) flags |= RTLD_DEEPBIND;
+#endif
+  void* library = ::dlopen(path.c_str(), flags);
+  if (library == nullptr)
+    return FailedPrecondition(std::string("cannot load Tandem's gRPC plugin: ") + ::dlerror());
+  void* symbol = ::dlsym(library, "tandem_grpc_create");
+  if (symbol == nullptr) return FailedPrecondition(path + " is not Tandem's gRPC plugin");
+  create = reinterpret_cast<TandemGrpcCreate>(symbol);
+  return create;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ClientControl>> MakeControl() {
+  TANDEM_ASSIGN_OR_RETURN(TandemGrpcCreate create, LoadControl());
+  std::unique_ptr<ClientControl> control(create(kControlApiVersion));
+  if (control == nullptr)
+    return FailedPrecondition("libtandem_grpc.so is of another build than libtandem.so");
+  return control;
+}
+
+}  // namespace tandem::client

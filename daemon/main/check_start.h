@@ -1,0 +1,21 @@
+// File: check_start.h
+//
+// `tandemd --check-config --strict`: what a start would refuse or go without, found out without starting
+// anything.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/config/config.h"
+#include "daemon/main/node_setup.h"
+
+namespace tandem::daemon {
+
+// One sentence for each thing that a start with `config` on this machine would miss, each with the key that
+// names it: the engine program, the backend's GPUs, the topology and tuning files, the directories, the
+// group, the metrics' address. Empty if nothing is missing. Whether another tandemd runs, or something else
+// has the metrics' port, is not looked at.
+std::vector<std::string> CheckStart(const Config& config, const NodeSources& sources = ThisMachine());
+
+}  // namespace tandem::daemon

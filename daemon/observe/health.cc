@@ -1,0 +1,61 @@
+#include "daemon/observe/health.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+namespace tandem::daemon {
+
+std::string WhyNotReady(const EngineStatus& engine) {
+  switch (engine.state) {
+    case EngineState::kReady: {
+      if (std::string stopped = StoppedProcess(engine.pid); !stopped.empty())
+        return "does not run: " + stopped;
+      if (engine.silent_seconds <= kSilentEngineSeconds) return "";
+      char text[64];
+      std::snprintf(text, sizeof text, "has answered nothing for %.0f s", engine.silent_seconds);
+      return text;
+    }
+    case EngineState::kStarting: return "is starting";
+    case EngineState::kDown:
+      return engine.blocked.empty() ? "is down" : "cannot start yet: " + engine.blocked;
+    case EngineState::kCrashLooped: return "is held down after a crash loop";
+  }
+  return "is in no known state";
+}
+
+Health CheckHealth(const HealthInput& input) {
+  Health health;
+  health.live = input.live;
+  if (!input.live) health.reasons.push_back("tandemd makes no progress");
+  if (input.draining) health.reasons.push_back("the node drains: tandemd accepts no new work");
+  for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
+    if (std::string why = WhyNotReady(input.engines[gpu]); !why.empty()) {
+      health.reasons.push_back("the " + EngineName(input.topology, gpu) + " " + why);
+    }
+  }
+  health.ready = health.reasons.empty();
+  return health;
+}
+
+std::string EngineName(const Topology& topology, size_t gpu) {
+  std::string name = "engine of GPU " + std::to_string(gpu);
+  if (gpu < topology.gpus.size()) name += " (" + topology.gpus[gpu].uuid + ")";
+  return name;
+}
+
+std::string StoppedProcess(int pid) {
+  if (pid <= 0) return "";
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // "pid (command) state …"; the command may hold anything, a parenthesis too.
+  const size_t end = text.rfind(") ");
+  if (end == std::string::npos || end + 2 >= text.size()) return "";
+  switch (text[end + 2]) {
+    case 'T': return "its process " + std::to_string(pid) + " is stopped (SIGSTOP)";
+    case 't': return "its process " + std::to_string(pid) + " is stopped by a debugger";
+    default: return "";
+  }
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,47 @@
+// File: health.h
+//
+// Whether this node works: what load balancers, orchestrators and `tandemctl health` ask for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/supervisor/engines.h"
+#include "daemon/topology/topology.h"
+
+namespace tandem::daemon {
+
+struct Health {
+  // tandemd makes progress. A restart of tandemd is the cure if it does not.
+  bool live = true;
+  // New jobs can run on every GPU of the node.
+  bool ready = true;
+  // One sentence for each cause that the node is not ready, or not live.
+  std::vector<std::string> reasons;
+};
+
+struct HealthInput {
+  bool live = true;  // Daemon::Alive
+  bool draining = false;
+  Topology topology;
+  std::vector<EngineStatus> engines;  // by GPU
+};
+
+// An engine that has been silent for longer counts as not ready: the supervisor asks each engine every two
+// seconds.
+inline constexpr double kSilentEngineSeconds = 6;
+
+// Reads /proc for engines that are ready (StoppedProcess).
+Health CheckHealth(const HealthInput& input);
+
+// "engine of GPU 1 (GPU-5d8f…)", as all findings name an engine.
+std::string EngineName(const Topology& topology, size_t gpu);
+
+// Why an engine takes no work: "is down", "is held down after a crash loop", …; "" for an engine that works.
+std::string WhyNotReady(const EngineStatus& engine);
+
+// A process that exists and does not run: "its process 4711 is stopped (SIGSTOP, or a debugger)". "" for any
+// other process.
+std::string StoppedProcess(int pid);
+
+}  // namespace tandem::daemon

@@ -1,0 +1,84 @@
+#include "daemon/observe/health.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tandem::daemon {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+HealthInput Healthy() {
+  HealthInput input;
+  input.topology = EmulatedTopology(2, 1 << 20);
+  input.engines.resize(2);
+  for (auto& engine : input.engines) engine.state = EngineState::kReady;
+  return input;
+}
+
+TEST(HealthTest, AHealthyNodeIsLiveAndReady) {
+  const Health health = CheckHealth(Healthy());
+  EXPECT_TRUE(health.live);
+  EXPECT_TRUE(health.ready);
+  EXPECT_THAT(health.reasons, IsEmpty());
+}
+
+TEST(HealthTest, EachCauseIsNamedAndLeavesTheDaemonLive) {
+  const auto reason_of = [](auto change) {
+    HealthInput input = Healthy();
+    change(input);
+    const Health health = CheckHealth(input);
+    EXPECT_TRUE(health.live);
+    EXPECT_FALSE(health.ready);
+    return health.reasons.size() == 1 ? health.reasons[0]
+                                      : std::to_string(health.reasons.size()) + " reasons";
+  };
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.draining = true; }), HasSubstr("drains"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[1].state = EngineState::kCrashLooped; }),
+              HasSubstr("engine of GPU 1 (EMU-0000-0001) is held down"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[0].state = EngineState::kDown; }),
+              HasSubstr("GPU 0"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[0].state = EngineState::kStarting; }),
+              HasSubstr("starting"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[1].silent_seconds = kSilentEngineSeconds + 1; }),
+              HasSubstr("engine of GPU 1 (EMU-0000-0001) has answered nothing for 7 s"));
+}
+
+TEST(HealthTest, ADaemonWithoutProgressIsNeitherLiveNorReady) {
+  HealthInput input = Healthy();
+  input.live = false;
+  const Health health = CheckHealth(input);
+  EXPECT_FALSE(health.live);
+  EXPECT_FALSE(health.ready);
+  EXPECT_THAT(health.reasons, ElementsAre(HasSubstr("tandemd")));
+}
+
+TEST(HealthTest, AStoppedProcessIsSeen) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  EXPECT_EQ(StoppedProcess(child), "");
+  ::kill(child, SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  EXPECT_THAT(StoppedProcess(child), HasSubstr("process " + std::to_string(child) + " is stopped"));
+  HealthInput input = Healthy();
+  input.engines[1].pid = child;
+  EXPECT_THAT(CheckHealth(input).reasons,
+              ElementsAre(HasSubstr("engine of GPU 1 (EMU-0000-0001) does not run")));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(StoppedProcess(child), "") << "there is no such process";
+  EXPECT_EQ(StoppedProcess(0), "");
+}
+
+}  // namespace
+}  // namespace tandem::daemon

@@ -1,0 +1,103 @@
+#include "daemon/observe/metrics_server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <vector>
+
+#include "common/unique_fd.h"
+
+namespace tandem::daemon {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+UniqueFd Connect(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  timeval limit{20, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  return socket;
+}
+
+std::string Ask(int port, const std::string& request) {
+  UniqueFd socket = Connect(port);
+  EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  std::array<char, 4096> buffer;
+  ssize_t length;
+  while ((length = ::recv(socket.get(), buffer.data(), buffer.size(), 0)) > 0)
+    answer.append(buffer.data(), static_cast<size_t>(length));
+  return answer;
+}
+
+std::string Get(int port, const std::string& path) {
+  return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+}
+
+TEST(MetricsServerTest, ServesMetricsAndHealth) {
+  std::atomic<bool> draining{false};
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", [] { return MetricsInput(); },
+      [&] {
+        Health health;
+        if (draining) health = {.live = true, .ready = false, .reasons = {"the node drains"}};
+        return health;
+      });
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const int port = (*server)->port();
+  ASSERT_GT(port, 0);
+  EXPECT_THAT(Get(port, "/metrics"),
+              testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("tandem_uptime_seconds")));
+  EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Get(port, "/readyz"), testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\n")));
+  draining = true;
+  EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Get(port, "/readyz"),
+              testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not ready\nthe node drains\n")));
+  EXPECT_THAT(Ask(port, "HEAD /readyz HTTP/1.1\r\nHost: x\r\n\r\n"),
+              testing::AllOf(StartsWith("HTTP/1.1 503"), Not(HasSubstr("drains"))));
+  EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Get(port, "/metrics/more"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Ask(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
+              StartsWith("HTTP/1.1 405"));
+}
+
+TEST(MetricsServerTest, IdleConnectionsDoNotHoldScrapesUp) {
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 4; ++i) idle.push_back(Connect((*server)->port()));
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_THAT(Get((*server)->port(), "/metrics"), StartsWith("HTTP/1.1 200"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(2));
+}
+
+TEST(MetricsServerTest, ATakenPortIsAnErrorThatNamesIt) {
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const std::string taken = "127.0.0.1:" + std::to_string((*server)->port());
+  auto second = MetricsServer::Start(
+      taken, [] { return MetricsInput(); }, [] { return Health(); });
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+  EXPECT_THAT(second.status().message(), HasSubstr(taken));
+}
+
+}  // namespace
+}  // namespace tandem::daemon

@@ -1,0 +1,28 @@
+#include "engine/launch/launch.h"
+
+#include <time.h>
+
+namespace tandem::engine {
+
+uint64_t NowNs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+LaunchContext ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots) {
+  const Group& group = *plan.group;
+  LaunchContext context;
+  context.epoch = epoch;
+  if (plan.workspace) {
+    context.workspace = plan.workspace->half[epoch & 1];
+    context.bulk = plan.workspace->bulk;
+  }
+  context.signals = group.signals;
+  context.slots = slots;
+  context.communicator = group.communicator.get();
+  context.abort_word = group.abort_word;
+  return context;
+}
+
+}  // namespace tandem::engine

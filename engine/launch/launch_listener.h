@@ -1,0 +1,34 @@
+// File: launch_listener.h
+//
+// `LaunchListener`: what the launch queue reports to tandemd.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tandem/status.h"
+
+namespace tandem::engine {
+
+struct Group;
+struct Launch;
+struct Plan;
+
+// Called from the queue's calls; must not call back.
+class LaunchListener {
+ public:
+  virtual ~LaunchListener() = default;
+  // A launch by message has ended.
+  virtual void OnLaunchDone(uint64_t launch_id, const Status& status) = 0;
+  virtual void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) = 0;
+  // A launch that is on lanes cannot end: its group is broken here and must break on all engines.
+  // OnLaunchFailed is called for the launch as well.
+  virtual void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) = 0;
+  virtual void OnLate(const Plan& plan, const Launch& launch, const std::vector<int>& missing,
+                      double seconds) = 0;
+  // A broken group's lanes cannot be released: this rank's engine lives, and has not marked its launches
+  // failed for a second.
+  virtual void OnPeerSilent(const Group& group, int rank) = 0;
+};
+
+}  // namespace tandem::engine

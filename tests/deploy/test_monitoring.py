@@ -1,0 +1,161 @@
+"""Rules and board of deploy/monitoring: promtool accepts them, each alert fires where it should, and nothing in them is unknown to a running
+tandemd or to docs/alerts.md."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from daemon import Daemon
+
+try:
+    import yaml
+except ImportError:
+    raise unittest.SkipTest("needs PyYAML (Debian's package python3-yaml)") from None
+
+ROOT = pathlib.Path(__file__).parents[2]
+BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
+RULES = ROOT / "deploy/monitoring/tandem.rules.yml"
+BOARD = ROOT / "deploy/monitoring/grafana-tandem.json"
+PROMTOOL = shutil.which("promtool")
+# Of Prometheus itself.
+OWN_NAMES = {"up"}
+# What a running daemon shows only after something has failed.
+AFTER_FAILURES = {"tandem_launch_failures_total": {"code"}}
+
+
+def promtool(*arguments, **options):
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=120, check=False, **options)
+    return done.returncode, done.stdout + done.stderr
+
+
+def rules():
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def board_expressions():
+    """The board's queries, with values for Grafana's own variables."""
+    board = json.loads(BOARD.read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    queries += [re.fullmatch(r"label_values\((.*), \w+\)", variable["query"]["query"]).group(1)
+                for variable in board["templating"]["list"] if variable["type"] == "query"]
+    return [query.replace("$__rate_interval", "5m").replace("$instance", ".*").replace("$gpu", ".*") for query in queries]
+
+
+def selectors(expression):
+    """The series that an expression reads: name → labels it selects by."""
+    found = {}
+    for name, labels in re.findall(r"\b((?:[a-z]\w*:)*(?:tandem|process|up)\b\w*(?::\w+)*)(?:\{([^}]*)\})?", expression):
+        found.setdefault(name, set()).update(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels))
+    return found
+
+
+def grouped(expression):
+    return {label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", expression) for label in labels.split(",")}
+
+
+class Files(unittest.TestCase):
+    @unittest.skipUnless(PROMTOOL, "needs promtool (Debian's package prometheus)")
+    def test_rules(self):
+        code, text = promtool("check", "rules", str(RULES))
+        self.assertEqual(code, 0, text)
+        code, text = promtool("test", "rules", str(ROOT / "tests/deploy/monitoring/rules_test.yml"))
+        self.assertEqual(code, 0, text)
+
+    def test_every_alert_is_tested_in_both_directions(self):
+        tests = yaml.safe_load((ROOT / "tests/deploy/monitoring/rules_test.yml").read_text())["tests"]
+        fires, silent = ({case["alertname"] for test in tests for case in test.get("alert_rule_test", [])
+                          if bool(case["exp_alerts"]) == expected} for expected in (True, False))
+        alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+        self.assertEqual((fires, silent), (alerts, alerts))
+
+    def test_every_alert_has_a_runbook(self):
+        headings = {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
+                    for title in re.findall(r"^#+ (.+)$", (ROOT / "docs/alerts.md").read_text(), re.M)}
+        for rule in rules():
+            if "alert" in rule:
+                page, anchor = rule["annotations"]["runbook_url"].split("#")
+                self.assertEqual(page, "file:///usr/share/doc/tandem/alerts.md")
+                self.assertIn(anchor, headings)
+                self.assertEqual(anchor, rule["alert"].lower())
+                self.assertIn(rule["labels"]["severity"], ("critical", "warning", "info"))
+
+    @unittest.skipUnless(PROMTOOL, "needs promtool (Debian's package prometheus)")
+    def test_the_boards_queries_are_promql(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            file.write(json.dumps({"groups": [{"name": "board", "rules": [
+                {"record": f"board:panel:{number}", "expr": query} for number, query in enumerate(board_expressions())]}]}))
+            file.flush()
+            code, text = promtool("check", "rules", file.name)
+        self.assertEqual(code, 0, text)
+
+    def test_the_boards_layout(self):
+        panels = json.loads(BOARD.read_text())["panels"]
+        self.assertEqual(len({panel["id"] for panel in panels}), len(panels))
+        taken = set()
+        for panel in panels:
+            place = panel["gridPos"]
+            self.assertLessEqual(place["x"] + place["w"], 24, panel["title"])
+            cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+            self.assertFalse(cells & taken, f"{panel['title']} lies over another panel")
+            taken |= cells
+            if panel["type"] != "row":
+                self.assertTrue(panel["description"] and panel["targets"], panel["title"])
+                self.assertTrue(all(target["datasource"]["uid"] == "${datasource}" for target in panel["targets"]))
+
+
+class Names(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(BIN / "tandemd")
+        cls.addClassCleanup(cls.daemon.stop)
+        # Launches, so that their series are there.
+        done = subprocess.run([BIN / "tandem-train-digits", "--runtime-dir", cls.daemon.runtime_dir, "--world", "2"],
+                              capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        cls.text = cls.daemon.get("/metrics")
+        cls.series = {}
+        for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", cls.text, re.M):
+            cls.series.setdefault(name, []).append(dict(re.findall(r'(\w+)="([^"]*)"', labels)))
+        for name, labels in AFTER_FAILURES.items():
+            cls.series.setdefault(name, [dict.fromkeys(labels, "")])
+
+    def test_every_name_and_label_is_exported(self):
+        recorded = {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
+        expressions = [rule["expr"] for rule in rules()] + board_expressions()
+        self.assertGreater(len(expressions), 30)
+        for expression in expressions:
+            read = selectors(expression)
+            self.assertTrue(read, expression)
+            known = {"instance", "job", "le"}
+            for name, labels in read.items():
+                if name in recorded:
+                    known |= grouped(recorded[name])
+                    continue
+                if name in OWN_NAMES:
+                    continue
+                self.assertIn(name, self.series, expression)
+                exported = {label for series in self.series[name] for label in series}
+                self.assertLessEqual(labels, exported | {"instance", "job"}, f"{name} in {expression}")
+                known |= exported
+            self.assertLessEqual(grouped(expression), known, expression)
+
+    def test_every_selected_state_is_exported(self):
+        states = {series["state"] for series in self.series["tandem_engine_state"]}
+        texts = RULES.read_text() + BOARD.read_text().replace('\\"', '"')
+        selected = {state for value in re.findall(r'state(?:=~|!=|=)"([^"]+)"', texts) for state in value.split("|")}
+        self.assertGreaterEqual(len(selected), 3)
+        self.assertLessEqual(selected, states)
+
+    @unittest.skipUnless(PROMTOOL, "needs promtool (Debian's package prometheus)")
+    def test_the_scrape_is_clean(self):
+        code, text = promtool("check", "metrics", input=self.text)
+        self.assertEqual((code, text), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,182 @@
+"""The fused algorithm from a client's side: on offer where every engine has its kernels, planned when it is asked for,
+right, and gone with its ranks. Emulated GPUs claim the kernels and run their programs step by step; on GPUs (Hopper) the
+kernels run."""
+
+import unittest
+
+from harness import CUDA, TandemTest, everybody, host_only, own_gpus_only, wait_until
+from test_operations import OperationsTest, Slot, add, matmul, ramp
+
+MOST_RANKS = 3
+OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
+EMULATED = () if CUDA else ("--testing-emulated-fused",)
+
+
+def fused_offers(reply):
+    return {offer["op"]: offer for offer in reply["offers"] if offer["algorithm"] == "fused"}
+
+
+def gather_request(m, n, k, world, algorithm="fused", dtype="bf16"):
+    return {"op": "all_gather_matmul", "algorithm": algorithm, "operands": [
+        {"role": "a", "dtype": dtype, "shape": [m, k]}, {"role": "b", "dtype": dtype, "shape": [k, n]},
+        {"role": "c", "dtype": dtype, "shape": [m * world, n]}]}
+
+
+class Fused(OperationsTest):
+    shares = True
+    extra = EMULATED + ("--testing-verify-plans", "--fused-kernels", "explicit")
+
+    def test_on_offer_and_planned_when_asked_for(self):
+        clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
+        for client in clients:
+            client.connect()
+        offers = fused_offers(self.join(clients)[0])
+        self.assertEqual(set(offers), set(OPS))
+        for offer in offers.values():
+            self.assertTrue(offer["available"], offer)
+        # By choice it is not taken, however large the product, where the operator has said so.
+        plan = everybody(clients, "prepare", key="auto", request=gather_request(4096, 8192, 8192, 2, "auto"))[0]["plan"]
+        self.assertNotEqual(plan["algorithm"], "fused")
+        self.assertIn("fused = explicit", dict(plan["refused"])["fused"])
+        plan = everybody(clients, "prepare", key="asked", request=gather_request(4096, 8192, 8192, 2))[0]["plan"]
+        self.assertEqual((plan["algorithm"], plan["reason"], plan["fused"]), ("fused", "asked for", True))
+        # What its kernels do not take says why.
+        for reply in everybody(clients, "prepare", key="odd", check=False, request=gather_request(16, 16, 12, 2)):
+            self.assertEqual(reply["code"], "FAILED_PRECONDITION")
+            self.assertIn("K is no multiple of 16 bytes", reply["message"])
+
+    def test_sums_of_two_ranks_are_right(self):
+        self.check_sums(2)
+
+    def test_sums_of_three_ranks_are_right(self):
+        self.check_sums(3)
+
+    def check_sums(self, world):
+        m, n, k = 5, 16, 8
+        clients = self.group(world, name=f"w{world}")
+        a = [ramp(rank + 1, 0, m * k) for rank in range(world)]
+        whole = [ramp(rank + 1, 0, m * k * world) for rank in range(world)]
+        b = ramp(1, 0, k * n)
+        ones = lambda rank: (1, 0)
+        value = lambda rank: (rank + 1, 0)
+        gathered = sum(a, [])
+        self.run_op(clients, "all_gather_matmul", [
+            Slot("a", (m, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+            Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: matmul(gathered, b, m * world, k, n)),
+            Slot("gathered_a", (m * world, k), dtype="bf16", expect=lambda rank: gathered)],
+            f"g{world}", group=f"w{world}", algorithm="fused")
+        total = add(*[matmul(part, b, m * world, k, n) for part in whole])
+        self.run_op(clients, "matmul_reduce_scatter", [
+            Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+            Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n:(rank + 1) * m * n])],
+            f"s{world}", group=f"w{world}", algorithm="fused")
+        # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
+        for rows, out in ((m * world, "bf16"), (m * world - 1, "bf16"), (m * world - 1, "f32"), (1, "bf16"), (1, "f32")):
+            self.run_op(clients, "matmul_all_reduce", [
+                Slot("a", (rows, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
+                Slot("c", (rows, n), dtype=out, expect=lambda rank: total[:rows * n])],
+                f"r{world}.{rows}.{out}", group=f"w{world}", algorithm="fused")
+        everybody(clients, "leave", group=f"w{world}")
+        everybody(clients, "detach")
+
+    def fused_plan(self, clients, key="n"):
+        m, n, k = 64, 64, 64
+        world = len(clients)
+        for name, rows, columns in (("a", m, k), ("b", k, n), ("c", m * world, n)):
+            everybody(clients, "register", memory=f"{key}.{name}", bytes=rows * columns * 2)
+            everybody(clients, "fill", memory=f"{key}.{name}", dtype="bf16", base=1)
+        everybody(clients, "prepare", key=key, plan=key, request=gather_request(m, n, k, world))
+        return [[f"{key}.{name}", 0] for name in ("a", "b", "c")]
+
+    def check_fused(self, clients, bindings, key="n"):
+        everybody(clients, "launch", plan=key, bindings=bindings)
+        everybody(clients, "sync")
+        everybody(clients, "wait", plan=key)
+        for client in clients:
+            values = client.call("read", memory=f"{key}.c", dtype="bf16", count=4)["values"]
+            self.assertEqual(values, [64.0] * 4)
+
+    def test_a_rank_that_dies_before_its_launch_ends_the_others(self):
+        clients = self.group(3)
+        bindings = self.fused_plan(clients)
+        self.check_fused(clients, bindings)
+        for client in clients[:2]:
+            client.call("launch", plan="n", bindings=bindings)
+        clients[2].kill()
+        for client in clients[:2]:
+            reply = client.call("sync", deadline_ms=20000, check=False)
+            reply = client.call("wait", plan="n", check=False) if reply["ok"] else reply
+            self.assertEqual((reply.get("code"), reply["detail"]["who"]), ("UNAVAILABLE", "rank 2"), reply)
+        # The survivors' group is gone; the engines serve the next one.
+        again = self.group(2, job_key=self.job_key + "-again")
+        self.check_fused(again, self.fused_plan(again))
+
+    def test_a_rank_that_dies_among_launches_ends_the_others(self):
+        for round_number in range(3):
+            clients = self.group(3, name="tp", job_key=f"{self.job_key}-{round_number}")
+            bindings = self.fused_plan(clients)
+            self.check_fused(clients, bindings)
+            calls = [client.send("launch", plan="n", bindings=bindings, times=200) for client in clients]
+            clients[round_number % 3].kill()
+            for rank, (client, call_id) in enumerate(zip(clients, calls)):
+                if rank == round_number % 3:
+                    continue
+                reply = client.reply(call_id, timeout=60, check=False)
+                if reply["ok"]:
+                    reply = client.call("sync", deadline_ms=30000, check=False)
+                if reply["ok"]:
+                    reply = client.call("wait", plan="n", check=False)
+                self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
+                self.assertIn(f"rank {round_number % 3}", reply["message"])
+            for rank, client in enumerate(clients):
+                if rank != round_number % 3:
+                    client.close()
+
+    def test_an_engine_that_dies_is_told_once_and_the_plan_goes_on(self):
+        clients = self.group(2)
+        bindings = self.fused_plan(clients)
+        self.check_fused(clients, bindings)
+        killed = self.daemon.engine_pids()
+        self.daemon.kill_engine(1)
+        wait_until(lambda: len(set(self.daemon.engine_pids()) - set(killed)) == 1, 60, "no new engine")
+        self.daemon.wait_engines(60)
+        for client in clients:
+            reply = client.call("launch", plan="n", bindings=bindings, check=False)
+            if reply["ok"]:
+                client.call("sync", deadline_ms=30000)
+                reply = client.call("wait", plan="n", check=False)
+            self.assertEqual(reply.get("code"), "ABORTED", reply)
+            client.call("wait", plan="n")
+        self.check_fused(clients, bindings)
+
+
+@host_only("what a daemon without the kernels says")
+class NotFused(TandemTest):
+    def test_the_host_backend_says_why_not(self):
+        clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
+        for client in clients:
+            client.connect()
+        offers = fused_offers(self.join(clients)[0])
+        self.assertEqual(set(offers), set(OPS))
+        for offer in offers.values():
+            self.assertFalse(offer["available"])
+            self.assertEqual(offer["reason"], "the engine of rank 0 has no fused kernels: it runs the host backend")
+        for reply in everybody(clients, "prepare", key="n", check=False, request=gather_request(64, 64, 64, 2)):
+            self.assertEqual(reply["code"], "FAILED_PRECONDITION")
+            self.assertIn("it runs the host backend", reply["message"])
+
+
+@own_gpus_only  # where ranks share one it is no own choice
+class FusedByChoice(TandemTest):
+    extra = EMULATED + ("--fused-kernels", "auto")
+
+    def test_the_operator_lets_plans_take_it(self):
+        clients = self.group(2)
+        # Few rows, whose kernel is far ahead of whatever reads B twice or waits for a collective.
+        plan = everybody(clients, "prepare", key="auto", request=gather_request(32, 8192, 8192, 2, "auto"))[0]["plan"]
+        self.assertEqual(plan["algorithm"], "fused", plan)
+        self.assertIn("predicted fastest", plan["reason"])
+
+
+if __name__ == "__main__":
+    unittest.main()
