@@ -434,6 +434,31 @@ def test_plans_are_bounded_and_released_alike(name):
 
 
 @check
+def test_ten_thousand_steps_grow_nothing(name):
+    if world() > 2:
+        return  # two ranks show it, and sooner
+    import os
+    x, a, b = rand(64), rand(4, 6), rand(6, 4, seed=1)
+
+    def step():
+        OPS.all_reduce(x, "sum", name)
+        OPS.all_gather_matmul(a, [b], 0, name)
+
+    def held():
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        return pages, len(os.listdir("/proc/self/fd")), len(tandem.torch.attach(name).plans)
+    for _ in range(500):
+        step()
+    pages, descriptors, plans = held()
+    for _ in range(4750):
+        step()
+    after = held()
+    assert after[1:] == (descriptors, plans), (after, descriptors, plans)
+    assert (after[0] - pages) * os.sysconf("SC_PAGE_SIZE") < 8 << 20, (after[0], pages)
+
+
+@check
 def test_functional_collectives_compose(name):
     x = rand(4, 4)
     near(funcol.all_reduce(OPS.all_reduce(x, "sum", name), "sum", name) * 1.0,

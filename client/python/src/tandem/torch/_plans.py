@@ -7,8 +7,7 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -32,8 +31,7 @@ class Declined(Exception):
     """Tandem cannot serve this call; the argument says why. Equal on all ranks."""
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """One operand of a call: its role, its tensor, whether the call writes it, and the earlier slot whose memory it is."""
 
     role: str
@@ -42,8 +40,7 @@ class Slot:
     alias_of: int | None = None
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What an op asks for: the operation's name, its slots in order, and the request's other fields."""
 
     op: str

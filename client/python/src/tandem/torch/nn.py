@@ -1,4 +1,4 @@
-"""Modules for sequence-parallel tensor parallelism in eager mode: a linear layer behind a gather, and a linear layer before a scatter.
+"""Modules for sequence-parallel tensor parallelism in eager mode: linear layers behind a gather, and before a scatter.
 
 Each keeps this rank's shard of its weights as parameters. Gradients are those of the sum of all ranks' losses.
 """
