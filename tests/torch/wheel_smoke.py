@@ -30,7 +30,7 @@ def rank(number, runtime_dir):
 
 def main():
     programs = os.path.join(sys.argv[1], "bin") if len(sys.argv) > 1 else os.path.dirname(sys.executable)
-    assert "_native" in tandem._c.library_path(), f"the library is not the wheel's: {tandem._c.library_path()}"
+    assert "_bundle" in tandem._c.library_path(), f"the library is not the wheel's: {tandem._c.library_path()}"
     with tempfile.TemporaryDirectory() as runtime_dir:
         daemon = subprocess.Popen([os.path.join(programs, "tandemd"), "--backend", "host", "--emulated-gpus", "2", "--socket-group",
                                    "", "--runtime-dir", runtime_dir, "--state-dir", os.path.join(runtime_dir, "state")])

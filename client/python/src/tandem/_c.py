@@ -168,9 +168,11 @@ class Library:
                            started=None if started < 0 else bool(started), limit=limit, usage=usage)
 
 
-def fused_folder() -> Path:
-    """Where the wheel has its programs and libraries."""
-    return Path(__file__).parent / "_fused"
+def bundle_folder() -> Path:
+    """Where the wheel has its programs and libraries; of an editable installation apart from the sources."""
+    import tandem
+    folders = [Path(folder) / "_bundle" for folder in tandem.__path__]
+    return next((folder for folder in folders if folder.exists()), folders[0])
 
 
 def library_path() -> str:
@@ -179,7 +181,7 @@ def library_path() -> str:
     if named:
         path = Path(named)
         return str(path / "libtandem.so" if path.is_dir() else path)
-    own = fused_folder() / "lib" / "libtandem.so"
+    own = bundle_folder() / "lib" / "libtandem.so"
     return str(own) if own.exists() else "libtandem.so.0"
 
 
