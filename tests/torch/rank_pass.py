@@ -101,6 +101,20 @@ def test_product_then_scatter(name):
 
 
 @check
+def test_sum_of_products(name):
+    x, y, w, v = rand(2 * world(), 6), rand(2 * world(), 4, seed=1), rand(6, 5, seed=2), rand(4, 5, seed=3)
+    compare(lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y @ v + x @ w, "sum", 0, dist.group.WORLD), x, y, w, v,
+            fused=[RS], grads=False)
+    compare(lambda x, y, w, v: funcol.all_reduce(x @ w + y @ v, "sum", dist.group.WORLD), x, y, w, v, fused=[AR], grads=False)
+    wide = x.view(2, world(), 6), y.view(2, world(), 4)
+    compare(lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y @ v, "sum", 1, dist.group.WORLD), *wide, w, v, fused=[RS],
+            grads=False)
+    compiler = compare(lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y, "sum", 0, dist.group.WORLD), x, rand(1, 5), w, v,
+                       fused=[], left=1, grads=False)
+    assert "no matrix product" in compiler.reasons()[0]
+
+
+@check
 def test_product_then_reduce(name):
     for shape in ((1, 6), (4, 6), (2, 3, 6)):
         compare(lambda x, w: funcol.all_reduce(x @ w, "sum", dist.group.WORLD), rand(*shape), rand(6, 5, seed=1), fused=[AR],

@@ -187,8 +187,36 @@ class _Rewrite:
 
     # product -> reduce-scatter, all-reduce
 
-    def _source(self, node: Node, collective: Node) -> tuple[graphs.Product, list[Node]]:
+    def _source(self, node: Node) -> tuple[graphs.Product, list[Node]]:
+        """The product that a collective reduces, and the nodes that go with it. A sum of products, as several layers' gradients
+        of one input are, is one product of their operands side by side."""
+        found, dead = self._summands(node)
+        if len(found) == 1:
+            return found[0], dead
+        if any(one.bias is not None or one.scales is not None for one in found):
+            raise _Declined("it reduces a sum of products, one of which has a bias or scales")
+        if any(graphs.shape(one.node) != graphs.shape(found[0].node) for one in found):
+            raise _Declined("it reduces a sum of products that are viewed otherwise before it")
+        with self.graph.inserting_before(found[-1].node):
+            a = self._side_by_side([one.a for one in found], 1)
+            b = self._side_by_side([one.b for one in found], 0)
+        return graphs.Product(found[0].node, a, b), dead
+
+    def _side_by_side(self, nodes: list[Node], dim: int) -> Node:
+        cat: Node = self.graph.call_function(aten.cat.default, (nodes, dim))
+        extents = list(_tensor(nodes[0]).shape)
+        extents[dim] = sum(_tensor(node).shape[dim] for node in nodes)
+        cat.meta["val"] = _tensor(nodes[0]).new_empty(extents)
+        return cat
+
+    def _summands(self, node: Node) -> tuple[list[graphs.Product], list[Node]]:
         inner, views = graphs.origin(node)
+        if graphs.calls(inner, aten.add.Tensor) and not inner.kwargs and len(inner.users) == 1:
+            left, right = _arguments(inner)
+            if isinstance(left, Node) and isinstance(right, Node) and graphs.shape(left) == graphs.shape(right):
+                products, dead = self._summands(left)
+                more, others = self._summands(right)
+                return products + more, [inner, *views, *dead, *others]
         product = graphs.product(inner)
         if product is None:
             raise _Declined("it reduces no matrix product")
@@ -196,7 +224,7 @@ class _Rewrite:
             raise _Declined(product.refused)
         if len(inner.users) != 1:
             raise _Declined("the product has other users")
-        return product, [inner, *views]
+        return [product], [inner, *views]
 
     def _bias(self, product: graphs.Product, reduce_op: str, world: int) -> Node | None:
         """The bias to add once after the sum: ranks' products have it divided by their number, as DTensor writes it."""
@@ -233,7 +261,7 @@ class _Rewrite:
         tensor, dim, between = (source, 0, []) if cut is None else cut
         if not graphs.calls(wait, c10d.wait_tensor.default) or reduce_op not in ("sum", "avg"):
             raise _Declined(f"it reduces by {reduce_op}")
-        product, chain = self._source(tensor, scatter)
+        product, chain = self._source(tensor)
         bias = self._bias(product, reduce_op, world)
         rows = graphs.shape(product.node)
         whole = graphs.shape(tensor)
@@ -262,7 +290,7 @@ class _Rewrite:
         if reduce_op not in ("sum", "avg"):
             raise _Declined(f"it reduces by {reduce_op}")
         try:
-            product, chain = self._source(source, reduce)
+            product, chain = self._source(source)
             from ._private import group_size
             bias = self._bias(product, reduce_op, group_size(group))
         except _Declined as declined:
