@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "common/deadline.h"
 #include "daemon/topology/topology.h"
 
 namespace tandem::daemon {
