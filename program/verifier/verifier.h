@@ -24,7 +24,7 @@ struct VerifyContext {
   // Slots that are the same memory: alias[slot] is the slot it lies on, or -1.
   std::vector<int> alias;
   // Slots that no step may write; empty: no such slots.
-  std::vector<bool> read_only;
+  std::vector<bool> read_only = {};
 };
 
 // The context of a request: sizes from its specs.

@@ -94,7 +94,7 @@ class PhasesWriter {
 }  // namespace
 
 bool TakesCollective(const CollectiveArgs& args) {
-  if (args.blocks < 1 || args.world_size < 1 || args.world_size > kMaxRanks) return false;
+  if (args.blocks < 1 || args.world_size < 1 || args.world_size > kMaxGroupRanks) return false;
   if (args.exchange != PacketExchange::kNone) {
     const auto world = static_cast<size_t>(args.world_size);
     return args.pieces.size() == world && args.source.size() == world && args.destination.size() == world &&
@@ -107,7 +107,7 @@ bool TakesCollective(const CollectiveArgs& args) {
     words += phase.waits.size() + phase.signals.size();
     items += phase.items.size();
     for (const CollectiveItem& item : phase.items) {
-      if (item.sources.empty() || item.sources.size() > kMaxRanks || item.destinations.empty()) return false;
+      if (item.sources.empty() || item.sources.size() > kMaxGroupRanks || item.destinations.empty()) return false;
       pointers += item.sources.size() + item.destinations.size();
     }
   }

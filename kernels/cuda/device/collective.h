@@ -18,7 +18,7 @@ struct CUstream_st;
 
 namespace tandem::cuda {
 
-inline constexpr int kMaxRanks = 8;
+inline constexpr int kMaxGroupRanks = 8;
 inline constexpr int kCollectiveThreads = 512;  // of a block
 
 // How waits inside a kernel may end without their word.
@@ -98,12 +98,12 @@ struct PacketsLaunch {
   uint8_t type;  // DType
   PacketShape shape;
   float scale;
-  int64_t count[kMaxRanks];  // elements of piece p; equal for all p save for kTwoShot
-  const void* source[kMaxRanks];
-  void* destination[kMaxRanks];
+  int64_t count[kMaxGroupRanks];  // elements of piece p; equal for all p save for kTwoShot
+  const void* source[kMaxGroupRanks];
+  void* destination[kMaxGroupRanks];
   // This launch's half of the packets in rank p's memory. The slot of the rank that writes them is at
   // rank * slot_packets; the second shot's slots lie world * slot_packets behind the first's.
-  Packet* area[kMaxRanks];
+  Packet* area[kMaxGroupRanks];
   int64_t slot_packets;
 };
 Status LaunchPackets(const PacketsLaunch& launch, CUstream_st* stream);

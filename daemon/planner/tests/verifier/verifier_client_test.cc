@@ -402,7 +402,7 @@ TEST(ClientPlacement, AProgramWithoutStepsNeedsAnEngine) {
     empty[r].rank = r;
     empty[r].world_size = 2;
   }
-  const VerifyContext context{{{}, {}}, {}, {}};
+  const VerifyContext context{{{}, {}}, {}, {}, {}};
   EXPECT_TRUE(VerifyPrograms(empty, context).ok());
   EXPECT_EQ(VerifyPrograms(empty, context, kClient).detail().reason, "NOT_CLOSED");
   EXPECT_EQ(VerifyPair(empty, context, empty, context, kClient).detail().reason, "NOT_CLOSED");
@@ -451,7 +451,7 @@ TEST(ClientPlacement, TheBulkAreaHasNoTurns) {
       add(CopyStep{bytes(Space::kBulk, 1), bytes(Space::kOperand, 2)});
     }
   }
-  const VerifyContext context{{{16}, {16}, {16}}, {false}, {-1}};
+  const VerifyContext context{{{16}, {16}, {16}}, {false}, {-1}, {}};
   EXPECT_TRUE(VerifyPrograms(programs, context).ok());
   EXPECT_EQ(VerifyPrograms(programs, context, kClient).detail().reason, "RACE");
 }
