@@ -22,11 +22,13 @@ set(TANDEM_PACKAGE_FILES "${CMAKE_BINARY_DIR}/CMakeFiles/package")
 file(MAKE_DIRECTORY "${TANDEM_PACKAGE_FILES}")
 file(CREATE_LINK "${PROJECT_VERSION}/tandem-engine" "${TANDEM_PACKAGE_FILES}/tandem-engine" SYMBOLIC)
 install(FILES "${TANDEM_PACKAGE_FILES}/tandem-engine" DESTINATION "${TANDEM_LIBEXECDIR}" COMPONENT daemon)
-foreach(directory systemd config tuning monitoring)
-  if(EXISTS "${CMAKE_SOURCE_DIR}/deploy/${directory}")
-    install(DIRECTORY "${CMAKE_SOURCE_DIR}/deploy/${directory}" DESTINATION "${CMAKE_INSTALL_DATADIR}/tandem"
-      COMPONENT daemon)
-  endif()
+set(directories tuning monitoring kubernetes slurm)
+if(NOT TANDEM_SYSTEM_FILES)  # else they go to the system's own places
+  list(APPEND directories systemd config)
+endif()
+foreach(directory IN LISTS directories)
+  install(DIRECTORY "${CMAKE_SOURCE_DIR}/deploy/${directory}" DESTINATION "${CMAKE_INSTALL_DATADIR}/tandem"
+    USE_SOURCE_PERMISSIONS COMPONENT daemon)
 endforeach()
 # The units name operations.md as their documentation.
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT daemon

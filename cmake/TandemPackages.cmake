@@ -10,7 +10,7 @@ if(NOT TANDEM_SYSTEM_FILES)
 endif()
 
 set(TANDEM_PACKAGE_RELEASE 1 CACHE STRING "The packages' revision of this version")
-set(TANDEM_PACKAGE_CONTACT "Tandem maintainers <maintainers@tandem-project.org>" CACHE STRING
+set(TANDEM_PACKAGE_CONTACT "Tandem maintainers <maintainers@tandem.example>" CACHE STRING
   "The packages' maintainer, as name and address")
 
 # The system's own places: absolute where the prefix has no say.
@@ -60,21 +60,22 @@ set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
 set(CPACK_COMPONENTS_ALL daemon client client_dev)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
 set(CPACK_COMPONENT_DAEMON_DESCRIPTION
-"daemon of Tandem, for GPUs of one node
- tandemd owns the symmetric memory and the launch queue of a node's GPUs, and
- keeps one engine process for each GPU. Training jobs attach to it through the
- client library. The package also has tandemctl, the operators' program.
- .
- Without a GPU tandemd emulates GPUs on the CPU.")
+"Daemon of Tandem. tandemd owns the symmetric memory and the launch queue of a
+node's GPUs, and keeps one engine process for each GPU. Training jobs attach
+to it through the client library. The package also has tandemctl, the
+operators' program.
+
+Without a GPU tandemd emulates GPUs on the CPU.")
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION
-"client library of Tandem
- Jobs register tensors and submit fused collectives and matmuls through this
- library to the node's tandemd. The package also has the ranks of tandemctl's
- tuning and an example that trains a small model.")
+"Client library of Tandem. Jobs register tensors and submit fused collectives
+and matmuls through this library to the node's tandemd. The package also has
+the ranks of tandemctl's tuning and an example that trains a small model.")
 set(CPACK_COMPONENT_CLIENT_DEV_DESCRIPTION
-"client library of Tandem, files for development
- Headers in C and C++, the CMake package and the pkg-config file of Tandem's
- client library.")
+"Headers in C and C++, the CMake package and the pkg-config file of Tandem's
+client library.")
+
+# The plugin lies in the loader's directory, where each library must have a name of its own.
+target_link_options(tandem_grpc_plugin PRIVATE LINKER:-soname,libtandem_grpc.so)
 
 set(scripts "${CMAKE_SOURCE_DIR}/deploy/debian")
 set(CPACK_DEB_COMPONENT_INSTALL ON)
@@ -93,9 +94,9 @@ set(CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA
   "${scripts}/conffiles;${scripts}/postinst;${scripts}/prerm;${scripts}/postrm")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME tandem-client)
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_CLIENT_PACKAGE_GENERATE_SHLIBS ON)
-set(CPACK_DEBIAN_CLIENT_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
-set(CPACK_DEBIAN_CLIENT_PACKAGE_CONTROL_EXTRA "${scripts}/triggers")
+file(WRITE "${TANDEM_PACKAGE_DOCS}/shlibs"
+  "libtandem 0 tandem-client (>= ${PROJECT_VERSION})\n")
+set(CPACK_DEBIAN_CLIENT_PACKAGE_CONTROL_EXTRA "${scripts}/triggers;${TANDEM_PACKAGE_DOCS}/shlibs")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS tandem-daemon)
 set(CPACK_DEBIAN_CLIENT_DEV_PACKAGE_NAME tandem-client-dev)
 set(CPACK_DEBIAN_CLIENT_DEV_PACKAGE_SECTION libdevel)

@@ -19,6 +19,7 @@ GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptio
     link_counts_[i / world][i % world] = info_.link_counts[i];
   }
   session_->AddGroup(state_);
+  session_->registrations().UseGpu(gpu_uuid_);
 }
 
 GroupHandle::~GroupHandle() {

@@ -61,7 +61,7 @@ Status PlanHandle::BeforeLaunch() {
   return Aborted(
              "an engine of the group was restarted: launches made before it have ended, this one was not "
              "made")
-      .WithDetail({.reason = "ENGINE_RESTARTED", .who = {}, .field = {}});
+      .WithDetail({.reason = "ENGINE_RESTARTED", .started = false});
 }
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {

@@ -1,7 +1,10 @@
 #include "client/lib/registrations.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+
+#include "common/gpu_name.h"
 
 namespace tandem::client {
 namespace {
@@ -42,13 +45,39 @@ bool Registrations::HasForeign() const {
   return !foreign_.empty();
 }
 
+void Registrations::SetGpus(const std::vector<GpuDescription>& gpus) {
+  std::unique_lock lock(mutex_);
+  for (const GpuDescription& gpu : gpus) gpus_.push_back(gpu.uuid);
+}
+
+void Registrations::UseGpu(const std::string& gpu_uuid) {
+  std::unique_lock lock(mutex_);
+  used_gpus_.insert_or_assign(std::string(DeviceUuid(gpu_uuid)), gpu_uuid);
+}
+
+Result<std::string> Registrations::GpuNameOf(const std::string& device_uuid,
+                                             const std::string& gpu_uuid) const {
+  if (DeviceUuid(gpu_uuid) == device_uuid) return gpu_uuid;
+  std::shared_lock lock(mutex_);
+  if (auto it = used_gpus_.find(device_uuid); it != used_gpus_.end()) return it->second;
+  const bool shared = std::any_of(gpus_.begin(), gpus_.end(), [&](const std::string& gpu) {
+    return gpu != device_uuid && DeviceUuid(gpu) == device_uuid;
+  });
+  if (!shared) return device_uuid;
+  return FailedPrecondition("several engines share " + device_uuid +
+                            ", and the rank decides which of them gets the memory: join a group on it first")
+      .WithDetail({.reason = "NO_SHARE", .field = "device_pointer"});
+}
+
 std::shared_ptr<ForeignRegistration> Registrations::Find(ClientDevice& device, uintptr_t address,
-                                                         size_t bytes) const {
+                                                         size_t bytes, std::string_view gpu_uuid) const {
   std::shared_lock lock(mutex_);
   // Ranges may overlap (chunks registered for one tensor and, with others, for a longer one): the nearest is
   // mostly it.
   for (auto it = foreign_.upper_bound(address); it != foreign_.begin();) {
     --it;
+    const std::string& registered = it->second->range().gpu_uuid;
+    if (registered != gpu_uuid && DeviceUuid(registered) == DeviceUuid(gpu_uuid)) continue;  // another share
     Result<bool> holds = device.Holds(it->second->range(), address, bytes);
     if (holds.ok() && *holds) return it->second;
   }
@@ -57,12 +86,14 @@ std::shared_ptr<ForeignRegistration> Registrations::Find(ClientDevice& device, u
 
 Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(ClientControl& control,
                                                                     ClientDevice& device, const void* address,
-                                                                    size_t bytes) {
+                                                                    size_t bytes,
+                                                                    const std::string& gpu_uuid) {
   auto at = reinterpret_cast<uintptr_t>(address);
-  if (auto known = Find(device, at, bytes)) return known;
+  if (auto known = Find(device, at, bytes, gpu_uuid)) return known;
   std::lock_guard registering(registering_mutex_);
-  if (auto known = Find(device, at, bytes)) return known;
+  if (auto known = Find(device, at, bytes, gpu_uuid)) return known;
   TANDEM_ASSIGN_OR_RETURN(ForeignRange range, device.Describe(address, bytes));
+  TANDEM_ASSIGN_OR_RETURN(range.gpu_uuid, GpuNameOf(range.gpu_uuid, gpu_uuid));
   // What was here before is deregistered before its successor is registered.
   if (Sweep(device)) Deregister(control);
   TANDEM_ASSIGN_OR_RETURN(ExportedRange exported, device.Export(range));
@@ -106,7 +137,7 @@ Result<LaunchBinding> Registrations::Resolve(ClientControl& control, ClientDevic
     }
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ForeignRegistration> foreign,
-                          Foreign(control, device, address, bytes));
+                          Foreign(control, device, address, bytes, gpu_uuid));
   if (foreign->range().gpu_uuid != gpu_uuid) {
     return WrongDevice(foreign->range().gpu_uuid, gpu_uuid);
   }

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -94,9 +95,19 @@ class Registrations {
   // Does nothing in a forked child.
   void Remove(const std::byte* data, uint64_t registration_id);
 
-  // The registration that covers the user's own memory at `address`, made if there is none.
+  // A rank of this session is on `gpu_uuid`. Where several engines share a GPU, that is the name of one
+  // engine's share: memory on the device is registered with the share of the rank that joined last, unless a
+  // launch names another.
+  void UseGpu(const std::string& gpu_uuid);
+
+  // The registration that covers the user's own memory at `address`, made if there is none. `gpu_uuid`: of
+  // the rank that wants it; empty: of any. FAILED_PRECONDITION, reason NO_SHARE, for a shared GPU before a
+  // rank has joined on it.
   Result<std::shared_ptr<ForeignRegistration>> Foreign(ClientControl& control, ClientDevice& device,
-                                                       const void* address, size_t bytes);
+                                                       const void* address, size_t bytes,
+                                                       const std::string& gpu_uuid = {});
+  // The daemon's GPUs, to know the shared ones. Set once, first.
+  void SetGpus(const std::vector<GpuDescription>& gpus);
 
   // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the
   // user's own, which goes to `bound` too.
@@ -119,12 +130,18 @@ class Registrations {
   };
   using ForeignMap = std::multimap<uintptr_t, std::shared_ptr<ForeignRegistration>>;
 
-  std::shared_ptr<ForeignRegistration> Find(ClientDevice& device, uintptr_t address, size_t bytes) const;
+  // Of any GPU's share if `gpu_uuid` is empty.
+  std::shared_ptr<ForeignRegistration> Find(ClientDevice& device, uintptr_t address, size_t bytes,
+                                            std::string_view gpu_uuid) const;
+  // The name that the daemon has for the device, for a rank on `gpu_uuid` (empty: the last that joined).
+  Result<std::string> GpuNameOf(const std::string& device_uuid, const std::string& gpu_uuid) const;
 
   std::function<void()> reap_;
   mutable std::shared_mutex mutex_;
-  std::multimap<uintptr_t, Own> own_;  // by first address
-  ForeignMap foreign_;                 // the same
+  std::multimap<uintptr_t, Own> own_;                          // by first address
+  ForeignMap foreign_;                                         // the same
+  std::vector<std::string> gpus_;                              // the daemon's names
+  std::map<std::string, std::string, std::less<>> used_gpus_;  // by device: the name where a rank joined last
   const std::shared_ptr<EndedRegistrations> ended_ = std::make_shared<EndedRegistrations>();
   std::mutex registering_mutex_;  // one registration at a time: two for the same memory would be waste
 };

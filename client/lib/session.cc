@@ -37,6 +37,7 @@ Result<std::shared_ptr<ClientSession>> ClientSession::Attach(std::unique_ptr<Cli
   Result<AttachInfo> info = session->control_->Attach(options, RuntimeDir(options), std::move(callbacks));
   if (!info.ok()) return info.status();
   session->info_ = *std::move(info);
+  session->registrations_.SetGpus(session->info_.gpus);
   session->fork_guard_.SetFd(session->control_->LeaseFd());
   session->watchdog_ = new std::thread([raw] { raw->Watch(); });
   return session;

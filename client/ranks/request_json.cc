@@ -43,10 +43,11 @@ Result<OpRequest> RequestFromJson(const json& object) {
   request.low_contention = object.value("low_contention", false);
   request.reduce_op = object.value("reduce_op", "sum") == "avg" ? ReduceOp::kAvg : ReduceOp::kSum;
   request.wire = object.value("wire", "output") == "f32" ? WireType::kF32 : WireType::kOutput;
-  std::string on_unfused = object.value("on_unfused", "allow");
-  request.on_unfused = on_unfused == "error"  ? OnUnfused::kError
-                       : on_unfused == "warn" ? OnUnfused::kWarn
-                                              : OnUnfused::kAllow;
+  request.restartable = object.value("restartable", false);
+  std::string on_unfused = object.value("on_unfused", "warn");
+  request.on_unfused = on_unfused == "error"   ? OnUnfused::kError
+                       : on_unfused == "allow" ? OnUnfused::kAllow
+                                               : OnUnfused::kWarn;
   return request;
 }
 
@@ -76,6 +77,7 @@ json RequestToJson(const OpRequest& request) {
           {"lanes", request.lanes},
           {"fast_accumulation", request.fast_accumulation},
           {"low_contention", request.low_contention},
+          {"restartable", request.restartable},
           {"reduce_op", request.reduce_op == ReduceOp::kAvg ? "avg" : "sum"},
           {"wire", request.wire == WireType::kF32 ? "f32" : "output"},
           {"on_unfused", kOnUnfused[static_cast<size_t>(request.on_unfused)]}};

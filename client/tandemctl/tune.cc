@@ -36,6 +36,7 @@ Result<std::vector<Task>> TasksOf(const std::vector<TuneCase>& cases, int world)
     Result<OpRequest> request = TuneRequest(one, world);
     if (!request.ok()) return context.empty() ? request.status() : request.status().WithContext(context);
     task.request = *std::move(request);
+    task.request.on_unfused = OnUnfused::kAllow;  // it is measured, not used
     task.candidates = DefaultCandidates(task.request.op, world);
     if (!one.candidates.empty()) {
       TANDEM_ASSIGN_OR_RETURN(task.candidates, ParseCandidates(one.candidates, task.request.op));

@@ -1,6 +1,7 @@
 # Every public header compiles alone and without a warning: as C++20, and the C headers as C11, too.
-# cmake -DCC=cc -DCXX=c++ -DINCLUDES="dir;dir" -P headers.cmake
+# cmake -DCC=cc -DCXX=c++ -DINCLUDES=dir:dir -DWORK=dir -P headers.cmake
 set(flags -Wall -Wextra -Wconversion -Wpedantic -Werror -fsyntax-only)
+string(REPLACE ":" ";" INCLUDES "${INCLUDES}")
 set(roots ${INCLUDES})
 list(TRANSFORM INCLUDES PREPEND "-I")
 foreach(root ${roots})

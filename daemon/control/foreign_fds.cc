@@ -18,7 +18,7 @@ namespace {
 
 // As many closes may last for ever before others have to wait; far fewer than the tasks that the unit allows
 // for.
-constexpr int kMostThreads = 256;
+constexpr int kMaxThreads = 256;
 
 // Memory has no owner that could hold its close up, and a little of it is freed at once: a flood of such
 // descriptors does not pile up.
@@ -39,7 +39,7 @@ class Closer {
       changed_.notify_one();
       return;
     }
-    if (threads_ == kMostThreads) return;
+    if (threads_ == kMaxThreads) return;
     try {
       std::thread([this] { Run(); }).detach();
       ++threads_;

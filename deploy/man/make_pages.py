@@ -14,8 +14,11 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-# An entry of --help: names, then at least two spaces and the text, or the text on lines of its own further to the right.
-ENTRY = re.compile(r"^  (\S.*?)(?:\s{2,}(\S.*))?$")
+# An entry of --help: names, then the text in a column of its own, or in that column on the next line. Entries of an option group are
+# further to the right by two.
+ENTRY = re.compile(r"^( {2}| {4})(\S.*)$")
+COLUMN = 28  # from the entry's beginning
+TITLE = re.compile(r"^ {0,2}(\w[\w ]*):$")
 
 
 class UnreadableHelp(Exception):
@@ -33,23 +36,34 @@ def output(*command, code=0, error=False):
 
 def escaped(text):
     """`text` as roff prints it as it is."""
-    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
+    text = (
+        text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
+    )
     return re.sub(r"^\.", r"\\&.", text, flags=re.MULTILINE)
 
 
+def split_entry(line, is_continued):
+    """An entry's names and its text, which is empty if it comes on the next line."""
+    if is_continued or line[COLUMN - 1 : COLUMN] != " ":
+        return line, ""
+    return line[:COLUMN].strip(), line[COLUMN:].strip()
+
+
 def sections(text):
-    """The sections of a --help: title → [(entry's name, text)]."""
+    """The sections of a --help: title → [(entry's name, text)]. Those of option groups are among those of the program."""
     found, entries = {}, None
-    for line in text.splitlines():
-        title = re.match(r"^(?:\[Option Group: )?(\w[\w ]*?)\]?:$", line.strip())
-        entry = ENTRY.match(line)
-        if title and len(line) - len(line.lstrip()) <= 2:
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""]):
+        title, entry = TITLE.match(line), ENTRY.match(line)
+        if title:
             entries = found.setdefault(title.group(1), [])
-        elif entries is not None and line.startswith(" " * 8) and entries:
+        elif entries is None or line.strip().startswith("["):
+            continue  # before the first section, or an option group's name or rule
+        elif entry:
+            entries.append(split_entry(entry.group(2), following.startswith(" " * COLUMN)))
+        elif entries and line.strip():
             name, about = entries[-1]
             entries[-1] = (name, f"{about} {line.strip()}".strip())
-        elif entries is not None and entry:
-            entries.append((entry.group(1), entry.group(2) or ""))
     return found
 
 
@@ -57,9 +71,14 @@ def tagged(entries):
     """Entries of --help as tagged paragraphs: options bold, the names of their values in italics."""
     lines = []
     for name, about in entries:
-        if not about and not name.startswith("-"):
-            continue  # a group's own description
-        words = [f"\\fB{escaped(word)}\\fR" if word.startswith("-") else f"\\fI{escaped(word)}\\fR" for word in name.split(" ")]
+        name = re.sub(r"(\w+):\1 in", r"\1 in", name)
+        name, excludes, others = name.partition(" Excludes: ")
+        if excludes:
+            about += f". Not with {', '.join(others.split())}"
+        words = [
+            f"\\fB{escaped(word)}\\fR" if re.match(r"--?[a-z]", word) else f"\\fI{escaped(word)}\\fR"
+            for word in name.split(" ")
+        ]
         lines += [".TP", " ".join(words), escaped(about) if about else "\\&"]
     return "\n".join(lines)
 
@@ -72,12 +91,6 @@ def options(help_text, names):
     return tagged(entries)
 
 
-def described(help_text):
-    """The description that a --help begins with."""
-    lines = [line for line in help_text.splitlines() if line.strip()]
-    return next(line for line in lines if not line.startswith("Usage"))
-
-
 def commands(program, above=()):
     """tandemctl's commands, each with its arguments and options; commands of commands come after them."""
     lines = []
@@ -86,8 +99,12 @@ def commands(program, above=()):
         help_text = output(program, *path, "--help")
         found = sections(help_text)
         lines += [f".SS {escaped(' '.join(path))}", escaped(about)]
-        entries = [entry for title, part in found.items() for entry in part
-                   if title != "Subcommands" and not entry[0].startswith("-h,")]
+        entries = [
+            entry
+            for title, part in found.items()
+            for entry in part
+            if title != "Subcommands" and not entry[0].startswith("-h,")
+        ]
         if entries:
             lines.append(tagged(entries))
         lines += commands(program, path)
@@ -125,9 +142,13 @@ def main():
         "tandemd.8": {"OPTIONS": options(output(line.tandemd, "--help"), ("Options", "OPTIONS"))},
         "tandemd.toml.5": {"KEYS": keys(output(line.tandemd, "--print-default-config"))},
         # tandem-engine has no --help; without arguments it prints its usage and ends with 2.
-        "tandem-engine.8": {"USAGE": escaped(output(line.engine, code=2, error=True).split("usage: ")[1].split(" (")[0])},
-        "tandemctl.1": {"OPTIONS": options(tandemctl_help, ("Options", "OPTIONS")),
-                        "COMMANDS": "\n".join(commands(line.tandemctl))},
+        "tandem-engine.8": {
+            "USAGE": escaped(output(line.engine, code=2, error=True).split("usage: ")[1].split(" (")[0])
+        },
+        "tandemctl.1": {
+            "OPTIONS": options(tandemctl_help, ("Options", "OPTIONS")),
+            "COMMANDS": "\n".join(commands(line.tandemctl)),
+        },
     }
     line.folder.mkdir(parents=True, exist_ok=True)
     for name, parts in tables.items():

@@ -102,13 +102,47 @@ TEST(ChannelTest, OutcomesArePublishedAndOverwrittenOnesAreKnownAsSuch) {
   EXPECT_EQ(outcome.status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(outcome.status.message(), "rank 2 is late");
   EXPECT_EQ(outcome.who_rank, 2);
-  EXPECT_EQ(outcome.status.detail(), (StatusDetail{.reason = "RANK_LATE", .who = "rank 2", .field = {}}));
+  EXPECT_EQ(outcome.status.detail(), (StatusDetail{.reason = "RANK_LATE", .who = "rank 2", .ranks = {2}}));
   EXPECT_EQ(outcome.generation, 7u);
   EXPECT_EQ(ends.producer.Failures(), 1u);
   EXPECT_EQ(ends.producer.Outcome(2).status.code(), Code::kFailedPrecondition);
   ends.consumer.PublishOk(5, 7);
   EXPECT_TRUE(ends.producer.Outcome(5).status.ok());
   EXPECT_EQ(ends.producer.Outcome(1).status.code(), Code::kDataLoss);
+}
+
+TEST(ChannelTest, TheCauseOfAFailureCrossesWhole) {
+  Ends ends(4);
+  uint64_t launch = 0;
+  for (const StatusDetail& cause :
+       {StatusDetail{.reason = "A", .who = "ranks 0, 7", .ranks = {0, 7}, .started = true},
+        StatusDetail{.reason = "B", .who = "gpu 0", .pid = 4194303, .gpu = 0},
+        StatusDetail{.reason = "C", .who = "gpu 253", .gpu = 253, .started = false},
+        StatusDetail{.reason = "D", .who = "pid 12", .pid = 12}, StatusDetail{}}) {
+    ends.consumer.PublishStatus(++launch, Unavailable("it failed").WithDetail(cause), 1);
+    EXPECT_EQ(ends.producer.Outcome(launch).status.detail(), cause);
+    ends.consumer.PublishCaptured(3, launch, Unavailable("it failed").WithDetail(cause), 1);
+    uint64_t number = 0;
+    EXPECT_EQ(ends.producer.CapturedFailure(3, &number).status.detail(), cause);
+  }
+}
+
+// A launch that has begun has its OK. A launch that has not arrived cannot have begun on any rank. Of others
+// nobody knows.
+TEST(ChannelTest, AReleaseTellsWhetherALaunchHadStarted) {
+  for (const Code code : {Code::kAborted, Code::kUnavailable}) {
+    Ends ends(8);
+    LaunchEntry entry;
+    for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(ends.producer.TryPush(&entry).ok());
+    ends.producer.request()->store(2);
+    ends.consumer.PublishOk(1, 1);
+    ends.producer.words().Release(Status(code, "the engine is gone"));
+    EXPECT_EQ(ends.producer.Outcome(1).status.detail().started, true);
+    EXPECT_EQ(ends.producer.Outcome(2).status.detail().started, std::nullopt);
+    // A daemon that is gone may have left its engine behind, which sees the launch arrive.
+    const bool gone = code == Code::kAborted;
+    EXPECT_EQ(ends.producer.Outcome(3).status.detail().started, gone ? std::optional(false) : std::nullopt);
+  }
 }
 
 TEST(ChannelTest, ALaunchThatAReleaseCutsShortIsNotTakenForAGoodOne) {
@@ -174,7 +208,7 @@ TEST(ChannelTest, ReleaseFreesEveryWaitKeepsTheFirstReasonAndServesReplays) {
   words.Release(ended);
   words.Release(Unavailable("too late"));
   EXPECT_EQ(ends.producer.Done(), kReleaseValue);
-  EXPECT_EQ(ends.producer.Outcome(1).status, ended);
+  EXPECT_EQ(ends.producer.Outcome(1).status, ended.WithStarted(false));
   EXPECT_EQ(ends.producer.TryPush(&entry).code(), Code::kUnavailable);
   ends.producer.captured_done(3)->store(0);  // a replayed graph's last write
   words.Release(Aborted(""));

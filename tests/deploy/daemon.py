@@ -27,10 +27,27 @@ class Daemon:
             notify.bind(str(path))
             path.chmod(0o777)
             self.process = subprocess.Popen(
-                [*wrapper, str(tandemd), "--backend", "host", "--emulated-gpus", str(gpus), "--emulated-memory-bytes", "256 MiB",
-                 "--runtime-dir", str(self.runtime_dir), "--state-dir", str(self.folder / "state"), "--socket-group", "",
-                 "--metrics-listen", "127.0.0.1:0"],
-                stderr=log, env={**os.environ, "NOTIFY_SOCKET": str(path), **(environment or {})})
+                [
+                    *wrapper,
+                    str(tandemd),
+                    "--backend",
+                    "host",
+                    "--emulated-gpus",
+                    str(gpus),
+                    "--emulated-memory-bytes",
+                    "256 MiB",
+                    "--runtime-dir",
+                    str(self.runtime_dir),
+                    "--state-dir",
+                    str(self.folder / "state"),
+                    "--socket-group",
+                    "",
+                    "--metrics-listen",
+                    "127.0.0.1:0",
+                ],
+                stderr=log,
+                env={**os.environ, "NOTIFY_SOCKET": str(path), **(environment or {})},
+            )
             try:
                 self._await_ready(notify, deadline=time.monotonic() + 120)
             except BaseException:

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -41,15 +42,22 @@ def board_expressions():
     """The board's queries, with values for Grafana's own variables."""
     board = json.loads(BOARD.read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
-    queries += [re.fullmatch(r"label_values\((.*), \w+\)", variable["query"]["query"]).group(1)
-                for variable in board["templating"]["list"] if variable["type"] == "query"]
-    return [query.replace("$__rate_interval", "5m").replace("$instance", ".*").replace("$gpu", ".*") for query in queries]
+    queries += [
+        re.fullmatch(r"label_values\((.*), \w+\)", variable["query"]["query"]).group(1)
+        for variable in board["templating"]["list"]
+        if variable["type"] == "query"
+    ]
+    return [
+        query.replace("$__rate_interval", "5m").replace("$instance", ".*").replace("$gpu", ".*") for query in queries
+    ]
 
 
 def selectors(expression):
     """The series that an expression reads: name → labels it selects by."""
     found = {}
-    for name, labels in re.findall(r"\b((?:[a-z]\w*:)*(?:tandem|process|up)\b\w*(?::\w+)*)(?:\{([^}]*)\})?", expression):
+    for name, labels in re.findall(
+        r"(?<![\w:])((?:\w+:)*(?:tandem_|process_|up\b)\w*(?::\w+)*)(?:\{([^}]*)\})?", expression
+    ):
         found.setdefault(name, set()).update(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels))
     return found
 
@@ -68,14 +76,23 @@ class Files(unittest.TestCase):
 
     def test_every_alert_is_tested_in_both_directions(self):
         tests = yaml.safe_load((ROOT / "tests/deploy/monitoring/rules_test.yml").read_text())["tests"]
-        fires, silent = ({case["alertname"] for test in tests for case in test.get("alert_rule_test", [])
-                          if bool(case["exp_alerts"]) == expected} for expected in (True, False))
+        fires, silent = (
+            {
+                case["alertname"]
+                for test in tests
+                for case in test.get("alert_rule_test", [])
+                if bool(case["exp_alerts"]) == expected
+            }
+            for expected in (True, False)
+        )
         alerts = {rule["alert"] for rule in rules() if "alert" in rule}
         self.assertEqual((fires, silent), (alerts, alerts))
 
     def test_every_alert_has_a_runbook(self):
-        headings = {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
-                    for title in re.findall(r"^#+ (.+)$", (ROOT / "docs/alerts.md").read_text(), re.M)}
+        headings = {
+            re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
+            for title in re.findall(r"^#+ (.+)$", (ROOT / "docs/alerts.md").read_text(), re.M)
+        }
         for rule in rules():
             if "alert" in rule:
                 page, anchor = rule["annotations"]["runbook_url"].split("#")
@@ -87,8 +104,21 @@ class Files(unittest.TestCase):
     @unittest.skipUnless(PROMTOOL, "needs promtool (Debian's package prometheus)")
     def test_the_boards_queries_are_promql(self):
         with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
-            file.write(json.dumps({"groups": [{"name": "board", "rules": [
-                {"record": f"board:panel:{number}", "expr": query} for number, query in enumerate(board_expressions())]}]}))
+            file.write(
+                json.dumps(
+                    {
+                        "groups": [
+                            {
+                                "name": "board",
+                                "rules": [
+                                    {"record": f"board:panel:{number}", "expr": query}
+                                    for number, query in enumerate(board_expressions())
+                                ],
+                            }
+                        ]
+                    }
+                )
+            )
             file.flush()
             code, text = promtool("check", "rules", file.name)
         self.assertEqual(code, 0, text)
@@ -100,7 +130,11 @@ class Files(unittest.TestCase):
         for panel in panels:
             place = panel["gridPos"]
             self.assertLessEqual(place["x"] + place["w"], 24, panel["title"])
-            cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
             self.assertFalse(cells & taken, f"{panel['title']} lies over another panel")
             taken |= cells
             if panel["type"] != "row":
@@ -114,9 +148,16 @@ class Names(unittest.TestCase):
         cls.daemon = Daemon(BIN / "tandemd")
         cls.addClassCleanup(cls.daemon.stop)
         # Launches, so that their series are there.
-        done = subprocess.run([BIN / "tandem-train-digits", "--runtime-dir", cls.daemon.runtime_dir, "--world", "2"],
-                              capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        environment = {
+            **os.environ,
+            "TANDEM_RUNTIME_DIR": str(cls.daemon.runtime_dir),
+            "TANDEM_JOB_KEY": secrets.token_hex(16),
+        }
+        ranks = [
+            subprocess.Popen([BIN / "tandem-example-all_reduce", str(rank), "2"], env=environment) for rank in range(2)
+        ]
+        codes = [rank.wait(timeout=120) for rank in ranks]
+        assert codes == [0, 0], codes
         cls.text = cls.daemon.get("/metrics")
         cls.series = {}
         for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", cls.text, re.M):

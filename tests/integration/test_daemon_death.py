@@ -34,6 +34,28 @@ class DaemonDeath(TandemTest):
         self.daemon.process.wait()
         return engines
 
+    def check_lost(self, reply):
+        self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
+        self.assertEqual(reply["detail"]["reason"], "DAEMON_LOST", reply)
+        self.assertEqual(reply["message"], f"the daemon at {self.daemon.runtime_dir}/lease.sock is gone")
+
+    def test_every_call_reports_the_loss_alike(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        everybody(clients, "allocate", memory="t", shape=[100])
+        self.kill_daemon()
+        client = clients[0]
+        wait_until(lambda: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 10)
+        for call, arguments in (("check", {}), ("join", {"world": 2, "rank": 0, "name": "new", "group": "new"}),
+                                ("allocate", {"memory": "u", "shape": [100]}), ("register", {"memory": "r", "bytes": 4096}),
+                                ("empty", {"tensor": "e", "shape": [4]}), ("prepare", {"key": "other", "request": AR}),
+                                ("launch", {"plan": "ar", "bindings": BINDINGS}),
+                                ("launch_direct", {"plan": "ar", "bindings": BINDINGS}), ("leave", {}), ("detach", {})):
+            with self.subTest(call=call):
+                self.check_lost(client.call(call, check=False, **arguments))
+        event = next(e for e in client.call("events")["events"] if e["kind"] == "daemon_lost")
+        self.assertEqual(event["message"], f"the daemon at {self.daemon.runtime_dir}/lease.sock is gone")
+
     def begin_again(self, clients):
         for client in clients:
             reply = client.call("check", check=False)
@@ -62,7 +84,7 @@ class DaemonDeath(TandemTest):
                 engines = self.kill_daemon()
                 start = time.monotonic()
                 reply = clients[0].reply(waiting, timeout=20, check=False)
-                self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
+                self.check_lost(reply)
                 self.assertLess(time.monotonic() - start, 5)
                 wait_until(lambda: any(e["kind"] == "daemon_lost" for e in clients[1].call("events")["events"]), 10)
                 wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10,

@@ -14,7 +14,7 @@ from harness import BIN, Daemon, wait_until  # noqa: E402, F401
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(HERE, "../../client/python/src")
-PATIENCE = 240
+PATIENCE = 540
 
 
 def free_port():
@@ -36,7 +36,7 @@ class Ranks:
                 [sys.executable, "-B", os.path.join(HERE, program), *arguments], stdout=subprocess.PIPE, stderr=log, text=True,
                 env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
                      "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                     "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent", "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE,
+                     "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONPATH": SOURCE,
                      **(env or {})})
             for rank, log in enumerate(self.logs)]
 
@@ -53,20 +53,32 @@ class Ranks:
 
     def log(self, rank):
         """What the rank has written to its standard error, the last part."""
-        self.logs[rank].flush()
+        if self.logs[rank].closed:
+            return self.texts[rank]
         self.logs[rank].seek(0)
         return self.logs[rank].read()[-6000:]
 
     def result(self, rank, timeout=PATIENCE):
-        """The rank's result. AssertionError with its log if it fails or does not end in time."""
+        """The rank's result. AssertionError as of output()."""
+        return json.loads(self.output(rank, timeout).strip().splitlines()[-1])
+
+    def output(self, rank, timeout=PATIENCE):
+        """What the rank prints. AssertionError with its log if it fails or does not end in time."""
         try:
             output, _ = self.processes[rank].communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"rank {rank} does not end:\n{self.log(rank)}") from None
         if self.processes[rank].returncode != 0:
-            raise AssertionError(f"rank {rank} ended with {self.processes[rank].returncode}:\n{self.log(rank)}")
-        return json.loads(output.strip().splitlines()[-1])
+            raise AssertionError(f"rank {rank} ended with {self.processes[rank].returncode}:\n{output}\n{self.log(rank)}")
+        return output
+
+    def outputs(self, timeout=PATIENCE):
+        """What all ranks print."""
+        try:
+            return [self.output(rank, timeout) for rank in range(len(self.processes))]
+        finally:
+            self.kill()
 
     def results(self, timeout=PATIENCE):
         """The results of all ranks."""
@@ -76,7 +88,7 @@ class Ranks:
             self.kill()
 
     def kill(self):
-        """Ends what still runs."""
+        """Ends what still runs, and keeps the logs' texts."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -84,3 +96,6 @@ class Ranks:
         for process in self.processes:
             if process.stdout and not process.stdout.closed:
                 process.stdout.close()
+        self.texts = [self.log(rank) for rank in range(len(self.logs))]
+        for log in self.logs:
+            log.close()

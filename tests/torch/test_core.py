@@ -292,12 +292,11 @@ class Launchers(unittest.TestCase):
 
 class Errors(unittest.TestCase):
     def test_classes(self):
-        lost = errors.make(14, "rank 1 (pid 77) has ended", reason="RANK_LOST", who="rank 1", pid=77)
+        lost = errors.make(14, "rank 1 (pid 77) has ended", reason="RANK_LOST", who="rank 1", ranks=(1,), pid=77)
         self.assertIsInstance(lost, tandem.RankLost)
         self.assertIsInstance(lost, tandem.Unavailable)
         self.assertEqual((lost.rank, lost.pid, lost.code.name), (1, 77, "UNAVAILABLE"))
-        self.assertIsInstance(errors.make(4, "late", reason="RANK_LATE", who="ranks 1, 3"), TimeoutError)
-        self.assertEqual(errors.ranks_in("ranks 1, 3"), (1, 3))
+        self.assertIsInstance(errors.make(4, "late", reason="RANK_LATE", who="ranks 1, 3", ranks=(1, 3)), TimeoutError)
         self.assertIsInstance(errors.make(10, "cut off", reason="ENGINE_RESTARTED"), tandem.LaunchAborted)
         self.assertIs(type(errors.make(4, "x", reason="RANK_LOST")), tandem.DeadlineExceeded)
         self.assertIs(type(errors.make(99, "x")), errors.Unknown)

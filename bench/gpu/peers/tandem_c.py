@@ -19,28 +19,30 @@ Pointer = ctypes.c_void_p
 
 
 class JoinOptions(ctypes.Structure):
-    _fields_ = [("job_key", ctypes.c_char_p), ("job_key_bytes", ctypes.c_size_t), ("name", ctypes.c_char_p),
-                ("world_size", ctypes.c_int), ("rank", ctypes.c_int), ("gpu_uuid", ctypes.c_char_p),
-                ("deadline_ms", ctypes.c_uint32), ("launch_deadline_ms", ctypes.c_uint64), ("option_names", Pointer),
-                ("option_values", Pointer), ("option_count", ctypes.c_size_t)]
+    _fields_ = [("struct_size", ctypes.c_size_t), ("job_key", ctypes.c_char_p), ("job_key_bytes", ctypes.c_size_t),
+                ("name", ctypes.c_char_p), ("world_size", ctypes.c_int), ("rank", ctypes.c_int), ("gpu_uuid", ctypes.c_char_p),
+                ("deadline_ms", ctypes.c_int64), ("launch_deadline_ms", ctypes.c_int64), ("option_names", Pointer),
+                ("option_values", Pointer), ("option_count", ctypes.c_size_t), ("on_slow_placement", ctypes.c_int),
+                ("reserved", ctypes.c_int)]
 
 
 class Operand(ctypes.Structure):
-    _fields_ = [("role", ctypes.c_int), ("dtype", ctypes.c_int), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("dims", ctypes.c_size_t), ("symmetric", ctypes.c_int),
-                ("alias_of", ctypes.c_int)]
+    _fields_ = [("struct_size", ctypes.c_size_t), ("role", ctypes.c_int), ("dtype", ctypes.c_int),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("dims", ctypes.c_size_t), ("symmetric", ctypes.c_int), ("alias_of", ctypes.c_int)]
 
 
 class Request(ctypes.Structure):
-    _fields_ = ([("op", ctypes.c_int), ("operands", ctypes.POINTER(Operand)), ("operand_count", ctypes.c_size_t)] +
+    _fields_ = ([("struct_size", ctypes.c_size_t), ("op", ctypes.c_int), ("operands", ctypes.POINTER(Operand)),
+                 ("operand_count", ctypes.c_size_t)] +
                 [(name, ctypes.c_int) for name in ("dim", "reduce_op", "root", "wire", "fast_accumulation",
                                                    "low_contention", "chunk_pivot")] +
                 [("transfers", Pointer), ("transfer_count", ctypes.c_size_t)] +
-                [(name, ctypes.c_int) for name in ("algorithm", "steps", "lanes", "on_unfused")])
+                [(name, ctypes.c_int) for name in ("algorithm", "steps", "lanes", "on_unfused", "restartable", "reserved")])
 
 
 class Binding(ctypes.Structure):
-    _fields_ = [("memory", Pointer), ("offset", ctypes.c_uint64)]
+    _fields_ = [("memory", Pointer), ("offset", ctypes.c_uint64), ("pointer", Pointer)]
 
 
 class TandemError(RuntimeError):
@@ -60,6 +62,11 @@ class Library:
             getattr(self.c, name).argtypes = [Pointer]
         self.c.tandem_memory_data.restype = Pointer
         self.c.tandem_memory_data.argtypes = [Pointer]
+
+    def init(self, name, struct):
+        function = getattr(self.c, f"tandem_{name}_init")
+        function.restype, function.argtypes = None, [Pointer, ctypes.c_size_t]
+        function(ctypes.byref(struct), ctypes.sizeof(struct))
 
     def call(self, name, *arguments):
         function = getattr(self.c, name)
@@ -103,7 +110,7 @@ class SymmetricTensor:
         self.library, self.handle = group.library, Pointer()
         extents = (ctypes.c_int64 * len(shape))(*shape)
         self.library.call("tandem_allocate", group.handle, extents, ctypes.c_size_t(len(shape)), DTYPES[dtype], None,
-                          ctypes.c_uint32(60000), ctypes.byref(self.handle))
+                          ctypes.c_int64(60000), ctypes.byref(self.handle))
         address = self.library.c.tandem_memory_data(self.handle)
         whole = torch.as_tensor(DeviceBytes(address, math.prod(shape) * dtype.itemsize), device="cuda")
         self.tensor = whole.view(dtype).view(*shape)
@@ -120,22 +127,23 @@ class Plan:
         """`operands`: (role, memory) pairs; the plan takes their tensors' shapes, strides and types."""
         self.library, self.handle = group.library, Pointer()
         request = Request()
-        self.library.c.tandem_request_init(ctypes.byref(request))
+        self.library.init("request", request)
         array = (Operand * max(1, len(operands)))()
         for slot, (role, memory) in zip(array, operands):
+            self.library.init("operand", slot)
             tensor, slot.symmetric = memory.tensor, memory.symmetric
             extents = ctypes.c_int64 * max(1, tensor.dim())
-            slot.role, slot.dtype, slot.dims, slot.alias_of = ROLES[role], DTYPES[tensor.dtype], tensor.dim(), -1
+            slot.role, slot.dtype, slot.dims = ROLES[role], DTYPES[tensor.dtype], tensor.dim()
             slot.shape, slot.strides = extents(*tensor.shape), extents(*tensor.stride())
         request.op, request.operands, request.operand_count = OPS[op], array, len(operands)
         request.algorithm = ALGORITHMS[algorithm]
         for name, value in attributes.items():
             setattr(request, name, value)
-        self.library.call("tandem_prepare", group.handle, key.encode(), ctypes.byref(request), ctypes.c_uint32(60000),
+        self.library.call("tandem_prepare", group.handle, key.encode(), ctypes.byref(request), ctypes.c_int64(60000),
                           ctypes.byref(self.handle))
         self.launch_cuda = self.library.c.tandem_launch_cuda
         self.launch_cuda.restype = Pointer
-        self.launch_cuda.argtypes = [Pointer, Pointer, Pointer, ctypes.c_size_t, ctypes.c_uint64, Pointer]
+        self.launch_cuda.argtypes = [Pointer, Pointer, Pointer, ctypes.c_size_t, ctypes.c_int64, Pointer]
 
     def info(self):
         return json.loads(self.library.c.tandem_plan_json(self.handle))
@@ -143,7 +151,7 @@ class Plan:
     @staticmethod
     def bind(memories):
         """Bindings for `launch`, made once: launching allocates nothing."""
-        return (Binding * max(1, len(memories)))(*[Binding(memory.handle, 0) for memory in memories])
+        return (Binding * max(1, len(memories)))(*[Binding(memory.handle, 0, None) for memory in memories])
 
     def launch(self, bindings, count):
         status = self.launch_cuda(self.handle, torch.cuda.current_stream().cuda_stream, bindings, count,
@@ -154,7 +162,7 @@ class Plan:
             raise TandemError("tandem_launch_cuda: " + message)
 
     def wait(self):
-        self.library.call("tandem_plan_wait", self.handle, ctypes.c_uint32(LAUNCH_DEADLINE_MS))
+        self.library.call("tandem_plan_wait", self.handle, ctypes.c_int64(LAUNCH_DEADLINE_MS))
 
     def close(self):
         self.library.call("tandem_plan_release", self.handle)
@@ -165,18 +173,22 @@ class Group:
     def __init__(self, client, name, rank, world, uuid, job_key):
         self.library, self.client, self.handle = client.library, client, Pointer()
         key = job_key.encode()
-        options = JoinOptions(key, len(key), name.encode(), world, rank, uuid.encode(), 60000, LAUNCH_DEADLINE_MS)
+        options = JoinOptions()
+        self.library.init("join_options", options)
+        options.job_key, options.job_key_bytes, options.name, options.gpu_uuid = key, len(key), name.encode(), uuid.encode()
+        options.world_size, options.rank = world, rank
+        options.deadline_ms, options.launch_deadline_ms = 60000, LAUNCH_DEADLINE_MS
         self.library.call("tandem_join_group", client.handle, ctypes.byref(options), ctypes.byref(self.handle))
 
     def leave(self):
-        self.library.call("tandem_group_leave", self.handle, ctypes.c_uint32(30000))
+        self.library.call("tandem_group_leave", self.handle, ctypes.c_int64(30000))
         self.library.c.tandem_group_free(self.handle)
 
 
 class Client:
     def __init__(self, runtime_dir, name="bench"):
         self.library, self.handle = Library(), Pointer()
-        self.library.call("tandem_connect", runtime_dir.encode(), name.encode(), ctypes.c_uint32(20000),
+        self.library.call("tandem_connect", runtime_dir.encode(), name.encode(), ctypes.c_int64(20000),
                           ctypes.byref(self.handle))
 
     def device_uuid(self, ordinal):

@@ -37,6 +37,18 @@ TEST(Aliases, AreChecked) {
       "only the output of");
 }
 
+TEST(Restartable, IsRefusedInPlace) {
+  OpRequest request = AllReduce(8);
+  request.restartable = true;
+  EXPECT_TRUE(PlanOf(request, SwitchGroup(4)).ok());
+  request.operands[1].alias_of = 0;
+  const Status status = PlanOf(request, SwitchGroup(4)).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status.detail().reason, "NOT_RESTARTABLE");
+  EXPECT_EQ(status.detail().field, "operands[1].alias_of");
+  EXPECT_THAT(status.message(), HasSubstr("alias_of -1"));
+}
+
 TEST(Aliases, OfAPartAreSlices) {
   OpRequest gather = Request(Op::kAllGather, {Tensor(Role::kInput, DType::kF32, {3, 2}),
                                               Tensor(Role::kOutput, DType::kF32, {3, 8})});

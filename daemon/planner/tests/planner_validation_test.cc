@@ -400,6 +400,8 @@ TEST(Compare, NamesTheFieldAndEachRanksValue) {
   expect([](OpRequest* r) { r->lanes = 4; }, "lanes", "rank 0 has 0, rank 1 has 0, rank 2 has 4");
   expect([](OpRequest* r) { r->on_unfused = OnUnfused::kWarn; }, "on_unfused",
          "rank 0 has allow, rank 1 has allow, rank 2 has warn");
+  expect([](OpRequest* r) { r->restartable = true; }, "restartable",
+         "rank 0 has false, rank 1 has false, rank 2 has true");
   expect([](OpRequest* r) { r->operands.pop_back(); }, "operands",
          "rank 0 has 2 operands, rank 1 has 2 operands, rank 2 has 1 operands");
   expect([](OpRequest* r) { r->operands[1].role = Role::kC; }, "operands[1].role",

@@ -60,8 +60,8 @@ class PeerMemory final : public Memory {
   std::byte* const data_;
 };
 
-constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left",  "engine_restarted",
-                                       "draining",  "late",         "daemon_lost"};
+constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left",   "engine_restarted",
+                                       "draining",  "late",         "daemon_lost", "plan_warning"};
 
 }  // namespace
 
@@ -303,6 +303,7 @@ Status Session::Execute(const json& command, json* reply) {
   if (name == "fork_and_connect") return ForkAndConnect(command, reply);
   if (name == "fill") return Fill(command);
   if (name == "read") return Read(command, reply);
+  if (name == "differs") return Differs(command, reply);
   if (client_ == nullptr) return FailedPrecondition("the script has not connected");
   if (name == "check") return client_->Check();
   if (name == "join") return Join(command, reply);

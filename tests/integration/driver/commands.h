@@ -41,6 +41,7 @@ class Session {
   Status Events(json* reply);
   Status Fill(const json& command);
   Status Read(const json& command, json* reply);
+  Status Differs(const json& command, json* reply);
   Status Capture(const json& command);
   Status Replay(const json& command);
   Status LaunchThreads(const json& command);

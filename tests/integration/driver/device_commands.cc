@@ -83,6 +83,19 @@ Status Session::Read(const json& command, json* reply) {
   return Status::Ok();
 }
 
+// How many of the elements are not as Fill with the same arguments leaves them.
+Status Session::Differs(const json& command, json* reply) {
+  TANDEM_ASSIGN_OR_RETURN(Elements elements, FindElements(command, false));
+  TANDEM_RETURN_IF_ERROR(Copy(elements, false));
+  const float base = command.value("base", 0.0f), step = command.value("step", 0.0f);
+  size_t count = 0;
+  for (size_t i = 0; i < elements.count; ++i) {
+    count += LoadAsFloat(elements.data(), elements.dtype, i) != base + step * static_cast<float>(i % 64);
+  }
+  (*reply)["count"] = count;
+  return Status::Ok();
+}
+
 #ifdef TANDEM_DRIVER_CUDA
 
 // What goes wrong on GPUs: cuda_prepare, before any stream waits; cuda_fault: an illegal access; cuda_spin

@@ -25,11 +25,13 @@ int main() {
     if (!status.ok()) {
       reply["code"] = tandem::CodeName(status.code());
       reply["message"] = status.message();
-      reply["detail"] = {{"reason", status.detail().reason},
-                         {"who", status.detail().who},
-                         {"field", status.detail().field},
-                         {"limit", status.detail().limit},
-                         {"usage", status.detail().usage}};
+      reply["detail"] = {{"reason", status.detail().reason}, {"who", status.detail().who},
+                         {"field", status.detail().field},   {"limit", status.detail().limit},
+                         {"usage", status.detail().usage},   {"ranks", status.detail().ranks},
+                         {"pid", status.detail().pid},       {"gpu", status.detail().gpu}};
+      // null: not known
+      const std::optional<bool> started = status.detail().started;
+      reply["detail"]["started"] = started.has_value() ? json(*started) : json(nullptr);
     }
     std::cout << reply.dump() << std::endl;
     if (command.value("cmd", "") == "exit") return 0;

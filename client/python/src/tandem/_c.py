@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,24 +12,27 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSIONS = (2,)
-MAX_MS = 2**32 - 1
+ABI_VERSION = 3
+YEAR_MS = 365 * 24 * 3600 * 1000  # the longest deadline
+MAX_RANKS = 8
 
 Pointer = ctypes.c_void_p
-_int, _u32, _u64, _size, _text = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p
+_int, _u32, _u64, _i64 = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+_size, _text = ctypes.c_size_t, ctypes.c_char_p
 _extents = ctypes.POINTER(ctypes.c_int64)
 _out = ctypes.POINTER(Pointer)
 
 
 class JoinOptions(ctypes.Structure):
-    _fields_ = [("job_key", _text), ("job_key_bytes", _size), ("name", _text), ("world_size", _int), ("rank", _int),
-                ("gpu_uuid", _text), ("deadline_ms", _u32), ("launch_deadline_ms", _u64), ("option_names", ctypes.POINTER(_text)),
-                ("option_values", ctypes.POINTER(_text)), ("option_count", _size)]
+    _fields_ = [("struct_size", _size), ("job_key", _text), ("job_key_bytes", _size), ("name", _text), ("world_size", _int),
+                ("rank", _int), ("gpu_uuid", _text), ("deadline_ms", _i64), ("launch_deadline_ms", _i64),
+                ("option_names", ctypes.POINTER(_text)), ("option_values", ctypes.POINTER(_text)), ("option_count", _size),
+                ("on_slow_placement", _int), ("reserved", _int)]
 
 
 class Operand(ctypes.Structure):
-    _fields_ = [("role", _int), ("dtype", _int), ("shape", _extents), ("strides", _extents), ("dims", _size),
-                ("symmetric", _int), ("alias_of", _int)]
+    _fields_ = [("struct_size", _size), ("role", _int), ("dtype", _int), ("shape", _extents), ("strides", _extents),
+                ("dims", _size), ("symmetric", _int), ("alias_of", _int)]
 
 
 class Transfer(ctypes.Structure):
@@ -38,14 +40,15 @@ class Transfer(ctypes.Structure):
 
 
 class Request(ctypes.Structure):
-    _fields_ = [("op", _int), ("operands", ctypes.POINTER(Operand)), ("operand_count", _size), ("dim", _int),
-                ("reduce_op", _int), ("root", _int), ("wire", _int), ("fast_accumulation", _int), ("low_contention", _int),
-                ("chunk_pivot", _int), ("transfers", ctypes.POINTER(Transfer)), ("transfer_count", _size), ("algorithm", _int),
-                ("steps", _int), ("lanes", _int), ("on_unfused", _int)]
+    _fields_ = [("struct_size", _size), ("op", _int), ("operands", ctypes.POINTER(Operand)), ("operand_count", _size),
+                ("dim", _int), ("reduce_op", _int), ("root", _int), ("wire", _int), ("fast_accumulation", _int),
+                ("low_contention", _int), ("chunk_pivot", _int), ("transfers", ctypes.POINTER(Transfer)),
+                ("transfer_count", _size), ("algorithm", _int), ("steps", _int), ("lanes", _int), ("on_unfused", _int),
+                ("restartable", _int), ("reserved", _int)]
 
 
 class Binding(ctypes.Structure):
-    _fields_ = [("memory", Pointer), ("offset", _u64)]
+    _fields_ = [("memory", Pointer), ("offset", _u64), ("pointer", Pointer)]
 
 
 EventCallback = ctypes.CFUNCTYPE(None, Pointer, _int, _u64, _int, Pointer)
@@ -60,8 +63,13 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "status_reason": (_text, [Pointer]),
     "status_who": (_text, [Pointer]),
     "status_field": (_text, [Pointer]),
+    "status_started": (_int, [Pointer]),
+    "status_ranks": (_size, [Pointer, ctypes.POINTER(_int), _size]),
+    "status_pid": (_i64, [Pointer]),
+    "status_limit": (_i64, [Pointer]),
+    "status_usage": (_i64, [Pointer]),
     "status_free": (None, [Pointer]),
-    "connect": (STATUS, [_text, _text, _u32, _out]),
+    "connect": (STATUS, [_text, _text, _i64, _out]),
     "client_free": (None, [Pointer]),
     "client_session_id": (_u64, [Pointer]),
     "client_backend": (_text, [Pointer]),
@@ -72,6 +80,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "client_check": (STATUS, [Pointer]),
     "client_detach": (STATUS, [Pointer]),
     "client_on_event": (None, [Pointer, EventCallback, Pointer]),
+    "join_options_init": (None, [ctypes.POINTER(JoinOptions), _size]),
     "join_group": (STATUS, [Pointer, ctypes.POINTER(JoinOptions), _out]),
     "group_free": (None, [Pointer]),
     "group_id": (_u64, [Pointer]),
@@ -81,8 +90,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "group_gpu_uuid": (_text, [Pointer]),
     "group_topology_class": (_text, [Pointer]),
     "group_links": (_int, [Pointer, _int, _int]),
-    "group_leave": (STATUS, [Pointer, _u32]),
-    "allocate": (STATUS, [Pointer, _extents, _size, _int, _text, _u32, _out]),
+    "group_leave": (STATUS, [Pointer, _i64]),
+    "allocate": (STATUS, [Pointer, _extents, _size, _int, _text, _i64, _out]),
     "register_fd": (STATUS, [Pointer, _int, _size, _text, _out]),
     "allocate_registered": (STATUS, [Pointer, _size, _text, _out]),
     "register_cuda": (STATUS, [Pointer, Pointer, _size, _out]),
@@ -93,27 +102,29 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "tensor_get_buffer": (STATUS, [Pointer, _int, _extents, _size, _int, _size, _out]),
     "tensor_signal_pad": (STATUS, [Pointer, _int, _out, ctypes.POINTER(_size)]),
     "tensor_channels": (_int, [Pointer]),
-    "tensor_put_signal": (STATUS, [Pointer, _int, _int, _u32]),
-    "tensor_wait_signal": (STATUS, [Pointer, _int, _int, _u32]),
-    "tensor_barrier": (STATUS, [Pointer, _int, _u32]),
+    "tensor_put_signal": (STATUS, [Pointer, _int, _int, _i64]),
+    "tensor_wait_signal": (STATUS, [Pointer, _int, _int, _i64]),
+    "tensor_barrier": (STATUS, [Pointer, _int, _i64]),
     "tensor_memset32": (STATUS, [Pointer, Pointer, _int, _size, _u32, _size]),
     "tensor_memset32_cuda": (STATUS, [Pointer, Pointer, _int, _size, _u32, _size]),
-    "request_init": (None, [ctypes.POINTER(Request)]),
-    "prepare": (STATUS, [Pointer, _text, ctypes.POINTER(Request), _u32, _out]),
+    "operand_init": (None, [ctypes.POINTER(Operand), _size]),
+    "request_init": (None, [ctypes.POINTER(Request), _size]),
+    "prepare": (STATUS, [Pointer, _text, ctypes.POINTER(Request), _i64, _out]),
     "plan_free": (None, [Pointer]),
     "plan_id": (_u64, [Pointer]),
+    "plan_explanation": (_text, [Pointer]),
     "plan_json": (_text, [Pointer]),
     "plan_slots": (_size, [Pointer]),
     "plan_slot_bytes": (_u64, [Pointer, _size]),
-    "launch": (STATUS, [Pointer, Pointer, _bindings, _size, _u64, _text]),
-    "launch_cuda": (STATUS, [Pointer, Pointer, _bindings, _size, _u64, _text]),
-    "launch_cuda_pointers": (STATUS, [Pointer, Pointer, ctypes.POINTER(Pointer), _size, _u64, _text]),
-    "plan_wait": (STATUS, [Pointer, _u32]),
+    "launch": (STATUS, [Pointer, Pointer, _bindings, _size, _i64, _text]),
+    "launch_cuda": (STATUS, [Pointer, Pointer, _bindings, _size, _i64, _text]),
+    "launch_cuda_pointers": (STATUS, [Pointer, Pointer, ctypes.POINTER(Pointer), _size, _i64, _text]),
+    "plan_wait": (STATUS, [Pointer, _i64]),
     "plan_query": (STATUS, [Pointer, ctypes.POINTER(_int)]),
     "plan_release": (STATUS, [Pointer]),
     "stream_create": (STATUS, [_out]),
     "stream_free": (None, [Pointer]),
-    "stream_synchronize": (STATUS, [Pointer, _u32]),
+    "stream_synchronize": (STATUS, [Pointer, _i64]),
     "stream_begin_capture": (STATUS, [Pointer]),
     "stream_end_capture": (STATUS, [Pointer, _out]),
     "graph_launch": (STATUS, [Pointer, Pointer]),
@@ -132,9 +143,8 @@ class Library:
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
         found = self.abi_version()
-        if found not in ABI_VERSIONS:
-            wanted = " or ".join(map(str, ABI_VERSIONS))
-            raise ImportError(f"{path} has version {found} of the C interface, this package needs {wanted}")
+        if found != ABI_VERSION:
+            raise ImportError(f"{path} has version {found} of the C interface, this package needs {ABI_VERSION}")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"tandem_{name} is not declared in {__name__}")
@@ -148,16 +158,21 @@ class Library:
         """The exception for a tandem_status* that is not NULL."""
         texts = (self.status_message, self.status_reason, self.status_who, self.status_field)
         message, reason, who, field = ((text(status) or b"").decode(errors="replace") for text in texts)
-        code = self.status_code(status)
+        code, started, pid = self.status_code(status), self.status_started(status), self.status_pid(status)
+        numbers = (_int * MAX_RANKS)()
+        ranks = tuple(numbers[:self.status_ranks(status, numbers, MAX_RANKS)])
+        limit, usage = self.status_limit(status), self.status_usage(status)
         if free:
             self.status_free(status)
-        pid = re.search(r"\bpid (\d+)", message)
-        return errors.make(code, message, reason=reason, who=who, field=field, pid=int(pid[1]) if pid else None)
+        return errors.make(code, message, reason=reason, who=who, field=field, ranks=ranks, pid=pid or None,
+                           started=None if started < 0 else bool(started), limit=limit, usage=usage)
 
 
-def fused_folder() -> Path:
-    """Where the wheel has its programs and libraries."""
-    return Path(__file__).parent / "_fused"
+def bundle_folder() -> Path:
+    """Where the wheel has its programs and libraries; of an editable installation apart from the sources."""
+    import tandem
+    folders = [Path(folder) / "_bundle" for folder in tandem.__path__]
+    return next((folder for folder in folders if folder.exists()), folders[0])
 
 
 def library_path() -> str:
@@ -166,7 +181,7 @@ def library_path() -> str:
     if named:
         path = Path(named)
         return str(path / "libtandem.so" if path.is_dir() else path)
-    own = fused_folder() / "lib" / "libtandem.so"
+    own = bundle_folder() / "lib" / "libtandem.so"
     return str(own) if own.exists() else "libtandem.so.0"
 
 
@@ -207,13 +222,15 @@ class Handle:
         self.close()
 
 
-def milliseconds(seconds: float | None, otherwise: int = MAX_MS) -> int:
-    """A deadline in the C interface's unit. None is `otherwise`; what is too long is the longest there is."""
+def milliseconds(seconds: float | None, otherwise: int = YEAR_MS) -> int:
+    """A deadline in the C interface's unit, where 0 is the default and a negative one does not wait. None is `otherwise`."""
     if seconds is None:
         return otherwise
     if not seconds >= 0:
         raise ValueError(f"a deadline is at least 0 seconds, not {seconds}")
-    return MAX_MS if seconds == math.inf else min(MAX_MS, math.ceil(seconds * 1000))
+    if seconds == 0:
+        return -1
+    return YEAR_MS if seconds == math.inf else min(YEAR_MS, math.ceil(seconds * 1000))
 
 
 def extents(numbers: Sequence[int]) -> Any:

@@ -10,7 +10,7 @@ from . import _c
 
 
 def _run(name: str) -> NoReturn:
-    path = _c.fused_folder() / "bin" / name
+    path = _c.bundle_folder() / "bin" / name
     if not path.exists():
         sys.exit(f"{name}: this installation of Tandem has no {path}; use the programs of your build folder")
     os.execv(path, [name, *sys.argv[1:]])

@@ -73,12 +73,13 @@ class Client:
         key = job_key.encode() if isinstance(job_key, str) else job_key
         items = list((options or {}).items())
         texts = ctypes.c_char_p * max(1, len(items))
-        given = _c.JoinOptions(
-            job_key=key, job_key_bytes=len(key), name=name.encode(), world_size=world_size, rank=rank,
-            gpu_uuid=None if gpu_uuid is None else gpu_uuid.encode(), deadline_ms=_c.milliseconds(deadline),
-            launch_deadline_ms=_c.milliseconds(launch_deadline, 0), option_names=texts(*[item[0].encode() for item in items]),
-            option_values=texts(*[item[1].encode() for item in items]), option_count=len(items))
-        library, group = _c.library(), _c.Pointer()
+        library, group, given = _c.library(), _c.Pointer(), _c.JoinOptions()
+        library.join_options_init(ctypes.byref(given), ctypes.sizeof(given))
+        given.job_key, given.job_key_bytes, given.name = key, len(key), name.encode()
+        given.world_size, given.rank, given.gpu_uuid = world_size, rank, None if gpu_uuid is None else gpu_uuid.encode()
+        given.deadline_ms, given.launch_deadline_ms = _c.milliseconds(deadline), _c.milliseconds(launch_deadline, 0)
+        given.option_names, given.option_count = texts(*[item[0].encode() for item in items]), len(items)
+        given.option_values = texts(*[item[1].encode() for item in items])
         library.raise_status(library.join_group(self._open(), ctypes.byref(given), ctypes.byref(group)))
         return Group(self, group.value or 0, name)
 
@@ -96,7 +97,7 @@ class Client:
         library = _c.library()
 
         def forward(_user: int, kind: int, group_id: int, rank: int, status: int) -> None:
-            if callback is not None:
+            if callback is not None and kind in EventKind._value2member_map_:  # a newer library has more
                 error = library.take(status, free=False) if status else None
                 callback(Event(EventKind(kind), group_id, rank, error))
 
@@ -167,8 +168,9 @@ def init(name: str = "world", *, runtime_dir: str | os.PathLike[str] | None = No
          deadline: float | None = 60) -> Group:
     """Connects and joins the group of this job's ranks on this node, as torchrun, Slurm or MPI started them.
 
-    The group's rank is the job's local rank and its size the local world size. job: None: Job.from_environment(). The client
-    is the group's `client` and ends when the group is left. Raises what connect() and Client.join() raise, and LookupError where no launcher is recognised.
+    The group's rank is the job's local rank and its size the local world size. job: None: Job.from_environment(). The client is
+    the group's `client` and ends when the group is left. Raises what connect() and Client.join() raise, and LookupError where no
+    launcher is recognised.
     """
     found = Job.from_environment() if job is None else job
     client = connect(runtime_dir)

@@ -86,7 +86,6 @@ class Algorithm(IntEnum):
     ring = 10
     tiled_two_shot = 11
     fused = 12
-    fused = 12
     direct = 13
 
 
@@ -137,6 +136,7 @@ class EventKind(IntEnum):
     draining = 4
     late = 5
     daemon_lost = 6
+    plan_warning = 7
 
 
 _Enum = TypeVar("_Enum", bound=IntEnum)

@@ -6,8 +6,6 @@ Every exception has the fields of `TandemError`. Catch `Unavailable` for "a rank
 
 from __future__ import annotations
 
-import re
-
 from .enums import Code
 
 __all__ = [
@@ -22,15 +20,15 @@ class TandemError(RuntimeError):
     """A status of Tandem that is not OK.
 
     code: the canonical code. reason: a stable upper-case word, or "". message: for people. who: the rank, session or GPU at
-    fault, or "". field: the request's field that is wrong, or "". ranks: the ranks at fault. pid: the process id of the first
-    of these, or None. started: of a failed launch, whether an engine had begun it (outputs may be written in part); None if
-    not known.
+    fault, or "". field: the request's field that is wrong, or "". ranks: the ranks at fault. pid: the process at fault, or
+    None. limit, usage: of a ResourceExhausted, else 0. started: of a failed launch, whether an engine had begun it (outputs may
+    be written in part); None if not known.
     """
 
     code = Code.UNKNOWN
 
     def __init__(self, message: str, *, reason: str = "", who: str = "", field: str = "", ranks: tuple[int, ...] = (),
-                 pid: int | None = None, started: bool | None = None) -> None:
+                 pid: int | None = None, started: bool | None = None, limit: int = 0, usage: int = 0) -> None:
         super().__init__(f"{self.code.name}: {message}" + (f" [{reason}]" if reason else ""))
         self.message = message
         self.reason = reason
@@ -39,6 +37,7 @@ class TandemError(RuntimeError):
         self.ranks = ranks
         self.pid = pid
         self.started = started
+        self.limit, self.usage = limit, usage
 
     @property
     def rank(self) -> int | None:
@@ -183,17 +182,11 @@ _BY_REASON: dict[str, type[TandemError]] = {
 }
 
 
-def ranks_in(who: str) -> tuple[int, ...]:
-    """The ranks that a status' `who` names: "rank 3", "ranks 1, 2", "rank 0 and rank 2"."""
-    return tuple(int(number) for number in re.findall(r"\d+", who)) if who.startswith("rank") else ()
-
-
-def make(code: int, message: str, *, reason: str = "", who: str = "", field: str = "", ranks: tuple[int, ...] | None = None,
-         pid: int | None = None, started: bool | None = None) -> TandemError:
+def make(code: int, message: str, *, reason: str = "", who: str = "", field: str = "", ranks: tuple[int, ...] = (),
+         pid: int | None = None, started: bool | None = None, limit: int = 0, usage: int = 0) -> TandemError:
     """The exception for a status. A reason's class counts only where it is one of the code's."""
     kind = _BY_CODE.get(code, Unknown)
     special = _BY_REASON.get(reason)
     if special is not None and (issubclass(special, kind) or special is SessionLost):
         kind = special
-    return kind(message, reason=reason, who=who, field=field, ranks=ranks_in(who) if ranks is None else ranks, pid=pid,
-                started=started)
+    return kind(message, reason=reason, who=who, field=field, ranks=ranks, pid=pid, started=started, limit=limit, usage=usage)

@@ -106,14 +106,17 @@ class Request:
     steps: int = 0
     lanes: int = 0
     on_unfused: OnUnfused | str = OnUnfused.allow
+    restartable: bool = False
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def to_c(self) -> _c.Request:
         """The C structure. It lives as long as this object."""
         request = _c.Request()
-        _c.library().request_init(ctypes.byref(request))
+        library = _c.library()
+        library.request_init(ctypes.byref(request), ctypes.sizeof(request))
         slots = (_c.Operand * max(1, len(self.operands)))()
         for slot, operand in zip(slots, self.operands, strict=False):
+            library.operand_init(ctypes.byref(slot), ctypes.sizeof(slot))
             slot.role, slot.dtype = enums.parse(Role, operand.role), enums.parse(DType, operand.dtype)
             shape = _c.extents(operand.shape)
             slot.shape, slot.dims = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)), len(operand.shape)
@@ -136,6 +139,7 @@ class Request:
         request.fast_accumulation, request.low_contention = int(self.fast_accumulation), int(self.low_contention)
         request.chunk_pivot, request.algorithm = self.chunk_pivot, enums.parse(Algorithm, self.algorithm)
         request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
+        request.restartable = int(self.restartable)
         return request
 
 
@@ -163,14 +167,7 @@ class Plan:
 
     def explain(self) -> str:
         """Why this algorithm and not another one, as text of several lines."""
-        info = self.info
-        lines = [f"{info['op']} '{info['key']}': {info['algorithm']}, {'fused' if info['fused'] else 'not fused'}",
-                 f"  because {info['reason']}", f"  {info['summary']}",
-                 f"  predicted {info['predicted_us']:.1f} us, {info['bytes_moved']} bytes moved, "
-                 f"{info['workspace_bytes']} bytes of workspace"]
-        lines += [f"  not {other['algorithm']} (predicted {other['predicted_us']:.1f} us): {other['reason']}"
-                  for other in info["refused"]]
-        return "\n".join(lines + [f"  warning: {text}" for text in info["warnings"]])
+        return str(_c.library().plan_explanation(self._open()).decode())
 
     def launch(self, *bindings: Memory | tuple[Memory, int] | int, stream: Stream | int | None = None,
                deadline: float | None = None, tag: str | None = None) -> None:

@@ -1,0 +1,30 @@
+"""Tandem for PyTorch: ops in torch.ops.tandem over existing process groups.
+
+    import tandem.torch
+    y = torch.ops.tandem.matmul_reduce_scatter(x, w, "sum", 0, group.group_name)
+
+Ops join a Tandem group for the process group on first use, prepare a plan for each new set of shapes, and launch it. Where Tandem
+cannot serve a group or a call, all ranks use torch's own collectives alike, with one warning that has the reason. A rank that dies
+raises tandem.RankLost on the others.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from . import _autograd, _ops, _scaled, _schemas  # noqa: F401  (they register)
+from ._config import Config, configure
+from ._groups import Attachment, attach, attachment, detach, synchronize
+from ._install import install, installed, uninstall
+
+if TYPE_CHECKING:
+    from ._pass import GraphRecord, TandemPass, compile_config, explain_graph
+
+__all__ = ["Attachment", "Config", "GraphRecord", "TandemPass", "attach", "attachment", "compile_config", "configure", "detach",
+           "explain_graph", "install", "installed", "synchronize", "uninstall"]
+
+
+def __getattr__(name: str) -> Any:
+    # The pass needs Inductor, whose import takes seconds: programs that do not compile do without.
+    if name in ("GraphRecord", "TandemPass", "compile_config", "explain_graph"):
+        from . import _pass
+        return getattr(_pass, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

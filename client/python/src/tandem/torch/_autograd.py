@@ -1,0 +1,180 @@
+"""Gradients of torch.ops.tandem.
+
+They are those of the sum of all ranks' losses, as for torch's functional collectives: the gradient of a gather is a
+reduce-scatter, that of a reduce-scatter a gather, and that of an all-reduce an all-reduce.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._private import group_size, resolve
+from ._schemas import LIB
+
+Tensor = torch.Tensor
+_ops = torch.ops.tandem
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The tensor as a matrix: leading dimensions are rows."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _rows_from(tensor: Tensor, dim: int) -> Tensor:
+    """The same with dimension `dim` outermost, so that gathering along it gathers rows."""
+    return _rows(tensor.movedim(dim, 0))
+
+
+def _bias_grad(grad: Tensor, dtype: torch.dtype | None) -> Tensor | None:
+    return None if dtype is None else grad.sum(dim=tuple(range(grad.dim() - 1))).to(dtype)
+
+
+def _given(ctx: Any, *grads: Any) -> Any:
+    """Without those of trailing arguments that the call left out: they are no inputs."""
+    return grads[:len(ctx.needs_input_grad)]
+
+
+def _mean(grad: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    return grad if reduce_op == "sum" else grad / group_size(group_name)
+
+
+def _all_reduce_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.reduce_op, ctx.group_name = inputs
+
+
+def _all_reduce_backward(ctx: Any, grad: Tensor) -> Any:
+    return _ops.all_reduce(grad, ctx.reduce_op, ctx.group_name), None, None
+
+
+def _all_gather_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.dim, ctx.group_name = inputs
+
+
+def _all_gather_backward(ctx: Any, grad: Tensor) -> Any:
+    return _ops.reduce_scatter(grad, "sum", ctx.dim, ctx.group_name), None, None
+
+
+def _reduce_scatter_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.reduce_op, ctx.dim, ctx.group_name = inputs
+
+
+def _reduce_scatter_backward(ctx: Any, grad: Tensor) -> Any:
+    return _ops.all_gather(_mean(grad, ctx.reduce_op, ctx.group_name), ctx.dim, ctx.group_name), None, None, None
+
+
+def _all_to_all_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.dim, ctx.group_name = inputs
+
+
+def _all_to_all_backward(ctx: Any, grad: Tensor) -> Any:
+    return _ops.all_to_all(grad, ctx.dim, ctx.group_name), None, None
+
+
+def _broadcast_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.root, ctx.group_name = inputs
+
+
+def _broadcast_backward(ctx: Any, grad: Tensor) -> Any:
+    total = _ops.all_reduce(grad, "sum", ctx.group_name)
+    rank = resolve(ctx.group_name).rank()
+    return (total if rank == ctx.root else torch.zeros_like(total)), None, None
+
+
+def _all_gather_matmul_setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    a, bs, ctx.dim, ctx.group_name, biases = inputs
+    whole, _ = output
+    ctx.dim %= a.dim()
+    # A gathered A that is there anyway is kept; else the backward gathers A again, behind the product for the weights.
+    ctx.gathered = whole is not None
+    ctx.count, ctx.bias_dtypes = len(bs), None if biases is None else [bias.dtype for bias in biases]
+    ctx.save_for_backward(whole if ctx.gathered else a, *bs)
+
+
+def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list[Tensor | None]) -> Any:
+    a, *bs = ctx.saved_tensors
+    need_a, need_bs = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+    used = [(grad, b) for grad, b in zip(grads, bs, strict=True) if grad is not None]
+    grad_a: Tensor | None = None
+    if need_a:
+        if len(used) == 1:
+            grad_a = _ops.matmul_reduce_scatter(used[0][0], used[0][1].t(), "sum", ctx.dim, ctx.group_name)
+        elif used:  # one product with all columns
+            grad_a = _ops.matmul_reduce_scatter(torch.cat([grad for grad, _ in used], dim=-1),
+                                                torch.cat([b for _, b in used], dim=1).t(), "sum", ctx.dim, ctx.group_name)
+        if grad_whole is not None:
+            part = _ops.reduce_scatter(grad_whole, "sum", ctx.dim, ctx.group_name)
+            grad_a = part if grad_a is None else grad_a + part
+    grad_bs: list[Tensor | None] = [None] * ctx.count
+    wanted = [i for i, grad in enumerate(grads) if grad is not None and need_bs[i]]
+    if wanted and ctx.gathered:
+        for i in wanted:
+            grad_bs[i] = _rows(a).t() @ _rows(grads[i])  # type: ignore[arg-type]
+    elif wanted:
+        # Gathering along K of the weights' product: its chunks are multiplied as they come.
+        if ctx.dim == a.dim() - 1:
+            shard, along, by_rows = _rows(a).t(), 0, [_rows(grads[i]) for i in wanted]  # type: ignore[arg-type]
+        else:
+            shard, along = _rows_from(a, ctx.dim).t(), 1
+            by_rows = [_rows_from(grads[i], ctx.dim) for i in wanted]  # type: ignore[arg-type]
+        _, products = _ops.all_gather_matmul(shard, by_rows, along, ctx.group_name, return_A=False)
+        for i, product in zip(wanted, products, strict=True):
+            grad_bs[i] = product
+    grad_biases = ctx.bias_dtypes and [None if grad is None else _bias_grad(grad, dtype)
+                                       for grad, dtype in zip(grads, ctx.bias_dtypes, strict=True)]
+    return _given(ctx, grad_a, grad_bs, None, None, grad_biases)
+
+
+def _matmul_reduce_scatter_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    a, b, ctx.reduce_op, ctx.dim, ctx.group_name, bias = inputs
+    ctx.dim %= a.dim()
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.save_for_backward(a, b)
+
+
+def _matmul_reduce_scatter_backward(ctx: Any, grad: Tensor) -> Any:
+    a, b = ctx.saved_tensors
+    need_a, need_b = ctx.needs_input_grad[:2]
+    grad_bias = _bias_grad(grad, ctx.bias_dtype)
+    if grad_bias is not None and ctx.dim == a.dim() - 1:  # of scattered columns a rank applies the bias of its own
+        own = grad_bias.shape[0] * resolve(ctx.group_name).rank()
+        grad_bias = torch.nn.functional.pad(grad_bias, (own, b.shape[1] - own - grad_bias.shape[0]))
+    mean = _mean(grad, ctx.reduce_op, ctx.group_name)
+    whole: Tensor | None = None
+    grad_a: Tensor | None = None
+    if need_a:
+        whole, (grad_a,) = _ops.all_gather_matmul(mean, [b.t()], ctx.dim, ctx.group_name, return_A=need_b)
+    elif need_b:
+        whole = _ops.all_gather(mean, ctx.dim, ctx.group_name)
+    grad_b = None if whole is None else _rows(a).t() @ _rows(whole)
+    return _given(ctx, grad_a, grad_b, None, None, None, grad_bias)
+
+
+def _matmul_all_reduce_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    a, b, ctx.reduce_op, ctx.group_name, bias = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.save_for_backward(a, b)
+
+
+def _matmul_all_reduce_backward(ctx: Any, grad: Tensor) -> Any:
+    a, b = ctx.saved_tensors
+    need_a, need_b = ctx.needs_input_grad[:2]
+    grad_bias = _bias_grad(grad, ctx.bias_dtype)
+    if not (need_a or need_b):
+        return _given(ctx, None, None, None, None, grad_bias)
+    total = _ops.all_reduce(grad, ctx.reduce_op, ctx.group_name)
+    return _given(ctx, total @ b.t() if need_a else None, _rows(a).t() @ _rows(total) if need_b else None, None, None, grad_bias)
+
+
+for _name, _setup, _backward in (
+    ("all_reduce", _all_reduce_setup, _all_reduce_backward),
+    ("all_gather", _all_gather_setup, _all_gather_backward),
+    ("reduce_scatter", _reduce_scatter_setup, _reduce_scatter_backward),
+    ("all_to_all", _all_to_all_setup, _all_to_all_backward),
+    ("broadcast", _broadcast_setup, _broadcast_backward),
+    ("all_gather_matmul", _all_gather_matmul_setup, _all_gather_matmul_backward),
+    ("matmul_reduce_scatter", _matmul_reduce_scatter_setup, _matmul_reduce_scatter_backward),
+    ("matmul_all_reduce", _matmul_all_reduce_setup, _matmul_all_reduce_backward),
+):
+    torch.library.register_autograd(f"tandem::{_name}", _backward, setup_context=_setup, lib=LIB)

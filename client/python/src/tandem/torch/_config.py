@@ -1,0 +1,57 @@
+"""What holds for all groups of this process."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+OnUnavailable = Literal["fallback", "error"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """on_unavailable: the answer where Tandem cannot serve an op: torch's own collectives and products, or an exception.
+    rendezvous_timeout: seconds in which all ranks must come to attach() and to the first call of an op with new shapes.
+    launch_deadline: seconds of a launch from its first rank's arrival; None: the daemon's default. max_plans: live plans a group;
+    the least recently used one is released first, on all ranks alike.
+    """
+
+    on_unavailable: OnUnavailable = "fallback"
+    rendezvous_timeout: float = 300.0
+    launch_deadline: float | None = None
+    max_plans: int = 512
+    runtime_dir: str | None = None
+
+
+_config = Config()
+
+
+def current() -> Config:
+    """The configuration in force."""
+    return _config
+
+
+def configure(**changes: Any) -> Config:
+    """Changes fields of the configuration (see Config), for groups that are attached later; returns the new one.
+
+    Call it alike on all ranks. ValueError for a wrong value, TypeError for an unknown field.
+    """
+    global _config
+    changed = replace(_config, **changes)
+    if changed.on_unavailable not in ("fallback", "error"):
+        raise ValueError(f"on_unavailable is 'fallback' or 'error', not {changed.on_unavailable!r}")
+    if changed.max_plans < 1 or changed.rendezvous_timeout <= 0:
+        raise ValueError("max_plans and rendezvous_timeout are above 0")
+    _config = changed
+    return changed
+
+
+_warned: set[tuple[str, str, str]] = set()
+
+
+def warn_once(group: str, what: str, reason: str) -> None:
+    """One warning for each (group, op, reason) of this process."""
+    if (group, what, reason) not in _warned:
+        _warned.add((group, what, reason))
+        warnings.warn(f"tandem: {what} of group {group!r} runs on torch's own collectives: {reason}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,125 @@
+"""The same operations by torch's own functional collectives and products, for groups and calls that Tandem declines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ._private import group_size, resolve
+
+_c10d = torch.ops._c10d_functional
+
+
+def _wait(tensor: torch.Tensor) -> torch.Tensor:
+    return _c10d.wait_tensor(tensor)  # type: ignore[no-any-return]
+
+
+def all_reduce(tensor: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor:
+    """Sum or average of all ranks' tensors."""
+    total = _wait(_c10d.all_reduce(tensor.contiguous(), "sum", group_name))  # not every backend has an average
+    return total if reduce_op == "sum" else total.div_(group_size(group_name))
+
+
+def all_gather(tensor: torch.Tensor, gather_dim: int, group_name: str) -> torch.Tensor:
+    """All ranks' tensors behind one another along a dimension."""
+    world = group_size(group_name)
+    whole = _wait(_c10d.all_gather_into_tensor(tensor.contiguous(), world, group_name))
+    return whole if gather_dim == 0 else torch.cat(whole.chunk(world), dim=gather_dim)
+
+
+def reduce_scatter(tensor: torch.Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> torch.Tensor:
+    """This rank's chunk of the sum or average."""
+    world = group_size(group_name)
+    chunks = tensor if scatter_dim == 0 else torch.cat(tensor.chunk(world, dim=scatter_dim))
+    part = _wait(_c10d.reduce_scatter_tensor(chunks.contiguous(), "sum", world, group_name))
+    return part if reduce_op == "sum" else part.div_(world)
+
+
+def all_to_all(tensor: torch.Tensor, dim: int, group_name: str) -> torch.Tensor:
+    """Chunk r of the result is this rank's chunk of rank r's tensor."""
+    world = group_size(group_name)
+    first = tensor.movedim(dim, 0).contiguous()
+    counts = [first.shape[0] // world] * world
+    return _wait(_c10d.all_to_all_single(first, counts, counts, group_name)).movedim(0, dim).contiguous()
+
+
+def broadcast(tensor: torch.Tensor, root: int, group_name: str) -> torch.Tensor:
+    """The tensor of rank `root` of the group."""
+    return _wait(_c10d.broadcast(tensor.contiguous(), root, group_name))
+
+
+def matmul_reduce_scatter(a: torch.Tensor, b: torch.Tensor, reduce_op: str, scatter_dim: int, group_name: str,
+                          bias: torch.Tensor | None) -> torch.Tensor:
+    """This rank's chunk of the sum of A @ B, plus its bias: of scattered columns, the bias of these."""
+    part = reduce_scatter(a @ b, reduce_op, scatter_dim, group_name)
+    if bias is None:
+        return part
+    if scatter_dim == a.dim() - 1:
+        bias = bias.chunk(group_size(group_name))[resolve(group_name).rank()]
+    return part + bias.to(part.dtype)
+
+
+def matmul_all_reduce(a: torch.Tensor, b: torch.Tensor, reduce_op: str, group_name: str, bias: torch.Tensor | None) -> torch.Tensor:
+    """The sum of A @ B, plus the bias."""
+    total = all_reduce(a @ b, reduce_op, group_name)
+    return total if bias is None else total + bias.to(total.dtype)
+
+
+def all_gather_matmul(a: torch.Tensor, bs: Sequence[torch.Tensor], gather_dim: int, group_name: str,
+                      biases: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The gathered A, and its products."""
+    whole = all_gather(a, gather_dim, group_name)
+    products = [whole @ b for b in bs]
+    return whole, [c if bias is None else c + bias.to(c.dtype) for c, bias in zip(products, biases, strict=True)]
+
+
+def _factors(scale: torch.Tensor, rows: int, columns: int, blocks: int) -> torch.Tensor:
+    """A scale of a matrix, one factor an element or broadcast: of one element, a row, a column, or by blocks of 128."""
+    if scale.numel() == 1:
+        return scale.reshape(1, 1)
+    scale = scale.reshape(-1, scale.shape[-1])
+    if scale.shape[0] == blocks and blocks != rows:
+        scale = scale.repeat_interleave(128, 0)[:rows]
+    if scale.shape[1] not in (1, columns):
+        scale = scale.repeat_interleave(128, 1)[:, :columns]
+    return scale
+
+
+def _scaled_product(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
+    """(A · scales) @ (B · scales) in f32."""
+    matrix = a.reshape(-1, a.shape[-1])
+    left = matrix.float() * _factors(a_scale, matrix.shape[0], matrix.shape[1], -1)
+    right = b.float() * _factors(b_scale, b.shape[0], b.shape[1], -(-b.shape[0] // 128))
+    return (left @ right).reshape(*a.shape[:-1], b.shape[1])
+
+
+def all_gather_scaled_matmul(a: torch.Tensor, bs: Sequence[torch.Tensor], a_scale: torch.Tensor, b_scales: Sequence[torch.Tensor],
+                             gather_dim: int, group_name: str, biases: Sequence[torch.Tensor],
+                             result_scales: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The gathered A, and its scaled products in f32."""
+    whole = all_gather(a.view(torch.uint8), gather_dim, group_name).view(a.dtype)  # not every backend sends fp8
+    if a_scale.numel() > 1 and list(a_scale.shape[:-1]) == list(a.shape[:-1]):
+        a_scale = all_gather(a_scale, gather_dim, group_name)
+    products = [_scaled_product(whole, b, a_scale, b_scale) for b, b_scale in zip(bs, b_scales, strict=True)]
+    if biases:
+        products = [c + bias.float() for c, bias in zip(products, biases, strict=True)]
+    if result_scales:
+        products = [c * scale for c, scale in zip(products, result_scales, strict=True)]
+    return whole, products
+
+
+def scaled_reduced(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor, reduce_op: str,
+                   scatter_dim: int | None, group_name: str, bias: torch.Tensor | None,
+                   result_scale: torch.Tensor | None) -> torch.Tensor:
+    """The sum of all ranks' scaled products in f32, scattered unless `scatter_dim` is None."""
+    product = _scaled_product(a, b, a_scale, b_scale)
+    if scatter_dim is None:
+        total = all_reduce(product, reduce_op, group_name)
+    else:
+        total = reduce_scatter(product, reduce_op, scatter_dim, group_name)
+    if bias is not None:
+        if scatter_dim == a.dim() - 1:
+            bias = bias.chunk(group_size(group_name))[resolve(group_name).rank()]
+        total = total + bias.float()
+    return total if result_scale is None else total * result_scale

@@ -1,0 +1,136 @@
+"""Tandem behind torch.ops.symm_mem.fused_* and its collectives, so that programs written for these run unchanged."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed._symmetric_memory as symm_mem
+
+from . import _ops, _scaled
+from ._ops import new_like
+from ._private import group_size, new_library
+from ._shapes import gathered
+
+__all__ = ["install", "installed", "uninstall"]
+
+Tensor = torch.Tensor
+_symm_mem: Any = symm_mem
+
+
+def _gathered_layout(like: Tensor, shape: Sequence[int], dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty tensor in the layout of symm_mem's results: the gathered dimension is outermost in memory."""
+    if dim == len(shape) - 1:
+        return new_like(like, shape, dtype)
+    first = [shape[dim], *shape[:dim], *shape[dim + 1:]]
+    return new_like(like, first, dtype).movedim(0, dim)
+
+
+def _fused_all_gather_matmul(A_shard: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str, *,
+                             return_A: bool = True) -> tuple[Tensor | None, list[Tensor]]:
+    whole_shape, shapes = _ops.all_gather_matmul_shapes(A_shard, Bs, gather_dim, group_name)
+    dim = gather_dim % A_shard.dim()
+    whole = _gathered_layout(A_shard, whole_shape, dim) if return_A else None
+    products = [_gathered_layout(A_shard, shape, dim) for shape in shapes]
+    return _ops.run_all_gather_matmul(A_shard, Bs, dim, group_name, None, whole, products)
+
+
+def _fused_all_gather_scaled_matmul(A_shard: Tensor, Bs: Sequence[Tensor], A_scale: Tensor, B_scales: Sequence[Tensor],
+                                    gather_dim: int, group_name: str, biases: Sequence[Tensor | None],
+                                    result_scales: Sequence[Tensor | None], out_dtypes: Sequence[Any],
+                                    use_fast_accum: Sequence[bool]) -> tuple[Tensor, list[Tensor]]:
+    dim = gather_dim % A_shard.dim()
+    whole_shape = gathered(A_shard.shape, dim, group_size(group_name))
+    whole = _gathered_layout(A_shard, whole_shape, dim)
+    products = [_gathered_layout(A_shard, [*whole_shape[:-1], b.shape[1]], dim, _scaled.dtype_of(kind, A_shard.dtype))
+                for b, kind in zip(Bs, out_dtypes, strict=True)]
+    _scaled.run_all_gather_scaled_matmul(A_shard, Bs, A_scale, B_scales, dim, group_name, biases, result_scales, use_fast_accum,
+                                         whole, products)
+    return whole, products
+
+
+def _fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
+    out = new_like(A, _ops.matmul_reduce_scatter_shape(A, B, reduce_op, scatter_dim, group_name))
+    return _ops.matmul_reduce_scatter(out, A, B, reduce_op, scatter_dim, group_name)
+
+
+def _fused_scaled_matmul_reduce_scatter(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, reduce_op: str,
+                                        orig_scatter_dim: int, scatter_dim_after_maybe_reshape: int, group_name: str,
+                                        output_shape: Sequence[int] | None, bias: Tensor | None = None,
+                                        result_scale: Tensor | None = None, out_dtype: Any = None,
+                                        use_fast_accum: bool = False) -> Tensor:
+    if bias is not None or result_scale is not None:
+        # symm_mem applies them to each rank's product, before the sum, and so does its own kernel or what stands for it.
+        name = "_fused_scaled_matmul_reduce_scatter" + ("" if A.is_cuda else "_fallback")
+        given = getattr(_symm_mem, name)
+        result: Tensor = given(A, B, A_scale, B_scale, reduce_op, orig_scatter_dim, scatter_dim_after_maybe_reshape, group_name,
+                               output_shape, bias, result_scale, _scaled.dtype_of(out_dtype, A.dtype), use_fast_accum)
+        return result
+    return _scaled.scaled_matmul_reduce_scatter(A, B, A_scale, B_scale, reduce_op, orig_scatter_dim,
+                                                scatter_dim_after_maybe_reshape, group_name, output_shape, None, None, out_dtype,
+                                                use_fast_accum)
+
+
+def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
+    return _ops.low_contention("all_gather", tensor, None, group_name)
+
+
+def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    return _ops.low_contention("reduce_scatter", tensor, reduce_op, group_name)
+
+
+def _one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    return _ops.all_reduce(new_like(input, input.shape), input, reduce_op, group_name)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "fused_all_gather_matmul": _fused_all_gather_matmul,
+    "fused_all_gather_scaled_matmul": _fused_all_gather_scaled_matmul,
+    "fused_matmul_reduce_scatter": _fused_matmul_reduce_scatter,
+    "fused_scaled_matmul_reduce_scatter": _fused_scaled_matmul_reduce_scatter,
+    "_low_contention_all_gather": _low_contention_all_gather,
+    "_low_contention_reduce_scatter": _low_contention_reduce_scatter,
+    "one_shot_all_reduce": _one_shot_all_reduce,
+    "two_shot_all_reduce_": _ops.all_reduce_in_place,
+    "multimem_all_reduce_": _ops.all_reduce_in_place,
+    "multimem_one_shot_all_reduce": _one_shot_all_reduce,
+}
+_library: Any = None
+_lock = threading.Lock()
+
+
+def install() -> None:
+    """Puts Tandem behind symm_mem's fused products, low-contention collectives and all-reduces, for CPU and CUDA tensors.
+
+    Programs that call these, and what Inductor's async-TP pass makes of a graph, then run on Tandem. Inputs need not be symmetric
+    memory. Where Tandem declines a call, torch's own collectives and products serve it, with one warning. A second call does
+    nothing. Call it alike on all ranks.
+    """
+    global _library
+    with _lock:
+        if _library is not None:
+            return
+        library = new_library("symm_mem", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "Overriding a previously registered kernel"
+            for name, kernel in _KERNELS.items():
+                for device in ("CPU", "CUDA"):
+                    library.impl(name, kernel, device, allow_override=True)
+        _library = library
+
+
+def installed() -> bool:
+    """Whether install() is in force."""
+    return _library is not None
+
+
+def uninstall() -> None:
+    """Puts symm_mem's own kernels back. Does nothing if install() is not in force."""
+    global _library
+    with _lock:
+        if _library is not None:
+            _library._destroy()
+            _library = None

@@ -1,0 +1,280 @@
+"""Kernels and fake kernels of torch.ops.tandem, for CPU tensors on the host backend and CUDA tensors on the CUDA backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .. import errors
+from . import _config, _fallback as fallback
+from ._groups import Attachment, attachment
+from ._plans import Call, Declined, Slot
+from ._private import below_autograd, group_size
+from ._schemas import LIB
+from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
+
+Tensor = torch.Tensor
+
+
+def _form(tensor: Tensor | None) -> Any:
+    return None if tensor is None else (tensor.shape, tensor.dtype)
+
+
+def solid(tensor: Tensor) -> Tensor:
+    """The tensor without elements that share memory, which a launch could not describe."""
+    shared = any(step == 0 and extent > 1 for step, extent in zip(tensor.stride(), tensor.shape, strict=True))
+    return tensor.contiguous() if shared else tensor
+
+
+def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], make: Callable[[], Call]) -> Call | None:
+    """Runs the call by Tandem. None: it must be done by torch's collectives, on all ranks alike, and a warning says why."""
+    group: Attachment = attachment(group_name)
+    reason = group.unserved(device.type)
+    if not reason:
+        try:
+            return group.plans.run((op, *key), make)
+        except Declined as declined:
+            reason = str(declined)
+    if group.config.on_unavailable == "error":
+        raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
+    _config.warn_once(group_name, op, reason)
+    return None
+
+
+def new_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
+
+
+def _collective(op: str, tensor: Tensor, out: Tensor, group_name: str, key: tuple[Any, ...], options: dict[str, Any],
+                otherwise: Callable[[], Tensor]) -> Tensor:
+    def make() -> Call:
+        return Call(op, (Slot("input", solid(tensor)), Slot("output", out, True)), options)
+    if run(op, group_name, tensor.device, (tensor.shape, tensor.dtype, *key), make) is None:
+        out.copy_(otherwise())
+    return out
+
+
+# Each op is a rule for its result's shape, and a kernel that fills a tensor of that shape.
+
+
+def all_reduce_shape(input: Tensor, reduce_op: str, group_name: str) -> list[int]:
+    check_reduce_op(reduce_op)
+    return list(input.shape)
+
+
+def all_reduce(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    return _collective("all_reduce", input, out, group_name, (reduce_op,), {"reduce_op": reduce_op},
+                       lambda: fallback.all_reduce(input, reduce_op, group_name))
+
+
+def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    """The same into `input`, without memory of its own."""
+    check_reduce_op(reduce_op)
+    if not input.is_contiguous():
+        return input.copy_(all_reduce(new_like(input, input.shape), input, reduce_op, group_name))
+
+    def make() -> Call:
+        return Call("all_reduce", (Slot("input", input), Slot("output", input, True, 0)), {"reduce_op": reduce_op})
+    if run("all_reduce", group_name, input.device, (input.shape, input.dtype, reduce_op, "in place"), make) is None:
+        input.copy_(fallback.all_reduce(input, reduce_op, group_name))
+    return input
+
+
+def low_contention(op: str, input: Tensor, reduce_op: str | None, group_name: str) -> Tensor:
+    """all_gather or reduce_scatter along dimension 0 by copy engines, which leave the SMs to other kernels."""
+    world = group_size(group_name)
+    rows = gathered(input.shape, 0, world) if op == "all_gather" else scattered(input.shape, 0, world)
+    options: dict[str, Any] = {"dim": 0, "low_contention": True}
+    if reduce_op is not None:
+        options["reduce_op"] = check_reduce_op(reduce_op)
+    return _collective(op, input, new_like(input, rows), group_name, ("low contention", reduce_op), options,
+                       lambda: (fallback.all_gather(input, 0, group_name) if reduce_op is None
+                                else fallback.reduce_scatter(input, reduce_op, 0, group_name)))
+
+
+def all_gather_shape(input: Tensor, gather_dim: int, group_name: str) -> list[int]:
+    return gathered(input.shape, dim_of(gather_dim, input, "gather_dim"), group_size(group_name))
+
+
+def all_gather(out: Tensor, input: Tensor, gather_dim: int, group_name: str) -> Tensor:
+    dim = gather_dim % input.dim()
+    return _collective("all_gather", input, out, group_name, (dim,), {"dim": dim},
+                       lambda: fallback.all_gather(input, dim, group_name))
+
+
+def reduce_scatter_shape(input: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> list[int]:
+    check_reduce_op(reduce_op)
+    return scattered(input.shape, dim_of(scatter_dim, input, "scatter_dim"), group_size(group_name))
+
+
+def reduce_scatter(out: Tensor, input: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
+    dim = scatter_dim % input.dim()
+    return _collective("reduce_scatter", input, out, group_name, (reduce_op, dim), {"reduce_op": reduce_op, "dim": dim},
+                       lambda: fallback.reduce_scatter(input, reduce_op, dim, group_name))
+
+
+def all_to_all_shape(input: Tensor, dim: int, group_name: str) -> list[int]:
+    scattered(input.shape, dim_of(dim, input, "dim"), group_size(group_name))
+    return list(input.shape)
+
+
+def all_to_all(out: Tensor, input: Tensor, dim: int, group_name: str) -> Tensor:
+    along = dim % input.dim()
+    return _collective("all_to_all", input, out, group_name, (along,), {"dim": along},
+                       lambda: fallback.all_to_all(input, along, group_name))
+
+
+def broadcast_shape(input: Tensor, root: int, group_name: str) -> list[int]:
+    if not 0 <= root < group_size(group_name):
+        raise ValueError(f"root is {root}, the group has {group_size(group_name)} ranks")
+    return list(input.shape)
+
+
+def broadcast(out: Tensor, input: Tensor, root: int, group_name: str) -> Tensor:
+    return _collective("broadcast", input, out, group_name, (root,), {"root": root},
+                       lambda: fallback.broadcast(input, root, group_name))
+
+
+def matmul_reduce_scatter_shape(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
+                                bias: Tensor | None = None) -> list[int]:
+    check_reduce_op(reduce_op)
+    dim = dim_of(scatter_dim, A, "scatter_dim")
+    if B.dim() != 2:
+        raise ValueError(f"B has {B.dim()} dimensions, not 2")
+    shape = scattered([*A.shape[:-1], B.shape[1]], dim, group_size(group_name))
+    check_product(A, B, A.shape[-1], bias)
+    return shape
+
+
+def matmul_reduce_scatter(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
+                          bias: Tensor | None = None) -> Tensor:
+    dim = scatter_dim % A.dim()
+    return _product("matmul_reduce_scatter", out, A, B, bias, group_name, (reduce_op, dim), {"reduce_op": reduce_op, "dim": dim},
+                    lambda: fallback.matmul_reduce_scatter(A, B, reduce_op, dim, group_name, bias))
+
+
+def matmul_all_reduce_shape(A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> list[int]:
+    check_reduce_op(reduce_op)
+    check_product(A, B, A.shape[-1], bias)
+    return [*A.shape[:-1], B.shape[1]]
+
+
+def matmul_all_reduce(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> Tensor:
+    return _product("matmul_all_reduce", out, A, B, bias, group_name, (reduce_op,), {"reduce_op": reduce_op},
+                    lambda: fallback.matmul_all_reduce(A, B, reduce_op, group_name, bias))
+
+
+def _product(op: str, out: Tensor, A: Tensor, B: Tensor, bias: Tensor | None, group_name: str, key: tuple[Any, ...],
+             options: dict[str, Any], otherwise: Callable[[], Tensor]) -> Tensor:
+    def make() -> Call:
+        slots = [Slot("a", solid(A)), Slot("b", solid(B)), Slot("c", out, True)]
+        if bias is not None:
+            slots.append(Slot("bias", solid(bias)))
+        return Call(op, slots, options)
+    if run(op, group_name, A.device, (A.shape, A.dtype, B.shape, _form(bias), *key), make) is None:
+        out.copy_(otherwise())
+    return out
+
+
+def _each(biases: Sequence[Tensor] | None, count: int) -> list[Tensor | None]:
+    return list(biases) if biases else [None] * count
+
+
+def all_gather_matmul_shapes(A: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str,
+                             biases: Sequence[Tensor] | None = None) -> tuple[list[int], list[list[int]]]:
+    """The shapes of the gathered A and of the products."""
+    dim = dim_of(gather_dim, A, "gather_dim")
+    whole = gathered(A.shape, dim, group_size(group_name))
+    if not Bs:
+        raise ValueError("all_gather_matmul needs at least one B")
+    if biases and len(biases) != len(Bs):
+        raise ValueError(f"{len(Bs)} Bs with {len(biases)} biases")
+    for b, bias in zip(Bs, _each(biases, len(Bs)), strict=True):
+        check_product(A, b, whole[-1], bias)
+    return whole, [[*whole[:-1], b.shape[1]] for b in Bs]
+
+
+def all_gather_matmul(A: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str, biases: Sequence[Tensor] | None = None,
+                      *, return_A: bool = True) -> tuple[Tensor | None, list[Tensor]]:
+    whole_shape, shapes = all_gather_matmul_shapes(A, Bs, gather_dim, group_name, biases)
+    whole = new_like(A, whole_shape) if return_A else None
+    products = [new_like(A, shape) for shape in shapes]
+    return run_all_gather_matmul(A, Bs, gather_dim % A.dim(), group_name, biases, whole, products)
+
+
+def run_all_gather_matmul(A: Tensor, Bs: Sequence[Tensor], dim: int, group_name: str, biases: Sequence[Tensor] | None,
+                          whole: Tensor | None, products: list[Tensor]) -> tuple[Tensor | None, list[Tensor]]:
+    """Fills `whole` and `products`, of any strides."""
+    def make() -> Call:
+        slots = [Slot("a", solid(A)), *(Slot("b", solid(b)) for b in Bs), *(Slot("c", c, True) for c in products)]
+        slots += [Slot("bias", solid(bias)) for bias in biases or ()]
+        if whole is not None:
+            slots.append(Slot("gathered_a", whole, True))
+        return Call("all_gather_matmul", slots, {"dim": dim})
+    key = (A.shape, A.dtype, tuple(b.shape for b in Bs), tuple(map(_form, biases or ())), dim, whole is not None)
+    if run("all_gather_matmul", group_name, A.device, key, make) is None:
+        full, results = fallback.all_gather_matmul(A, Bs, dim, group_name, _each(biases, len(Bs)))
+        if whole is not None:
+            whole.copy_(full)
+        for c, result in zip(products, results, strict=True):
+            c.copy_(result)
+    return whole, products
+
+
+def _fake_all_gather_matmul(A: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str,
+                            biases: Sequence[Tensor] | None = None, *, return_A: bool = True) -> tuple[Tensor | None, list[Tensor]]:
+    whole, shapes = all_gather_matmul_shapes(A, Bs, gather_dim, group_name, biases)
+    return (A.new_empty(whole) if return_A else None), [A.new_empty(shape) for shape in shapes]
+
+
+def refuse_gradients(name: str, overload: str) -> None:
+    """Makes an overload without a formula raise where a gradient would get lost."""
+    full = name if overload == "default" else f"{name}.{overload}"
+
+    def kernel(*given: Any, **named: Any) -> Any:
+        tensors = [one for value in (*given, *named.values()) for one in (value if isinstance(value, (list, tuple)) else (value,))]
+        if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in tensors):
+            raise RuntimeError(f"tandem::{full} has no gradients: detach its arguments")
+        with below_autograd():
+            return getattr(getattr(torch.ops.tandem, name), overload)(*given, **named)
+
+    LIB.impl(full, kernel, "Autograd")
+
+
+def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor]) -> None:
+    def functional(first: Tensor, *rest: Any, **named: Any) -> Tensor:
+        return kernel(new_like(first, shape(first, *rest, **named)), first, *rest, **named)
+
+    def into(first: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
+        wanted = shape(first, *rest, **named)
+        if list(out.shape) != wanted or out.dtype != first.dtype or out.device != first.device:
+            raise ValueError(f"out is {out.dtype} {list(out.shape)} on {out.device}; "
+                             f"it must be {first.dtype} {wanted} on {first.device}")
+        kernel(out, first, *rest, **named)
+
+    def fake(first: Tensor, *rest: Any, **named: Any) -> Tensor:
+        return first.new_empty(shape(first, *rest, **named))
+
+    def fake_into(first: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
+        shape(first, *rest, **named)
+
+    refuse_gradients(name, "out")
+    for device in ("CPU", "CUDA"):
+        LIB.impl(name, functional, device)
+        LIB.impl(f"{name}.out", into, device)
+    torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
+    torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
+
+
+_register("all_reduce", all_reduce_shape, all_reduce)
+_register("all_gather", all_gather_shape, all_gather)
+_register("reduce_scatter", reduce_scatter_shape, reduce_scatter)
+_register("all_to_all", all_to_all_shape, all_to_all)
+_register("broadcast", broadcast_shape, broadcast)
+_register("matmul_reduce_scatter", matmul_reduce_scatter_shape, matmul_reduce_scatter)
+_register("matmul_all_reduce", matmul_all_reduce_shape, matmul_all_reduce)
+for _device in ("CPU", "CUDA"):
+    LIB.impl("all_gather_matmul", all_gather_matmul, _device)
+torch.library.register_fake("tandem::all_gather_matmul", _fake_all_gather_matmul, lib=LIB)

@@ -1,0 +1,431 @@
+"""The compile pass: fuses collectives with the matrix products beside them, and says of every collective what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import operator
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx import Graph, Node
+
+from . import _graphs as graphs
+from ._graphs import aten, c10d
+
+__all__ = ["GraphRecord", "TandemPass", "compile_config", "explain_graph"]
+
+_log = logging.getLogger("tandem.torch")
+_ops: Any = torch.ops.tandem
+_getitem = operator.getitem
+# An all-reduce of no more bytes than this is Tandem's also without a product.
+SMALL_ALL_REDUCE_BYTES = 128 << 10
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """What became of one collective of a compiled graph. fused_into: an op of torch.ops.tandem, or "". reason: why not, or what
+    was matched. cached: the graph came from Inductor's cache, or another process compiled it under the same configuration."""
+
+    collective: str
+    group: str
+    fused_into: str
+    reason: str
+    graph: str = ""
+    cached: bool = False
+
+    def __str__(self) -> str:
+        what = f"fused into tandem::{self.fused_into}" if self.fused_into else "not fused"
+        return f"{self.collective} of group {self.group!r}: {what} ({self.reason})"
+
+
+class _Declined(Exception):
+    pass
+
+
+def _arguments(node: Node) -> tuple[Any, ...]:
+    return node.args
+
+
+def _check(graph: Any) -> None:
+    graph.lint()
+
+
+def _tensor(node: Node) -> torch.Tensor:
+    value = node.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+class _Rewrite:
+    """One run over one graph."""
+
+    def __init__(self, graph: Graph, enabled: Any) -> None:
+        self.graph, self.enabled = graph, enabled
+        self.records: list[GraphRecord] = []
+
+    def run(self) -> bool:
+        """Rewrites what can be; returns whether anything was."""
+        for node in list(self.graph.nodes):
+            for target, name, method in (
+                (c10d.all_gather_into_tensor.default, "all_gather", self._gather),
+                (c10d.reduce_scatter_tensor.default, "reduce_scatter", self._scatter),
+                (c10d.all_reduce.default, "all_reduce", self._reduce),
+            ):
+                if graphs.calls(node, target):
+                    self._try(node, name, method)
+        if any(record.fused_into for record in self.records):
+            from torch._inductor.pattern_matcher import stable_topological_sort
+            stable_topological_sort(self.graph)
+            return True
+        return False
+
+    def _try(self, node: Node, name: str, method: Any) -> None:
+        group = node.args[-1]
+        if not isinstance(group, str):
+            self.records.append(GraphRecord(name, str(group), "", "its group is no name"))
+            return
+        if not self.enabled(group):
+            self.records.append(GraphRecord(name, group, "", "the pass is not enabled for this group"))
+            return
+        try:
+            wait = graphs.only_user(node)
+            if wait is None or not graphs.calls(wait, c10d.wait_tensor.default):
+                raise _Declined("it is used before it is waited for")
+            into, reason = method(node, wait, group)
+            self.records.append(GraphRecord(name, group, into, reason))
+        except _Declined as declined:
+            self.records.append(GraphRecord(name, group, "", str(declined)))
+
+    def _emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: torch.Tensor, extents: Sequence[Any]) -> Node:
+        node: Node = self.graph.call_function(op, args, kwargs)
+        node.meta["val"] = like.new_empty(list(extents))
+        return node
+
+    # all-gather -> product
+
+    def _gather(self, gather: Node, wait: Node, group: str) -> tuple[str, str]:
+        shard = gather.args[0]
+        assert isinstance(shard, Node)
+        if graphs.shape(shard) is None or len(graphs.shape(shard) or ()) < 2:
+            raise _Declined("the shard has fewer than 2 dimensions")
+        refused: list[str] = []
+        for form in graphs.gathered_forms(wait):
+            found = self._products(form, gather, refused)
+            if found:
+                return self._fuse_gather(gather, wait, shard, form, found, group)
+        raise _Declined(refused[0] if refused else "no matrix product has the gathered tensor as its left operand")
+
+    def _products(self, form: graphs.Gathered, gather: Node, refused: list[str]) -> list[graphs.Product]:
+        found = []
+        for node in graphs.rows_of(form.node):
+            for user in list(node.users):
+                product = graphs.product(user)
+                if product is None or product.a is not node:
+                    continue
+                if product.scales is not None:
+                    refused.append("fp8 products behind a gather are not fused by the pass")
+                elif product.refused:
+                    refused.append(product.refused)
+                elif any(graphs.depends(one, gather) for one in (product.b, product.bias)):
+                    refused.append("the product's other operand depends on the gathered tensor")
+                else:
+                    found.append(product)
+        return found
+
+    def _fuse_gather(self, gather: Node, wait: Node, shard: Node, form: graphs.Gathered, found: list[graphs.Product],
+                     group: str) -> tuple[str, str]:
+        if form.node is not wait and any(user not in form.between for user in wait.users):
+            raise _Declined("the gathered tensor is used in two layouts")
+        graph, shape = self.graph, graphs.shape(shard)
+        assert shape is not None
+        consumed = {product.node for product in found}
+        views = list(graphs.rows_of(form.node))
+        keep = any(user not in consumed and user not in views for node in views for user in node.users)
+        with graph.inserting_after(gather):
+            anchor = graph.call_function(aten.alias.default, (shard,))  # new nodes go before it, then it goes
+        with graph.inserting_before(anchor):
+            if form.node is wait:  # gathered rows, whatever views say of them
+                a, dim = graphs.reshaped(graph, shard, [math.prod(shape[:-1]), shape[-1]]), 0
+                whole = [graphs.shape(wait)[0] * math.prod(shape[1:-1]), shape[-1]]  # type: ignore[index]
+            else:
+                a, dim = shard, form.dim
+                whole = graphs.shape(form.node) or []
+            biases = [product.bias for product in found]
+            together = all(bias is not None for bias in biases)
+            args = (a, [product.b for product in found], dim, group) + ((biases,) if together else ())
+            fused: Node = graph.call_function(_ops.all_gather_matmul.default, args, {"return_A": keep})
+            outs = graph.call_function(_getitem, (fused, 1))
+            for i, product in enumerate(found):
+                part: Node = graph.call_function(_getitem, (outs, i))
+                extents = [*whole[:-1], _tensor(product.b).shape[1]]
+                part.meta["val"] = _tensor(product.node).new_empty(extents)
+                if product.bias is not None and not together:
+                    part = self._emit(aten.add.Tensor, (part, product.bias), {}, _tensor(product.node), extents)
+                result = graphs.reshaped(graph, part, graphs.shape(product.node) or [])
+                result.meta["val"] = product.node.meta["val"]
+                product.node.replace_all_uses_with(result)
+            if keep:
+                gathered: Node = graph.call_function(_getitem, (fused, 0))
+                gathered.meta["val"] = _tensor(shard).new_empty(whole)
+                view = graphs.reshaped(graph, gathered, graphs.shape(form.node) or [])
+                form.node.replace_all_uses_with(view)
+        graph.erase_node(anchor)
+        graphs.erase_dead([*consumed, *views, *form.between, wait, gather])
+        layout = "rows" if form.node is wait else f"dimension {form.dim}"
+        returned = ", and returns the gathered tensor" if keep else ""
+        return "all_gather_matmul", f"gathers {layout} for {len(found)} product(s){returned}"
+
+    # product -> reduce-scatter, all-reduce
+
+    def _source(self, node: Node) -> tuple[graphs.Product, list[Node]]:
+        """The product that a collective reduces, and the nodes that go with it. A sum of products, as several layers' gradients
+        of one input are, is one product of their operands side by side."""
+        found, dead = self._summands(node)
+        if len(found) == 1:
+            return found[0], dead
+        if any(one.bias is not None or one.scales is not None for one in found):
+            raise _Declined("it reduces a sum of products, one of which has a bias or scales")
+        if any(graphs.shape(one.node) != graphs.shape(found[0].node) for one in found):
+            raise _Declined("it reduces a sum of products that are viewed otherwise before it")
+        with self.graph.inserting_before(found[-1].node):
+            a = self._side_by_side([one.a for one in found], 1)
+            b = self._side_by_side([one.b for one in found], 0)
+        return graphs.Product(found[0].node, a, b), dead
+
+    def _side_by_side(self, nodes: list[Node], dim: int) -> Node:
+        cat: Node = self.graph.call_function(aten.cat.default, (nodes, dim))
+        extents = list(_tensor(nodes[0]).shape)
+        extents[dim] = sum(_tensor(node).shape[dim] for node in nodes)
+        cat.meta["val"] = _tensor(nodes[0]).new_empty(extents)
+        return cat
+
+    def _summands(self, node: Node) -> tuple[list[graphs.Product], list[Node]]:
+        inner, views = graphs.origin(node)
+        if graphs.calls(inner, aten.add.Tensor) and not inner.kwargs and len(inner.users) == 1:
+            left, right = _arguments(inner)
+            if isinstance(left, Node) and isinstance(right, Node) and graphs.shape(left) == graphs.shape(right):
+                products, dead = self._summands(left)
+                more, others = self._summands(right)
+                return products + more, [inner, *views, *dead, *others]
+        product = graphs.product(inner)
+        if product is None:
+            raise _Declined("it reduces no matrix product")
+        if product.refused:
+            raise _Declined(product.refused)
+        if len(inner.users) != 1:
+            raise _Declined("the product has other users")
+        return [product], [inner, *views]
+
+    def _bias(self, product: graphs.Product, reduce_op: str, world: int) -> Node | None:
+        """The bias to add once after the sum: ranks' products have it divided by their number, as DTensor writes it."""
+        if product.bias is None:
+            return None
+        if graphs.calls(product.bias, aten.div.Tensor) and product.bias.args[1] == world and reduce_op == "sum":
+            whole = product.bias.args[0]
+            assert isinstance(whole, Node)
+            return whole
+        raise _Declined("each rank adds a bias of its own before the sum")
+
+    def _call(self, name: str, product: graphs.Product, a: Node, middle: tuple[Any, ...], bias: Node | None,
+              extents: Sequence[Any]) -> Node:
+        value = _tensor(product.node)
+        if product.scales is None:
+            op = getattr(_ops, name).default
+            return self._emit(op, (a, product.b, *middle) + (() if bias is None else (bias,)), {}, value, extents)
+        op = getattr(_ops, "scaled_" + name).default
+        if name == "matmul_reduce_scatter":
+            reduce_op, dim, group = middle
+            middle = (reduce_op, dim, dim, group, None)
+        return self._emit(op, (a, product.b, *product.scales, *middle),
+                          {"out_dtype": product.out_dtype, "use_fast_accum": product.fast}, value, extents)
+
+    def _replace(self, wait: Node, result: Node, dead: Sequence[Node]) -> None:
+        result.meta["val"] = wait.meta["val"]
+        wait.replace_all_uses_with(result)
+        graphs.erase_dead(dead)
+
+    def _scatter(self, scatter: Node, wait: Node, group: str) -> tuple[str, str]:
+        source, reduce_op, world, _ = _arguments(scatter)
+        assert isinstance(source, Node) and isinstance(world, int)
+        cut = graphs.scattered_from(source)
+        tensor, dim, between = (source, 0, []) if cut is None else cut
+        if not graphs.calls(wait, c10d.wait_tensor.default) or reduce_op not in ("sum", "avg"):
+            raise _Declined(f"it reduces by {reduce_op}")
+        product, chain = self._source(tensor)
+        bias = self._bias(product, reduce_op, world)
+        rows = graphs.shape(product.node)
+        whole = graphs.shape(tensor)
+        assert rows is not None and whole is not None
+        with self.graph.inserting_before(wait):
+            if dim == 0:
+                if not graphs.divides(rows[0], world):
+                    raise _Declined("its rows do not divide by the ranks")
+                fused = self._call("matmul_reduce_scatter", product, product.a, (reduce_op, 0, group), bias,
+                                   [rows[0] // world, rows[1]])
+            else:
+                if not same_last(whole, rows):
+                    raise _Declined("the product's columns are viewed otherwise before the scatter")
+                if product.scales is not None:
+                    raise _Declined("fp8 products are scattered along rows only")
+                a = graphs.reshaped(self.graph, product.a, [*whole[:-1], _tensor(product.a).shape[-1]])
+                extents = [extent // world if i == dim else extent for i, extent in enumerate(whole)]
+                fused = self._call("matmul_reduce_scatter", product, a, (reduce_op, dim, group), bias, extents)
+            result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
+        self._replace(wait, result, [wait, scatter, source, *between, *chain])
+        return ("scaled_" if product.scales else "") + "matmul_reduce_scatter", f"scatters dimension {dim} of the product"
+
+    def _reduce(self, reduce: Node, wait: Node, group: str) -> tuple[str, str]:
+        source, reduce_op, _ = _arguments(reduce)
+        assert isinstance(source, Node)
+        if reduce_op not in ("sum", "avg"):
+            raise _Declined(f"it reduces by {reduce_op}")
+        try:
+            product, chain = self._source(source)
+            from ._private import group_size
+            bias = self._bias(product, reduce_op, group_size(group))
+        except _Declined as declined:
+            return self._small(reduce, wait, source, reduce_op, group, str(declined))
+        with self.graph.inserting_before(wait):
+            fused = self._call("matmul_all_reduce", product, product.a, (reduce_op, group), bias, graphs.shape(product.node) or [])
+            result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
+        self._replace(wait, result, [wait, reduce, *chain])
+        return ("scaled_" if product.scales else "") + "matmul_all_reduce", "reduces a product"
+
+    def _small(self, reduce: Node, wait: Node, source: Node, reduce_op: str, group: str, why: str) -> tuple[str, str]:
+        value = _tensor(source)
+        size = value.numel() * value.element_size()
+        if not isinstance(size, int) or size > SMALL_ALL_REDUCE_BYTES:
+            raise _Declined(why)
+        with self.graph.inserting_before(wait):
+            lowered = self._emit(_ops.all_reduce.default, (source, reduce_op, group), {}, value, value.shape)
+        self._replace(wait, lowered, [wait, reduce])
+        return "all_reduce", f"{size} bytes; no product: {why}"
+
+
+def same_last(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Whether the last extents are one."""
+    return bool(ours[-1] is theirs[-1] or ours[-1] == theirs[-1])
+
+
+class TandemPass(CustomGraphPass):
+    """Inductor's pass at `post_grad_custom_post_pass`.
+
+    groups: names of the process groups whose collectives it takes; None: all. previous: a pass that runs before it. Set it by
+    compile_config(), or by torch.compile(options={"post_grad_custom_post_pass": TandemPass()}).
+    """
+
+    def __init__(self, groups: Sequence[str] | None = None, previous: Any = None) -> None:
+        self.groups = None if groups is None else tuple(sorted(groups))
+        self.previous = previous
+
+    def __call__(self, graph: Graph) -> None:
+        if self.previous is not None:
+            self.previous(graph)
+        name = hashlib.sha256(str(graph).encode()).hexdigest()[:12]
+        rewrite = _Rewrite(graph, lambda group: self.groups is None or group in self.groups)
+        if rewrite.run():
+            _check(graph)
+        _reports.add(self, name, rewrite.records)
+
+    def uuid(self) -> Any:
+        """Covers this package's sources, torch, the groups, and the previous pass; None (no caching) if that one has none."""
+        before = None if self.previous is None else self.previous.uuid()
+        if self.previous is not None and not before:
+            return None
+        _reports.asked(self)
+        return f"tandem:{self.digest()}:{before!r}"
+
+    def digest(self) -> str:
+        """The same as one text, of this pass alone."""
+        given = json.dumps([_source_digest(), torch.__version__, self.groups, SMALL_ALL_REDUCE_BYTES])
+        return hashlib.sha256(given.encode()).hexdigest()[:16]
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class _Reports:
+    """The records of this process' graphs; kept in files beside Inductor's cache, since the pass does not run on a hit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, list[GraphRecord]] = {}
+        self._digests: set[str] = set()
+
+    @staticmethod
+    def _folder(digest: str) -> Path:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+        return Path(cache_dir()) / "tandem" / digest
+
+    def asked(self, of: TandemPass) -> None:
+        with self._lock:
+            self._digests.add(of.digest())
+
+    def add(self, of: TandemPass, graph: str, records: Sequence[GraphRecord]) -> None:
+        named = [GraphRecord(**{**asdict(record), "graph": graph}) for record in records]
+        with self._lock:
+            self._seen[graph] = named
+            self._digests.add(of.digest())
+        for record in named:
+            _log.info("%s", record)
+        if not named:
+            return
+        with contextlib.suppress(OSError):  # a report only
+            folder = self._folder(of.digest())
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = folder / f".{graph}.{os.getpid()}"
+            scratch.write_text(json.dumps([asdict(record) for record in named]))
+            scratch.rename(folder / f"{graph}.json")
+
+    def all(self) -> list[GraphRecord]:
+        with self._lock:
+            seen, digests = dict(self._seen), set(self._digests)
+        records = [record for one in seen.values() for record in one]
+        for digest in sorted(digests):
+            for path in sorted(self._folder(digest).glob("*.json")):
+                if path.stem not in seen:
+                    with contextlib.suppress(OSError, ValueError, TypeError):
+                        records += [GraphRecord(**{**one, "cached": True}) for one in json.loads(path.read_text())]
+        return records
+
+
+_reports = _Reports()
+
+
+def explain_graph() -> list[GraphRecord]:
+    """One record a collective of every graph that was compiled with the pass.
+
+    Of graphs that came from Inductor's cache the records of the compilation that made them are read: all that were compiled in
+    this cache folder under the same configuration, also by other programs; these have `cached` set.
+    """
+    return _reports.all()
+
+
+@contextlib.contextmanager
+def compile_config(groups: Sequence[Any] | None = None) -> Iterator[TandemPass]:
+    """A context in which torch.compile uses the pass, behind a pass that is set already. Compilation happens at the first call,
+    so that this too belongs into the context. groups: process groups or their names; None: all."""
+    from torch._inductor import config
+    names = None if groups is None else [one if isinstance(one, str) else str(one.group_name) for one in groups]
+    before = config.post_grad_custom_post_pass
+    if isinstance(before, (list, tuple)):  # torch >= 2.13
+        made = TandemPass(names)
+        setting: Any = [*before, made]
+    else:
+        made = setting = TandemPass(names, before)
+    with config.patch(post_grad_custom_post_pass=setting):
+        yield made

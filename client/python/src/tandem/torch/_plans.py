@@ -1,0 +1,228 @@
+"""Prepared plans of one group, found by op, shapes and types; and how they are launched on torch's tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from .. import _c, errors
+from ..enums import DType
+from ..memory import Memory
+from ..plan import Operand, Plan
+from ._private import raw_stream
+
+if TYPE_CHECKING:
+    from ._groups import Attachment
+
+DTYPES = {torch.float32: DType.f32, torch.float16: DType.f16, torch.bfloat16: DType.bf16, torch.float8_e4m3fn: DType.f8e4m3,
+          torch.float8_e5m2: DType.f8e5m2, torch.int32: DType.i32, torch.int64: DType.i64, torch.uint8: DType.u8}
+# How long one call into the library waits, so that signals are seen meanwhile.
+_SLICE_MS = 500
+_ALIGNMENT = 256
+
+
+class Declined(Exception):
+    """Tandem cannot serve this call; the argument says why. Equal on all ranks."""
+
+
+class Slot(NamedTuple):
+    """One operand of a call: its role, its tensor, whether the call writes it, and the earlier slot whose memory it is."""
+
+    role: str
+    tensor: torch.Tensor
+    written: bool = False
+    alias_of: int | None = None
+
+
+class Call(NamedTuple):
+    """What an op asks for: the operation's name, its slots in order, and the request's other fields."""
+
+    op: str
+    slots: Sequence[Slot]
+    options: dict[str, Any]
+
+
+class _Staging:
+    """Registered memory of the host backend that CPU tensors are copied to and from. Grows, and is shared by all plans: a call
+    has it for as long as it runs."""
+
+    def __init__(self) -> None:
+        self.memory: Memory | None = None
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+
+    def reserve(self, attachment: Attachment, size: int) -> None:
+        if self.memory is not None and self.memory.nbytes >= size:
+            return
+        assert attachment.group is not None
+        capacity = max(1 << 16, 1 << (size - 1).bit_length())
+        memory = attachment.group.registered(capacity, DType.u8)
+        whole = (ctypes.c_uint8 * capacity).from_address(memory.data)
+        whole._owner = memory  # type: ignore[attr-defined]  # the tensor keeps the array, the array the memory
+        self.memory, self.bytes = memory, torch.frombuffer(whole, dtype=torch.uint8)
+
+
+class Prepared:
+    """A plan for calls of one signature."""
+
+    def __init__(self, plan: Plan, slots: Sequence[Slot]) -> None:
+        self.plan = plan
+        self._count = len(slots)
+        self._forms = [(tuple(slot.tensor.shape), slot.tensor.dtype) for slot in slots]
+        self._offsets: list[int] = []
+        self._end = 0
+        for slot, size in zip(slots, plan.slot_bytes, strict=True):
+            if slot.alias_of is not None:
+                self._offsets.append(self._offsets[slot.alias_of])
+                continue
+            self._offsets.append(self._end)
+            self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        self._staged: Memory | None = None
+        self._views: list[torch.Tensor] = []
+        self._bindings: Any = None
+
+    def _stage(self, staging: _Staging, attachment: Attachment) -> None:
+        staging.reserve(attachment, self._end)
+        memory = staging.memory
+        if self._staged is memory or memory is None:
+            return
+        self._views = []
+        self._bindings = (_c.Binding * max(1, self._count))()
+        for i, ((shape, dtype), offset) in enumerate(zip(self._forms, self._offsets, strict=True)):
+            size = self.plan.slot_bytes[i]
+            self._views.append(staging.bytes[offset:offset + size].view(dtype).view(shape))
+            if size:
+                self._bindings[i] = _c.Binding(memory._open(), offset)
+        self._staged = memory
+
+    def run_on_host(self, slots: Sequence[Slot], staging: _Staging, attachment: Attachment, deadline_ms: int) -> None:
+        """Runs the launch to its end. The caller holds the group's lock."""
+        self._stage(staging, attachment)
+        for slot, view in zip(slots, self._views, strict=True):
+            if not slot.written:
+                view.copy_(slot.tensor)
+        library, plan = _c.library(), self.plan._open()
+        stream = self.plan.group.client.host_stream()._open()
+        library.raise_status(library.launch(plan, stream, self._bindings, self._count, deadline_ms, None))
+        self.wait()
+        for slot, view in zip(slots, self._views, strict=True):
+            if slot.written:
+                slot.tensor.copy_(view)
+
+    def run_on_cuda(self, slots: Sequence[Slot], deadline_ms: int) -> None:
+        """Enqueues the launch on torch's current stream."""
+        library = _c.library()
+        pointers = (_c.Pointer * max(1, self._count))(*[slot.tensor.data_ptr() for slot in slots])
+        device = slots[0].tensor.device.index if slots else torch.cuda.current_device()
+        stream = raw_stream(device)
+        library.raise_status(library.launch_cuda_pointers(self.plan._open(), stream, pointers, self._count, deadline_ms, None))
+
+    def wait(self) -> None:
+        """Waits until the plan's launches have ended; raises the first failure not yet raised."""
+        library, plan = _c.library(), self.plan._open()
+        while True:
+            status = library.plan_wait(plan, _SLICE_MS)
+            if not status:
+                return
+            error = library.take(status)
+            if isinstance(error, errors.DeadlineExceeded) and not error.reason:
+                continue  # the slice's end; a launch's own deadline has a reason
+            raise error
+
+
+class PlanCache:
+    """The plans of one group. Thread-safe. Ranks that make the same calls in the same order hold the same plans."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+        self._plans: OrderedDict[Any, Prepared | str] = OrderedDict()
+        self._lock = threading.RLock()
+        self._staging = _Staging()
+        self._made = 0
+        self._deadline_ms = _c.milliseconds(attachment.config.launch_deadline, 0)
+
+    def __len__(self) -> int:
+        return sum(isinstance(plan, Prepared) for plan in self._plans.values())
+
+    def run(self, key: Any, make: Callable[[], Call]) -> Call:
+        """Runs one call. `key`: all that its plan depends on, but strides; `make` gives it tensors.
+
+        Declined: Tandem cannot serve it (on all ranks alike). Other failures raise TandemError with the rank's name.
+        """
+        call = make()
+        on_host = self._attachment.device_type == "cpu"
+        if not on_host:
+            key = (key, tuple(slot.tensor.stride() for slot in call.slots))
+        with self._lock:
+            prepared = self._plans.get(key)
+            if prepared is None:
+                prepared = self._prepare(key, call, on_host)
+            else:
+                self._plans.move_to_end(key)
+            if isinstance(prepared, str):
+                raise Declined(prepared)
+            if on_host:
+                prepared.run_on_host(call.slots, self._staging, self._attachment, self._deadline_ms)
+            else:
+                prepared.run_on_cuda(call.slots, self._deadline_ms)
+        return call
+
+    def _prepare(self, key: Any, call: Call, on_host: bool) -> Prepared | str:
+        group, config = self._attachment.group, self._attachment.config
+        assert group is not None
+        if not on_host and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"tandem.{call.op} has no plan for these shapes yet, and a CUDA graph is being captured: run the captured function "
+                "once before the capture, on all ranks, as torch.cuda.graph's warm-up does")
+        operands = []
+        for slot in call.slots:
+            dtype = DTYPES.get(slot.tensor.dtype)
+            if dtype is None:
+                return self._keep(key, f"Tandem has no tensors of {slot.tensor.dtype}")
+            strides = None if on_host else slot.tensor.stride()
+            operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, alias_of=slot.alias_of))
+        # Ranks that disagree meet under one key all the same, and all get the field's name.
+        name = f"torch.{self._made}"
+        self._made += 1
+        try:
+            plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **call.options)
+        except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
+            if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
+                raise
+            return self._keep(key, str(error))
+        return self._keep(key, Prepared(plan, call.slots))
+
+    def _keep(self, key: Any, value: Prepared | str) -> Prepared | str:
+        self._plans[key] = value
+        while len(self._plans) > self._attachment.config.max_plans:
+            _, oldest = self._plans.popitem(last=False)
+            if isinstance(oldest, Prepared):
+                oldest.plan.close()
+        return value
+
+    def infos(self) -> list[Any]:
+        """PlanInfo of the live plans, the least recently used first."""
+        with self._lock:
+            return [plan.plan.info for plan in self._plans.values() if isinstance(plan, Prepared)]
+
+    def wait(self) -> None:
+        """Waits for all launches; raises the first failure not yet raised."""
+        with self._lock:
+            plans = [plan for plan in self._plans.values() if isinstance(plan, Prepared)]
+        for plan in plans:
+            plan.wait()
+
+    def close(self) -> None:
+        """Releases all plans."""
+        with self._lock:
+            for plan in self._plans.values():
+                if isinstance(plan, Prepared):
+                    with contextlib.suppress(errors.TandemError):
+                        plan.plan.close()
+            self._plans.clear()
+            self._staging = _Staging()

@@ -1,0 +1,48 @@
+"""All that Tandem uses of PyTorch's private interfaces (2.11 to 2.15), in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+_c10d: Any = distributed_c10d
+
+
+def group_size(group_name: str) -> int:
+    """Ranks of a process group, also of one that a fake tensor program names."""
+    return int(_c10d._get_group_size_by_name(group_name))
+
+
+def resolve(group: Any) -> Any:
+    """The process group with this name; a process group itself; for None the default one."""
+    if group is None:
+        return _c10d._get_default_group()
+    return _c10d._resolve_process_group(group) if isinstance(group, str) else group
+
+
+def store_of(process_group: Any) -> Any:
+    """The key-value store that the process group was made over."""
+    return _c10d._get_process_group_store(process_group)
+
+
+def backend_of(process_group: Any) -> str:
+    """The name of the process group's backend."""
+    return str(_c10d.get_backend(process_group))
+
+
+def raw_stream(device: int) -> int:
+    """The cudaStream_t that is current on a device."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def new_library(namespace: str, kind: str) -> Any:
+    """torch.library.Library."""
+    library: Any = torch.library.Library
+    return library(namespace, kind)
+
+
+def below_autograd() -> Any:
+    """A context in which ops go past the Autograd keys."""
+    return torch._C._AutoDispatchBelowAutograd()

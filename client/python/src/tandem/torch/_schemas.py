@@ -1,0 +1,39 @@
+"""Schemas of torch.ops.tandem. Names and order of arguments are those of torch.ops.symm_mem.fused_* where these exist.
+
+Tensor arguments are positional, since a formula for gradients takes no others. The kernels of the CPU and CUDA keys, the fake
+kernels and the gradients are registered by the modules beside this one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._private import new_library
+
+LIB: Any = new_library("tandem", "DEF")
+TAGS = (torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag)
+# Inductor calls an overload with this tag with a buffer that it has planned; torch 2.11 has no such tag.
+OUT_TAGS = tuple(tag for tag in (getattr(torch.Tag, "out", None),) if tag is not None)
+
+SINGLE = {
+    "all_reduce": "Tensor input, str reduce_op, str group_name",
+    "all_gather": "Tensor input, int gather_dim, str group_name",
+    "reduce_scatter": "Tensor input, str reduce_op, int scatter_dim, str group_name",
+    "all_to_all": "Tensor input, int dim, str group_name",
+    "broadcast": "Tensor input, int root, str group_name",
+    "matmul_reduce_scatter": "Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, Tensor? bias=None",
+    "matmul_all_reduce": "Tensor A, Tensor B, str reduce_op, str group_name, Tensor? bias=None",
+}
+SEVERAL = {
+    "all_gather_matmul": "(Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, bool return_A=True) "
+                         "-> (Tensor?, Tensor[])",
+}
+
+for _name, _arguments in SINGLE.items():
+    LIB.define(f"{_name}({_arguments}) -> Tensor", tags=TAGS)
+    # Returning nothing lets torch 2.11 trace an explicit call of the overload, too.
+    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=OUT_TAGS)
+for _name, _signature in SEVERAL.items():
+    LIB.define(_name + _signature, tags=TAGS)

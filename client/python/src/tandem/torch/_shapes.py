@@ -1,0 +1,47 @@
+"""Shape rules, which kernels, fake kernels and fallbacks share. Errors are ValueError: bad arguments, equal on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def dim_of(dim: int, tensor: torch.Tensor, what: str) -> int:
+    """`dim` counted from 0."""
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise ValueError(f"{what} is {dim}, the tensor has {tensor.dim()} dimensions")
+    return dim % tensor.dim()
+
+
+def gathered(shape: Sequence[int], dim: int, world: int) -> list[int]:
+    """The shape after a gather."""
+    return [extent * world if i == dim else extent for i, extent in enumerate(shape)]
+
+
+def scattered(shape: Sequence[int], dim: int, world: int) -> list[int]:
+    """The shape after a scatter."""
+    if shape[dim] % world != 0:
+        raise ValueError(f"dimension {dim} of {list(shape)} does not divide by {world} ranks")
+    return [extent // world if i == dim else extent for i, extent in enumerate(shape)]
+
+
+def check_reduce_op(reduce_op: str) -> str:
+    """"sum" or "avg"."""
+    if reduce_op not in ("sum", "avg"):
+        raise ValueError(f"reduce_op is 'sum' or 'avg', not {reduce_op!r}")
+    return reduce_op
+
+
+def check_product(a: torch.Tensor, b: torch.Tensor, depth: int, bias: torch.Tensor | None) -> None:
+    """A [..., K] times B [depth, N], with a bias of N elements."""
+    if a.dim() < 2:
+        raise ValueError(f"A has {a.dim()} dimensions; it needs at least 2")
+    if b.dim() != 2 or b.shape[0] != depth:
+        raise ValueError(f"B is {list(b.shape)}; it needs 2 dimensions and {depth} rows")
+    if a.dtype != b.dtype:
+        raise ValueError(f"A is {a.dtype}, B is {b.dtype}")
+    if a.device != b.device:
+        raise ValueError(f"A is on {a.device}, B is on {b.device}")
+    if bias is not None and list(bias.shape) != [b.shape[1]]:
+        raise ValueError(f"the bias is {list(bias.shape)}; it needs {b.shape[1]} elements")

@@ -1,0 +1,46 @@
+"""A rank without Tandem: ops fall back to torch's collectives with one warning, or raise, alike on all ranks."""
+
+import json
+import os
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+from checks import start
+
+import tandem
+import tandem.torch
+
+OPS = torch.ops.tandem
+
+
+def main():
+    name = start()
+    if sys.argv[1] == "one without" and dist.get_rank() == 1:
+        tandem.torch.configure(runtime_dir="/nonexistent")
+    x = torch.arange(8.0).view(4, 2) + dist.get_rank()
+    w = torch.eye(2)
+    result = {}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            result["sum"] = OPS.all_reduce(x, "sum", name).tolist()
+            result["product"] = OPS.all_gather_matmul(x, [w], 0, name)[1][0].tolist()
+            result["scattered"] = OPS.matmul_reduce_scatter(x, w, "avg", 0, name).tolist()
+    result["warnings"] = [str(one.message) for one in seen if "tandem:" in str(one.message)]
+    result["reason"] = tandem.torch.attach(name).reason
+    tandem.torch.detach(name)
+    tandem.torch.configure(on_unavailable="error")
+    try:
+        OPS.all_reduce(x, "sum", name)
+        result["strict"] = "none"
+    except tandem.Unavailable as error:
+        result["strict"] = str(error)
+    dist.barrier()
+    print(json.dumps(result), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

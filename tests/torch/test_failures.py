@@ -1,0 +1,77 @@
+"""A killed rank, ranks without Tandem: no rank hangs, and all are told alike."""
+
+import unittest
+
+from node import Daemon, Ranks, wait_until
+
+
+class KilledRank(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(gpus=4)
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def kill_rank_1(self, mode, world=2):
+        ranks = Ranks(self.daemon, world, "rank_failures.py", mode)
+        try:
+            ranks.wait_for(1, "ready")
+            pid = ranks.processes[1].pid
+            ranks.processes[1].kill()
+            for rank in range(world):
+                if rank == 1:
+                    continue
+                told = ranks.result(rank, timeout=60)
+                self.assertEqual(told["error"], "RankLost", told)
+                self.assertEqual((told["rank"], told["code"]), (1, "UNAVAILABLE"), told)
+                self.assertIn("rank 1", told["text"])
+                self.assertIn(str(pid), told["text"])
+                self.assertEqual(told["pid"], pid)
+                self.assertLess(told["seconds"], 20, told)
+                self.assertEqual(told["again"], ["RankLost", "RankLost"], told)
+                self.assertTrue(told["detached"])
+        finally:
+            ranks.kill()
+        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20, "sessions stay")
+
+    def test_in_eager_mode(self):
+        self.kill_rank_1("eager")
+
+    def test_in_a_backward(self):
+        self.kill_rank_1("backward")
+
+    def test_while_a_plan_is_prepared(self):
+        self.kill_rank_1("prepare", world=3)
+
+    def test_in_compiled_mode(self):
+        self.kill_rank_1("compiled")
+
+
+class Unavailable(unittest.TestCase):
+    def check(self, results, reason):
+        self.assertEqual(len({result["reason"] for result in results}), 1, "ranks know different reasons")
+        for rank, result in enumerate(results):
+            self.assertIn(reason, result["reason"])
+            self.assertEqual(result["sum"][0], [1.0, 3.0])
+            self.assertEqual(len(result["product"]), 8)
+            self.assertEqual(result["scattered"], [[(4 * rank + i) + 0.5, (4 * rank + i) + 1.5] for i in (0, 2)])
+            self.assertEqual(len(result["warnings"]), 3, result["warnings"])
+            for text in result["warnings"]:
+                self.assertIn(reason, text)
+            self.assertIn(reason, result["strict"])
+
+    def test_no_daemon(self):
+        self.check(Ranks(None, 2, "rank_fallback.py", "all without").results(), "/nonexistent")
+
+    def test_one_rank_has_none(self):
+        daemon = Daemon(gpus=2)
+        self.addCleanup(daemon.stop)
+        self.check(Ranks(daemon, 2, "rank_fallback.py", "one without").results(), "rank 1: ")
+
+    def test_too_few_gpus(self):
+        daemon = Daemon(gpus=1)
+        self.addCleanup(daemon.stop)
+        self.check(Ranks(daemon, 2, "rank_fallback.py", "").results(), "the node's daemon 1 GPUs")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,44 @@
+"""examples/torch/train_llama.py: losses equal to a training in one process, on two and four ranks."""
+
+import os
+import re
+import unittest
+
+from node import HERE, Daemon, Ranks
+
+EXAMPLE = os.path.join(HERE, "../../examples/torch/train_llama.py")
+
+
+class Llama(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(gpus=4)
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def train(self, world, *arguments):
+        """What rank 0 prints."""
+        ranks = Ranks(self.daemon, world, EXAMPLE, "--check", *arguments)
+        texts = ranks.outputs()
+        losses = [float(loss) for loss in re.findall(r": loss ([0-9.]+)", texts[0])]
+        self.assertIn("tandem.Group", texts[0])  # served by Tandem
+        self.assertLess(losses[-1], 0.8 * losses[0], texts[0])
+        return texts[0]
+
+    def test_eager_on_two_ranks(self):
+        self.train(2)
+
+    def test_eager_on_four_ranks(self):
+        self.train(4)
+
+    def test_eager_in_bfloat16(self):
+        self.train(2, "--dtype", "bfloat16")
+
+    def test_compiled_on_two_ranks(self):
+        text = self.train(2, "--mode", "compiled", "--layers", "1")
+        for op in ("all_gather_matmul", "matmul_reduce_scatter"):
+            self.assertGreaterEqual(text.count(f"fused into tandem::{op} "), 4, text)  # two a block, forward and backward
+        self.assertNotIn("not fused", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
