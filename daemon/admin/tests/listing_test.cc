@@ -1,7 +1,9 @@
 // Listings that one reply does not hold: bounded, told, and gone on with.
 #include <gmock/gmock.h>
 
+#include <map>
 #include <set>
+#include <utility>
 
 #include "daemon/admin/admin_service.h"
 #include "daemon/control/tests/control_fixture.h"
@@ -75,6 +77,19 @@ TEST_F(ListingTest, PlansComeByPagesEachOnce) {
   const auto all = Pages(roomy, {});
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(static_cast<size_t>(all[0].plans_size()), ids.size());
+  // With the same figures of the groups' workspaces as in the listing of groups.
+  admin::v1::ListGroupsReply groups;
+  ASSERT_TRUE(roomy.ListGroups(nullptr, nullptr, &groups).ok());
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> workspace;
+  for (const auto& group : groups.groups()) {
+    workspace[group.id()] = {group.workspace_bytes(), group.unshared_workspace_bytes()};
+  }
+  for (const auto& plan : all[0].plans()) {
+    const auto& info = plan.info();
+    EXPECT_GT(info.group_workspace_bytes(), 0u);
+    EXPECT_EQ(std::pair(info.group_workspace_bytes(), info.unshared_workspace_bytes()),
+              workspace[info.group_id()]);
+  }
 }
 
 TEST_F(ListingTest, AListingThatFillsAReplyIsCutAtALine) {
