@@ -12,12 +12,12 @@ namespace tandem {
 class SpinBudget {
  public:
   // Spins for the wait that begins now.
-  int Begin() { return enough_ || ++brief_waits_ % kProbeEvery == 0 ? kMostSpins : kFewSpins; }
+  int Begin() { return enough_ || ++brief_waits_ % kProbeEvery == 0 ? kMaxSpins : kFewSpins; }
   // That wait has ended; `spinning_was_enough`: before it came to a yield.
   void End(bool spinning_was_enough) { enough_ = spinning_was_enough; }
 
  private:
-  static constexpr int kMostSpins = 64;  // about 2 µs: a hand-over between two CPUs takes a tenth of that
+  static constexpr int kMaxSpins = 64;  // about 2 µs: a hand-over between two CPUs takes a tenth of that
   static constexpr int kFewSpins = 4;
   static constexpr unsigned kProbeEvery = 16;
   bool enough_ = true;

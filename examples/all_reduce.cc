@@ -49,7 +49,7 @@ tandem::Status Run(const std::string& job_key, int rank, int world_size) {
   TANDEM_RETURN_IF_ERROR(stream->Synchronize(kPatience));
   TANDEM_RETURN_IF_ERROR(plan->Wait(kPatience));
   const auto* sums = reinterpret_cast<const float*>(output->data());
-  const auto expected = static_cast<float>(world_size * (world_size + 1) / 2);
+  const float expected = 0.5F * static_cast<float>(world_size * (world_size + 1));
   if (std::any_of(sums, sums + kCount, [=](float sum) { return sum != expected; })) {
     return tandem::Internal("wrong sum");
   }

@@ -250,8 +250,8 @@ LaunchOutcome ChannelProducer::Outcome(uint64_t sequence) const {
   LaunchOutcome outcome;
   if (words_.Released()) {
     outcome.status = words_.ClosedStatus();
-    // Engines start a launch once all ranks have arrived. An engine that is gone cannot have seen an arrival
-    // that has not happened yet; of one that has, a peer may have started what this rank's engine had not.
+    // Engines start a launch once all ranks have arrived. An engine that is gone cannot see a later arrival.
+    // If this rank had arrived, a peer may have started the launch although this rank's engine had not.
     const bool arrived = request()->load(std::memory_order_acquire) >= sequence;
     const bool engine_gone = outcome.status.code() == Code::kAborted;
     outcome.status =

@@ -1,7 +1,7 @@
 // File: slot_overlap.h
 //
-// Which slots of a plan must not share memory, and whether those of a launch do. Immutable: any thread may
-// ask.
+// Overlaps in memory of a launch's slots: the pairs of slots that must be apart, and a check. Immutable: any
+// thread may ask.
 #pragma once
 
 #include <array>

@@ -44,16 +44,16 @@ Status Show(const Reply& reply, bool json, View view) {
 }
 
 // Plans come by pages. More bytes of them are not held at once.
-constexpr size_t kMostPlanBytes = size_t{64} << 20;
+constexpr size_t kMaxPlanBytes = size_t{64} << 20;
 // The most bytes of a trace that tandemd gives.
-constexpr uint32_t kMostTraceBytes = 16u << 20;
+constexpr uint32_t kMaxTraceBytes = 16u << 20;
 
-// The plans of all pages from the request's on, up to kMostPlanBytes; then next_page_token is where the rest
+// The plans of all pages from the request's on, up to kMaxPlanBytes; then next_page_token is where the rest
 // begins.
 Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection,
                                            admin::v1::ListPlansRequest request = {}) {
   admin::v1::ListPlansReply all;
-  for (size_t bytes = 0; bytes < kMostPlanBytes;) {
+  for (size_t bytes = 0; bytes < kMaxPlanBytes;) {
     TANDEM_ASSIGN_OR_RETURN(auto page, Ask(connection, &Admin::Stub::ListPlans, request));
     bytes += page.ByteSizeLong();
     request.set_page_token(page.next_page_token());
@@ -172,13 +172,13 @@ Status ShowTop(const Connection& connection, const CommandOptions& options) {
 Status WriteTrace(const Connection& connection, const CommandOptions& options) {
   admin::v1::GetTraceRequest request;
   request.set_last(options.last);
-  request.set_max_bytes(kMostTraceBytes);
+  request.set_max_bytes(kMaxTraceBytes);
   TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTrace, request));
   if (reply.truncated()) {
     std::fprintf(
         stderr,
         "tandemctl: the trace is cut: the latest launches, as many as fit into %u MiB (--last takes fewer)\n",
-        kMostTraceBytes >> 20);
+        kMaxTraceBytes >> 20);
   }
   if (options.output.empty() || options.output == "-") {
     Print(reply.chrome_trace_json() + "\n");

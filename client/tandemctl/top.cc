@@ -13,7 +13,7 @@ namespace tandem::ctl {
 namespace {
 
 // Plans on a screen.
-constexpr size_t kMostPlans = 15;
+constexpr size_t kMaxPlans = 15;
 
 struct EngineRates {
   const admin::v1::EngineStats* engine = nullptr;
@@ -97,7 +97,7 @@ std::string TopText(const TopSample& before, const TopSample& now) {
   text += engines.Text();
   Table table(
       {">plan", "group", "operation", "algorithm", ">launches/s", ">launches", ">mean", ">p99", ">moved/s"});
-  for (size_t i = 0; i < std::min(rates.plans.size(), kMostPlans); ++i) {
+  for (size_t i = 0; i < std::min(rates.plans.size(), kMaxPlans); ++i) {
     const admin::v1::PlanEntry& plan = *rates.plans[i].plan;
     table.Add({std::to_string(plan.info().plan_id()), plan.group_name(), plan.info().summary(),
                Name(plan.info().algorithm()), Number(rates.plans[i].launches, "%.1f"),

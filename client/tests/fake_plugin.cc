@@ -1,4 +1,4 @@
-// The fake gRPC plugin as a library of its own, for tests of the whole path from tandem_connect on:
+// The fake gRPC plugin as a separate library, for tests of the whole path from tandem_connect on:
 // libtandem loads it where TANDEM_GRPC_LIBRARY names it.
 #include "client/tests/fake_control.h"
 

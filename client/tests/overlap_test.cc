@@ -45,7 +45,6 @@ TEST(SlotOverlap, IsAllowedInPlaceAndOfInputs) {
   EXPECT_EQ(Shared(matmul, {4096, 8192, 8200}), "1 2");
 }
 
-// A gather in place writes the memory of its part, which no other slot may share.
 TEST(SlotOverlap, AReceivedSlotIsWritten) {
   OpRequest request{.op = Op::kSendReceive};
   request.operands = {Of(Role::kInput, {8}), Of(Role::kInput, {8}), Of(Role::kOutput, {8})};

@@ -13,7 +13,7 @@ namespace tandem::daemon {
 
 // Under way at once; one more is answered with RESOURCE_EXHAUSTED. The administrators' socket has no such
 // bound.
-inline constexpr int kMostAdminCalls = 32;
+inline constexpr int kMaxAdminCalls = 32;
 
 // Thread-safe. `admin` outlives it.
 class BoundedAdmin final : public admin::v1::Admin::Service {
@@ -53,7 +53,7 @@ class BoundedAdmin final : public admin::v1::Admin::Service {
       const int number;
     };
     const Place place(calls_);
-    if (place.number > kMostAdminCalls) {
+    if (place.number > kMaxAdminCalls) {
       return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                           "too many calls of operators are under way on this socket");
     }

@@ -109,6 +109,8 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
     if (!out.mutable_info()->ParseFromString(plan.info)) {
       return ToGrpc(Internal("plan " + std::to_string(plan.plan_id) + " has an unreadable explanation"));
     }
+    out.mutable_info()->set_group_workspace_bytes(plan.group_workspace_bytes);
+    out.mutable_info()->set_unshared_workspace_bytes(plan.unshared_workspace_bytes);
     out.set_group_name(plan.group_name);
     bool truncated = false;
     for (auto& program : plan.programs) {

@@ -7,9 +7,10 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "common/mutex.h"
 
 namespace tandem::daemon {
 
@@ -17,40 +18,42 @@ class BackgroundWorker {
  public:
   BackgroundWorker() : thread_([this] { Run(); }) {}
   // Finishes the running task; drops the others.
-  ~BackgroundWorker() {
+  ~BackgroundWorker() { End(); }
+  // The same ahead of the destructor; tasks that are posted later are dropped.
+  void End() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
       changed_.notify_all();
     }
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
   // Any thread; never blocks.
   void Post(std::function<void()> task) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tasks_.push_back(std::move(task));
     changed_.notify_all();
   }
 
  private:
   void Run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
+      changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || !tasks_.empty(); });
       if (stopping_) return;
       std::function<void()> task = std::move(tasks_.front());
       tasks_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       task();
       task = nullptr;
-      lock.lock();
+      lock.Lock();
     }
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  bool stopping_ = false;
+  std::deque<std::function<void()>> tasks_ TANDEM_GUARDED_BY(mutex_);
+  bool stopping_ TANDEM_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -66,11 +66,19 @@ struct ControlOptions {
   std::chrono::milliseconds maximal_deadline{600000};
   std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
+  // How long the failure of a join is kept for ranks that come late.
+  std::chrono::milliseconds verdict_memory{60000};
+  // How long the launches of a client may go on that has closed its lease and lives on; then it counts as
+  // lost.
+  std::chrono::milliseconds departure_deadline{2000};
   bool verify_plans = false;
   bool fused_by_choice =
       false;  // plans take fused kernels unasked where they are predicted to be the fastest
   ControlLimits limits;
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
+  // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under
+  // the registry's lock; it is logged either way. For tests, which fail by it.
+  std::function<void(const std::string&)> illegal_transition;
   // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
   std::function<void(LogSeverity, const std::string&)> log;
 };

@@ -3,29 +3,30 @@
 #include <string>
 #include <utility>
 
+#include "daemon/control/blame.h"
 #include "tandem/engine/v1/engine.pb.h"
 
 namespace tandem::daemon {
 
 void CommandBatch::Expect(int gpu) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   pending_.insert(gpu);
 }
 
 void CommandBatch::Done(int gpu, const Status& status) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   pending_.extract(gpu);
   if (!status.ok() && first_error_.ok()) first_error_ = status.WithContext("GPU " + std::to_string(gpu));
   changed_.notify_all();
 }
 
 Status CommandBatch::Wait(const Waiter& waiter) {
-  std::unique_lock lock(mutex_);
-  if (!waiter.Wait(lock, changed_, [&] { return pending_.empty(); })) {
+  MutexLock lock(mutex_);
+  if (!waiter.Wait(lock, changed_, [this]() TANDEM_REQUIRES(mutex_) { return pending_.empty(); })) {
     if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
     const std::string gpu = std::to_string(*pending_.begin());
     return DeadlineExceeded("the engine of GPU " + gpu + " has not answered in time")
-        .WithDetail({.reason = "ENGINE_LATE", .who = "gpu " + gpu, .field = {}});
+        .WithDetail(BlameGpu("ENGINE_LATE", *pending_.begin()));
   }
   return first_error_;
 }
@@ -42,7 +43,7 @@ EngineMailbox::EngineMailbox(int gpu, Engines& engines)
 
 EngineMailbox::~EngineMailbox() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     generation_ = 0;
     changed_.notify_all();
@@ -51,12 +52,12 @@ EngineMailbox::~EngineMailbox() {
 }
 
 void EngineMailbox::SetGeneration(uint64_t generation) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   generation_ = generation;
 }
 
 void EngineMailbox::Push(std::function<Status(Engines&)> call, Completion done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   items_.push_back({generation_, std::move(call), std::move(done)});
   changed_.notify_all();
 }
@@ -95,20 +96,20 @@ void EngineMailbox::PostAllocate(uint64_t segment_id, uint64_t bytes, std::funct
 }
 
 void EngineMailbox::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !items_.empty(); });
+    changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || !items_.empty(); });
     if (items_.empty()) return;
     Item item = std::move(items_.front());
     items_.pop_front();
     const bool current = item.generation != 0 && item.generation == generation_;
-    lock.unlock();
+    lock.Unlock();
     const Status status = current ? item.call(engines_)
                                   : Unavailable("its engine is not running")
                                         .WithDetail({.reason = "ENGINE_DOWN", .who = {}, .field = {}});
     if (item.done) item.done(status);
     item = {};
-    lock.lock();
+    lock.Lock();
   }
 }
 

@@ -11,12 +11,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/unique_fd.h"
 #include "daemon/control/waiter.h"
 #include "daemon/supervisor/engines.h"
@@ -36,10 +36,10 @@ class CommandBatch {
   Status Wait(const Waiter& waiter);
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::multiset<int> pending_;  // GPUs, one for each command
-  Status first_error_;
+  std::multiset<int> pending_ TANDEM_GUARDED_BY(mutex_);  // GPUs, one for each command
+  Status first_error_ TANDEM_GUARDED_BY(mutex_);
 };
 
 class EngineMailbox {
@@ -78,11 +78,11 @@ class EngineMailbox {
 
   const int gpu_;
   Engines& engines_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Item> items_;
-  uint64_t generation_ = 0;
-  bool stopping_ = false;
+  std::deque<Item> items_ TANDEM_GUARDED_BY(mutex_);
+  uint64_t generation_ TANDEM_GUARDED_BY(mutex_) = 0;
+  bool stopping_ TANDEM_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -8,16 +8,17 @@
 
 #include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <system_error>
 #include <thread>
+
+#include "common/mutex.h"
 
 namespace tandem::daemon {
 namespace {
 
 // As many closes may last for ever before others have to wait; far fewer than the tasks that the unit allows
 // for.
-constexpr int kMostThreads = 256;
+constexpr int kMaxThreads = 256;
 
 // Memory has no owner that could hold its close up, and a little of it is freed at once: a flood of such
 // descriptors does not pile up.
@@ -31,14 +32,14 @@ class Closer {
  public:
   void Add(UniqueFd fd) {
     if (ClosesAtOnce(fd.get())) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++under_way_;
     waiting_.push_back(std::move(fd));
     if (idle_ >= static_cast<int>(waiting_.size())) {
       changed_.notify_one();
       return;
     }
-    if (threads_ == kMostThreads) return;
+    if (threads_ == kMaxThreads) return;
     try {
       std::thread([this] { Run(); }).detach();
       ++threads_;
@@ -48,36 +49,37 @@ class Closer {
   }
 
   size_t under_way() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return under_way_;
   }
 
  private:
   void Run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
       if (waiting_.empty() && idle_ > 0) break;
       ++idle_;
-      changed_.wait(lock, [&] { return !waiting_.empty(); });
+      changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return !waiting_.empty(); });
       --idle_;
       UniqueFd fd = std::move(waiting_.front());
       waiting_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       // A socket is reset, not drained, whatever its owner has asked for.
       const linger reset{.l_onoff = 1, .l_linger = 0};
       ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
       fd.Reset();
-      lock.lock();
+      lock.Lock();
       --under_way_;
     }
     --threads_;
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::deque<UniqueFd> waiting_;
-  int threads_ = 0, idle_ = 0;
-  size_t under_way_ = 0;
+  std::deque<UniqueFd> waiting_ TANDEM_GUARDED_BY(mutex_);
+  int threads_ TANDEM_GUARDED_BY(mutex_) = 0;
+  int idle_ TANDEM_GUARDED_BY(mutex_) = 0;
+  size_t under_way_ TANDEM_GUARDED_BY(mutex_) = 0;
 };
 
 // Never destroyed: its threads may be held up until the process has gone.

@@ -54,13 +54,13 @@ struct GroupSnapshot {
   uint64_t incarnation = 0;
   uint64_t generation = 0;
   int world_size = 0;
-  std::string state;  // "joining", "ready", "broken", "closing"
+  std::string state;  // "joining", "ready", "suspended", "closing", "broken"
   std::string state_reason;
   std::string topology_class;
   std::vector<MemberSnapshot> members;
   uint32_t plans = 0;
-  uint64_t workspace_bytes = 0;           // both halves, of one rank
-  uint64_t unshared_workspace_bytes = 0;  // what its plans would take without sharing
+  uint64_t workspace_bytes = 0;           // both halves of one rank, as allocated
+  uint64_t unshared_workspace_bytes = 0;  // the same if each of its plans had a workspace of its own
   uint64_t bulk_bytes = 0;
 };
 
@@ -86,8 +86,10 @@ struct PlanSnapshot {
   uint64_t plan_id = 0;
   uint64_t group_id = 0;
   std::string group_name;
-  std::vector<int> gpus;                        // by rank
-  std::string info;                             // a serialised tandem.v1.PlanInfo
+  std::vector<int> gpus;  // by rank
+  std::string info;       // a serialised tandem.v1.PlanInfo, without the group's own figures, which follow
+  uint64_t group_workspace_bytes = 0;           // GroupSnapshot::workspace_bytes
+  uint64_t unshared_workspace_bytes = 0;        // GroupSnapshot::unshared_workspace_bytes
   std::vector<std::string> programs;            // listings by rank, if asked for
   std::vector<std::vector<std::string>> steps;  // with them, by rank: what each step is called
 };
@@ -127,9 +129,10 @@ struct ControlSnapshot {
   uint64_t registrations = 0;
   uint64_t channels = 0;
   uint64_t segment_bytes = 0;
-  uint64_t descriptors = 0;          // held by the control plane: segments, registrations, channels
-  uint64_t sessions_total = 0;       // since the start
-  uint64_t sessions_lost_total = 0;  // ended without Detach
+  uint64_t descriptors = 0;             // held by the control plane: segments, registrations, channels
+  uint64_t sessions_total = 0;          // since the start
+  uint64_t sessions_lost_total = 0;     // ended by the end of their process
+  uint64_t sessions_evicted_total = 0;  // ended by an operator
   uint64_t groups_broken_total = 0;
   std::map<int, uint64_t> launch_failures;  // by canonical code, since the start
   std::map<uint32_t, uint64_t> sessions_by_uid;

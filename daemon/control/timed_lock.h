@@ -9,7 +9,8 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
+
+#include "common/mutex.h"
 
 namespace tandem::daemon {
 
@@ -17,12 +18,12 @@ namespace tandem::daemon {
 class TimedLock {
  public:
   void lock() {
-    std::unique_lock own(mutex_);
-    free_.wait(own, [this] { return !held_; });
+    MutexLock own(mutex_);
+    free_.wait(own.fused(), [this]() TANDEM_REQUIRES(mutex_) { return !held_; });
     held_ = true;
   }
   bool try_lock() {
-    std::lock_guard own(mutex_);
+    MutexLock own(mutex_);
     if (held_) return false;
     held_ = true;
     return true;
@@ -30,21 +31,22 @@ class TimedLock {
   // False: it is still held at `deadline`.
   template <class Clock, class Duration>
   bool try_lock_until(const std::chrono::time_point<Clock, Duration>& deadline) {
-    std::unique_lock own(mutex_);
-    if (!free_.wait_until(own, deadline, [this] { return !held_; })) return false;
+    MutexLock own(mutex_);
+    if (!free_.wait_until(own.fused(), deadline, [this]() TANDEM_REQUIRES(mutex_) { return !held_; }))
+      return false;
     held_ = true;
     return true;
   }
   void unlock() {
-    std::lock_guard own(mutex_);
+    MutexLock own(mutex_);
     held_ = false;
     free_.notify_one();
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable free_;
-  bool held_ = false;
+  bool held_ TANDEM_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tandem::daemon

@@ -12,7 +12,7 @@ std::string NameOf(uint64_t transfer_id) { return "transfer " + std::to_string(t
 }  // namespace
 
 Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, ForeignFds fds) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return Unavailable("the session has ended");
   auto it = entries_.find(transfer_id);
   if (it == entries_.end()) {
@@ -70,7 +70,7 @@ Status TransferTable::Add(uint64_t transfer_id, uint32_t index, uint32_t total, 
 }
 
 void TransferTable::Refuse(uint64_t transfer_id, Status why) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_ || (!entries_.contains(transfer_id) && entries_.size() >= max_transfers_)) return;
   Entry entry;
   entry.since = Waiter::Clock::now();
@@ -80,8 +80,8 @@ void TransferTable::Refuse(uint64_t transfer_id, Status why) {
 }
 
 Result<ForeignFds> TransferTable::Claim(uint64_t transfer_id, const Waiter& waiter) {
-  std::unique_lock lock(mutex_);
-  const bool came = waiter.Wait(lock, changed_, [&] {
+  MutexLock lock(mutex_);
+  const bool came = waiter.Wait(lock, changed_, [&]() TANDEM_REQUIRES(mutex_) {
     if (closed_) return true;
     auto it = entries_.find(transfer_id);
     return it != entries_.end() && (!it->second.refused.ok() || it->second.present == it->second.total);
@@ -99,21 +99,21 @@ Result<ForeignFds> TransferTable::Claim(uint64_t transfer_id, const Waiter& wait
 }
 
 bool TransferTable::ReapOrphans(std::chrono::milliseconds age) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto limit = Waiter::Clock::now() - age;
   std::erase_if(entries_, [&](const auto& item) { return item.second.since <= limit; });
   return !entries_.empty();
 }
 
 void TransferTable::Close() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
   entries_.clear();
   changed_.notify_all();
 }
 
 size_t TransferTable::descriptors() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   size_t count = 0;
   for (const auto& [id, entry] : entries_) count += entry.present;
   return count;

@@ -8,8 +8,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 
+#include "common/mutex.h"
 #include "daemon/control/foreign_fds.h"
 #include "daemon/control/waiter.h"
 #include "tandem/status.h"
@@ -54,10 +54,10 @@ class TransferTable {
     Status refused;
   };
   const size_t max_transfers_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  std::map<uint64_t, Entry> entries_;
-  bool closed_ = false;
+  std::map<uint64_t, Entry> entries_ TANDEM_GUARDED_BY(mutex_);
+  bool closed_ TANDEM_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tandem::daemon

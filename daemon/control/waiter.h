@@ -8,7 +8,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <mutex>
+
+#include "common/thread_annotations.h"
 
 namespace tandem::daemon {
 
@@ -24,12 +25,15 @@ struct Waiter {
   bool Cancelled() const { return cancelled && cancelled(); }
 
   // Waits on `changed` until `ready` holds; false if the deadline passed or the caller went away first.
+  // `lock` is a MutexLock or a RegistryLock, held by the caller; `ready` is called with it held, at least
+  // once a second.
   template <typename Lock, typename Ready>
-  bool Wait(Lock& lock, std::condition_variable& changed, Ready ready) const {
+  bool Wait(Lock& lock, std::condition_variable& changed,
+            Ready ready) const TANDEM_NO_THREAD_SAFETY_ANALYSIS {
     while (!ready()) {
       if (Expired() || Cancelled()) return false;
       const auto slice = cancelled ? std::chrono::milliseconds(100) : std::chrono::milliseconds(1000);
-      changed.wait_until(lock, std::min(deadline, Clock::now() + slice));
+      changed.wait_until(lock.fused(), std::min(deadline, Clock::now() + slice));
     }
     return true;
   }

@@ -19,7 +19,7 @@ namespace {
 
 // Threads of one server beside the threads of the sessions' calls. They serve operators' calls and calls that
 // are refused or answered at once, and wait for the next call.
-constexpr uint64_t kSpareThreads = 64 + kMostAdminCalls;
+constexpr uint64_t kSpareThreads = 64 + kMaxAdminCalls;
 
 void Configure(grpc::ServerBuilder& builder, const std::string& socket, const ControlLimits& limits) {
   builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());

@@ -11,7 +11,7 @@ namespace {
 using Findings = std::vector<DoctorFinding>;
 
 // More of one kind would bury the rest.
-constexpr size_t kMostNamed = 8;
+constexpr size_t kMaxNamed = 8;
 
 std::string GpuName(const DoctorInput& input, size_t gpu) {
   std::string name = "GPU " + std::to_string(gpu);
@@ -26,8 +26,8 @@ std::string SessionText(const SessionSnapshot& session) {
 
 std::string Join(const std::vector<std::string>& texts) {
   std::string all;
-  for (size_t i = 0; i < std::min(texts.size(), kMostNamed); ++i) all += (i == 0 ? "" : ", ") + texts[i];
-  if (texts.size() > kMostNamed) all += " and " + std::to_string(texts.size() - kMostNamed) + " more";
+  for (size_t i = 0; i < std::min(texts.size(), kMaxNamed); ++i) all += (i == 0 ? "" : ", ") + texts[i];
+  if (texts.size() > kMaxNamed) all += " and " + std::to_string(texts.size() - kMaxNamed) + " more";
   return all;
 }
 

@@ -196,8 +196,10 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const Launch
   families.Gauge("tandem_channels", "Open channels", control.channels);
   families.Gauge("tandem_draining", "1 while the node drains", control.draining ? 1 : 0);
   families.Counter("tandem_sessions_total", "Sessions since the start", control.sessions_total);
-  families.Counter("tandem_sessions_lost_total", "Sessions that ended without detaching",
+  families.Counter("tandem_sessions_lost_total", "Sessions that ended with their process, or by its fault",
                    control.sessions_lost_total);
+  families.Counter("tandem_sessions_evicted_total", "Sessions that an operator ended",
+                   control.sessions_evicted_total);
   families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
   auto& failures =
       families.Add("tandem_launch_failures_total", "Failed launches by canonical code", MetricType::Counter);

@@ -192,7 +192,7 @@ void LeaseServer::Readable(uint64_t connection_id) {
     if (!message.ok()) {
       const std::string& reason = message.status().detail().reason;
       if (reason == "WOULD_BLOCK") return;
-      if (reason == "EOF") return Drop(connection_id, "its lease ended");
+      if (reason == "EOF") return Drop(connection_id, "its process has ended", true);
       Refuse(*connection, message.status());
       return Drop(connection_id, "its lease carried a bad message: " + message.status().message());
     }
@@ -289,7 +289,7 @@ void LeaseServer::Refuse(Connection& connection, const Status& why) {
   SendMessage(connection.socket.get(), message.SerializeAsString(), {}, false).ok();
 }
 
-void LeaseServer::Close(uint64_t session_id) {
+void LeaseServer::Close(uint64_t session_id, const Status& why) {
   std::shared_ptr<Connection> closed;
   std::lock_guard lock(mutex_);
   auto it = by_session_.find(session_id);
@@ -297,6 +297,9 @@ void LeaseServer::Close(uint64_t session_id) {
   auto connection = connections_.find(it->second);
   if (connection != connections_.end()) {
     closed = connection->second;
+    // Behind what the client has not read yet: the socket keeps the order, and a full one loses the reason
+    // only.
+    if (!why.ok()) Refuse(*closed, why);
     // Both leave the epoll set before they are closed: a fork of the client may hold the other end open.
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closed->socket.get(), nullptr);
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closed->pidfd.get(), nullptr);
@@ -306,7 +309,7 @@ void LeaseServer::Close(uint64_t session_id) {
   by_session_.erase(it);
 }
 
-void LeaseServer::Drop(uint64_t connection_id, const std::string& why) {
+void LeaseServer::Drop(uint64_t connection_id, const std::string& why, bool closed) {
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
@@ -318,7 +321,12 @@ void LeaseServer::Drop(uint64_t connection_id, const std::string& why) {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->pidfd.get(), nullptr);
   }
-  if (connection->session_id != 0) control_.SessionLost(connection->session_id, why);
+  if (connection->session_id == 0) return;
+  if (closed && ProcessLives(connection->peer.pid, connection->pidfd)) {
+    control_.LeaseClosed(connection->session_id);
+  } else {
+    control_.SessionLost(connection->session_id, why);
+  }
 }
 
 void LeaseServer::DropLate() {

@@ -39,7 +39,7 @@ class LeaseServer final : public LeasePort {
   ~LeaseServer() override;
 
   Status Send(uint64_t session_id, uint64_t transfer_id, const std::vector<SharedFd>& fds) override;
-  void Close(uint64_t session_id) override;
+  void Close(uint64_t session_id, const Status& why) override;
 
   // The descriptor, for its owner and group to be set.
   const std::string& path() const { return options_.path; }
@@ -77,7 +77,8 @@ class LeaseServer final : public LeasePort {
   void Flush(uint64_t connection_id);
   Status SendLocked(Connection& connection, Packet packet);
   void Refuse(Connection& connection, const Status& why);
-  void Drop(uint64_t connection_id, const std::string& why);
+  // `closed`: the client has closed its end. Then a session whose process lives on has left; else it is lost.
+  void Drop(uint64_t connection_id, const std::string& why, bool closed = false);
   void DropLate();
   int Timeout();
   void MakeRoom();

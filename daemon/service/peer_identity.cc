@@ -3,12 +3,16 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 // Debian 12's headers know neither.
 #ifndef SO_PEERPIDFD
@@ -30,20 +34,51 @@ std::string CgroupOf(int pid, const UniqueFd& pidfd) {
   return ::poll(&ended, 1, 0) == 0 ? MemoryCgroup(text.str()) : std::string();
 }
 
-}  // namespace
+// Positions in StatFields of fields of /proc/<pid>/stat: the 3rd, the 9th and the 22nd.
+constexpr size_t kState = 0, kFlags = 6, kStartTime = 19;
 
-Result<uint64_t> ProcessStartTicks(int pid) {
+// The fields of /proc/<pid>/stat from the 3rd on. The command before them, in parentheses, may hold anything.
+Result<std::vector<std::string>> StatFields(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(file, line)) return NotFound("no process " + std::to_string(pid));
-  // The command, in parentheses, may hold anything: fields are counted after the last one. Start time is the
-  // 22nd.
   const size_t end = line.rfind(')');
   if (end == std::string::npos) return Internal("malformed /proc/<pid>/stat");
   std::istringstream rest(line.substr(end + 1));
-  std::string field;
-  for (int i = 3; i <= 22; ++i) rest >> field;
-  return static_cast<uint64_t>(std::strtoull(field.c_str(), nullptr, 10));
+  std::vector<std::string> fields;
+  for (std::string field; rest >> field;) fields.push_back(field);
+  if (fields.size() <= kStartTime) return Internal("malformed /proc/<pid>/stat");
+  return fields;
+}
+
+// The time at which a process was started, at most one tick (10 ms) too late; now if it is not known.
+Waiter::Clock::time_point StartOf(int pid) {
+  const auto now = Waiter::Clock::now();
+  const Result<uint64_t> ticks = ProcessStartTicks(pid);
+  timespec since_boot{};
+  const long ticks_a_second = ::sysconf(_SC_CLK_TCK);
+  if (!ticks.ok() || ticks_a_second <= 0 || ::clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) return now;
+  const double age = static_cast<double>(since_boot.tv_sec) + 1e-9 * static_cast<double>(since_boot.tv_nsec) -
+                     static_cast<double>(*ticks + 1) / static_cast<double>(ticks_a_second);
+  return now - std::chrono::milliseconds(static_cast<int64_t>(1000 * std::max(age, 0.0)));
+}
+
+}  // namespace
+
+Result<uint64_t> ProcessStartTicks(int pid) {
+  Result<std::vector<std::string>> fields = StatFields(pid);
+  if (!fields.ok()) return fields.status();
+  return static_cast<uint64_t>(std::strtoull((*fields)[kStartTime].c_str(), nullptr, 10));
+}
+
+bool ProcessLives(int pid, const UniqueFd& pidfd) {
+  constexpr uint64_t kExiting = 4;  // PF_EXITING
+  const Result<std::vector<std::string>> fields = StatFields(pid);
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  if (!fields.ok() || ::poll(&ended, 1, 0) != 0) return false;  // also if the pid is another process's by now
+  const std::string& state = (*fields)[kState];
+  return state != "Z" && state != "X" &&
+         (std::strtoull((*fields)[kFlags].c_str(), nullptr, 10) & kExiting) == 0;
 }
 
 std::string MemoryCgroup(const std::string& proc_text) {
@@ -72,7 +107,7 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource s
                "the kernel names no process at the other end: the client lives in another pid namespace")
         .WithDetail({.reason = "PID_NAMESPACE", .who = {}, .field = {}});
   }
-  PeerIdentity peer{credentials.uid, credentials.gid, credentials.pid, {}};
+  PeerIdentity peer{credentials.uid, credentials.gid, credentials.pid, {}, StartOf(credentials.pid)};
   if (source == PidfdSource::kPreferSocket) {
     int fd = -1;
     length = sizeof(fd);

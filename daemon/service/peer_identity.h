@@ -26,6 +26,10 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket,
 // the text names neither.
 std::string MemoryCgroup(const std::string& proc_text);
 
+// Whether the process behind `pidfd` goes on. A process that ends closes its sockets before its pidfd becomes
+// readable; then the kernel has marked it as exiting already.
+bool ProcessLives(int pid, const UniqueFd& pidfd);
+
 // The start time of a process in clock ticks since boot, from /proc/<pid>/stat. NOT_FOUND if there is no such
 // process.
 Result<uint64_t> ProcessStartTicks(int pid);

@@ -4,6 +4,7 @@
 #include "tandem/v1/types.pb.h"
 
 namespace tandem::daemon {
+
 grpc::Status ToGrpc(grpc::ServerContext* context, const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   v1::StatusDetail detail;

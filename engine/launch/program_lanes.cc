@@ -33,13 +33,11 @@ Result<uint64_t> ProgramLanes::EnqueueFence() {
 }
 
 bool ProgramLanes::Drained() {
-  if (drain_ticket_ != last_ticket_) {
-    const Result<uint64_t> fence = EnqueueFence();
-    if (!fence.ok()) return false;  // Backend::Health reports what is wrong with the device
-    drain_ticket_ = last_ticket_;
-    drain_fence_ = *fence;
+  if (fenced_ticket_ != last_ticket_) {
+    if (!EnqueueFence().ok()) return false;  // Backend::Health reports what is wrong with the device
+    fenced_ticket_ = last_ticket_;
   }
-  return Passed(drain_fence_);
+  return Passed(last_fence_);  // also the fences that were asked for since
 }
 
 void ProgramLanes::ChangeStream() {

@@ -79,7 +79,7 @@ class ProgramLanes {
   std::optional<StreamChoice> stream_choice_;  // none: lane 0 has one stream
   uint64_t last_ticket_ = 0;
   uint64_t last_fence_ = 0;
-  uint64_t drain_ticket_ = 0, drain_fence_ = 0;  // the fence behind the program of that ticket
+  uint64_t fenced_ticket_ = 0;  // the program of that ticket has a fence behind it
 };
 
 }  // namespace tandem::engine

@@ -127,8 +127,8 @@ TEST(ChannelTest, TheCauseOfAFailureCrossesWhole) {
   }
 }
 
-// What an engine has begun had its OK; what has not arrived cannot have begun on any rank; of the rest nobody
-// knows.
+// A launch that has begun has its OK. A launch that has not arrived cannot have begun on any rank. Of others
+// nobody knows.
 TEST(ChannelTest, AReleaseTellsWhetherALaunchHadStarted) {
   for (const Code code : {Code::kAborted, Code::kUnavailable}) {
     Ends ends(8);
@@ -208,7 +208,7 @@ TEST(ChannelTest, ReleaseFreesEveryWaitKeepsTheFirstReasonAndServesReplays) {
   words.Release(ended);
   words.Release(Unavailable("too late"));
   EXPECT_EQ(ends.producer.Done(), kReleaseValue);
-  EXPECT_EQ(ends.producer.Outcome(1).status, ended);
+  EXPECT_EQ(ends.producer.Outcome(1).status, ended.WithStarted(false));
   EXPECT_EQ(ends.producer.TryPush(&entry).code(), Code::kUnavailable);
   ends.producer.captured_done(3)->store(0);  // a replayed graph's last write
   words.Release(Aborted(""));

@@ -21,16 +21,6 @@ bool Ordered(const History& history, const Touch& a, const Touch& b) {
   return a.first == b.first || history.Before(a.last, b.first) || history.Before(b.last, a.first);
 }
 
-std::string PlaceName(const Access& access, int half) {
-  std::string owner = " of rank " + std::to_string(access.owner);
-  switch (access.space) {
-    case Space::kOperand: return "operand " + std::to_string(access.slot) + owner;
-    case Space::kWorkspace: return "workspace half " + std::to_string(half) + owner;
-    case Space::kBulk: return "the bulk area" + owner;
-  }
-  return owner;
-}
-
 Status Report(const History& history, const Touch& a, const Touch& b, bool alternate_parity) {
   auto step = [&history](const Touch& touch) {
     const LaunchGraph& graph = *history.launches[touch.launch];
@@ -44,6 +34,16 @@ Status Report(const History& history, const Touch& a, const Touch& b, bool alter
 }
 
 }  // namespace
+
+std::string PlaceName(const Access& access, int half) {
+  std::string owner = " of rank " + std::to_string(access.owner);
+  switch (access.space) {
+    case Space::kOperand: return "operand " + std::to_string(access.slot) + owner;
+    case Space::kWorkspace: return "workspace half " + std::to_string(half) + owner;
+    case Space::kBulk: return "the bulk area" + owner;
+  }
+  return owner;
+}
 
 Status CheckRaces(const History& history, int period, bool alternate_parity) {
   // Operands are shared by all launches of one program set, since the same memory may be bound again; those

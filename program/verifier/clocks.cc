@@ -75,7 +75,7 @@ Status ExplainCycle(const History& history, const std::vector<Edge>& edges, cons
 
 }  // namespace
 
-Result<History> OrderLaunches(std::vector<const LaunchGraph*> launches, uint32_t chains) {
+Result<History> OrderLaunches(std::vector<const LaunchGraph*> launches, uint32_t chains, bool bulk_turns) {
   History history;
   history.launches = std::move(launches);
   history.chains = chains;
@@ -94,7 +94,7 @@ Result<History> OrderLaunches(std::vector<const LaunchGraph*> launches, uint32_t
     for (size_t rank = 0; rank < graph.begin.size() && n > 0; ++rank) {
       edges.push_back({history.launches[n - 1]->end[rank] + history.base[n - 1], graph.begin[rank] + base});
     }
-    if (graph.uses_bulk) {
+    if (bulk_turns && graph.uses_bulk) {
       // The engines start a bulk program only when all ranks have ended the area's last user.
       for (size_t from = 0; from < graph.begin.size() && last_bulk >= 0; ++from) {
         for (size_t to = 0; to < graph.begin.size(); ++to) {

@@ -89,6 +89,10 @@ Status Refuse(std::string_view reason, std::string message);
 // "rank 1 launch 0 step 12 (push to 2)"; `launch` below 0 leaves the launch out.
 std::string Describe(std::span<const RankProgram> programs, int rank, uint32_t step, int launch);
 
+// The name of an access's memory: "operand 2 of rank 1", "workspace half 0 of rank 1", "the bulk area of rank
+// 1".
+std::string PlaceName(const Access& access, int half);
+
 // Checks what needs no order (shapes, lanes, dependencies, ranks, signal indexes): "MALFORMED" or "SIGNAL".
 Status CheckPrograms(std::span<const RankProgram> programs, const VerifyContext& context);
 
@@ -112,11 +116,16 @@ struct History {
   }
 };
 
-// Orders `launches` back to back; "DEADLOCK" or "UNCOALESCED" if they cannot all end.
-Result<History> OrderLaunches(std::vector<const LaunchGraph*> launches, uint32_t chains);
+// Orders `launches` back to back; "DEADLOCK" or "UNCOALESCED" if they cannot all end. `bulk_turns`: a launch
+// that uses the bulk area begins only when all ranks have ended the previous one that did.
+Result<History> OrderLaunches(std::vector<const LaunchGraph*> launches, uint32_t chains, bool bulk_turns);
 
 // Checks that every launch closes and leaves its peers' operands in peace: "NOT_CLOSED".
 Status CheckClosed(const History& history, int period);
+
+// Checks that no rank touches a peer's bulk area or symmetric operands before that peer has begun the same
+// launch: "NO_ENTRY".
+Status CheckEntries(const History& history, int period);
 
 // Checks that no two unordered events touch the same bytes, one of them writing: "RACE". By symmetry only
 // pairs whose earlier launch is one of the first `period` are looked at.

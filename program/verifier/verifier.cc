@@ -38,11 +38,25 @@ Result<VerifyContext> ContextOf(std::span<const OpRequest> requests) {
 
 namespace {
 
-// Without a step on any rank a launch takes no epoch and touches nothing: its start, which all ranks must
-// have reached, is all.
+// Without a step on any rank a launch takes no epoch and touches nothing. An engine's start, which all ranks
+// must have reached, is all of the launch.
 bool HasNoSteps(std::span<const RankProgram> programs) {
   return std::all_of(programs.begin(), programs.end(),
                      [](const RankProgram& program) { return program.steps.empty(); });
+}
+
+Status CheckHistory(std::vector<const verify::LaunchGraph*> launches, int period,
+                    const verify::ChainTable& chains, const VerifyOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(verify::History history,
+                          verify::OrderLaunches(std::move(launches), chains.size(), !options.client_placed));
+  TANDEM_RETURN_IF_ERROR(verify::CheckClosed(history, period));
+  if (options.client_placed) TANDEM_RETURN_IF_ERROR(verify::CheckEntries(history, period));
+  return verify::CheckRaces(history, period, options.alternate_parity);
+}
+
+Status CheckStepless(std::span<const RankProgram> programs, const VerifyOptions& options) {
+  if (!options.client_placed || programs.size() == 1) return Status::Ok();
+  return verify::Refuse("NOT_CLOSED", "the programs have no step: only an engine's start lets ranks meet");
 }
 
 }  // namespace
@@ -50,14 +64,12 @@ bool HasNoSteps(std::span<const RankProgram> programs) {
 Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext& context,
                       const VerifyOptions& options) {
   TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(programs, context));
-  if (HasNoSteps(programs)) return Status::Ok();
+  if (HasNoSteps(programs)) return CheckStepless(programs, options);
   verify::ChainTable chains;
   TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph graph,
                           verify::ExpandLaunch(programs, context, options, chains));
   std::vector<const verify::LaunchGraph*> launches(std::max(options.launches, 1), &graph);
-  TANDEM_ASSIGN_OR_RETURN(verify::History history, verify::OrderLaunches(std::move(launches), chains.size()));
-  TANDEM_RETURN_IF_ERROR(verify::CheckClosed(history, 1));
-  return verify::CheckRaces(history, 1, options.alternate_parity);
+  return CheckHistory(std::move(launches), 1, chains, options);
 }
 
 Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context,
@@ -66,17 +78,21 @@ Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context
   if (p.size() != q.size()) return verify::Refuse("MALFORMED", "the two plans have different world sizes");
   TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(p, p_context).WithContext("first plan"));
   TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(q, q_context).WithContext("second plan"));
-  if (HasNoSteps(p)) return VerifyPrograms(q, q_context, options);
-  if (HasNoSteps(q)) return VerifyPrograms(p, p_context, options);
+  if (HasNoSteps(p)) {
+    TANDEM_RETURN_IF_ERROR(CheckStepless(p, options));
+    return VerifyPrograms(q, q_context, options);
+  }
+  if (HasNoSteps(q)) {
+    TANDEM_RETURN_IF_ERROR(CheckStepless(q, options));
+    return VerifyPrograms(p, p_context, options);
+  }
   verify::ChainTable chains;
   TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph p_graph, verify::ExpandLaunch(p, p_context, options, chains));
   TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph q_graph, verify::ExpandLaunch(q, q_context, options, chains));
   std::vector<const verify::LaunchGraph*> launches;
   for (int n = 0; n < std::max(options.launches, 4); ++n)
     launches.push_back(n % 2 == 0 ? &p_graph : &q_graph);
-  TANDEM_ASSIGN_OR_RETURN(verify::History history, verify::OrderLaunches(std::move(launches), chains.size()));
-  TANDEM_RETURN_IF_ERROR(verify::CheckClosed(history, 2));
-  return verify::CheckRaces(history, 2, options.alternate_parity);
+  return CheckHistory(std::move(launches), 2, chains, options);
 }
 
 }  // namespace tandem::plan

@@ -34,11 +34,15 @@ struct VerifyOptions {
   int launches = 3;         // back to back, parity alternating: rank starts n + 1 after all its lanes ended n
   int hardware_queues = 0;  // over 0: lanes alias onto this many in-order queues, as on a GPU
   bool alternate_parity = true;  // false: every launch uses workspace half 0, to show what the halves are for
+  // The ranks' own streams run the launches, and no engine starts them (docs/client-placement.md). Bulk
+  // programs then have no turn. A program must let a peer's launch begin by a word before it touches that
+  // peer's bulk area or symmetric operands: else "NO_ENTRY". A program without steps does not close.
+  bool client_placed = false;
 };
 
 // OK, or INTERNAL with a message that names the two steps (rank, launch, step index, label) and what is
-// wrong: detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "SIGNAL", "UNCOALESCED" "INPUT_WRITTEN"
-// or "MALFORMED".
+// wrong: detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "NO_ENTRY", "SIGNAL", "UNCOALESCED",
+// "INPUT_WRITTEN" or "MALFORMED".
 Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext& context,
                       const VerifyOptions& options = {});
 
@@ -46,5 +50,11 @@ Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext
 Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context,
                   std::span<const RankProgram> q, const VerifyContext& q_context,
                   const VerifyOptions& options = {});
+
+// Checks the form that client placement needs: every rank's program is one kernel that meets the peers, and
+// beside it steps on the rank's own operands and bulk area. FAILED_PRECONDITION with detail.reason
+// "NOT_ONE_KERNEL" and a message that names the step. Expects programs that have been verified. Says nothing
+// about the order of launches: for that verify with `client_placed`.
+Status CheckOneKernel(std::span<const RankProgram> programs);
 
 }  // namespace tandem::plan

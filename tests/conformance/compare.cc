@@ -44,15 +44,15 @@ double NormBound(DType dtype, bool fp8_operands, double k) {
 double FastAccumulation(double terms) { return 0x1p-12 * std::ceil(terms / 32); }
 
 // The largest finite e5m2.
-constexpr double kMostE5M2 = 57344;
+constexpr double kMaxE5M2 = 57344;
 
 // Whether the element may be right although the sum `want` of inputs of magnitude `parts` has infinities.
 // NCCL rounds what each rank adds by CUDA's constructors of e5m2, which saturate infinities
 // (docs/requests.md): an infinite sum comes out as the largest number. Where infinities of both signs meet, it
 // depends on the order what is left of them.
 bool IsSaturated(double want, double parts, double got) {
-  if (std::isinf(want)) return got == std::copysign(kMostE5M2, want);
-  return std::isnan(want) && std::isinf(parts) && std::fabs(got) <= kMostE5M2;
+  if (std::isinf(want)) return got == std::copysign(kMaxE5M2, want);
+  return std::isnan(want) && std::isinf(parts) && std::fabs(got) <= kMaxE5M2;
 }
 
 // "[1, 3, 0]": the packed index as coordinates.

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -55,7 +56,7 @@ def selectors(expression):
     """The series that an expression reads: name → labels it selects by."""
     found = {}
     for name, labels in re.findall(
-        r"\b((?:[a-z]\w*:)*(?:tandem|process|up)\b\w*(?::\w+)*)(?:\{([^}]*)\})?", expression
+        r"(?<![\w:])((?:\w+:)*(?:tandem_|process_|up\b)\w*(?::\w+)*)(?:\{([^}]*)\})?", expression
     ):
         found.setdefault(name, set()).update(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels))
     return found
@@ -147,14 +148,16 @@ class Names(unittest.TestCase):
         cls.daemon = Daemon(BIN / "tandemd")
         cls.addClassCleanup(cls.daemon.stop)
         # Launches, so that their series are there.
-        done = subprocess.run(
-            [BIN / "tandem-train-digits", "--runtime-dir", cls.daemon.runtime_dir, "--world", "2"],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        environment = {
+            **os.environ,
+            "TANDEM_RUNTIME_DIR": str(cls.daemon.runtime_dir),
+            "TANDEM_JOB_KEY": secrets.token_hex(16),
+        }
+        ranks = [
+            subprocess.Popen([BIN / "tandem-example-all_reduce", str(rank), "2"], env=environment) for rank in range(2)
+        ]
+        codes = [rank.wait(timeout=120) for rank in ranks]
+        assert codes == [0, 0], codes
         cls.text = cls.daemon.get("/metrics")
         cls.series = {}
         for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", cls.text, re.M):

@@ -96,7 +96,9 @@ class Slurm(unittest.TestCase):
                     path.rmdir()
 
         self.addCleanup(end)
-        client.stdin.write(json.dumps({"id": 1, "cmd": "connect", "runtime_dir": str(self.daemon.runtime_dir)}) + "\n")
+        client.stdin.write(
+            json.dumps({"id": 1, "cmd": "connect", "name": "rank", "runtime_dir": str(self.daemon.runtime_dir)}) + "\n"
+        )
         client.stdin.flush()
         reply = json.loads(client.stdout.readline())
         self.assertTrue(reply["ok"], reply)

@@ -6,12 +6,50 @@ import re
 import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-FOLDERS = ("bench", "client", "cmake", "common", "daemon", "deploy", "docs", "drivers", "engine", "examples", "ipc", "kernels",
-           "program", "proto", "tests")
-SOURCES = (".cc", ".h", ".cu", ".cuh", ".py", ".sh", ".proto", ".txt", ".cmake", ".toml", ".service", ".conf", ".pml", "")
+FOLDERS = (
+    "bench",
+    "client",
+    "cmake",
+    "common",
+    "daemon",
+    "deploy",
+    "docs",
+    "drivers",
+    "engine",
+    "examples",
+    "ipc",
+    "kernels",
+    "program",
+    "proto",
+    "tests",
+)
+SOURCES = (
+    ".cc",
+    ".h",
+    ".cu",
+    ".cuh",
+    ".py",
+    ".sh",
+    ".proto",
+    ".txt",
+    ".cmake",
+    ".toml",
+    ".service",
+    ".conf",
+    ".pml",
+    "",
+)
 # Of other programs.
 FLAGS = {"--now", "--nodes", "--gres", "--cflags", "--libs", "--since"}
-CONSTANTS = {"rule_files", "DCMAKE_INSTALL_PREFIX", "DCMAKE_PREFIX_PATH", "SLURM_JOB_ID", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}
+CONSTANTS = {
+    "MPI_BYTE",
+    "MPI_COMM_WORLD",
+    "rule_files",
+    "DCMAKE_INSTALL_PREFIX",
+    "DCMAKE_PREFIX_PATH",
+    "SLURM_JOB_ID",
+    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+}
 
 
 def read(path):
@@ -38,15 +76,22 @@ def is_row(line):
 
 def wide_cells(text):
     """(line, cell) of table cells over MOST_CELL characters; of a link only its text counts."""
-    cells = [(number, re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell.strip())) for number, line in prose_lines(text) if is_row(line)
-             for cell in re.split(r"(?<!\\)\|", line)]
+    cells = [
+        (number, re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell.strip()))
+        for number, line in prose_lines(text)
+        if is_row(line)
+        for cell in re.split(r"(?<!\\)\|", line)
+    ]
     return [(number, cell) for number, cell in cells if len(cell) > MOST_CELL]
 
 
 def long_lines(text):
     """(line, columns) of lines of prose over MOST_COLUMNS; a line that is one long word, such as a link, cannot be broken."""
-    return [(number, len(line)) for number, line in prose_lines(text)
-            if len(line) > MOST_COLUMNS and not is_row(line) and len(line.split()) > 1]
+    return [
+        (number, len(line))
+        for number, line in prose_lines(text)
+        if len(line) > MOST_COLUMNS and not is_row(line) and len(line.split()) > 1
+    ]
 
 
 def long_paragraphs(text):
@@ -74,7 +119,6 @@ def differing_programs(text, read_file=read):
     return [path for path, code in shown_programs(text) if code != read_file(path)]
 
 
-
 class Documents(unittest.TestCase):
     maxDiff = None
 
@@ -89,21 +133,34 @@ class Documents(unittest.TestCase):
                 cls.files |= {os.path.join(folder, name) for name in names}
         cls.documents = {path: read(path) for path in sorted(cls.files) if path.endswith(".md")}
         own = os.path.relpath(os.path.abspath(__file__), ROOT)
-        cls.source = "\n".join(read(path) for path in cls.files
-                               if os.path.splitext(path)[1] in SOURCES and path != own and "/corpus/" not in path)
+        cls.source = "\n".join(
+            read(path)
+            for path in cls.files
+            if os.path.splitext(path)[1] in SOURCES and path != own and "/corpus/" not in path
+        )
 
     def missing(self, pattern, exists, of=lambda document, word: word):
         """What `pattern` finds in the documents and `exists` does not know."""
-        found = [(document, of(document, word)) for document, text in self.documents.items()
-                 for word in re.findall(pattern, text, re.M)]
+        found = [
+            (document, of(document, word))
+            for document, text in self.documents.items()
+            for word in re.findall(pattern, text, re.M)
+        ]
         self.assertTrue(found, "the pattern finds nothing any more")
         return sorted({(document, word) for document, word in found if not exists(word)})
 
     def test_links(self):
         def target(document, link):
             return os.path.normpath(os.path.join(os.path.dirname(document), link))
-        self.assertEqual(self.missing(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)",
-                                      lambda path: path in self.files or path in self.folders, target), [])
+
+        self.assertEqual(
+            self.missing(
+                r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)",
+                lambda path: path in self.files or path in self.folders,
+                target,
+            ),
+            [],
+        )
 
     def test_paths(self):
         tops = "|".join(FOLDERS)
@@ -111,26 +168,48 @@ class Documents(unittest.TestCase):
         def exists(path):
             path = path.rstrip("/.")
             return path in self.files or path in self.folders
-        self.assertEqual([(document, path) for document, path in
-                          self.missing(rf"(?<![\w./$-])((?:{tops})/[\w./-]*\w)(?![\w*{{<-])", exists)
-                          # Folders of builds, and of a bundle.
-                          if not re.match(r"(tests/bin|bench/results-)", path)
-                          # Beside a document of its own folder.
-                          and os.path.join(os.path.dirname(document), path) not in self.files], [])
+
+        self.assertEqual(
+            [
+                (document, path)
+                for document, path in self.missing(rf"(?<![\w./$-])((?:{tops})/[\w./-]*\w)(?![\w*{{<-])", exists)
+                # Folders of builds, and of a bundle.
+                if not re.match(r"(tests/bin|bench/results-)", path)
+                # Beside a document of its own folder.
+                and os.path.join(os.path.dirname(document), path) not in self.files
+            ],
+            [],
+        )
 
     def test_flags(self):
         # Of the command line's libraries ("--x"), of configuration keys (quotas.sessions is --quotas-sessions), of scripts.
-        keys = {"--" + key.replace(".", "-").replace("_", "-") for key in re.findall(r'"([a-z_]+(?:\.[a-z_]+)?)"', self.source)}
-        self.assertEqual(self.missing(r"(?<![\w-])(--[a-z][a-z0-9-]+)",
-                                      lambda flag: flag in FLAGS or flag in self.source or flag in keys), [])
+        keys = {
+            "--" + key.replace(".", "-").replace("_", "-")
+            for key in re.findall(r'"([a-z_]+(?:\.[a-z_]+)?)"', self.source)
+        }
+        self.assertEqual(
+            self.missing(
+                r"(?<![\w-])(--[a-z][a-z0-9-]+)", lambda flag: flag in FLAGS or flag in self.source or flag in keys
+            ),
+            [],
+        )
 
     def test_identifiers(self):
-        self.assertEqual(self.missing(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`",
-                                      lambda name: name in CONSTANTS or name in self.source), [])
-        self.assertEqual(self.missing(r"\b([A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+)\b",
-                                      lambda name: name in CONSTANTS or name in self.source), [])
-        self.assertEqual(self.missing(r"`([A-Z][A-Za-z0-9]+(?:::\w+)?)(?:\(\))?`",
-                                      lambda name: all(part in self.source for part in name.split("::"))), [])
+        self.assertEqual(
+            self.missing(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`", lambda name: name in CONSTANTS or name in self.source),
+            [],
+        )
+        self.assertEqual(
+            self.missing(r"\b([A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+)\b", lambda name: name in CONSTANTS or name in self.source),
+            [],
+        )
+        self.assertEqual(
+            self.missing(
+                r"`([A-Z][A-Za-z0-9]+(?:::\w+)?)(?:\(\))?`",
+                lambda name: all(part in self.source for part in name.split("::")),
+            ),
+            [],
+        )
 
     def test_keys_of_the_configuration(self):
         """Where a document gives a key's default, it is the shipped file's."""
@@ -145,8 +224,15 @@ class Documents(unittest.TestCase):
         return {document: found for document, text in self.documents.items() if (found := find(text))}
 
     def test_covers_what_is_read(self):
-        for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "docs/README.md",
-                         "docs/first-program.md", "docs/model/README.md"):
+        for document in (
+            "README.md",
+            "CONTRIBUTING.md",
+            "CHANGELOG.md",
+            "bench/README.md",
+            "docs/README.md",
+            "docs/first-program.md",
+            "docs/model/README.md",
+        ):
             self.assertIn(document, self.documents)
 
     def test_cells_are_short(self):
@@ -165,7 +251,9 @@ class Documents(unittest.TestCase):
 
     def test_every_page_is_in_the_index(self):
         index = self.documents["docs/README.md"]
-        pages = [path[len("docs/"):] for path in self.documents if path.startswith("docs/") and path != "docs/README.md"]
+        pages = [
+            path[len("docs/") :] for path in self.documents if path.startswith("docs/") and path != "docs/README.md"
+        ]
         self.assertEqual([page for page in pages if f"]({page})" not in index], [])
 
 
@@ -187,7 +275,9 @@ class PlantedFaults(unittest.TestCase):
 
     def test_lines(self):
         self.assertEqual(long_lines("short\n" + "word " * 24 + "w\n"), [(2, 121)])
-        self.assertEqual(long_lines("word " * 23 + "words\n| " + "x" * 130 + " |\n```\n" + "code " * 30 + "\n```\n"), [])
+        self.assertEqual(
+            long_lines("word " * 23 + "words\n| " + "x" * 130 + " |\n```\n" + "code " * 30 + "\n```\n"), []
+        )
 
     def test_programs(self):
         page = "<!-- a/b.c -->\n```c\nint a;\n```\n"

@@ -22,8 +22,13 @@ class Rank:
     """A running example; its lines of output as they come."""
 
     def __init__(self, program, arguments, environment):
-        self.process = subprocess.Popen([os.path.join(BIN, "tandem-example-" + program), *map(str, arguments)],
-                                        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "tandem-example-" + program), *map(str, arguments)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self.lines = []
         self.changed = threading.Condition()
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -43,7 +48,8 @@ class Rank:
         with self.changed:
             begin = len(self.lines)
             found = self.changed.wait_for(
-                lambda: any(line is None or matches(line) for line in self.lines[begin:]), PATIENCE)
+                lambda: any(line is None or matches(line) for line in self.lines[begin:]), PATIENCE
+            )
             lines = [line for line in self.lines[begin:] if line is None or matches(line)]
         if not found or lines[0] is None:
             raise AssertionError("the line does not come:\n" + self.output())
@@ -72,8 +78,11 @@ class Examples(TandemTest):
     def setUp(self):
         super().setUp()
         self.ranks = []
-        self.environment = {**os.environ, "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir,
-                            "TANDEM_JOB_KEY": os.urandom(16).hex()}
+        self.environment = {
+            **os.environ,
+            "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir,
+            "TANDEM_JOB_KEY": os.urandom(16).hex(),
+        }
         self.addCleanup(lambda: [rank.kill() for rank in self.ranks])
 
     def begin(self, program, arguments):
@@ -127,20 +136,23 @@ class Recover(Examples):
     def await_step(self, step, rank=0):
         """Returns once the rank has completed that step, or a later one; fails where that is the last."""
         line = self.job[rank].await_line(
-            lambda text: (found := re.fullmatch(r"step (\d+)", text)) and int(found[1]) >= step)
+            lambda text: (found := re.fullmatch(r"step (\d+)", text)) and int(found[1]) >= step
+        )
         self.assertLess(int(line.split()[1]), self.steps, "the job ended before it was disturbed")
 
-    def expect_right(self, reason):
+    def expect_right(self, *reasons):
         state = sum(step % 8 + (WORLD - 1) / 2 for step in range(1, self.steps + 1))
         for rank in self.job:
             self.assertEqual(rank.end(), 0, rank.output())
             self.assertIn(f"state {state:.1f}", rank.lines, rank.output())
-        if reason:
-            said = [any(line and line.endswith(f"reason {reason}") for line in rank.lines) for rank in self.job]
-            self.assertTrue(any(said), f"nobody met {reason}")
+        if reasons:
+            lines = [str(line) for rank in self.job for line in rank.lines]
+            self.assertTrue(
+                any(line.endswith(f"reason {reason}") for line in lines for reason in reasons), f"nobody met {reasons}"
+            )
 
     def test_undisturbed(self):
-        self.expect_right(None)
+        self.expect_right()
 
     def test_a_killed_engine(self):
         for gpu, step in enumerate((100, 300, 500, 700)):
@@ -167,7 +179,7 @@ class Recover(Examples):
         self.daemon = Daemon(self.gpus, self.extra, runtime_dir=old.runtime_dir)
         self.daemon.own_dir = True
         self.await_step(600)
-        self.expect_right("SESSION_LOST")
+        self.expect_right("DAEMON_LOST", "SESSION_LOST")
 
 
 if __name__ == "__main__":

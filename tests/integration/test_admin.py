@@ -228,6 +228,8 @@ class Ctl(CtlTest):
         self.assertIsNone(clients[1].process.poll(), "the evicted process lives on")
         reply = clients[1].call("check", check=False)
         self.assertIn(reply["code"], ("UNAVAILABLE", "UNAUTHENTICATED"))
+        self.assertEqual(reply["detail"]["reason"], "EVICTED", reply)
+        self.assertIn("evicted by an operator", reply["message"])
         clients[1].connect()
         self.join(clients)
         self.all_reduce_plan(clients, key="again")

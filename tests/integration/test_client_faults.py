@@ -165,6 +165,39 @@ class ClientFaults(TandemTest):
         self.assertFalse(reply["ok"], "a launch after a rank has left must fail")
         self.assertIn("rank 1", reply["message"])
 
+    def test_a_dropped_client_is_no_death(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        clients[1].send("exit")  # without leave and detach: the client goes, then the process
+        clients[1].process.wait(20)
+        wait_until(lambda: any(e["kind"] == "rank_left" for e in clients[0].call("events")["events"]), 5)
+        self.assertFalse(any(e["kind"] == "rank_lost" for e in clients[0].call("events")["events"]))
+        failure = self.assertFails("UNAVAILABLE", clients[0].call, "prepare", key="other", request=AR)
+        self.assertIn("rank 1", failure.message)
+        self.assertIn("has left", failure.message)
+
+    @needs_gpus(3)
+    def test_all_ranks_hear_of_the_rank_that_never_comes(self):
+        clients = [self.daemon.client(f"rank{rank}") for rank in range(3)]
+        for client in clients:
+            client.connect()
+        join = {"world": 3, "name": "late", "job_key": self.job_key, "deadline_ms": 2000}
+        calls = []
+        for rank, client in enumerate(clients[:2]):
+            calls.append(client.send("join", rank=rank, **join))
+            time.sleep(0.2)
+        replies = [client.reply(call, check=False) for client, call in zip(clients, calls)]
+        start = time.monotonic()
+        replies.append(clients[2].call("join", rank=2, check=False, **join))
+        self.assertLess(time.monotonic() - start, 1.5, "the late rank waits for ranks that have gone")
+        for reply in replies:
+            self.assertEqual(reply["code"], "DEADLINE_EXCEEDED", reply)
+            self.assertEqual(reply["message"], replies[0]["message"])
+            self.assertIn("rank 2 did not join within", reply["message"])
+            self.assertEqual((reply["detail"]["reason"], reply["detail"]["who"]), ("RANK_LATE", "rank 2"))
+        self.join(clients, name="late")
+
     def test_a_rank_that_never_comes(self):
         first, second = self.daemon.client("rank0"), self.daemon.client("rank1")
         first.connect()

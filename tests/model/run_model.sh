@@ -21,6 +21,7 @@ check() {
   grep -E "max search depth too small" "$name.log" && exit 1
   if grep -q "errors: 0" "$name.log"; then found=none; else found=some; fi
   echo "$name: errors $found, expected $expected; $(grep 'states, stored' "$name.log" | tr -s ' ')"
+  grep -E "assertion violated \(|assertion violated  !|invalid end state \(" "$name.log" || true
   [ "$found" = "$expected" ]
 }
 
@@ -32,3 +33,28 @@ check group_break break_three_ranks none -DN=3
 for mutant in FREE_AT_ONCE FREE_BEFORE_MARK WAIT_FOR_THE_DEAD ABORT_UNUSED; do
   check group_break "break_$mutant" some -DN=2 -DMUTANT_$mutant
 done
+
+# Client placement: one block a rank for many calls, two or three blocks for few.
+epochs() {
+  name=$1 expected=$2
+  shift 2
+  check client_epochs "epochs_$name" "$expected" "$@"
+}
+epochs two_blocks none -DCALLS=2
+epochs deadline none -DB=1 -DDEADLINES=1 -DDIES
+epochs deadline_two_blocks none -DCALLS=1 -DONE_KIND -DDEADLINES=1
+epochs three_ranks none -DN=3 -DB=1 -DCALLS=1 -DDEADLINES=1 -DDIES
+epochs leave none -DB=1 -DLEAVES
+epochs leave_and_death none -DB=1 -DCALLS=2 -DLEAVES -DDEADLINES=1 -DDIES
+epochs refused none -DB=1 -DREFUSES
+epochs orders none -DB=1 -DORDERS
+epochs COUNT_OPEN some -DB=1 -DMUTANT_COUNT_OPEN
+epochs PUBLISH_AFTER_GIVE_UP some -DCALLS=1 -DDEADLINES=1 -DMUTANT_PUBLISH_AFTER_GIVE_UP
+epochs PARTIAL_AFTER_GIVE_UP some -DCALLS=1 -DDEADLINES=1 -DMUTANT_PARTIAL_AFTER_GIVE_UP
+epochs BLIND_FINISHER some -DB=3 -DCALLS=1 -DONE_KIND -DDEADLINES=1 -DMUTANT_BLIND_FINISHER
+epochs UNBOUNDED_LEAVE some -DB=1 -DLEAVES -DMUTANT_UNBOUNDED_LEAVE
+epochs GO_ON_AFTER_DEADLINE some -DB=1 -DDEADLINES=3 -DMUTANT_GO_ON_AFTER_DEADLINE
+epochs ONE_COUNTER some -DCALLS=2 -DMUTANT_ONE_COUNTER
+epochs OWN_SLOT_ONLY some -DCALLS=2 -DMUTANT_OWN_SLOT_ONLY
+epochs NO_TAGS some -DB=1 -DCALLS=2 -DORDERS -DMUTANT_NO_TAGS
+epochs REFUSED_UNCOUNTED some -DB=1 -DREFUSES -DDEADLINES=3 -DMUTANT_REFUSED_UNCOUNTED

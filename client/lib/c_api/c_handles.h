@@ -1,6 +1,6 @@
 // File: c_handles.h
 //
-// What the functions of the C interface share: the handles behind its opaque types, statuses, and checks of
+// Common parts of the C interface: the handles behind its opaque types, statuses, and checks of
 // arguments.
 #pragma once
 

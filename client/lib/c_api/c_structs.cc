@@ -11,8 +11,8 @@
 namespace tandem::c {
 namespace {
 
-// What the structs have had from TANDEM_ABI_VERSION 3 on. No tail padding: its bytes would be a later
-// field's.
+// The structs' sizes at TANDEM_ABI_VERSION 3. Without tail padding, since a later field would lie in those
+// bytes.
 constexpr size_t kJoinOptionsSize = offsetof(tandem_join_options, reserved) + sizeof(int);
 constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int);
 constexpr size_t kRequestSize = offsetof(tandem_request, reserved) + sizeof(int);
@@ -69,7 +69,7 @@ tandem_request RequestDefaults() {
   return request;
 }
 
-// A value of an enumeration of one byte. Which of the constants it has is the daemon's to check.
+// A value of an enumeration of one byte. The daemon checks that it is a constant.
 template <typename Enum>
 Status ToEnum(int value, const std::string& field, Enum* to) {
   static_assert(sizeof(Enum) == 1);

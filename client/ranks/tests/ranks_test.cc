@@ -29,6 +29,7 @@ TEST(RequestJson, GivesTheRequestBack) {
   request.steps = 4;
   request.lanes = 2;
   request.on_unfused = OnUnfused::kError;
+  request.restartable = true;
   Result<OpRequest> back = RequestFromJson(nlohmann::json::parse(RequestToJson(request).dump()));
   ASSERT_TRUE(back.ok()) << back.status().ToString();
   EXPECT_EQ(*back, request);

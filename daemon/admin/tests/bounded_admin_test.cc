@@ -46,8 +46,8 @@ TEST(BoundedAdmin, OneCallTooManyIsRefusedWhileTheOthersWait) {
     return bounded.GetQueue(nullptr, nullptr, &reply).error_code();
   };
   std::vector<std::future<grpc::StatusCode>> calls;
-  for (int i = 0; i < kMostAdminCalls; ++i) calls.push_back(std::async(std::launch::async, call));
-  EXPECT_TRUE(slow.AwaitWaiting(kMostAdminCalls));
+  for (int i = 0; i < kMaxAdminCalls; ++i) calls.push_back(std::async(std::launch::async, call));
+  EXPECT_TRUE(slow.AwaitWaiting(kMaxAdminCalls));
   auto refused = std::async(std::launch::async, call);
   const bool at_once = refused.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
   slow.Answer();

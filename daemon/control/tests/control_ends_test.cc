@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "daemon/control/registry.h"
+#include "daemon/control/store/registry.h"
 #include "daemon/control/tests/control_fixture.h"
 
 namespace tandem::daemon {
@@ -322,8 +322,9 @@ TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
 
 TEST(Registry, IdsDifferInWhatTheOrderLogKeeps) {
   Registry registry{ControlLimits()};
+  RegistryLock lock(registry);
   registry.next_id = 5;
-  const auto group = std::make_shared<Group>();
+  const auto group = std::make_shared<GroupRecord>(nullptr);
   group->id = registry.NewGroupId();
   registry.groups[group->id] = group;
   EXPECT_TRUE(registry.Has(*group));
@@ -337,7 +338,9 @@ TEST(Registry, IdsDifferInWhatTheOrderLogKeeps) {
 }
 
 TEST_F(ControlEndsTest, NamesThatNeverBecameAGroupLeaveNothing) {
-  Start(1);
+  ControlOptions options;
+  options.verdict_memory = std::chrono::milliseconds(0);
+  Start(1, options);
   const auto session = Attach();
   v1::JoinGroupRequest request = JoinRequest(2, 0);
   for (int i = 0; i < 100; ++i) {

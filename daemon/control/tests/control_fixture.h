@@ -47,7 +47,15 @@ class FakeLease final : public LeasePort {
     last_ = fds;
     return Status::Ok();
   }
-  void Close(uint64_t) override {}
+  void Close(uint64_t, const Status& why) override {
+    std::lock_guard lock(mutex_);
+    if (!why.ok()) reasons_.push_back(why);
+  }
+  // With which sessions were closed, where there was one.
+  std::vector<Status> reasons() {
+    std::lock_guard lock(mutex_);
+    return reasons_;
+  }
   size_t sent() {
     std::lock_guard lock(mutex_);
     return sent_;
@@ -61,6 +69,7 @@ class FakeLease final : public LeasePort {
  private:
   std::mutex mutex_;
   size_t sent_ = 0;
+  std::vector<Status> reasons_;
   std::vector<SharedFd> last_;
 };
 
@@ -72,18 +81,21 @@ class ControlTest : public ::testing::Test {
   void Start(int gpus, ControlOptions options = {}) {
     engines = std::make_unique<FakeEngines>(gpus);
     if (options.topology.size() == 0) options.topology = EmulatedTopology(gpus);
+    options.illegal_transition = [](const std::string& text) { ADD_FAILURE() << text; };
     control = std::make_unique<Control>(options, *engines);
     engines->listener = control.get();
     control->SetLeasePort(&lease);
   }
   void TearDown() override { control.reset(); }
 
-  SessionRef Attach(int pid = 1000) {
+  // A process that was started at `started`.
+  SessionRef Attach(int pid = 1000, Waiter::Clock::time_point started = Waiter::Clock::now()) {
     v1::AttachRequest request;
     request.set_protocol_min(1);
     request.set_protocol_max(1);
     request.set_name("test");
-    Result<v1::AttachReply> reply = control->Attach({.uid = 7, .gid = 7, .pid = pid}, request);
+    Result<v1::AttachReply> reply =
+        control->Attach({.uid = 7, .gid = 7, .pid = pid, .started = started}, request);
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     if (!reply.ok()) return nullptr;
     ids[pid] = reply->session_id();

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "daemon/control/plans/plan_records.h"
 #include "daemon/control/tests/control_fixture.h"
 #include "ipc/channel.h"
 
@@ -163,14 +164,22 @@ TEST_F(ControlPlanTest, PlansShareOneWorkspace) {
     auto replies =
         PrepareAll(sessions, [&](int) { return AllReduce(group, "k" + std::to_string(i), 100000 * i); });
     ASSERT_TRUE(replies[0].ok()) << replies[0].status().ToString();
-    unshared += 2 * replies[0]->plan().workspace_bytes();
+    unshared += 2 * AllocatedHalf(replies[0]->plan().workspace_bytes());
     largest = std::max(largest, replies[0]->plan().workspace_bytes());
     last = std::move(replies[0]);
   }
   ASSERT_GT(largest, 0u);
   EXPECT_EQ(last->plan().unshared_workspace_bytes(), unshared);
-  EXPECT_EQ(last->plan().group_workspace_bytes(), 2 * largest);
-  EXPECT_GE(engines->Look(1).workspace.at(group).half_bytes(), largest);
+  const uint64_t half = engines->Look(1).workspace.at(group).half_bytes();
+  EXPECT_GE(half, largest);
+  EXPECT_EQ(last->plan().group_workspace_bytes(), 2 * half);
+  // Every view has the same figures.
+  EXPECT_EQ(control->SnapshotGroups()[0].workspace_bytes, 2 * half);
+  EXPECT_EQ(control->SnapshotGroups()[0].unshared_workspace_bytes, unshared);
+  for (const PlanSnapshot& plan : control->SnapshotPlans()) {
+    EXPECT_EQ(plan.group_workspace_bytes, 2 * half);
+    EXPECT_EQ(plan.unshared_workspace_bytes, unshared);
+  }
 }
 
 TEST_F(ControlPlanTest, AnEnginesRestartBringsEverythingBackUnderANewGeneration) {
@@ -293,6 +302,7 @@ TEST_F(ControlPlanTest, LateRanksAreReportedToTheGroup) {
   ASSERT_TRUE(event.ok());
   EXPECT_EQ(event->rank(), 1);
   EXPECT_THAT(event->status().message(), HasSubstr("not arrived: rank 1"));
+  EXPECT_THAT(event->status().ranks(), testing::ElementsAre(1));
 }
 
 TEST_F(ControlPlanTest, ALaunchThatCannotEndBreaksItsGroupForTheEnginesReason) {
@@ -335,7 +345,7 @@ TEST_F(ControlPlanTest, EvictEndsASessionAsADeathWould) {
   const auto sessions = AttachAll(2);
   Join(sessions);
   EXPECT_EQ(control->Evict(99999).code(), Code::kNotFound);
-  ASSERT_TRUE(control->Evict(IdOf(0)).ok());
+  ASSERT_TRUE(control->Evict(IdOf(0), "an operator").ok());
   EXPECT_TRUE(NextOfKind(sessions[1], v1::Event::RANK_LOST).ok());
   EXPECT_EQ(control->Snapshot().sessions, 1u);
 }

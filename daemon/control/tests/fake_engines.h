@@ -27,6 +27,10 @@ class FakeEngines final : public Engines {
     const State& state = state_[static_cast<size_t>(gpu)];
     EngineStatus status{state.up ? EngineState::kReady : EngineState::kDown, 1, state.generation, 0, ""};
     status.shared_fate = state.shared_fate;
+    if (held_down.contains(gpu)) {
+      status.state = EngineState::kCrashLooped;
+      status.last_exit = "signal 11";
+    }
     status.mps = mps;
     if (auto sms = kernel_sms.find(gpu); sms != kernel_sms.end()) status.kernel_sms = sms->second;
     auto none = no_fused_kernels.find(gpu);
@@ -107,6 +111,14 @@ class FakeEngines final : public Engines {
     return std::make_unique<engine::v1::Queue>();
   }
 
+  // The engine has ended too often, and is not started again.
+  void HoldDown(int gpu) {
+    {
+      std::lock_guard lock(mutex_);
+      held_down.insert(gpu);
+    }
+    Kill(gpu);
+  }
   // The engine's process ends, and another one comes up.
   void Kill(int gpu, bool shared_fate = false) {
     listener->OnEngineDown(gpu, Lose(gpu, shared_fate), "signal 9");
@@ -152,6 +164,7 @@ class FakeEngines final : public Engines {
   }
 
   EngineListener* listener = nullptr;
+  std::set<int> held_down;
   uint64_t memory_bytes = uint64_t{1} << 40;
   MpsEndpoint mps;                              // of all engines; set before threads start
   std::map<int, uint32_t> kernel_sms;           // by GPU; set before threads start

@@ -1,6 +1,10 @@
 // CompareRequests: the fields on which all ranks must agree. A rank's own are chunk_pivot, transfers, and,
 // for send_receive, its operands (symmetric ones apart).
+#include <algorithm>
 #include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "daemon/planner/planner.h"
 #include "daemon/planner/problem/operand_checks.h"
@@ -14,6 +18,24 @@ using Requests = std::span<const OpRequest>;
 // The value of a field as text, for the comparison and for the message.
 using FieldText = std::function<std::string(const OpRequest&)>;
 
+// The ranks whose text is not that of most ranks; all of them where no text has most.
+std::vector<uint32_t> Deviants(Requests requests, const FieldText& text) {
+  std::map<std::string, std::vector<uint32_t>> ranks_of;
+  for (size_t rank = 0; rank < requests.size(); ++rank) {
+    ranks_of[text(requests[rank])].push_back(static_cast<uint32_t>(rank));
+  }
+  size_t most = 0;
+  for (const auto& [value, ranks] : ranks_of) most = std::max(most, ranks.size());
+  const bool is_majority = 2 * most > requests.size();
+  std::vector<uint32_t> deviants;
+  for (const auto& [value, ranks] : ranks_of) {
+    if (is_majority && ranks.size() == most) continue;
+    deviants.insert(deviants.end(), ranks.begin(), ranks.end());
+  }
+  std::sort(deviants.begin(), deviants.end());
+  return deviants;
+}
+
 Status CompareField(Requests requests, const std::string& field, const FieldText& text) {
   const std::string first = text(requests[0]);
   bool equal = true;
@@ -26,6 +48,11 @@ Status CompareField(Requests requests, const std::string& field, const FieldText
   StatusDetail detail;
   detail.reason = "FIELD_MISMATCH";
   detail.field = field;
+  detail.ranks = Deviants(requests, text);
+  for (const uint32_t rank : detail.ranks) {
+    detail.who += (detail.who.empty() ? "ranks " : ", ") + std::to_string(rank);
+  }
+  if (detail.ranks.size() == 1) detail.who = "rank " + std::to_string(detail.ranks[0]);
   return Status(Code::kInvalidArgument, std::move(message), std::move(detail));
 }
 

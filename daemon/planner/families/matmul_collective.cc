@@ -13,14 +13,14 @@ namespace tandem::plan {
 namespace {
 
 // Of the gathered A, or the whole product in its wire type: what is staged for it fits into the workspace.
-constexpr uint64_t kMostBytes = uint64_t{8} << 20;
+constexpr uint64_t kMaxBytes = uint64_t{8} << 20;
 // Up to here packets were faster than kernels with flags of their own (bounds.cc).
-constexpr uint64_t kMostPacketBytes = uint64_t{256} << 10;
+constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;
 
 // The kernel of a collective whose pieces are `piece_bytes` each.
 Algorithm KernelOf(const Problem& problem, PacketPlan::Shape shape, uint64_t piece_bytes,
                    Algorithm otherwise) {
-  const bool packets = problem.message_bytes <= kMostPacketBytes &&
+  const bool packets = problem.message_bytes <= kMaxPacketBytes &&
                        piece_bytes <= MaxPacketPieceBytes(shape, problem.world_size);
   return packets ? Algorithm::kLowLatency : otherwise;
 }
@@ -127,8 +127,8 @@ std::string WhyNotSmall(const Problem& problem) {
   if (problem.world_size == 1) return "one rank: nothing to communicate";
   if (!problem.first_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
-  if (problem.message_bytes > kMostBytes) {
-    return Text(BytesText(problem.message_bytes), " is above its bound of ", BytesText(kMostBytes));
+  if (problem.message_bytes > kMaxBytes) {
+    return Text(BytesText(problem.message_bytes), " is above its bound of ", BytesText(kMaxBytes));
   }
   if (problem.request->op != Op::kAllGatherMatmul) return {};
   if (ScalesTravel(problem.scale_mode)) return "A's scales travel too: it gathers one tensor";

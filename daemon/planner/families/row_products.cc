@@ -9,7 +9,7 @@ namespace {
 
 // What is enqueued behind a wait stays well below what a stream takes while it stands still
 // (kMaxChunkSignals), for 8 shards too.
-constexpr int64_t kMostProducts = 64;
+constexpr int64_t kMaxProducts = 64;
 
 int LeadingDims(const MatmulStep& step) { return static_cast<int>(step.a.extent.size()) - 1; }
 
@@ -54,7 +54,7 @@ std::vector<MatmulStep> RowProducts(const MatmulStep& step) {
     const std::optional<int> dim = DimToCut(products[0]);
     if (!dim) break;
     const int64_t count = products[0].a.extent[static_cast<size_t>(*dim)];
-    if (count > kMostProducts / static_cast<int64_t>(products.size())) return {step};
+    if (count > kMaxProducts / static_cast<int64_t>(products.size())) return {step};
     std::vector<MatmulStep> cut;
     for (const MatmulStep& product : products) {
       for (int64_t i = 0; i < count; ++i) cut.push_back(AtIndex(product, *dim, i));

@@ -12,7 +12,7 @@ namespace {
 // TMA's addresses and pitches are multiples of this.
 constexpr int64_t kTmaBytes = 16;
 constexpr int64_t kSms = 132;           // of an H100 or H200
-constexpr int64_t kMostTilesM = 32767;  // see fused_launch.h of the CUDA kernels
+constexpr int64_t kMaxTilesM = 32767;  // see fused_launch.h of the CUDA kernels
 
 int64_t ElementBytes(const View& view) { return static_cast<int64_t>(DTypeBytes(view.dtype)); }
 
@@ -93,8 +93,8 @@ std::string WhyNotRows(const Problem& problem) {
   const int world = problem.world_size;
   FusedTileCut cut{problem.rows / world, problem.rows, world, 1};  // a shard's or a slice's rows
   if (problem.request->op == Op::kMatmulAllReduce) cut = CutFusedTiles(problem.rows, problem.n, world);
-  if (FusedTiles(cut.parts(), cut.rows, 1) <= kMostTilesM) return {};
-  return Text(cut.parts(), " parts of ", cut.rows, " rows have more than ", kMostTilesM,
+  if (FusedTiles(cut.parts(), cut.rows, 1) <= kMaxTilesM) return {};
+  return Text(cut.parts(), " parts of ", cut.rows, " rows have more than ", kMaxTilesM,
               " tiles of 128 rows");
 }
 
@@ -109,7 +109,7 @@ int64_t FusedTiles(int64_t pieces, int64_t rows, int64_t n) {
 bool IsOneFusedWave(int64_t pieces, int64_t rows, int64_t n) { return FusedTiles(pieces, rows, n) <= kSms; }
 
 FusedTileCut CutFusedTiles(int64_t rows, int64_t n, int world_size) {
-  constexpr int64_t kKernelRows = 128, kKernelColumns = 256, kMostBands = 16, kLeastTiles = 4;
+  constexpr int64_t kKernelRows = 128, kKernelColumns = 256, kMaxBands = 16, kLeastTiles = 4;
   const auto divide = [](int64_t extent, int64_t part) { return (extent + part - 1) / part; };
   FusedTileCut cut{divide(rows, world_size), rows, world_size, 1};
   const int64_t whole = divide(cut.rows, kKernelRows) * kKernelRows;
@@ -119,7 +119,7 @@ FusedTileCut CutFusedTiles(int64_t rows, int64_t n, int world_size) {
   if (IsOneFusedWave(cut.parts(), cut.rows, n)) return cut;
   const int64_t high = FusedTiles(cut.parts(), cut.rows, kKernelColumns), wide = divide(n, kKernelColumns);
   const int64_t band = std::max(kLeastTiles, kSms / high);  // in tiles along N
-  cut.bands = static_cast<int>(std::min(divide(wide, band), kMostBands));
+  cut.bands = static_cast<int>(std::min(divide(wide, band), kMaxBands));
   return cut;
 }
 

@@ -276,6 +276,7 @@ OpRequest Request(Op op, std::vector<Operand> operands) {
   OpRequest request;
   request.op = op;
   request.operands = std::move(operands);
+  request.on_unfused = OnUnfused::kAllow;  // so that other warnings are a plan's only ones
   return request;
 }
 

@@ -398,8 +398,8 @@ TEST(Compare, NamesTheFieldAndEachRanksValue) {
          "rank 0 has auto, rank 1 has auto, rank 2 has sm");
   expect([](OpRequest* r) { r->steps = 4; }, "steps", "rank 0 has 0, rank 1 has 0, rank 2 has 4");
   expect([](OpRequest* r) { r->lanes = 4; }, "lanes", "rank 0 has 0, rank 1 has 0, rank 2 has 4");
-  expect([](OpRequest* r) { r->on_unfused = OnUnfused::kAllow; }, "on_unfused",
-         "rank 0 has warn, rank 1 has warn, rank 2 has allow");
+  expect([](OpRequest* r) { r->on_unfused = OnUnfused::kWarn; }, "on_unfused",
+         "rank 0 has allow, rank 1 has allow, rank 2 has warn");
   expect([](OpRequest* r) { r->restartable = true; }, "restartable",
          "rank 0 has false, rank 1 has false, rank 2 has true");
   expect([](OpRequest* r) { r->operands.pop_back(); }, "operands",

@@ -21,6 +21,7 @@
 namespace tandem::daemon {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string Hex(const std::string& bytes) {
@@ -214,9 +215,87 @@ TEST_F(ServiceTest, AKilledProcessIsSeenWithinASecond) {
     return true;
   }));
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+  EXPECT_EQ(control->Snapshot().sessions_lost_total, 1u);
   ::waitpid(child, nullptr, 0);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+// A process that ends without Detach is lost, however it ends; one that closes its lease and lives on has
+// left.
+TEST_F(ServiceTest, ALeaseThatALivingProcessClosesIsNotLost) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto lease = ConnectSeqpacket(directory + "/lease.sock");
+    v1::LeaseMessage message;
+    message.mutable_attach()->set_protocol_min(1);
+    message.mutable_attach()->set_protocol_max(1);
+    if (!lease.ok() || !SendMessage(lease->get(), message.SerializeAsString()).ok()) ::_exit(1);
+    ::_exit(ReceiveMessage(lease->get()).ok() ? 0 : 1);
+  }
+  int status = 1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE(Eventually([&] { return control->Snapshot().sessions_lost_total == 1; }));
+
+  std::vector<Client> clients;
+  std::vector<SessionRef> sessions;
+  for (int i = 0; i < 2; ++i) {
+    auto client = Connect();
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    sessions.push_back(*control->Authenticate(client->attached.token()));
+    clients.push_back(std::move(*client));
+  }
+  Join(sessions);
+  clients[1].lease.Reset();
+  const auto event = NextOfKind(sessions[0], v1::Event::RANK_LEFT);
+  ASSERT_TRUE(event.ok()) << event.status().ToString();
+  EXPECT_EQ(event->rank(), 1);
+  EXPECT_TRUE(Eventually([&] { return control->Snapshot().sessions == 1; }));
+  EXPECT_EQ(control->Snapshot().sessions_lost_total, 1u);
+  EXPECT_EQ(control->Snapshot().groups_broken_total, 0u);
+}
+
+TEST_F(ServiceTest, AnEvictedClientGetsTheReasonByItsLeaseAndItsCalls) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  ASSERT_TRUE(control->Evict(client->attached.session_id(), "uid 0").ok());
+  auto last = ReceiveMessage(client->lease.get());
+  ASSERT_TRUE(last.ok()) << last.status().ToString();
+  v1::LeaseMessage message;
+  ASSERT_TRUE(message.ParseFromString(last->body));
+  EXPECT_EQ(message.refused().reason(), "EVICTED");
+  EXPECT_THAT(message.refused().message(), HasSubstr("evicted by uid 0"));
+  EXPECT_EQ(ReceiveMessage(client->lease.get()).status().detail().reason, "EOF");
+  auto context = client->Context();
+  v1::FreeReply reply;
+  EXPECT_EQ(client->stub->Free(context.get(), {}, &reply).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(DetailOf(*context).reason(), "EVICTED");
+  EXPECT_EQ(control->Snapshot().sessions_lost_total, 0u);
+}
+
+TEST_F(ServiceTest, TheCauseOfAFailedJoinComesAsFields) {
+  auto client = Connect();
+  ASSERT_TRUE(client.ok());
+  auto context = client->Context();
+  v1::JoinGroupRequest request = JoinRequest(3, 2);
+  request.set_gpu_uuid("GPU-none");
+  v1::JoinGroupReply reply;
+  EXPECT_EQ(client->stub->JoinGroup(context.get(), request, &reply).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  v1::StatusDetail detail = DetailOf(*context);
+  EXPECT_THAT(detail.ranks(), ElementsAre(2));
+  EXPECT_EQ(detail.pid(), ::getpid());
+  EXPECT_FALSE(detail.has_gpu());
+  engines->HoldDown(3);
+  context = client->Context();
+  request = JoinRequest(4, 3);
+  EXPECT_EQ(client->stub->JoinGroup(context.get(), request, &reply).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  detail = DetailOf(*context);
+  EXPECT_EQ(detail.gpu(), 3);
+  EXPECT_EQ(detail.who(), "gpu 3");
+  EXPECT_FALSE(detail.has_started());
 }
 
 TEST_F(ServiceTest, BadLeaseMessagesEndTheirOwnLeaseOnly) {
@@ -441,7 +520,25 @@ TEST(PeerIdentity, BothWaysNameThisProcess) {
     EXPECT_EQ(peer->first.cgroup, MemoryCgroup(text.str()));
   }
   EXPECT_GT(*ProcessStartTicks(::getpid()), 0u);
+  const auto age = Waiter::Clock::now() - IdentifyPeer(pair->first.get())->first.started;
+  EXPECT_GE(age, std::chrono::seconds(0));
+  EXPECT_LT(age, std::chrono::minutes(10));  // the program's own
   EXPECT_EQ(ProcessStartTicks(-1).status().code(), Code::kNotFound);
+}
+
+TEST(PeerIdentity, AProcessThatHasEndedDoesNotLive) {
+  auto pair = SeqpacketPair();
+  ASSERT_TRUE(pair.ok());
+  auto own = IdentifyPeer(pair->first.get());
+  ASSERT_TRUE(own.ok());
+  EXPECT_TRUE(ProcessLives(::getpid(), own->second));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(ProcessLives(child, own->second));  // not reaped yet: the pid is its own
+  ::waitpid(child, nullptr, 0);
+  EXPECT_FALSE(ProcessLives(child, own->second));
 }
 
 TEST(PeerIdentity, TheMemoryControllersCgroupCounts) {

@@ -126,7 +126,7 @@ Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul) {
   params.guard_value = matmul.guard_value;
   auto* state = static_cast<uint32_t*>(matmul.state);
   params.failure = state + 1;
-  static_assert(128 + sizeof(uint64_t) * SkinnyLayout::kMaxUnits <= kFusedStateBytes);
+  static_assert(128 + sizeof(uint64_t) * SkinnyLayout::kMostUnits <= kFusedStateBytes);
   params.pushed = reinterpret_cast<uint64_t*>(state + 32);
   params.epoch = matmul.epoch;
   params.timeout_ns = matmul.timeout_ns;

@@ -1,0 +1,265 @@
+#include "daemon/control/control.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "daemon/control/channels/channel_service.h"
+#include "daemon/control/channels/launch_service.h"
+#include "daemon/control/engines/engine_service.h"
+#include "daemon/control/engines/group_restorer.h"
+#include "daemon/control/groups/group_installer.h"
+#include "daemon/control/groups/group_service.h"
+#include "daemon/control/inspector.h"
+#include "daemon/control/joins/join_service.h"
+#include "daemon/control/memory/registration_service.h"
+#include "daemon/control/memory/segment_service.h"
+#include "daemon/control/memory/tensor_service.h"
+#include "daemon/control/plans/plan_service.h"
+#include "daemon/control/plans/tuning_service.h"
+#include "daemon/control/plans/workspace.h"
+#include "daemon/control/sessions/event_service.h"
+#include "daemon/control/sessions/session_service.h"
+#include "daemon/control/status_proto.h"
+#include "daemon/control/store/control_core.h"
+
+namespace tandem::daemon {
+namespace {
+
+std::string RandomHex(size_t bytes) {
+  std::string hex;
+  for (size_t i = 0; i < bytes; ++i) {
+    uint8_t byte = 0;
+    if (::getrandom(&byte, 1, 0) != 1) byte = static_cast<uint8_t>(i);
+    char text[3];
+    std::snprintf(text, sizeof(text), "%02x", byte);
+    hex += text;
+  }
+  return hex;
+}
+
+}  // namespace
+
+// Each service uses those above it only. Destroyed from the last to the first; threads that use services end
+// before.
+struct Control::Services {
+  Services(ControlOptions options, Engines& engines, const std::string& instance_id)
+      : core(std::move(options), engines),
+        inspector(core, instance_id),
+        sessions(core, {joins, groups, tensors, registrations, channels, launches}, instance_id) {
+    RegistryLock lock(core.registry);
+    core.registry.engine_generation.resize(static_cast<size_t>(engines.count()));
+    for (int gpu = 0; gpu < engines.count(); ++gpu) {
+      core.registry.mailboxes.push_back(std::make_unique<EngineMailbox>(gpu, engines));
+    }
+  }
+  // Mailboxes end their commands, which report to services, so they go first, and without the lock.
+  ~Services() {
+    sessions.EndDepartures();
+    restorer.End();
+    std::vector<std::unique_ptr<EngineMailbox>> mailboxes;
+    RegistryLock lock(core.registry);
+    mailboxes.swap(core.registry.mailboxes);
+    lock.Unlock();
+    mailboxes.clear();
+  }
+
+  ControlCore core;
+  Inspector inspector;
+  EventService events{core};
+  SegmentService segments{core};
+  GroupInstaller installer{core, segments};
+  GroupService groups{core, segments, installer};
+  GroupRestorer restorer{core, installer, groups};
+  JoinService joins{core, installer, groups, restorer};
+  TensorService tensors{core, segments, installer};
+  RegistrationService registrations{core};
+  WorkspaceService workspace{core, segments, installer};
+  PlanService plans{core, installer, workspace};
+  TuningService tuning{core};
+  ChannelService channels{core};
+  LaunchService launches{core, installer};
+  EngineService engines{core, {segments, registrations, installer, groups, restorer, channels, launches}};
+  SessionService sessions;
+};
+
+Control::Control(ControlOptions options, Engines& engines)
+    : instance_id_(RandomHex(8)),
+      services_(std::make_unique<Services>(std::move(options), engines, instance_id_)) {
+  for (int gpu = 0; gpu < engines.count(); ++gpu) {
+    const EngineStatus status = engines.StatusOf(gpu);
+    if (status.state == EngineState::kReady) OnEngineUp(gpu, status.generation);
+  }
+}
+
+Control::~Control() { Stop(); }
+
+const ControlOptions& Control::options() const { return services_->core.options; }
+void Control::SetTopology(Topology topology) { services_->core.options.topology = std::move(topology); }
+void Control::SetLeasePort(LeasePort* port) { services_->core.lease_port = port; }
+
+void Control::Stop() {
+  Registry& registry = services_->core.registry;
+  RegistryLock lock(registry);
+  if (registry.stopping) return;
+  registry.stopping = true;
+  const Status why = Unavailable("the daemon is stopping");
+  for (const auto& [id, session] : registry.sessions) {
+    session->events_changed.notify_all();
+    session->launches_changed.notify_all();
+  }
+  for (const auto& [id, group] : registry.groups) group->EndGatherings(why);
+  services_->joins.Stop(why);
+  registry.engines_changed.notify_all();
+}
+
+Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::AttachRequest& request) {
+  return services_->sessions.Attach(peer, request);
+}
+Result<SessionRef> Control::Authenticate(std::string_view token) {
+  return services_->sessions.Authenticate(token);
+}
+Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds) {
+  return services_->sessions.AddTransfer(session_id, part, std::move(fds));
+}
+bool Control::ReapOrphans() { return services_->sessions.ReapOrphans(); }
+void Control::SessionLost(uint64_t session_id, const std::string& why) {
+  services_->sessions.Lost(session_id, why);
+}
+void Control::LeaseClosed(uint64_t session_id) { services_->sessions.LeaseClosed(session_id); }
+Status Control::Detach(const SessionRef& session, const Waiter& waiter) {
+  return services_->sessions.Detach(session, waiter);
+}
+Status Control::Evict(uint64_t session_id, const std::string& by) {
+  return services_->sessions.Evict(session_id, by);
+}
+Result<std::shared_ptr<void>> Control::Admit(const SessionRef& session) {
+  return services_->sessions.Admit(session);
+}
+uint64_t Control::OpenEvents(const SessionRef& session) { return services_->events.Open(session); }
+Result<std::optional<v1::Event>> Control::NextEvent(const SessionRef& session, uint64_t stream,
+                                                    const Waiter& waiter) {
+  return services_->events.Next(session, stream, waiter);
+}
+
+Waiter Control::WaiterFor(uint64_t deadline_ms, std::function<bool()> cancelled) const {
+  const auto limit = static_cast<uint64_t>(options().maximal_deadline.count());
+  const auto time =
+      deadline_ms == 0 ? options().default_deadline : std::chrono::milliseconds(std::min(deadline_ms, limit));
+  Waiter waiter = Waiter::For(time);
+  waiter.cancelled = std::move(cancelled);
+  return waiter;
+}
+
+Result<v1::JoinGroupReply> Control::JoinGroup(const SessionRef& session, const v1::JoinGroupRequest& request,
+                                              const Waiter& waiter) {
+  return services_->joins.Join(session, request, waiter);
+}
+Status Control::LeaveGroup(const SessionRef& session, uint64_t group_id, const Waiter& waiter) {
+  return services_->groups.Leave(session, group_id, waiter);
+}
+
+Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::EmptyRequest& request) {
+  return services_->tensors.Empty(session, request);
+}
+Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session,
+                                                const v1::RendezvousRequest& request, const Waiter& waiter) {
+  return services_->tensors.Meet(session, request, waiter);
+}
+Status Control::Free(const SessionRef& session, uint64_t tensor_id) {
+  return services_->tensors.Free(session, tensor_id);
+}
+Result<v1::RegisterTensorReply> Control::RegisterTensor(const SessionRef& session,
+                                                        const v1::RegisterTensorRequest& request,
+                                                        const Waiter& waiter) {
+  return services_->registrations.Register(session, request, waiter);
+}
+Status Control::Deregister(const SessionRef& session, uint64_t registration_id, const Waiter& waiter) {
+  return services_->registrations.Deregister(session, registration_id, waiter);
+}
+
+Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::PrepareRequest& request,
+                                          const Waiter& waiter) {
+  return services_->plans.Prepare(session, request, waiter);
+}
+Status Control::ReleasePlan(const SessionRef& session, uint64_t plan_id) {
+  return services_->plans.Release(session, plan_id);
+}
+
+Result<v1::OpenChannelReply> Control::OpenChannel(const SessionRef& session,
+                                                  const v1::OpenChannelRequest& request,
+                                                  const Waiter& waiter) {
+  return services_->channels.Open(session, request, waiter);
+}
+Status Control::CloseChannel(const SessionRef& session, uint64_t channel_id, const Waiter& waiter) {
+  return services_->channels.Close(session, channel_id, waiter);
+}
+Result<v1::LaunchReply> Control::Launch(const SessionRef& session, const v1::LaunchRequest& request) {
+  return services_->launches.Launch(session, request);
+}
+Status Control::WaitLaunch(const SessionRef& session, uint64_t launch_id, const Waiter& waiter) {
+  return services_->launches.Wait(session, launch_id, waiter);
+}
+
+void Control::SetDraining(bool draining) {
+  Registry& registry = services_->core.registry;
+  RegistryLock lock(registry);
+  if (registry.draining == draining) return;
+  registry.draining = draining;
+  registry.engines_changed.notify_all();
+  if (!draining) return;
+  v1::Event event;
+  event.set_kind(v1::Event::DRAINING);
+  event.set_rank(-1);
+  FillStatusDetail(Unavailable("the daemon is draining: no new sessions, groups or plans")
+                       .WithDetail({.reason = "DRAINING", .who = {}, .field = {}}),
+                   event.mutable_status());
+  services_->events.PostToAll(event);
+}
+
+std::pair<uint64_t, uint64_t> Control::WaitDrained(const Waiter& waiter) {
+  Registry& registry = services_->core.registry;
+  RegistryLock lock(registry);
+  waiter.Wait(lock, registry.engines_changed, [&]() TANDEM_REQUIRES(registry_mutex) {
+    return registry.groups.empty() || !registry.draining || registry.stopping;
+  });
+  return {registry.sessions.size(), registry.groups.size()};
+}
+
+ControlSnapshot Control::Snapshot() { return services_->inspector.Snapshot(); }
+std::vector<SessionSnapshot> Control::SnapshotSessions() { return services_->inspector.SnapshotSessions(); }
+std::vector<GroupSnapshot> Control::SnapshotGroups() { return services_->inspector.SnapshotGroups(); }
+std::vector<PoolSnapshot> Control::SnapshotPools() { return services_->inspector.SnapshotPools(); }
+PlanPage Control::SnapshotPlans(const PlanQuery& query) { return services_->inspector.SnapshotPlans(query); }
+std::vector<PlanSnapshot> Control::SnapshotPlans() { return SnapshotPlans(PlanQuery()).plans; }
+std::vector<ChannelSnapshot> Control::SnapshotChannels() { return services_->inspector.SnapshotChannels(); }
+Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
+                                             const std::vector<std::string>& gpu_uuids,
+                                             std::vector<plan::TuningCandidate> candidates) {
+  return services_->tuning.Put(request, gpu_uuids, std::move(candidates));
+}
+
+void Control::OnEngineUp(int gpu, uint64_t generation) { services_->engines.OnUp(gpu, generation); }
+void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reason) {
+  services_->engines.OnDown(gpu, generation, reason);
+}
+void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
+  StatusDetail detail{.reason = done.reason(), .who = done.who()};
+  detail.ranks.assign(done.ranks().begin(), done.ranks().end());
+  if (done.has_started()) detail.started = done.started();
+  services_->launches.End(gpu, done.launch_id(),
+                          done.code() == 0
+                              ? Status::Ok()
+                              : Status(static_cast<Code>(done.code()), done.message(), std::move(detail)));
+}
+void Control::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
+  services_->engines.OnLaunchFailed(gpu, failed);
+}
+void Control::OnLate(int, const engine::v1::Late& late) { services_->engines.OnLate(late); }
+void Control::OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) {
+  services_->engines.OnPeerSilent(gpu, silent);
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,54 @@
+// File: engine_service.h
+//
+// `EngineService`: what the engines report, their restarts above all. When an engine goes, the groups with
+// its GPU are taken off the others; when it is back, it gets its segments by the descriptors that tandemd
+// kept, and the groups are installed again under a new generation. Sessions, memory and plans go on. Where
+// the engine fell with every other process on its GPU (loss of the GPU's context under MPS), its groups break
+// instead.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "daemon/control/channels/channel_service.h"
+#include "daemon/control/channels/launch_service.h"
+#include "daemon/control/engines/group_restorer.h"
+#include "daemon/control/groups/group_service.h"
+#include "daemon/control/memory/registration_service.h"
+#include "daemon/control/memory/segment_service.h"
+#include "daemon/control/store/control_core.h"
+
+namespace tandem::daemon {
+
+// Thread-safe; called by the supervisor's threads. The others outlive it.
+class EngineService {
+ public:
+  struct Services {
+    SegmentService& segments;
+    RegistrationService& registrations;
+    GroupInstaller& installer;
+    GroupService& groups;
+    GroupRestorer& restorer;
+    ChannelService& channels;
+    LaunchService& launches;
+  };
+  EngineService(ControlCore& core, Services services) : core_(core), to_(services) {}
+
+  void OnUp(int gpu, uint64_t generation) TANDEM_EXCLUDES(registry_mutex);
+  void OnDown(int gpu, uint64_t generation, const std::string& reason) TANDEM_EXCLUDES(registry_mutex);
+  // A launch failed; where it cannot end, its group breaks.
+  void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) TANDEM_EXCLUDES(registry_mutex);
+  // A launch waits for ranks. Each rank's engine reports it: the group gets one event, and the log one
+  // warning.
+  void OnLate(const engine::v1::Late& late) TANDEM_EXCLUDES(registry_mutex);
+  void OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) TANDEM_EXCLUDES(registry_mutex);
+
+ private:
+  void BreakGroupsOfLostContext(int gpu, const std::string& text) TANDEM_REQUIRES(registry_mutex);
+  void SuspendGroups(int gpu, const Status& ended) TANDEM_REQUIRES(registry_mutex);
+
+  ControlCore& core_;
+  Services to_;
+};
+
+}  // namespace tandem::daemon

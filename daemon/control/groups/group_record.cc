@@ -1,0 +1,28 @@
+#include "daemon/control/groups/group_record.h"
+
+#include <algorithm>
+
+namespace tandem::daemon {
+
+uint64_t GroupRecord::UnsharedWorkspaceBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, plan] : plans) bytes += 2 * AllocatedHalf(plan.half_bytes);
+  return bytes;
+}
+
+bool GroupRecord::UsesGpu(int gpu) const { return std::find(gpus.begin(), gpus.end(), gpu) != gpus.end(); }
+
+void GroupRecord::EndGatherings(const Status& why) {
+  for (const auto& [key, meeting] : prepares) meeting->EndGathering(why);
+  for (const auto& [key, meeting] : rendezvous) meeting->EndGathering(why);
+}
+
+void GroupRecord::PostEvent(const v1::Event& event, int except_rank, uint64_t most) {
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    const MemberRecord& member = members[rank];
+    if (static_cast<int>(rank) == except_rank || member.left || member.session->ended) continue;
+    member.session->PostEvent(event, most);
+  }
+}
+
+}  // namespace tandem::daemon

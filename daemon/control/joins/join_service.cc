@@ -1,0 +1,357 @@
+#include "daemon/control/joins/join_service.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "daemon/control/blame.h"
+#include "daemon/control/joins/join_checks.h"
+#include "daemon/control/validate.h"
+#include "daemon/topology/shared_gpus.h"
+
+namespace tandem::daemon {
+namespace {
+
+std::string ScopeOf(uint32_t uid, const v1::JoinGroupRequest& request) {
+  // The job key has any bytes; lengths first keep scopes apart.
+  return std::to_string(uid) + "/" + std::to_string(request.job_key().size()) + "/" + request.job_key() +
+         "/" + request.name();
+}
+
+}  // namespace
+
+Status JoinService::AwaitNameFree(RegistryLock& lock, const std::string& scope, const SessionRef& session,
+                                  const v1::JoinGroupRequest& request, const Waiter& waiter) {
+  Registry& registry = core_.registry;
+  const std::string name = "group '" + request.name() + "'";
+  for (;;) {
+    TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+    const std::shared_ptr<GroupRecord> current = registry.names[scope].current;
+    if (!current) return Status::Ok();
+    const bool ending = current->state() == GroupState::kBroken || current->state() == GroupState::kClosing;
+    for (size_t rank = 0; rank < current->members.size(); ++rank) {
+      const MemberRecord& member = current->members[rank];
+      if (member.session_id != session->id || member.left) continue;
+      if (!ending) {
+        return AlreadyExists("this session is rank " + std::to_string(rank) + " of " + name + " already")
+            .WithDetail(BlameRank("JOINED", static_cast<int>(rank), "name", member.pid));
+      }
+      groups_.RemoveMember(current, static_cast<int>(rank), false);
+    }
+    if (registry.names[scope].current != current) continue;
+    if (current->Lives()) {
+      std::vector<uint32_t> all;
+      for (size_t rank = 0; rank < current->world(); ++rank) all.push_back(static_cast<uint32_t>(rank));
+      return AlreadyExists(name + " is complete: its " + std::to_string(all.size()) +
+                           " ranks are taken by other processes")
+          .WithDetail(BlameRanks("JOINED", std::move(all), "name"));
+    }
+    const std::shared_ptr<std::condition_variable> freed = registry.names[scope].freed;
+    if (waiter.Wait(lock, *freed, [&]() TANDEM_REQUIRES(registry_mutex) {
+          return registry.names[scope].current != current || registry.stopping || session->ended ||
+                 current->Lives();
+        })) {
+      continue;
+    }
+    if (waiter.Cancelled()) return Status(Code::kCancelled, "the caller went away");
+    std::vector<uint32_t> there;
+    for (size_t rank = 0; rank < current->members.size(); ++rank) {
+      if (!current->members[rank].left) there.push_back(static_cast<uint32_t>(rank));
+    }
+    const std::string incarnation = "incarnation " + std::to_string(current->incarnation) + " of " + name;
+    const bool joining =
+        current->state() == GroupState::kInstalling || current->state() == GroupState::kDoomed;
+    return DeadlineExceeded(joining ? incarnation + " is being made by other processes"
+                                    : incarnation + " has not ended: " + RankList(there) + " have not left")
+        .WithDetail(BlameRanks("OLD_INCARNATION", there));
+  }
+}
+
+Status JoinService::TakeVerdict(NameRecord& name, const SessionRecord& session, int rank) {
+  if (!name.verdict) return Status::Ok();
+  JoinVerdict& verdict = *name.verdict;
+  const bool heard = verdict.ranks.contains(rank) || verdict.sessions.contains(session.id);
+  if (name.joining || heard || session.peer.started > verdict.since) {
+    // The next attempt has begun.
+    name.verdict.reset();
+    return Status::Ok();
+  }
+  verdict.ranks.insert(rank);
+  verdict.sessions.insert(session.id);
+  return verdict.status;
+}
+
+Status JoinService::TakeSlot(JoinRendezvous& meeting, const SessionRef& session,
+                             const v1::JoinGroupRequest& request, int gpu, const Waiter& waiter) {
+  const JoinClaim claim{request, session->peer.pid, gpu};
+  for (size_t rank = 0; rank < meeting.world(); ++rank) {
+    const JoinParty& other = meeting.parties[rank];
+    if (!meeting.Taken(rank)) continue;
+    if (other.session == session) {
+      return AlreadyExists("group '" + request.name() + "': rank " + std::to_string(request.rank()) +
+                           " is asked for by the session that is rank " + std::to_string(rank) + " already")
+          .WithDetail(BlameRank("JOINED", static_cast<int>(rank), "rank", session->peer.pid));
+    }
+    TANDEM_RETURN_IF_ERROR(CompareJoins({other.request, other.session->peer.pid, other.gpu}, claim));
+  }
+  const size_t own = static_cast<size_t>(request.rank());
+  for (size_t rank = 0; rank < meeting.world(); ++rank) {
+    if (meeting.parties[rank].session == session) meeting.Forget(rank);
+  }
+  meeting.parties[own] = {session, request, gpu};
+  meeting.Take(own, waiter.deadline);
+  return Status::Ok();
+}
+
+void JoinService::Fail(const std::string& scope, const Status& why, int world, const SessionRecord* caller,
+                       int rank) {
+  Registry& registry = core_.registry;
+  NameRecord& name = registry.names[scope];
+  JoinVerdict verdict{why, Waiter::Clock::now(), {}, {}};
+  if (caller != nullptr) {
+    verdict.ranks.insert(rank);
+    verdict.sessions.insert(caller->id);
+  }
+  if (name.joining) {
+    name.joining->EndGathering(why);
+    for (size_t r = 0; r < name.joining->world(); ++r) {
+      if (!name.joining->Taken(r)) continue;
+      verdict.ranks.insert(static_cast<int>(r));
+      verdict.sessions.insert(name.joining->parties[r].session->id);
+    }
+    name.joining.reset();
+  }
+  if (static_cast<int>(verdict.ranks.size()) < world) {
+    name.verdict = std::move(verdict);
+    registry.verdicts.emplace_back(name.verdict->since, scope);
+  }
+  registry.ForgetName(scope);
+}
+
+Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1::JoinGroupRequest& request,
+                                             const Waiter& waiter) {
+  TANDEM_RETURN_IF_ERROR(ValidateJoin(request));
+  Registry& registry = core_.registry;
+  const int rank = request.rank();
+  const std::string scope = ScopeOf(session->peer.uid, request);
+  const std::string context = "group '" + request.name() + "': rank " + std::to_string(rank);
+  Status wrong = CheckJoinRequest(request, session->peer.pid);
+  const Result<int> gpu = core_.FindGpu(request.gpu_uuid());
+  if (wrong.ok() && !gpu.ok()) {
+    wrong = gpu.status().WithContext(context).WithDetail(
+        BlameRank("NO_GPU", rank, "gpu_uuid", session->peer.pid));
+  }
+  if (wrong.ok()) {
+    wrong = core_.CheckCrashLoop(*gpu);
+    if (!wrong.ok()) {
+      StatusDetail detail = wrong.detail();
+      detail.ranks = {static_cast<uint32_t>(rank)};
+      wrong = wrong.WithContext(context).WithDetail(std::move(detail));
+    }
+  }
+  RegistryLock lock(registry);
+  TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+  if (registry.draining) {
+    return Unavailable("the daemon is draining: no new groups")
+        .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
+  }
+  registry.ForgetVerdicts(Waiter::Clock::now() - core_.options.verdict_memory);
+  TANDEM_RETURN_IF_ERROR(AwaitNameFree(lock, scope, session, request, waiter));
+  TANDEM_RETURN_IF_ERROR(TakeVerdict(registry.names[scope], *session, rank));
+  if (wrong.ok()) wrong = registry.ledger.Check(session->payer(), Resource::kGroups, 1);
+  std::shared_ptr<JoinRendezvous> meeting = registry.names[scope].joining;
+  if (wrong.ok() && !meeting) {
+    const size_t world = static_cast<size_t>(request.world_size());
+    meeting = std::make_shared<JoinRendezvous>(world, "group '" + request.name() + "'", "join",
+                                               Rendezvous::WhileWorking::kAwaitsTheVerdict);
+    meeting->parties.resize(world);
+    registry.names[scope].joining = meeting;
+  }
+  if (wrong.ok()) wrong = TakeSlot(*meeting, session, request, *gpu, waiter);
+  if (!wrong.ok()) {
+    // Ranks that wait would wait in vain: all get the verdict at once.
+    Fail(scope, wrong, meeting ? static_cast<int>(meeting->world()) : request.world_size(), session.get(),
+         rank);
+    return wrong;
+  }
+  if (meeting->Complete()) {
+    meeting->BeginWork();
+    registry.names[scope].joining.reset();
+    const Status made = MakeAndInstall(lock, scope, *meeting);
+    meeting->End(made);
+    registry.names[scope].freed->notify_all();
+    registry.ForgetName(scope);
+  }
+  const Status own = meeting->Await(lock, static_cast<size_t>(rank), waiter);
+  const bool current = registry.names[scope].joining == meeting;
+  if (!own.ok()) {
+    if (current && meeting->Empty()) registry.names[scope].joining.reset();
+    registry.ForgetName(scope);
+    return own;
+  }
+  // The first rank whose deadline passed made the verdict: it is kept for those that have not come.
+  if (current && meeting->over()) Fail(scope, meeting->verdict(), request.world_size(), session.get(), rank);
+  registry.ForgetName(scope);
+  TANDEM_RETURN_IF_ERROR(meeting->verdict());
+  v1::JoinGroupReply reply;
+  FillReply(*meeting->group, &reply);
+  return reply;
+}
+
+Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& meeting) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, MakeGroup(scope, meeting));
+  const Waiter waiter = GroupInstaller::ForAllRanks(group, meeting.FirstDeadline());
+  Status status = lock.Outside([&] {
+    std::lock_guard work(group->work);
+    return installer_.Install(*group, waiter);
+  });
+  if (group->state() == GroupState::kDoomed) status = group->lifecycle.why();
+  if (!status.ok()) {
+    groups_.Destroy(group);
+    return status;
+  }
+  group->lifecycle.Apply(GroupEvent::kInstalled);
+  meeting.group = group;
+  // An engine that had been told may have ended before the last one was: its end passed over a group that was
+  // still being installed.
+  if (!installer_.SameEngines(*group)) {
+    group->lifecycle.Apply(GroupEvent::kEngineEnded);
+    installer_.Uninstall(*group, -1);
+    restorer_.RestoreSoon(group);
+  }
+  return Status::Ok();
+}
+
+Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& scope,
+                                                            const JoinRendezvous& meeting) {
+  Registry& registry = core_.registry;
+  const JoinParty& first = meeting.parties[0];
+  auto group = std::make_shared<GroupRecord>(core_.IllegalTransitionHandler());
+  group->id = registry.NewGroupId();
+  group->scope = scope;
+  group->name = first.request.name();
+  group->payer = first.session->payer();
+  group->options.insert(first.request.options().begin(), first.request.options().end());
+  group->launch_deadline_ms = first.request.launch_deadline_ms() != 0
+                                  ? first.request.launch_deadline_ms()
+                                  : static_cast<uint64_t>(core_.options.default_launch_deadline.count());
+  group->on_slow_placement = static_cast<OnSlowPlacement>(first.request.on_slow_placement());
+  for (const JoinParty& party : meeting.parties) {
+    MemberRecord member;
+    member.session = party.session;
+    member.session_id = party.session->id;
+    member.pid = party.session->peer.pid;
+    member.gpu = party.gpu;
+    group->gpus.push_back(party.gpu);
+    group->members.push_back(std::move(member));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckPlacement(core_.PlacementOf(*group), group->on_slow_placement)
+                             .WithContext("group '" + group->name + "'"));
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(group->payer, Resource::kGroups, 1));
+  NameRecord& name = registry.names[scope];
+  group->incarnation = ++name.incarnation;
+  for (const JoinParty& party : meeting.parties) party.session->groups.insert(group->id);
+  FillContext(*group);
+  registry.groups[group->id] = group;
+  name.current = group;
+  return group;
+}
+
+void JoinService::FillContext(GroupRecord& group) const {
+  plan::GroupContext& context = group.context;
+  context.topology = Subset(core_.options.topology, group.gpus);
+  context.packet_kernels = core_.options.backend == "cuda";
+  context.fused_kernels = true;
+  context.fused_by_choice = core_.options.fused_by_choice;
+  for (size_t rank = 0; rank < group.world(); ++rank) {
+    const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
+    if (why.empty()) continue;
+    context.fused_kernels = false;
+    context.no_fused_kernels = "the engine of rank " + std::to_string(rank) + " has no fused kernels: " + why;
+    break;
+  }
+  for (const int gpu : group.gpus) {
+    const int sms = static_cast<int>(core_.engines.StatusOf(gpu).kernel_sms);
+    if (sms > 0 && (context.kernel_sms == 0 || sms < context.kernel_sms)) context.kernel_sms = sms;
+  }
+  if (SharesDevice(context.topology)) {
+    context.nccl = false;
+    context.no_nccl = "ranks of the group share a GPU, which NCCL refuses";
+  }
+  group.topology_class = TopologyClassName(Classify(context.topology));
+}
+
+void JoinService::FillReply(const GroupRecord& group, v1::JoinGroupReply* reply) const {
+  const plan::GroupContext& context = group.context;
+  reply->set_group_id(group.id);
+  reply->set_incarnation(group.incarnation);
+  reply->set_topology_class(group.topology_class);
+  const Placement placement = core_.PlacementOf(group);
+  reply->set_placement(placement.text);
+  reply->set_slow_placement(placement.slow);
+  reply->set_generation(group.generation);
+  const int world = context.topology.size();
+  for (int i = 0; i < world; ++i) {
+    reply->add_gpu_uuids(context.topology.gpus[static_cast<size_t>(i)].uuid);
+    for (int j = 0; j < world; ++j) reply->add_link_counts(i == j ? 0 : context.topology.LinkCount(i, j));
+  }
+  const TopologyClass topology_class = Classify(context.topology);
+  for (uint32_t op = static_cast<uint32_t>(Op::kAllReduce); op <= static_cast<uint32_t>(Op::kEmpty); ++op) {
+    for (Algorithm algorithm : plan::AlgorithmsOf(static_cast<Op>(op))) {
+      v1::Offer* offer = reply->add_offers();
+      offer->set_op(op);
+      offer->set_algorithm(static_cast<uint32_t>(algorithm));
+      // Refused are algorithms that this group can never run, whatever the shapes; plans have the bounds by
+      // size.
+      if (algorithm == Algorithm::kFused && !context.fused_kernels) {
+        offer->set_reason(context.no_fused_kernels);
+      } else if (algorithm == Algorithm::kLowLatency && !context.packet_kernels) {
+        offer->set_reason("needs the CUDA backend; this group's is " + core_.options.backend);
+      } else if (algorithm == Algorithm::kHybridCubeMesh &&
+                 topology_class != TopologyClass::kHybridCubeMesh) {
+        offer->set_reason("needs a hybrid cube mesh; this group is " + group.topology_class);
+      } else if (algorithm == Algorithm::kNccl && !context.nccl) {
+        offer->set_reason(context.no_nccl);
+      } else {
+        offer->set_available(true);
+      }
+    }
+  }
+}
+
+void JoinService::EndJoinsOf(const SessionRecord& session, const std::string& how) {
+  struct Failed {
+    std::string scope;
+    int world;
+    Status why;
+  };
+  std::vector<Failed> failed;
+  for (auto& [scope, name] : core_.registry.names) {
+    if (!name.joining) continue;
+    for (size_t rank = 0; rank < name.joining->world(); ++rank) {
+      // A process that dies takes its call and its session along, in any order: a cancelled call counts too.
+      const JoinParty& party = name.joining->parties[rank];
+      if (party.session.get() != &session || !(name.joining->Taken(rank) || name.joining->GaveUp(rank)))
+        continue;
+      const std::string who =
+          "rank " + std::to_string(rank) + " (pid " + std::to_string(session.peer.pid) + ")";
+      failed.push_back(
+          {scope, static_cast<int>(name.joining->world()),
+           Status(Code::kUnavailable,
+                  who + " of group '" + party.request.name() + "' " + how + " while the group was joining",
+                  BlameRank("RANK_LOST", static_cast<int>(rank), {}, session.peer.pid))});
+      break;
+    }
+  }
+  for (const Failed& one : failed) Fail(one.scope, one.why, one.world, nullptr, -1);
+}
+
+void JoinService::Stop(const Status& why) {
+  for (auto& [scope, name] : core_.registry.names) {
+    if (name.joining) name.joining->EndGathering(why);
+    name.joining.reset();
+    name.freed->notify_all();
+  }
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,46 @@
+// File: segment_service.h
+//
+// `SegmentService`: makes, maps and removes the segments of groups.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "daemon/control/store/control_core.h"
+#include "daemon/control/waiter.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+// Thread-safe. `core` outlives it.
+class SegmentService {
+ public:
+  explicit SegmentService(ControlCore& core) : core_(core) {}
+
+  // Waits for the engines of the group's GPUs. DEADLINE_EXCEEDED, reason ENGINE_DOWN; UNAVAILABLE with the
+  // cure if one of them is held down; the group's own status once it is over.
+  Status AwaitEngines(RegistryLock& lock, const GroupRecord& group, const Waiter& waiter)
+      TANDEM_REQUIRES(registry_mutex);
+  // A new set, of at least `bytes` on each GPU, charged to the group's payer and mapped by all its engines.
+  // `in_place_of` is removed once the engines are there, before the new set is charged.
+  Result<std::shared_ptr<SegmentSet>> MakeSet(GroupRecord& group, uint64_t bytes, const std::string& purpose,
+                                              const Waiter& waiter,
+                                              std::shared_ptr<SegmentSet>* in_place_of = nullptr)
+      TANDEM_EXCLUDES(registry_mutex);
+  // Makes the group's engines map a rank's segment that they do not have yet.
+  void MapSet(SegmentSet& set, size_t rank, const GroupRecord& group,
+              const std::shared_ptr<CommandBatch>& batch) TANDEM_REQUIRES(registry_mutex);
+  void RemoveSet(const std::shared_ptr<SegmentSet>& set) TANDEM_REQUIRES(registry_mutex);
+  // Removes a set whose group has ended and that has no block left.
+  void DropSetIfUnused(const std::shared_ptr<SegmentSet>& set) TANDEM_REQUIRES(registry_mutex);
+  // Zeroes a block on every rank, so that its next owner does not see the old contents.
+  void ClearBlock(const SegmentSet& set, uint64_t offset, uint64_t bytes) TANDEM_REQUIRES(registry_mutex);
+  // Sends all segments of a new engine that its GPU had mapped.
+  void SendAgain(int gpu) TANDEM_REQUIRES(registry_mutex);
+
+ private:
+  ControlCore& core_;
+};
+
+}  // namespace tandem::daemon

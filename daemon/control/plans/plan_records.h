@@ -1,0 +1,40 @@
+// File: plan_records.h
+//
+// Records of a group's plans. Plain data under the registry's mutex.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/control/rendezvous.h"
+
+namespace tandem::daemon {
+
+// The bytes that are allocated for half a workspace of which a plan uses `half_bytes`.
+inline uint64_t AllocatedHalf(uint64_t half_bytes) {
+  constexpr uint64_t kSmallest = uint64_t{2} << 20;
+  return half_bytes == 0 ? 0 : std::max(kSmallest, std::bit_ceil(half_bytes));
+}
+
+struct PlanRecord {
+  uint64_t id = 0;
+  std::string key;
+  uint32_t index = 0;
+  std::string info;                   // serialised v1::PlanInfo, without the group's own figures
+  std::vector<std::string> commands;  // by rank: serialised engine::v1::Command with AddPlan
+  uint64_t kept_bytes = 0;            // charged as Resource::kPlanBytes
+  uint64_t half_bytes = 0;            // of each half of the workspace, that its programs use
+  uint64_t bulk_bytes = 0;
+  std::vector<bool> released;  // by rank
+};
+
+struct PrepareRendezvous : Rendezvous {
+  using Rendezvous::Rendezvous;
+  std::vector<std::string> requests;  // by rank: serialised v1::OpRequest
+  uint64_t plan_id = 0;
+};
+
+}  // namespace tandem::daemon

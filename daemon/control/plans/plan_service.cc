@@ -1,0 +1,310 @@
+#include "daemon/control/plans/plan_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/control/blame.h"
+#include "daemon/control/groups/group_service.h"
+#include "daemon/control/memory/tensor_service.h"
+#include "daemon/control/plans/plan_messages.h"
+#include "daemon/control/plans/tuning_service.h"
+#include "daemon/control/validate.h"
+#include "daemon/planner/cost/measured.h"
+#include "daemon/planner/tuning/tuning_store.h"
+#include "program/verifier/verifier.h"
+
+namespace tandem::daemon {
+namespace {
+
+// The memory that tandemd keeps for a plan until it is released: its key, and each engine's command.
+uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command>& commands) {
+  uint64_t bytes = sizeof(PlanRecord) + key.size();
+  for (const engine::v1::Command& command : commands) bytes += command.ByteSizeLong();
+  return bytes;
+}
+
+std::string NameOf(const GroupRecord& group, const std::string& key) {
+  return "key '" + key + "' of group '" + group.name + "'";
+}
+
+}  // namespace
+
+Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group, size_t rank,
+                                                              const std::string& key, const std::string& text,
+                                                              const Waiter& waiter) {
+  auto it = group.prepares.find(key);
+  if (it != group.prepares.end()) {
+    PrepareRendezvous& old = *it->second;
+    const bool failed = old.over() && !old.verdict().ok();
+    if (failed && old.Acknowledged(rank)) {
+      group.prepares.erase(it);  // this rank has the verdict: another attempt
+      it = group.prepares.end();
+    } else if (!failed && old.Taken(rank) && old.requests[rank] != text) {
+      return InvalidArgument(NameOf(group, key) + " was prepared by this rank with another request")
+          .WithDetail(BlameRank("KEY_REUSED", static_cast<int>(rank), "key"));
+    } else if (!failed && old.over()) {
+      const auto plan = group.plans.find(old.plan_id);
+      if (plan != group.plans.end() && plan->second.released[rank]) {
+        return FailedPrecondition("rank " + std::to_string(rank) + " has released the plan of key '" + key +
+                                  "'; other ranks have not yet")
+            .WithDetail(BlameRank("RELEASED", static_cast<int>(rank), "key"));
+      }
+    }
+  }
+  if (it == group.prepares.end()) {
+    if (core_.registry.draining) {
+      return Unavailable("the daemon is draining: no new plans")
+          .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
+    }
+    const size_t open = group.prepares.size() - std::min(group.prepares.size(), group.plans.size());
+    TANDEM_RETURN_IF_ERROR(CheckOpenRendezvous(core_.options.limits, group, open));
+    auto fresh = std::make_shared<PrepareRendezvous>(group.world(), NameOf(group, key), "prepare it");
+    fresh->requests.resize(group.world());
+    it = group.prepares.emplace(key, std::move(fresh)).first;
+  }
+  const std::shared_ptr<PrepareRendezvous> meeting = it->second;
+  if (meeting->phase() == Rendezvous::Phase::kGathering) {
+    meeting->Take(rank, waiter.deadline);
+    meeting->requests[rank] = text;
+  }
+  return meeting;
+}
+
+Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v1::PrepareRequest& request,
+                                              const Waiter& waiter) {
+  TANDEM_RETURN_IF_ERROR(ValidatePrepare(request));
+  Registry& registry = core_.registry;
+  const std::string& key = request.key();
+  RegistryLock lock(registry);
+  TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+  int rank = 0;
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group,
+                          registry.FindGroup(*session, request.group_id(), &rank));
+  const size_t r = static_cast<size_t>(rank);
+  TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed,
+                          ParseOpRequest(request.request(), static_cast<int>(group->world())));
+  TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
+  const std::string text = OpRequestToProto(parsed).SerializeAsString();
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> meeting,
+                          Enter(*group, r, key, text, waiter));
+  if (meeting->phase() == Rendezvous::Phase::kGathering && meeting->Complete()) {
+    meeting->BeginWork();
+    Status status = lock.Outside([&] {
+      return MakeForAll(group, *meeting, key, GroupInstaller::ForAllRanks(group, waiter.deadline));
+    });
+    if (!status.ok() && !group->lifecycle.why().ok()) status = group->lifecycle.why();
+    meeting->End(status);
+  }
+  const Status own = meeting->Await(lock, r, waiter);
+  const auto mine = group->prepares.find(key);
+  const bool is_mine = mine != group->prepares.end() && mine->second == meeting;
+  if (!own.ok()) {
+    const bool gathering = meeting->phase() == Rendezvous::Phase::kGathering;
+    if (is_mine && gathering && meeting->Empty()) group->prepares.erase(mine);
+    return own;
+  }
+  meeting->Acknowledge(r);
+  if (!meeting->verdict().ok()) {
+    if (is_mine && meeting->AllAcknowledged()) group->prepares.erase(mine);
+    return meeting->verdict();
+  }
+  const auto plan = group->plans.find(meeting->plan_id);
+  if (plan == group->plans.end()) {
+    return group->lifecycle.why().ok() ? Unavailable("the plan was released meanwhile")
+                                       : group->lifecycle.why();
+  }
+  v1::PrepareReply reply;
+  reply.mutable_plan()->ParseFromString(plan->second.info);
+  reply.mutable_plan()->set_group_workspace_bytes(group->WorkspaceBytes());
+  reply.mutable_plan()->set_unshared_workspace_bytes(group->UnsharedWorkspaceBytes());
+  FillOperands(parsed, reply.mutable_plan());
+  return reply;
+}
+
+Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, const PrepareRendezvous& meeting,
+                                                  const std::string& key) {
+  Draft draft;
+  draft.key = key;
+  draft.context = NameOf(group, key);
+  for (const std::string& text : meeting.requests) {
+    v1::OpRequest proto;
+    if (!proto.ParseFromString(text)) return Internal("a stored request does not parse");
+    TANDEM_ASSIGN_OR_RETURN(OpRequest request, ParseOpRequest(proto, static_cast<int>(group.world())));
+    draft.requests.push_back(std::move(request));
+  }
+  TANDEM_RETURN_IF_ERROR(plan::CompareRequests(draft.requests).WithContext(draft.context));
+  plan::GroupContext context = group.context;
+  const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
+  context.tuning = tuning.get();
+  context.gpu_model = TuningModel(core_.options, context.topology);
+  Result<plan::Plan> plan = plan::MakePlan(draft.requests, context);
+  if (!plan.ok()) return plan.status().WithContext(draft.context);
+  draft.plan = std::move(*plan);
+  if (tuning != nullptr && draft.plan.measured_us == 0) {
+    if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
+      WantedTuning wanted{*std::move(unmeasured), meeting.requests[0], {}, 1};
+      for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
+      core_.options.tuning->Want(std::move(wanted));
+    }
+  }
+  if (draft.plan.programs.size() != group.world())
+    return Internal("the planner made a program for some ranks only");
+  if (core_.options.verify_plans || draft.requests[0].restartable) {
+    TANDEM_ASSIGN_OR_RETURN(const plan::VerifyContext sizes, plan::ContextOf(draft.requests));
+    TANDEM_RETURN_IF_ERROR(
+        plan::VerifyPrograms(draft.plan.programs, sizes).WithContext(draft.context + ": verifier"));
+  }
+  draft.commands = AddPlanCommands(draft.plan, draft.requests, group.id);
+  draft.kept_bytes = KeptBytes(key, draft.commands);
+  return draft;
+}
+
+Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
+  TANDEM_RETURN_IF_ERROR(installer_.Installed(group));
+  TANDEM_RETURN_IF_ERROR(core_.registry.ledger.Check(group.payer, Resource::kPlans, 1));
+  TANDEM_RETURN_IF_ERROR(core_.registry.ledger.Check(group.payer, Resource::kPlanBytes, draft.kept_bytes));
+  draft.placement = core_.PlacementOf(group);
+  // Copy engines are not time-sliced: a plan of copies alone loses nothing.
+  const auto& programs = draft.plan.programs;
+  draft.placement.slow = draft.placement.slow && std::any_of(programs.begin(), programs.end(), RunsKernels);
+  return CheckPlacement(draft.placement, group.on_slow_placement).WithContext(draft.context);
+}
+
+Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Draft& draft,
+                                   const std::string& unique_id, const std::shared_ptr<CommandBatch>& batch) {
+  Registry& registry = core_.registry;
+  const size_t world = group->world();
+  TANDEM_RETURN_IF_ERROR(installer_.Installed(*group));
+  if (group->next_plan_index >= kMaxPlanIndexes) {
+    return ResourceExhausted(draft.context +
+                             ": no plan index is left in this incarnation; leave the group and join again")
+        .WithDetail({.reason = "PLAN_INDEXES",
+                     .who = "group " + std::to_string(group->id),
+                     .field = {},
+                     .limit = kMaxPlanIndexes,
+                     .usage = group->next_plan_index});
+  }
+  const uint64_t plan_id = registry.NewPlanId();
+  if (plan_id == 0) return ResourceExhausted(draft.context + ": the node has as many plans as there are ids");
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Check(group->payer, Resource::kPlanBytes, draft.kept_bytes));
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(group->payer, Resource::kPlans, 1));
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(group->payer, Resource::kPlanBytes, draft.kept_bytes));
+  PlanRecord record;
+  record.id = plan_id;
+  record.key = draft.key;
+  record.index = group->next_plan_index++;
+  record.kept_bytes = draft.kept_bytes;
+  record.half_bytes = draft.plan.workspace_bytes;
+  record.bulk_bytes = draft.plan.bulk_bytes;
+  record.released.resize(world);
+  v1::PlanInfo info;
+  FillPlanInfo(draft.plan, &info);
+  info.set_plan_id(plan_id);
+  info.set_group_id(group->id);
+  info.set_key(draft.key);
+  info.set_placement(draft.placement.text);
+  info.set_slow_placement(draft.placement.slow);
+  if (draft.placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn) {
+    info.add_warnings(draft.placement.text);
+  }
+  draft.warnings.assign(info.warnings().begin(), info.warnings().end());
+  record.info = info.SerializeAsString();
+  for (size_t rank = 0; rank < world; ++rank) {
+    engine::v1::Command& command = draft.commands[rank];
+    command.mutable_add_plan()->set_plan_id(plan_id);
+    command.mutable_add_plan()->set_plan_index(record.index);
+    record.commands.push_back(command.SerializeAsString());
+    command.mutable_add_plan()->set_nccl_unique_id(unique_id);
+    registry.MailboxOf(group->gpus[rank]).Post(std::move(command), {}, batch);
+  }
+  group->plans.emplace(plan_id, std::move(record));
+  registry.plan_groups[plan_id] = group;
+  return plan_id;
+}
+
+Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& meeting,
+                               const std::string& key, const Waiter& waiter) {
+  TANDEM_ASSIGN_OR_RETURN(Draft draft, MakeDraft(*group, meeting, key));
+  TANDEM_ASSIGN_OR_RETURN(const auto work, GroupInstaller::TakeWork(*group, waiter));
+  {
+    RegistryLock lock(core_.registry);
+    TANDEM_RETURN_IF_ERROR(Admit(*group, draft));
+  }
+  TANDEM_RETURN_IF_ERROR(workspace_.Grow(*group, draft.plan.workspace_bytes, draft.plan.bulk_bytes, waiter)
+                             .WithContext(draft.context));
+  // NCCL's communicator is made for the first plan that needs it.
+  draft.first_nccl = core_.options.backend == "cuda" && !group->communicates &&
+                     NeedsCommunicator(draft.plan.programs[0].steps);
+  std::string unique_id;
+  if (draft.first_nccl) {
+    TANDEM_ASSIGN_OR_RETURN(unique_id, installer_.MakeUniqueId(*group));
+  }
+  auto batch = std::make_shared<CommandBatch>();
+  uint64_t plan_id = 0;
+  {
+    RegistryLock lock(core_.registry);
+    TANDEM_ASSIGN_OR_RETURN(plan_id, Post(group, draft, unique_id, batch));
+    meeting.plan_id = plan_id;
+  }
+  const Status status = batch->Wait(waiter);
+  if (!status.ok()) {
+    RegistryLock lock(core_.registry);
+    if (group->plans.contains(plan_id)) Remove(*group, plan_id);
+    return status.WithContext(draft.context);
+  }
+  if (draft.first_nccl) group->communicates = true;
+  if (!draft.warnings.empty()) {
+    RegistryLock lock(core_.registry);
+    ReportWarnings(*group, draft, plan_id);
+  }
+  return status;
+}
+
+void PlanService::ReportWarnings(GroupRecord& group, const Draft& draft, uint64_t plan_id) {
+  std::string text;
+  for (const std::string& warning : draft.warnings) text += (text.empty() ? "" : "; ") + warning;
+  const Status status(Code::kFailedPrecondition, draft.context + ": " + text, {.reason = "PLAN_WARNING"});
+  group.PostEvent(GroupService::EventOf(group, v1::Event::PLAN_WARNING, -1, status), -1,
+                  core_.options.limits.events_per_session);
+  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) +
+                                       " " + status.message());
+}
+
+void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
+  Registry& registry = core_.registry;
+  const auto it = group.plans.find(plan_id);
+  engine::v1::Command command;
+  command.mutable_remove_plan()->set_plan_id(plan_id);
+  registry.PostToAll(group, command);
+  // A plan that failed to reach its engines keeps its rendezvous: the ranks have yet to get the verdict.
+  const auto meeting = group.prepares.find(it->second.key);
+  if (meeting != group.prepares.end() && meeting->second->plan_id == plan_id && meeting->second->over()) {
+    group.prepares.erase(meeting);
+  }
+  group.late_launches.erase(plan_id);
+  registry.plan_groups.erase(plan_id);
+  registry.ledger.Refund(group.payer, Resource::kPlans, 1);
+  registry.ledger.Refund(group.payer, Resource::kPlanBytes, it->second.kept_bytes);
+  group.plans.erase(it);
+}
+
+Status PlanService::Release(const SessionRef& session, uint64_t plan_id) {
+  Registry& registry = core_.registry;
+  RegistryLock lock(registry);
+  TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+  const Status unknown = NotFound("no plan " + std::to_string(plan_id) + " in this session");
+  const auto it = registry.plan_groups.find(plan_id);
+  const std::shared_ptr<GroupRecord> group = it == registry.plan_groups.end() ? nullptr : it->second.lock();
+  if (!group) return unknown;
+  int rank = 0;
+  if (!registry.FindGroup(*session, group->id, &rank).ok()) return unknown;
+  PlanRecord& plan = group->plans.at(plan_id);
+  if (plan.released[static_cast<size_t>(rank)]) return unknown;
+  plan.released[static_cast<size_t>(rank)] = true;
+  if (std::all_of(plan.released.begin(), plan.released.end(), [](bool released) { return released; })) {
+    Remove(*group, plan_id);
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,68 @@
+// File: plan_service.h
+//
+// `PlanService`: ranks' requests meet by (group, key), are compared and planned once, and go to all engines.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/control/groups/group_installer.h"
+#include "daemon/control/plans/workspace.h"
+#include "daemon/control/store/control_core.h"
+#include "daemon/control/waiter.h"
+#include "daemon/planner/planner.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+// Thread-safe. The others outlive it.
+class PlanService {
+ public:
+  PlanService(ControlCore& core, GroupInstaller& installer, WorkspaceService& workspace)
+      : core_(core), installer_(installer), workspace_(workspace) {}
+
+  // Waits for all ranks. The same key with the same request returns the same plan again.
+  Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
+                                   const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
+  // The plan goes once all ranks have released it. NOT_FOUND.
+  Status Release(const SessionRef& session, uint64_t plan_id) TANDEM_EXCLUDES(registry_mutex);
+
+ private:
+  // A plan on its way to the engines.
+  struct Draft {
+    std::string key, context;  // context: the beginning of messages
+    std::vector<OpRequest> requests;
+    plan::Plan plan;
+    std::vector<engine::v1::Command> commands;  // by rank
+    uint64_t kept_bytes = 0;
+    Placement placement;
+    std::vector<std::string> warnings;
+    bool first_nccl = false;  // the engines make their communicator for it
+  };
+
+  // The rendezvous of this key that the call enters. `text` is the rank's request.
+  Result<std::shared_ptr<PrepareRendezvous>> Enter(GroupRecord& group, size_t rank, const std::string& key,
+                                                   const std::string& text, const Waiter& waiter)
+      TANDEM_REQUIRES(registry_mutex);
+  // Plans, makes room in the workspace, and gives the engines the plan: the part of the last rank, for all.
+  Status MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& meeting,
+                    const std::string& key, const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
+  Result<Draft> MakeDraft(const GroupRecord& group, const PrepareRendezvous& meeting, const std::string& key)
+      TANDEM_EXCLUDES(registry_mutex);
+  Status Admit(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
+  // Records the plan and posts it to the engines; its id.
+  Result<uint64_t> Post(const std::shared_ptr<GroupRecord>& group, Draft& draft, const std::string& unique_id,
+                        const std::shared_ptr<CommandBatch>& batch) TANDEM_REQUIRES(registry_mutex);
+  // In the log, and as one event for all ranks.
+  void ReportWarnings(GroupRecord& group, const Draft& draft, uint64_t plan_id)
+      TANDEM_REQUIRES(registry_mutex);
+  void Remove(GroupRecord& group, uint64_t plan_id) TANDEM_REQUIRES(registry_mutex);
+
+  ControlCore& core_;
+  GroupInstaller& installer_;
+  WorkspaceService& workspace_;
+};
+
+}  // namespace tandem::daemon

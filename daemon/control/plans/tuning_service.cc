@@ -1,0 +1,93 @@
+#include "daemon/control/plans/tuning_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "daemon/control/validate.h"
+#include "daemon/planner/cost/measured.h"
+#include "daemon/planner/tuning/tuning_store.h"
+
+namespace tandem::daemon {
+namespace {
+
+std::string Now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+}  // namespace
+
+std::string TuningModel(const ControlOptions& options, const Topology& topology) {
+  // Times of the host backend say nothing of GPUs, whatever model a topology file gives the emulated ones.
+  if (options.backend != "cuda") return options.backend;
+  for (const GpuInfo& gpu : topology.gpus) {
+    if (gpu.model != topology.gpus[0].model) return {};
+  }
+  return topology.gpus.empty() ? std::string() : topology.gpus[0].model;
+}
+
+Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
+                                             const std::vector<std::string>& gpu_uuids,
+                                             std::vector<plan::TuningCandidate> candidates) {
+  if (core_.options.tuning == nullptr) return FailedPrecondition("this daemon keeps no tuning table");
+  if (gpu_uuids.size() < 2 || gpu_uuids.size() > static_cast<size_t>(plan::kMaxWorldSize)) {
+    return InvalidArgument("times are measured on 2 to 8 GPUs");
+  }
+  std::vector<int> gpus;
+  for (const std::string& uuid : gpu_uuids) {
+    TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(uuid));
+    if (std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
+      return InvalidArgument("GPU " + uuid + " is named twice");
+    gpus.push_back(gpu);
+  }
+  TANDEM_ASSIGN_OR_RETURN(OpRequest parsed, ParseOpRequest(request, static_cast<int>(gpus.size())));
+  if (!plan::IsTunable(parsed.op)) {
+    return InvalidArgument(std::string(OpName(parsed.op)) +
+                           " has no choice of algorithms that could be tuned");
+  }
+  parsed.algorithm = Algorithm::kAuto;
+  parsed.steps = parsed.lanes = 0;
+  // What such a group can do at best; whether a later one can is asked when its plan is made.
+  plan::GroupContext context;
+  context.topology = Subset(core_.options.topology, gpus);
+  context.packet_kernels = core_.options.backend == "cuda";
+  context.fused_kernels = context.fused_by_choice = true;
+  context.gpu_model = TuningModel(core_.options, context.topology);
+  if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
+  const std::vector<OpRequest> requests(gpus.size(), parsed);
+  TANDEM_ASSIGN_OR_RETURN(const plan::Problem problem, plan::MakeProblem(requests, context));
+  plan::TuningEntry entry;
+  entry.key = plan::TuningKeyOf(problem);
+  entry.shape = plan::TuningShapeOf(problem);
+  entry.measured_at = Now();
+  entry.version = core_.options.daemon_version;
+  entry.candidates = std::move(candidates);
+  TANDEM_RETURN_IF_ERROR(plan::CheckTuningEntry(&entry));
+  for (const plan::TuningCandidate& candidate : entry.candidates) {
+    if (candidate.samples == 0) break;
+    std::vector<OpRequest> asked = requests;
+    for (OpRequest& one : asked) {
+      one.algorithm = candidate.algorithm;
+      one.steps = candidate.steps;
+      one.lanes = candidate.lanes;
+    }
+    const std::string name(AlgorithmName(candidate.algorithm));
+    TANDEM_RETURN_IF_ERROR(
+        plan::MakePlan(asked, context).status().WithContext("a time for " + name + ", which cannot run"));
+  }
+  TANDEM_RETURN_IF_ERROR(core_.options.tuning->Put(entry));
+  core_.Log(LogSeverity::kInfo, "tuning: " + std::string(OpName(entry.key.op)) + " " +
+                                    plan::TuningShapeText(entry.shape) + " " + entry.key.types + " on " +
+                                    std::to_string(entry.key.world_size) + " x " + entry.key.gpu + ": " +
+                                    std::string(AlgorithmName(entry.candidates[0].algorithm)) +
+                                    " entry=" + plan::TuningId(entry));
+  entry.source = core_.options.tuning->state_file();
+  return entry;
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,37 @@
+// File: tuning_service.h
+//
+// `TuningService`: measured times. An operator's times become an entry under the very key by which plans look
+// it up.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/control/control_options.h"
+#include "daemon/control/store/control_core.h"
+#include "daemon/planner/tuning/tuning_table.h"
+#include "daemon/topology/topology.h"
+#include "tandem/status.h"
+#include "tandem/v1/tandem.pb.h"
+
+namespace tandem::daemon {
+
+// The model by which the tuning table knows these GPUs; empty where no table can hold for them.
+std::string TuningModel(const ControlOptions& options, const Topology& topology);
+
+// Thread-safe. `core` outlives it.
+class TuningService {
+ public:
+  explicit TuningService(ControlCore& core) : core_(core) {}
+
+  // Takes measured times into the tuning table, under the key and shape that `request` has on these GPUs (in
+  // rank order); the entry. INVALID_ARGUMENT for times of a plan that cannot run, UNAVAILABLE if they cannot
+  // be kept.
+  Result<plan::TuningEntry> Put(const v1::OpRequest& request, const std::vector<std::string>& gpu_uuids,
+                                std::vector<plan::TuningCandidate> candidates);
+
+ private:
+  ControlCore& core_;
+};
+
+}  // namespace tandem::daemon

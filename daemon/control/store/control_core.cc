@@ -1,0 +1,51 @@
+#include "daemon/control/store/control_core.h"
+
+#include "daemon/control/blame.h"
+
+namespace tandem::daemon {
+
+void ControlCore::Log(LogSeverity severity, const std::string& text) const {
+  if (options.log) options.log(severity, text);
+}
+
+Result<int> ControlCore::FindGpu(const std::string& uuid) const {
+  Result<int> gpu = options.topology.Find(uuid);
+  if (!gpu.ok()) return gpu.status().WithDetail({.reason = "NO_GPU", .who = {}, .field = "gpu_uuid"});
+  return gpu;
+}
+
+Status ControlCore::CheckCrashLoop(int gpu) const {
+  const EngineStatus status = engines.StatusOf(gpu);
+  if (status.state != EngineState::kCrashLooped) return Status::Ok();
+  const std::string name = std::to_string(gpu);
+  return Status(Code::kUnavailable,
+                "the engine of GPU " + name + " is held down after a crash loop" +
+                    (status.last_exit.empty() ? "" : " (last end: " + status.last_exit + ")") +
+                    "; find the cause in tandemd's log, then start it again: tandemctl reset " + name,
+                BlameGpu("ENGINE_CRASH_LOOPED", gpu));
+}
+
+std::function<void(const std::string&)> ControlCore::IllegalTransitionHandler() const {
+  return [this](const std::string& text) {
+    Log(LogSeverity::kError, "defect: " + text);
+    if (options.illegal_transition) options.illegal_transition(text);
+  };
+}
+
+Status ControlCore::SendDescriptors(uint64_t session_id, uint64_t transfer_id,
+                                    const std::vector<SharedFd>& fds) const {
+  LeasePort* const port = lease_port.load();
+  if (port == nullptr) return Internal("no lease socket");
+  return port->Send(session_id, transfer_id, fds);
+}
+
+Placement ControlCore::PlacementOf(const GroupRecord& group) const {
+  std::vector<RankPlacement> ranks;
+  for (size_t rank = 0; rank < group.members.size(); ++rank) {
+    const MemberRecord& member = group.members[rank];
+    ranks.push_back({"rank " + std::to_string(rank), member.session->mps, engines.StatusOf(member.gpu).mps});
+  }
+  return DescribePlacement(options.backend, ranks);
+}
+
+}  // namespace tandem::daemon

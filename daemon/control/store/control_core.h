@@ -1,0 +1,45 @@
+// File: control_core.h
+//
+// `ControlCore`: the parts that all services of the control plane share. Their own state is in the registry.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/control/control_options.h"
+#include "daemon/control/lease_port.h"
+#include "daemon/control/placement.h"
+#include "daemon/control/store/registry.h"
+#include "daemon/supervisor/engines.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+struct ControlCore {
+  ControlCore(ControlOptions from, Engines& all)
+      : options(std::move(from)), engines(all), registry(options.limits) {}
+
+  ControlOptions options;  // not changed once sessions attach
+  Engines& engines;
+  Registry registry;
+  std::atomic<LeasePort*> lease_port = nullptr;
+
+  // Any thread.
+  void Log(LogSeverity severity, const std::string& text) const;
+  // The position of a GPU. NOT_FOUND, reason NO_GPU.
+  Result<int> FindGpu(const std::string& uuid) const;
+  // UNAVAILABLE, reason ENGINE_CRASH_LOOPED and the cure, if the engine of `gpu` is held down; else OK. It
+  // stays down until an operator acts, so nobody should wait for it.
+  Status CheckCrashLoop(int gpu) const;
+  // Sends descriptors to a session by its lease.
+  Status SendDescriptors(uint64_t session_id, uint64_t transfer_id, const std::vector<SharedFd>& fds) const;
+  // For GroupLifecycle: logs, and calls options.illegal_transition.
+  std::function<void(const std::string&)> IllegalTransitionHandler() const;
+  // Where the group's kernels run, as of now.
+  Placement PlacementOf(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,98 @@
+#include "daemon/control/store/registry.h"
+
+#include <algorithm>
+
+#include "ipc/order_log.h"
+
+namespace tandem::daemon {
+namespace {
+
+// Names of ended groups kept for their incarnation count.
+constexpr size_t kMaxIdleNames = 4096;
+constexpr size_t kMaxVerdicts = 4096;
+
+}  // namespace
+
+RegistryLock::RegistryLock(Registry& registry) : lock_(registry.mutex) {}
+
+bool Registry::Has(const GroupRecord& group) const {
+  const auto it = groups.find(group.id);
+  return it != groups.end() && it->second.get() == &group;
+}
+
+uint64_t Registry::NewGroupId() {
+  const auto taken = [&](uint64_t id) TANDEM_REQUIRES(registry_mutex) {
+    return std::any_of(groups.begin(), groups.end(),
+                       [&](const auto& group) { return ((group.first ^ id) & kLogIdMask) == 0; });
+  };
+  while (taken(next_id)) ++next_id;
+  return next_id++;
+}
+
+uint64_t Registry::NewPlanId() {
+  if (plan_groups.size() >= kLogIdMask) return 0;
+  for (;;) {
+    const uint64_t id = next_plan_id;
+    next_plan_id = id == kLogIdMask ? 1 : id + 1;
+    if (!plan_groups.contains(id)) return id;
+  }
+}
+
+bool Registry::AllUp(const std::vector<int>& gpus) const {
+  for (const int gpu : gpus) {
+    if (GenerationOf(gpu) == 0) return false;
+  }
+  return true;
+}
+
+void Registry::PostToAll(const GroupRecord& group, const engine::v1::Command& command,
+                         const std::shared_ptr<CommandBatch>& batch, int except_gpu) {
+  for (const int gpu : group.gpus) {
+    if (gpu != except_gpu) MailboxOf(gpu).Post(command, {}, batch);
+  }
+}
+
+Result<std::shared_ptr<GroupRecord>> Registry::FindGroup(const SessionRecord& session, uint64_t group_id,
+                                                         int* rank) {
+  const auto it = groups.find(group_id);
+  if (it != groups.end()) {
+    const GroupState state = it->second->state();
+    const bool joined = state != GroupState::kInstalling && state != GroupState::kDoomed;
+    for (size_t r = 0; joined && r < it->second->members.size(); ++r) {
+      const MemberRecord& member = it->second->members[r];
+      if (member.session_id != session.id || member.left) continue;
+      *rank = static_cast<int>(r);
+      return it->second;
+    }
+  }
+  return NotFound("no group " + std::to_string(group_id) + " in this session");
+}
+
+Status Registry::SessionAlive(const SessionRecord& session) const {
+  if (stopping) return Unavailable("the daemon is stopping");
+  return session.ended ? session.end : Status::Ok();
+}
+
+Status Registry::RemovalStatus(const Status& answer) const {
+  if (answer.code() == Code::kDeadlineExceeded) return answer;
+  return !answer.ok() && stopping ? Unavailable("the daemon is stopping") : Status::Ok();
+}
+
+void Registry::ForgetName(const std::string& scope) {
+  const auto it = names.find(scope);
+  if (it == names.end() || it->second.current || it->second.joining || it->second.verdict) return;
+  if (it->second.incarnation == 0 || names.size() > kMaxIdleNames) names.erase(it);
+}
+
+void Registry::ForgetVerdicts(Waiter::Clock::time_point limit) {
+  while (!verdicts.empty() && (verdicts.front().first <= limit || verdicts.size() > kMaxVerdicts)) {
+    const auto [since, scope] = std::move(verdicts.front());
+    verdicts.pop_front();
+    const auto it = names.find(scope);
+    if (it == names.end() || !it->second.verdict || it->second.verdict->since != since) continue;
+    it->second.verdict.reset();
+    ForgetName(scope);
+  }
+}
+
+}  // namespace tandem::daemon

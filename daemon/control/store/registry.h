@@ -1,0 +1,103 @@
+// File: registry.h
+//
+// `Registry`: the store of the control plane. Sessions, groups, names, segments and their accounts, under one
+// mutex that is held shortly and never across a wait or a call to an engine. Only the services of
+// daemon/control include this.
+//
+// Thread rule: hold a RegistryLock for everything. Commands are posted under it too, so that each engine sees
+// the registry's transitions in their order.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "daemon/control/engine_mailbox.h"
+#include "daemon/control/groups/group_record.h"
+#include "daemon/control/joins/join_records.h"
+#include "daemon/control/ledger.h"
+#include "daemon/control/memory/memory_records.h"
+#include "daemon/control/sessions/session_record.h"
+#include "daemon/control/store/registry_mutex.h"
+#include "tandem/engine/v1/engine.pb.h"
+
+namespace tandem::daemon {
+
+struct Registry {
+  explicit Registry(const ControlLimits& limits) : ledger(limits) {}
+
+  std::mutex mutex;  // by RegistryLock only
+  std::condition_variable
+      engines_changed;  // an engine came up or went, or a group that waits for one is over
+
+  std::map<uint64_t, std::shared_ptr<SessionRecord>> sessions TANDEM_GUARDED_BY(registry_mutex);
+  std::map<uint64_t, std::shared_ptr<GroupRecord>> groups TANDEM_GUARDED_BY(registry_mutex);
+  std::map<std::string, NameRecord> names TANDEM_GUARDED_BY(registry_mutex);
+  // Names with a verdict, the oldest verdict first; a name may be listed more than once.
+  std::deque<std::pair<Waiter::Clock::time_point, std::string>> verdicts TANDEM_GUARDED_BY(registry_mutex);
+  std::set<std::shared_ptr<SegmentSet>> sets TANDEM_GUARDED_BY(registry_mutex);
+  Ledger ledger TANDEM_GUARDED_BY(registry_mutex);
+  std::unordered_map<uint64_t, std::weak_ptr<GroupRecord>> plan_groups
+      TANDEM_GUARDED_BY(registry_mutex);  // by plan id
+  std::unordered_map<uint64_t, std::weak_ptr<SessionRecord>> launches
+      TANDEM_GUARDED_BY(registry_mutex);  // by id
+  // Sessions that an operator has ended, the oldest first: their clients get the reason.
+  std::deque<std::shared_ptr<SessionRecord>> evicted TANDEM_GUARDED_BY(registry_mutex);
+  std::vector<std::unique_ptr<EngineMailbox>> mailboxes TANDEM_GUARDED_BY(registry_mutex);  // by GPU
+  std::vector<uint64_t> engine_generation TANDEM_GUARDED_BY(registry_mutex);                // by GPU; 0: down
+  // Of sessions, groups, tensors, registrations, channels, segments, transfers and launches.
+  uint64_t next_id TANDEM_GUARDED_BY(registry_mutex) = 1;
+  uint64_t next_plan_id TANDEM_GUARDED_BY(registry_mutex) = 1;  // 24 bits in the order log: see NewPlanId
+  bool draining TANDEM_GUARDED_BY(registry_mutex) = false;
+  bool stopping TANDEM_GUARDED_BY(registry_mutex) = false;
+  // Since the start. A session that an operator ended counts as evicted, not as lost.
+  uint64_t sessions_total TANDEM_GUARDED_BY(registry_mutex) = 0;
+  uint64_t sessions_lost_total TANDEM_GUARDED_BY(registry_mutex) = 0;
+  uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;
+  uint64_t groups_broken_total TANDEM_GUARDED_BY(registry_mutex) = 0;
+  std::map<int, uint64_t> launch_failures TANDEM_GUARDED_BY(registry_mutex);  // by canonical code
+
+  // False once the group has been destroyed: a call that holds it must not give it anything more.
+  bool Has(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
+  // The order log keeps 24 bits of an id: no other living group or plan has the same ones. 0 if there is no
+  // plan id left.
+  uint64_t NewGroupId() TANDEM_REQUIRES(registry_mutex);
+  uint64_t NewPlanId() TANDEM_REQUIRES(registry_mutex);
+
+  EngineMailbox& MailboxOf(int gpu) TANDEM_REQUIRES(registry_mutex) {
+    return *mailboxes[static_cast<size_t>(gpu)];
+  }
+  uint64_t GenerationOf(int gpu) const TANDEM_REQUIRES(registry_mutex) {
+    return engine_generation[static_cast<size_t>(gpu)];
+  }
+  bool AllUp(const std::vector<int>& gpus) const TANDEM_REQUIRES(registry_mutex);
+  // Posts `command` to the engine of every rank of `group`, except for that of `except_gpu`.
+  void PostToAll(const GroupRecord& group, const engine::v1::Command& command,
+                 const std::shared_ptr<CommandBatch>& batch = nullptr, int except_gpu = -1)
+      TANDEM_REQUIRES(registry_mutex);
+
+  // The group of this id and the rank that the session has in it. NOT_FOUND, also for the id of a group that
+  // the session is no member of.
+  Result<std::shared_ptr<GroupRecord>> FindGroup(const SessionRecord& session, uint64_t group_id, int* rank)
+      TANDEM_REQUIRES(registry_mutex);
+  // OK while the session may be used; else UNAVAILABLE or UNAUTHENTICATED.
+  Status SessionAlive(const SessionRecord& session) const TANDEM_REQUIRES(registry_mutex);
+  // The status of a removal, given the engine's answer. A dead engine holds nothing, so any failure but a
+  // deadline counts as success, except while the daemon stops: its engines may hold the memory still.
+  Status RemovalStatus(const Status& answer) const TANDEM_REQUIRES(registry_mutex);
+
+  // Forgets a name without a group, unless its incarnation or its verdict is to be kept.
+  void ForgetName(const std::string& scope) TANDEM_REQUIRES(registry_mutex);
+  // Forgets verdicts that were given before `limit`, and the oldest ones beyond a number.
+  void ForgetVerdicts(Waiter::Clock::time_point limit) TANDEM_REQUIRES(registry_mutex);
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,45 @@
+// File: registry_mutex.h
+//
+// The one mutex of the control plane, as the annotations know it. Records lie in many places and know no
+// registry, so the analysis treats the mutex of the process's one Registry as one global capability,
+// `registry_mutex`.
+#pragma once
+
+#include <mutex>
+
+#include "common/thread_annotations.h"
+
+namespace tandem::daemon {
+
+struct Registry;
+
+// Never held itself: RegistryLock holds Registry's mutex in its stead.
+class TANDEM_CAPABILITY("registry mutex") RegistryCapability {};
+inline RegistryCapability registry_mutex;
+
+// Holds the registry's mutex from its construction to its destruction, except between Unlock and Lock.
+class TANDEM_SCOPED_CAPABILITY RegistryLock {
+ public:
+  explicit RegistryLock(Registry& registry) TANDEM_ACQUIRE(registry_mutex);
+  ~RegistryLock() TANDEM_RELEASE() {}
+  RegistryLock(const RegistryLock&) = delete;
+  RegistryLock& operator=(const RegistryLock&) = delete;
+
+  void Unlock() TANDEM_RELEASE() { lock_.unlock(); }
+  void Lock() TANDEM_ACQUIRE() { lock_.lock(); }
+  // The result of `work`, which runs with the mutex released; for functions that were given the lock.
+  template <typename Work>
+  auto Outside(Work work) TANDEM_REQUIRES(registry_mutex) TANDEM_NO_THREAD_SAFETY_ANALYSIS {
+    lock_.unlock();
+    auto result = work();
+    lock_.lock();
+    return result;
+  }
+  // For std::condition_variable, which holds the mutex again when it returns.
+  std::unique_lock<std::mutex>& fused() { return lock_; }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace tandem::daemon

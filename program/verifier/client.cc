@@ -1,0 +1,97 @@
+// Client placement: the entry rule, in place of an engine's start, and the form of a program that the ranks'
+// own streams can run.
+#include <string>
+#include <vector>
+
+#include "program/text.h"
+#include "program/verifier/graph.h"
+
+namespace tandem::plan {
+namespace verify {
+
+// Workspace needs no entry: its halves alternate, and every launch closes.
+Status CheckEntries(const History& history, int period) {
+  for (int n = 0; n < period && n < static_cast<int>(history.launches.size()); ++n) {
+    const LaunchGraph& graph = *history.launches[n];
+    const uint32_t base = history.base[n];
+    for (const Access& access : graph.accesses) {
+      const Event& event = graph.events[access.first];
+      if (access.owner == event.rank || access.space == Space::kWorkspace) continue;
+      if (history.Before(graph.begin[access.owner] + base, access.first + base)) continue;
+      return Refuse("NO_ENTRY", Describe(graph.programs, event.rank, event.step, n) + " may touch " +
+                                    PlaceName(access, 0) + " before that rank has begun the launch");
+    }
+  }
+  return {};
+}
+
+}  // namespace verify
+
+namespace {
+
+Status NotOneKernel(const RankProgram& program, size_t step, std::string_view why) {
+  StatusDetail detail;
+  detail.reason = "NOT_ONE_KERNEL";
+  return Status(
+      Code::kFailedPrecondition,
+      Text(verify::Describe({&program, 1}, program.rank, static_cast<uint32_t>(step), -1), ": ", why),
+      std::move(detail));
+}
+
+std::string WhyNotLocal(const View& view, int rank) {
+  if (view.ref.rank != rank) return "touches a peer outside the kernel";
+  // The caller's graph holds the step's addresses, and which half a launch has is known on the device alone.
+  if (view.ref.space == Space::kWorkspace) return "has its data in a half of workspace, outside the kernel";
+  return {};
+}
+
+// Why `step` is not work on the rank's own operands and bulk area; empty if it is.
+std::string WhyNotLocal(const Step& step, int rank) {
+  std::vector<const View*> views;
+  if (auto* copy = std::get_if<CopyStep>(&step.work)) {
+    views = {&copy->src, &copy->dst};
+  } else if (auto* reduce = std::get_if<ReduceStep>(&step.work)) {
+    for (const View& source : reduce->sources) views.push_back(&source);
+    views.push_back(&reduce->dst);
+  } else if (auto* matmul = std::get_if<MatmulStep>(&step.work)) {
+    if (matmul->has_chunk_signals) return "waits for the caller's words";
+    views = {&matmul->a, &matmul->b, &matmul->c};
+    if (matmul->has_scale_a) views.push_back(&matmul->scale_a);
+    if (matmul->has_scale_b) views.push_back(&matmul->scale_b);
+  } else if (!std::holds_alternative<NopStep>(step.work)) {
+    return "meets a peer outside the kernel";
+  }
+  for (const View* view : views) {
+    if (std::string why = WhyNotLocal(*view, rank); !why.empty()) return why;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckOneKernel(std::span<const RankProgram> programs) {
+  for (const RankProgram& program : programs) {
+    int kernels = 0;
+    for (size_t s = 0; s < program.steps.size(); ++s) {
+      const Step& step = program.steps[s];
+      if (auto* collective = std::get_if<CollectiveStep>(&step.work)) {
+        // A fused kernel's blocks are not planned: tiles are.
+        if (collective->blocks == 0 && collective->algorithm != Algorithm::kFused)
+          return NotOneKernel(program, s, "no kernel can run this collective");
+        if (++kernels > 1) return NotOneKernel(program, s, "a second kernel that meets peers");
+        continue;
+      }
+      if (std::string why = WhyNotLocal(step, program.rank); !why.empty())
+        return NotOneKernel(program, s, why);
+    }
+    if (kernels == 0 && programs.size() > 1) {
+      StatusDetail detail;
+      detail.reason = "NOT_ONE_KERNEL";
+      return Status(Code::kFailedPrecondition, Text("rank ", program.rank, ": no kernel meets the peers"),
+                    std::move(detail));
+    }
+  }
+  return {};
+}
+
+}  // namespace tandem::plan
