@@ -105,7 +105,7 @@ class Request:
     algorithm: Algorithm | str = Algorithm.auto
     steps: int = 0
     lanes: int = 0
-    on_unfused: OnUnfused | str = OnUnfused.allow
+    on_unfused: OnUnfused | str = OnUnfused.warn
     restartable: bool = False
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
