@@ -16,12 +16,31 @@ class Daemon:
         self.runtime_dir = tempfile.mkdtemp(prefix="tandem-bench.")
         self.log = open(os.path.join(self.runtime_dir, "tandemd.log"), "wb")
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandemd"), "--backend", "host", "--emulated-gpus", str(gpus), "--runtime-dir",
-             self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), "--quotas-tensors", "100000",
-             "--quotas-plans", "100000"], stdout=self.log, stderr=self.log)
+            [
+                os.path.join(BIN, "tandemd"),
+                "--backend",
+                "host",
+                "--emulated-gpus",
+                str(gpus),
+                "--runtime-dir",
+                self.runtime_dir,
+                "--state-dir",
+                os.path.join(self.runtime_dir, "state"),
+                "--quotas-tensors",
+                "100000",
+                "--quotas-plans",
+                "100000",
+            ],
+            stdout=self.log,
+            stderr=self.log,
+        )
         deadline = time.monotonic() + 30
-        while subprocess.run([os.path.join(BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, "stats"],
-                             capture_output=True).returncode != 0:
+        while (
+            subprocess.run(
+                [os.path.join(BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, "stats"], capture_output=True
+            ).returncode
+            != 0
+        ):
             if time.monotonic() > deadline or self.process.poll() is not None:
                 raise RuntimeError("tandemd does not answer: " + open(self.log.name).read()[-2000:])
             time.sleep(0.05)
@@ -36,8 +55,9 @@ class Daemon:
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
 
     def engines(self):
-        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True,
-                                  text=True).stdout.split()
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True
+        ).stdout.split()
         return [int(child) for child in children]
 
 
@@ -47,8 +67,19 @@ def program(name, *arguments):
 
 def report(name, samples, unit):
     samples = sorted(samples)
-    print(json.dumps({"name": name, "value": samples[len(samples) // 2], "unit": unit, "samples": len(samples),
-                      "p10": samples[len(samples) // 10], "p90": samples[len(samples) * 9 // 10]}), flush=True)
+    print(
+        json.dumps(
+            {
+                "name": name,
+                "value": samples[len(samples) // 2],
+                "unit": unit,
+                "samples": len(samples),
+                "p10": samples[len(samples) // 10],
+                "p90": samples[len(samples) * 9 // 10],
+            }
+        ),
+        flush=True,
+    )
 
 
 def cpu_seconds(pids):
@@ -76,8 +107,18 @@ def rss_mib(pid):
 
 
 def hold(daemon, sessions, tensors, plans, keep_graphs):
-    process = subprocess.Popen([os.path.join(BIN, "bench_footprint"), daemon.runtime_dir, str(sessions), str(tensors),
-                                str(plans), str(int(keep_graphs))], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [
+            os.path.join(BIN, "bench_footprint"),
+            daemon.runtime_dir,
+            str(sessions),
+            str(tensors),
+            str(plans),
+            str(int(keep_graphs)),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     if process.stdout.readline().strip() != b"full":
         raise RuntimeError("bench_footprint failed")
     return process
@@ -110,8 +151,17 @@ def idle(daemon, cpu_name, wakeups_name):
 
 
 def main():
-    print(json.dumps({"name": "machine", "cpu": cpu_model(), "cores": os.cpu_count(),
-                      "load_before": round(os.getloadavg()[0], 2)}), flush=True)
+    print(
+        json.dumps(
+            {
+                "name": "machine",
+                "cpu": cpu_model(),
+                "cores": os.cpu_count(),
+                "load_before": round(os.getloadavg()[0], 2),
+            }
+        ),
+        flush=True,
+    )
     failed = program("bench_ring") + program("bench_planner")
     with Daemon(8) as daemon:
         failed += program("bench_launch", daemon.runtime_dir, *[str(pid) for pid in daemon.engines()])

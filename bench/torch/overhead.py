@@ -12,10 +12,9 @@ import statistics
 import sys
 import time
 
+import tandem.torch
 import torch
 import torch.distributed as dist
-
-import tandem.torch
 from tandem import _c
 
 ROUNDS, CALLS = 15, 200
@@ -54,6 +53,7 @@ def main():
             def bare():
                 library.raise_status(library.launch(plan, stream, bindings, count, 0, None))
                 prepared.wait()
+
             whole, alone = median_us(call), median_us(bare)
             print(f"{case:24} op {whole:8.1f}   library {alone:8.1f}   above it {whole - alone:6.1f}")
         out = torch.empty_like(a)

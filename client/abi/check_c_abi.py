@@ -5,6 +5,7 @@
 
 A line that changes or goes breaks programs that exist: TANDEM_ABI_VERSION must grow then. New lines are compatible. After a wanted
 change, run with --update and commit the list."""
+
 import argparse
 import os
 import re
@@ -39,13 +40,15 @@ def names_of(field):
 
 def layouts(structs, include, cc):
     """The offset and size of every field, as the compiler lays them out."""
-    program = "#include <stdio.h>\n#include \"tandem/tandem.h\"\nint main(void) {\n"
+    program = '#include <stdio.h>\n#include "tandem/tandem.h"\nint main(void) {\n'
     for name, fields in structs:
         program += f'  printf("layout {name} %zu bytes\\n", sizeof({name}));\n'
         for field in fields:
             for member in names_of(field):
-                program += (f'  printf("layout {name}.{member} at %zu, %zu bytes\\n", offsetof({name}, {member}), '
-                            f'sizeof((({name}*)0)->{member}));\n')
+                program += (
+                    f'  printf("layout {name}.{member} at %zu, %zu bytes\\n", offsetof({name}, {member}), '
+                    f"sizeof((({name}*)0)->{member}));\n"
+                )
     program += "  return 0;\n}\n"
     with tempfile.TemporaryDirectory() as directory:
         source, binary = os.path.join(directory, "layout.c"), os.path.join(directory, "layout")
@@ -89,8 +92,10 @@ def main():
     for problem in problems:
         print(problem)
     if gone or new:
-        print(f"If this is wanted, run with --update and commit {arguments.list}; if a line is gone or changed, "
-              "let TANDEM_ABI_VERSION grow.")
+        print(
+            f"If this is wanted, run with --update and commit {arguments.list}; if a line is gone or changed, "
+            "let TANDEM_ABI_VERSION grow."
+        )
     return 1 if problems else 0
 
 

@@ -8,11 +8,12 @@
 namespace tandem::cuda {
 namespace {
 
-#define TANDEM_LT_FUNCTIONS(X)                                                                          \
-  X(cublasLtCreate)                                                                                     \
-  X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) \
-      X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)    \
-          X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                          \
+#define TANDEM_LT_FUNCTIONS(X)                                                                       \
+  X(cublasLtCreate)                                                                                  \
+  X(cublasLtGetStatusString)                                                                         \
+  X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)                         \
+      X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) \
+          X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                       \
               X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic)
 
 struct Functions {

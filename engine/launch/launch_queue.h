@@ -156,7 +156,8 @@ class LaunchQueue {
   void ReportLate(Plan* plan, uint64_t now);
   uint8_t MissingMask(const Plan& plan) const;  // the ranks of MissingRanks
   uint8_t MismatchedRanks(const Plan& plan) const;
-  // Ends a launch that has arrived and not started. `started`: whether a peer may have started it; none: unknown.
+  // Ends a launch that has arrived and not started. `started`: whether a peer may have started it; none:
+  // unknown.
   void Refuse(Plan* plan, Failure failure, std::optional<bool> started = false);
   void RemoveFromUndecided(Plan* plan);
   void PublishProgress();

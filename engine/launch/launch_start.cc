@@ -162,7 +162,8 @@ void LaunchQueue::Break(Group* group, Failure failure) {
     if (plan->group == group) waiting.push_back(plan);
   }
   // The log first: a launch for which a rank is missing then cannot start on any rank any more. Of the others
-  // a peer may have read the START. Peers that get no command also read it: tandemd may be gone, or not know yet.
+  // a peer may have read the START. Peers that get no command also read it: tandemd may be gone, or not know
+  // yet.
   if ((group->in_flight > 0 || !waiting.empty()) && group->world_size > 1) breaker_.Announce(group);
   for (Plan* plan : waiting) {
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);

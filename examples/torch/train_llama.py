@@ -13,13 +13,12 @@ import os
 import sys
 import time
 
+import tandem.torch
 import torch
 import torch.distributed as dist
+from tandem.torch.nn import ColumnParallelLinears, RowParallelLinear
 from torch import nn
 from torch.nn import functional
-
-import tandem.torch
-from tandem.torch.nn import ColumnParallelLinears, RowParallelLinear
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 3e-2}  # of a loss, relative
 VOCABULARY = 256  # bytes
@@ -52,7 +51,7 @@ class Attention(nn.Module):
         q, k = rotate(q, positions), rotate(k, positions)
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-        scores = (q @ k.transpose(-1, -2)).float() / self.width ** 0.5
+        scores = (q @ k.transpose(-1, -2)).float() / self.width**0.5
         hidden = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1).to(v.dtype)
         return (weights @ v).transpose(1, 2).flatten(2)
@@ -142,22 +141,39 @@ def shard_dtensor(model, mesh):
         SequenceParallel,
         parallelize_module,
     )
+
     gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
     for block in model.blocks:
-        parallelize_module(block, mesh, {
-            "attention_norm": SequenceParallel(), "attention": gathered, "attention.wq": ColwiseParallel(),
-            "attention.wk": ColwiseParallel(), "attention.wv": ColwiseParallel(),
-            "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
-            "feed_forward_norm": SequenceParallel(), "feed_forward": gathered, "feed_forward.w1": ColwiseParallel(),
-            "feed_forward.w3": ColwiseParallel(), "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1))})
+        parallelize_module(
+            block,
+            mesh,
+            {
+                "attention_norm": SequenceParallel(),
+                "attention": gathered,
+                "attention.wq": ColwiseParallel(),
+                "attention.wk": ColwiseParallel(),
+                "attention.wv": ColwiseParallel(),
+                "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+                "feed_forward_norm": SequenceParallel(),
+                "feed_forward": gathered,
+                "feed_forward.w1": ColwiseParallel(),
+                "feed_forward.w3": ColwiseParallel(),
+                "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+            },
+        )
     return model
 
 
 def replicated(model):
     """Parameters that every rank has whole and as plain tensors: each rank's gradient is of its own tokens alone."""
     from torch.distributed.tensor import DTensor
-    sharded = {id(parameter) for module in model.modules() if isinstance(module, (ColumnParallelLinears, RowParallelLinear))
-               for parameter in module.parameters()}
+
+    sharded = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, (ColumnParallelLinears, RowParallelLinear))
+        for parameter in module.parameters()
+    }
     return [p for p in model.parameters() if id(p) not in sharded and not isinstance(p, DTensor)]
 
 
@@ -172,7 +188,10 @@ def batches(args, data):
     generator = torch.Generator().manual_seed(args.seed)
     for _ in range(args.steps):
         starts = torch.randint(len(data) - args.sequence - 1, (args.batch,), generator=generator).tolist()
-        yield (torch.stack([data[s:s + args.sequence] for s in starts]), torch.stack([data[s + 1:s + 1 + args.sequence] for s in starts]))
+        yield (
+            torch.stack([data[s : s + args.sequence] for s in starts]),
+            torch.stack([data[s + 1 : s + 1 + args.sequence] for s in starts]),
+        )
 
 
 def parse():
@@ -182,8 +201,17 @@ def parse():
     parser.add_argument("--check", action="store_true", help="compare every loss with a training in one process")
     parser.add_argument("--text", default=os.path.join(here, "../../LICENSE"))
     parser.add_argument("--dtype", choices=sorted(BOUNDS), default="float32")
-    for name, value in (("steps", 20), ("batch", 4), ("sequence", 64), ("layers", 2), ("dim", 64), ("hidden", 128), ("heads", 8),
-                        ("kv-heads", 4), ("seed", 1)):
+    for name, value in (
+        ("steps", 20),
+        ("batch", 4),
+        ("sequence", 64),
+        ("layers", 2),
+        ("dim", 64),
+        ("hidden", 128),
+        ("heads", 8),
+        ("kv-heads", 4),
+        ("seed", 1),
+    ):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--rate", type=float, default=3e-3)
     return parser.parse_args()
@@ -214,6 +242,7 @@ def main():
         forward = model
     else:
         from torch.distributed.device_mesh import init_device_mesh
+
         model = shard_dtensor(model, init_device_mesh(device.type, (world,)))
         forward = torch.compile(model, fullgraph=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.rate * 100)

@@ -48,8 +48,8 @@ constexpr double kMaxE5M2 = 57344;
 
 // Whether the element may be right although the sum `want` of inputs of magnitude `parts` has infinities.
 // NCCL rounds what each rank adds by CUDA's constructors of e5m2, which saturate infinities
-// (docs/requests.md): an infinite sum comes out as the largest number. Where infinities of both signs meet, it
-// depends on the order what is left of them.
+// (docs/requests.md): an infinite sum comes out as the largest number. Where infinities of both signs meet,
+// it depends on the order what is left of them.
 bool IsSaturated(double want, double parts, double got) {
   if (std::isinf(want)) return got == std::copysign(kMaxE5M2, want);
   return std::isnan(want) && std::isinf(parts) && std::fabs(got) <= kMaxE5M2;

@@ -58,15 +58,27 @@ def words(text, key):
 def check_spare(tandemd, mps, spare):
     """The spare server's unit is the usual one's, with directories of its own, and tandemd may write there."""
     directory = "/run/" + values(spare, "RuntimeDirectory")[0]
-    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in values(spare, "Environment"), "nobody makes the spare pipe directory"
+    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in values(spare, "Environment"), (
+        "nobody makes the spare pipe directory"
+    )
     for text in (mps, spare):
-        assert "-/run/" + values(text, "RuntimeDirectory")[0] in words(tandemd, "ReadWritePaths"), "engines cannot lock files there"
-    assert "tandem-mps-spare.service" in words(tandemd, "After"), "a directory that comes later is read-only for tandemd"
+        assert "-/run/" + values(text, "RuntimeDirectory")[0] in words(tandemd, "ReadWritePaths"), (
+            "engines cannot lock files there"
+        )
+    assert "tandem-mps-spare.service" in words(tandemd, "After"), (
+        "a directory that comes later is read-only for tandemd"
+    )
     assert values(spare, "WantedBy") == ["tandemd.service"], "enabled, it must come with tandemd"
     assert "tandem-mps-spare.service" not in words(tandemd, "Wants"), "a spare server is for who wants one"
     of_its_own = ("RuntimeDirectory", "LogsDirectory", "Environment")
-    lines = [[line for line in text[text.index("[Service]"):text.index("[Install]")].splitlines()
-              if line and not line.startswith("#") and line.split("=")[0] not in of_its_own] for text in (mps, spare)]
+    lines = [
+        [
+            line
+            for line in text[text.index("[Service]") : text.index("[Install]")].splitlines()
+            if line and not line.startswith("#") and line.split("=")[0] not in of_its_own
+        ]
+        for text in (mps, spare)
+    ]
     assert lines[0] == lines[1], "the spare server is not started as the usual one"
 
 
@@ -86,7 +98,9 @@ def check_modules(tandemd, nvidia, others):
         for minor in (3, 12):
             gpu = folder / f"gpus/0000:0{minor}:00.0"
             gpu.mkdir(parents=True)
-            (gpu / "information").write_text(f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 4{minor}\nDevice Minor: \t {minor}\n")
+            (gpu / "information").write_text(
+                f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 4{minor}\nDevice Minor: \t {minor}\n"
+            )
         modprobe = folder / "modprobe"
         modprobe.write_text('#!/bin/sh\necho "$@" > "$0.log"\n')
         modprobe.chmod(0o755)
@@ -97,8 +111,10 @@ def check_modules(tandemd, nvidia, others):
 
 
 def main():
-    tandemd, mps, spare, nvidia = ((UNITS / name).read_text() for name in (
-        "tandemd.service", "tandem-mps.service", "tandem-mps-spare.service", "tandem-nvidia.service"))
+    tandemd, mps, spare, nvidia = (
+        (UNITS / name).read_text()
+        for name in ("tandemd.service", "tandem-mps.service", "tandem-mps-spare.service", "tandem-nvidia.service")
+    )
     assert any("tandem-mps.service" in after for after in values(tandemd, "After")), "tandemd does not come after MPS"
     assert any("tandem-mps.service" in wants for wants in values(tandemd, "Wants")), "tandemd does not bring MPS"
     assert not values(tandemd, "Requires"), "tandemd works without MPS"
@@ -110,6 +126,7 @@ def main():
 
     def pipes(text):
         return [value for value in values(text, "Environment") if value.startswith("CUDA_MPS_PIPE_DIRECTORY=")]
+
     assert pipes(tandemd) == pipes(mps) and len(pipes(mps)) == 1, "engines and MPS disagree on the directory"
     assert pipes(mps)[0].endswith("/" + values(mps, "RuntimeDirectory")[0]), "nobody makes the pipe directory"
 
@@ -120,9 +137,17 @@ def main():
         for unit in UNITS.glob("*.service"):
             text = re.sub(r"/usr/bin/(tandemd|nvidia-cuda-mps-control|nvidia-modprobe)", "/bin/true", unit.read_text())
             (pathlib.Path(folder) / unit.name).write_text(text)
-        found = subprocess.run(["systemd-analyze", "verify", "--man=no",
-                                *(os.path.join(folder, unit.name) for unit in UNITS.glob("*.service"))],
-                               capture_output=True, text=True, timeout=60)
+        found = subprocess.run(
+            [
+                "systemd-analyze",
+                "verify",
+                "--man=no",
+                *(os.path.join(folder, unit.name) for unit in UNITS.glob("*.service")),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     # Other units of this machine may be unwell; only ours count.
     ours = [line for line in found.stderr.splitlines() if "tandem" in line]
     print("\n".join(ours))

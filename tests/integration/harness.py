@@ -25,8 +25,9 @@ import unittest
 BACKEND = os.environ.get("TANDEM_TEST_BACKEND", "host")
 CUDA = BACKEND == "cuda"
 ENGINES_PER_GPU = int(os.environ.get("TANDEM_TEST_ENGINES_PER_GPU", "1"))
-EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split() + \
-    (["--testing-engines-per-gpu", str(ENGINES_PER_GPU)] if ENGINES_PER_GPU > 1 else [])
+EXTRA = os.environ.get("TANDEM_TEST_FLAGS", "").split() + (
+    ["--testing-engines-per-gpu", str(ENGINES_PER_GPU)] if ENGINES_PER_GPU > 1 else []
+)
 BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/check/bin"))
 IN_BUNDLE = os.path.exists(os.path.join(BIN, "../bundle.txt"))
 
@@ -44,7 +45,9 @@ def gpu_count():
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         devices = sum(bool(name.strip()) for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
     else:
-        devices = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.count("UUID: GPU-")
+        devices = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.count(
+            "UUID: GPU-"
+        )
     return devices * ENGINES_PER_GPU
 
 
@@ -72,6 +75,7 @@ def needs_gpus(count):
     def mark(test):
         check_most_ranks(test.__module__, count)
         return unittest.skipIf(GPUS < count, f"needs {count} GPUs")(test)
+
     return mark
 
 
@@ -97,8 +101,11 @@ class Client:
         self.replies = {}
         self.buffer = b""
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandem-test-client")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, **(env or {})})
+            [os.path.join(BIN, "tandem-test-client")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+        )
         os.set_blocking(self.process.stdout.fileno(), False)
         self.name = name
         daemon.clients.append(self)
@@ -164,15 +171,30 @@ class Daemon:
         self.log_path = os.path.join(self.runtime_dir, "tandemd.log")
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandemd"), "--backend", BACKEND, *([] if CUDA else ["--emulated-gpus", str(gpus)]),
-             "--runtime-dir", self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), *EXTRA, *extra],
-            stdout=self.log, stderr=self.log)
+            [
+                os.path.join(BIN, "tandemd"),
+                "--backend",
+                BACKEND,
+                *([] if CUDA else ["--emulated-gpus", str(gpus)]),
+                "--runtime-dir",
+                self.runtime_dir,
+                "--state-dir",
+                os.path.join(self.runtime_dir, "state"),
+                *EXTRA,
+                *extra,
+            ],
+            stdout=self.log,
+            stderr=self.log,
+        )
         if wait:
             self.wait_ready()
 
     def wait_ready(self, timeout=60):
-        wait_until(lambda: self.ctl("stats", check=False).returncode == 0 or self.process.poll() is not None, timeout,
-                   "tandemd does not answer")
+        wait_until(
+            lambda: self.ctl("stats", check=False).returncode == 0 or self.process.poll() is not None,
+            timeout,
+            "tandemd does not answer",
+        )
         if self.process.poll() is not None:
             raise RuntimeError(f"tandemd ended with {self.process.returncode}:\n{self.tail()}")
         if CUDA:
@@ -183,8 +205,12 @@ class Daemon:
             return "".join(log.readlines()[-lines:])
 
     def ctl(self, *arguments, check=True, timeout=60):
-        result = subprocess.run([os.path.join(BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, *arguments],
-                                capture_output=True, text=True, timeout=timeout)
+        result = subprocess.run(
+            [os.path.join(BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         if check and result.returncode != 0:
             raise RuntimeError(f"tandemctl {arguments}: {result.returncode}: {result.stderr}")
         return result
@@ -207,6 +233,7 @@ class Daemon:
             if CUDA and "crash_looped" in states:  # held down after a crash loop
                 raise RuntimeError(f"engines stay down: {states}\n{self.tail()}")
             return all(state == "ready" for state in states)
+
         wait_until(ready, timeout, "the engines do not come back")
 
     def kill_engine(self, gpu):
@@ -251,7 +278,7 @@ class TandemTest(unittest.TestCase):
 
     gpus = 4
     extra = ()
-    shares = False   # on GPUs: its tests leave the daemon as they found it, and use one
+    shares = False  # on GPUs: its tests leave the daemon as they found it, and use one
     shared_daemons = {}
 
     def setUp(self):
@@ -275,7 +302,11 @@ class TandemTest(unittest.TestCase):
 
     def finish(self, end):
         result = self._outcome.result if self._outcome else None
-        failed = [text for test, text in result.failures + result.errors if test.id().startswith(self.id())] if result else []
+        failed = (
+            [text for test, text in result.failures + result.errors if test.id().startswith(self.id())]
+            if result
+            else []
+        )
         if failed:  # at once: a run that is cut short prints no summary
             print(f"--- {self.id()}\n{failed[-1]}--- tandemd's log\n{self.daemon.tail()}", flush=True)
         end()
@@ -293,15 +324,34 @@ class TandemTest(unittest.TestCase):
 
     def join(self, clients, name="tp", job_key=None, gpus=None, **arguments):
         check_most_ranks(type(self).__module__, len(clients))
-        return everybody(clients, "join", each=lambda rank: {
-            "rank": rank, "world": len(clients), "name": name,
-            "job_key": job_key or self.job_key,
-            **({"gpu": gpus[rank]} if gpus else {}), **arguments})
+        return everybody(
+            clients,
+            "join",
+            each=lambda rank: {
+                "rank": rank,
+                "world": len(clients),
+                "name": name,
+                "job_key": job_key or self.job_key,
+                **({"gpu": gpus[rank]} if gpus else {}),
+                **arguments,
+            },
+        )
 
     def prepare_all_reduce(self, clients, count=256, key="ar", group="tp", check=True, **request):
         operand = {"dtype": "f32", "shape": [count]}
-        return everybody(clients, "prepare", group=group, key=key, plan=key, check=check, request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}], **request})
+        return everybody(
+            clients,
+            "prepare",
+            group=group,
+            key=key,
+            plan=key,
+            check=check,
+            request={
+                "op": "all_reduce",
+                "operands": [{"role": "input", **operand}, {"role": "output", **operand}],
+                **request,
+            },
+        )
 
     def all_reduce_plan(self, clients, count=256, key="ar", group="tp", **request):
         """The same on memory of its own."""
@@ -326,8 +376,9 @@ class TandemTest(unittest.TestCase):
         for _ in range(times):
             for client, order in zip(clients, ("ab", "ba")):
                 for group in order:
-                    client.send("launch", plan=group, stream=f"s{group}",
-                                bindings=[[f"{group}.in", 0], [f"{group}.out", 0]])
+                    client.send(
+                        "launch", plan=group, stream=f"s{group}", bindings=[[f"{group}.in", 0], [f"{group}.out", 0]]
+                    )
         for group in "ab":
             everybody(clients, "sync", stream=f"s{group}")
             everybody(clients, "wait", plan=group)

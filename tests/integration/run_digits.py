@@ -19,7 +19,9 @@ def plan(gpus, cuda):
     runs += [["--world", str(world)] for world in (3, 1) if world < most]
     daemons = [({"gpus": most}, runs)]
     if not cuda:
-        daemons.append(({"gpus": 8, "extra": ["--topology-file", os.path.join(FIXTURES, "dgx-1v.toml")]}, [["--world", "8"]]))
+        daemons.append(
+            ({"gpus": 8, "extra": ["--topology-file", os.path.join(FIXTURES, "dgx-1v.toml")]}, [["--world", "8"]])
+        )
     return daemons
 
 
@@ -27,8 +29,20 @@ def train(daemon, *arguments):
     """Whether a run was right: all of its checks passed, in time."""
     print("---", *arguments, flush=True)
     try:
-        return subprocess.run([os.path.join(harness.BIN, "tandem-train-digits"), "--runtime-dir", daemon.runtime_dir,
-                               "--backend", harness.BACKEND, *arguments], timeout=200).returncode == 0
+        return (
+            subprocess.run(
+                [
+                    os.path.join(harness.BIN, "tandem-train-digits"),
+                    "--runtime-dir",
+                    daemon.runtime_dir,
+                    "--backend",
+                    harness.BACKEND,
+                    *arguments,
+                ],
+                timeout=200,
+            ).returncode
+            == 0
+        )
     except subprocess.TimeoutExpired:
         return False
 

@@ -16,8 +16,10 @@ from harness import BIN, CUDA, Daemon, TandemTest, everybody, host_only, needs_g
 
 MOST_RANKS = 3
 
-AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
-                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+AR = {
+    "op": "all_reduce",
+    "operands": [{"role": "input", "dtype": "f32", "shape": [256]}, {"role": "output", "dtype": "f32", "shape": [256]}],
+}
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]
 
 
@@ -36,8 +38,11 @@ class CtlTest(TandemTest):
 
     def await_event(self, client, kind, **fields):
         def seen():
-            return any(event["kind"] == kind and all(event[k] == v for k, v in fields.items())
-                       for event in client.call("events")["events"])
+            return any(
+                event["kind"] == kind and all(event[k] == v for k, v in fields.items())
+                for event in client.call("events")["events"]
+            )
+
         wait_until(seen, 15, f"no event {kind} {fields}")
 
 
@@ -46,16 +51,20 @@ class Ctl(CtlTest):
         clients = self.working()
         gpus = [engine["gpu_uuid"] for engine in self.daemon.engines()]
         for arguments, words in (
-                (("topo",), ("GPU0", self.daemon.ctl_json("topo")["topology_class"], *(() if CUDA else ("NV18", "nvswitch")))),
-                (("doctor",), ("engines are ready",)),
-                (("sessions",), ("rank0", "rank1", str(clients[0].pid))),
-                (("groups",), ("tp", "ready", "2")),
-                (("pools",), gpus[:2]),
-                (("plans",), ("all_reduce", self.plan["algorithm"], "ar")),
-                (("plans", "--programs"), ("program of rank 0", "program of rank 1", "lane 0")),
-                (("queue",), ("nothing in flight",)),
-                (("stats",), ("2 sessions", "1 groups", "1 plans", "ready")),
-                (("top", "--once"), (gpus[0], "all_reduce"))):
+            (
+                ("topo",),
+                ("GPU0", self.daemon.ctl_json("topo")["topology_class"], *(() if CUDA else ("NV18", "nvswitch"))),
+            ),
+            (("doctor",), ("engines are ready",)),
+            (("sessions",), ("rank0", "rank1", str(clients[0].pid))),
+            (("groups",), ("tp", "ready", "2")),
+            (("pools",), gpus[:2]),
+            (("plans",), ("all_reduce", self.plan["algorithm"], "ar")),
+            (("plans", "--programs"), ("program of rank 0", "program of rank 1", "lane 0")),
+            (("queue",), ("nothing in flight",)),
+            (("stats",), ("2 sessions", "1 groups", "1 plans", "ready")),
+            (("top", "--once"), (gpus[0], "all_reduce")),
+        ):
             with self.subTest(arguments=arguments):
                 result = self.daemon.ctl(*arguments)
                 for word in words:
@@ -63,8 +72,10 @@ class Ctl(CtlTest):
 
     def test_every_listing_for_programs(self):
         clients = self.working()
-        listing = {name: self.daemon.ctl_json(*name.split()) for name in (
-            "topo", "doctor", "sessions", "groups", "pools", "plans", "queue", "stats", "top --once")}
+        listing = {
+            name: self.daemon.ctl_json(*name.split())
+            for name in ("topo", "doctor", "sessions", "groups", "pools", "plans", "queue", "stats", "top --once")
+        }
         if not CUDA:
             self.assertEqual(listing["topo"]["topology_class"], "nvswitch")
         self.assertTrue(listing["doctor"]["findings"])
@@ -77,7 +88,9 @@ class Ctl(CtlTest):
         info = listing["plans"]["plans"][0]["info"]
         self.assertEqual((info["op"], info["algorithm"]), ("all_reduce", self.plan["algorithm"]))
         self.assertIn("H200", listing["plans"]["prediction_model"])
-        self.assertEqual([gpu["uuid"] for gpu in listing["topo"]["gpus"]], [e["gpu_uuid"] for e in listing["stats"]["engines"]])
+        self.assertEqual(
+            [gpu["uuid"] for gpu in listing["topo"]["gpus"]], [e["gpu_uuid"] for e in listing["stats"]["engines"]]
+        )
         self.assertEqual(len(listing["topo"]["links"]), 2)
         self.assertEqual(listing["top --once"]["engines"][0]["launches_per_second"], 0)
         self.assertEqual(listing["queue"]["entries"], [])
@@ -123,13 +136,16 @@ class Ctl(CtlTest):
 
         def timed():  # a launch is timed when its events are read, a little after its end
             return all(sent["gb_per_second"] > 0 for sent in self.daemon.ctl_json("stats")["sent"])
+
         wait_until(timed, 20, "launches without a time")
         stats = self.daemon.ctl_json("stats")
         rates = {(link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"] for link in stats["links"]}
         self.assertEqual(set(rates), {(uuids[0], uuids[1]), (uuids[1], uuids[0])})
         self.assertGreater(min(rates.values()), 0)
-        self.assertEqual([(sent["plan_id"], sent["rank"], sent["gpu_uuid"]) for sent in stats["sent"]],
-                         [(plan["plan_id"], 0, uuids[0]), (plan["plan_id"], 1, uuids[1])])
+        self.assertEqual(
+            [(sent["plan_id"], sent["rank"], sent["gpu_uuid"]) for sent in stats["sent"]],
+            [(plan["plan_id"], 0, uuids[0]), (plan["plan_id"], 1, uuids[1])],
+        )
         for sent, link in zip(stats["sent"], (rates[uuids[0], uuids[1]], rates[uuids[1], uuids[0]])):
             self.assertEqual(sent["bytes"], 3 * plan["bytes_moved"])
             self.assertEqual(sent["link_gb_per_second"], link)
@@ -142,8 +158,19 @@ class Ctl(CtlTest):
         clients = self.working()
         engine = self.daemon.ctl_json("top", "--once", "--interval", "0.2")["engines"][0]
         self.assertEqual((engine["launches_per_second"], engine["launches"]), (0, 3))
-        top = subprocess.Popen([os.path.join(BIN, "tandemctl"), "--runtime-dir", self.daemon.runtime_dir, "top", "--json",
-                                "--interval", "2"], stdout=subprocess.PIPE, text=True)
+        top = subprocess.Popen(
+            [
+                os.path.join(BIN, "tandemctl"),
+                "--runtime-dir",
+                self.daemon.runtime_dir,
+                "top",
+                "--json",
+                "--interval",
+                "2",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         launched = 0
         while top.poll() is None:
             self.check_all_reduce(clients)
@@ -170,7 +197,9 @@ class Ctl(CtlTest):
             os.kill(engine["pid"], signal.SIGCONT)
         self.assertEqual(doctor.returncode, 1, doctor.stdout)
         for text in (doctor.stdout, queue.stdout):
-            self.assertIn(f"engine of GPU 1 ({engine['gpu_uuid']}) does not run: its process {engine['pid']} is stopped", text)
+            self.assertIn(
+                f"engine of GPU 1 ({engine['gpu_uuid']}) does not run: its process {engine['pid']} is stopped", text
+            )
         self.assertIn(f"kill -CONT {engine['pid']}", doctor.stdout)
         self.assertLess(took, 10)
         wait_until(lambda: self.daemon.ctl("doctor", check=False).returncode == 0, 20, "the engine goes on")
@@ -284,8 +313,10 @@ class KeptLinks(KeptProbe):
             lines.append(line)
         self.assertEqual(len(figures), len(self.uuids) * (len(self.uuids) - 1))
         self.start_again_with(lines)
-        shown = {(link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"]
-                 for link in self.daemon.ctl_json("stats")["links"]}
+        shown = {
+            (link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"]
+            for link in self.daemon.ctl_json("stats")["links"]
+        }
         self.assertEqual(shown, figures)
         self.assertEqual(self.kept(), lines)
 
@@ -332,14 +363,20 @@ class FailedLink(KeptProbe):
         self.assertTrue(any(self.a in f["message"] and self.b in f["message"] for f in self.finding("p2p")))
 
         # What meets over the link goes by NCCL, in whatever order the ranks are; what does not is as ever.
-        for name, gpus, by_nccl in (("bad", [self.a, self.b], True), ("turned", [self.b, self.a], True),
-                                    ("all", [self.a, self.b, self.c], True), ("good", [self.b, self.c], False)):
+        for name, gpus, by_nccl in (
+            ("bad", [self.a, self.b], True),
+            ("turned", [self.b, self.a], True),
+            ("all", [self.a, self.b, self.c], True),
+            ("good", [self.b, self.c], False),
+        ):
             with self.subTest(group=name):
                 clients = self.group(len(gpus), name=name, gpus=gpus)
                 plan = self.all_reduce_plan(clients, group=name)[0]["plan"]
                 self.assertEqual(plan["algorithm"] == "nccl", by_nccl, plan)
                 if by_nccl:
-                    replies = self.prepare_all_reduce(clients, key="asked", group=name, check=False, algorithm="one_shot")
+                    replies = self.prepare_all_reduce(
+                        clients, key="asked", group=name, check=False, algorithm="one_shot"
+                    )
                     self.assertEqual({reply.get("code") for reply in replies}, {"FAILED_PRECONDITION"}, replies)
                 self.check_all_reduce(clients)
                 self.daemon.close_clients()
@@ -388,7 +425,7 @@ class Metrics(CtlTest):
         daemon = Daemon(1, ("--metrics-listen", f"127.0.0.1:{self.port()}"))
         self.addCleanup(daemon.stop)
         self.assertIn("serving without metrics", daemon.tail(200))
-        finding, = [f for f in daemon.ctl_json("doctor")["findings"] if f["check"] == "metrics"]
+        (finding,) = [f for f in daemon.ctl_json("doctor")["findings"] if f["check"] == "metrics"]
         self.assertEqual(finding["severity"], "WARNING")
         self.assertIn(str(self.port()), finding["message"])
 
@@ -405,8 +442,11 @@ class Metrics(CtlTest):
         sessions = [value for name, value in values.items() if name.split("{")[0] == "tandem_sessions"]
         self.assertEqual([float(value) for value in sessions], [2.0], text[:3000])
         self.assertTrue(any("launches_total" in name for name in values))
-        for family, count in (("tandem_link_bytes_per_second", 2), ("tandem_plan_sent_bytes_per_second", 2),
-                              ("tandem_plan_link_ratio", 2)):
+        for family, count in (
+            ("tandem_link_bytes_per_second", 2),
+            ("tandem_plan_sent_bytes_per_second", 2),
+            ("tandem_plan_link_ratio", 2),
+        ):
             self.assertEqual(len([name for name in values if name.split("{")[0] == family]), count, family)
 
 

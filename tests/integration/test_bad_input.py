@@ -17,16 +17,18 @@ class Disagreement(TandemTest):
     def test_ranks_that_disagree_learn_the_field_and_each_value(self):
         clients = self.group(2)
         for name, first, second in [
-                ("shape", request(), request(shape=(255,))),
-                ("dtype", request(), request(dtype="bf16")),
-                ("op", request(), request(op="broadcast")),
-                ("reduce_op", request(), request(reduce_op="avg")),
-                ("wire", request(), request(wire="f32")),
-                ("algorithm", request(algorithm="one_shot"), request(algorithm="two_shot")),
-                ("root", request(op="broadcast", root=0), request(op="broadcast", root=1))]:
+            ("shape", request(), request(shape=(255,))),
+            ("dtype", request(), request(dtype="bf16")),
+            ("op", request(), request(op="broadcast")),
+            ("reduce_op", request(), request(reduce_op="avg")),
+            ("wire", request(), request(wire="f32")),
+            ("algorithm", request(algorithm="one_shot"), request(algorithm="two_shot")),
+            ("root", request(op="broadcast", root=0), request(op="broadcast", root=1)),
+        ]:
             with self.subTest(field=name):
-                replies = everybody(clients, "prepare", key=name, check=False,
-                                    each=lambda rank: {"request": (first, second)[rank]})
+                replies = everybody(
+                    clients, "prepare", key=name, check=False, each=lambda rank: {"request": (first, second)[rank]}
+                )
                 for reply in replies:
                     self.assertEqual(reply["code"], "INVALID_ARGUMENT", reply)
                     self.assertIn(name, reply["message"])
@@ -38,8 +40,13 @@ class Disagreement(TandemTest):
     def test_tags_that_differ_fail_the_launch_on_all_ranks(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
-        everybody(clients, "launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]],
-                  each=lambda rank: {"tag": f"step {rank}"})
+        everybody(
+            clients,
+            "launch",
+            plan="ar",
+            bindings=[["ar.in", 0], ["ar.out", 0]],
+            each=lambda rank: {"tag": f"step {rank}"},
+        )
         everybody(clients, "sync")
         for reply in everybody(clients, "wait", plan="ar", check=False):
             self.assertEqual(reply["code"], "INVALID_ARGUMENT", reply)
@@ -48,13 +55,22 @@ class Disagreement(TandemTest):
     def test_groups_that_do_not_fit(self):
         clients = [self.daemon.client(f"rank{r}") for r in range(2)]
         gpu = [client.connect() for client in clients][0]["gpus"][0]
-        for world, rank, code in ((9, 0, "INVALID_ARGUMENT"), (0, 0, "INVALID_ARGUMENT"), (2, 2, "OUT_OF_RANGE"),
-                                  (2, -1, "OUT_OF_RANGE")):
+        for world, rank, code in (
+            (9, 0, "INVALID_ARGUMENT"),
+            (0, 0, "INVALID_ARGUMENT"),
+            (2, 2, "OUT_OF_RANGE"),
+            (2, -1, "OUT_OF_RANGE"),
+        ):
             self.assertFails(code, clients[0].call, "join", name="bad", world=world, rank=rank, gpu=gpu)
         self.assertFails("INVALID_ARGUMENT", clients[0].call, "join", name="key", world=1, rank=0, job_key="short")
         self.assertFails("NOT_FOUND", clients[0].call, "join", name="gpu", world=1, rank=0, gpu="GPU-nobody")
-        replies = everybody(clients, "join", name="w", check=False,
-                            each=lambda rank: {"rank": rank, "world": (2, 3)[rank], "deadline_ms": 5000})
+        replies = everybody(
+            clients,
+            "join",
+            name="w",
+            check=False,
+            each=lambda rank: {"rank": rank, "world": (2, 3)[rank], "deadline_ms": 5000},
+        )
         for reply in replies:
             self.assertFalse(reply["ok"])
             self.assertIn("world", reply["message"])
@@ -73,8 +89,16 @@ class Disagreement(TandemTest):
         self.all_reduce_plan(clients)
         stranger = self.daemon.client("stranger")
         stranger.connect()
-        self.assertFails("DEADLINE_EXCEEDED", stranger.call, "join", name="tp", rank=1, world=2,
-                         job_key="a-guessed-job-key", deadline_ms=300)
+        self.assertFails(
+            "DEADLINE_EXCEEDED",
+            stranger.call,
+            "join",
+            name="tp",
+            rank=1,
+            world=2,
+            job_key="a-guessed-job-key",
+            deadline_ms=300,
+        )
         self.check_all_reduce(clients)
 
 
@@ -92,7 +116,7 @@ class Memory(TandemTest):
 
     def test_sizes_that_overflow(self):
         client = self.group(1)[0]
-        huge = 2 ** 62
+        huge = 2**62
         self.assertFails("INVALID_ARGUMENT", client.call, "empty", tensor="t", shape=[huge, huge])
         self.assertFails("INVALID_ARGUMENT", client.call, "empty", tensor="t", shape=[-1])
         self.assertFails("INVALID_ARGUMENT", client.call, "prepare", key="k", request=request(shape=(huge, huge)))
@@ -100,8 +124,12 @@ class Memory(TandemTest):
     def test_bindings_are_checked(self):
         client = self.group(1)[0]
         self.all_reduce_plan([client])
-        for bindings in ([["ar.in", 0], ["ar.out", 4]], [["ar.in", 2 ** 63], ["ar.out", 0]], [["ar.in", 0]],
-                         [["ar.in", 2], ["ar.out", 0]]):
+        for bindings in (
+            [["ar.in", 0], ["ar.out", 4]],
+            [["ar.in", 2**63], ["ar.out", 0]],
+            [["ar.in", 0]],
+            [["ar.in", 2], ["ar.out", 0]],
+        ):
             reply = client.call("launch", plan="ar", bindings=bindings, check=False)
             client.call("sync", deadline_ms=10000)
             if reply["ok"]:
@@ -142,7 +170,7 @@ class Limits(unittest.TestCase):
         client = daemon.client()
         client.connect()
         client.call("join", name="solo", world=1, rank=0)
-        reply = client.call("allocate", group="solo", memory="t", shape=[2 ** 28], check=False)
+        reply = client.call("allocate", group="solo", memory="t", shape=[2**28], check=False)
         self.assertEqual(reply["code"], "RESOURCE_EXHAUSTED", reply)
         client.call("allocate", group="solo", memory="t", shape=[1024])
 
@@ -158,8 +186,14 @@ class Limits(unittest.TestCase):
             with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
                 file.write(text)
                 file.flush()
-                return subprocess.run([os.path.join(BIN, "tandemd"), "--check-config", f"--topology-file={file.name}"],
-                                      capture_output=True, text=True, timeout=60, check=False)
+                return subprocess.run(
+                    [os.path.join(BIN, "tandemd"), "--check-config", f"--topology-file={file.name}"],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
+
         fixture = os.path.join(os.path.dirname(__file__), "../fixtures/topology/emulated-4.toml")
         with open(fixture, encoding="utf-8") as file:
             good = check(file.read())

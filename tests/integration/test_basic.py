@@ -52,8 +52,14 @@ class Basic(TandemTest):
         everybody(clients, "launch_direct", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
         for client in clients:
             self.assertEqual(client.call("read", memory="ar.out", count=4)["values"], [3.0] * 4)
-        failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "launch_direct", plan="ar", launch_deadline_ms=300,
-                                   bindings=[["ar.in", 0], ["ar.out", 0]])
+        failure = self.assertFails(
+            "DEADLINE_EXCEEDED",
+            clients[0].call,
+            "launch_direct",
+            plan="ar",
+            launch_deadline_ms=300,
+            bindings=[["ar.in", 0], ["ar.out", 0]],
+        )
         self.assertIn("rank 1", failure.message)
         clients[0].call("wait", plan="ar")  # told once
 
@@ -66,8 +72,9 @@ class Basic(TandemTest):
             clients[source].call("signal", memory="t", what="put", peer=target, channel=1)
         for source, target in put:
             clients[target].call("signal", memory="t", what="wait", peer=source, channel=1)
-        failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "signal", memory="t", what="wait", peer=1,
-                                   channel=2, deadline_ms=200)
+        failure = self.assertFails(
+            "DEADLINE_EXCEEDED", clients[0].call, "signal", memory="t", what="wait", peer=1, channel=2, deadline_ms=200
+        )
         self.assertIn("1", failure.message)
         self.assertFails("OUT_OF_RANGE", clients[0].call, "signal", memory="t", what="put", peer=3)
         everybody(clients, "fill", memory="t", base=7)

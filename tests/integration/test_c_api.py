@@ -12,8 +12,15 @@ class CInterface(TandemTest):
     gpus = 2
 
     def test_two_ranks(self):
-        ranks = [subprocess.Popen([os.path.join(BIN, "tandem-test-c-client"), self.daemon.runtime_dir, str(rank)],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+        ranks = [
+            subprocess.Popen(
+                [os.path.join(BIN, "tandem-test-c-client"), self.daemon.runtime_dir, str(rank)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
         try:
             outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
         finally:

@@ -37,8 +37,10 @@ class Captured(TandemTest):
         everybody(clients, "sync", deadline_ms=20000)
         everybody(clients, "wait", plan="ar")
         for client in clients:
-            self.assertEqual(client.call("read", memory="ar.out", count=2)["values"],
-                             [sum(base + rank for rank in range(len(clients)))] * 2)
+            self.assertEqual(
+                client.call("read", memory="ar.out", count=2)["values"],
+                [sum(base + rank for rank in range(len(clients)))] * 2,
+            )
 
     def failing_replay(self, client, codes, times=3):
         """Replays that must end, each with a failing status."""
@@ -63,9 +65,15 @@ class Captured(TandemTest):
         clients = self.group(2)
         for key in ("x", "y"):
             self.all_reduce_plan(clients, key=key)
-        everybody(clients, "capture", graph="g", launches=[
-            {"plan": "x", "bindings": [["x.in", 0], ["x.out", 0]]},
-            {"plan": "y", "bindings": [["x.out", 0], ["y.out", 0]]}])
+        everybody(
+            clients,
+            "capture",
+            graph="g",
+            launches=[
+                {"plan": "x", "bindings": [["x.in", 0], ["x.out", 0]]},
+                {"plan": "y", "bindings": [["x.out", 0], ["y.out", 0]]},
+            ],
+        )
         everybody(clients, "fill", memory="x.in", base=3)
         for _ in range(10):
             everybody(clients, "replay", graph="g")
@@ -134,8 +142,9 @@ class Captured(TandemTest):
         everybody(clients, "replay", graph="g", times=4)
         everybody(clients, "sync")
         clients[1].kill()
-        wait_until(lambda: any(e["kind"] in ("rank_lost", "group_broken")
-                               for e in clients[0].call("events")["events"]), 10)
+        wait_until(
+            lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]), 10
+        )
         clients[0].call("replay", graph="g")
         clients[0].call("sync", deadline_ms=20000)
         self.assertEqual(clients[0].call("wait", plan="ar", check=False).get("code"), "UNAVAILABLE")
@@ -144,8 +153,9 @@ class Captured(TandemTest):
         clients = self.captured()
         self.replay(clients)
         clients[1].kill()
-        wait_until(lambda: any(e["kind"] in ("rank_lost", "group_broken")
-                               for e in clients[0].call("events")["events"]), 10)
+        wait_until(
+            lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]), 10
+        )
         for _ in range(3):
             clients[0].call("replay", graph="g")
             clients[0].call("sync", deadline_ms=20000)
@@ -214,8 +224,12 @@ class WithoutDaemon(unittest.TestCase):
         operand = {"dtype": "f32", "shape": [64]}
         for memory in ("in", "out"):
             client.call("register", memory=memory, bytes=256)
-        client.call("prepare", key="ar", plan="ar", request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        client.call(
+            "prepare",
+            key="ar",
+            plan="ar",
+            request={"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]},
+        )
         client.call("capture", graph="g", launches=[{"plan": "ar", "bindings": [["in", 0], ["out", 0]]}])
         client.call("replay", graph="g", times=10)
         client.call("sync")
@@ -231,6 +245,7 @@ class WithoutDaemon(unittest.TestCase):
             if code is None:  # the engine may serve on until it notices; then the result is right
                 self.assertEqual(client.call("read", memory="out", count=2)["values"], [value] * 2)
             return code
+
         values = itertools.count(100)
         wait_until(lambda: replay(next(values)) == "UNAVAILABLE", 20)
         for _ in range(3):

@@ -11,8 +11,10 @@ MOST_RANKS = 3
 # What makes all of a client's streams share one hardware queue.
 ONE_QUEUE = {"TANDEM_HOST_QUEUES": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
-AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
-                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+AR = {
+    "op": "all_reduce",
+    "operands": [{"role": "input", "dtype": "f32", "shape": [256]}, {"role": "output", "dtype": "f32", "shape": [256]}],
+}
 
 
 class ClientFaults(TandemTest):
@@ -80,20 +82,25 @@ class ClientFaults(TandemTest):
     def test_killed_after_each_call_leaves_nothing(self):
         bystanders = self.bystanders()
         baseline = self.daemon.ctl_json("stats")
-        steps = [lambda c: c.connect(),
-                 lambda c: c.call("join", rank=0, world=1, name="solo"),
-                 lambda c: c.call("allocate", memory="t", group="solo", shape=[100000]),
-                 lambda c: c.call("register", memory="ar.in", group="solo", bytes=1024),
-                 lambda c: c.call("prepare", key="ar", group="solo", plan="ar", request=AR),
-                 lambda c: c.call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.in", 0]], check=False)]
+        steps = [
+            lambda c: c.connect(),
+            lambda c: c.call("join", rank=0, world=1, name="solo"),
+            lambda c: c.call("allocate", memory="t", group="solo", shape=[100000]),
+            lambda c: c.call("register", memory="ar.in", group="solo", bytes=1024),
+            lambda c: c.call("prepare", key="ar", group="solo", plan="ar", request=AR),
+            lambda c: c.call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.in", 0]], check=False),
+        ]
         for last in range(len(steps)):
             client = self.daemon.client("victim")
-            for step in steps[:last + 1]:
+            for step in steps[: last + 1]:
                 step(client)
             client.kill()
         keys = ("sessions", "groups", "plans", "segment_bytes")
-        wait_until(lambda: all(self.daemon.ctl_json("stats")[k] == baseline[k] for k in keys), 20,
-                   "the daemon keeps what dead clients had")
+        wait_until(
+            lambda: all(self.daemon.ctl_json("stats")[k] == baseline[k] for k in keys),
+            20,
+            "the daemon keeps what dead clients had",
+        )
         self.check_all_reduce(bystanders)
 
     def test_memory_keeps_its_contents_when_its_group_breaks(self):
@@ -111,6 +118,7 @@ class ClientFaults(TandemTest):
             for memory, base in (("t", 200.0), ("t of 0", 100.0)):
                 values = survivor.call("read", memory=memory, count=count)["values"]
                 self.assertEqual(values, [base + i % 64 for i in range(count)], memory)
+
         both_are_kept()
         clients[0].kill()
         wait_until(lambda: any(event["kind"] == "group_broken" for event in survivor.call("events")["events"]), 10)
@@ -127,8 +135,13 @@ class ClientFaults(TandemTest):
         survivor.call("rendezvous", group="alone", tensor="t", memory="t alone")
         survivor.call("allocate", group="alone", memory="copy", shape=[count])
         operand = {"dtype": "f32", "shape": [count], "symmetric": True}
-        survivor.call("prepare", group="alone", key="copy", plan="copy", request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        survivor.call(
+            "prepare",
+            group="alone",
+            key="copy",
+            plan="copy",
+            request={"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]},
+        )
         survivor.call("launch", plan="copy", bindings=[["t alone", 0], ["copy", 0]])
         survivor.call("sync")
         survivor.call("wait", plan="copy")
@@ -139,8 +152,11 @@ class ClientFaults(TandemTest):
         clients = self.group(2)
         self.all_reduce_plan(clients)
         clients[1].kill()
-        wait_until(lambda: any(e["kind"] in ("rank_lost", "group_broken")
-                               for e in clients[0].call("events")["events"]), 5, "no event tells of the loss")
+        wait_until(
+            lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]),
+            5,
+            "no event tells of the loss",
+        )
         reply = clients[0].call("prepare", key="other", request=AR, check=False)
         self.assertNamed(reply, 1)
         successor = self.daemon.client("successor")
@@ -202,8 +218,9 @@ class ClientFaults(TandemTest):
         first, second = self.daemon.client("rank0"), self.daemon.client("rank1")
         first.connect()
         second.connect()
-        failure = self.assertFails("DEADLINE_EXCEEDED", first.call, "join", rank=0, world=2, name="late",
-                                   deadline_ms=400)
+        failure = self.assertFails(
+            "DEADLINE_EXCEEDED", first.call, "join", rank=0, world=2, name="late", deadline_ms=400
+        )
         self.assertIn("rank 1", failure.message)
         clients = [first, second]
         self.join(clients)
@@ -216,8 +233,11 @@ class ClientFaults(TandemTest):
         clients = self.group(2)
         self.all_reduce_plan(clients)
         clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], launch_deadline_ms=1500)
-        wait_until(lambda: [1] in [e["late_ranks"] for e in self.daemon.ctl_json("queue")["entries"]], 5,
-                   "tandemctl queue does not say who is late")
+        wait_until(
+            lambda: [1] in [e["late_ranks"] for e in self.daemon.ctl_json("queue")["entries"]],
+            5,
+            "tandemctl queue does not say who is late",
+        )
         clients[0].call("sync")
         failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "wait", plan="ar")
         self.assertIn("rank 1", failure.message)
@@ -253,9 +273,19 @@ class ClientFaults(TandemTest):
         shapes = {"a": [8, 4], "b": [4, 4], "c": [8, 4], "chunk_signals": [2]}
         for role, shape in shapes.items():
             everybody(clients, "register", memory=role, bytes=4 * shape[0] * (shape[1] if len(shape) > 1 else 1))
-        everybody(clients, "prepare", key="async", plan="async", request={"op": "async_input_matmul", "operands": [
-            {"role": role, "dtype": "i32" if role == "chunk_signals" else "f32", "shape": shape}
-            for role, shape in shapes.items()]})
+        everybody(
+            clients,
+            "prepare",
+            key="async",
+            plan="async",
+            request={
+                "op": "async_input_matmul",
+                "operands": [
+                    {"role": role, "dtype": "i32" if role == "chunk_signals" else "f32", "shape": shape}
+                    for role, shape in shapes.items()
+                ],
+            },
+        )
         # Nobody ever sets the signals.
         everybody(clients, "launch", plan="async", bindings=[[role, 0] for role in shapes])
         wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
@@ -274,8 +304,13 @@ class ClientFaults(TandemTest):
             self.check_all_reduce(clients, key=group)
         for client, order in zip(clients, ("ab", "ba")):
             for group in order:
-                client.call("launch", plan=group, stream=f"s{group}", launch_deadline_ms=1000,
-                            bindings=[[f"{group}.in", 0], [f"{group}.out", 0]])
+                client.call(
+                    "launch",
+                    plan=group,
+                    stream=f"s{group}",
+                    launch_deadline_ms=1000,
+                    bindings=[[f"{group}.in", 0], [f"{group}.out", 0]],
+                )
         replies = []
         for group in "ab":
             everybody(clients, "sync", stream=f"s{group}", deadline_ms=20000)
@@ -327,9 +362,11 @@ class ClientFaults(TandemTest):
 
     @own_gpus_only
     def test_an_option_of_nccl_that_is_none_is_refused_by_its_name(self):
-        for options, words in (({"nccl.min_cta": "2"}, "there is no group option 'nccl.min_cta'"),
-                               ({"nccl.min_ctas": "two"}, "group option 'nccl.min_ctas' is no number: 'two'"),
-                               ({"nccl.blocking": "2"}, "group option 'nccl.blocking' is 0 or 1")):
+        for options, words in (
+            ({"nccl.min_cta": "2"}, "there is no group option 'nccl.min_cta'"),
+            ({"nccl.min_ctas": "two"}, "group option 'nccl.min_ctas' is no number: 'two'"),
+            ({"nccl.blocking": "2"}, "group option 'nccl.blocking' is 0 or 1"),
+        ):
             clients = self.group(2, name=words, group="tp", options=options)
             everybody(clients, "register", memory="ar.in", bytes=1024)
             for reply in self.prepare_all_reduce(clients, algorithm="nccl", check=False):

@@ -22,8 +22,13 @@ class Cuda(TandemTest):
         everybody(clients, "launch", plan=key, bindings=bindings, **arguments)
         everybody(clients, "sync")
         everybody(clients, "wait", plan=key)
-        return [[client.call("read", memory=bindings[1][0], offset=bindings[1][1] + 4 * index)["values"][0]
-                 for index in (0, count - 1)] for client in clients]
+        return [
+            [
+                client.call("read", memory=bindings[1][0], offset=bindings[1][1] + 4 * index)["values"][0]
+                for index in (0, count - 1)
+            ]
+            for client in clients
+        ]
 
     def test_streams_of_every_kind(self):
         clients = self.group(2)
@@ -54,8 +59,9 @@ class Cuda(TandemTest):
             for rank, client in enumerate(clients):
                 client.call("fill", memory=f"a{index}", base=10 * index + rank)
         for index in (0, 2):
-            self.assertEqual(self.reduce(clients, "ar", [[f"a{index}", 0], [f"a{index + 1}", 0]], 64),
-                             [[20.0 * index + 1] * 2] * 2)
+            self.assertEqual(
+                self.reduce(clients, "ar", [[f"a{index}", 0], [f"a{index + 1}", 0]], 64), [[20.0 * index + 1] * 2] * 2
+            )
 
     def test_freed_and_allocated_again_at_the_same_address(self):
         clients = self.group(2)
@@ -64,15 +70,17 @@ class Cuda(TandemTest):
         everybody(clients, "register", memory="out", bytes=count * 4)
         last, same = None, 0
         for turn in range(4):
-            addresses = [reply["address"] for reply in everybody(clients, "cuda_malloc", allocation="in",
-                                                                 bytes=count * 4)]
+            addresses = [
+                reply["address"] for reply in everybody(clients, "cuda_malloc", allocation="in", bytes=count * 4)
+            ]
             same += addresses == last
             last = addresses
             everybody(clients, "cuda_register", allocation="in", memory=f"in{turn}", bytes=count * 4)
             for rank, client in enumerate(clients):
                 client.call("fill", memory=f"in{turn}", base=10 * turn + rank)
-            self.assertEqual(self.reduce(clients, "ar", [[f"in{turn}", 0], ["out", 0]], count),
-                             [[20.0 * turn + 1] * 2] * 2)
+            self.assertEqual(
+                self.reduce(clients, "ar", [[f"in{turn}", 0], ["out", 0]], count), [[20.0 * turn + 1] * 2] * 2
+            )
             everybody(clients, "cuda_free", allocation="in")
             for reply in everybody(clients, "cuda_check", memory=f"in{turn}", check=False):
                 self.assertEqual(reply.get("detail", {}).get("reason"), "MEMORY_FREED", reply)
@@ -104,8 +112,10 @@ class Cuda(TandemTest):
 
     def ranks_with_queues(self, connections):
         """Two connected clients with so many hardware queues each."""
-        clients = [self.daemon.client(f"rank{rank}", env={"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
-                   for rank in range(2)]
+        clients = [
+            self.daemon.client(f"rank{rank}", env={"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
+            for rank in range(2)
+        ]
         for client in clients:
             client.connect()
         return clients
@@ -140,9 +150,15 @@ class Cuda(TandemTest):
         keys = [f"k{index}" for index in range(4)]
         for key in keys:
             self.all_reduce_plan(clients, key=key)
-        everybody(clients, "launch_threads", timeout=120, launches=[
-            {"plan": key, "stream": f"s{key}", "times": 500, "bindings": [[f"{key}.in", 0], [f"{key}.out", 0]]}
-            for key in keys])
+        everybody(
+            clients,
+            "launch_threads",
+            timeout=120,
+            launches=[
+                {"plan": key, "stream": f"s{key}", "times": 500, "bindings": [[f"{key}.in", 0], [f"{key}.out", 0]]}
+                for key in keys
+            ],
+        )
         for key in keys:
             everybody(clients, "sync", stream=f"s{key}")
             everybody(clients, "wait", plan=key)
@@ -157,8 +173,10 @@ class Cuda(TandemTest):
                 replies = everybody(clients, "launch", plan=plan, bindings=bindings, times=times)
                 everybody(clients, "sync")
                 everybody(clients, "wait", plan=plan)
-                print(f"{plan}: {times} launches, CPU us a launch",
-                      [round(1000 * reply["launch_ms"] / times, 2) for reply in replies])
+                print(
+                    f"{plan}: {times} launches, CPU us a launch",
+                    [round(1000 * reply["launch_ms"] / times, 2) for reply in replies],
+                )
 
 
 @cuda_only
@@ -186,7 +204,9 @@ class ChunksOfMemory(TandemTest):
         """Every chunk's part of f32 elements with values of its own."""
         for rank, client in enumerate(clients):
             for part, (begin, end) in enumerate(zip(cuts, cuts[1:] + [count])):
-                client.call("fill", memory=name, offset=begin * 4, count=end - begin, base=base + 1000 * part + rank, step=1)
+                client.call(
+                    "fill", memory=name, offset=begin * 4, count=end - begin, base=base + 1000 * part + rank, step=1
+                )
 
     def check_sums(self, clients, name, cuts, count, base, places):
         """The all-reduce's output around `places`, for inputs that fill() wrote to `cuts`."""
@@ -249,28 +269,49 @@ class ChunksOfMemory(TandemTest):
             self.place(clients, f"{algorithm}.{role}", offsets[role], rows * columns * item)
             self.assertGreater(len(self.cuts(offsets[role], rows * columns * item, item)), 1, role)
         key = f"{algorithm}.{dtype}"
-        plan = everybody(clients, "prepare", key=key, plan=key, request={
-            "op": "all_gather_matmul", "algorithm": algorithm, "operands": [
-                {"role": role, "dtype": dtype, "shape": list(shape)} for role, shape in shapes.items()]})[0]["plan"]
+        plan = everybody(
+            clients,
+            "prepare",
+            key=key,
+            plan=key,
+            request={
+                "op": "all_gather_matmul",
+                "algorithm": algorithm,
+                "operands": [{"role": role, "dtype": dtype, "shape": list(shape)} for role, shape in shapes.items()],
+            },
+        )[0]["plan"]
         self.assertEqual(plan["algorithm"], algorithm)
         for rank, client in enumerate(clients):
             for part, (begin, end) in enumerate(zip(a_cuts, a_cuts[1:] + [m * k])):
-                client.call("fill", memory=f"{algorithm}.a", dtype=dtype, offset=begin * item, count=end - begin,
-                            base=rank + 1 + part)
+                client.call(
+                    "fill",
+                    memory=f"{algorithm}.a",
+                    dtype=dtype,
+                    offset=begin * item,
+                    count=end - begin,
+                    base=rank + 1 + part,
+                )
         everybody(clients, "fill", memory=f"{algorithm}.b", dtype=dtype, base=0)
         for first, value in ((middle - 8, 1), (middle, 2)):
-            everybody(clients, "fill", memory=f"{algorithm}.b", dtype=dtype, offset=first * n * item, count=8 * n, base=value)
+            everybody(
+                clients, "fill", memory=f"{algorithm}.b", dtype=dtype, offset=first * n * item, count=8 * n, base=value
+            )
         everybody(clients, "fill", memory=f"{algorithm}.c", dtype=dtype, base=-7)
         self.reduce(clients, key, {"bindings": [[f"{algorithm}.{role}", 0] for role in shapes]})
 
         def wanted(row):
             rank, row = divmod(row, m)
-            return sum((rank + 1 + bisect.bisect_right(a_cuts, row * k + x) - 1) * (1 if x < middle else 2)
-                       for x in range(middle - 8, middle + 8))
+            return sum(
+                (rank + 1 + bisect.bisect_right(a_cuts, row * k + x) - 1) * (1 if x < middle else 2)
+                for x in range(middle - 8, middle + 8)
+            )
+
         near = {0, m - 1} | {max(0, cut // k + step) for cut in a_cuts for step in (-1, 0, 1)}
         for client in clients:
             for row in sorted(rank * m + row for rank in range(world) for row in near if row < m):
-                values = client.call("read", memory=f"{algorithm}.c", dtype=dtype, offset=row * n * item, count=n)["values"]
+                values = client.call("read", memory=f"{algorithm}.c", dtype=dtype, offset=row * n * item, count=n)[
+                    "values"
+                ]
                 self.assertEqual(values, [float(wanted(row))] * n, f"row {row}")
 
     def test_all_gather_matmul(self):
@@ -338,7 +379,7 @@ class ChunksOfMemory(TandemTest):
         self.check_sums(clients, "out", cuts, count, 90, places)
 
     def test_chunks_that_cannot_be_registered(self):
-        client, = self.group(1, name="one")
+        (client,) = self.group(1, name="one")
         client.call("cuda_reserve", allocation="r", chunk=CHUNK, chunks=3)
         client.call("cuda_map", allocation="r", first=0)
         client.call("cuda_map", allocation="r", first=1, exportable=False)

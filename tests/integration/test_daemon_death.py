@@ -7,10 +7,12 @@ import signal
 import time
 import unittest
 
-from harness import Daemon, TandemTest, wait_until
+from harness import Daemon, TandemTest, everybody, wait_until
 
-AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
-                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+AR = {
+    "op": "all_reduce",
+    "operands": [{"role": "input", "dtype": "f32", "shape": [256]}, {"role": "output", "dtype": "f32", "shape": [256]}],
+}
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]
 
 
@@ -46,11 +48,18 @@ class DaemonDeath(TandemTest):
         self.kill_daemon()
         client = clients[0]
         wait_until(lambda: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 10)
-        for call, arguments in (("check", {}), ("join", {"world": 2, "rank": 0, "name": "new", "group": "new"}),
-                                ("allocate", {"memory": "u", "shape": [100]}), ("register", {"memory": "r", "bytes": 4096}),
-                                ("empty", {"tensor": "e", "shape": [4]}), ("prepare", {"key": "other", "request": AR}),
-                                ("launch", {"plan": "ar", "bindings": BINDINGS}),
-                                ("launch_direct", {"plan": "ar", "bindings": BINDINGS}), ("leave", {}), ("detach", {})):
+        for call, arguments in (
+            ("check", {}),
+            ("join", {"world": 2, "rank": 0, "name": "new", "group": "new"}),
+            ("allocate", {"memory": "u", "shape": [100]}),
+            ("register", {"memory": "r", "bytes": 4096}),
+            ("empty", {"tensor": "e", "shape": [4]}),
+            ("prepare", {"key": "other", "request": AR}),
+            ("launch", {"plan": "ar", "bindings": BINDINGS}),
+            ("launch_direct", {"plan": "ar", "bindings": BINDINGS}),
+            ("leave", {}),
+            ("detach", {}),
+        ):
             with self.subTest(call=call):
                 self.check_lost(client.call(call, check=False, **arguments))
         event = next(e for e in client.call("events")["events"] if e["kind"] == "daemon_lost")
@@ -69,10 +78,12 @@ class DaemonDeath(TandemTest):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(2)]
         for client in clients:
             client.connect()
-        for call, arguments in (("join", {"world": 2, "rank": 0, "name": "new", "group": "new"}),
-                                ("allocate", {"memory": "t", "shape": [1000]}),
-                                ("prepare", {"key": "other", "request": AR}),
-                                ("launch_direct", {"plan": "ar", "bindings": BINDINGS})):
+        for call, arguments in (
+            ("join", {"world": 2, "rank": 0, "name": "new", "group": "new"}),
+            ("allocate", {"memory": "t", "shape": [1000]}),
+            ("prepare", {"key": "other", "request": AR}),
+            ("launch_direct", {"plan": "ar", "bindings": BINDINGS}),
+        ):
             with self.subTest(call=call):
                 if call == "join":
                     self.join(clients)
@@ -87,8 +98,9 @@ class DaemonDeath(TandemTest):
                 self.check_lost(reply)
                 self.assertLess(time.monotonic() - start, 5)
                 wait_until(lambda: any(e["kind"] == "daemon_lost" for e in clients[1].call("events")["events"]), 10)
-                wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10,
-                           "engines outlive tandemd")
+                wait_until(
+                    lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10, "engines outlive tandemd"
+                )
                 self.restart()
         self.begin_again(clients)
 

@@ -10,8 +10,10 @@ import unittest
 from harness import GPUS, TandemTest, everybody, needs_gpus, wait_until
 
 MOST_RANKS = 4
-AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
-                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+AR = {
+    "op": "all_reduce",
+    "operands": [{"role": "input", "dtype": "f32", "shape": [256]}, {"role": "output", "dtype": "f32", "shape": [256]}],
+}
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]
 
 
@@ -44,16 +46,20 @@ class EngineFaults(TandemTest):
     @needs_gpus(4)
     def test_killed_during_control_calls(self):
         others = self.others()
-        for call, arguments in (("join", {"world": 2, "name": "new", "group": "new"}),
-                                ("allocate", {"memory": "t", "shape": [100000]}),
-                                ("register", {"memory": "r", "bytes": 65536}),
-                                ("prepare", {"key": "other", "request": AR})):
+        for call, arguments in (
+            ("join", {"world": 2, "name": "new", "group": "new"}),
+            ("allocate", {"memory": "t", "shape": [100000]}),
+            ("register", {"memory": "r", "bytes": 65536}),
+            ("prepare", {"key": "other", "request": AR}),
+        ):
             for pause in (0, 0.003):
                 with self.subTest(call=call, pause=pause):
                     clients = self.group(2)
                     self.all_reduce_plan(clients)
-                    calls = [client.send(call, **arguments, **({"rank": rank} if call == "join" else {}))
-                             for rank, client in enumerate(clients)]
+                    calls = [
+                        client.send(call, **arguments, **({"rank": rank} if call == "join" else {}))
+                        for rank, client in enumerate(clients)
+                    ]
                     time.sleep(pause)
                     killed = self.kill(0)
                     for client, call_id in zip(clients, calls):
@@ -179,8 +185,13 @@ class EngineFaults(TandemTest):
                 clients[1].kill()
             clients[0].reply(calls[0], check=False)
             clients[0].call("sync", deadline_ms=20000)
-            wait_until(lambda: clients[0].call("prepare", key="x", request=AR, group="both", check=False,
-                                               deadline_ms=1000).get("code") == "UNAVAILABLE", 10)
+            wait_until(
+                lambda: clients[0]
+                .call("prepare", key="x", request=AR, group="both", check=False, deadline_ms=1000)
+                .get("code")
+                == "UNAVAILABLE",
+                10,
+            )
             self.await_engines(killed)
             clients[0].close()
             wait_until(lambda: self.daemon.ctl_json("stats")["groups"] == 1, 20, "the group stays")
@@ -210,7 +221,6 @@ class EngineFaults(TandemTest):
         self.hear_restart(clients[1])
         for key in ("ar", "b"):
             self.check_all_reduce(clients, key=key)
-
 
     def test_killed_while_collectives_of_nccl_run(self):
         clients = self.group(2)

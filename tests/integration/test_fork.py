@@ -13,7 +13,7 @@ class Fork(TandemTest):
     shares = True
 
     def test_a_child_is_refused_every_call_and_its_parent_unharmed(self):
-        client, = self.group(1)
+        (client,) = self.group(1)
         client.call("allocate", memory="t", shape=[64])
         self.all_reduce_plan([client])
         client.call("launch", plan="ar", bindings=BINDINGS)

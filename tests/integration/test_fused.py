@@ -17,9 +17,15 @@ def fused_offers(reply):
 
 
 def gather_request(m, n, k, world, algorithm="fused", dtype="bf16"):
-    return {"op": "all_gather_matmul", "algorithm": algorithm, "operands": [
-        {"role": "a", "dtype": dtype, "shape": [m, k]}, {"role": "b", "dtype": dtype, "shape": [k, n]},
-        {"role": "c", "dtype": dtype, "shape": [m * world, n]}]}
+    return {
+        "op": "all_gather_matmul",
+        "algorithm": algorithm,
+        "operands": [
+            {"role": "a", "dtype": dtype, "shape": [m, k]},
+            {"role": "b", "dtype": dtype, "shape": [k, n]},
+            {"role": "c", "dtype": dtype, "shape": [m * world, n]},
+        ],
+    }
 
 
 class Fused(OperationsTest):
@@ -60,22 +66,52 @@ class Fused(OperationsTest):
         ones = lambda rank: (1, 0)
         value = lambda rank: (rank + 1, 0)
         gathered = sum(a, [])
-        self.run_op(clients, "all_gather_matmul", [
-            Slot("a", (m, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
-            Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: matmul(gathered, b, m * world, k, n)),
-            Slot("gathered_a", (m * world, k), dtype="bf16", expect=lambda rank: gathered)],
-            f"g{world}", group=f"w{world}", algorithm="fused")
+        self.run_op(
+            clients,
+            "all_gather_matmul",
+            [
+                Slot("a", (m, k), value, dtype="bf16"),
+                Slot("b", (k, n), ones, dtype="bf16"),
+                Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: matmul(gathered, b, m * world, k, n)),
+                Slot("gathered_a", (m * world, k), dtype="bf16", expect=lambda rank: gathered),
+            ],
+            f"g{world}",
+            group=f"w{world}",
+            algorithm="fused",
+        )
         total = add(*[matmul(part, b, m * world, k, n) for part in whole])
-        self.run_op(clients, "matmul_reduce_scatter", [
-            Slot("a", (m * world, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
-            Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n:(rank + 1) * m * n])],
-            f"s{world}", group=f"w{world}", algorithm="fused")
+        self.run_op(
+            clients,
+            "matmul_reduce_scatter",
+            [
+                Slot("a", (m * world, k), value, dtype="bf16"),
+                Slot("b", (k, n), ones, dtype="bf16"),
+                Slot("c", (m, n), dtype="bf16", expect=lambda rank: total[rank * m * n : (rank + 1) * m * n]),
+            ],
+            f"s{world}",
+            group=f"w{world}",
+            algorithm="fused",
+        )
         # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
-        for rows, out in ((m * world, "bf16"), (m * world - 1, "bf16"), (m * world - 1, "f32"), (1, "bf16"), (1, "f32")):
-            self.run_op(clients, "matmul_all_reduce", [
-                Slot("a", (rows, k), value, dtype="bf16"), Slot("b", (k, n), ones, dtype="bf16"),
-                Slot("c", (rows, n), dtype=out, expect=lambda rank: total[:rows * n])],
-                f"r{world}.{rows}.{out}", group=f"w{world}", algorithm="fused")
+        for rows, out in (
+            (m * world, "bf16"),
+            (m * world - 1, "bf16"),
+            (m * world - 1, "f32"),
+            (1, "bf16"),
+            (1, "f32"),
+        ):
+            self.run_op(
+                clients,
+                "matmul_all_reduce",
+                [
+                    Slot("a", (rows, k), value, dtype="bf16"),
+                    Slot("b", (k, n), ones, dtype="bf16"),
+                    Slot("c", (rows, n), dtype=out, expect=lambda rank: total[: rows * n]),
+                ],
+                f"r{world}.{rows}.{out}",
+                group=f"w{world}",
+                algorithm="fused",
+            )
         everybody(clients, "leave", group=f"w{world}")
         everybody(clients, "detach")
 

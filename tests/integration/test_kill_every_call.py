@@ -7,8 +7,10 @@ import unittest
 
 from harness import CUDA, TandemTest, wait_until
 
-AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]},
-                                        {"role": "output", "dtype": "f32", "shape": [256]}]}
+AR = {
+    "op": "all_reduce",
+    "operands": [{"role": "input", "dtype": "f32", "shape": [256]}, {"role": "output", "dtype": "f32", "shape": [256]}],
+}
 BINDINGS = [["in", 0], ["out", 0]]
 
 # (name, command, arguments, whether all ranks must call). `connect` stands before them.
@@ -36,9 +38,11 @@ class KillEveryCall(TandemTest):
 
     def usage(self):
         stats = self.daemon.ctl_json("stats")
-        return {"descriptors": self.daemon.descriptors(),
-                "engine descriptors": [self.daemon.descriptors_of(pid) for pid in self.daemon.engine_pids()],
-                **{key: stats.get(key, 0) for key in ("sessions", "groups", "plans", "segment_bytes")}}
+        return {
+            "descriptors": self.daemon.descriptors(),
+            "engine descriptors": [self.daemon.descriptors_of(pid) for pid in self.daemon.engine_pids()],
+            **{key: stats.get(key, 0) for key in ("sessions", "groups", "plans", "segment_bytes")},
+        }
 
     def settles(self, baseline):
         """The usage comes back to the baseline. CUDA opens a descriptor of its own now and then; a leak of one in each of the
@@ -48,8 +52,10 @@ class KillEveryCall(TandemTest):
         def settled():
             usage = self.usage()
             engines = zip(usage.pop("engine descriptors"), baseline["engine descriptors"])
-            return (usage == {key: baseline[key] for key in usage} and
-                    all(abs(now - then) <= spare for now, then in engines))
+            return usage == {key: baseline[key] for key in usage} and all(
+                abs(now - then) <= spare for now, then in engines
+            )
+
         wait_until(settled, 20, f"usage stays at {self.usage()}, not {baseline}")
 
     def run_call(self, client, rank, call):
@@ -104,7 +110,9 @@ class KillEveryCall(TandemTest):
                 self.assertFalse(reply["ok"], f"{call[0]} went well without rank 1")
         if call[0] not in ("join", "leave", "detach"):
             # Whatever came of the call, the group is broken now, by name.
-            wait_until(lambda: not partner.call("prepare", key="other", request=AR, deadline_ms=1500, check=False)["ok"])
+            wait_until(
+                lambda: not partner.call("prepare", key="other", request=AR, deadline_ms=1500, check=False)["ok"]
+            )
             failure = self.assertFails("UNAVAILABLE", partner.call, "prepare", key="other", request=AR)
             self.assertIn("rank 1", failure.message)
         for client in (partner, victim):

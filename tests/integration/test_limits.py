@@ -6,8 +6,10 @@ import unittest
 
 from harness import BIN, Daemon, everybody, host_only
 
-AR = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [64]},
-                                        {"role": "output", "dtype": "f32", "shape": [64]}]}
+AR = {
+    "op": "all_reduce",
+    "operands": [{"role": "input", "dtype": "f32", "shape": [64]}, {"role": "output", "dtype": "f32", "shape": [64]}],
+}
 MIB = 1 << 20
 
 
@@ -103,8 +105,9 @@ class Limits(unittest.TestCase):
 
     def test_a_cgroup_has_quotas_beside_its_uids(self):
         # All clients of this test are in its cgroup, whatever that is; the uid's quotas are far away.
-        daemon = self.daemon("--quotas-cgroup-sessions", "2", "--quotas-cgroup-plans", "1",
-                             "--quotas-cgroup-registered-bytes", "4MiB")
+        daemon = self.daemon(
+            "--quotas-cgroup-sessions", "2", "--quotas-cgroup-plans", "1", "--quotas-cgroup-registered-bytes", "4MiB"
+        )
         first = self.client(daemon)
         cgroup = daemon.ctl_json("sessions")["sessions"][0]["cgroup"]
         if not cgroup:
@@ -172,14 +175,16 @@ class Configuration(unittest.TestCase):
         return self.tandemd("--config", path, "--check-config")
 
     def test_errors_name_the_key_and_the_limits(self):
-        for text, words in (("emulated_gpus = 9\n", ("emulated_gpus", "8")),
-                            ("emulated_gpu = 2\n", ("emulated_gpu", "emulated_gpus")),
-                            ('emulated_gpus = "two"\n', ("emulated_gpus",)),
-                            ('runtime_dir = "relative"\n', ("runtime_dir",)),
-                            ("[quotas]\nsessions = 0\n", ("quotas.sessions",)),
-                            ("[quotas]\nsession = 3\n", ("session",)),
-                            ('backend = "rocm"\n', ("backend", "host")),
-                            ("emulated_gpus = \n", ("1",))):
+        for text, words in (
+            ("emulated_gpus = 9\n", ("emulated_gpus", "8")),
+            ("emulated_gpu = 2\n", ("emulated_gpu", "emulated_gpus")),
+            ('emulated_gpus = "two"\n', ("emulated_gpus",)),
+            ('runtime_dir = "relative"\n', ("runtime_dir",)),
+            ("[quotas]\nsessions = 0\n", ("quotas.sessions",)),
+            ("[quotas]\nsession = 3\n", ("session",)),
+            ('backend = "rocm"\n', ("backend", "host")),
+            ("emulated_gpus = \n", ("1",)),
+        ):
             with self.subTest(text=text):
                 result = self.check(text)
                 self.assertNotEqual(result.returncode, 0, text)
@@ -204,8 +209,11 @@ class Configuration(unittest.TestCase):
         self.addCleanup(first.stop)
         first.process.kill()
         first.process.wait()
-        for directory, name in ((first.runtime_dir, "lease.sock"), (first.runtime_dir, "client.sock"),
-                                (first.admin_dir, "admin.sock")):
+        for directory, name in (
+            (first.runtime_dir, "lease.sock"),
+            (first.runtime_dir, "client.sock"),
+            (first.admin_dir, "admin.sock"),
+        ):
             self.assertTrue(os.path.exists(os.path.join(directory, name)))
         second = Daemon(1, runtime_dir=first.runtime_dir)
         self.addCleanup(second.stop)

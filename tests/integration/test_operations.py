@@ -58,10 +58,24 @@ class OperationsTest(TandemTest):
             if slot.symmetric:
                 everybody(clients, "allocate", group=group, memory=name, shape=slot.shape, dtype=slot.dtype)
             else:
-                everybody(clients, "register", group=group, memory=name,
-                          bytes=max(1, size(slot.shape)) * BYTES[slot.dtype])
-        replies = everybody(clients, "prepare", group=group, key=key, plan=key, each=lambda rank: {"request": {
-            "op": op, "operands": [slot.spec() for slot in slots], **request, **(each(rank) if each else {})}})
+                everybody(
+                    clients, "register", group=group, memory=name, bytes=max(1, size(slot.shape)) * BYTES[slot.dtype]
+                )
+        replies = everybody(
+            clients,
+            "prepare",
+            group=group,
+            key=key,
+            plan=key,
+            each=lambda rank: {
+                "request": {
+                    "op": op,
+                    "operands": [slot.spec() for slot in slots],
+                    **request,
+                    **(each(rank) if each else {}),
+                }
+            },
+        )
         self.assertEqual(len({reply["plan"]["algorithm"] for reply in replies}), 1)
         if request.get("algorithm", "auto") != "auto":
             self.assertEqual(replies[0]["plan"]["algorithm"], request["algorithm"])
@@ -77,8 +91,9 @@ class OperationsTest(TandemTest):
                 for index, slot in enumerate(slots):
                     wanted = slot.expect(rank) if slot.expect else None
                     if wanted is not None:
-                        values = client.call("read", memory=f"{key}.{index}", dtype=slot.dtype,
-                                             count=len(wanted))["values"]
+                        values = client.call("read", memory=f"{key}.{index}", dtype=slot.dtype, count=len(wanted))[
+                            "values"
+                        ]
                         self.assertEqual(values, wanted, f"{op} {request}, rank {rank}, slot {index}")
         everybody(clients, "release", plan=key)
         for index in range(len(slots)):
@@ -92,43 +107,104 @@ class OperationsTest(TandemTest):
         total = add(*inputs)
         average = [value / world for value in total]
         for algorithm in offered("one_shot", "two_shot", "nccl"):
-            self.run_op(clients, "all_reduce", [
-                Slot("input", (rows * world, columns), self.each_rank),
-                Slot("output", (rows * world, columns), expect=lambda rank: total)], f"ar.{algorithm}",
-                algorithm=algorithm)
+            self.run_op(
+                clients,
+                "all_reduce",
+                [
+                    Slot("input", (rows * world, columns), self.each_rank),
+                    Slot("output", (rows * world, columns), expect=lambda rank: total),
+                ],
+                f"ar.{algorithm}",
+                algorithm=algorithm,
+            )
         if world in (2, 4):  # exact in binary
-            self.run_op(clients, "all_reduce", [
-                Slot("input", (rows * world, columns), self.each_rank),
-                Slot("output", (rows * world, columns), expect=lambda rank: average)], "ar.avg", reduce_op="avg")
+            self.run_op(
+                clients,
+                "all_reduce",
+                [
+                    Slot("input", (rows * world, columns), self.each_rank),
+                    Slot("output", (rows * world, columns), expect=lambda rank: average),
+                ],
+                "ar.avg",
+                reduce_op="avg",
+            )
         for algorithm in offered("copy_engine", "sm", "nccl"):
-            self.run_op(clients, "all_gather", [
+            self.run_op(
+                clients,
+                "all_gather",
+                [
+                    Slot("input", (rows, columns), self.each_rank),
+                    Slot("output", (rows * world, columns), expect=lambda rank: sum(shards, [])),
+                ],
+                f"ag.{algorithm}",
+                algorithm=algorithm,
+            )
+            self.run_op(
+                clients,
+                "reduce_scatter",
+                [
+                    Slot("input", (rows * world, columns), self.each_rank),
+                    Slot("output", (rows, columns), expect=lambda rank: total[rank * shard : (rank + 1) * shard]),
+                ],
+                f"rs.{algorithm}",
+                algorithm=algorithm,
+            )
+        self.run_op(
+            clients,
+            "all_gather",
+            [
                 Slot("input", (rows, columns), self.each_rank),
-                Slot("output", (rows * world, columns), expect=lambda rank: sum(shards, []))], f"ag.{algorithm}",
-                algorithm=algorithm)
-            self.run_op(clients, "reduce_scatter", [
-                Slot("input", (rows * world, columns), self.each_rank),
-                Slot("output", (rows, columns), expect=lambda rank: total[rank * shard:(rank + 1) * shard])],
-                f"rs.{algorithm}", algorithm=algorithm)
-        self.run_op(clients, "all_gather", [
-            Slot("input", (rows, columns), self.each_rank),
-            Slot("output", (rows, columns * world),
-                 expect=lambda rank: concatenate_columns(shards, rows, columns))], "ag.dim1", dim=1)
+                Slot("output", (rows, columns * world), expect=lambda rank: concatenate_columns(shards, rows, columns)),
+            ],
+            "ag.dim1",
+            dim=1,
+        )
         root = world - 1
-        self.run_op(clients, "broadcast", [
-            Slot("input", (5,), self.each_rank),
-            Slot("output", (5,), expect=lambda rank: inputs[root][:5])], "bc", root=root)
-        self.run_op(clients, "reduce", [
-            Slot("input", (7,), self.each_rank),
-            Slot("output", (7,), expect=lambda rank: total[:7] if rank == root else None)], "rd", root=root)
-        self.run_op(clients, "all_to_all", [
-            Slot("input", (rows * world, columns), self.each_rank),
-            Slot("output", (rows * world, columns), expect=lambda rank: sum(
-                (values[rank * shard:(rank + 1) * shard] for values in inputs), []))], "a2a")
-        self.run_op(clients, "send_receive", [
-            Slot("input", (9,), self.each_rank),
-            Slot("output", (9,), expect=lambda rank: inputs[(rank - 1) % world][:9])], "sr", each=lambda rank: {
-                "transfers": [{"send": True, "peer": (rank + 1) % world, "slot": 0},
-                              {"send": False, "peer": (rank - 1) % world, "slot": 1}]})
+        self.run_op(
+            clients,
+            "broadcast",
+            [Slot("input", (5,), self.each_rank), Slot("output", (5,), expect=lambda rank: inputs[root][:5])],
+            "bc",
+            root=root,
+        )
+        self.run_op(
+            clients,
+            "reduce",
+            [
+                Slot("input", (7,), self.each_rank),
+                Slot("output", (7,), expect=lambda rank: total[:7] if rank == root else None),
+            ],
+            "rd",
+            root=root,
+        )
+        self.run_op(
+            clients,
+            "all_to_all",
+            [
+                Slot("input", (rows * world, columns), self.each_rank),
+                Slot(
+                    "output",
+                    (rows * world, columns),
+                    expect=lambda rank: sum((values[rank * shard : (rank + 1) * shard] for values in inputs), []),
+                ),
+            ],
+            "a2a",
+        )
+        self.run_op(
+            clients,
+            "send_receive",
+            [
+                Slot("input", (9,), self.each_rank),
+                Slot("output", (9,), expect=lambda rank: inputs[(rank - 1) % world][:9]),
+            ],
+            "sr",
+            each=lambda rank: {
+                "transfers": [
+                    {"send": True, "peer": (rank + 1) % world, "slot": 0},
+                    {"send": False, "peer": (rank - 1) % world, "slot": 1},
+                ]
+            },
+        )
         self.run_op(clients, "barrier", [], "barrier")
         self.run_op(clients, "empty", [], "empty")
 
@@ -138,28 +214,44 @@ class OperationsTest(TandemTest):
         whole = {"dtype": "f32", "shape": [count * world]}
         part = {"dtype": "f32", "shape": [count]}
         inputs = [ramp(rank + 1, 1, count * world) for rank in range(world)]
+
         def own(rank, values):
-            return values[rank * count:(rank + 1) * count]
+            return values[rank * count : (rank + 1) * count]
+
         gathered = sum((own(rank, inputs[rank]) for rank in range(world)), [])
         total = add(*inputs)
+
         def scattered(rank):
             values = list(inputs[rank])
-            values[rank * count:(rank + 1) * count] = own(rank, total)
+            values[rank * count : (rank + 1) * count] = own(rank, total)
             return values
+
         for symmetric in (False, True):
+
             def operands(first, second):
-                return [{"role": "input", "symmetric": symmetric, **first},
-                        {"role": "output", "symmetric": symmetric, "alias_of": 0, **second}]
+                return [
+                    {"role": "input", "symmetric": symmetric, **first},
+                    {"role": "output", "symmetric": symmetric, "alias_of": 0, **second},
+                ]
+
             if symmetric:
                 everybody(clients, "allocate", group="tp", memory="buffer", shape=whole["shape"])
             else:
                 everybody(clients, "register", group="tp", memory="buffer", bytes=4 * count * world)
             for algorithm in offered("copy_engine", "sm", "nccl"):
-                for op, slots, expect in (("all_gather", operands(part, whole), lambda rank: gathered),
-                                          ("reduce_scatter", operands(whole, part), scattered)):
+                for op, slots, expect in (
+                    ("all_gather", operands(part, whole), lambda rank: gathered),
+                    ("reduce_scatter", operands(whole, part), scattered),
+                ):
                     key = f"{op}.{algorithm}.{symmetric}"
-                    everybody(clients, "prepare", group="tp", key=key, plan=key,
-                              request={"op": op, "algorithm": algorithm, "operands": slots})
+                    everybody(
+                        clients,
+                        "prepare",
+                        group="tp",
+                        key=key,
+                        plan=key,
+                        request={"op": op, "algorithm": algorithm, "operands": slots},
+                    )
                     for rank, client in enumerate(clients):
                         client.call("fill", memory="buffer", dtype="f32", base=rank + 1, step=1)
                     everybody(clients, "launch", plan=key, bindings=[["buffer", 0], ["buffer", 0]])
@@ -173,58 +265,119 @@ class OperationsTest(TandemTest):
 
     def matmuls(self, world, clients, algorithms=True):
         m, k, n = 4, 8, 6  # m: rows of one rank
+
         def names(*list_of_algorithms):
             return list_of_algorithms if algorithms else ("auto",)
+
         a = [ramp(rank + 1, 1, m * k) for rank in range(world)]
         gathered = sum(a, [])
+
         def b(rank):
             return ramp(rank - 1, 1, k * n)
+
         whole_a = [ramp(rank + 1, 1, m * world * k) for rank in range(world)]
         product = add(*[matmul(whole_a[rank], b(rank), m * world, k, n) for rank in range(world)])
+
         def fill_b(rank):
             return (rank - 1, 1)
-        for algorithm in names("unfused", "pipeline", "ring"):
-            self.run_op(clients, "all_gather_matmul", [
-                Slot("a", (m, k), self.each_rank), Slot("b", (k, n), fill_b),
-                Slot("c", (m * world, n), expect=lambda rank: matmul(gathered, b(rank), m * world, k, n))],
-                f"agmm.{algorithm}", algorithm=algorithm)
-            self.run_op(clients, "all_gather_matmul", [
-                Slot("a", (m, k), self.each_rank), Slot("b", (k, n), fill_b),
-                Slot("c", (m * world, n), expect=lambda rank: matmul(gathered, b(rank), m * world, k, n)),
-                Slot("gathered_a", (m * world, k), expect=lambda rank: gathered, symmetric=True)],
-                f"agmm.sym.{algorithm}", algorithm=algorithm)
-        for algorithm in names("unfused", "pipeline", "ring"):
-            self.run_op(clients, "matmul_reduce_scatter", [
-                Slot("a", (m * world, k), self.each_rank), Slot("b", (k, n), fill_b),
-                Slot("c", (m, n), expect=lambda rank: product[rank * m * n:(rank + 1) * m * n])],
-                f"mmrs.{algorithm}", algorithm=algorithm)
-        for algorithm in names("unfused", "tiled_two_shot"):
-            self.run_op(clients, "matmul_all_reduce", [
-                Slot("a", (m * world, k), self.each_rank), Slot("b", (k, n), fill_b),
-                Slot("c", (m * world, n), expect=lambda rank: product)], f"mmar.{algorithm}", algorithm=algorithm)
-        # Tensor-wise fp8: small integers are exact in e4m3; the scales are 2 and 0.5 and a half.
-        self.run_op(clients, "all_gather_matmul", [
-            Slot("a", (m, k), lambda rank: (rank + 1, 0), dtype="f8e4m3"), Slot("b", (k, n), lambda rank: (2, 0),
-                                                                               dtype="f8e4m3"),
-            Slot("scale_a", (1,), lambda rank: (2, 0)), Slot("scale_b", (1,), lambda rank: (0.25, 0)),
-            Slot("c", (m * world, n), dtype="bf16", expect=lambda rank: [
-                (row // m + 1) * 2 * k * 2 * 0.25 for row in range(m * world) for _ in range(n)])], "fp8")
-        self.block_scales(world, clients, names)
-        self.run_op(clients, "async_input_matmul", [
-            Slot("a", (m * world, k), self.each_rank), Slot("b", (k, n), fill_b),
-            Slot("c", (m * world, n), expect=lambda rank: matmul(whole_a[rank], b(rank), m * world, k, n)),
-            Slot("chunk_signals", (world,), lambda rank: (1, 0), dtype="i32")], "async",
-            each=lambda rank: {"chunk_pivot": rank})
 
+        for algorithm in names("unfused", "pipeline", "ring"):
+            self.run_op(
+                clients,
+                "all_gather_matmul",
+                [
+                    Slot("a", (m, k), self.each_rank),
+                    Slot("b", (k, n), fill_b),
+                    Slot("c", (m * world, n), expect=lambda rank: matmul(gathered, b(rank), m * world, k, n)),
+                ],
+                f"agmm.{algorithm}",
+                algorithm=algorithm,
+            )
+            self.run_op(
+                clients,
+                "all_gather_matmul",
+                [
+                    Slot("a", (m, k), self.each_rank),
+                    Slot("b", (k, n), fill_b),
+                    Slot("c", (m * world, n), expect=lambda rank: matmul(gathered, b(rank), m * world, k, n)),
+                    Slot("gathered_a", (m * world, k), expect=lambda rank: gathered, symmetric=True),
+                ],
+                f"agmm.sym.{algorithm}",
+                algorithm=algorithm,
+            )
+        for algorithm in names("unfused", "pipeline", "ring"):
+            self.run_op(
+                clients,
+                "matmul_reduce_scatter",
+                [
+                    Slot("a", (m * world, k), self.each_rank),
+                    Slot("b", (k, n), fill_b),
+                    Slot("c", (m, n), expect=lambda rank: product[rank * m * n : (rank + 1) * m * n]),
+                ],
+                f"mmrs.{algorithm}",
+                algorithm=algorithm,
+            )
+        for algorithm in names("unfused", "tiled_two_shot"):
+            self.run_op(
+                clients,
+                "matmul_all_reduce",
+                [
+                    Slot("a", (m * world, k), self.each_rank),
+                    Slot("b", (k, n), fill_b),
+                    Slot("c", (m * world, n), expect=lambda rank: product),
+                ],
+                f"mmar.{algorithm}",
+                algorithm=algorithm,
+            )
+        # Tensor-wise fp8: small integers are exact in e4m3; the scales are 2 and 0.5 and a half.
+        self.run_op(
+            clients,
+            "all_gather_matmul",
+            [
+                Slot("a", (m, k), lambda rank: (rank + 1, 0), dtype="f8e4m3"),
+                Slot("b", (k, n), lambda rank: (2, 0), dtype="f8e4m3"),
+                Slot("scale_a", (1,), lambda rank: (2, 0)),
+                Slot("scale_b", (1,), lambda rank: (0.25, 0)),
+                Slot(
+                    "c",
+                    (m * world, n),
+                    dtype="bf16",
+                    expect=lambda rank: [
+                        (row // m + 1) * 2 * k * 2 * 0.25 for row in range(m * world) for _ in range(n)
+                    ],
+                ),
+            ],
+            "fp8",
+        )
+        self.block_scales(world, clients, names)
+        self.run_op(
+            clients,
+            "async_input_matmul",
+            [
+                Slot("a", (m * world, k), self.each_rank),
+                Slot("b", (k, n), fill_b),
+                Slot("c", (m * world, n), expect=lambda rank: matmul(whole_a[rank], b(rank), m * world, k, n)),
+                Slot("chunk_signals", (world,), lambda rank: (1, 0), dtype="i32"),
+            ],
+            "async",
+            each=lambda rank: {"chunk_pivot": rank},
+        )
 
     def block_scales(self, world, clients, names):
         """fp8 with factors of 128: A is all rank + 1, B all 2, factors are small integers, K's last block is short."""
+
         def product(rank, rows, n, k, scale_a, scale_b, columns):
             blocks = -(-k // 128)
             depth = [min(128, k - 128 * block) * (rank + 1) * 2 for block in range(blocks)]
             factors = len(scale_b) // blocks
-            return [sum(depth[x] * scale_a[row * blocks + x] * scale_b[x * factors + (j // 128 if factors < n else j)]
-                        for x in range(blocks)) for row in range(rows) for j in columns]
+            return [
+                sum(
+                    depth[x] * scale_a[row * blocks + x] * scale_b[x * factors + (j // 128 if factors < n else j)]
+                    for x in range(blocks)
+                )
+                for row in range(rows)
+                for j in columns
+            ]
 
         def e4m3(role, shape, value):
             return Slot(role, shape, lambda rank: (value(rank), 0), dtype="f8e4m3")
@@ -233,31 +386,74 @@ class OperationsTest(TandemTest):
         for algorithm in names("unfused", "pipeline", "ring"):
             for factors in (2, n):
                 scale_b = ramp(1, 1, 2 * factors)
-                self.run_op(clients, "all_gather_matmul", [
-                    e4m3("a", (m, k), lambda rank: rank + 1), e4m3("b", (k, n), lambda rank: 2),
-                    Slot("scale_a", (m, 2), lambda rank: (rank + 2, 1)), Slot("scale_b", (2, factors), lambda rank: (1, 1)),
-                    Slot("c", (m * world, n), expect=lambda rank: sum(
-                        (product(r, m, n, k, ramp(r + 2, 1, m * 2), scale_b, range(n)) for r in range(world)), []))],
-                    f"blocks.ag.{algorithm}.{factors}", algorithm=algorithm)
+                self.run_op(
+                    clients,
+                    "all_gather_matmul",
+                    [
+                        e4m3("a", (m, k), lambda rank: rank + 1),
+                        e4m3("b", (k, n), lambda rank: 2),
+                        Slot("scale_a", (m, 2), lambda rank: (rank + 2, 1)),
+                        Slot("scale_b", (2, factors), lambda rank: (1, 1)),
+                        Slot(
+                            "c",
+                            (m * world, n),
+                            expect=lambda rank: sum(
+                                (product(r, m, n, k, ramp(r + 2, 1, m * 2), scale_b, range(n)) for r in range(world)),
+                                [],
+                            ),
+                        ),
+                    ],
+                    f"blocks.ag.{algorithm}.{factors}",
+                    algorithm=algorithm,
+                )
             # B's columns are scattered: pieces begin within a block.
             wide, rows = 70 * world, 3
             factors = -(-wide // 128)
-            parts = [product(r, rows, wide, k, ramp(1, r + 1, rows * 2), ramp(1, 1, 2 * factors), range(wide))
-                     for r in range(world)]
+            parts = [
+                product(r, rows, wide, k, ramp(1, r + 1, rows * 2), ramp(1, 1, 2 * factors), range(wide))
+                for r in range(world)
+            ]
             total = add(*parts)
-            self.run_op(clients, "matmul_reduce_scatter", [
-                e4m3("a", (rows, k), lambda rank: rank + 1), e4m3("b", (k, wide), lambda rank: 2),
-                Slot("scale_a", (rows, 2), lambda rank: (1, rank + 1)), Slot("scale_b", (2, factors), lambda rank: (1, 1)),
-                Slot("c", (rows, 70), expect=lambda rank: [
-                    total[row * wide + rank * 70 + j] for row in range(rows) for j in range(70)])],
-                f"blocks.rs.{algorithm}", dim=1, algorithm=algorithm)
+            self.run_op(
+                clients,
+                "matmul_reduce_scatter",
+                [
+                    e4m3("a", (rows, k), lambda rank: rank + 1),
+                    e4m3("b", (k, wide), lambda rank: 2),
+                    Slot("scale_a", (rows, 2), lambda rank: (1, rank + 1)),
+                    Slot("scale_b", (2, factors), lambda rank: (1, 1)),
+                    Slot(
+                        "c",
+                        (rows, 70),
+                        expect=lambda rank: [
+                            total[row * wide + rank * 70 + j] for row in range(rows) for j in range(70)
+                        ],
+                    ),
+                ],
+                f"blocks.rs.{algorithm}",
+                dim=1,
+                algorithm=algorithm,
+            )
         for algorithm in names("unfused", "tiled_two_shot"):
-            self.run_op(clients, "matmul_all_reduce", [
-                e4m3("a", (5, k), lambda rank: rank + 1), e4m3("b", (k, n), lambda rank: 2),
-                Slot("scale_a", (5, 2), lambda rank: (1, rank + 1)), Slot("scale_b", (2, 2), lambda rank: (1, 1)),
-                Slot("c", (5, n), expect=lambda rank: add(*[
-                    product(r, 5, n, k, ramp(1, r + 1, 10), ramp(1, 1, 4), range(n)) for r in range(world)]))],
-                f"blocks.ar.{algorithm}", algorithm=algorithm)
+            self.run_op(
+                clients,
+                "matmul_all_reduce",
+                [
+                    e4m3("a", (5, k), lambda rank: rank + 1),
+                    e4m3("b", (k, n), lambda rank: 2),
+                    Slot("scale_a", (5, 2), lambda rank: (1, rank + 1)),
+                    Slot("scale_b", (2, 2), lambda rank: (1, 1)),
+                    Slot(
+                        "c",
+                        (5, n),
+                        expect=lambda rank: add(
+                            *[product(r, 5, n, k, ramp(1, r + 1, 10), ramp(1, 1, 4), range(n)) for r in range(world)]
+                        ),
+                    ),
+                ],
+                f"blocks.ar.{algorithm}",
+                algorithm=algorithm,
+            )
 
 
 class Operations(OperationsTest):
@@ -287,9 +483,14 @@ class Operations(OperationsTest):
                 client.call("fill", memory=f"{key}.in", base=1)
         # Two plans on two streams; then one plan from both threads on one stream, where ranks need not agree on the order.
         for work in ((("x", "s1"), ("y", "s2")), (("x", "s"), ("x", "s"))):
-            everybody(clients, "launch_threads", launches=[
-                {"plan": key, "stream": stream, "times": 50, "bindings": [[f"{key}.in", 0], [f"{key}.out", 0]]}
-                for key, stream in work])
+            everybody(
+                clients,
+                "launch_threads",
+                launches=[
+                    {"plan": key, "stream": stream, "times": 50, "bindings": [[f"{key}.in", 0], [f"{key}.out", 0]]}
+                    for key, stream in work
+                ],
+            )
             for stream in {stream for _, stream in work}:
                 everybody(clients, "sync", stream=stream)
             for key in {key for key, _ in work}:
@@ -318,22 +519,38 @@ class LateRank(TandemTest):
             if len(entries) == 1 and entries[0]["late_ranks"] == [late]:
                 seen.append(entries[0]["since_seconds"])
             return bool(seen) and (seen[-1] - seen[0]) * 1e6 >= self.held_us
+
         wait_until(long_enough, 20, f"no launch waits for rank {late}")
 
     def slices(self, plan_id, launch):
         """The slices of a launch by GPU, once all of its launches are there: [wait, launch, steps of all lanes]."""
+
         def read():
             events = json.loads(self.daemon.ctl("trace").stdout)["traceEvents"]
-            return [event for event in events if event.get("ph") == "X" and (
-                event["tid"] == plan_id if event["cat"] == "wait" else
-                event["args"]["plan"] == plan_id and event["args"]["launch"] == launch)]
-        wait_until(lambda: len([event for event in read() if event["cat"] == "launch"]) == 2, 20, "no trace of the launch")
+            return [
+                event
+                for event in events
+                if event.get("ph") == "X"
+                and (
+                    event["tid"] == plan_id
+                    if event["cat"] == "wait"
+                    else event["args"]["plan"] == plan_id and event["args"]["launch"] == launch
+                )
+            ]
+
+        wait_until(
+            lambda: len([event for event in read() if event["cat"] == "launch"]) == 2, 20, "no trace of the launch"
+        )
         return read()
 
     def late_by_turns(self, algorithm):
         clients = self.group(2, name=algorithm)
-        gpus = [member["gpu_uuid"] for group in self.daemon.ctl_json("groups")["groups"] if group["name"] == algorithm
-                for member in group["members"]]
+        gpus = [
+            member["gpu_uuid"]
+            for group in self.daemon.ctl_json("groups")["groups"]
+            if group["name"] == algorithm
+            for member in group["members"]
+        ]
         rows = {gpu: index for index, gpu in enumerate(e["gpu_uuid"] for e in self.daemon.engines())}
         plan = self.all_reduce_plan(clients, group=algorithm, algorithm=algorithm)[0]["plan"]
         for launch, late in ((1, 1), (2, 0)):  # both are sampled: their steps are in the trace
@@ -352,6 +569,7 @@ class LateRank(TandemTest):
     def check(self, slices, early, late):
         def of(gpu, category):
             return [event for event in slices if event["pid"] == gpu and event["cat"] == category]
+
         waits, run = of(early, "wait"), of(early, "launch")[0]
         self.assertTrue(waits, "no wait of the early rank in the trace")
         # An earlier launch's wait ended before.

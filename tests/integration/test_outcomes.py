@@ -27,6 +27,7 @@ class Outcomes(TandemTest):
                 return clients[0].reply(call, timeout=20, check=False)
             clients[0].call("sync", deadline_ms=20000)
             return clients[0].call("wait", plan="ar", check=False)
+
         return end
 
     def each_way(self, test, **arguments):
@@ -45,14 +46,19 @@ class Outcomes(TandemTest):
             self.assertEqual(reply["detail"]["who"], who, reply)
 
     def test_a_late_rank(self):
-        self.each_way(lambda how, clients: self.assertReason(
-            self.waiting(clients, how)(), "DEADLINE_EXCEEDED", "RANK_LATE", "rank 1"), launch_deadline_ms=300)
+        self.each_way(
+            lambda how, clients: self.assertReason(
+                self.waiting(clients, how)(), "DEADLINE_EXCEEDED", "RANK_LATE", "rank 1"
+            ),
+            launch_deadline_ms=300,
+        )
 
     def test_a_rank_that_is_killed(self):
         def test(how, clients):
             end = self.waiting(clients, how)
             clients[1].kill()
             self.assertReason(end(), "UNAVAILABLE", "RANK_LOST", "rank 1")
+
         self.each_way(test)
 
     def test_a_rank_that_leaves(self):
@@ -60,6 +66,7 @@ class Outcomes(TandemTest):
             end = self.waiting(clients, how)
             clients[1].call("leave", group="tp")
             self.assertReason(end(), "UNAVAILABLE", "RANK_LEFT", "rank 1")
+
         self.each_way(test)
 
     def test_the_own_engine_ends(self):
@@ -74,6 +81,7 @@ class Outcomes(TandemTest):
             self.daemon.kill_engine(gpu)
             self.assertReason(end(), "ABORTED", "ENGINE_RESTARTED")
             self.daemon.wait_engines()
+
         self.each_way(test)
 
     def test_a_restart_that_is_told_instead_of_a_launch(self):
@@ -82,7 +90,9 @@ class Outcomes(TandemTest):
         self.daemon.kill_engine(0)
         self.daemon.wait_engines()
         wait_until(lambda: any(e["kind"] == "engine_restarted" for e in clients[0].call("events")["events"]), 20)
-        self.assertReason(clients[0].call("launch", plan="ar", bindings=BINDINGS, check=False), "ABORTED", "ENGINE_RESTARTED")
+        self.assertReason(
+            clients[0].call("launch", plan="ar", bindings=BINDINGS, check=False), "ABORTED", "ENGINE_RESTARTED"
+        )
 
     def test_tags_that_differ(self):
         def test(how, clients):
@@ -90,6 +100,7 @@ class Outcomes(TandemTest):
             other = clients[1].call("launch_direct", plan="ar", bindings=BINDINGS, tag="b", check=False)
             for reply in (end(), other):
                 self.assertReason(reply, "INVALID_ARGUMENT", "LAUNCH_MISMATCH")
+
         self.each_way(test)
 
     def test_bindings_that_another_rank_is_refused(self):
@@ -99,6 +110,7 @@ class Outcomes(TandemTest):
             self.assertIn(refused.get("code"), ("INVALID_ARGUMENT", "OUT_OF_RANGE"), refused)
             self.assertEqual(refused["detail"]["reason"], "LAUNCH_REFUSED", refused)
             self.assertReason(end(), "FAILED_PRECONDITION", "LAUNCH_REFUSED", "rank 1")
+
         self.each_way(test)
 
 

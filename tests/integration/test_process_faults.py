@@ -76,6 +76,7 @@ class CrashLoop(TandemTest):
     def test_an_engine_that_dies_again_and_again_is_left_down(self):
         def state():
             return [e["state"] for e in self.daemon.ctl_json("stats")["engines"]]
+
         for _ in range(3):
             wait_until(lambda: state()[0] == "ready", 20)
             self.daemon.kill_engine(0)

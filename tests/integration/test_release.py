@@ -9,8 +9,8 @@ import unittest
 from harness import Daemon, TandemTest, everybody, wait_until
 
 PLANS = ("launched", "replayed")  # each on a stream of its own
-TRIES = 3       # the machine may be busy: the best of these counts
-PROMISE = 1.0   # seconds from the kill until the last stream stands no longer
+TRIES = 3  # the machine may be busy: the best of these counts
+PROMISE = 1.0  # seconds from the kill until the last stream stands no longer
 
 
 def stands_still(pid):

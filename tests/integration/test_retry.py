@@ -10,10 +10,20 @@ from harness import TandemTest, everybody, host_only, wait_until
 
 COUNT = 500_000
 ROUNDS = 50
-IN_PLACE = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [COUNT]},
-                                             {"role": "output", "dtype": "f32", "shape": [COUNT], "alias_of": 0}]}
-APART = {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [COUNT]},
-                                          {"role": "output", "dtype": "f32", "shape": [COUNT]}]}
+IN_PLACE = {
+    "op": "all_reduce",
+    "operands": [
+        {"role": "input", "dtype": "f32", "shape": [COUNT]},
+        {"role": "output", "dtype": "f32", "shape": [COUNT], "alias_of": 0},
+    ],
+}
+APART = {
+    "op": "all_reduce",
+    "operands": [
+        {"role": "input", "dtype": "f32", "shape": [COUNT]},
+        {"role": "output", "dtype": "f32", "shape": [COUNT]},
+    ],
+}
 
 
 @host_only("it counts on the host backend's times")
@@ -127,15 +137,19 @@ class Retry(TandemTest):
 
     def test_a_restartable_plan_is_not_in_place(self):
         clients = self.group(2)
-        replies = everybody(clients, "prepare", key="p", plan="p", check=False, request={**IN_PLACE, "restartable": True})
+        replies = everybody(
+            clients, "prepare", key="p", plan="p", check=False, request={**IN_PLACE, "restartable": True}
+        )
         for reply in replies:
             self.assertEqual(reply["code"], "FAILED_PRECONDITION", reply)
             self.assertEqual(reply["detail"]["reason"], "NOT_RESTARTABLE")
             self.assertEqual(reply["detail"]["field"], "operands[1].alias_of")
             self.assertIn("alias_of -1", reply["message"])
         # All ranks must agree.
-        calls = [client.send("prepare", key="q", plan="q", request={**APART, "restartable": rank == 0})
-                 for rank, client in enumerate(clients)]
+        calls = [
+            client.send("prepare", key="q", plan="q", request={**APART, "restartable": rank == 0})
+            for rank, client in enumerate(clients)
+        ]
         for client, call in zip(clients, calls):
             reply = client.reply(call, check=False)
             self.assertEqual(reply["detail"]["reason"], "FIELD_MISMATCH", reply)
@@ -147,9 +161,15 @@ class Warnings(TandemTest):
 
     def test_an_unfused_plan_warns_once(self):
         clients = self.group(2)
-        request = {"op": "matmul_reduce_scatter", "algorithm": "unfused",
-                   "operands": [{"role": "a", "dtype": "f32", "shape": [8, 4]}, {"role": "b", "dtype": "f32", "shape": [4, 8]},
-                                {"role": "c", "dtype": "f32", "shape": [4, 8]}]}
+        request = {
+            "op": "matmul_reduce_scatter",
+            "algorithm": "unfused",
+            "operands": [
+                {"role": "a", "dtype": "f32", "shape": [8, 4]},
+                {"role": "b", "dtype": "f32", "shape": [4, 8]},
+                {"role": "c", "dtype": "f32", "shape": [4, 8]},
+            ],
+        }
         for key, on_unfused, expected in (("default", None, 1), ("warn", "warn", 1), ("allow", "allow", 0)):
             more = {"on_unfused": on_unfused} if on_unfused else {}
             replies = everybody(clients, "prepare", key=key, plan=key, request={**request, **more})

@@ -21,8 +21,9 @@ class Rogue(Client):
         self.next_id = 0
         self.replies = {}
         self.buffer = b""
-        self.process = subprocess.Popen([os.path.join(BIN, "tandem-test-rogue")], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "tandem-test-rogue")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         os.set_blocking(self.process.stdout.fileno(), False)
         daemon.clients.append(self)
 
@@ -40,8 +41,10 @@ class Rogue(Client):
 
     def own_group(self, tensor_bytes=1 << 16):
         """A group of its own on GPU 0, with a symmetric tensor and a channel, all of it mapped."""
-        self.group_id = self.rpc("JoinGroup", {"job_key": "cm9ndWUtam9iLWtleS0wMQ==", "name": "rogue", "world_size": 1,
-                                               "gpu_uuid": self.gpus[0]})["group_id"]
+        self.group_id = self.rpc(
+            "JoinGroup",
+            {"job_key": "cm9ndWUtam9iLWtleS0wMQ==", "name": "rogue", "world_size": 1, "gpu_uuid": self.gpus[0]},
+        )["group_id"]
         tensor = self.rpc("Empty", {"spec": {"dtype": 7, "shape": [tensor_bytes]}, "gpu_uuid": self.gpus[0]})
         if not CUDA:  # a GPU's memory is mapped by its driver, and the rogue has none
             self.call("map_tensor", tensor_id=int(tensor["tensor_id"]), group_id=int(self.group_id))
@@ -67,8 +70,11 @@ class RogueTest(TandemTest):
         return Rogue(self.daemon)
 
     def sessions(self, count):
-        wait_until(lambda: len(self.daemon.ctl_json("sessions").get("sessions", [])) == count, 20,
-                   f"there are not {count} sessions")
+        wait_until(
+            lambda: len(self.daemon.ctl_json("sessions").get("sessions", [])) == count,
+            20,
+            f"there are not {count} sessions",
+        )
 
     def assertUnharmed(self):
         self.check_all_reduce(self.bystanders)
@@ -81,8 +87,11 @@ class RogueTest(TandemTest):
             rogue.close()
         self.assertUnharmed()
         self.sessions(2)
-        wait_until(lambda: self.daemon.descriptors() <= self.baseline, timeout,
-                   f"descriptors: {self.daemon.descriptors()}, {self.baseline} before")
+        wait_until(
+            lambda: self.daemon.descriptors() <= self.baseline,
+            timeout,
+            f"descriptors: {self.daemon.descriptors()}, {self.baseline} before",
+        )
 
     def assertRefused(self, rogue, code="INVALID_ARGUMENT"):
         """One refusal on the lease, then its end."""
@@ -97,8 +106,13 @@ class Tokens(RogueTest):
         rogue = self.rogue()
         token = rogue.attach()["token"]
         forged = ("0" if token[0] != "0" else "1") + token[1:]
-        for bad, reason in ((forged, "SESSION_LOST"), ("", "NO_TOKEN"), ("12", "BAD_TOKEN"), ("zz" * 16, "BAD_TOKEN"),
-                            ("a" * 4000, "BAD_TOKEN")):
+        for bad, reason in (
+            (forged, "SESSION_LOST"),
+            ("", "NO_TOKEN"),
+            ("12", "BAD_TOKEN"),
+            ("zz" * 16, "BAD_TOKEN"),
+            ("a" * 4000, "BAD_TOKEN"),
+        ):
             with self.subTest(token=bad[:32]):
                 for method in ("Empty", "JoinGroup", "Launch", "Detach"):
                     failure = self.assertFails("UNAUTHENTICATED", rogue.rpc, method, token=bad)
@@ -125,8 +139,12 @@ class Tokens(RogueTest):
         rogue.own_group()
         self.assertFails("NOT_FOUND", rogue.rpc, "Free", {"tensor_id": tensor})
         for number in range(1, 64):
-            for method, field in (("LeaveGroup", "group_id"), ("ReleasePlan", "plan_id"),
-                                  ("CloseChannel", "channel_id"), ("Deregister", "registration_id")):
+            for method, field in (
+                ("LeaveGroup", "group_id"),
+                ("ReleasePlan", "plan_id"),
+                ("CloseChannel", "channel_id"),
+                ("Deregister", "registration_id"),
+            ):
                 reply = rogue.call("call", method=method, request={field: number}, check=False)
                 if not reply["ok"]:
                     self.assertEqual(reply["code"], "NOT_FOUND", (method, number, reply))
@@ -135,8 +153,12 @@ class Tokens(RogueTest):
 
 class Lease(RogueTest):
     def test_protocol_versions(self):
-        for low, high, code in ((2, 9, "FAILED_PRECONDITION"), (0, 0, "FAILED_PRECONDITION"),
-                                (2 ** 32 - 1, 2 ** 32 - 1, "FAILED_PRECONDITION"), (5, 1, "INVALID_ARGUMENT")):
+        for low, high, code in (
+            (2, 9, "FAILED_PRECONDITION"),
+            (0, 0, "FAILED_PRECONDITION"),
+            (2**32 - 1, 2**32 - 1, "FAILED_PRECONDITION"),
+            (5, 1, "INVALID_ARGUMENT"),
+        ):
             rogue = self.rogue()
             failure = self.assertFails(code, rogue.attach, min=low, max=high)
             self.assertIn("protocol", failure.message)
@@ -144,16 +166,19 @@ class Lease(RogueTest):
 
     def test_malformed_packets(self):
         header = "4d444e54" + "00000000"  # magic, the body is inline
-        for name, packet in (("random", {"bytes": 300}), ("no header", {"hex": "00"}),
-                             ("half a header", {"hex": header[:16]}),
-                             ("length that lies", {"hex": header + "ff00000000000000" + "0a00"}),
-                             ("length that overflows", {"hex": header + "f" * 16}),
-                             ("no body in a memfd", {"hex": "4d444e54" + "01000000" + "1000000000000000"}),
-                             ("body in a socket", {"hex": "4d444e54" + "01000000" + "1000000000000000", "fds": 1}),
-                             ("longer than a packet", {"bytes": 60000}),
-                             ("bad protobuf", {"hex": "ffffffff", "framed": True}),
-                             ("nothing in it", {"hex": "", "framed": True}),
-                             ("too many descriptors", {"bytes": 16, "fds": 250})):
+        for name, packet in (
+            ("random", {"bytes": 300}),
+            ("no header", {"hex": "00"}),
+            ("half a header", {"hex": header[:16]}),
+            ("length that lies", {"hex": header + "ff00000000000000" + "0a00"}),
+            ("length that overflows", {"hex": header + "f" * 16}),
+            ("no body in a memfd", {"hex": "4d444e54" + "01000000" + "1000000000000000"}),
+            ("body in a socket", {"hex": "4d444e54" + "01000000" + "1000000000000000", "fds": 1}),
+            ("longer than a packet", {"bytes": 60000}),
+            ("bad protobuf", {"hex": "ffffffff", "framed": True}),
+            ("nothing in it", {"hex": "", "framed": True}),
+            ("too many descriptors", {"bytes": 16, "fds": 250}),
+        ):
             for attached in (False, True):
                 with self.subTest(packet=name, attached=attached):
                     rogue = self.rogue()
@@ -186,8 +211,17 @@ class Lease(RogueTest):
 
 class Transfers(RogueTest):
     def register(self, rogue, transfer_id=1, chunks=(4096,)):
-        return rogue.call("call", method="RegisterTensor", check=False, request={
-            "gpu_uuid": rogue.gpus[0], "bytes": sum(chunks), "transfer_id": transfer_id, "chunk_bytes": list(chunks)})
+        return rogue.call(
+            "call",
+            method="RegisterTensor",
+            check=False,
+            request={
+                "gpu_uuid": rogue.gpus[0],
+                "bytes": sum(chunks),
+                "transfer_id": transfer_id,
+                "chunk_bytes": list(chunks),
+            },
+        )
 
     @host_only("registers the host's memory")
     def test_too_many_descriptors(self):
@@ -231,8 +265,7 @@ class Transfers(RogueTest):
                 rogue.call("send_transfer", transfer_id=transfer, count=60, bytes=64)
         self.assertLess(self.daemon.descriptors() - self.baseline, quota + 60)
         reply = self.register(rogues[2], 63, [64] * 60)
-        self.assertEqual((reply["code"], reply["detail"]["reason"]), ("RESOURCE_EXHAUSTED", "QUOTA_DESCRIPTORS"),
-                         reply)
+        self.assertEqual((reply["code"], reply["detail"]["reason"]), ("RESOURCE_EXHAUSTED", "QUOTA_DESCRIPTORS"), reply)
         self.assertEqual(reply["detail"]["limit"], quota)
         self.assertUnharmed()
         # Once the orphans have been closed, there is room again.
@@ -256,8 +289,11 @@ class Transfers(RogueTest):
     def test_parts_that_contradict_each_other(self):
         rogue = self.rogue()
         rogue.attach()
-        for transfer, second in ((1, {"total": 5}), (2, {"index": 0, "total": 4}),
-                                 (3, {"index": 2 ** 32 - 1, "total": 4})):
+        for transfer, second in (
+            (1, {"total": 5}),
+            (2, {"index": 0, "total": 4}),
+            (3, {"index": 2**32 - 1, "total": 4}),
+        ):
             rogue.call("send_transfer", transfer_id=transfer, count=2, total=4)
             rogue.call("send_transfer", transfer_id=transfer, count=2, **second)
             reply = self.register(rogue, transfer, [4096] * 4)
@@ -283,17 +319,21 @@ class Calls(RogueTest):
     def test_fields_that_lie(self):
         rogue = self.rogue()
         rogue.attach()
-        huge = 2 ** 62
+        huge = 2**62
         gpu = rogue.gpus[0]
         for method, request in (
-                ("Empty", {"gpu_uuid": gpu, "spec": {"shape": [huge, huge]}}),
-                ("Empty", {"gpu_uuid": gpu, "spec": {"shape": [4], "strides": [-1]}}),
-                ("Empty", {"gpu_uuid": gpu, "spec": {"dtype": 200, "shape": [4]}}),
-                ("OpenChannel", {"gpu_uuid": gpu, "entries": 3}), ("OpenChannel", {"gpu_uuid": gpu, "entries": 2 ** 31}),
-                ("JoinGroup", {"job_key": "", "name": "x", "world_size": 1, "gpu_uuid": gpu}),
-                ("JoinGroup", {"job_key": "cm9ndWUtam9iLWtleS0wMQ==", "name": "a\u0007b", "world_size": 1,
-                               "gpu_uuid": gpu}),
-                ("RegisterTensor", {"gpu_uuid": gpu, "bytes": 1, "ipc_handle": "AAAA"})):
+            ("Empty", {"gpu_uuid": gpu, "spec": {"shape": [huge, huge]}}),
+            ("Empty", {"gpu_uuid": gpu, "spec": {"shape": [4], "strides": [-1]}}),
+            ("Empty", {"gpu_uuid": gpu, "spec": {"dtype": 200, "shape": [4]}}),
+            ("OpenChannel", {"gpu_uuid": gpu, "entries": 3}),
+            ("OpenChannel", {"gpu_uuid": gpu, "entries": 2**31}),
+            ("JoinGroup", {"job_key": "", "name": "x", "world_size": 1, "gpu_uuid": gpu}),
+            (
+                "JoinGroup",
+                {"job_key": "cm9ndWUtam9iLWtleS0wMQ==", "name": "a\u0007b", "world_size": 1, "gpu_uuid": gpu},
+            ),
+            ("RegisterTensor", {"gpu_uuid": gpu, "bytes": 1, "ipc_handle": "AAAA"}),
+        ):
             with self.subTest(method=method, request=request):
                 failure = self.assertFails("INVALID_ARGUMENT", rogue.rpc, method, request)
                 self.assertTrue(failure.detail["field"])
@@ -313,14 +353,17 @@ class Calls(RogueTest):
     def test_a_client_that_never_reads(self):
         rogue = self.rogue()
         rogue.attach()
-        group = rogue.rpc("JoinGroup", {"job_key": "cm9ndWUtam9iLWtleS0wMQ==", "name": "deaf", "world_size": 1,
-                                        "gpu_uuid": rogue.gpus[0]})["group_id"]
+        group = rogue.rpc(
+            "JoinGroup",
+            {"job_key": "cm9ndWUtam9iLWtleS0wMQ==", "name": "deaf", "world_size": 1, "gpu_uuid": rogue.gpus[0]},
+        )["group_id"]
         refused = None
         for _ in range(2000):
             spec = {"spec": {"dtype": 7, "shape": [64]}, "gpu_uuid": rogue.gpus[0]}
             tensor = rogue.rpc("Empty", spec)["tensor_id"]
-            reply = rogue.call("call", method="Rendezvous", check=False,
-                               request={"tensor_id": tensor, "group_id": group})
+            reply = rogue.call(
+                "call", method="Rendezvous", check=False, request={"tensor_id": tensor, "group_id": group}
+            )
             if not reply["ok"]:
                 refused = reply
                 break
@@ -343,8 +386,12 @@ class SharedMemory(RogueTest):
         self.assertIn(word, rogue.call("words")["why"])
 
     def test_entries_that_lie(self):
-        for kind, word in (("sequence", "sequence"), ("bindings", "bindings"), ("entry_kind", "sequence"),
-                           ("slot", "captured slot")):
+        for kind, word in (
+            ("sequence", "sequence"),
+            ("bindings", "bindings"),
+            ("entry_kind", "sequence"),
+            ("slot", "captured slot"),
+        ):
             with self.subTest(kind=kind):
                 rogue = self.start()
                 rogue.call("push", kind=kind)
@@ -358,7 +405,7 @@ class SharedMemory(RogueTest):
         self.assertGone(rogue)
 
     def test_absurd_indexes(self):
-        for producer in (2 ** 64 - 1, 2 ** 63, 17):
+        for producer in (2**64 - 1, 2**63, 17):
             with self.subTest(producer=producer):
                 rogue = self.start()
                 rogue.call("set_header", producer=producer)
@@ -369,7 +416,7 @@ class SharedMemory(RogueTest):
         # Each entry is good, and there is always one more.
         rogue = self.start()
         rogue.call("push", kind="arm", count=16)
-        rogue.call("set_header", producer=2 ** 64 - 1)
+        rogue.call("set_header", producer=2**64 - 1)
         self.assertEnded(rogue, "claims more entries")
         self.assertGone(rogue)
 

@@ -11,8 +11,10 @@ class Rounds(TandemTest):
 
     def usage(self):
         stats = self.daemon.ctl_json("stats")
-        return {"descriptors": self.daemon.descriptors(), **{k: stats[k] for k in (
-            "sessions", "groups", "plans", "segment_bytes")}}
+        return {
+            "descriptors": self.daemon.descriptors(),
+            **{k: stats[k] for k in ("sessions", "groups", "plans", "segment_bytes")},
+        }
 
     def round(self, index, kill):
         clients = self.group(2, name=f"round{index % 7}")
@@ -20,8 +22,14 @@ class Rounds(TandemTest):
         operand = {"dtype": "f32", "shape": [512]}
         for memory in ("in", "out"):
             everybody(clients, "register", group=f"round{index % 7}", memory=memory, bytes=2048)
-        everybody(clients, "prepare", group=f"round{index % 7}", key="ar", plan="ar", request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        everybody(
+            clients,
+            "prepare",
+            group=f"round{index % 7}",
+            key="ar",
+            plan="ar",
+            request={"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]},
+        )
         everybody(clients, "launch", plan="ar", bindings=[["in", 0], ["out", 0]])
         if kill == "now":
             clients[index % 2].kill()
@@ -42,8 +50,9 @@ class Rounds(TandemTest):
         baseline = self.usage()
         for index in range(200):
             self.round(index, random.choice(["none", "now", "after"]))
-        wait_until(lambda: self.usage() == baseline, 30,
-                   f"usage does not return to the baseline {baseline}: {self.usage()}")
+        wait_until(
+            lambda: self.usage() == baseline, 30, f"usage does not return to the baseline {baseline}: {self.usage()}"
+        )
         self.assertEqual(len(self.daemon.engine_pids()), 2)
 
 

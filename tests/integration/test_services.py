@@ -85,6 +85,7 @@ class Services(TandemTest):
 
 class AdminDirectory(TandemTest):
     """The administrators' socket lies apart from the directory that containers mount."""
+
     gpus = 1
 
     def test_the_clients_directory_has_no_administration(self):
@@ -102,15 +103,35 @@ class AdminDirectory(TandemTest):
             self.assertEqual(drain.returncode, 3, drain.stderr)
         self.assertFalse(self.daemon.ctl_json("stats")["draining"])
 
+    @host_only("a start that is refused needs no GPU")
     def test_a_directory_at_or_below_the_clients_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             runtime = os.path.join(folder, "run")
             os.makedirs(runtime)
             os.symlink(runtime, os.path.join(folder, "link"))
-            for admin, code in ((runtime, 2), (os.path.join(runtime, "admin"), 2), (os.path.join(folder, "link", "admin"), 1)):
-                result = subprocess.run([os.path.join(BIN, "tandemd"), "--backend", "host", "--emulated-gpus", "1",
-                                         "--runtime-dir", runtime, "--state-dir", folder, "--admin-dir", admin],
-                                        capture_output=True, text=True, timeout=60)
+            for admin, code in (
+                (runtime, 2),
+                (os.path.join(runtime, "admin"), 2),
+                (os.path.join(folder, "link", "admin"), 1),
+            ):
+                result = subprocess.run(
+                    [
+                        os.path.join(BIN, "tandemd"),
+                        "--backend",
+                        "host",
+                        "--emulated-gpus",
+                        "1",
+                        "--runtime-dir",
+                        runtime,
+                        "--state-dir",
+                        folder,
+                        "--admin-dir",
+                        admin,
+                    ],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
                 self.assertEqual(result.returncode, code, result.stderr)
                 self.assertIn("admin_dir", result.stderr)
 
@@ -132,8 +153,12 @@ class BesideAnotherGrpc(TandemTest):
     def test_a_process_with_a_grpc_of_its_own(self):
         for kind in ("shared", "static"):
             with self.subTest(kind=kind):
-                result = subprocess.run([os.path.join(BIN, f"tandem-test-beside-{kind}-grpc"), self.daemon.runtime_dir],
-                                        capture_output=True, text=True, timeout=60)
+                result = subprocess.run(
+                    [os.path.join(BIN, f"tandem-test-beside-{kind}-grpc"), self.daemon.runtime_dir],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 

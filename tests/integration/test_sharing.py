@@ -18,11 +18,21 @@ class Bulk(TandemTest):
         rows, inner, columns = self.rows, self.inner, self.columns
         for memory, count in (("a", rows * inner), ("b", inner * columns), ("c", 2 * rows * columns)):
             everybody(clients, "register", memory=f"{key}.{memory}", bytes=count * 4)
-        return everybody(clients, "prepare", key=key, plan=key, request={
-            "op": "all_gather_matmul", "algorithm": "pipeline", "operands": [
-                {"role": "a", "dtype": "f32", "shape": [rows, inner]},
-                {"role": "b", "dtype": "f32", "shape": [inner, columns]},
-                {"role": "c", "dtype": "f32", "shape": [2 * rows, columns]}]})
+        return everybody(
+            clients,
+            "prepare",
+            key=key,
+            plan=key,
+            request={
+                "op": "all_gather_matmul",
+                "algorithm": "pipeline",
+                "operands": [
+                    {"role": "a", "dtype": "f32", "shape": [rows, inner]},
+                    {"role": "b", "dtype": "f32", "shape": [inner, columns]},
+                    {"role": "c", "dtype": "f32", "shape": [2 * rows, columns]},
+                ],
+            },
+        )
 
     def test_programs_in_the_bulk_area_take_turns(self):
         clients = self.group(2)
@@ -67,8 +77,16 @@ class Fairness(TandemTest):
         size = 8192
         for role in "abc":
             client.call("register", group="flood", memory=role, bytes=size * size * 2)
-        client.call("prepare", group="flood", key="product", plan="product", request={
-            "op": "all_gather_matmul", "operands": [{"role": role, "dtype": "bf16", "shape": [size, size]} for role in "abc"]})
+        client.call(
+            "prepare",
+            group="flood",
+            key="product",
+            plan="product",
+            request={
+                "op": "all_gather_matmul",
+                "operands": [{"role": role, "dtype": "bf16", "shape": [size, size]} for role in "abc"],
+            },
+        )
         return "product", [[role, 0] for role in "abc"]
 
     @contextlib.contextmanager

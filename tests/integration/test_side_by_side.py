@@ -15,9 +15,31 @@ class SideBySide(TandemTest):
 
     def test_two_groups_of_four_do_not_meet(self):
         """Both run the conformance suite's cases, each on four GPUs."""
-        runs = [subprocess.Popen([os.path.join(BIN, "tandem-conformance"), "--backend", BACKEND, "--runtime-dir", self.daemon.runtime_dir,
-                                  "--world", "4", "--first-gpu", str(first), "--seed", str(first + 1), "--sample", "150", "--no-heavy",
-                                  "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for first in (0, 4)]
+        runs = [
+            subprocess.Popen(
+                [
+                    os.path.join(BIN, "tandem-conformance"),
+                    "--backend",
+                    BACKEND,
+                    "--runtime-dir",
+                    self.daemon.runtime_dir,
+                    "--world",
+                    "4",
+                    "--first-gpu",
+                    str(first),
+                    "--seed",
+                    str(first + 1),
+                    "--sample",
+                    "150",
+                    "--no-heavy",
+                    "--quiet",
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for first in (0, 4)
+        ]
         outputs = [run.communicate(timeout=200)[0] for run in runs]
         for run, output in zip(runs, outputs):
             self.assertEqual(run.returncode, 0, output)

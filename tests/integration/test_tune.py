@@ -14,18 +14,39 @@ NO_TABLES = tempfile.TemporaryDirectory(prefix="tandem-no-tables.")
 unittest.addModuleCleanup(NO_TABLES.cleanup)
 M, N, K = 256, 128, 64
 RING, FUSED = "ring", "fused"
-TUNE = ("--timeout", "30", "tune", "--op", "all_gather_matmul", "--shape", f"{M},{N},{K}", "--dtype", "bf16", "--world", "2")
+TUNE = (
+    "--timeout",
+    "30",
+    "tune",
+    "--op",
+    "all_gather_matmul",
+    "--shape",
+    f"{M},{N},{K}",
+    "--dtype",
+    "bf16",
+    "--world",
+    "2",
+)
 
 
 def gather_matmul(**request):
-    return {"op": "all_gather_matmul", "operands": [
-        {"role": "a", "dtype": "bf16", "shape": [M // 2, K]}, {"role": "b", "dtype": "bf16", "shape": [K, N]},
-        {"role": "c", "dtype": "bf16", "shape": [M, N]}], **request}
+    return {
+        "op": "all_gather_matmul",
+        "operands": [
+            {"role": "a", "dtype": "bf16", "shape": [M // 2, K]},
+            {"role": "b", "dtype": "bf16", "shape": [K, N]},
+            {"role": "c", "dtype": "bf16", "shape": [M, N]},
+        ],
+        **request,
+    }
 
 
 class Tune(TandemTest):
     gpus = 2
-    extra = ("--tuning-dir", NO_TABLES.name)  # what ships is for other shapes, and would be listed beside what is measured here
+    extra = (
+        "--tuning-dir",
+        NO_TABLES.name,
+    )  # what ships is for other shapes, and would be listed beside what is measured here
 
     def tune(self, *more, check=True):
         return self.daemon.ctl(*TUNE, "--rounds", "3", "--launches", "2", *more, check=check, timeout=240)
@@ -52,7 +73,7 @@ class Tune(TandemTest):
         before = self.plan("before")
         self.assertNotEqual(before["algorithm"], "ring")
         result = self.tune("--candidates", "ring:4x2,ring:2x3,fused", "--json")
-        entry, = json.loads(result.stdout)["entries"]
+        (entry,) = json.loads(result.stdout)["entries"]
         self.assertEqual(entry["shape"], [M, N, K])
         self.assertEqual(len(entry["candidates"]), 3)
         rings = [candidate for candidate in entry["candidates"] if candidate["algorithm"] == RING]
@@ -76,7 +97,9 @@ class Tune(TandemTest):
             if fastest is fused:
                 self.assertEqual(plan["algorithm"], "fused")
             else:
-                self.assertEqual((plan["algorithm"], plan["steps"], plan["lanes"]), ("ring", fastest["steps"], fastest["lanes"]))
+                self.assertEqual(
+                    (plan["algorithm"], plan["steps"], plan["lanes"]), ("ring", fastest["steps"], fastest["lanes"])
+                )
             self.assertIn("measured fastest", plan["reason"])
             self.assertIn(f"{fastest['median_us']:.1f} us (predicted ", plan["reason"])
             self.assertIn("state/tuning.toml", plan["reason"])
@@ -111,9 +134,11 @@ class Tune(TandemTest):
     def test_a_file_of_cases_is_measured_by_one_command(self):
         path = os.path.join(self.daemon.runtime_dir, "cases")
         with open(path, "w") as file:
-            file.write(f"# the layer\n--op all_gather_matmul --shape {M},{N},{K} {2 * M},{N},{K} --candidates ring\n"
-                       f"--op matmul_reduce_scatter --shape {M},{N},{K} --candidates fused\n"
-                       "--op all_reduce --dtype f32 --shape 4096 --candidates one_shot,two_shot --symmetric\n")
+            file.write(
+                f"# the layer\n--op all_gather_matmul --shape {M},{N},{K} {2 * M},{N},{K} --candidates ring\n"
+                f"--op matmul_reduce_scatter --shape {M},{N},{K} --candidates fused\n"
+                "--op all_reduce --dtype f32 --shape 4096 --candidates one_shot,two_shot --symmetric\n"
+            )
         from_file = ("--timeout", "30", "tune", "--from", path, "--world", "2", "--rounds", "2", "--launches", "2")
         result = self.daemon.ctl(*from_file, "--json", check=False, timeout=240)
         kept = json.loads(result.stdout)["entries"]
@@ -142,17 +167,27 @@ class Tune(TandemTest):
         self.assertIn("no plan was made", self.daemon.ctl("tuning", "wanted").stdout)
         self.plan("asked", algorithm="ring")
         self.assertEqual(self.daemon.ctl_json("tuning", "list")["wanted"], [])
-        transposed = {"operands": [
-            {"role": "a", "dtype": "bf16", "shape": [M // 2, K]},
-            {"role": "b", "dtype": "bf16", "shape": [K, N], "strides": [1, K]},
-            {"role": "c", "dtype": "bf16", "shape": [M, N], "symmetric": True}]}
+        transposed = {
+            "operands": [
+                {"role": "a", "dtype": "bf16", "shape": [M // 2, K]},
+                {"role": "b", "dtype": "bf16", "shape": [K, N], "strides": [1, K]},
+                {"role": "c", "dtype": "bf16", "shape": [M, N], "symmetric": True},
+            ]
+        }
         self.plan("first")
         self.plan("second")
         self.plan("third", **transposed)
         wanted = self.daemon.ctl("tuning", "wanted").stdout.splitlines()
-        self.assertEqual(wanted[1:], [f"    2  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, b_rows, 2 ranks",
-                                      f"    1  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, symmetric, 2 ranks"])
-        result = self.daemon.ctl("--timeout", "30", "tune", "--wanted", "--rounds", "1", "--launches", "1", "--json", timeout=240)
+        self.assertEqual(
+            wanted[1:],
+            [
+                f"    2  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, b_rows, 2 ranks",
+                f"    1  all_gather_matmul {M}x{N}x{K}, bf16 x bf16 -> bf16, symmetric, 2 ranks",
+            ],
+        )
+        result = self.daemon.ctl(
+            "--timeout", "30", "tune", "--wanted", "--rounds", "1", "--launches", "1", "--json", timeout=240
+        )
         entries = json.loads(result.stdout)["entries"]
         self.assertEqual([entry["traits"] for entry in entries], ["b_rows", "symmetric"])
         self.assertEqual(self.daemon.ctl_json("tuning", "list")["wanted"], [])
@@ -163,12 +198,18 @@ class Tune(TandemTest):
 
     def test_a_gather_in_place_is_measured_in_place(self):
         count = 3 << 18  # 3 MiB of f32, and the whole 6 MiB: both slots are bound to the whole
-        request = {"op": "all_gather", "operands": [
-            {"role": "input", "dtype": "f32", "shape": [count]},
-            {"role": "output", "dtype": "f32", "shape": [2 * count], "alias_of": 0}]}
+        request = {
+            "op": "all_gather",
+            "operands": [
+                {"role": "input", "dtype": "f32", "shape": [count]},
+                {"role": "output", "dtype": "f32", "shape": [2 * count], "alias_of": 0},
+            ],
+        }
         self.plan("wanted", **request)
-        result = self.daemon.ctl("--timeout", "30", "tune", "--wanted", "--rounds", "1", "--launches", "1", "--json", timeout=240)
-        entry, = json.loads(result.stdout)["entries"]
+        result = self.daemon.ctl(
+            "--timeout", "30", "tune", "--wanted", "--rounds", "1", "--launches", "1", "--json", timeout=240
+        )
+        (entry,) = json.loads(result.stdout)["entries"]
         self.assertEqual((entry["traits"], entry["shape"]), ("in_place", [2 * count * 4]))
         measured = [candidate for candidate in entry["candidates"] if candidate["samples"]]
         self.assertGreaterEqual(len(measured), 3, result.stderr)  # sm, copy_engine, nccl
@@ -177,15 +218,43 @@ class Tune(TandemTest):
     def start_long(self, *more):
         """A tandemctl tune of many rounds, once it is in the first case's rounds."""
         process = subprocess.Popen(
-            [os.path.join(BIN, "tandemctl"), "--runtime-dir", self.daemon.runtime_dir, "--timeout", "30", "tune", "--op", "all_reduce",
-             "--shape", "1024", "2048", "--dtype", "f32", "--world", "2", "--candidates", "one_shot", "--rounds", "400",
-             "--launches", "5", "--deadline", "20", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [
+                os.path.join(BIN, "tandemctl"),
+                "--runtime-dir",
+                self.daemon.runtime_dir,
+                "--timeout",
+                "30",
+                "tune",
+                "--op",
+                "all_reduce",
+                "--shape",
+                "1024",
+                "2048",
+                "--dtype",
+                "f32",
+                "--world",
+                "2",
+                "--candidates",
+                "one_shot",
+                "--rounds",
+                "400",
+                "--launches",
+                "5",
+                "--deadline",
+                "20",
+                *more,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
         def end():
             process.kill()
             process.wait(60)
             process.stdout.close()
             process.stderr.close()
+
         self.addCleanup(end)
         while not (line := process.stderr.readline()).startswith("round 1 of"):
             self.assertNotEqual(line, "", "it has ended")
@@ -217,9 +286,26 @@ class Tune(TandemTest):
         self.assertEqual(self.daemon.ctl_json("tuning", "list")["entries"], [])
 
     def test_every_default_candidate_of_a_collective(self):
-        result = self.daemon.ctl("--timeout", "30", "tune", "--op", "all_reduce", "--shape", "4096", "--dtype", "f32",
-                                 "--world", "2", "--rounds", "1", "--launches", "1", "--json", timeout=240)
-        entry, = json.loads(result.stdout)["entries"]
+        result = self.daemon.ctl(
+            "--timeout",
+            "30",
+            "tune",
+            "--op",
+            "all_reduce",
+            "--shape",
+            "4096",
+            "--dtype",
+            "f32",
+            "--world",
+            "2",
+            "--rounds",
+            "1",
+            "--launches",
+            "1",
+            "--json",
+            timeout=240,
+        )
+        (entry,) = json.loads(result.stdout)["entries"]
         self.assertEqual(entry["shape"], [4096 * 4])
         self.assertEqual(len(entry["candidates"]), 6)
         measured = [c["algorithm"] for c in entry["candidates"] if c["samples"]]
@@ -267,8 +353,13 @@ class Tune(TandemTest):
             rank = os.path.join(folder, "tandem-tune-rank")
 
             def tune():
-                return subprocess.run([ctl, "--runtime-dir", self.daemon.runtime_dir, *TUNE, "--dry-run"],
-                                      capture_output=True, text=True, timeout=60)
+                return subprocess.run(
+                    [ctl, "--runtime-dir", self.daemon.runtime_dir, *TUNE, "--dry-run"],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
+
             result = tune()
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertIn(f"there is no tandem-tune-rank beside {ctl}", result.stderr)

@@ -25,27 +25,73 @@ ROOMS = {
     "kernels/cuda": ["common", "program", "kernels", "kernels/host", "drivers"],
     "engine/executor": ["common", "program", "kernels"],
     "engine/launch": ["common", "ipc", "program", "kernels", "engine", "engine/executor"],
-    "engine": ["common", "proto", "ipc", "program", "drivers", "kernels", "kernels/host", "kernels/cuda", "engine/launch",
-               "engine/executor"],
+    "engine": [
+        "common",
+        "proto",
+        "ipc",
+        "program",
+        "drivers",
+        "kernels",
+        "kernels/host",
+        "kernels/cuda",
+        "engine/launch",
+        "engine/executor",
+    ],
     "daemon/topology": ["common", "drivers"],
     "daemon/config": ["common"],
     "daemon/planner": ["common", "program", "daemon/topology"],
     "daemon/supervisor": ["common", "proto"],
-    "daemon/control": ["common", "proto", "ipc", "program", "program/verifier", "daemon/topology", "daemon/planner",
-                       "daemon/supervisor"],
+    "daemon/control": [
+        "common",
+        "proto",
+        "ipc",
+        "program",
+        "program/verifier",
+        "daemon/topology",
+        "daemon/planner",
+        "daemon/supervisor",
+    ],
     "daemon/service": ["common", "proto", "daemon/control"],
     "daemon/observe": ["common", "ipc", "drivers", "daemon/topology", "daemon/supervisor", "daemon/control"],
-    "daemon/admin": ["common", "proto", "ipc", "daemon/topology", "daemon/config", "daemon/planner", "daemon/supervisor",
-                     "daemon/control", "daemon/observe"],
-    "daemon/main": ["common", "proto", "ipc", "drivers", "daemon/topology", "daemon/config", "daemon/planner",
-                    "daemon/supervisor", "daemon/control", "daemon/service", "daemon/observe", "daemon/admin"],
+    "daemon/admin": [
+        "common",
+        "proto",
+        "ipc",
+        "daemon/topology",
+        "daemon/config",
+        "daemon/planner",
+        "daemon/supervisor",
+        "daemon/control",
+        "daemon/observe",
+    ],
+    "daemon/main": [
+        "common",
+        "proto",
+        "ipc",
+        "drivers",
+        "daemon/topology",
+        "daemon/config",
+        "daemon/planner",
+        "daemon/supervisor",
+        "daemon/control",
+        "daemon/service",
+        "daemon/observe",
+        "daemon/admin",
+    ],
     "client/lib": ["common", "client/include", "ipc", "drivers", "kernels/host", "kernels/cuda"],
     "client/grpc_plugin": ["common", "proto", "client/lib"],
     "client/device": ["common", "client/include", "drivers"],
     "client/ranks": ["common"],
     "client/tune": ["common", "client/include", "client/device", "client/ranks"],
-    "client/tandemctl": ["common", "proto", "program/verifier", "client/ranks", "daemon/topology", "daemon/planner",
-                         "daemon/control"],
+    "client/tandemctl": [
+        "common",
+        "proto",
+        "program/verifier",
+        "client/ranks",
+        "daemon/topology",
+        "daemon/planner",
+        "daemon/control",
+    ],
     "examples": ["common", "client/include", "client/device", "client/ranks"],
 }
 # Both ways between these two: the engine's own parts, linked as one library.
@@ -84,7 +130,9 @@ def violations(root):
                 included = [target_of(root, path, header) for header in INCLUDE.findall(file.read())]
             for target in filter(None, included):
                 other = room_of(target)
-                allowed = other == room or other == "common/include" or other in ROOMS[room] or (other, room) in TOGETHER
+                allowed = (
+                    other == room or other == "common/include" or other in ROOMS[room] or (other, room) in TOGETHER
+                )
                 if not allowed:
                     found.append((path, target))
     return found
@@ -100,7 +148,9 @@ class Includes(unittest.TestCase):
             for other in lower:
                 self.assertIn(other, ROOMS)
                 if (room, other) not in TOGETHER and (other, room) not in TOGETHER:
-                    self.assertLess(order.index(other), order.index(room), f"{room} includes {other}, which stands above it")
+                    self.assertLess(
+                        order.index(other), order.index(room), f"{room} includes {other}, which stands above it"
+                    )
 
     def test_each_rule_is_needed(self):
         used = set()
@@ -115,8 +165,12 @@ class Includes(unittest.TestCase):
                         for header in INCLUDE.findall(file.read()):
                             target = target_of(ROOT, path, header)
                             used.add((room_of(path), room_of(target) if target else None))
-        unused = [(room, other) for room, lower in ROOMS.items() for other in lower
-                  if (room, other) not in used and not (other == "common" and (room, "common/include") in used)]
+        unused = [
+            (room, other)
+            for room, lower in ROOMS.items()
+            for other in lower
+            if (room, other) not in used and not (other == "common" and (room, "common/include") in used)
+        ]
         self.assertEqual(unused, [])
 
     def test_a_planted_one_is_found(self):
@@ -130,7 +184,10 @@ class Includes(unittest.TestCase):
         innocent = {
             "daemon/control/b.h": '#include "common/j.h"\n#include "tandem/k.h"',
             "kernels/d.h": "#include <vector>",
-            "engine/f.h": "", "client/lib/h.h": "", "common/j.h": "", "common/include/tandem/k.h": "",
+            "engine/f.h": "",
+            "client/lib/h.h": "",
+            "common/j.h": "",
+            "common/include/tandem/k.h": "",
             "common/tests/l.cc": '#include "daemon/control/b.h"',
         }
         with tempfile.TemporaryDirectory() as root:

@@ -24,16 +24,20 @@ CLANG = os.environ.get("TANDEM_CLANGXX") or shutil.which("clang++")
 PLANTED = {
     "a record that is read without the mutex": (
         "size_t Planted(Registry& registry) { return registry.sessions.size(); }",
-        "reading variable 'sessions' requires holding"),
+        "reading variable 'sessions' requires holding",
+    ),
     "a group's field that is written without the mutex": (
         "void Planted(GroupRecord& group) { group.generation = 7; }",
-        "writing variable 'generation' requires holding"),
+        "writing variable 'generation' requires holding",
+    ),
     "a call of a function that needs the mutex": (
         "bool Planted(const Registry& registry, const GroupRecord& group) { return registry.Has(group); }",
-        "calling function 'Has' requires holding"),
+        "calling function 'Has' requires holding",
+    ),
     "a record that is read after the mutex was released": (
         "bool Planted(Registry& registry) { RegistryLock lock(registry); lock.Unlock(); return registry.draining; }",
-        "reading variable 'draining' requires holding"),
+        "reading variable 'draining' requires holding",
+    ),
 }
 
 
@@ -79,8 +83,22 @@ class ThreadSafetyTest(unittest.TestCase):
         cls.scratch = tempfile.TemporaryDirectory(prefix="tandem-thread-safety-")
         cls.addClassCleanup(cls.scratch.cleanup)
         cls.header = os.path.join(cls.scratch.name, "common.pch")
-        subprocess.run([CLANG, *cls.flags, "-Wno-everything", "-Wthread-safety", "-Werror", "-x", "c++-header",
-                        os.path.join(ROOT, COMMON_HEADER), "-o", cls.header], cwd=ROOT, check=True)
+        subprocess.run(
+            [
+                CLANG,
+                *cls.flags,
+                "-Wno-everything",
+                "-Wthread-safety",
+                "-Werror",
+                "-x",
+                "c++-header",
+                os.path.join(ROOT, COMMON_HEADER),
+                "-o",
+                cls.header,
+            ],
+            cwd=ROOT,
+            check=True,
+        )
 
     def test_every_source_is_clean(self):
         self.assertGreater(len(sources()), 20)

@@ -7,11 +7,32 @@ import tempfile
 import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-TOPS = ("bench", "client", "common", "daemon", "drivers", "engine", "examples", "ipc", "kernels", "program", "proto", "tests")
+TOPS = (
+    "bench",
+    "client",
+    "common",
+    "daemon",
+    "drivers",
+    "engine",
+    "examples",
+    "ipc",
+    "kernels",
+    "program",
+    "proto",
+    "tests",
+)
 SOURCES = (".c", ".cc", ".cu", ".cuh", ".h")
 # Wrappers; kernels and what launches them; tests and benchmarks that compare with the bare calls, or stand in for a library.
-ALLOWED = ("bench/gpu", "drivers/cublaslt", "drivers/nvml/tests", "kernels/cuda/collectives",
-           "kernels/cuda/device", "kernels/cuda/fused", "kernels/cuda/skinny", "tests/gpu")
+ALLOWED = (
+    "bench/gpu",
+    "drivers/cublaslt",
+    "drivers/nvml/tests",
+    "kernels/cuda/collectives",
+    "kernels/cuda/device",
+    "kernels/cuda/fused",
+    "kernels/cuda/skinny",
+    "tests/gpu",
+)
 
 # Comments, and the insides of strings: calls are named there, not made. A quote in a character begins no string.
 PROSE = re.compile(r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])'|\"(?:\\.|[^\"\\\n])*\"", re.S)
@@ -23,7 +44,9 @@ CALL = re.compile(rf"(?<![\w.>])({NAME})\s*\(|(\w+)\s*<<<|&\s*(?:::)?({NAME})\b(
 def calls(text):
     """The vendor functions that C++ text calls or takes the address of, and the kernels that it launches, with their lines."""
     text = PROSE.sub(lambda match: "\n" * match.group().count("\n") or " ", text)
-    return [(text.count("\n", 0, match.start()) + 1, next(filter(None, match.groups()))) for match in CALL.finditer(text)]
+    return [
+        (text.count("\n", 0, match.start()) + 1, next(filter(None, match.groups()))) for match in CALL.finditer(text)
+    ]
 
 
 def found_in(root):

@@ -7,10 +7,9 @@ import traceback
 import warnings
 from datetime import timedelta
 
+import tandem.torch
 import torch
 import torch.distributed as dist
-
-import tandem.torch
 
 CHECKS = []
 
@@ -26,7 +25,9 @@ def start():
     """Joins torch's process group; the settings are a test's: short deadlines."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    patience = float(os.environ.get("TANDEM_TEST_PATIENCE", "30"))  # more where ranks compile, which takes one longer than another
+    patience = float(
+        os.environ.get("TANDEM_TEST_PATIENCE", "30")
+    )  # more where ranks compile, which takes one longer than another
     dist.init_process_group("gloo", timeout=timedelta(seconds=60 + 2 * patience))
     tandem.torch.configure(rendezvous_timeout=patience, launch_deadline=patience)
     return dist.group.WORLD.group_name

@@ -33,12 +33,27 @@ class Ranks:
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(world)]
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-B", os.path.join(HERE, program), *arguments], stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
-                     "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                     "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONPATH": SOURCE,
-                     **(env or {})})
-            for rank, log in enumerate(self.logs)]
+                [sys.executable, "-B", os.path.join(HERE, program), *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={
+                    **os.environ,
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "LOCAL_WORLD_SIZE": str(world),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                    "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent",
+                    "OMP_NUM_THREADS": "1",
+                    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+                    "PYTHONPATH": SOURCE,
+                    **(env or {}),
+                },
+            )
+            for rank, log in enumerate(self.logs)
+        ]
 
     def wait_for(self, rank, text, timeout=PATIENCE):
         """Reads the rank's output until it prints this line."""
@@ -70,7 +85,9 @@ class Ranks:
             self.kill()
             raise AssertionError(f"rank {rank} does not end:\n{self.log(rank)}") from None
         if self.processes[rank].returncode != 0:
-            raise AssertionError(f"rank {rank} ended with {self.processes[rank].returncode}:\n{output}\n{self.log(rank)}")
+            raise AssertionError(
+                f"rank {rank} ended with {self.processes[rank].returncode}:\n{output}\n{self.log(rank)}"
+            )
         return output
 
     def outputs(self, timeout=PATIENCE):

@@ -12,6 +12,7 @@ def test_compiled(name):
     def block(a, b, c):
         _, (hidden,) = OPS.all_gather_matmul(a, [b], 0, name, return_A=False)
         return [OPS.matmul_reduce_scatter(torch.nn.functional.silu(hidden), c, "sum", 0, name)]
+
     compiled = torch.compile(block, fullgraph=True)
     same_gradients(lambda *given: compiled(*given), lambda *given: block(*given), a, b, c)
     # Dynamic rows, through one graph.

@@ -5,12 +5,11 @@ import os
 import sys
 import time
 
+import tandem
+import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import start
-
-import tandem
-import tandem.torch
 
 OPS = torch.ops.tandem
 
@@ -46,7 +45,13 @@ def main():
             step(x, w, v, name)
         told = {"error": "none"}
     except tandem.TandemError as error:
-        told = {"error": type(error).__name__, "rank": error.rank, "pid": error.pid, "text": str(error), "code": error.code.name}
+        told = {
+            "error": type(error).__name__,
+            "rank": error.rank,
+            "pid": error.pid,
+            "text": str(error),
+            "code": error.code.name,
+        }
     told["seconds"] = time.monotonic() - begun
     again = []
     for call in (lambda: OPS.all_reduce(torch.ones(3), "sum", name), lambda: block(x.detach(), w, v, name)):

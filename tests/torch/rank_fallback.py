@@ -5,12 +5,11 @@ import os
 import sys
 import warnings
 
+import tandem
+import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import start
-
-import tandem
-import tandem.torch
 
 OPS = torch.ops.tandem
 

@@ -1,18 +1,23 @@
 """A rank that runs torch.ops.symm_mem through Tandem, and compares with symm_mem's own fallbacks: values, strides, types."""
 
+import tandem.torch
 import torch
 import torch.distributed._symmetric_memory as symm_mem
 from checks import check, main
 from rank_ops import near, rand, rank, reference, world
 
-import tandem.torch
-
 OPS = torch.ops.symm_mem
 
 
 def alike(got, want):
-    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), (got.stride(), want.stride())
-    near(got.float() if got.dtype == torch.float8_e4m3fn else got, want.float() if want.dtype == torch.float8_e4m3fn else want)
+    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), (
+        got.stride(),
+        want.stride(),
+    )
+    near(
+        got.float() if got.dtype == torch.float8_e4m3fn else got,
+        want.float() if want.dtype == torch.float8_e4m3fn else want,
+    )
 
 
 @check
@@ -51,8 +56,18 @@ def test_fused_all_gather_scaled_matmul(name):
         a, bs = rand(*shape).to(fp8), [rand(16, 16, seed=1).t().to(fp8), rand(32, 16, seed=2).to(fp8).t()]
         one = torch.tensor(0.5)
         for dim in range(len(shape) - 1):
-            whole, products = OPS.fused_all_gather_scaled_matmul(a, bs, one, [one, one], dim, name, [None, None], [None, None],
-                                                                 [torch.bfloat16, torch.bfloat16], [False, False])
+            whole, products = OPS.fused_all_gather_scaled_matmul(
+                a,
+                bs,
+                one,
+                [one, one],
+                dim,
+                name,
+                [None, None],
+                [None, None],
+                [torch.bfloat16, torch.bfloat16],
+                [False, False],
+            )
             full = reference.all_gather(a.float(), dim, name)
             near(whole.float(), full)
             for got, b in zip(products, bs, strict=True):
@@ -77,7 +92,9 @@ def test_fused_scaled_matmul_reduce_scatter(name):
     fp8, one = torch.float8_e4m3fn, torch.tensor(0.5)
     a, b = rand(2 * world(), 16).to(fp8), rand(16, 16, seed=1).to(fp8).t()
     product = (a.float() @ b.float()) * 0.25
-    got = OPS.fused_scaled_matmul_reduce_scatter(a, b, one, one, "avg", 0, 0, name, [2 * world(), 16], out_dtype=torch.bfloat16)
+    got = OPS.fused_scaled_matmul_reduce_scatter(
+        a, b, one, one, "avg", 0, 0, name, [2 * world(), 16], out_dtype=torch.bfloat16
+    )
     near(got, reference.reduce_scatter(product, "avg", 0, name).bfloat16())
     shape = [2, world(), 16]
     got = OPS.fused_scaled_matmul_reduce_scatter(a, b, one, one, "sum", 1, 0, name, shape, out_dtype=torch.bfloat16)
@@ -91,7 +108,9 @@ def test_low_contention(name):
     assert torch.equal(wait(OPS._low_contention_all_gather(x, name)), reference.all_gather(x, 0, name))
     for op in ("sum", "avg"):
         near(wait(OPS._low_contention_reduce_scatter(x, op, name)), reference.reduce_scatter(x, op, 0, name))
-    infos = [info for info in tandem.torch.attachment(name).plans.infos() if info["op"] in ("all_gather", "reduce_scatter")]
+    infos = [
+        info for info in tandem.torch.attachment(name).plans.infos() if info["op"] in ("all_gather", "reduce_scatter")
+    ]
     assert {info["algorithm"] for info in infos} == {"copy_engine"}, infos
 
 

@@ -1,13 +1,12 @@
 """A rank that checks torch.ops.tandem against torch's own collectives and products, values and gradients."""
 
+import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import check, main
+from tandem.torch import _fallback as reference
 from torch.distributed import _functional_collectives as funcol
 from torch.testing import assert_close
-
-import tandem.torch
-from tandem.torch import _fallback as reference
 
 OPS = torch.ops.tandem
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -38,8 +37,11 @@ def gradients(function, *tensors):
     """The gradients of a loss that weighs every element of the outputs differently."""
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     outputs = function(*leaves)
-    loss = sum((output * torch.linspace(0.5, 1.5, output.numel()).view(output.shape) * (1 + rank())).sum()
-               for output in outputs if output is not None)
+    loss = sum(
+        (output * torch.linspace(0.5, 1.5, output.numel()).view(output.shape) * (1 + rank())).sum()
+        for output in outputs
+        if output is not None
+    )
     loss.backward()
     return [leaf.grad for leaf in leaves]
 
@@ -120,8 +122,14 @@ def test_collectives_of_all_types(name):
 
 @check
 def test_collectives_of_odd_tensors(name):
-    for x in (rand(0, 4), rand(7).reshape(7), rand(6, 4 * world()).t(), rand(3, 8)[:, ::2], rand(1, 4).expand(5, 4),
-              torch.tensor(float(rank()))):
+    for x in (
+        rand(0, 4),
+        rand(7).reshape(7),
+        rand(6, 4 * world()).t(),
+        rand(3, 8)[:, ::2],
+        rand(1, 4).expand(5, 4),
+        torch.tensor(float(rank())),
+    ):
         near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
         if x.dim():
             near(OPS.all_gather(x, 0, name), reference.all_gather(x, 0, name))
@@ -173,8 +181,10 @@ def test_matmul_reduce_scatter_with_bias(name):
     a, b = rand(2 * world(), 6), rand(6, 3 * world(), seed=1)
     bias = rand(3 * world(), seed=2)
     near(OPS.matmul_reduce_scatter(a, b, "sum", 0, name, bias), reference.reduce_scatter(a @ b, "sum", 0, name) + bias)
-    near(OPS.matmul_reduce_scatter(a, b, "sum", 1, name, bias),
-         reference.reduce_scatter(a @ b, "sum", 1, name) + bias.chunk(world())[rank()])
+    near(
+        OPS.matmul_reduce_scatter(a, b, "sum", 1, name, bias),
+        reference.reduce_scatter(a @ b, "sum", 1, name) + bias.chunk(world())[rank()],
+    )
 
 
 @check
@@ -199,8 +209,13 @@ def test_out_overloads(name):
     OPS.matmul_all_reduce.out(a, b, "sum", name, out=wide)
     near(wide.contiguous(), reference.all_reduce(a @ b, "sum", name))
     x = rand(2 * world(), 3)
-    for op, arguments, like in (("all_reduce", ("sum",), x), ("all_gather", (0,), torch.empty(2 * world() ** 2, 3)),
-                                ("reduce_scatter", ("sum", 0), torch.empty(2, 3)), ("all_to_all", (0,), x), ("broadcast", (0,), x)):
+    for op, arguments, like in (
+        ("all_reduce", ("sum",), x),
+        ("all_gather", (0,), torch.empty(2 * world() ** 2, 3)),
+        ("reduce_scatter", ("sum", 0), torch.empty(2, 3)),
+        ("all_to_all", (0,), x),
+        ("broadcast", (0,), x),
+    ):
         out = torch.full_like(like, float("nan"))
         getattr(OPS, op).out(x, *arguments, name, out=out)
         assert torch.equal(out, getattr(OPS, op)(x, *arguments, name)), op
@@ -222,7 +237,9 @@ def test_gradients_of_collectives(name):
     for op in ("sum", "avg"):
         same_gradients(lambda x: [OPS.all_reduce(x, op, name)], lambda x: [_Reduce.apply(x, op, name)], x)
         for dim in (0, 1):
-            same_gradients(lambda x: [OPS.reduce_scatter(x, op, dim, name)], lambda x: [_Scatter.apply(x, op, dim, name)], x)
+            same_gradients(
+                lambda x: [OPS.reduce_scatter(x, op, dim, name)], lambda x: [_Scatter.apply(x, op, dim, name)], x
+            )
     for dim in (0, -1):
         same_gradients(lambda x: [OPS.all_gather(x, dim, name)], lambda x: [ref_gather(x, dim, name)], x)
     weights = torch.linspace(0.5, 1.5, x.numel()).view(x.shape)
@@ -243,13 +260,20 @@ def test_gradients_of_all_gather_matmul(name):
             def theirs(a, b, c, first, second):
                 whole = ref_gather(a, dim, name)
                 return [whole, whole @ b + first, whole @ c + second]
+
             for keep in (True, False):
+
                 def ours(a, b, c, first, second):
                     whole, products = OPS.all_gather_matmul(a, [b, c], dim, name, [first, second], return_A=keep)
                     return [whole, *products]
-                same_gradients(ours, lambda *given: theirs(*given)[0 if keep else 1:], a, b, c, first, second)
-            same_gradients(lambda a, b: OPS.all_gather_matmul(a, [b], dim, name, return_A=False)[1],
-                           lambda a, b: [ref_gather(a, dim, name) @ b], a, b)
+
+                same_gradients(ours, lambda *given: theirs(*given)[0 if keep else 1 :], a, b, c, first, second)
+            same_gradients(
+                lambda a, b: OPS.all_gather_matmul(a, [b], dim, name, return_A=False)[1],
+                lambda a, b: [ref_gather(a, dim, name) @ b],
+                a,
+                b,
+            )
             # Only A's gradient, only B's, and a product that no loss uses.
             (got,) = gradients(lambda a: OPS.all_gather_matmul(a, [b, c], dim, name, return_A=False)[1][1:], a)
             (want,) = gradients(lambda a: [ref_gather(a, dim, name) @ c], a)
@@ -266,14 +290,33 @@ def test_gradients_of_reduced_products(name):
         a, b = rand(*shape), rand(6, 3 * world(), seed=1)
         for op in ("sum", "avg"):
             for dim in (len(shape) - 2, len(shape) - 1):
-                same_gradients(lambda a, b: [OPS.matmul_reduce_scatter(a, b, op, dim, name)],
-                               lambda a, b: [_Scatter.apply(a @ b, op, dim, name)], a, b)
-            same_gradients(lambda a, b, bias: [OPS.matmul_reduce_scatter(a, b, op, len(shape) - 2, name, bias)],
-                           lambda a, b, bias: [_Scatter.apply(a @ b, op, len(shape) - 2, name) + bias], a, b, bias)
-            same_gradients(lambda a, b, bias: [OPS.matmul_reduce_scatter(a, b, op, -1, name, bias)],
-                           lambda a, b, bias: [_Scatter.apply(a @ b, op, -1, name) + bias.chunk(world())[rank()]], a, b, bias)
-            same_gradients(lambda a, b, bias: [OPS.matmul_all_reduce(a, b, op, name, bias)],
-                           lambda a, b, bias: [_Reduce.apply(a @ b, op, name) + bias], a, b, bias)
+                same_gradients(
+                    lambda a, b: [OPS.matmul_reduce_scatter(a, b, op, dim, name)],
+                    lambda a, b: [_Scatter.apply(a @ b, op, dim, name)],
+                    a,
+                    b,
+                )
+            same_gradients(
+                lambda a, b, bias: [OPS.matmul_reduce_scatter(a, b, op, len(shape) - 2, name, bias)],
+                lambda a, b, bias: [_Scatter.apply(a @ b, op, len(shape) - 2, name) + bias],
+                a,
+                b,
+                bias,
+            )
+            same_gradients(
+                lambda a, b, bias: [OPS.matmul_reduce_scatter(a, b, op, -1, name, bias)],
+                lambda a, b, bias: [_Scatter.apply(a @ b, op, -1, name) + bias.chunk(world())[rank()]],
+                a,
+                b,
+                bias,
+            )
+            same_gradients(
+                lambda a, b, bias: [OPS.matmul_all_reduce(a, b, op, name, bias)],
+                lambda a, b, bias: [_Reduce.apply(a @ b, op, name) + bias],
+                a,
+                b,
+                bias,
+            )
         (got,) = gradients(lambda b: [OPS.matmul_reduce_scatter(a, b, "sum", len(shape) - 2, name)], b)
         (want,) = gradients(lambda b: [_Scatter.apply(a @ b, "sum", len(shape) - 2, name)], b)
         near(got, want)
@@ -289,9 +332,19 @@ def test_scaled_products(name):
         bias = rand(bs[0].shape[1], seed=5, same=True)
         for a_scale, b_scales in ((one, [one, one]), (by_row, columns)):
             for dim in range(len(shape) - 1):
-                whole, products = OPS.all_gather_scaled_matmul(a, bs, a_scale, b_scales, dim, name, [bias, None], [None, None],
-                                                               [torch.bfloat16, None], [True, False])
-                left = (reference.all_gather(a.float() * a_scale, dim, name))
+                whole, products = OPS.all_gather_scaled_matmul(
+                    a,
+                    bs,
+                    a_scale,
+                    b_scales,
+                    dim,
+                    name,
+                    [bias, None],
+                    [None, None],
+                    [torch.bfloat16, None],
+                    [True, False],
+                )
+                left = reference.all_gather(a.float() * a_scale, dim, name)
                 assert torch.equal(whole.view(torch.uint8), reference.all_gather(a.view(torch.uint8), dim, name))
                 assert products[0].dtype == torch.bfloat16 and products[1].dtype == fp8
                 near(products[0], (left @ (bs[0].float() * b_scales[0]) + bias).bfloat16())
@@ -301,10 +354,13 @@ def test_scaled_products(name):
                 for dim in range(len(shape)):
                     if shape[dim] % world() and dim < len(shape) - 1:
                         continue
-                    got = OPS.scaled_matmul_reduce_scatter(a, bs[0], a_scale, b_scales[0], op, dim, dim, name, None,
-                                                           out_dtype=torch.float32)
+                    got = OPS.scaled_matmul_reduce_scatter(
+                        a, bs[0], a_scale, b_scales[0], op, dim, dim, name, None, out_dtype=torch.float32
+                    )
                     near(got, reference.reduce_scatter(product, op, dim, name))
-                got = OPS.scaled_matmul_all_reduce(a, bs[0], a_scale, b_scales[0], op, name, bias, torch.tensor(2.0), torch.bfloat16)
+                got = OPS.scaled_matmul_all_reduce(
+                    a, bs[0], a_scale, b_scales[0], op, name, bias, torch.tensor(2.0), torch.bfloat16
+                )
                 near(got, ((reference.all_reduce(product, op, name) + bias) * 2).bfloat16())
     # The product has more dimensions than A, which upstream's pass makes of reshapes.
     flat, want = rand(2 * world(), 16).to(fp8), [2, world(), 4 * world()]
@@ -327,7 +383,9 @@ def test_scales_by_blocks(name):
     got = OPS.scaled_matmul_reduce_scatter(a, b, a_scale, b_scale, "sum", 0, 0, name, None, out_dtype=torch.bfloat16)
     near(got, reference.reduce_scatter(left @ right, "sum", 0, name).bfloat16())
     near(fallback_of(a, b, a_scale, b_scale, name).bfloat16(), got)
-    _, (got,) = OPS.all_gather_scaled_matmul(a, [b], a_scale, [b_scale], 0, name, [None], [None], [torch.bfloat16], [True])
+    _, (got,) = OPS.all_gather_scaled_matmul(
+        a, [b], a_scale, [b_scale], 0, name, [None], [None], [torch.bfloat16], [True]
+    )
     near(got, (reference.all_gather(left, 0, name) @ right).bfloat16())
 
 
@@ -338,37 +396,67 @@ def fallback_of(a, b, a_scale, b_scale, name):
 @check
 def test_opcheck(name):
     x = rand(2 * world(), 3 * world()).requires_grad_()
-    a, b, bias = rand(2 * world(), 6).requires_grad_(), rand(6, 2 * world(), seed=1).requires_grad_(), rand(2 * world()).requires_grad_()
-    cases = [("all_reduce", (x, "sum", name), {}), ("all_gather", (x, 1, name), {}), ("reduce_scatter", (x, "avg", 1, name), {}),
-             ("all_to_all", (x, 0, name), {}), ("broadcast", (x, 0, name), {}),
-             ("matmul_reduce_scatter", (a, b, "sum", 0, name, bias), {}), ("matmul_reduce_scatter", (a, b, "sum", 1, name), {}),
-             ("matmul_all_reduce", (a, b, "sum", name, bias), {}),
-             ("all_gather_matmul", (a, [b, b.detach().clone()], 0, name, [bias, bias]), {"return_A": False}),
-             ("all_gather_matmul", (a, [b], 0, name), {"return_A": True}),
-             ("all_gather_matmul", (rand(2, 3, 4).requires_grad_(), [rand(4, 2).requires_grad_()], 1, name), {})]
+    a, b, bias = (
+        rand(2 * world(), 6).requires_grad_(),
+        rand(6, 2 * world(), seed=1).requires_grad_(),
+        rand(2 * world()).requires_grad_(),
+    )
+    cases = [
+        ("all_reduce", (x, "sum", name), {}),
+        ("all_gather", (x, 1, name), {}),
+        ("reduce_scatter", (x, "avg", 1, name), {}),
+        ("all_to_all", (x, 0, name), {}),
+        ("broadcast", (x, 0, name), {}),
+        ("matmul_reduce_scatter", (a, b, "sum", 0, name, bias), {}),
+        ("matmul_reduce_scatter", (a, b, "sum", 1, name), {}),
+        ("matmul_all_reduce", (a, b, "sum", name, bias), {}),
+        ("all_gather_matmul", (a, [b, b.detach().clone()], 0, name, [bias, bias]), {"return_A": False}),
+        ("all_gather_matmul", (a, [b], 0, name), {"return_A": True}),
+        ("all_gather_matmul", (rand(2, 3, 4).requires_grad_(), [rand(4, 2).requires_grad_()], 1, name), {}),
+    ]
     eight, one = rand(2 * world(), 16).to(torch.float8_e4m3fn), torch.tensor(0.5)
-    cases += [("scaled_matmul_all_reduce", (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16), {}),
-              ("scaled_matmul_reduce_scatter", (eight, eight.t(), one, one, "sum", 0, 0, name, None, None, None, torch.bfloat16), {}),
-              ("all_gather_scaled_matmul", (eight, [eight.t()], one, [one], 0, name, [None], [None], [torch.bfloat16], [True]), {})]
+    cases += [
+        ("scaled_matmul_all_reduce", (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16), {}),
+        (
+            "scaled_matmul_reduce_scatter",
+            (eight, eight.t(), one, one, "sum", 0, 0, name, None, None, None, torch.bfloat16),
+            {},
+        ),
+        (
+            "all_gather_scaled_matmul",
+            (eight, [eight.t()], one, [one], 0, name, [None], [None], [torch.bfloat16], [True]),
+            {},
+        ),
+    ]
     for op, arguments, named in cases:
         every = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
         # torch compares no fp8 tensors on the CPU, which the first of its tests does.
-        torch.library.opcheck(getattr(OPS, op).default, arguments, named, test_utils=every["scaled" in op:])
+        torch.library.opcheck(getattr(OPS, op).default, arguments, named, test_utils=every["scaled" in op :])
     with torch.no_grad():
-        for op, arguments, out in (("all_reduce", (x.detach(), "sum", name), torch.empty_like(x)),
-                                   ("matmul_all_reduce", (a.detach(), b.detach(), "sum", name), torch.empty(2 * world(), 2 * world()))):
-            torch.library.opcheck(getattr(OPS, op).out, arguments, {"out": out},
-                                  test_utils=("test_schema", "test_faketensor"))
+        for op, arguments, out in (
+            ("all_reduce", (x.detach(), "sum", name), torch.empty_like(x)),
+            ("matmul_all_reduce", (a.detach(), b.detach(), "sum", name), torch.empty(2 * world(), 2 * world())),
+        ):
+            torch.library.opcheck(
+                getattr(OPS, op).out, arguments, {"out": out}, test_utils=("test_schema", "test_faketensor")
+            )
 
 
 @check
 def test_wrong_arguments_fail_before_anything_is_sent(name):
     a, b = rand(4, 6), rand(6, 4)
-    for call in (lambda: OPS.all_reduce(a, "max", name), lambda: OPS.all_gather(a, 2, name),
-                 lambda: OPS.reduce_scatter(rand(2 * world() + 1, 3), "sum", 0, name), lambda: OPS.broadcast(a, world(), name),
-                 lambda: OPS.all_gather_matmul(a, [], 0, name), lambda: OPS.all_gather_matmul(a, [rand(5, 4)], 0, name),
-                 lambda: OPS.all_gather_matmul(a, [b], 0, name, [rand(3)]), lambda: OPS.matmul_all_reduce(a, b.half(), "sum", name),
-                 lambda: OPS.matmul_all_reduce(a[0], b, "sum", name), lambda: OPS.matmul_reduce_scatter(a, b, "sum", 0, name, rand(9))):
+    for call in (
+        lambda: OPS.all_reduce(a, "max", name),
+        lambda: OPS.all_gather(a, 2, name),
+        lambda: OPS.reduce_scatter(rand(2 * world() + 1, 3), "sum", 0, name),
+        lambda: OPS.broadcast(a, world(), name),
+        lambda: OPS.all_gather_matmul(a, [], 0, name),
+        lambda: OPS.all_gather_matmul(a, [rand(5, 4)], 0, name),
+        lambda: OPS.all_gather_matmul(a, [b], 0, name, [rand(3)]),
+        lambda: OPS.matmul_all_reduce(a, b.half(), "sum", name),
+        lambda: OPS.matmul_all_reduce(a[0], b, "sum", name),
+        lambda: OPS.matmul_reduce_scatter(a, b, "sum", 0, name, rand(9)),
+    ):
         try:
             call()
         except ValueError:
@@ -379,6 +467,7 @@ def test_wrong_arguments_fail_before_anything_is_sent(name):
 @check
 def test_declined_types_fall_back_alike(name):
     import warnings
+
     x = rand(4, 3).double()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -423,7 +512,7 @@ def test_plans_are_bounded_and_released_alike(name):
     tandem.torch.configure(max_plans=3)
     try:
         attached = tandem.torch.attach(name)
-        for round in range(2):
+        for _ in range(2):
             for rows in (1, 2, 3, 4, 5):
                 x = rand(rows, 2)
                 near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
@@ -438,6 +527,7 @@ def test_ten_thousand_steps_grow_nothing(name):
     if world() > 2:
         return  # two ranks show it, and sooner
     import os
+
     x, a, b = rand(64), rand(4, 6), rand(6, 4, seed=1)
 
     def step():
@@ -448,6 +538,7 @@ def test_ten_thousand_steps_grow_nothing(name):
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[1])
         return pages, len(os.listdir("/proc/self/fd")), len(tandem.torch.attach(name).plans)
+
     for _ in range(500):
         step()
     pages, descriptors, plans = held()
@@ -461,8 +552,10 @@ def test_ten_thousand_steps_grow_nothing(name):
 @check
 def test_functional_collectives_compose(name):
     x = rand(4, 4)
-    near(funcol.all_reduce(OPS.all_reduce(x, "sum", name), "sum", name) * 1.0,
-         reference.all_reduce(reference.all_reduce(x, "sum", name), "sum", name))
+    near(
+        funcol.all_reduce(OPS.all_reduce(x, "sum", name), "sum", name) * 1.0,
+        reference.all_reduce(reference.all_reduce(x, "sum", name), "sum", name),
+    )
 
 
 if __name__ == "__main__":

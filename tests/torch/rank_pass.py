@@ -1,10 +1,13 @@
 """A rank that compiles functions with the pass, without Inductor's code generation: each rewritten graph is run as it is, forward
 and backward, and compared with eager mode."""
 
+import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import check, main
 from rank_ops import near, rand, world
+from tandem.torch import _pass
+from tandem.torch._graphs import c10d
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
@@ -13,10 +16,6 @@ from torch.distributed import _functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
-
-import tandem.torch
-from tandem.torch import _pass
-from tandem.torch._graphs import c10d
 
 # torch 2.11 does not trace a gather along an inner dimension unless this is said (pytorch-facts: "New fact").
 funcol._maybe_view_chunk_cat = torch._dynamo.dont_skip_tracing(torch._utils._maybe_view_chunk_cat)
@@ -29,7 +28,9 @@ class Compiler:
         self.take, self.records, self.left = _pass.TandemPass(**options), [], []
 
     def __call__(self, graph, example):
-        return aot_autograd(fw_compiler=self.compile, bw_compiler=self.compile, decompositions=select_decomp_table())(graph, example)
+        return aot_autograd(fw_compiler=self.compile, bw_compiler=self.compile, decompositions=select_decomp_table())(
+            graph, example
+        )
 
     def compile(self, module, example):
         view_to_reshape(module)
@@ -38,9 +39,14 @@ class Compiler:
         module.graph.lint()
         module.recompile()
         self.records += rewrite.records
-        self.left += [node.target for node in module.graph.nodes
-                      if node.target in (c10d.all_gather_into_tensor.default, c10d.reduce_scatter_tensor.default, c10d.all_reduce.default)]
+        self.left += [
+            node.target
+            for node in module.graph.nodes
+            if node.target
+            in (c10d.all_gather_into_tensor.default, c10d.reduce_scatter_tensor.default, c10d.all_reduce.default)
+        ]
         from functorch.compile import make_boxed_func
+
         return make_boxed_func(module.forward)
 
     def fused(self):
@@ -76,10 +82,21 @@ def test_gather_then_product(name):
     w = rand(6, 5, seed=1)
     for shape, dims in (((4, 6), (0,)), ((2, 4, 6), (0, 1)), ((1, 4, 6), (0, 1))):
         for dim in dims:
-            compare(lambda x, w: funcol.all_gather_tensor(x, dim, dist.group.WORLD) @ w, rand(*shape), w, fused=[AG], grads=False)
+            compare(
+                lambda x, w: funcol.all_gather_tensor(x, dim, dist.group.WORLD) @ w,
+                rand(*shape),
+                w,
+                fused=[AG],
+                grads=False,
+            )
     # Along the columns: a product whose rows of B are all ranks'.
-    compare(lambda x, w: funcol.all_gather_tensor(x, 1, dist.group.WORLD) @ w, rand(4, 6), rand(6 * world(), 5), fused=[AG],
-            grads=False)
+    compare(
+        lambda x, w: funcol.all_gather_tensor(x, 1, dist.group.WORLD) @ w,
+        rand(4, 6),
+        rand(6 * world(), 5),
+        fused=[AG],
+        grads=False,
+    )
 
 
 @check
@@ -87,7 +104,10 @@ def test_gather_for_several_products(name):
     def block(x, q, k, v):
         whole = funcol.all_gather_tensor(x, 0, dist.group.WORLD)
         return (whole @ q) * (whole @ k) + torch.relu(whole) @ v
-    compiler = compare(block, rand(4, 6), rand(6, 5, seed=1), rand(6, 5, seed=2), rand(6, 5, seed=3), fused=[AG], grads=False)
+
+    compiler = compare(
+        block, rand(4, 6), rand(6, 5, seed=1), rand(6, 5, seed=2), rand(6, 5, seed=3), fused=[AG], grads=False
+    )
     assert "2 product(s), and returns" in compiler.records[0].reason, compiler.records
 
 
@@ -96,29 +116,68 @@ def test_product_then_scatter(name):
     w = rand(6, 2 * world(), seed=1)
     for shape, dims in (((2 * world(), 6), (0, 1)), ((world(), 2 * world(), 6), (0, 1, 2)), ((1, world(), 6), (1, 2))):
         for dim in dims:
-            compare(lambda x, w: funcol.reduce_scatter_tensor(x @ w, "sum", dim, dist.group.WORLD), rand(*shape), w, fused=[RS],
-                    grads=False)
+            compare(
+                lambda x, w: funcol.reduce_scatter_tensor(x @ w, "sum", dim, dist.group.WORLD),
+                rand(*shape),
+                w,
+                fused=[RS],
+                grads=False,
+            )
 
 
 @check
 def test_sum_of_products(name):
     x, y, w, v = rand(2 * world(), 6), rand(2 * world(), 4, seed=1), rand(6, 5, seed=2), rand(4, 5, seed=3)
-    compare(lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y @ v + x @ w, "sum", 0, dist.group.WORLD), x, y, w, v,
-            fused=[RS], grads=False)
-    compare(lambda x, y, w, v: funcol.all_reduce(x @ w + y @ v, "sum", dist.group.WORLD), x, y, w, v, fused=[AR], grads=False)
+    compare(
+        lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y @ v + x @ w, "sum", 0, dist.group.WORLD),
+        x,
+        y,
+        w,
+        v,
+        fused=[RS],
+        grads=False,
+    )
+    compare(
+        lambda x, y, w, v: funcol.all_reduce(x @ w + y @ v, "sum", dist.group.WORLD),
+        x,
+        y,
+        w,
+        v,
+        fused=[AR],
+        grads=False,
+    )
     wide = x.view(2, world(), 6), y.view(2, world(), 4)
-    compare(lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y @ v, "sum", 1, dist.group.WORLD), *wide, w, v, fused=[RS],
-            grads=False)
-    compiler = compare(lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y, "sum", 0, dist.group.WORLD), x, rand(1, 5), w, v,
-                       fused=[], left=1, grads=False)
+    compare(
+        lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y @ v, "sum", 1, dist.group.WORLD),
+        *wide,
+        w,
+        v,
+        fused=[RS],
+        grads=False,
+    )
+    compiler = compare(
+        lambda x, y, w, v: funcol.reduce_scatter_tensor(x @ w + y, "sum", 0, dist.group.WORLD),
+        x,
+        rand(1, 5),
+        w,
+        v,
+        fused=[],
+        left=1,
+        grads=False,
+    )
     assert "no matrix product" in compiler.reasons()[0]
 
 
 @check
 def test_product_then_reduce(name):
     for shape in ((1, 6), (4, 6), (2, 3, 6)):
-        compare(lambda x, w: funcol.all_reduce(x @ w, "sum", dist.group.WORLD), rand(*shape), rand(6, 5, seed=1), fused=[AR],
-                grads=False)
+        compare(
+            lambda x, w: funcol.all_reduce(x @ w, "sum", dist.group.WORLD),
+            rand(*shape),
+            rand(6, 5, seed=1),
+            fused=[AR],
+            grads=False,
+        )
 
 
 @check
@@ -127,10 +186,13 @@ def test_fp8_products(name):
     a, b = rand(2 * world(), 16).to(torch.float8_e4m3fn), rand(16, 16, seed=1).to(torch.float8_e4m3fn).t()
 
     def scattered(a, b, s):
-        return funcol.reduce_scatter_tensor(torch._scaled_mm(a, b, s, s, out_dtype=torch.float32), "sum", 0, dist.group.WORLD)
+        return funcol.reduce_scatter_tensor(
+            torch._scaled_mm(a, b, s, s, out_dtype=torch.float32), "sum", 0, dist.group.WORLD
+        )
 
     def reduced(a, b, s):
         return funcol.all_reduce(torch._scaled_mm(a, b, s, s, out_dtype=torch.float32), "sum", dist.group.WORLD)
+
     compare(scattered, a, b, one, fused=["scaled_" + RS], grads=False)
     compare(reduced, a, b, one, fused=["scaled_" + AR], grads=False)
 
@@ -146,20 +208,28 @@ def test_every_collective_that_stays_has_its_reason(name):
         (lambda x, w: funcol.reduce_scatter_tensor(x + w, "sum", 0, group), (x, w), "no matrix product"),
         (lambda x, w: funcol.reduce_scatter_tensor(p := x @ w, "sum", 0, group) + p.sum(), (x, w), "other users"),
         (lambda x, w: funcol.reduce_scatter_tensor(torch.relu(x @ w), "sum", 0, group), (x, w), "no matrix product"),
-        (lambda x, w: funcol.reduce_scatter_tensor(torch.addmm(w[0], x, w), "sum", 0, group), (x, w), "bias of its own"),
+        (
+            lambda x, w: funcol.reduce_scatter_tensor(torch.addmm(w[0], x, w), "sum", 0, group),
+            (x, w),
+            "bias of its own",
+        ),
         (lambda x, w: funcol.all_reduce(x @ w, "max", group), (x, w), "reduces by max"),
         (lambda x, w: funcol.all_reduce(x * 2, "sum", group), (big, w), "no matrix product"),
         (lambda x, w: (g := funcol.all_gather_tensor(x, 0, group)) @ g.t(), (x, w), "depends on the gathered"),
     ):
         compiler = compare(function, *given, fused=[], left=1, grads=False)
         assert reason in compiler.reasons()[0], compiler.reasons()
-    compiler = compare(lambda x, w: funcol.all_reduce(x @ w, "sum", group), x, w, fused=[], left=1, grads=False, groups=["other"])
+    compiler = compare(
+        lambda x, w: funcol.all_reduce(x @ w, "sum", group), x, w, fused=[], left=1, grads=False, groups=["other"]
+    )
     assert "not enabled" in compiler.reasons()[0]
 
 
 @check
 def test_small_all_reduces(name):
-    compiler = compare(lambda x: funcol.all_reduce(x * 2, "sum", dist.group.WORLD), rand(4, 6), fused=["all_reduce"], grads=False)
+    compiler = compare(
+        lambda x: funcol.all_reduce(x * 2, "sum", dist.group.WORLD), rand(4, 6), fused=["all_reduce"], grads=False
+    )
     assert "bytes" in compiler.records[0].reason
 
 
@@ -168,6 +238,7 @@ def test_symbolic_rows(name):
     def function(x, w, v):
         hidden = torch.relu(funcol.all_gather_tensor(x, 0, dist.group.WORLD) @ w)
         return funcol.reduce_scatter_tensor(hidden @ v, "sum", 0, dist.group.WORLD)
+
     compare(function, rand(4, 6), rand(6, 5, seed=1), rand(5, 6, seed=2), fused=[AG, RS], grads=False, dynamic=True)
 
 
@@ -203,13 +274,18 @@ def dtensor(plan, bias, shape):
 def test_dtensor_sequence_parallel(name):
     for bias in (False, True):
         for shape in ((4, 2, 8), (1, 2, 8)):
-            plan = {"norm": SequenceParallel(use_local_output=True), "up": ColwiseParallel(input_layouts=Shard(1)),
-                    "down": RowwiseParallel(output_layouts=Shard(1))}
+            plan = {
+                "norm": SequenceParallel(use_local_output=True),
+                "up": ColwiseParallel(input_layouts=Shard(1)),
+                "down": RowwiseParallel(output_layouts=Shard(1)),
+            }
             compiler = dtensor(plan, bias, shape)
             fused = compiler.fused()
             # Forward and backward: each has a gather for a product and a product for a scatter.
             assert fused.count(AG) >= 2 and fused.count(RS) >= 2, [str(record) for record in compiler.records]
-            assert not [r for r in compiler.records if not r.fused_into and r.collective in ("all_gather", "reduce_scatter")]
+            assert not [
+                r for r in compiler.records if not r.fused_into and r.collective in ("all_gather", "reduce_scatter")
+            ]
 
 
 @check
@@ -230,7 +306,11 @@ def test_public_entry(name):
         with tandem.torch.compile_config() as outer:
             assert outer.previous is made and made.digest() in outer.uuid() or made.uuid() in outer.uuid()
     assert torch._inductor.config.post_grad_custom_post_pass is before
-    assert tandem.torch.TandemPass(["a"]).uuid() != tandem.torch.TandemPass(["b"]).uuid() != tandem.torch.TandemPass().uuid()
+    assert (
+        tandem.torch.TandemPass(["a"]).uuid()
+        != tandem.torch.TandemPass(["b"]).uuid()
+        != tandem.torch.TandemPass().uuid()
+    )
 
 
 if __name__ == "__main__":

@@ -6,28 +6,48 @@ import re
 import unittest
 
 from node import HERE
-
 from tandem import _c, enums
 
 with open(os.path.join(HERE, "../../client/abi/tandem_c.abi")) as file:
     LINES = file.read().splitlines()
 
-ENUMS = {"tandem_code": (enums.Code, "TANDEM_"), "tandem_dtype": (enums.DType, "TANDEM_DTYPE_"), "tandem_op": (enums.Op, "TANDEM_OP_"),
-         "tandem_role": (enums.Role, "TANDEM_ROLE_"), "tandem_reduce_op": (enums.ReduceOp, "TANDEM_REDUCE_"),
-         "tandem_wire": (enums.WireType, "TANDEM_WIRE_"), "tandem_algorithm": (enums.Algorithm, "TANDEM_ALGORITHM_"),
-         "tandem_on_unfused": (enums.OnUnfused, "TANDEM_ON_UNFUSED_"), "tandem_event_kind": (enums.EventKind, "TANDEM_EVENT_")}
-STRUCTS = {"tandem_join_options": _c.JoinOptions, "tandem_operand": _c.Operand, "tandem_request": _c.Request,
-           "tandem_transfer": _c.Transfer, "tandem_binding": _c.Binding}
-VALUES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "uint32_t": ctypes.c_uint32,
-          "size_t": ctypes.c_size_t, "void": None}
+ENUMS = {
+    "tandem_code": (enums.Code, "TANDEM_"),
+    "tandem_dtype": (enums.DType, "TANDEM_DTYPE_"),
+    "tandem_op": (enums.Op, "TANDEM_OP_"),
+    "tandem_role": (enums.Role, "TANDEM_ROLE_"),
+    "tandem_reduce_op": (enums.ReduceOp, "TANDEM_REDUCE_"),
+    "tandem_wire": (enums.WireType, "TANDEM_WIRE_"),
+    "tandem_algorithm": (enums.Algorithm, "TANDEM_ALGORITHM_"),
+    "tandem_on_unfused": (enums.OnUnfused, "TANDEM_ON_UNFUSED_"),
+    "tandem_event_kind": (enums.EventKind, "TANDEM_EVENT_"),
+}
+STRUCTS = {
+    "tandem_join_options": _c.JoinOptions,
+    "tandem_operand": _c.Operand,
+    "tandem_request": _c.Request,
+    "tandem_transfer": _c.Transfer,
+    "tandem_binding": _c.Binding,
+}
+VALUES = {
+    "int": ctypes.c_int,
+    "int64_t": ctypes.c_int64,
+    "uint64_t": ctypes.c_uint64,
+    "uint32_t": ctypes.c_uint32,
+    "size_t": ctypes.c_size_t,
+    "void": None,
+}
 
 
 def matches(declared, c_type):
     """Whether a ctypes type stands for the C type."""
     if c_type in VALUES:
         return declared is VALUES[c_type]
-    return declared is not None and ctypes.sizeof(declared) == ctypes.sizeof(ctypes.c_void_p) and \
-        declared not in (ctypes.c_int64, ctypes.c_uint64, ctypes.c_size_t)
+    return (
+        declared is not None
+        and ctypes.sizeof(declared) == ctypes.sizeof(ctypes.c_void_p)
+        and declared not in (ctypes.c_int64, ctypes.c_uint64, ctypes.c_size_t)
+    )
 
 
 class Abi(unittest.TestCase):
@@ -43,14 +63,20 @@ class Abi(unittest.TestCase):
                 listed.setdefault(kind, {})[found[2].removeprefix(prefix)] = int(found[3])
         for kind, _ in ENUMS.values():
             ours = {name.upper(): int(value) for name, value in kind.__members__.items()}
-            self.assertTrue(listed[kind].items() <= ours.items(), f"{kind.__name__}: {listed[kind].items() - ours.items()}")
+            self.assertTrue(
+                listed[kind].items() <= ours.items(), f"{kind.__name__}: {listed[kind].items() - ours.items()}"
+            )
 
     def test_functions(self):
         listed = {}
         for line in LINES:
             found = re.fullmatch(r"function (.*?)\b(tandem_\w+)\((.*)\)", line)
             if found:
-                arguments = [] if found[3] in ("", "void") else [re.sub(r"\w+$", "", one).strip() for one in found[3].split(",")]
+                arguments = (
+                    []
+                    if found[3] in ("", "void")
+                    else [re.sub(r"\w+$", "", one).strip() for one in found[3].split(",")]
+                )
                 listed[found[2].removeprefix("tandem_")] = (found[1].strip(), arguments)
         for name, (result, arguments) in _c._PROTOTYPES.items():
             wanted, types = listed[name]

@@ -8,9 +8,8 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy
-from node import Daemon, wait_until
-
 import tandem
+from node import Daemon, wait_until
 from tandem import errors
 from tandem.bootstrap import Job
 from tandem.enums import DType
@@ -32,6 +31,7 @@ class NodeTest(unittest.TestCase):
             with tandem.connect(self.daemon.runtime_dir, name=f"rank{number}") as client:
                 with client.join(name, world_size=world, rank=number, job_key=KEY) as group:
                     return function(group)
+
         with ThreadPoolExecutor(world) as pool:
             return list(pool.map(rank, range(world)))
 
@@ -46,6 +46,7 @@ class Plans(NodeTest):
                 plan.wait()
                 self.assertTrue(plan.done())
                 return numpy.asarray(y).copy(), plan.info, plan.explain()
+
         for values, info, text in self.ranks(rank):
             numpy.testing.assert_array_equal(values, 2 * numpy.arange(15).reshape(3, 5) + 100)
             self.assertEqual((info["op"], info["key"]), ("all_reduce", "sum"))
@@ -64,12 +65,17 @@ class Plans(NodeTest):
             for slot, value in zip(slots, (a[group.rank], b, None, bias)):
                 if value is not None:
                     numpy.asarray(slot)[:] = value
-            operands = [tandem.Operand("a", "f32", (6, 8)), tandem.Operand("b", "f32", (8, 4), (1, 8)),
-                        tandem.Operand("c", "f32", (3, 4)), tandem.Operand("bias", "f32", (4,))]
+            operands = [
+                tandem.Operand("a", "f32", (6, 8)),
+                tandem.Operand("b", "f32", (8, 4), (1, 8)),
+                tandem.Operand("c", "f32", (3, 4)),
+                tandem.Operand("bias", "f32", (4,)),
+            ]
             with group.prepare("mm", "matmul_reduce_scatter", operands, dim=0) as plan:
                 plan.launch(*slots)
                 plan.wait()
                 return numpy.asarray(slots[2]).copy()
+
         whole = (a.astype(numpy.float64) @ b.T).sum(axis=0) + bias
         numpy.testing.assert_allclose(numpy.concatenate(self.ranks(rank)), whole, rtol=1e-5, atol=1e-5)
 
@@ -90,13 +96,17 @@ class Plans(NodeTest):
                     x.barrier()
                 graph.close()
                 return sums
+
         self.assertEqual(self.ranks(rank), [[1, 3, 5]] * 2)
 
     def test_disagreement_names_the_field(self):
         def rank(group):
             with self.assertRaises(errors.FieldMismatch) as caught:
-                group.prepare("x", "all_reduce", [tandem.Operand(role, "f32", (4 + group.rank,)) for role in ("input", "output")])
+                group.prepare(
+                    "x", "all_reduce", [tandem.Operand(role, "f32", (4 + group.rank,)) for role in ("input", "output")]
+                )
             return caught.exception.field, caught.exception.code
+
         for field, code in self.ranks(rank):
             self.assertIn("shape", field)
             self.assertEqual(code, tandem.Code.INVALID_ARGUMENT)
@@ -107,6 +117,7 @@ class Plans(NodeTest):
             with self.assertRaises(tandem.AlgorithmRefused) as caught:
                 group.prepare("x", "all_reduce", operands, algorithm="low_latency")
             return str(caught.exception)
+
         for text in self.ranks(rank):
             self.assertIn("ALGORITHM_REFUSED", text)
 
@@ -120,6 +131,7 @@ class Plans(NodeTest):
                 return caught.exception.ranks
             finally:
                 gone.set()
+
         gone = threading.Event()
         self.assertEqual(self.ranks(rank)[0], (1,))
 
@@ -136,6 +148,7 @@ class Plans(NodeTest):
                 with self.assertRaises(ValueError):
                     plan.launch(x, y, deadline=-1)
                 return type(caught.exception)
+
         kinds = self.ranks(rank)
         self.assertIs(kinds[0], errors.OutOfRange)
 
@@ -156,12 +169,15 @@ class MemoryTest(NodeTest):
             gc.collect()
             self.assertEqual(int(capsule[0, 0]), 8)
             return True
+
         self.assertEqual(self.ranks(rank), [True, True])
 
     def test_memory_goes_with_its_last_view(self):
         with tandem.connect(self.daemon.runtime_dir) as client:
+
             def registrations():
                 return self.daemon.ctl_json("stats").get("registrations", 0)
+
             before = len(os.listdir("/proc/self/fd"))
             for _ in range(50):
                 memory = client.registered((1024,), gpu_uuid=client.gpus[0])
@@ -211,6 +227,7 @@ class MemoryTest(NodeTest):
             group.client.host_stream().synchronize(30)
             tensor.barrier()
             return numpy.asarray(tensor).view(numpy.int32).tolist()[1:3]
+
         self.assertEqual(self.ranks(rank), [[5, 5], [5, 5]])
 
     def test_persistent_names(self):
@@ -219,6 +236,7 @@ class MemoryTest(NodeTest):
             numpy.asarray(first)[:] = 3
             again = group.empty((16,), name="state")
             return first.registration_id == again.registration_id and float(numpy.asarray(again)[5]) == 3
+
         self.assertEqual(self.ranks(rank), [True, True])
 
 
@@ -255,9 +273,18 @@ class Sessions(NodeTest):
 
 class Launchers(unittest.TestCase):
     def test_torchrun(self):
-        env = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+        env = {
+            "RANK": "5",
+            "WORLD_SIZE": "8",
+            "LOCAL_RANK": "1",
+            "LOCAL_WORLD_SIZE": "4",
+            "MASTER_ADDR": "a",
+            "MASTER_PORT": "1",
+        }
         job = Job.from_environment(env)
-        self.assertEqual((job.launcher, job.rank, job.world_size, job.local_rank, job.local_world_size), ("torchrun", 5, 8, 1, 4))
+        self.assertEqual(
+            (job.launcher, job.rank, job.world_size, job.local_rank, job.local_world_size), ("torchrun", 5, 8, 1, 4)
+        )
         self.assertGreaterEqual(len(job.job_key), 16)
         self.assertEqual(Job.from_environment({**env, "RANK": "4", "LOCAL_RANK": "0"}).job_key, job.job_key)
         self.assertNotEqual(Job.from_environment({**env, "MASTER_PORT": "2"}).job_key, job.job_key)
@@ -267,22 +294,41 @@ class Launchers(unittest.TestCase):
             Job.from_environment({**env, "TANDEM_JOB_KEY": "short"})
 
     def test_slurm(self):
-        env = {"SLURM_PROCID": "9", "SLURM_NTASKS": "10", "SLURM_LOCALID": "1", "SLURM_NODEID": "2", "SLURM_JOB_ID": "77",
-               "SLURM_STEP_TASKS_PER_NODE": "4(x2),2"}
+        env = {
+            "SLURM_PROCID": "9",
+            "SLURM_NTASKS": "10",
+            "SLURM_LOCALID": "1",
+            "SLURM_NODEID": "2",
+            "SLURM_JOB_ID": "77",
+            "SLURM_STEP_TASKS_PER_NODE": "4(x2),2",
+        }
         job = Job.from_environment(env)
-        self.assertEqual((job.launcher, job.rank, job.world_size, job.local_rank, job.local_world_size), ("slurm", 9, 10, 1, 2))
+        self.assertEqual(
+            (job.launcher, job.rank, job.world_size, job.local_rank, job.local_world_size), ("slurm", 9, 10, 1, 2)
+        )
         self.assertNotEqual(Job.from_environment({**env, "SLURM_STEP_ID": "1"}).job_key, job.job_key)
         with self.assertRaises(LookupError):
             Job.from_environment({**env, "SLURM_NODEID": "3"})
 
     def test_mpi(self):
-        env = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-               "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prte-1"}
+        env = {
+            "OMPI_COMM_WORLD_RANK": "3",
+            "OMPI_COMM_WORLD_SIZE": "4",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            "PMIX_NAMESPACE": "prte-1",
+        }
         self.assertEqual(Job.from_environment(env).local_world_size, 2)
         del env["PMIX_NAMESPACE"]
         with self.assertRaisesRegex(LookupError, "TANDEM_JOB_KEY"):
             Job.from_environment(env)
-        hydra = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "TANDEM_JOB_KEY": "k" * 20}
+        hydra = {
+            "PMI_RANK": "1",
+            "PMI_SIZE": "2",
+            "MPI_LOCALRANKID": "1",
+            "MPI_LOCALNRANKS": "2",
+            "TANDEM_JOB_KEY": "k" * 20,
+        }
         self.assertEqual(Job.from_environment(hydra).local_rank, 1)
 
     def test_none(self):

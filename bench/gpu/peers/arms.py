@@ -48,9 +48,11 @@ class Context:
 
 def writing(outputs, function):
     """An arm's run that fills outputs[i]: `function(i)` does it; the output is spoilt before a check."""
+
     def run(i):
         function(i % SETS)
         return outputs[i % SETS]
+
     run.spoil = lambda: outputs[0].fill_(float("nan"))
     return run
 
@@ -58,8 +60,12 @@ def writing(outputs, function):
 def tandem_arms(context, key, op, operands, outputs, algorithms, stream=True, **attributes):
     """Tandem's arms: each algorithm in a graph, and the daemon's own choice in a graph and on a stream. `operands`: role -> tensors
     by set. `algorithms`: (label, algorithm, more attributes)."""
+
     def factory(label, algorithm, graph, more):
-        return tandem_factory(context, key, label, op, lambda: (operands, outputs), algorithm, graph, {**attributes, **more})
+        return tandem_factory(
+            context, key, label, op, lambda: (operands, outputs), algorithm, graph, {**attributes, **more}
+        )
+
     if context.tandem is None:
         return []
     made = [factory(label, algorithm, True, more) for label, algorithm, more in algorithms]
@@ -68,18 +74,24 @@ def tandem_arms(context, key, op, operands, outputs, algorithms, stream=True, **
 
 def ordinary_arm(context, key, op, operands, role, shape):
     """The daemon's own choice in a graph, with an output in the client's ordinary memory where the other arms' is symmetric."""
+
     def tensors():
         out = context.empty(*shape)
         return {**operands, role: out}, out
+
     return [tandem_factory(context, key, "auto, ordinary", op, tensors, "auto", True, {})] if context.tandem else []
 
 
 def tandem_factory(context, key, label, op, tensors, algorithm, graph, attributes):
     """One arm of Tandem's by name and how to make it. `tensors`: gives operands by role and the outputs once the arm is made, so
     that what belongs to it alone is allocated no sooner."""
+
     def make():
         operands, outputs = tensors()
-        return context.tandem.arm(f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph, attributes)
+        return context.tandem.arm(
+            f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph, attributes
+        )
+
     return f"tandem {label}", make
 
 
@@ -88,18 +100,22 @@ def pushes(context, count):
     room = symm_mem.empty(context.world * count, device=context.bench.device, dtype=BF16)
     handle = symm_mem.rendezvous(room, context.group)
     source = torch.randn(count, device=context.bench.device).to(BF16)
-    sinks = [handle.get_buffer(peer, (context.world, count), BF16)[context.rank]
-             for peer in ((context.rank + step) % context.world for step in range(1, context.world))]
+    sinks = [
+        handle.get_buffer(peer, (context.world, count), BF16)[context.rank]
+        for peer in ((context.rank + step) % context.world for step in range(1, context.world))
+    ]
 
     def push():
         for sink in sinks:
             sink.copy_(source)
+
     push.keeps = room, handle  # the sinks do not own their memory
     return push
 
 
 def beside_copies(context, gemm, count):
     """The product and the copies that it could hide, side by side with no dependency: the practical speed of light."""
+
     def make():
         push, side = pushes(context, count), torch.cuda.Stream(priority=-1)
 
@@ -110,7 +126,9 @@ def beside_copies(context, gemm, count):
                 push()
             gemm(i % SETS)
             stream.wait_stream(side)
+
         return Arm(BESIDE, run, checked=False)
+
     return BESIDE, make
 
 
@@ -126,6 +144,7 @@ def all_gather_matmul(context, case):
     def unfused(i):
         dist.all_gather_into_tensor(full[i], a[i])
         torch.mm(full[i], b[i], out=out[i])
+
     unfused(0)
     reference = out[0].clone()
     for i in range(SETS):
@@ -139,19 +158,29 @@ def all_gather_matmul(context, case):
         def call(i):
             context.windows.all_gather(whole[i], shards[i])
             torch.mm(whole[i], b[i], out=out[i])
+
         return Arm("windows+cublas", writing(out, call))
 
     def fused(i):
         return torch.ops.symm_mem.fused_all_gather_matmul(a[i % SETS], [b[i % SETS]], 0, context.group)[1][0]
-    arms = [("gemm", lambda: Arm("gemm", writing(out, lambda i: torch.mm(full[i], b[i], out=out[i])))),
-            ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
-            ("nccl+cublas stream", lambda: Arm("nccl+cublas stream", writing(out, unfused), graph=False)),
-            ("pytorch fused", lambda: Arm("pytorch fused", fused)),
-            beside_copies(context, lambda i: torch.mm(full[i], b[i], out=out[i]), a[0].numel())]
+
+    arms = [
+        ("gemm", lambda: Arm("gemm", writing(out, lambda i: torch.mm(full[i], b[i], out=out[i])))),
+        ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
+        ("nccl+cublas stream", lambda: Arm("nccl+cublas stream", writing(out, unfused), graph=False)),
+        ("pytorch fused", lambda: Arm("pytorch fused", fused)),
+        beside_copies(context, lambda i: torch.mm(full[i], b[i], out=out[i]), a[0].numel()),
+    ]
     if context.windows:
         arms.append(("windows+cublas", windows))
-    arms += tandem_arms(context, case.name, "all_gather_matmul", {"a": a, "b": b, "c": own}, own,
-                        plain("unfused", "nccl", "pipeline", "ring", "fused", "low_latency"))
+    arms += tandem_arms(
+        context,
+        case.name,
+        "all_gather_matmul",
+        {"a": a, "b": b, "c": own},
+        own,
+        plain("unfused", "nccl", "pipeline", "ring", "fused", "low_latency"),
+    )
     return arms, reference, TOLERANCE
 
 
@@ -167,13 +196,17 @@ def all_reduce_compositions(context, a, b, out):
         def call(i):
             torch.mm(a[i], b[i], out=sums[i])
             ops.two_shot_all_reduce_(sums[i], "sum", context.group)
+
         return Arm("cublas+pytorch two-shot", writing(sums, call))
 
     def scattered_and_gathered(i):
         part = ops.fused_matmul_reduce_scatter(a[i], b[i], "sum", 0, context.group)
         dist.all_gather_into_tensor(out[i], part.contiguous())
-    return [("cublas+pytorch two-shot", two_shot),
-            ("pytorch fused rs+ag", lambda: Arm("pytorch fused rs+ag", writing(out, scattered_and_gathered)))]
+
+    return [
+        ("cublas+pytorch two-shot", two_shot),
+        ("pytorch fused rs+ag", lambda: Arm("pytorch fused rs+ag", writing(out, scattered_and_gathered))),
+    ]
 
 
 def matmul_reduce(context, case):
@@ -183,12 +216,14 @@ def matmul_reduce(context, case):
     a, b = context.random(m, k), [weight.t() for weight in context.random(n, k)]
     full = context.empty(m, n)
     out = context.empty(m // world, n) if scatter else full
-    reduce_plain = ((lambda i: dist.reduce_scatter_tensor(out[i], full[i])) if scatter
-                    else (lambda i: dist.all_reduce(full[i])))
+    reduce_plain = (
+        (lambda i: dist.reduce_scatter_tensor(out[i], full[i])) if scatter else (lambda i: dist.all_reduce(full[i]))
+    )
 
     def unfused(i):
         torch.mm(a[i], b[i], out=full[i])
         reduce_plain(i)
+
     unfused(0)
     reference = out[0].clone()
     context.exact = exact.of(context, exact.reduced, a[0], b[0], scatter)
@@ -206,28 +241,46 @@ def matmul_reduce(context, case):
                 context.windows.reduce_scatter(sums[i], whole[i])
             else:
                 context.windows.all_reduce(whole[i], whole[i])
+
         return Arm("windows+cublas", writing(sums, call))
 
     def fused(i):
         return torch.ops.symm_mem.fused_matmul_reduce_scatter(a[i % SETS], b[i % SETS], "sum", 0, context.group)
-    arms = [("gemm", lambda: Arm("gemm", lambda i: torch.mm(a[i % SETS], b[i % SETS], out=full[i % SETS]), checked=False)),
-            ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused)))]
+
+    arms = [
+        ("gemm", lambda: Arm("gemm", lambda i: torch.mm(a[i % SETS], b[i % SETS], out=full[i % SETS]), checked=False)),
+        ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
+    ]
     if case.kind != "ring":
         arms.append(("nccl+cublas stream", lambda: Arm("nccl+cublas stream", writing(out, unfused), graph=False)))
     if scatter:
-        arms += [("pytorch fused", lambda: Arm("pytorch fused", fused)),
-                 beside_copies(context, lambda i: torch.mm(a[i], b[i], out=full[i]), out[0].numel())]
+        arms += [
+            ("pytorch fused", lambda: Arm("pytorch fused", fused)),
+            beside_copies(context, lambda i: torch.mm(a[i], b[i], out=full[i]), out[0].numel()),
+        ]
     else:
         arms += all_reduce_compositions(context, a, b, out)
     if context.windows:
         arms.append(("windows+cublas", windows))
     if case.kind == "ring":
-        algorithms = [(f"ring S={steps} lanes={lanes}", "ring", {"steps": steps, "lanes": lanes})
-                      for steps in (world, 2 * world, 4 * world) for lanes in (1, 2, 3)] + plain("pipeline")
+        algorithms = [
+            (f"ring S={steps} lanes={lanes}", "ring", {"steps": steps, "lanes": lanes})
+            for steps in (world, 2 * world, 4 * world)
+            for lanes in (1, 2, 3)
+        ] + plain("pipeline")
     else:
-        algorithms = plain("unfused", "nccl", *(("pipeline", "ring") if scatter else ("tiled_two_shot",)), "fused", "low_latency")
-    arms += tandem_arms(context, case.name, "matmul_reduce_scatter" if scatter else "matmul_all_reduce",
-                        {"a": a, "b": b, "c": own}, own, algorithms, stream=case.kind != "ring")
+        algorithms = plain(
+            "unfused", "nccl", *(("pipeline", "ring") if scatter else ("tiled_two_shot",)), "fused", "low_latency"
+        )
+    arms += tandem_arms(
+        context,
+        case.name,
+        "matmul_reduce_scatter" if scatter else "matmul_all_reduce",
+        {"a": a, "b": b, "c": own},
+        own,
+        algorithms,
+        stream=case.kind != "ring",
+    )
     if shared:
         arms += ordinary_arm(context, case.name, "matmul_all_reduce", {"a": a, "b": b}, "c", (m, n))
     return arms, reference, TOLERANCE
@@ -238,8 +291,9 @@ def scaled_operands(context, case, rows):
     a = context.random(rows, case.k, dtype=FP8)
     b = [weight.t() for weight in context.random(case.n, case.k, dtype=FP8)]
     extents = ((rows, 1), (1, case.n)) if case.scales == "row" else ((), ())
-    scale_a, scale_b = ([torch.rand(extent, device=context.bench.device) + 0.5 for _ in range(SETS)]
-                        for extent in extents)
+    scale_a, scale_b = (
+        [torch.rand(extent, device=context.bench.device) + 0.5 for _ in range(SETS)] for extent in extents
+    )
     if case.scales == "tensor":  # one scale for A means the same one on all ranks
         for scale in scale_a + scale_b:
             dist.broadcast(scale, src=0)
@@ -264,6 +318,7 @@ def all_gather_scaled_matmul(context, case):
         if row:
             dist.all_gather_into_tensor(rows[i], scale_a[i])
         scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i])
+
     for i in reversed(range(SETS)):
         unfused(i)
     reference = out[0].clone()
@@ -272,28 +327,43 @@ def all_gather_scaled_matmul(context, case):
 
     def windows():
         shards, whole = context.window_copies(a), context.window_empty(m, k, dtype=FP8)
-        row_shards, row_whole = ((context.window_copies(scale_a), context.window_empty(m, 1, dtype=torch.float32))
-                                 if row else (None, scale_a))
+        row_shards, row_whole = (
+            (context.window_copies(scale_a), context.window_empty(m, 1, dtype=torch.float32))
+            if row
+            else (None, scale_a)
+        )
 
         def call(i):
             context.windows.all_gather(as_bytes(whole[i]), as_bytes(shards[i]))
             if row:
                 context.windows.all_gather(row_whole[i], row_shards[i])
             scaled_mm(whole[i], b[i], row_whole[i], scale_b[i], out[i])
+
         return Arm("windows+cublas", writing(out, call))
 
     def fused(i):
         i %= SETS
         return torch.ops.symm_mem.fused_all_gather_scaled_matmul(
-            a[i], [b[i]], scale_a[i], [scale_b[i]], 0, context.group, [None], [None], [BF16], [False])[1][0]
-    arms = [("gemm", lambda: Arm("gemm", writing(out, lambda i: scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i])))),
-            ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
-            ("pytorch fused", lambda: Arm("pytorch fused", fused)),
-            beside_copies(context, lambda i: scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i]), a[0].numel() // 2)]
+            a[i], [b[i]], scale_a[i], [scale_b[i]], 0, context.group, [None], [None], [BF16], [False]
+        )[1][0]
+
+    arms = [
+        ("gemm", lambda: Arm("gemm", writing(out, lambda i: scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i])))),
+        ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
+        ("pytorch fused", lambda: Arm("pytorch fused", fused)),
+        beside_copies(context, lambda i: scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i]), a[0].numel() // 2),
+    ]
     if context.windows:
         arms.append(("windows+cublas", windows))
-    arms += tandem_arms(context, case.name, "all_gather_matmul", {"a": a, "b": b, "c": own, **scales}, own,
-                        plain("unfused", "pipeline", "fused"), fast_accumulation=0)
+    arms += tandem_arms(
+        context,
+        case.name,
+        "all_gather_matmul",
+        {"a": a, "b": b, "c": own, **scales},
+        own,
+        plain("unfused", "pipeline", "fused"),
+        fast_accumulation=0,
+    )
     return arms, reference, TOLERANCE
 
 
@@ -305,6 +375,7 @@ def scaled_matmul_reduce_scatter(context, case):
     def unfused(i):
         scaled_mm(a[i], b[i], scale_a[i], scale_b[i], full[i])
         dist.reduce_scatter_tensor(out[i], full[i])
+
     unfused(0)
     reference = out[0].clone()
     context.exact = exact.of(context, exact.reduced, a[0], b[0], True, scale_a[0], scale_b[0])
@@ -316,28 +387,44 @@ def scaled_matmul_reduce_scatter(context, case):
         def call(i):
             scaled_mm(a[i], b[i], scale_a[i], scale_b[i], whole[i])
             context.windows.reduce_scatter(sums[i], whole[i])
+
         return Arm("windows+cublas", writing(sums, call))
 
     def fused(i):
         i %= SETS
         return torch.ops.symm_mem.fused_scaled_matmul_reduce_scatter(
-            a[i], b[i], scale_a[i], scale_b[i], "sum", 0, 0, context.group, [m, n], None, None, BF16, False)
+            a[i], b[i], scale_a[i], scale_b[i], "sum", 0, 0, context.group, [m, n], None, None, BF16, False
+        )
+
     gemm = lambda i: scaled_mm(a[i % SETS], b[i % SETS], scale_a[i % SETS], scale_b[i % SETS], full[i % SETS])
-    arms = [("gemm", lambda: Arm("gemm", gemm, checked=False)),
-            ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
-            ("pytorch fused", lambda: Arm("pytorch fused", fused)), beside_copies(context, gemm, out[0].numel())]
+    arms = [
+        ("gemm", lambda: Arm("gemm", gemm, checked=False)),
+        ("nccl+cublas", lambda: Arm("nccl+cublas", writing(out, unfused))),
+        ("pytorch fused", lambda: Arm("pytorch fused", fused)),
+        beside_copies(context, gemm, out[0].numel()),
+    ]
     if context.windows:
         arms.append(("windows+cublas", windows))
-    arms += tandem_arms(context, case.name, "matmul_reduce_scatter", {"a": a, "b": b, "c": own, **scales}, own,
-                        plain("unfused", "pipeline", "fused"), fast_accumulation=0)
+    arms += tandem_arms(
+        context,
+        case.name,
+        "matmul_reduce_scatter",
+        {"a": a, "b": b, "c": own, **scales},
+        own,
+        plain("unfused", "pipeline", "fused"),
+        fast_accumulation=0,
+    )
     return arms, reference, TOLERANCE
 
 
 def collective(context, case):
     count, world = case.size // BF16.itemsize, context.world
     shard = max(1, count // world)
-    sizes = {"all_reduce": (count, count), "all_gather": (shard, shard * world),
-             "reduce_scatter": (shard * world, shard)}[case.kind]
+    sizes = {
+        "all_reduce": (count, count),
+        "all_gather": (shard, shard * world),
+        "reduce_scatter": (shard * world, shard),
+    }[case.kind]
     inputs, out, own = context.random(sizes[0]), context.empty(sizes[1]), None
     plain_call = {"all_gather": dist.all_gather_into_tensor, "reduce_scatter": dist.reduce_scatter_tensor}
     if case.kind == "all_reduce":
@@ -353,6 +440,7 @@ def collective(context, case):
         def windows():
             sources, sinks = context.window_copies(inputs), context.window_empty(sizes[1])
             return Arm("windows", writing(sinks, lambda i: call(sinks[i], sources[i])))
+
         # NCCL called directly, on memory of torch's own: out of place, which torch's all_reduce is not.
         arms += [("nccl", lambda: Arm("nccl", writing(out, lambda i: call(out[i], inputs[i])))), ("windows", windows)]
     elif case.kind != "all_reduce":
@@ -369,20 +457,25 @@ def collective(context, case):
             if in_place:
                 run.spoil = lambda: symmetric[0].copy_(inputs[0])
             return Arm(name, run)
+
         return name, make
+
     ops = torch.ops.symm_mem
     if case.kind == "all_reduce":
         if case.size <= 2 << 20:
             arms.append(shared("pytorch one-shot", lambda x: ops.one_shot_all_reduce(x, "sum", context.group), False))
         arms.append(shared("pytorch two-shot", lambda x: ops.two_shot_all_reduce_(x, "sum", context.group), True))
-        algorithms = plain("one_shot", "two_shot", "low_latency", "nccl") if case.size <= 4 << 20 else plain(
-            "two_shot", "nccl")
+        algorithms = (
+            plain("one_shot", "two_shot", "low_latency", "nccl") if case.size <= 4 << 20 else plain("two_shot", "nccl")
+        )
     else:
         algorithms = plain("sm", "copy_engine", "low_latency", "nccl")
     if case.kind == "all_gather":
+
         def bare():
             push = pushes(context, shard)
             return Arm("bare pushes", lambda i: push(), checked=False)
+
         arms.append(("bare pushes", bare))
     shared = case.kind != "reduce_scatter"  # whose outputs peers write to, here as in PyTorch's and NCCL's windows
     if context.tandem:
@@ -397,6 +490,15 @@ def empty(context, case):
     return tandem_arms(context, case.name, "empty", {}, None, []), None, 0
 
 
-BUILDERS = {"ag": all_gather_matmul, "rs": matmul_reduce, "ar": matmul_reduce, "ring": matmul_reduce,
-            "ag8": all_gather_scaled_matmul, "rs8": scaled_matmul_reduce_scatter, "all_reduce": collective,
-            "all_gather": collective, "reduce_scatter": collective, "empty": empty}
+BUILDERS = {
+    "ag": all_gather_matmul,
+    "rs": matmul_reduce,
+    "ar": matmul_reduce,
+    "ring": matmul_reduce,
+    "ag8": all_gather_scaled_matmul,
+    "rs8": scaled_matmul_reduce_scatter,
+    "all_reduce": collective,
+    "all_gather": collective,
+    "reduce_scatter": collective,
+    "empty": empty,
+}

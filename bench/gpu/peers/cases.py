@@ -10,12 +10,12 @@ SMALL_HIDDEN, SMALL_FEED_FORWARD = 4096, 14336
 
 @dataclass(frozen=True)
 class Case:
-    kind: str           # ag, rs, ar, ag8, rs8, ring, all_reduce, all_gather, reduce_scatter, empty
-    m: int = 0          # rows of the whole product
+    kind: str  # ag, rs, ar, ag8, rs8, ring, all_reduce, all_gather, reduce_scatter, empty
+    m: int = 0  # rows of the whole product
     n: int = 0
     k: int = 0
-    scales: str = ""    # fp8: tensor, row or block
-    size: int = 0       # collectives: bytes of the whole message
+    scales: str = ""  # fp8: tensor, row or block
+    size: int = 0  # collectives: bytes of the whole message
 
     @property
     def name(self):
@@ -24,8 +24,14 @@ class Case:
         if self.size:
             text = f"{self.size // KIB} KiB" if self.size < 1 << 20 else f"{self.size >> 20} MiB"
             return f"{self.kind} bf16 {text}"
-        names = {"ag": "AG+GEMM bf16", "rs": "GEMM+RS bf16", "ar": "GEMM+AR bf16", "ring": "GEMM+RS ring bf16",
-                 "ag8": f"AG+GEMM fp8 {self.scales}-wise", "rs8": f"GEMM+RS fp8 {self.scales}-wise"}
+        names = {
+            "ag": "AG+GEMM bf16",
+            "rs": "GEMM+RS bf16",
+            "ar": "GEMM+AR bf16",
+            "ring": "GEMM+RS ring bf16",
+            "ag8": f"AG+GEMM fp8 {self.scales}-wise",
+            "rs8": f"GEMM+RS fp8 {self.scales}-wise",
+        }
         return f"{names[self.kind]} M={self.m} N={self.n} K={self.k}"
 
     def calls(self, stream=False):
@@ -49,9 +55,14 @@ def cases(world, groups, small=False):
         for m in rows:
             found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
         if not small:
-            found += [Case("ag", 8192, n_small, SMALL_HIDDEN), Case("rs", 8192, SMALL_HIDDEN, n_small),
-                      Case("ar", 8192, SMALL_HIDDEN, n_small)]
-            found.append(Case("rs", 8192, SMALL_HIDDEN, 1024))  # takes as long on the links as on the tensor cores, or longer
+            found += [
+                Case("ag", 8192, n_small, SMALL_HIDDEN),
+                Case("rs", 8192, SMALL_HIDDEN, n_small),
+                Case("ar", 8192, SMALL_HIDDEN, n_small),
+            ]
+            found.append(
+                Case("rs", 8192, SMALL_HIDDEN, 1024)
+            )  # takes as long on the links as on the tensor cores, or longer
     if "fp8" in groups:
         for m in rows:
             for scales in ("tensor", "row"):
@@ -62,8 +73,11 @@ def cases(world, groups, small=False):
     if "ring" in groups:
         found += [Case("ring", size, size, size) for size in ((2048,) if small else (2048, 4096, 8192))]
     if "collectives" in groups:
-        sizes = ((KIB, 64 * KIB, 1 << 20, 16 << 20) if small
-                 else (*(KIB << power for power in range(15)), 64 << 20, 256 << 20))
+        sizes = (
+            (KIB, 64 * KIB, 1 << 20, 16 << 20)
+            if small
+            else (*(KIB << power for power in range(15)), 64 << 20, 256 << 20)
+        )
         found += [Case(kind, size=size) for kind in ("all_reduce", "all_gather", "reduce_scatter") for size in sizes]
     return found
 

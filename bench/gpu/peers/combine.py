@@ -47,8 +47,10 @@ def value_text(value):
 def entry_text(entry):
     lines = [f"{part} = {value_text(value)}" for part, value in entry.items() if part != "candidates"]
     lines += ["candidates = ["]
-    lines += ["  { " + ", ".join(f"{part} = {value_text(value)}" for part, value in candidate.items()) + " },"
-              for candidate in entry["candidates"]]
+    lines += [
+        "  { " + ", ".join(f"{part} = {value_text(value)}" for part, value in candidate.items()) + " },"
+        for candidate in entry["candidates"]
+    ]
     return "\n".join(["[[entry]]", *lines, "]\n"])
 
 

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 ROWS, SHARD_ROWS = 64, 32  # of a whole result, and of each rank's shard of one
-COLUMNS = 2048             # of B that are there in float64 at a time
+COLUMNS = 2048  # of B that are there in float64 at a time
 SEED = 7
 
 
@@ -55,7 +55,7 @@ def reduced(context, a, b, scatter, scale_a=None, scale_b=None):
     sums = product(rows_in_float64(a, wanted, scale_a), b, scale_b)
     dist.all_reduce(sums)
     first = context.rank * rows.shape[0] if scatter else 0
-    return rows, sums[first:first + rows.shape[0]]
+    return rows, sums[first : first + rows.shape[0]]
 
 
 def of(context, function, *arguments):

@@ -11,8 +11,10 @@ class GpuState:
         self.library, self.handle = None, ctypes.c_void_p()
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
-            if library.nvmlInit_v2() == 0 and library.nvmlDeviceGetHandleByUUID(
-                    uuid.encode(), ctypes.byref(self.handle)) == 0:
+            if (
+                library.nvmlInit_v2() == 0
+                and library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(self.handle)) == 0
+            ):
                 self.library = library
         except OSError:
             pass

@@ -13,8 +13,11 @@ import node
 
 def engine_memory(daemon):
     """{pid: MiB of GPU memory} by nvidia-smi; empty where it cannot tell."""
-    listed = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
-                            capture_output=True, text=True)
+    listed = subprocess.run(
+        ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+    )
     pids = {engine.get("pid") for engine in daemon.engines()}
     found = {}
     for line in listed.stdout.splitlines():
@@ -44,8 +47,16 @@ def main():
         for world in options.worlds.split(","):
             if int(world) > len(pids):
                 continue
-            done = subprocess.run([os.path.join(node.BIN, "bench_handover"), daemon.runtime_dir, world, options.label,
-                                   *pids[:int(world)]], timeout=60)
+            done = subprocess.run(
+                [
+                    os.path.join(node.BIN, "bench_handover"),
+                    daemon.runtime_dir,
+                    world,
+                    options.label,
+                    *pids[: int(world)],
+                ],
+                timeout=60,
+            )
             good &= done.returncode == 0
     finally:
         print(daemon.tail(20), file=sys.stderr)

@@ -6,9 +6,9 @@ engine/launch/launch_start.cc say which. Launches whose steps are timed too take
 import stats
 
 TIMED_EVERY, STEPS_EVERY = 32, 1024
-SAMPLES = 5           # launches timed by events that a figure should be made of
-FEWEST_SAMPLES = 3    # with fewer it is made of the others
-MOST_SECONDS = 0.5    # for launches behind the measured rounds, an arm
+SAMPLES = 5  # launches timed by events that a figure should be made of
+FEWEST_SAMPLES = 3  # with fewer it is made of the others
+MOST_SECONDS = 0.5  # for launches behind the measured rounds, an arm
 
 
 def has_timed_steps(launch):
@@ -38,15 +38,18 @@ def by_plan(events, world):
         if event.get("cat") == "launch":
             launches = found.setdefault(event["args"]["plan"], {})
             launches.setdefault(event["args"]["launch"], {})[event["pid"]] = event["dur"]
-    return {plan: {launch: max(gpus.values()) for launch, gpus in launches.items() if len(gpus) == world}
-            for plan, launches in found.items()}
+    return {
+        plan: {launch: max(gpus.values()) for launch, gpus in launches.items() if len(gpus) == world}
+        for plan, launches in found.items()
+    }
 
 
 def figures(launches, after):
     """What a result says of a plan's {launch: µs}, those numbered up to `after` left out. Empty where nothing ran on lanes."""
     timed = [us for launch, us in launches.items() if launch > after and is_timed(launch)]
-    clock = [us for launch, us in launches.items()
-             if launch > after and not is_timed(launch) and not has_timed_steps(launch)]
+    clock = [
+        us for launch, us in launches.items() if launch > after and not is_timed(launch) and not has_timed_steps(launch)
+    ]
     by, chosen = ("events", timed) if len(timed) >= FEWEST_SAMPLES else ("clock", clock)
     if not chosen or stats.median(chosen) <= 0:
         return {}

@@ -29,7 +29,7 @@ class Arm:
 def squares(output, exact):
     """Summed over the rows of `exact`, (rows, their values in float64): the squares of the output's errors, and of the values."""
     rows, values = exact
-    return [((output[rows].double() - values) ** 2).sum().item(), (values ** 2).sum().item()]
+    return [((output[rows].double() - values) ** 2).sum().item(), (values**2).sum().item()]
 
 
 class Bench:
@@ -58,6 +58,7 @@ class Bench:
                 start.record()
                 data.add_(1)
                 end.record()
+
             torch.cuda.synchronize()
             self.capture(work).replay()
             torch.cuda.synchronize()
@@ -114,6 +115,7 @@ class Bench:
                 for i in range(count):
                     arm.run(i)
                 end.record()
+
             return enqueue, start, end
         inside = self.events(True) if self.external else None
 
@@ -125,6 +127,7 @@ class Bench:
                 arm.run(i)
             if inside:
                 inside[1].record()
+
         graph = self.capture(work)
         outside = inside or self.events(False)
 
@@ -136,6 +139,7 @@ class Bench:
             graph.replay()
             if not inside:
                 outside[1].record()
+
         enqueue.graph = graph  # lives as long as the measurement
         return enqueue, outside[0], outside[1]
 
@@ -209,7 +213,9 @@ class Bench:
             return {}
         gathered = self.gather({name: stats.median(times[name]) for name in plans})
         done = 3 + count * (1 + rounds)  # by `prepare`, `usable` and the rounds
-        turns = {name: -(-kernel_times.more_calls(done, max(rank[name] for rank in gathered)) // count) for name in plans}
+        turns = {
+            name: -(-kernel_times.more_calls(done, max(rank[name] for rank in gathered)) // count) for name in plans
+        }
         for turn in range(max(turns.values())):
             for name in (name for name in plans if turn < turns[name]):
                 if turn == 0:
@@ -219,7 +225,9 @@ class Bench:
         if self.rank != 0:
             return {}
         try:
-            launches = kernel_times.by_plan(self.trace((rounds + max(turns.values()) + 2) * count * len(plans)), self.world)
+            launches = kernel_times.by_plan(
+                self.trace((rounds + max(turns.values()) + 2) * count * len(plans)), self.world
+            )
             return {name: kernel_times.figures(launches.get(plan, {}), count + 4) for name, plan in plans.items()}
         except Exception as failure:
             self.log(f"no kernel times: {type(failure).__name__}: {str(failure)[:400]}")
@@ -255,17 +263,28 @@ class Bench:
             arm, _, errors[name] = live.pop(name)
             del _  # graphs go before what they launch
             notes[name], problems[name] = arm.note, self.finish(arm)
-        gathered = self.gather({"times": times, "clocks": clocks, "power": power, "problems": problems,
-                                "squares": {name: against for name, (_, against) in errors.items()}})
+        gathered = self.gather(
+            {
+                "times": times,
+                "clocks": clocks,
+                "power": power,
+                "problems": problems,
+                "squares": {name: against for name, (_, against) in errors.items()},
+            }
+        )
         measured = {}
         for name in times:
             bad = [rank["problems"][name] for rank in gathered if rank["problems"][name]]
             if bad:
                 failed[name] = bad[0]
                 continue
-            measured[name] = {"times": [rank["times"][name] for rank in gathered],
-                              "clocks": list(zip(*[rank["clocks"][name] for rank in gathered])),
-                              "error": errors[name][0], "kernel": kernels.get(name, {}), "note": notes[name],
-                              "error_fp64": stats.relative_norm([rank["squares"][name] for rank in gathered])}
+            measured[name] = {
+                "times": [rank["times"][name] for rank in gathered],
+                "clocks": list(zip(*[rank["clocks"][name] for rank in gathered])),
+                "error": errors[name][0],
+                "kernel": kernels.get(name, {}),
+                "note": notes[name],
+                "error_fp64": stats.relative_norm([rank["squares"][name] for rank in gathered]),
+            }
         watts = [value for rank in gathered for value in rank["power"] if value]
         return measured, failed, round(sum(watts) / len(watts)) if watts else None

@@ -36,8 +36,14 @@ class Windows:
         self.communicator, base, self.window = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         self.call("ncclCommInitRank", ctypes.byref(self.communicator), world, unique, rank)
         self.call("ncclMemAlloc", ctypes.byref(base), ctypes.c_size_t(size))
-        self.call("ncclCommWindowRegister", self.communicator, base, ctypes.c_size_t(size), ctypes.byref(self.window),
-                  WINDOW_SYMMETRIC)
+        self.call(
+            "ncclCommWindowRegister",
+            self.communicator,
+            base,
+            ctypes.c_size_t(size),
+            ctypes.byref(self.window),
+            WINDOW_SYMMETRIC,
+        )
         self.memory = torch.as_tensor(DeviceBytes(base.value, size), device=device)
         self.used = 0
 
@@ -57,7 +63,7 @@ class Windows:
         size = count * dtype.itemsize
         if self.used + size > self.memory.numel():
             raise RuntimeError(f"the window has no {size} bytes left")
-        buffer = self.memory[self.used:self.used + size].view(dtype).view(*shape)
+        buffer = self.memory[self.used : self.used + size].view(dtype).view(*shape)
         self.used += (size + 4095) // 4096 * 4096
         return buffer
 
@@ -70,13 +76,36 @@ class Windows:
         return ctypes.c_void_p(tensor.data_ptr())
 
     def all_gather(self, out, shard):
-        self.call("ncclAllGather", self.address(shard), self.address(out), ctypes.c_size_t(shard.numel()),
-                  NCCL_TYPES[shard.dtype], self.communicator, self.stream())
+        self.call(
+            "ncclAllGather",
+            self.address(shard),
+            self.address(out),
+            ctypes.c_size_t(shard.numel()),
+            NCCL_TYPES[shard.dtype],
+            self.communicator,
+            self.stream(),
+        )
 
     def reduce_scatter(self, out, full):
-        self.call("ncclReduceScatter", self.address(full), self.address(out), ctypes.c_size_t(out.numel()),
-                  NCCL_TYPES[out.dtype], SUM, self.communicator, self.stream())
+        self.call(
+            "ncclReduceScatter",
+            self.address(full),
+            self.address(out),
+            ctypes.c_size_t(out.numel()),
+            NCCL_TYPES[out.dtype],
+            SUM,
+            self.communicator,
+            self.stream(),
+        )
 
     def all_reduce(self, out, full):
-        self.call("ncclAllReduce", self.address(full), self.address(out), ctypes.c_size_t(full.numel()),
-                  NCCL_TYPES[full.dtype], SUM, self.communicator, self.stream())
+        self.call(
+            "ncclAllReduce",
+            self.address(full),
+            self.address(out),
+            ctypes.c_size_t(full.numel()),
+            NCCL_TYPES[full.dtype],
+            SUM,
+            self.communicator,
+            self.stream(),
+        )

@@ -26,9 +26,22 @@ class Daemon:
         self.log = open(log_path, "ab")
         begun = time.monotonic()
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandemd"), "--backend", "cuda", "--socket-group", "", "--runtime-dir", self.runtime_dir,
-             "--state-dir", os.path.join(self.runtime_dir, "state"), *extra],
-            stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
+            [
+                os.path.join(BIN, "tandemd"),
+                "--backend",
+                "cuda",
+                "--socket-group",
+                "",
+                "--runtime-dir",
+                self.runtime_dir,
+                "--state-dir",
+                os.path.join(self.runtime_dir, "state"),
+                *extra,
+            ],
+            stdout=self.log,
+            stderr=self.log,
+            preexec_fn=die_with_parent,
+        )
         while self.ctl("stats").returncode != 0:
             if self.process.poll() is not None or time.monotonic() - begun > ready_s:
                 ended = self.process.poll()
@@ -38,8 +51,12 @@ class Daemon:
         self.ready_seconds = time.monotonic() - begun
 
     def ctl(self, *arguments):
-        return subprocess.run([os.path.join(BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, *arguments],
-                              capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [os.path.join(BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
     def engines(self):
         """What tandemd says of each engine, in the GPUs' order."""

@@ -17,8 +17,21 @@ import torch.distributed._symmetric_memory as symm_mem
 from measure import Bench
 
 WINDOW_BYTES = 2304 << 20  # the largest case's operands, four sets of them
-BASELINES = ("gemm", "nccl+cublas", "nccl+cublas stream", "windows+cublas", "pytorch fused", "cublas+pytorch two-shot",
-             "pytorch fused rs+ag", arms.BESIDE, "nccl", "windows", "pytorch one-shot", "pytorch two-shot", "bare pushes")
+BASELINES = (
+    "gemm",
+    "nccl+cublas",
+    "nccl+cublas stream",
+    "windows+cublas",
+    "pytorch fused",
+    "cublas+pytorch two-shot",
+    "pytorch fused rs+ag",
+    arms.BESIDE,
+    "nccl",
+    "windows",
+    "pytorch one-shot",
+    "pytorch two-shot",
+    "bare pushes",
+)
 
 
 def result_line(world, case, count, measured, failed, watts, clocks_seen):
@@ -28,15 +41,36 @@ def result_line(world, case, count, measured, failed, watts, clocks_seen):
     for ours in measured:
         for theirs in BASELINES:
             if ours.startswith("tandem") and theirs in measured:
-                ratios.append({"of": ours, "to": theirs, **stats.ratio(
-                    rounds[ours], rounds[theirs], measured[ours]["clocks"], measured[theirs]["clocks"])})
-    return {"benchmark": "peers", "world": world, "case": case.name, "calls": count, "power_w": watts, **clocks_seen,
-            "arms": {name: {**stats.summary(rounds[name]), "error": arm["error"],
-                            **({"error_fp64": arm["error_fp64"]} if arm["error_fp64"] is not None else {}),
-                            **arm["kernel"], **({"plan": arm["note"]} if arm["note"] else {})}
-                     for name, arm in measured.items()},
-            "ratios": ratios, "failed": failed,
-            "rounds_us": {name: [round(value, 2) for value in values] for name, values in rounds.items()}}
+                ratios.append(
+                    {
+                        "of": ours,
+                        "to": theirs,
+                        **stats.ratio(
+                            rounds[ours], rounds[theirs], measured[ours]["clocks"], measured[theirs]["clocks"]
+                        ),
+                    }
+                )
+    return {
+        "benchmark": "peers",
+        "world": world,
+        "case": case.name,
+        "calls": count,
+        "power_w": watts,
+        **clocks_seen,
+        "arms": {
+            name: {
+                **stats.summary(rounds[name]),
+                "error": arm["error"],
+                **({"error_fp64": arm["error_fp64"]} if arm["error_fp64"] is not None else {}),
+                **arm["kernel"],
+                **({"plan": arm["note"]} if arm["note"] else {}),
+            }
+            for name, arm in measured.items()
+        },
+        "ratios": ratios,
+        "failed": failed,
+        "rounds_us": {name: [round(value, 2) for value in values] for name, values in rounds.items()},
+    }
 
 
 def clock_range(measured):
@@ -51,8 +85,8 @@ def main():
     for name in ("meet", "out", "groups", "job_key"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--runtime_dir", default="")  # empty: without Tandem
-    parser.add_argument("--skip", default="[]")       # JSON: [case, arm] pairs
-    parser.add_argument("--done", default="[]")       # JSON: names of cases
+    parser.add_argument("--skip", default="[]")  # JSON: [case, arm] pairs
+    parser.add_argument("--done", default="[]")  # JSON: names of cases
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=1e9)
@@ -62,10 +96,17 @@ def main():
 
     def log(text):
         print(f"{time.monotonic() - begun:8.2f} {text}", file=sys.stderr, flush=True)
+
     torch.cuda.set_device(options.rank)
     torch.manual_seed(1000 + options.rank)
-    dist.init_process_group("nccl", init_method=f"file://{options.meet}", rank=options.rank, world_size=options.world,
-                            device_id=torch.device("cuda", options.rank), timeout=datetime.timedelta(seconds=120))
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{options.meet}",
+        rank=options.rank,
+        world_size=options.world,
+        device_id=torch.device("cuda", options.rank),
+        timeout=datetime.timedelta(seconds=120),
+    )
     try:
         symm_mem.enable_symm_mem_for_group(dist.group.WORLD.group_name)
     except Exception as failure:  # newer versions need it no more and say so
@@ -76,6 +117,7 @@ def main():
     windows = tandem = None
     try:
         from nccl_windows import Windows
+
         windows = Windows(options.rank, options.world, bench.device, WINDOW_BYTES)
     except Exception as failure:
         log(f"no NCCL windows: {failure}")
@@ -83,6 +125,7 @@ def main():
         windows = None
     if options.runtime_dir:
         from tandem_side import TandemSide
+
         log("joining Tandem's group")
         try:
             tandem = TandemSide(options.runtime_dir, options.rank, options.world, bench.uuid, options.job_key)
@@ -100,12 +143,15 @@ def main():
         context = arms.Context(bench, windows, tandem)
         count = case.calls()
         factories, reference, tolerance = arms.BUILDERS[case.kind](context, case)
-        measured, failed, watts = bench.compare(case.name, factories, reference, tolerance, count, options.rounds,
-                                                context.exact)
+        measured, failed, watts = bench.compare(
+            case.name, factories, reference, tolerance, count, options.rounds, context.exact
+        )
         if options.rank == 0:
             with open(options.out, "a") as out:
-                out.write(json.dumps(result_line(options.world, case, count, measured, failed, watts,
-                                                 clock_range(measured))) + "\n")
+                out.write(
+                    json.dumps(result_line(options.world, case, count, measured, failed, watts, clock_range(measured)))
+                    + "\n"
+                )
         if tandem is not None:
             tandem.end_case()
         del factories, reference, context

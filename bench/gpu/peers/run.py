@@ -36,13 +36,42 @@ class Ranks:
         self.logs, self.processes = [], []
         for rank in range(world):
             self.logs.append(os.path.join(folder, f"world{world}-rank{rank}.log"))
-            command = [sys.executable, "-u", "-B", os.path.join(here, "rank.py"), "--rank", str(rank), "--world",
-                       str(world), "--meet", meet, "--out", options.out, "--groups", options.groups, "--rounds",
-                       str(options.rounds), "--job_key", key, "--runtime_dir", runtime_dir, "--skip", json.dumps(skip),
-                       "--done", json.dumps(done), "--seconds", str(seconds)] + ["--small"] * options.small + ["--only", options.only]
+            command = (
+                [
+                    sys.executable,
+                    "-u",
+                    "-B",
+                    os.path.join(here, "rank.py"),
+                    "--rank",
+                    str(rank),
+                    "--world",
+                    str(world),
+                    "--meet",
+                    meet,
+                    "--out",
+                    options.out,
+                    "--groups",
+                    options.groups,
+                    "--rounds",
+                    str(options.rounds),
+                    "--job_key",
+                    key,
+                    "--runtime_dir",
+                    runtime_dir,
+                    "--skip",
+                    json.dumps(skip),
+                    "--done",
+                    json.dumps(done),
+                    "--seconds",
+                    str(seconds),
+                ]
+                + ["--small"] * options.small
+                + ["--only", options.only]
+            )
             with open(self.logs[-1], "wb") as log:
-                self.processes.append(subprocess.Popen(command, stdout=log, stderr=log,
-                                                       preexec_fn=node.die_with_parent))
+                self.processes.append(
+                    subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=node.die_with_parent)
+                )
 
     def ended_well(self):
         return all(process.poll() == 0 for process in self.processes)
@@ -64,8 +93,11 @@ class Ranks:
     def stood_at(self):
         """(case, arm) that rank 0 was at, from its log; None before the first."""
         with open(self.logs[0], errors="replace") as log:
-            stands = [line.split(maxsplit=2)[2].strip() for line in log
-                      if len(line.split(maxsplit=2)) == 3 and line.split()[1] in ("prepare", "measure")]
+            stands = [
+                line.split(maxsplit=2)[2].strip()
+                for line in log
+                if len(line.split(maxsplit=2)) == 3 and line.split()[1] in ("prepare", "measure")
+            ]
         return stands[-1].rsplit(" / ", 1) if stands else None
 
     def kill(self):
@@ -117,8 +149,15 @@ def compare(options, world, folder, end, daemon_log):
             except RuntimeError as failure:
                 print(f"without Tandem: {failure}", flush=True)
                 good = False
-        ranks = Ranks(options, world, daemon.runtime_dir if daemon else "", skip, finished_cases(options.out, world),
-                      left - 15, folder)
+        ranks = Ranks(
+            options,
+            world,
+            daemon.runtime_dir if daemon else "",
+            skip,
+            finished_cases(options.out, world),
+            left - 15,
+            folder,
+        )
         try:
             problem = ranks.watch(end)
         finally:
@@ -134,8 +173,10 @@ def compare(options, world, folder, end, daemon_log):
             return good
         good = False
         where = ranks.stood_at()
-        print(f"W={world}: {problem} at {where}\n{ranks.tails()}\n--- tandemd\n{daemon.tail(15) if daemon else ''}",
-              flush=True)
+        print(
+            f"W={world}: {problem} at {where}\n{ranks.tails()}\n--- tandemd\n{daemon.tail(15) if daemon else ''}",
+            flush=True,
+        )
         if where is None or len(where) != 2 or where in skip:
             return False
         skip.append(where)
@@ -152,7 +193,9 @@ def main():
     parser.add_argument("--small", action="store_true", help="a few cases of each group")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names it finds")
     parser.add_argument("--without-tandem", action="store_true")
-    parser.add_argument("--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --prelaunch=false")
+    parser.add_argument(
+        "--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --prelaunch=false"
+    )
     parser.add_argument("--seconds", type=float, default=500, help="of all world sizes together")
     options = parser.parse_args()
     unknown = set(options.groups.split(",")) - set(cases.GROUPS)

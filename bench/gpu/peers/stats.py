@@ -42,13 +42,22 @@ def ratio(ours, theirs, our_clocks=None, their_clocks=None, seed=1):
         return {"median": None, "low": None, "high": None, "rounds": 0, "dropped": dropped}
     source = random.Random(seed)
     medians = [median(source.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)]
-    return {"median": round(median(ratios), 4), "low": round(quantile(medians, 0.025), 4),
-            "high": round(quantile(medians, 0.975), 4), "rounds": len(ratios), "dropped": dropped}
+    return {
+        "median": round(median(ratios), 4),
+        "low": round(quantile(medians, 0.025), 4),
+        "high": round(quantile(medians, 0.975), 4),
+        "rounds": len(ratios),
+        "dropped": dropped,
+    }
 
 
 def summary(times):
-    return {"us": round(median(times), 2), "p10": round(quantile(times, 0.1), 2), "p90": round(quantile(times, 0.9), 2),
-            "rounds": len(times)}
+    return {
+        "us": round(median(times), 2),
+        "p10": round(quantile(times, 0.1), 2),
+        "p90": round(quantile(times, 0.9), 2),
+        "rounds": len(times),
+    }
 
 
 def relative_norm(per_rank):

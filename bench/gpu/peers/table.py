@@ -3,9 +3,11 @@
 import json
 import sys
 
-RIVALS = {"matmul": ("nccl+cublas", "windows+cublas", "pytorch fused"),
-          "composition": ("cublas+pytorch two-shot", "pytorch fused rs+ag"),  # for what no rival has fused
-          "collective": ("nccl", "windows", "pytorch one-shot", "pytorch two-shot")}
+RIVALS = {
+    "matmul": ("nccl+cublas", "windows+cublas", "pytorch fused"),
+    "composition": ("cublas+pytorch two-shot", "pytorch fused rs+ag"),  # for what no rival has fused
+    "collective": ("nccl", "windows", "pytorch one-shot", "pytorch two-shot"),
+}
 
 
 def ratio_line(result, ours, rivals):
@@ -18,17 +20,26 @@ def ratio_line(result, ours, rivals):
     for ratio in result["ratios"]:
         if ratio["of"] == ours and ratio["to"] == rival and ratio["median"] is not None:
             kernel = arms[ours].get("kernel_us")
-            alone = (f"; kernel {kernel:.1f} µs by {arms[ours]['kernel_by']}, {kernel / arms[rival]['us']:.3f}" if kernel else "")
-            return (f"{ours} / {rival}: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], "
-                    f"{ratio['rounds']} rounds, {ratio['dropped']} dropped{alone}")
+            alone = (
+                f"; kernel {kernel:.1f} µs by {arms[ours]['kernel_by']}, {kernel / arms[rival]['us']:.3f}"
+                if kernel
+                else ""
+            )
+            return (
+                f"{ours} / {rival}: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], "
+                f"{ratio['rounds']} rounds, {ratio['dropped']} dropped{alone}"
+            )
     return None
 
 
 def error_line(arms):
     """The errors against float64 of the arms of Tandem that are further off than NCCL + cuBLAS; None if none is."""
     rival = arms.get("nccl+cublas", {}).get("error_fp64")
-    above = [f"{name} {arm['error_fp64']:.3g}" for name, arm in arms.items()
-             if rival is not None and name.startswith("tandem") and arm.get("error_fp64", 0) > rival]
+    above = [
+        f"{name} {arm['error_fp64']:.3g}"
+        for name, arm in arms.items()
+        if rival is not None and name.startswith("tandem") and arm.get("error_fp64", 0) > rival
+    ]
     return f"error against float64: nccl+cublas {rival:.3g}, above it {', '.join(above)}" if above else None
 
 
@@ -42,7 +53,9 @@ def peers_table(results):
         ours = {name: arm["us"] for name, arm in arms.items() if name.startswith("tandem")}
         print(f"W={result['world']} {result['case']:36} " + "  ".join(cells))
         if ours:
-            print(" " * 10 + "  ".join(f"{name} {us:.1f}" for name, us in sorted(ours.items(), key=lambda item: item[1])))
+            print(
+                " " * 10 + "  ".join(f"{name} {us:.1f}" for name, us in sorted(ours.items(), key=lambda item: item[1]))
+            )
             best = min(ours, key=ours.get)
             lines = [ratio_line(result, best, RIVALS[kind]) for kind in kinds] + [error_line(arms)]
             for line in filter(None, lines):
@@ -54,8 +67,10 @@ def peers_table(results):
 def backend_table(results):
     print(f"{'figure':88} {'Tandem µs':>10} {'bare µs':>10} {'ratio':>7}  p10 … p90")
     for r in results:
-        print(f"{r['name']:88} {r['tandem_us']:10.2f} {r['bare_us']:10.2f} {r['ratio']:7.3f}  "
-              f"{r['ratio_p10']:.3f} … {r['ratio_p90']:.3f}")
+        print(
+            f"{r['name']:88} {r['tandem_us']:10.2f} {r['bare_us']:10.2f} {r['ratio']:7.3f}  "
+            f"{r['ratio_p10']:.3f} … {r['ratio_p90']:.3f}"
+        )
 
 
 def collectives_table(results):
@@ -81,8 +96,8 @@ def other_table(results):
 def kind_of(result):
     if result.get("benchmark") == "peers":
         return "peers"
-    for key, kind in (("tandem_us", "backend"), ("arm", "collectives"), ("value", "figures")):
-        if key in result:
+    for keys, kind in (({"tandem_us"}, "backend"), ({"arm", "gpus"}, "collectives"), ({"value"}, "figures")):
+        if keys <= result.keys():
             return kind
     return "other"
 
@@ -97,8 +112,13 @@ def main():
             continue
         for result in results:
             found[kind_of(result)].append(result)
-    for kind, table in (("backend", backend_table), ("collectives", collectives_table), ("figures", figures_table),
-                        ("peers", peers_table), ("other", other_table)):
+    for kind, table in (
+        ("backend", backend_table),
+        ("collectives", collectives_table),
+        ("figures", figures_table),
+        ("peers", peers_table),
+        ("other", other_table),
+    ):
         if found[kind]:
             table(found[kind])
 

@@ -18,8 +18,22 @@ class TandemSide:
 
     def trace(self, last):
         """Events of the daemon's trace: of the latest `last` launches of each GPU."""
-        done = subprocess.run([os.path.join(node.BIN, "tandemctl"), "--runtime-dir", self.runtime_dir, "--timeout", "20", "trace",
-                               "--last", str(last)], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            [
+                os.path.join(node.BIN, "tandemctl"),
+                "--runtime-dir",
+                self.runtime_dir,
+                "--timeout",
+                "20",
+                "trace",
+                "--last",
+                str(last),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
         return json.loads(done.stdout)["traceEvents"]
 
     @staticmethod
@@ -40,8 +54,14 @@ class TandemSide:
 
     def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes):
         """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses."""
-        plan = tandem_c.Plan(self.group, key, op, [(role, self.memory(tensors[0])) for role, tensors in operands.items()],
-                             algorithm, **attributes)
+        plan = tandem_c.Plan(
+            self.group,
+            key,
+            op,
+            [(role, self.memory(tensors[0])) for role, tensors in operands.items()],
+            algorithm,
+            **attributes,
+        )
         sets = len(next(iter(operands.values()))) if operands else 1
         bindings = [plan.bind([self.memory(tensors[i]) for tensors in operands.values()]) for i in range(sets)]
         count = len(operands)
@@ -49,13 +69,25 @@ class TandemSide:
         def run(i):
             plan.launch(bindings[i % sets], count)
             return outputs[i % sets] if outputs else None
+
         if outputs:
             run.spoil = lambda: outputs[0].fill_(float("nan"))
         info = plan.info()
-        note = {field: info[field] for field in ("algorithm", "summary", "placement", "workspace_bytes", "bytes_moved",
-                                                 "predicted_us", "steps", "lanes") if field in info}
-        return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note,
-                   plan=info.get("plan_id"))
+        note = {
+            field: info[field]
+            for field in (
+                "algorithm",
+                "summary",
+                "placement",
+                "workspace_bytes",
+                "bytes_moved",
+                "predicted_us",
+                "steps",
+                "lanes",
+            )
+            if field in info
+        }
+        return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note, plan=info.get("plan_id"))
 
     def end_case(self):
         """Forgets the case's memory."""

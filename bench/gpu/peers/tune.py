@@ -15,8 +15,13 @@ import sys
 from cases import chosen
 from node import BIN, Daemon
 
-OPS = {"ag": "all_gather_matmul", "rs": "matmul_reduce_scatter", "ar": "matmul_all_reduce",
-       "ag8": "all_gather_matmul", "rs8": "matmul_reduce_scatter"}
+OPS = {
+    "ag": "all_gather_matmul",
+    "rs": "matmul_reduce_scatter",
+    "ar": "matmul_all_reduce",
+    "ag8": "all_gather_matmul",
+    "rs8": "matmul_reduce_scatter",
+}
 
 
 def lines(case, world):
@@ -60,10 +65,26 @@ def main():
         file.write(text)
     daemon = Daemon(options.out + ".tandemd.log")
     try:
-        process = subprocess.Popen([os.path.join(BIN, "tandemctl"), "--runtime-dir", daemon.runtime_dir, "--timeout", "30", "tune",
-                                    "--from", cases_file, "--world", str(options.world), "--time-limit",
-                                    str(options.time_limit), *options.tune_options],
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(
+            [
+                os.path.join(BIN, "tandemctl"),
+                "--runtime-dir",
+                daemon.runtime_dir,
+                "--timeout",
+                "30",
+                "tune",
+                "--from",
+                cases_file,
+                "--world",
+                str(options.world),
+                "--time-limit",
+                str(options.time_limit),
+                *options.tune_options,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for line in process.stdout:
             print(line, end="", flush=True)
             failed |= ": FAILED: " in line

@@ -8,43 +8,98 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 
-PARTS = ("tests", "integration", "conformance", "shared", "recovery", "sanitizer", "handover", "bench", "native", "peers", "tune")
+PARTS = (
+    "tests",
+    "integration",
+    "conformance",
+    "shared",
+    "recovery",
+    "sanitizer",
+    "handover",
+    "bench",
+    "native",
+    "peers",
+    "tune",
+)
 
 # Which suites run under an MPS server of their own: those in which nobody is killed or faults. Under MPS a fault is
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
 UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_fused", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
-SUITES = {"test_captured": 35, "test_client_faults": 40, "test_engine_faults": 60, "test_kill_every_call": 50,
-          "test_daemon_death": 35, "test_sharing": 15, "test_fused": 25, "test_cuda": 25, "test_basic": 15,
-          "test_operations": 50, "test_rounds": 160, "test_process_faults": 60, "test_conformance_faults": 50,
-          "test_tune": 60, "test_outcomes": 40, "test_fork": 15, "test_c_api": 15,
-          "test_rogue": 85, "test_admin": 60, "test_limits": 50, "test_bad_input": 40}
+SUITES = {
+    "test_captured": 35,
+    "test_client_faults": 40,
+    "test_engine_faults": 60,
+    "test_kill_every_call": 50,
+    "test_daemon_death": 35,
+    "test_sharing": 15,
+    "test_fused": 25,
+    "test_cuda": 25,
+    "test_basic": 15,
+    "test_operations": 50,
+    "test_rounds": 160,
+    "test_process_faults": 60,
+    "test_conformance_faults": 50,
+    "test_tune": 60,
+    "test_outcomes": 40,
+    "test_fork": 15,
+    "test_c_api": 15,
+    "test_rogue": 85,
+    "test_admin": 60,
+    "test_limits": 50,
+    "test_bad_input": 40,
+}
 DEFAULT_SUITE = 45
 # Those whose paths differ most on GPUs; the others in the order of their names.
-FIRST_SUITES = ("test_captured", "test_client_faults", "test_engine_faults", "test_kill_every_call", "test_daemon_death",
-                "test_sharing", "test_cuda")
+FIRST_SUITES = (
+    "test_captured",
+    "test_client_faults",
+    "test_engine_faults",
+    "test_kill_every_call",
+    "test_daemon_death",
+    "test_sharing",
+    "test_cuda",
+)
 # After all that measures.
 LATE = ("conformance_w3",)
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
-GPU_TESTS = {"cuda_kernels_test": (1, 10), "cuda_pool_test": (1, 10), "client_cuda_test": (1, 20),
-             "cuda_planned_test": (4, 40), "cuda_collective_test": (4, 60), "cuda_nccl_test": (2, 30),
-             "cuda_fused_race_test": (1, 60), "cuda_fused_long_test": (1, 20), "cuda_skinny_race_test": (1, 10),
-             "cuda_skinny_long_test": (1, 10), "cuda_import_test": (2, 20), "cuda_words_test": (2, 10)}
+GPU_TESTS = {
+    "cuda_kernels_test": (1, 10),
+    "cuda_pool_test": (1, 10),
+    "client_cuda_test": (1, 20),
+    "cuda_planned_test": (4, 40),
+    "cuda_collective_test": (4, 60),
+    "cuda_nccl_test": (2, 30),
+    "cuda_fused_race_test": (1, 60),
+    "cuda_fused_long_test": (1, 20),
+    "cuda_skinny_race_test": (1, 10),
+    "cuda_skinny_long_test": (1, 10),
+    "cuda_import_test": (2, 20),
+    "cuda_words_test": (2, 10),
+}
 # What they measure has goals: alone, but for the rounds that measure nothing.
-RECOVERY = {"with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
-            "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
-            "servers": (("test_servers",), 180)}  # fifty rounds among them
+RECOVERY = {
+    "with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
+    "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
+    "servers": (("test_servers",), 180),
+}  # fifty rounds among them
 # (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the kernel for few rows it reports a word
 # that threads pass by acquire and release (docs/gotchas.md).
 RIGHT = "*RaceTest.IsRight*-*Queue*"
 GUARDED = "*AGuardThatIsRaised*"
-SANITIZED = (("memcheck", "cuda_fused_race_test", RIGHT, 15), ("synccheck", "cuda_fused_race_test", RIGHT, 15),
-             ("racecheck", "cuda_fused_race_test", RIGHT + ":*Shares*", 30),
-             ("memcheck", "cuda_skinny_race_test", RIGHT, 10), ("synccheck", "cuda_skinny_race_test", RIGHT, 10),
-             ("memcheck", "cuda_collective_test", GUARDED, 10), ("racecheck", "cuda_collective_test", GUARDED, 10),
-             ("synccheck", "cuda_collective_test", GUARDED, 10), ("memcheck", "cuda_kernels_test", "", 90),
-             ("racecheck", "cuda_kernels_test", "*Sums*:*Copies*", 90),
-             ("synccheck", "cuda_kernels_test", "*Sums*:*Copies*:*Float8*", 90))
+SANITIZED = (
+    ("memcheck", "cuda_fused_race_test", RIGHT, 15),
+    ("synccheck", "cuda_fused_race_test", RIGHT, 15),
+    ("racecheck", "cuda_fused_race_test", RIGHT + ":*Shares*", 30),
+    ("memcheck", "cuda_skinny_race_test", RIGHT, 10),
+    ("synccheck", "cuda_skinny_race_test", RIGHT, 10),
+    ("memcheck", "cuda_collective_test", GUARDED, 10),
+    ("racecheck", "cuda_collective_test", GUARDED, 10),
+    ("synccheck", "cuda_collective_test", GUARDED, 10),
+    ("memcheck", "cuda_kernels_test", "", 90),
+    ("racecheck", "cuda_kernels_test", "*Sums*:*Copies*", 90),
+    ("synccheck", "cuda_kernels_test", "*Sums*:*Copies*:*Float8*", 90),
+)
 # Calls that tests expect to be refused are no findings.
 SANITIZER_OPTIONS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (), "synccheck": ()}
 # A 70B model's: hidden size, and the feed-forward width that the ranks share.
@@ -60,15 +115,15 @@ class Job:
     name: str
     part: str
     command: tuple
-    expect: float          # seconds
-    limit: float           # seconds
-    gpus: int = 0          # that it has for itself
-    kind: str = "plain"    # how its log is read: see verdict.py
-    mps: bool = False      # under an MPS server of its own
-    alone: bool = False    # it measures: nothing runs beside it
-    folder: str = "."      # where it runs, in the bundle
-    stdout: str = ""       # its standard output by itself: a file of the results
-    needs: str = ""        # a file without which it is left out
+    expect: float  # seconds
+    limit: float  # seconds
+    gpus: int = 0  # that it has for itself
+    kind: str = "plain"  # how its log is read: see verdict.py
+    mps: bool = False  # under an MPS server of its own
+    alone: bool = False  # it measures: nothing runs beside it
+    folder: str = "."  # where it runs, in the bundle
+    stdout: str = ""  # its standard output by itself: a file of the results
+    needs: str = ""  # a file without which it is left out
     environment: dict = field(default_factory=dict, compare=False)
 
 
@@ -86,52 +141,94 @@ def most_ranks(path):
 
 def suite_jobs(bundle, backend, count):
     folder = os.path.join(bundle, "tests/integration")
-    names = sorted(name[:-3] for name in os.listdir(folder)
-                   if name.startswith("test_") and name.endswith(".py"))
+    names = sorted(name[:-3] for name in os.listdir(folder) if name.startswith("test_") and name.endswith(".py"))
     for name in sorted(names, key=lambda n: (FIRST_SUITES.index(n) if n in FIRST_SUITES else len(FIRST_SUITES), n)):
         expect = SUITES.get(name, DEFAULT_SUITE)
-        yield Job(name, "integration", ("python3", "-B", "-m", "unittest", "-v", name), expect, 2.5 * expect + 30,
-                  gpus=min(count, most_ranks(os.path.join(folder, name + ".py"))), kind="unittest",
-                  mps=backend == "cuda" and name in UNDER_MPS, folder="tests/integration",
-                  environment={"TANDEM_TEST_BACKEND": backend})
+        yield Job(
+            name,
+            "integration",
+            ("python3", "-B", "-m", "unittest", "-v", name),
+            expect,
+            2.5 * expect + 30,
+            gpus=min(count, most_ranks(os.path.join(folder, name + ".py"))),
+            kind="unittest",
+            mps=backend == "cuda" and name in UNDER_MPS,
+            folder="tests/integration",
+            environment={"TANDEM_TEST_BACKEND": backend},
+        )
 
 
 def digits_jobs(backend, count):
     """A training from its data to its end, which checks itself; then with a rank killed and recovered, and on fewer ranks."""
     for world in (2, 4) if backend == "cuda" else (4,):  # emulated GPUs are not handed out: there are always enough
         if world <= count:
-            yield Job(f"digits_w{world}", "integration", ("python3", "-B", "run_digits.py"), 20 * world, 240, gpus=world,
-                      kind="digits", mps=backend == "cuda", folder="tests/integration",
-                      environment={"TANDEM_TEST_BACKEND": backend})
+            yield Job(
+                f"digits_w{world}",
+                "integration",
+                ("python3", "-B", "run_digits.py"),
+                20 * world,
+                240,
+                gpus=world,
+                kind="digits",
+                mps=backend == "cuda",
+                folder="tests/integration",
+                environment={"TANDEM_TEST_BACKEND": backend},
+            )
 
 
 def gpu_test_jobs(bundle, count):
     folder = os.path.join(bundle, "tests/bin")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         gpus, expect = GPU_TESTS.get(name, (2, 30))
-        yield Job(name, "tests", (os.path.join(folder, name),), expect, 2 * expect + 60, gpus=min(gpus, max(count, 2)),
-                  kind="gtest")
+        yield Job(
+            name,
+            "tests",
+            (os.path.join(folder, name),),
+            expect,
+            2 * expect + 60,
+            gpus=min(gpus, max(count, 2)),
+            kind="gtest",
+        )
 
 
 def conformance_job(bundle, results, backend, name, world, seconds, *more, mps=True):
     summary = os.path.join(results, name + ".json")
-    return Job(name, "conformance",
-               (os.path.join(bundle, "bin/tandem-conformance"), "--backend", backend, "--world", str(world), "--json",
-                summary, "--daemon-log", os.path.join(results, name + "-tandemd.log"), *more),
-               seconds + 20, 1.5 * seconds + 60, gpus=world, kind="conformance", mps=mps and backend == "cuda")
+    return Job(
+        name,
+        "conformance",
+        (
+            os.path.join(bundle, "bin/tandem-conformance"),
+            "--backend",
+            backend,
+            "--world",
+            str(world),
+            "--json",
+            summary,
+            "--daemon-log",
+            os.path.join(results, name + "-tandemd.log"),
+            *more,
+        ),
+        seconds + 20,
+        1.5 * seconds + 60,
+        gpus=world,
+        kind="conformance",
+        mps=mps and backend == "cuda",
+    )
 
 
 def conformance_jobs(bundle, results, backend, count):
     def job(name, world, seconds, *more, **named):
         return conformance_job(bundle, results, backend, name, world, seconds, *more, **named)
+
     if backend != "cuda":  # a trial
         yield job("conformance_w2", 2, 20, "--quiet", "--no-heavy", "--sample", "60", "--time-limit", "60")
         yield job("stress_w2", 2, 10, "--stress", "1000")
         return
     matrix = ("--quiet", "--max-failures", "40")
     yield job("conformance_w2", 2, 120, *matrix, "--time-limit", "120")
-    yield job("conformance_w2_without_mps", 2, 40, *matrix, "--sample", "60", "--seed", "2", "--time-limit", "40",
-              mps=False)
+    yield job(
+        "conformance_w2_without_mps", 2, 40, *matrix, "--sample", "60", "--seed", "2", "--time-limit", "40", mps=False
+    )
     yield job("stress_w2", 2, 20, "--stress", "100000")
     if count >= 4:
         yield job("conformance_w4", 4, 100, *matrix, "--time-limit", "100")
@@ -146,56 +243,148 @@ def shared_jobs(bundle, results, count):
     for world in (world for world in (4, 8) if world > count):
         engines = str(world // gpus)
         # Each process has hardware queues of its own, out of one pool a GPU.
-        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": str(min(8, 32 * gpus // world)), "TANDEM_TEST_BACKEND": "cuda",
-                       "TANDEM_TEST_ENGINES_PER_GPU": engines}
-        for name, seconds, more in ((f"shared_w{world}", 80, ("--quiet", "--seed", "4", "--time-limit", "80")),
-                                    (f"shared_stress_w{world}", 20, ("--stress", "20000"))):
-            job = conformance_job(bundle, results, "cuda", name, world, seconds, "--daemon-option=--testing-engines-per-gpu=" + engines, *more)
+        environment = {
+            "CUDA_DEVICE_MAX_CONNECTIONS": str(min(8, 32 * gpus // world)),
+            "TANDEM_TEST_BACKEND": "cuda",
+            "TANDEM_TEST_ENGINES_PER_GPU": engines,
+        }
+        for name, seconds, more in (
+            (f"shared_w{world}", 80, ("--quiet", "--seed", "4", "--time-limit", "80")),
+            (f"shared_stress_w{world}", 20, ("--stress", "20000")),
+        ):
+            job = conformance_job(
+                bundle,
+                results,
+                "cuda",
+                name,
+                world,
+                seconds,
+                "--daemon-option=--testing-engines-per-gpu=" + engines,
+                *more,
+            )
             yield replace(job, part="shared", gpus=gpus, environment=environment)
         scripts = [("digits", ("run_digits.py",), "digits")]
         scripts += [("side_by_side", ("-m", "unittest", "-v", "test_side_by_side"), "unittest")] if world == 8 else []
         for name, words, kind in scripts:
-            yield Job(f"shared_{name}_w{world}", "shared", ("python3", "-B", *words), 60, 200, gpus=gpus, kind=kind, mps=True,
-                      folder="tests/integration", environment=environment)
+            yield Job(
+                f"shared_{name}_w{world}",
+                "shared",
+                ("python3", "-B", *words),
+                60,
+                200,
+                gpus=gpus,
+                kind=kind,
+                mps=True,
+                folder="tests/integration",
+                environment=environment,
+            )
 
 
 def recovery_jobs():
     for name, (words, expect) in RECOVERY.items():
-        yield Job(f"recovery_{name}", "recovery", ("python3", "-B", "-m", "unittest", "-v", *words), expect,
-                  1.5 * expect + 30, gpus=2, kind="unittest", alone=name != "servers", folder="tests/gpu/recovery")
+        yield Job(
+            f"recovery_{name}",
+            "recovery",
+            ("python3", "-B", "-m", "unittest", "-v", *words),
+            expect,
+            1.5 * expect + 30,
+            gpus=2,
+            kind="unittest",
+            alone=name != "servers",
+            folder="tests/gpu/recovery",
+        )
 
 
 def sanitizer_jobs(bundle, tool):
     for what, test, only, expect in SANITIZED:
-        yield Job(f"{what}_{test}", "sanitizer",
-                  (tool or "compute-sanitizer", "--tool", what, "--error-exitcode", "9", *SANITIZER_OPTIONS[what],
-                   os.path.join(bundle, "tests/bin", test), *([f"--gtest_filter={only}"] if only else [])),
-                  expect, expect + 60, gpus=1, kind="gtest", needs=tool or "compute-sanitizer")
+        yield Job(
+            f"{what}_{test}",
+            "sanitizer",
+            (
+                tool or "compute-sanitizer",
+                "--tool",
+                what,
+                "--error-exitcode",
+                "9",
+                *SANITIZER_OPTIONS[what],
+                os.path.join(bundle, "tests/bin", test),
+                *([f"--gtest_filter={only}"] if only else []),
+            ),
+            expect,
+            expect + 60,
+            gpus=1,
+            kind="gtest",
+            needs=tool or "compute-sanitizer",
+        )
     for what in ("memcheck", "racecheck"):
-        yield Job(f"{what}_native_gemm", "sanitizer",
-                  (tool or "compute-sanitizer", "--tool", what, "--error-exitcode", "9", *SANITIZER_OPTIONS[what],
-                   os.path.join(bundle, "bin/native_gemm"), "check", "0"),
-                  90, 150, gpus=1, needs=tool or "compute-sanitizer")
+        yield Job(
+            f"{what}_native_gemm",
+            "sanitizer",
+            (
+                tool or "compute-sanitizer",
+                "--tool",
+                what,
+                "--error-exitcode",
+                "9",
+                *SANITIZER_OPTIONS[what],
+                os.path.join(bundle, "bin/native_gemm"),
+                "check",
+                "0",
+            ),
+            90,
+            150,
+            gpus=1,
+            needs=tool or "compute-sanitizer",
+        )
 
 
 def handover_jobs(bundle, count):
     for how in ("with", "without"):
-        yield Job(f"handover-{how}-mps", "handover",
-                  ("python3", "-B", os.path.join(bundle, "peers/handover.py"), "--label", f"{how} MPS"), 45, 150,
-                  gpus=4 if count >= 4 else 2,
-                  mps=how == "with", alone=True, stdout=f"handover-{how}-mps.jsonl")
+        yield Job(
+            f"handover-{how}-mps",
+            "handover",
+            ("python3", "-B", os.path.join(bundle, "peers/handover.py"), "--label", f"{how} MPS"),
+            45,
+            150,
+            gpus=4 if count >= 4 else 2,
+            mps=how == "with",
+            alone=True,
+            stdout=f"handover-{how}-mps.jsonl",
+        )
 
 
 def bench_jobs(bundle):
-    yield Job("backend", "bench", (os.path.join(bundle, "bin/bench_backend"),), 30, 150, gpus=2, alone=True,
-              stdout="backend.jsonl")
+    yield Job(
+        "backend",
+        "bench",
+        (os.path.join(bundle, "bin/bench_backend"),),
+        30,
+        150,
+        gpus=2,
+        alone=True,
+        stdout="backend.jsonl",
+    )
     for world in (2, 4):
-        yield Job(f"collectives_w{world}", "bench",
-                  (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)), 12, 60, gpus=world, alone=True,
-                  stdout=f"collectives-w{world}.jsonl")
-        yield Job(f"copies_w{world}", "bench",
-                  (os.path.join(bundle, "bin/bench_collective"), "copies", str(world)), 12, 60, gpus=world, alone=True,
-                  stdout=f"copies-w{world}.jsonl")
+        yield Job(
+            f"collectives_w{world}",
+            "bench",
+            (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)),
+            12,
+            60,
+            gpus=world,
+            alone=True,
+            stdout=f"collectives-w{world}.jsonl",
+        )
+        yield Job(
+            f"copies_w{world}",
+            "bench",
+            (os.path.join(bundle, "bin/bench_collective"), "copies", str(world)),
+            12,
+            60,
+            gpus=world,
+            alone=True,
+            stdout=f"copies-w{world}.jsonl",
+        )
 
 
 def native_case(mode, world, rows):
@@ -226,26 +415,64 @@ def float8_jobs(bundle):
             for mode in ("gather", "scatter"):
                 name, words = native_case(mode, world, rows)
                 for end, types in FLOAT8.items():
-                    yield Job(f"{name}_{end}", "native", (os.path.join(bundle, "bin/native_fused"), *words, *types), 10, 60,
-                              gpus=world, alone=True)
+                    yield Job(
+                        f"{name}_{end}",
+                        "native",
+                        (os.path.join(bundle, "bin/native_fused"), *words, *types),
+                        10,
+                        60,
+                        gpus=world,
+                        alone=True,
+                    )
 
 
 def peers_jobs(bundle, results, world, count, more):
     for ranks in [world] if world else [w for w in (4, 2, 8) if w <= count]:
         out = os.path.join(results, f"peers-w{ranks}.jsonl")
         seconds = 170
-        yield Job(f"peers_w{ranks}", "peers",
-                  ("python3", "-B", os.path.join(bundle, "peers/run.py"), "--world", str(ranks), "--out", out,
-                   *(more or ("--small", "--seconds", str(seconds)))),
-                  seconds + 10, 570 if more else seconds + 60, gpus=ranks, mps=True, alone=True)
+        yield Job(
+            f"peers_w{ranks}",
+            "peers",
+            (
+                "python3",
+                "-B",
+                os.path.join(bundle, "peers/run.py"),
+                "--world",
+                str(ranks),
+                "--out",
+                out,
+                *(more or ("--small", "--seconds", str(seconds))),
+            ),
+            seconds + 10,
+            570 if more else seconds + 60,
+            gpus=ranks,
+            mps=True,
+            alone=True,
+        )
 
 
 def tune_jobs(bundle, results, world, count, more):
     for ranks in [world] if world else [w for w in (4, 2) if w <= count]:
-        yield Job(f"tune_w{ranks}", "tune",
-                  ("python3", "-B", os.path.join(bundle, "peers/tune.py"), "--world", str(ranks), "--out",
-                   os.path.join(results, f"tuning-w{ranks}.toml"), *(more or ("--time-limit", "150"))),
-                  160, 590 if more else 240, gpus=ranks, mps=True, alone=True, needs=os.path.join(bundle, "peers/tune.py"))
+        yield Job(
+            f"tune_w{ranks}",
+            "tune",
+            (
+                "python3",
+                "-B",
+                os.path.join(bundle, "peers/tune.py"),
+                "--world",
+                str(ranks),
+                "--out",
+                os.path.join(results, f"tuning-w{ranks}.toml"),
+                *(more or ("--time-limit", "150")),
+            ),
+            160,
+            590 if more else 240,
+            gpus=ranks,
+            mps=True,
+            alone=True,
+            needs=os.path.join(bundle, "peers/tune.py"),
+        )
 
 
 def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
@@ -265,10 +492,25 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     later = [job for job in suites if job.name not in FIRST_SUITES]
     peers = list(peers_jobs(bundle, results, world, count, more))
     native = list(native_jobs(bundle))
-    return [*(job for job in tests if job.gpus <= 2), *(job for job in conformance if job.gpus <= 2), *first,
-            *digits[:1], *recovery,
-            *(job for job in native if not job.alone), *(job for job in tests if job.gpus > 2),
-            *(job for job in conformance if job.gpus > 2 and job.name not in LATE), *wide, *handover_jobs(bundle, count),
-            *(job for job in native if job.alone), *peers, *sanitizer_jobs(bundle, tool), *bench_jobs(bundle),
-            *float8_jobs(bundle), *tune_jobs(bundle, results, world, count, more), *digits[1:],
-            *shared_jobs(bundle, results, count), *later, *(job for job in conformance if job.name in LATE)]
+    return [
+        *(job for job in tests if job.gpus <= 2),
+        *(job for job in conformance if job.gpus <= 2),
+        *first,
+        *digits[:1],
+        *recovery,
+        *(job for job in native if not job.alone),
+        *(job for job in tests if job.gpus > 2),
+        *(job for job in conformance if job.gpus > 2 and job.name not in LATE),
+        *wide,
+        *handover_jobs(bundle, count),
+        *(job for job in native if job.alone),
+        *peers,
+        *sanitizer_jobs(bundle, tool),
+        *bench_jobs(bundle),
+        *float8_jobs(bundle),
+        *tune_jobs(bundle, results, world, count, more),
+        *digits[1:],
+        *shared_jobs(bundle, results, count),
+        *later,
+        *(job for job in conformance if job.name in LATE),
+    ]

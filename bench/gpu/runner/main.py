@@ -26,14 +26,18 @@ def gpus():
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
         return [uuid for _, uuid in found]
     wanted = [name.strip() for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
-    return [uuid for index, uuid in found
-            if index in wanted or any(name.startswith("GPU-") and uuid.startswith(name) for name in wanted)]
+    return [
+        uuid
+        for index, uuid in found
+        if index in wanted or any(name.startswith("GPU-") and uuid.startswith(name) for name in wanted)
+    ]
 
 
 def sanitizer():
     """Where compute-sanitizer is, or None."""
     return shutil.which("compute-sanitizer") or next(
-        (path for path in ("/usr/local/cuda/bin/compute-sanitizer",) if os.path.exists(path)), None)
+        (path for path in ("/usr/local/cuda/bin/compute-sanitizer",) if os.path.exists(path)), None
+    )
 
 
 class Report:
@@ -54,20 +58,38 @@ class Report:
         job = one.job
         seconds = round(one.seconds, 1)
         log = os.path.basename(one.log_path)
-        found = verdict.read(job.kind, one.log_path, code, one.timed_out, os.path.join(self.results, job.name + ".json"))
+        found = verdict.read(
+            job.kind, one.log_path, code, one.timed_out, os.path.join(self.results, job.name + ".json")
+        )
         cut = one.asked_to_end is not None and (not one.timed_out or one.limit < job.limit)  # not by its own limit
-        row = {"job": job.name, "part": job.part, "code": code, "timed_out": one.timed_out, "cut": cut,
-               "passed": found.passed, "failed": found.failed, "skipped": found.skipped, "cut_short": found.cut_short,
-               "seconds": seconds, "gpus": len(one.gpus), "mps": job.mps, "left_behind": left_behind, "log": log,
-               "failures": found.failures,
-               "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+        row = {
+            "job": job.name,
+            "part": job.part,
+            "code": code,
+            "timed_out": one.timed_out,
+            "cut": cut,
+            "passed": found.passed,
+            "failed": found.failed,
+            "skipped": found.skipped,
+            "cut_short": found.cut_short,
+            "seconds": seconds,
+            "gpus": len(one.gpus),
+            "mps": job.mps,
+            "left_behind": left_behind,
+            "log": log,
+            "failures": found.failures,
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        }
         self.rows.append(row)
         if cut:
             self.later.append(job.name)
         self.lines.write(json.dumps(row) + "\n")
-        self.say(f"end   {job.name}: {word(row)}, {found.passed} passed, {found.failed} failed, {found.skipped} skipped, "
-                 f"{seconds} s" + (f", {found.cut_short}" if found.cut_short else "")
-                 + (f", {left_behind} processes left behind" if left_behind else ""))
+        self.say(
+            f"end   {job.name}: {word(row)}, {found.passed} passed, {found.failed} failed, {found.skipped} skipped, "
+            f"{seconds} s"
+            + (f", {found.cut_short}" if found.cut_short else "")
+            + (f", {left_behind} processes left behind" if left_behind else "")
+        )
         for failure in found.failures[:SHOWN]:
             print(f"{'':11}- {failure[:160]}", flush=True)
 
@@ -85,9 +107,11 @@ class Report:
             if "left_out" in row:
                 print(f"{row['part']:12} {row['job']:28} left out: {row['left_out']}")
             else:
-                print(f"{row['part']:12} {row['job']:28} {row['passed']:6} {row['failed']:6} {row['skipped']:7} "
-                      f"{row['seconds']:8.1f}  {word(row):8} {row['log']}"
-                      + (f", {row['cut_short']}" if row["cut_short"] else ""))
+                print(
+                    f"{row['part']:12} {row['job']:28} {row['passed']:6} {row['failed']:6} {row['skipped']:7} "
+                    f"{row['seconds']:8.1f}  {word(row):8} {row['log']}"
+                    + (f", {row['cut_short']}" if row["cut_short"] else "")
+                )
         if self.later:
             print(f"not run, call again: {' '.join(self.later)}")
 
@@ -116,26 +140,40 @@ def rows_of(results):
 
 def gpu_state(path):
     with open(path, "a") as file:
-        subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.draw", "--format=csv,noheader"],
-                       stdout=file, check=False)
+        subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.draw", "--format=csv,noheader"],
+            stdout=file,
+            check=False,
+        )
 
 
 def parse(arguments):
     more = []
     if "--" in arguments:
         at = arguments.index("--")
-        arguments, more = arguments[:at], arguments[at + 1:]
+        arguments, more = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(prog="run", description="Parts: all, " + ", ".join(jobs.PARTS))
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("-o", "--results", default=None, help="folder (default: results in the bundle)")
-    parser.add_argument("-w", "--world", type=int, default=0, help="of peers and tune (default: all that the GPUs allow)")
-    parser.add_argument("-s", "--seconds", type=float, default=None,
-                        help="of the whole call; what is left, the next call with the same RESULTS runs")
+    parser.add_argument(
+        "-w", "--world", type=int, default=0, help="of peers and tune (default: all that the GPUs allow)"
+    )
+    parser.add_argument(
+        "-s",
+        "--seconds",
+        type=float,
+        default=None,
+        help="of the whole call; what is left, the next call with the same RESULTS runs",
+    )
     parser.add_argument("--only", default="", help="regular expression for the jobs' names")
     parser.add_argument("--again", action="store_true", help="also what an earlier call with the same RESULTS has run")
     parser.add_argument("--list", action="store_true", help="print the jobs, and run none")
-    parser.add_argument("--backend", choices=("cuda", "host"), default="cuda",
-                        help="host: conformance and integration without GPUs, on four emulated ones")
+    parser.add_argument(
+        "--backend",
+        choices=("cuda", "host"),
+        default="cuda",
+        help="host: conformance and integration without GPUs, on four emulated ones",
+    )
     options = parser.parse_args(arguments)
     unknown = set(options.parts) - {*jobs.PARTS, "all"}
     if unknown:
@@ -151,15 +189,21 @@ def main():
     devices = gpus() if options.backend == "cuda" else [""] * 4
     os.makedirs(results, exist_ok=True)
     wanted = set(jobs.PARTS) if not options.parts or "all" in options.parts else set(options.parts)
-    chosen = [job for job in jobs.all_jobs(bundle, results, options.backend, len(devices), options.world, options.more,
-                                           sanitizer())
-              if job.part in wanted and re.search(options.only, job.name)]
+    chosen = [
+        job
+        for job in jobs.all_jobs(
+            bundle, results, options.backend, len(devices), options.world, options.more, sanitizer()
+        )
+        if job.part in wanted and re.search(options.only, job.name)
+    ]
     if options.list:
         begins, end = estimate(chosen, len(devices))
         for job in chosen:
             at = f"{begins[job.name]:6.0f} s" if job.name in begins else f"{'never':>8}"
-            print(f"{at}  {job.part:12} {job.name:28} {job.gpus} GPUs, {job.expect:.0f} s, limit {job.limit:.0f} s"
-                  f"{', MPS' if job.mps else ''}{', alone' if job.alone else ''}")
+            print(
+                f"{at}  {job.part:12} {job.name:28} {job.gpus} GPUs, {job.expect:.0f} s, limit {job.limit:.0f} s"
+                f"{', MPS' if job.mps else ''}{', alone' if job.alone else ''}"
+            )
         print(f"{end:6.0f} s  the end, as expected")
         return 0
     earlier = {} if options.again else rows_of(results)
@@ -174,8 +218,9 @@ def main():
     schedule.run([job for job in chosen if job.name not in earlier])
     if options.backend == "cuda":
         gpu_state(state)
-        figures = sorted(os.path.join(results, name) for name in os.listdir(results)
-                         if name.endswith(".jsonl") and name != RESULTS)
+        figures = sorted(
+            os.path.join(results, name) for name in os.listdir(results) if name.endswith(".jsonl") and name != RESULTS
+        )
         print(flush=True)
         subprocess.run([sys.executable, "-B", os.path.join(bundle, "peers/table.py"), *figures], check=False)
     report.table()

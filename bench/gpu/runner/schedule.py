@@ -52,8 +52,14 @@ class Running:
         with open(log_path, "wb") as log, open(stdout_path or os.devnull, "wb") as own:
             try:
                 self.process = subprocess.Popen(
-                    command, cwd=os.path.join(bundle, job.folder), env=environment, stdin=subprocess.DEVNULL,
-                    stdout=own if stdout_path else log, stderr=log, start_new_session=True)
+                    command,
+                    cwd=os.path.join(bundle, job.folder),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=own if stdout_path else log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             except OSError as problem:
                 log.write(f"cannot run: {problem}\n".encode())
                 self.process = None
@@ -128,6 +134,7 @@ def may_start(job, waiting, running, free, alone, now):
 @dataclass
 class Expected:
     """A job in an estimate: as may_start sees one under way."""
+
     job: Job
     gpus: list
     begun: float
@@ -143,8 +150,8 @@ def estimate(jobs, count):
             if not may_start(job, waiting, running, free, any(one.job.alone for one in running), now):
                 waiting.append(job)
                 continue
-            running.append(Expected(job, free[:job.gpus], now))
-            free, begins[job.name] = free[job.gpus:], now
+            running.append(Expected(job, free[: job.gpus], now))
+            free, begins[job.name] = free[job.gpus :], now
         pending = waiting
         first = min(running, key=lambda one: one.begun + one.job.expect)
         now = first.begun + first.job.expect
@@ -200,9 +207,15 @@ class Schedule:
             if not may_start(job, waiting, self.running, self.free, alone, time.monotonic()):
                 waiting.append(job)
                 continue
-            gpus, self.free = self.free[:job.gpus], self.free[job.gpus:]
-            one = Running(job, gpus, self.bundle, os.path.join(self.results, f"{job.name}.log"),
-                          os.path.join(self.results, job.stdout) if job.stdout else None, min(job.limit, self._left()))
+            gpus, self.free = self.free[: job.gpus], self.free[job.gpus :]
+            one = Running(
+                job,
+                gpus,
+                self.bundle,
+                os.path.join(self.results, f"{job.name}.log"),
+                os.path.join(self.results, job.stdout) if job.stdout else None,
+                min(job.limit, self._left()),
+            )
             self.running.append(one)
             self.report.begun(one)
         return waiting
@@ -212,5 +225,7 @@ class Schedule:
             code = one.ended()
             if code is not None:
                 self.running.remove(one)
-                self.free = sorted(self.free + one.gpus, key=self.order.index)  # a job's first GPU is the first by any count
+                self.free = sorted(
+                    self.free + one.gpus, key=self.order.index
+                )  # a job's first GPU is the first by any count
                 self.report.ended(one, code, one.clean())

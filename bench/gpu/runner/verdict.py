@@ -46,8 +46,11 @@ def of_unittest(log, _summary):
 def of_conformance(log, summary):
     """By the suite's own summary; without one, by its lines."""
     if summary:
-        failures = [f"W{one['world']} {one.get('case', '')}: {one.get('code', one.get('message', ''))}"
-                    + (f", {one['first_wrong']}" if one.get("first_wrong") else "") for one in summary["failures"]]
+        failures = [
+            f"W{one['world']} {one.get('case', '')}: {one.get('code', one.get('message', ''))}"
+            + (f", {one['first_wrong']}" if one.get("first_wrong") else "")
+            for one in summary["failures"]
+        ]
         # What went wrong outside a case (no daemon, say) is counted as wrong, not as run.
         passed = max(0, summary["run"] - summary["refused"] - summary["wrong"])
         cut = f"{summary['run']} of {summary['drawn']} cases" if summary.get("cut_short") else ""

@@ -1,6 +1,6 @@
 // File: element_type.h
 //
-// `DType`, the element types of tensors. Apart from tandem/dtype.h, so that device code does not see the status type.
+// `DType`, the element types of tensors. Apart from dtype.h: device code need not see the status type.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@ namespace {
 
 // TMA's addresses and pitches are multiples of this.
 constexpr int64_t kTmaBytes = 16;
-constexpr int64_t kSms = 132;           // of an H100 or H200
+constexpr int64_t kSms = 132;          // of an H100 or H200
 constexpr int64_t kMaxTilesM = 32767;  // see fused_launch.h of the CUDA kernels
 
 int64_t ElementBytes(const View& view) { return static_cast<int64_t>(DTypeBytes(view.dtype)); }
@@ -94,8 +94,7 @@ std::string WhyNotRows(const Problem& problem) {
   FusedTileCut cut{problem.rows / world, problem.rows, world, 1};  // a shard's or a slice's rows
   if (problem.request->op == Op::kMatmulAllReduce) cut = CutFusedTiles(problem.rows, problem.n, world);
   if (FusedTiles(cut.parts(), cut.rows, 1) <= kMaxTilesM) return {};
-  return Text(cut.parts(), " parts of ", cut.rows, " rows have more than ", kMaxTilesM,
-              " tiles of 128 rows");
+  return Text(cut.parts(), " parts of ", cut.rows, " rows have more than ", kMaxTilesM, " tiles of 128 rows");
 }
 
 }  // namespace

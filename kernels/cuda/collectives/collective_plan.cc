@@ -107,7 +107,8 @@ bool TakesCollective(const CollectiveArgs& args) {
     words += phase.waits.size() + phase.signals.size();
     items += phase.items.size();
     for (const CollectiveItem& item : phase.items) {
-      if (item.sources.empty() || item.sources.size() > kMaxGroupRanks || item.destinations.empty()) return false;
+      if (item.sources.empty() || item.sources.size() > kMaxGroupRanks || item.destinations.empty())
+        return false;
       pointers += item.sources.size() + item.destinations.size();
     }
   }

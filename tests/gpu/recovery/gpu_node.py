@@ -33,12 +33,20 @@ def note(text):
 
 def query(what):
     """nvidia-smi's answer for each GPU that CUDA_VISIBLE_DEVICES (indices or UUIDs) leaves to the tests."""
-    lines = subprocess.run(["nvidia-smi", f"--query-gpu=index,uuid,{what}", "--format=csv,noheader,nounits"],
-                           capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        ["nvidia-smi", f"--query-gpu=index,uuid,{what}", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout.splitlines()
     rows = [[field.strip() for field in line.split(",", 2)] for line in lines]
     wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return [value for index, uuid, value in rows
-            if not wanted or index in wanted or any(name.startswith("GPU-") and uuid.startswith(name) for name in wanted)]
+    return [
+        value
+        for index, uuid, value in rows
+        if not wanted or index in wanted or any(name.startswith("GPU-") and uuid.startswith(name) for name in wanted)
+    ]
 
 
 def gpu_count():
@@ -58,6 +66,7 @@ def become(uid):
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
+
     return change
 
 
@@ -72,8 +81,13 @@ class Mps:
         os.mkdir(self.pipe, 0o755)
         os.mkdir(self.logs, 0o755)
         options = ["-multiuser-server"] if os.getuid() == 0 else []
-        subprocess.run(["nvidia-cuda-mps-control", "-d", *options], env=self.environment(), check=True, timeout=30,
-                       capture_output=True)
+        subprocess.run(
+            ["nvidia-cuda-mps-control", "-d", *options],
+            env=self.environment(),
+            check=True,
+            timeout=30,
+            capture_output=True,
+        )
 
     def environment(self):
         return {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": self.pipe, "CUDA_MPS_LOG_DIRECTORY": self.logs}
@@ -87,8 +101,14 @@ class Mps:
 
     def stop(self):
         try:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit -t 5\n", text=True, env=self.environment(), timeout=30,
-                           capture_output=True)
+            subprocess.run(
+                ["nvidia-cuda-mps-control"],
+                input="quit -t 5\n",
+                text=True,
+                env=self.environment(),
+                timeout=30,
+                capture_output=True,
+            )
         except subprocess.TimeoutExpired:
             pass
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -108,9 +128,22 @@ class GpuDaemon(Daemon):
         self.log = open(self.log_path, "ab")
         begun = time.monotonic()
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandemd"), "--backend", "cuda", "--socket-group", "nogroup", "--runtime-dir",
-             self.runtime_dir, "--state-dir", os.path.join(self.runtime_dir, "state"), *extra],
-            stdout=self.log, stderr=self.log, env={**os.environ, **self.mps_environment})
+            [
+                os.path.join(BIN, "tandemd"),
+                "--backend",
+                "cuda",
+                "--socket-group",
+                "nogroup",
+                "--runtime-dir",
+                self.runtime_dir,
+                "--state-dir",
+                os.path.join(self.runtime_dir, "state"),
+                *extra,
+            ],
+            stdout=self.log,
+            stderr=self.log,
+            env={**os.environ, **self.mps_environment},
+        )
         try:
             self.wait_ready()
             self.wait_engines()
@@ -133,6 +166,7 @@ class GpuDaemon(Daemon):
         def back():
             engine = self.engine(gpu)
             return engine["state"] == "ready" and engine["generation"] > after_generation
+
         wait_until(back, timeout, f"no new engine on GPU {gpu}")
         return time.monotonic() - begun
 
@@ -152,8 +186,12 @@ class GpuClient(Client):
         self.buffer = b""
         self.name = name
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandem-test-client")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, **daemon.mps_environment, **(env or {})}, preexec_fn=become(uid) if uid else None)
+            [os.path.join(BIN, "tandem-test-client")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **daemon.mps_environment, **(env or {})},
+            preexec_fn=become(uid) if uid else None,
+        )
         os.set_blocking(self.process.stdout.fileno(), False)
         daemon.clients.append(self)
 
@@ -168,8 +206,12 @@ class Neighbour:
     def __init__(self, daemon, gpu, uid=None, watch=True, env=None):
         self.buffer = b""
         self.process = subprocess.Popen(
-            [FAULT_CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, **daemon.mps_environment, **(env or {})}, preexec_fn=become(uid) if uid else None)
+            [FAULT_CLIENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **daemon.mps_environment, **(env or {})},
+            preexec_fn=become(uid) if uid else None,
+        )
         os.set_blocking(self.process.stdout.fileno(), False)
         answer = self.ask(f"use {gpu}", 30)
         self.start_seconds = answer.get("seconds", 0)  # that the context took

@@ -46,8 +46,9 @@ class Recovery:
         self.neighbours = []
         self.incarnations = {}  # of groups, by name
         cls = type(self)
-        if cls.daemon and (cls.daemon.process.poll() is not None or
-                           any(engine["state"] != "ready" for engine in cls.daemon.engines())):
+        if cls.daemon and (
+            cls.daemon.process.poll() is not None or any(engine["state"] != "ready" for engine in cls.daemon.engines())
+        ):
             cls.daemon.stop()
             cls.daemon = None
         if cls.daemon is None:
@@ -89,16 +90,32 @@ class Recovery:
 
     def form(self, clients, name, gpus):
         """The same for clients that are connected."""
-        replies = everybody(clients, "join", each=lambda rank: {
-            "rank": rank, "world": len(gpus), "name": name, "group": name, "job_key": "0123456789abcdef",
-            "gpu": self.uuids[gpus[rank]], "launch_deadline_ms": 20000})
+        replies = everybody(
+            clients,
+            "join",
+            each=lambda rank: {
+                "rank": rank,
+                "world": len(gpus),
+                "name": name,
+                "group": name,
+                "job_key": "0123456789abcdef",
+                "gpu": self.uuids[gpus[rank]],
+                "launch_deadline_ms": 20000,
+            },
+        )
         self.incarnations[name] = replies[0]["incarnation"]
         everybody(clients, "cuda_prepare")
         for memory in ("in", "out"):
             everybody(clients, "allocate", group=name, memory=memory, shape=[COUNT])
         operand = {"dtype": "f32", "shape": [COUNT], "symmetric": True}
-        everybody(clients, "prepare", group=name, key="ar", plan="ar", request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        everybody(
+            clients,
+            "prepare",
+            group=name,
+            key="ar",
+            plan="ar",
+            request={"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]},
+        )
         for rank, client in enumerate(clients):
             client.call("fill", memory="in", base=rank + 1, step=1)
         self.check(clients)
@@ -130,11 +147,25 @@ class Recovery:
         shapes = {"a": [size, size], "b": [size, size], "c": [2 * size, size]}
         for memory, shape in shapes.items():
             everybody(self.tp, "register", group="tp", memory=f"busy.{memory}", bytes=shape[0] * shape[1] * 2)
-        everybody(self.tp, "prepare", group="tp", key="busy", plan="busy", request={
-            "op": "all_gather_matmul", "operands": [{"role": role, "dtype": "bf16", "shape": shape}
-                                                    for role, shape in shapes.items()]})
-        everybody(self.tp, "launch", plan="busy", stream="busy", times=times,
-                  bindings=[["busy.a", 0], ["busy.b", 0], ["busy.c", 0]])
+        everybody(
+            self.tp,
+            "prepare",
+            group="tp",
+            key="busy",
+            plan="busy",
+            request={
+                "op": "all_gather_matmul",
+                "operands": [{"role": role, "dtype": "bf16", "shape": shape} for role, shape in shapes.items()],
+            },
+        )
+        everybody(
+            self.tp,
+            "launch",
+            plan="busy",
+            stream="busy",
+            times=times,
+            bindings=[["busy.a", 0], ["busy.b", 0], ["busy.c", 0]],
+        )
         time.sleep(0.2)  # into the middle
 
     # --- expectations
@@ -166,12 +197,19 @@ class Recovery:
         self.form(self.tp, "tp", [0, 1])
         self.assertEqual(self.incarnations["tp"], incarnation + 1)
         self.contents_are_kept(survivor)
-        survivor.call("join", rank=0, world=1, name="alone", group="alone", job_key="0123456789abcdef", gpu=self.uuids[1])
+        survivor.call(
+            "join", rank=0, world=1, name="alone", group="alone", job_key="0123456789abcdef", gpu=self.uuids[1]
+        )
         survivor.call("rendezvous", group="alone", tensor="kept", memory="kept alone")
         operand = {"dtype": "f32", "shape": [COUNT], "symmetric": True}
         survivor.call("allocate", group="alone", memory="copy", shape=[COUNT])
-        survivor.call("prepare", group="alone", key="copy", plan="copy", request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        survivor.call(
+            "prepare",
+            group="alone",
+            key="copy",
+            plan="copy",
+            request={"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]},
+        )
         survivor.call("launch", plan="copy", bindings=[["kept alone", 0], ["copy", 0]])
         survivor.call("sync", deadline_ms=20000)
         survivor.call("wait", plan="copy")
@@ -183,6 +221,7 @@ class Recovery:
 
         def told():
             return [event for event in client.call("events")["events"] if event["kind"] == "group_broken"]
+
         wait_until(told, within, "nobody told the survivor")
         note(f"survivor told after {time.monotonic() - begun:.3f} s")
         self.assertEqual(told()[0]["code"], "UNAVAILABLE", told())
@@ -203,8 +242,11 @@ class Recovery:
     def all_of_gpu_0_fell(self, survivor):
         """Under MPS: everything on GPU 0 has lost its context; the engine waits for the last of them, whom doctor names."""
         begun = time.monotonic()
-        wait_until(lambda: self.daemon.engine(0)["blocked"] or self.daemon.engine(0)["generation"] > self.generations[0], 10,
-                   "the engine has not noticed")
+        wait_until(
+            lambda: self.daemon.engine(0)["blocked"] or self.daemon.engine(0)["generation"] > self.generations[0],
+            10,
+            "the engine has not noticed",
+        )
         note(f"engine out after {time.monotonic() - begun:.3f} s: {self.daemon.engine(0)['last_exit']}")
         wait_until(lambda: self.near.lost() is not None, 5, "the neighbour has not noticed")
         note(f"the neighbour's error: {self.near.lost()}")
@@ -224,8 +266,11 @@ class Recovery:
     def back_to(self, before, slack=64):
         """Every process but tandemd's ends, and the GPUs have what they had."""
         self.clear()
-        wait_until(lambda: all(now <= then + slack for now, then in zip(memory_used(), before)), 20,
-                   f"memory does not come back to {before} MiB")
+        wait_until(
+            lambda: all(now <= then + slack for now, then in zip(memory_used(), before)),
+            20,
+            f"memory does not come back to {before} MiB",
+        )
         note(f"memory in use before {before[:2]}, after {memory_used()[:2]} MiB")
 
     # --- engines
@@ -238,8 +283,11 @@ class Recovery:
         measured("engine killed to ready", time.monotonic() - begun)
         self.assertIsNone(self.near.lost(), "no kernel was running")
         for client in self.tp:
-            wait_until(lambda c=client: any(event["kind"] == "engine_restarted" for event in c.call("events")["events"]), 10,
-                       "no rank is told of the restart")
+            wait_until(
+                lambda c=client: any(event["kind"] == "engine_restarted" for event in c.call("events")["events"]),
+                10,
+                "no rank is told of the restart",
+            )
         # Each rank is told ABORTED by one call; then its launches belong to the new generation.
         for client, reply in zip(self.tp, everybody(self.tp, "launch", check=False, **ALL_REDUCE)):
             if reply["ok"]:
@@ -257,8 +305,13 @@ class Recovery:
         os.kill(self.daemon.engine(0)["pid"], signal.SIGKILL)
         # Under MPS a kernel that runs when its process is killed may take everybody else on the GPU with it: a long one does, short
         # ones were seen to end first. Both are right, as long as all know which it was.
-        wait_until(lambda: self.near.lost() is not None or self.daemon.engine(0)["state"] == "ready"
-                   and self.daemon.engine(0)["generation"] > self.generations[0], 20, "neither fallen nor back")
+        wait_until(
+            lambda: self.near.lost() is not None
+            or self.daemon.engine(0)["state"] == "ready"
+            and self.daemon.engine(0)["generation"] > self.generations[0],
+            20,
+            "neither fallen nor back",
+        )
         if self.mps and self.near.lost() is not None:
             note(f"neighbour lost {time.monotonic() - begun:.3f} s after the engine's kill -9: {self.near.lost()}")
             self.doctor_names(self.near.pid)
@@ -299,6 +352,7 @@ class Recovery:
             note(f"evict: {out.strip()}")
             self.assertIn(str(self.near.pid), out)
             self.assertIsNotNone(self.near.process.wait(5))
+
         self.back_after_the_last_end(evict)
 
     def test_client_killed_inside_a_kernel(self):
@@ -399,8 +453,17 @@ class RecoveryWithMps(Recovery, unittest.TestCase):
         outside = self.daemon.client("outside", env={"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"})
         outside.connect()
         for strictness, ok in (("error", False), ("warn", True)):
-            reply = outside.call("join", check=False, rank=0, world=1, name="out", group="out", job_key="0123456789abcdef",
-                                 gpu=self.uuids[0], on_slow_placement=strictness)
+            reply = outside.call(
+                "join",
+                check=False,
+                rank=0,
+                world=1,
+                name="out",
+                group="out",
+                job_key="0123456789abcdef",
+                gpu=self.uuids[0],
+                on_slow_placement=strictness,
+            )
             self.assertEqual(reply["ok"], ok, reply)
         self.assertEqual(len(self.daemon.finding("mps_sharing")), 1)
 

@@ -65,8 +65,12 @@ class Rounds(unittest.TestCase):
         clients = [self.daemon.client(f"{name} rank {rank}") for rank in range(coming)]
         for client in clients:
             client.connect()
-        return clients, [client.send("join", rank=rank, world=world, name=name, group="g", job_key="0123456789abcdef",
-                                     gpu=self.uuids[rank]) for rank, client in enumerate(clients)]
+        return clients, [
+            client.send(
+                "join", rank=rank, world=world, name=name, group="g", job_key="0123456789abcdef", gpu=self.uuids[rank]
+            )
+            for rank, client in enumerate(clients)
+        ]
 
     def group(self, name, world):
         """Clients that have joined, and have memory of every kind."""
@@ -83,8 +87,14 @@ class Rounds(unittest.TestCase):
         clients = self.group(name, 2)
         everybody(clients, "allocate", group="g", memory="out", shape=[1 << 16])
         operand = {"dtype": "f32", "shape": [1 << 16], "symmetric": True}
-        everybody(clients, "prepare", group="g", key="ar", plan="ar", request={
-            "op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]})
+        everybody(
+            clients,
+            "prepare",
+            group="g",
+            key="ar",
+            plan="ar",
+            request={"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]},
+        )
         everybody(clients, "launch", **self.LAUNCH)
         everybody(clients, "sync", deadline_ms=20000)
         everybody(clients, "wait", plan="ar")
@@ -96,8 +106,11 @@ class Rounds(unittest.TestCase):
         """The other one is told, and no stream hangs."""
         clients[rank].kill()
         other = clients[1 - rank]
-        wait_until(lambda: any(event["kind"] == "group_broken" for event in other.call("events")["events"]), 10,
-                   "nobody told the survivor")
+        wait_until(
+            lambda: any(event["kind"] == "group_broken" for event in other.call("events")["events"]),
+            10,
+            "nobody told the survivor",
+        )
         other.call("sync", deadline_ms=20000)
 
     def kill_an_engine(self, clients, gpu):
@@ -132,10 +145,15 @@ class Rounds(unittest.TestCase):
             self.round(count)
         # An engine of a later life may take a little more. A tensor or a registration that each round of one kind left would be
         # 80 MiB or more.
-        wait_until(lambda: all(now <= then + 32 for now, then in zip(memory_used(), before)), 20,
-                   f"memory does not come back to {before} MiB")
+        wait_until(
+            lambda: all(now <= then + 32 for now, then in zip(memory_used(), before)),
+            20,
+            f"memory does not come back to {before} MiB",
+        )
         measured("fifty rounds", time.monotonic() - begun, ROUNDS_WITHIN_SECONDS)
-        note(f"memory before {before}, after {memory_used()[:2]} MiB; descriptors {descriptors}, {self.daemon.descriptors()}")
+        note(
+            f"memory before {before}, after {memory_used()[:2]} MiB; descriptors {descriptors}, {self.daemon.descriptors()}"
+        )
         self.assertLessEqual(self.daemon.descriptors(), descriptors + 8)
 
 
@@ -147,14 +165,18 @@ class Contexts(unittest.TestCase):
         neighbours = []
         try:
             while len(neighbours) < most:
-                neighbours.append(Neighbour(daemon, 0, watch=False, env={"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)}))
+                neighbours.append(
+                    Neighbour(daemon, 0, watch=False, env={"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
+                )
         except NoContext as refusal:
             note(f"{connections} connections each: {refusal}")
         seconds = [neighbour.start_seconds for neighbour in neighbours]
         for neighbour in neighbours:
             neighbour.close()
-        note(f"{connections} connections each: {len(neighbours)} processes beside the engine, a context takes "
-             f"{min(seconds, default=0):.2f} to {max(seconds, default=0):.2f} s")
+        note(
+            f"{connections} connections each: {len(neighbours)} processes beside the engine, a context takes "
+            f"{min(seconds, default=0):.2f} to {max(seconds, default=0):.2f} s"
+        )
         return len(neighbours)
 
     def test_how_many_processes_share_a_gpu(self):

@@ -92,7 +92,8 @@ static void Join(void) {
   FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_join_group(client, &options, &group)); /* without the arrays */
   options.option_names = names;
   options.option_values = values;
-  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_join_group(client, &options, &group)); /* an option without a name */
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL,
+        tandem_join_group(client, &options, &group)); /* an option without a name */
   names[0] = "nccl.min_ctas";
   OK(tandem_join_group(client, &options, &group));
   CHECK(tandem_group_id(group) != 0 && tandem_group_rank(group) == my_rank &&

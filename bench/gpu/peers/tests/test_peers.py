@@ -31,10 +31,14 @@ class TuneTest(unittest.TestCase):
         by_kind = {case.kind + case.scales: tune.lines(case, 4) for case in cases.cases(4, (*cases.GROUPS, "blocks"))}
         self.assertEqual(by_kind.pop("empty"), [])
         self.assertEqual(by_kind.pop("ring"), [])
-        self.assertEqual(by_kind["rs8row"],
-                         ["--op matmul_reduce_scatter --shape 16384,8192,7168 --dtype f8e4m3 --scales row_wise --slow-accumulation"])
-        self.assertEqual(by_kind["ag8block"],
-                         ["--op all_gather_matmul --shape 16384,7168,8192 --dtype f8e4m3 --scales block_wise --slow-accumulation"])
+        self.assertEqual(
+            by_kind["rs8row"],
+            ["--op matmul_reduce_scatter --shape 16384,8192,7168 --dtype f8e4m3 --scales row_wise --slow-accumulation"],
+        )
+        self.assertEqual(
+            by_kind["ag8block"],
+            ["--op all_gather_matmul --shape 16384,7168,8192 --dtype f8e4m3 --scales block_wise --slow-accumulation"],
+        )
         self.assertEqual(by_kind["ag"], ["--op all_gather_matmul --shape 8192,3584,4096 --dtype bf16"])
         whole = "--op all_gather --shape 131072 --dtype bf16"
         self.assertEqual(tune.lines(cases.Case("all_gather", size=1 << 20), 4), [whole, whole + " --symmetric"])
@@ -56,53 +60,99 @@ class TableTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             file.write('{"nccl": "no such library"}\n')
             for arm, us in (("push_by_copy_engine", 7.5), ("push_by_sm_copy", 3.25)):
-                file.write(f'{{"op": "all_gather", "arm": "{arm}", "gpus": 2, "bytes": 4096, "blocks": 0, "us": {us}, "min": 1}}\n')
+                file.write(
+                    f'{{"op": "all_gather", "arm": "{arm}", "gpus": 2, "bytes": 4096, "blocks": 0, "us": {us}, "min": 1}}\n'
+                )
             file.flush()
-            self.assertEqual(self.printed(file.name).splitlines(), [
-                "W=2 all_gather            4096 B  push_by_copy_engine 7.50  push_by_sm_copy 3.25", '{"nccl": "no such library"}'])
-
+            self.assertEqual(
+                self.printed(file.name).splitlines(),
+                [
+                    "W=2 all_gather            4096 B  push_by_copy_engine 7.50  push_by_sm_copy 3.25",
+                    '{"nccl": "no such library"}',
+                ],
+            )
 
     def peers(self, arms, ratios=()):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            file.write(json.dumps({"benchmark": "peers", "world": 2, "case": "a case", "arms": arms, "failed": {}, "ratios": [
-                {"of": ours, "to": theirs, "median": 1.5, "low": 1.4, "high": 1.6, "rounds": 9, "dropped": 0}
-                for ours, theirs in ratios]}) + "\n")
+            file.write(
+                json.dumps(
+                    {
+                        "benchmark": "peers",
+                        "world": 2,
+                        "case": "a case",
+                        "arms": arms,
+                        "failed": {},
+                        "ratios": [
+                            {
+                                "of": ours,
+                                "to": theirs,
+                                "median": 1.5,
+                                "low": 1.4,
+                                "high": 1.6,
+                                "rounds": 9,
+                                "dropped": 0,
+                            }
+                            for ours, theirs in ratios
+                        ],
+                    }
+                )
+                + "\n"
+            )
             file.flush()
             return [line.strip() for line in self.printed(file.name).splitlines()]
 
     def test_a_kernel_stands_beside_the_best_rival(self):
-        arms = {"nccl": {"us": 10.0}, "windows": {"us": 8.0}, "tandem sm": {"us": 12.0, "kernel_us": 6.0, "kernel_by": "events"}}
-        self.assertEqual(self.peers(arms, [("tandem sm", "nccl"), ("tandem sm", "windows")])[2],
-                         "tandem sm / windows: 1.500 [1.400, 1.600], 9 rounds, 0 dropped; kernel 6.0 µs by events, 0.750")
+        arms = {
+            "nccl": {"us": 10.0},
+            "windows": {"us": 8.0},
+            "tandem sm": {"us": 12.0, "kernel_us": 6.0, "kernel_by": "events"},
+        }
+        self.assertEqual(
+            self.peers(arms, [("tandem sm", "nccl"), ("tandem sm", "windows")])[2],
+            "tandem sm / windows: 1.500 [1.400, 1.600], 9 rounds, 0 dropped; kernel 6.0 µs by events, 0.750",
+        )
         del arms["tandem sm"]["kernel_us"]
-        self.assertEqual(self.peers(arms, [("tandem sm", "windows")])[2],
-                         "tandem sm / windows: 1.500 [1.400, 1.600], 9 rounds, 0 dropped")
+        self.assertEqual(
+            self.peers(arms, [("tandem sm", "windows")])[2],
+            "tandem sm / windows: 1.500 [1.400, 1.600], 9 rounds, 0 dropped",
+        )
 
     def test_the_best_rival_and_the_best_composition_both_stand_there(self):
         rivals = {"nccl+cublas": 9.0, "windows+cublas": 8.0, "cublas+pytorch two-shot": 7.0, "pytorch fused rs+ag": 6.0}
-        lines = self.peers({**{name: {"us": us} for name, us in rivals.items()}, "tandem fused": {"us": 5.0}},
-                           [("tandem fused", name) for name in rivals])
-        self.assertEqual([line.split(":")[0] for line in lines[2:]],
-                         ["tandem fused / windows+cublas", "tandem fused / pytorch fused rs+ag"])
+        lines = self.peers(
+            {**{name: {"us": us} for name, us in rivals.items()}, "tandem fused": {"us": 5.0}},
+            [("tandem fused", name) for name in rivals],
+        )
+        self.assertEqual(
+            [line.split(":")[0] for line in lines[2:]],
+            ["tandem fused / windows+cublas", "tandem fused / pytorch fused rs+ag"],
+        )
         self.assertIn("torch fused rs+ag 6.0", lines[0])
 
     def test_an_error_is_told_where_it_is_above_the_rivals(self):
-        arms = {"nccl+cublas": {"us": 9.0, "error_fp64": 2e-3}, "tandem ring": {"us": 9.0, "error_fp64": 2.5e-3},
-                "tandem fused": {"us": 8.0, "error_fp64": 2e-3}}
-        self.assertEqual(self.peers(arms)[2:], ["error against float64: nccl+cublas 0.002, above it tandem ring 0.0025"])
+        arms = {
+            "nccl+cublas": {"us": 9.0, "error_fp64": 2e-3},
+            "tandem ring": {"us": 9.0, "error_fp64": 2.5e-3},
+            "tandem fused": {"us": 8.0, "error_fp64": 2e-3},
+        }
+        self.assertEqual(
+            self.peers(arms)[2:], ["error against float64: nccl+cublas 0.002, above it tandem ring 0.0025"]
+        )
         arms["tandem ring"]["error_fp64"] = 1e-3
         self.assertEqual(self.peers(arms)[2:], [])
 
 
 class KernelTimesTest(unittest.TestCase):
     def test_it_knows_which_launches_the_engine_times(self):
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../engine/launch/launch_start.cc")
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../engine/launch/launch_timing.cc")
         with open(source) as file:
             text = file.read()
         self.assertIn(f"kTimeEvery = {kernel_times.TIMED_EVERY};", text)
         self.assertIn(f"kTimeStepsEvery = {kernel_times.STEPS_EVERY};", text)
-        self.assertEqual([launch for launch in range(1, 1200) if kernel_times.is_timed(launch)][:7],
-                         [96, 160, 192, 224, 288, 320, 352])
+        self.assertEqual(
+            [launch for launch in range(1, 1200) if kernel_times.is_timed(launch)][:7],
+            [96, 160, 192, 224, 288, 320, 352],
+        )
         self.assertFalse(kernel_times.is_timed(3072))
 
     def test_launches_follow_until_enough_are_timed_unless_that_takes_long(self):
@@ -112,8 +162,11 @@ class KernelTimesTest(unittest.TestCase):
 
     def trace(self, durations):
         """Slices of plan 3 on two GPUs: {launch: µs by GPU}."""
-        return [{"cat": "launch", "pid": gpu, "dur": us, "args": {"plan": 3, "launch": launch}}
-                for launch, gpus in durations.items() for gpu, us in gpus.items()]
+        return [
+            {"cat": "launch", "pid": gpu, "dur": us, "args": {"plan": 3, "launch": launch}}
+            for launch, gpus in durations.items()
+            for gpu, us in gpus.items()
+        ]
 
     def test_the_slowest_rank_counts_and_a_launch_that_one_lacks_does_not(self):
         events = self.trace({192: {0: 5.0, 1: 7.0}, 320: {0: 9.0}}) + [{"cat": "wait", "pid": 0}, {"ph": "M"}]
@@ -121,11 +174,15 @@ class KernelTimesTest(unittest.TestCase):
 
     def test_events_go_before_the_clock_and_launches_with_timed_steps_count_nowhere(self):
         launches = {64: 300.0, 128: 300.0, 192: 6.0, 320: 7.0, 384: 8.0, 65: 9.0, 66: 10.0, 67: 11.0, 5: 500.0}
-        self.assertEqual(kernel_times.figures(launches, 24),
-                         {"kernel_us": 7.0, "kernel_by": "events", "kernel_launches": 3, "kernel_clock_us": 10.0})
+        self.assertEqual(
+            kernel_times.figures(launches, 24),
+            {"kernel_us": 7.0, "kernel_by": "events", "kernel_launches": 3, "kernel_clock_us": 10.0},
+        )
         del launches[320]
-        self.assertEqual(kernel_times.figures(launches, 24),
-                         {"kernel_us": 10.0, "kernel_by": "clock", "kernel_launches": 3, "kernel_clock_us": 10.0})
+        self.assertEqual(
+            kernel_times.figures(launches, 24),
+            {"kernel_us": 10.0, "kernel_by": "clock", "kernel_launches": 3, "kernel_clock_us": 10.0},
+        )
 
     def test_a_plan_without_steps_has_no_kernel_time(self):
         self.assertEqual(kernel_times.figures({65: 0.0, 66: 0.0}, 24), {})
@@ -134,14 +191,23 @@ class KernelTimesTest(unittest.TestCase):
 
 class CombinedTablesTest(unittest.TestCase):
     def table(self, candidates, shape="[64, 8, 8]", when="2026-01-31T12:00:00Z"):
-        lines = [f'  {{ algorithm = "{name}", median_us = {us:.3f}, p10_us = {us - 1:.3f}, p90_us = {us + 1:.3f}, samples = 9 }},\n'
-                 for name, us in candidates.items()]
-        return (combine.HEAD + 'format = 1\n\n[[entry]]\ngpu = "a GPU"\ntopology_class = "nvswitch"\nworld_size = 2\nop = "all_gather"\n'
-                f'types = "f32 -> f32"\nshape = {shape}\nmeasured_at = "{when}"\ntandem = "0.1.0"\ncandidates = [\n' + "".join(lines) +
-                '  { algorithm = "nccl", refused = "is \\"not\\" there" },\n]\n')
+        lines = [
+            f'  {{ algorithm = "{name}", median_us = {us:.3f}, p10_us = {us - 1:.3f}, p90_us = {us + 1:.3f}, samples = 9 }},\n'
+            for name, us in candidates.items()
+        ]
+        return (
+            combine.HEAD
+            + 'format = 1\n\n[[entry]]\ngpu = "a GPU"\ntopology_class = "nvswitch"\nworld_size = 2\nop = "all_gather"\n'
+            f'types = "f32 -> f32"\nshape = {shape}\nmeasured_at = "{when}"\ntandem = "0.1.0"\ncandidates = [\n'
+            + "".join(lines)
+            + '  { algorithm = "nccl", refused = "is \\"not\\" there" },\n]\n'
+        )
 
     def test_one_table_stays_as_it_is(self):
-        self.assertEqual(combine.combine([self.table({"sm": 10.0, "copy_engine": 12.5})]), self.table({"sm": 10.0, "copy_engine": 12.5}))
+        self.assertEqual(
+            combine.combine([self.table({"sm": 10.0, "copy_engine": 12.5})]),
+            self.table({"sm": 10.0, "copy_engine": 12.5}),
+        )
 
     def test_a_table_that_ships_stays_as_it_is(self):
         tables = glob.glob(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../deploy/tuning/*.toml"))
@@ -153,14 +219,24 @@ class CombinedTablesTest(unittest.TestCase):
 
     def test_an_entry_has_the_means_of_what_all_its_tables_measured(self):
         later = self.table({"sm": 16.0, "copy_engine": 11.0}, when="2026-02-01T12:00:00Z")
-        entry, = tomllib.loads(combine.combine([self.table({"sm": 9.0, "copy_engine": 12.0, "low_latency": 1.0}), later]))["entry"]
-        self.assertEqual([(one["algorithm"], one.get("median_us"), one.get("p90_us"), one.get("samples")) for one in entry["candidates"]],
-                         [("copy_engine", 11.5, 12.5, 18), ("sm", 12.5, 13.5, 18), ("nccl", None, None, None)])
+        (entry,) = tomllib.loads(
+            combine.combine([self.table({"sm": 9.0, "copy_engine": 12.0, "low_latency": 1.0}), later])
+        )["entry"]
+        self.assertEqual(
+            [
+                (one["algorithm"], one.get("median_us"), one.get("p90_us"), one.get("samples"))
+                for one in entry["candidates"]
+            ],
+            [("copy_engine", 11.5, 12.5, 18), ("sm", 12.5, 13.5, 18), ("nccl", None, None, None)],
+        )
         self.assertEqual(entry["measured_at"], "2026-02-01T12:00:00Z")
 
     def test_other_shapes_stay_apart(self):
         tables = [self.table({"sm": 9.0}), self.table({"sm": 16.0}, shape="[128, 8, 8]")]
-        self.assertEqual([entry["candidates"][0]["median_us"] for entry in tomllib.loads(combine.combine(tables))["entry"]], [9.0, 16.0])
+        self.assertEqual(
+            [entry["candidates"][0]["median_us"] for entry in tomllib.loads(combine.combine(tables))["entry"]],
+            [9.0, 16.0],
+        )
 
 
 class LaunchesBehindTheRoundsTest(unittest.TestCase):
@@ -173,15 +249,20 @@ class LaunchesBehindTheRoundsTest(unittest.TestCase):
         bench.log = bench.told.append
         bench.gather = lambda value: [value, value and {name: 2 * us for name, us in value.items()}]
         bench.time = lambda prepared, count: bench.calls.append(prepared)
-        live = {"nccl": (measure.Arm("nccl", None), "rival", None),
-                "tandem sm": (measure.Arm("tandem sm", None, plan=3), "ours", None)}
+        live = {
+            "nccl": (measure.Arm("nccl", None), "rival", None),
+            "tandem sm": (measure.Arm("tandem sm", None, plan=3), "ours", None),
+        }
         self.figures = bench.kernel_times("a case", live, {"nccl": [5.0], "tandem sm": [self.us]}, 20, 10)
         return bench
 
     def events(self, last):
         self.last = last
-        return [{"cat": "launch", "pid": gpu, "dur": 4.0 + gpu, "args": {"plan": 3, "launch": launch}}
-                for launch in range(600) for gpu in range(2)]
+        return [
+            {"cat": "launch", "pid": gpu, "dur": 4.0 + gpu, "args": {"plan": 3, "launch": launch}}
+            for launch in range(600)
+            for gpu in range(2)
+        ]
 
     def test_only_tandems_arms_follow_until_enough_launches_are_timed(self):
         self.us = 10.0
@@ -189,7 +270,9 @@ class LaunchesBehindTheRoundsTest(unittest.TestCase):
         self.assertEqual(bench.calls, ["ours"] * 4)  # 3 + 20 · 11 launches before, 288 wanted
         self.assertEqual(bench.told, ["measure a case / tandem sm"])
         self.assertEqual(self.last, (10 + 4 + 2) * 20)
-        self.assertEqual((self.figures["tandem sm"]["kernel_us"], self.figures["tandem sm"]["kernel_launches"]), (5.0, 13))
+        self.assertEqual(
+            (self.figures["tandem sm"]["kernel_us"], self.figures["tandem sm"]["kernel_launches"]), (5.0, 13)
+        )
 
     def test_the_slowest_rank_says_whether_they_take_too_long(self):
         self.us = 5000.0  # 65 launches of it are within MOST_SECONDS, of 10000 µs not
@@ -255,32 +338,65 @@ GOALS = (
     *((kind, m, None) for kind in ("ag", "rs", "ar") for m in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
     *((kind, m, scales) for kind in ("ag8", "rs8") for m in ROWS for scales in ("tensor", "row")),
 )
-SMALL_MODEL = {2: {"ag": (7168, 4096), "rs": (4096, 7168), "ar": (4096, 7168)},
-               4: {"ag": (3584, 4096), "rs": (4096, 3584), "ar": (4096, 3584)},
-               8: {"ag": (1792, 4096), "rs": (4096, 1792), "ar": (4096, 1792)}}
+SMALL_MODEL = {
+    2: {"ag": (7168, 4096), "rs": (4096, 7168), "ar": (4096, 7168)},
+    4: {"ag": (3584, 4096), "rs": (4096, 3584), "ar": (4096, 3584)},
+    8: {"ag": (1792, 4096), "rs": (4096, 1792), "ar": (4096, 1792)},
+}
 LARGE_MODEL = {2: (14336, 8192), 4: (7168, 8192), 8: (3584, 8192)}
-MESSAGES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304, 8388608, 16777216,
-            67108864, 268435456)
+MESSAGES = (
+    1024,
+    2048,
+    4096,
+    8192,
+    16384,
+    32768,
+    65536,
+    131072,
+    262144,
+    524288,
+    1048576,
+    2097152,
+    4194304,
+    8388608,
+    16777216,
+    67108864,
+    268435456,
+)
 PLAIN = {"nccl+cublas", "windows+cublas"}
-RIVALS_OF = {"ag": PLAIN | {"pytorch fused"}, "rs": PLAIN | {"pytorch fused"}, "ring": PLAIN | {"pytorch fused"},
-             "ag8": PLAIN | {"pytorch fused"}, "rs8": PLAIN | {"pytorch fused"},
-             "ar": PLAIN | {"cublas+pytorch two-shot", "pytorch fused rs+ag"},
-             "all_reduce": {"nccl", "windows", "pytorch one-shot", "pytorch two-shot"},
-             "all_gather": {"nccl", "windows", "bare pushes"}, "reduce_scatter": {"nccl", "windows"}, "empty": set()}
+RIVALS_OF = {
+    "ag": PLAIN | {"pytorch fused"},
+    "rs": PLAIN | {"pytorch fused"},
+    "ring": PLAIN | {"pytorch fused"},
+    "ag8": PLAIN | {"pytorch fused"},
+    "rs8": PLAIN | {"pytorch fused"},
+    "ar": PLAIN | {"cublas+pytorch two-shot", "pytorch fused rs+ag"},
+    "all_reduce": {"nccl", "windows", "pytorch one-shot", "pytorch two-shot"},
+    "all_gather": {"nccl", "windows", "bare pushes"},
+    "reduce_scatter": {"nccl", "windows"},
+    "empty": set(),
+}
 
 
 class GoalsTest(unittest.TestCase):
     def test_every_cell_of_the_goals_has_a_case(self):
         for world in (2, 4, 8):
             split, whole = LARGE_MODEL[world]
-            wanted = {cases.Case(kind, m, *((split, whole) if kind.startswith("ag") else (whole, split)), scales or "")
-                      for kind, m, scales in GOALS}
+            wanted = {
+                cases.Case(kind, m, *((split, whole) if kind.startswith("ag") else (whole, split)), scales or "")
+                for kind, m, scales in GOALS
+            }
             wanted |= {cases.Case(kind, 8192, *shape) for kind, shape in SMALL_MODEL[world].items()}
             wanted |= {cases.Case("rs", 8192, 4096, 1024)}
             wanted |= {cases.Case("ring", size, size, size) for size in (2048, 4096, 8192)}
-            wanted |= {cases.Case(kind, size=size) for size in MESSAGES
-                       for kind in ("all_reduce", "all_gather", "reduce_scatter")}
-            self.assertEqual({case.name for case in wanted - set(cases.cases(world, cases.GROUPS))}, set(), f"W={world}")
+            wanted |= {
+                cases.Case(kind, size=size)
+                for size in MESSAGES
+                for kind in ("all_reduce", "all_gather", "reduce_scatter")
+            }
+            self.assertEqual(
+                {case.name for case in wanted - set(cases.cases(world, cases.GROUPS))}, set(), f"W={world}"
+            )
 
     def test_every_kind_has_its_rivals_and_the_table_and_the_ratios_know_them(self):
         arms, rank = stand_ins.with_torch("arms"), stand_ins.with_torch("rank")
@@ -309,8 +425,9 @@ class ChoiceTest(unittest.TestCase):
         return told.getvalue().splitlines()
 
     def test_cases_are_listed_by_group_and_expression(self):
-        chosen = self.options("--list", "--world", "4", "--groups", "matmul,collectives",
-                              "--only", "K=1024$|reduce bf16 128 KiB")
+        chosen = self.options(
+            "--list", "--world", "4", "--groups", "matmul,collectives", "--only", "K=1024$|reduce bf16 128 KiB"
+        )
         self.assertEqual(chosen, ["GEMM+RS bf16 M=8192 N=4096 K=1024", "all_reduce bf16 128 KiB"])
 
     def test_an_expression_that_finds_nothing_and_a_missing_file_are_errors(self):
@@ -332,8 +449,10 @@ class StoodAtTest(unittest.TestCase):
         ranks = run.Ranks.__new__(run.Ranks)
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"stood-at.{os.getpid()}.log")
         with open(path, "w") as log:
-            log.write("    1.00 torch 2.11\n    2.00 prepare AG+GEMM bf16 M=512 / gemm\n"
-                      "    3.00 measure AG+GEMM bf16 M=512 / tandem ring\nTraceback (most recent call last):\n")
+            log.write(
+                "    1.00 torch 2.11\n    2.00 prepare AG+GEMM bf16 M=512 / gemm\n"
+                "    3.00 measure AG+GEMM bf16 M=512 / tandem ring\nTraceback (most recent call last):\n"
+            )
         try:
             ranks.logs = [path]
             self.assertEqual(ranks.stood_at(), ["AG+GEMM bf16 M=512", "tandem ring"])

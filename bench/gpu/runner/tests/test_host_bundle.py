@@ -11,24 +11,29 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 RUN = os.path.join(HERE, "../../run")
 BUILD = os.environ.get("TANDEM_BUILD_DIR", os.path.join(HERE, "../../../../build/check"))
 
-FAILING = '''import unittest
+FAILING = """import unittest
 class Planted(unittest.TestCase):
     def test_good(self):
         pass
     def test_bad(self):
         self.fail("planted")
-'''
-STUCK = '''import time, unittest
+"""
+STUCK = """import time, unittest
 class Planted(unittest.TestCase):
     def test_stuck(self):
         time.sleep(600)
-'''
+"""
 
 
 class HostBundle(unittest.TestCase):
     def call(self, *words, folder=None):
-        return subprocess.run([os.path.join(folder, "run") if folder else RUN, *words], capture_output=True, text=True,
-                              timeout=240, check=False)
+        return subprocess.run(
+            [os.path.join(folder, "run") if folder else RUN, *words],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
 
     def check_packed(self, bundle, archive):
         """Of this build; one with CUDA is bounded by the same command."""
@@ -53,8 +58,16 @@ class HostBundle(unittest.TestCase):
                     file.write(text)
             with open(os.path.join(bundle, "runner/jobs.py"), "a") as file:
                 file.write("\nSUITES['test_a_stuck'] = -10\n")  # a limit of 5 s, in which it surely begins
-            wanted = ("conformance", "integration", "--backend", "host", "-o", results, "--only",
-                      "^(conformance_w2|test_a_.*|test_basic|test_bad_input|test_services|digits_w4)$")
+            wanted = (
+                "conformance",
+                "integration",
+                "--backend",
+                "host",
+                "-o",
+                results,
+                "--only",
+                "^(conformance_w2|test_a_.*|test_basic|test_bad_input|test_services|digits_w4)$",
+            )
 
             # Too little time: only what fits is run, and what is left is said.
             first = self.call(*wanted, "-s", "40", folder=bundle)
@@ -73,22 +86,40 @@ class HostBundle(unittest.TestCase):
                         self.assertNotIn(row["job"], rows, "run twice")
                         rows[row["job"]] = row
             shown = second.stdout + second.stderr
-            self.assertEqual(set(rows), {"conformance_w2", "test_a_failing", "test_a_stuck", "test_basic", "test_bad_input",
-                                         "test_services", "digits_w4"}, shown)
-            for name, passed in (("conformance_w2", 20), ("test_basic", 5), ("test_bad_input", 10), ("test_services", 3),
-                                 ("digits_w4", 100)):
+            self.assertEqual(
+                set(rows),
+                {
+                    "conformance_w2",
+                    "test_a_failing",
+                    "test_a_stuck",
+                    "test_basic",
+                    "test_bad_input",
+                    "test_services",
+                    "digits_w4",
+                },
+                shown,
+            )
+            for name, passed in (
+                ("conformance_w2", 20),
+                ("test_basic", 5),
+                ("test_bad_input", 10),
+                ("test_services", 3),
+                ("digits_w4", 100),
+            ):
                 self.assertEqual((rows[name]["code"], rows[name]["failed"]), (0, 0), rows[name])
                 self.assertGreaterEqual(rows[name]["passed"], passed)
             failing, stuck = rows["test_a_failing"], rows["test_a_stuck"]
             self.assertEqual((failing["passed"], failing["failed"], failing["timed_out"]), (1, 1, False))
             self.assertEqual(failing["failures"], ["test_a_failing.Planted.test_bad"])
-            self.assertEqual((stuck["timed_out"], stuck["failures"]),
-                             (True, ["test_a_stuck.Planted.test_stuck (did not end)"]))
+            self.assertEqual(
+                (stuck["timed_out"], stuck["failures"]), (True, ["test_a_stuck.Planted.test_stuck (did not end)"])
+            )
             for row in rows.values():
                 self.assertEqual(row["left_behind"], 0, row)
                 self.assertTrue(os.path.getsize(os.path.join(results, row["log"])), row)
-            self.assertNotIn("begin conformance_w2" if "end   conformance_w2: ok" in first.stdout else "no such line",
-                             second.stdout)
+            self.assertNotIn(
+                "begin conformance_w2" if "end   conformance_w2: ok" in first.stdout else "no such line", second.stdout
+            )
 
 
 if __name__ == "__main__":

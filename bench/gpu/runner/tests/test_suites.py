@@ -31,8 +31,10 @@ def unmarked(node):
     """The strings of HOSTS_OWN that a run on GPUs would use, with their lines: what host_only marks or CUDA chooses is none."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [(node.lineno, word) for word in HOSTS_OWN if word in node.value]
-    if any(isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "host_only"
-           for mark in getattr(node, "decorator_list", ())):
+    if any(
+        isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "host_only"
+        for mark in getattr(node, "decorator_list", ())
+    ):
         return []
     children = list(ast.iter_child_nodes(node))
     if isinstance(node, (ast.If, ast.IfExp)) and (cuda := chosen_by_cuda(node.test)) is not None:
@@ -45,28 +47,38 @@ class HostsOwnTest(unittest.TestCase):
     def test_every_suite_marks_what_only_emulated_gpus_have(self):
         for path in glob.glob(os.path.join(SUITES, "test_*.py")):
             with self.subTest(suite=os.path.basename(path)), open(path) as file:
-                self.assertEqual(unmarked(ast.parse(file.read())), [], "mark the test: @host_only(\"why\")")
+                self.assertEqual(unmarked(ast.parse(file.read())), [], 'mark the test: @host_only("why")')
 
     def test_what_is_not_marked_is_found(self):
-        for source, found in (('extra = ("--emulated-memory-bytes", "1")', ["--emulated-"]),
-                              ('extra = () if CUDA else ("--testing-emulated-fused",)', []),
-                              ('extra = ("--testing-emulated-fused",) if CUDA else ()', ["--testing-emulated-"]),
-                              ('if not CUDA:\n  word = "EMU-0000"', []), ('if busy:\n  word = "EMU-0000"', ["EMU-"]),
-                              ('class A:\n  def test(self):\n    client.call("register_foreign")', ["register_foreign"]),
-                              ('class A:\n  @host_only("why")\n  def test(self):\n    client.call("register_foreign")', []),
-                              ('@host_only("why")\nclass A:\n  extra = ("--testing-visibility-delay-us", "9")', []),
-                              ('@cuda_only\nclass A:\n  extra = ("--testing-visibility-delay-us", "9")', ["--testing-visibility-delay-us"])):
+        for source, found in (
+            ('extra = ("--emulated-memory-bytes", "1")', ["--emulated-"]),
+            ('extra = () if CUDA else ("--testing-emulated-fused",)', []),
+            ('extra = ("--testing-emulated-fused",) if CUDA else ()', ["--testing-emulated-"]),
+            ('if not CUDA:\n  word = "EMU-0000"', []),
+            ('if busy:\n  word = "EMU-0000"', ["EMU-"]),
+            ('class A:\n  def test(self):\n    client.call("register_foreign")', ["register_foreign"]),
+            ('class A:\n  @host_only("why")\n  def test(self):\n    client.call("register_foreign")', []),
+            ('@host_only("why")\nclass A:\n  extra = ("--testing-visibility-delay-us", "9")', []),
+            (
+                '@cuda_only\nclass A:\n  extra = ("--testing-visibility-delay-us", "9")',
+                ["--testing-visibility-delay-us"],
+            ),
+        ):
             self.assertEqual([word for _, word in unmarked(ast.parse(source))], found, source)
 
 
 class DigitsTest(unittest.TestCase):
     def test_it_trains_on_as_many_ranks_as_there_are_gpus(self):
         def worlds(gpus, cuda=True):
-            return [(daemon["gpus"], [run[1] + (" kill" if "--kill-rank" in run else "") for run in runs])
-                    for daemon, runs in run_digits.plan(gpus, cuda)]
+            return [
+                (daemon["gpus"], [run[1] + (" kill" if "--kill-rank" in run else "") for run in runs])
+                for daemon, runs in run_digits.plan(gpus, cuda)
+            ]
+
         four = (4, ["4", "4 kill", "3", "1"])
-        self.assertEqual([worlds(gpus) for gpus in (1, 2, 4, 8)],
-                         [[(1, ["1"])], [(2, ["2", "2 kill", "1"])], [four], [four]])
+        self.assertEqual(
+            [worlds(gpus) for gpus in (1, 2, 4, 8)], [[(1, ["1"])], [(2, ["2", "2 kill", "1"])], [four], [four]]
+        )
         self.assertEqual(worlds(8, cuda=False), [four, (8, ["8"])])
         for daemon, runs in run_digits.plan(2, True):
             self.assertIn(["--world", "2", "--kill-rank", "1", "--at-epoch", "3"], runs)
@@ -90,20 +102,28 @@ class MostRanksTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as bundle:
             folder = os.path.join(bundle, "tests/integration")
             os.makedirs(folder)
-            for name, text in (("pair", "import unittest\n"), ("three", '"""Of three."""\nMOST_RANKS = 3\n'),
-                               ("four", "MOST_RANKS = 4\n")):
+            for name, text in (
+                ("pair", "import unittest\n"),
+                ("three", '"""Of three."""\nMOST_RANKS = 3\n'),
+                ("four", "MOST_RANKS = 4\n"),
+            ):
                 with open(os.path.join(folder, f"test_{name}.py"), "w") as file:
                     file.write(text)
-            for count, gpus in ((4, {"test_pair": 2, "test_three": 3, "test_four": 4}),
-                                (2, {"test_pair": 2, "test_three": 2, "test_four": 2})):
+            for count, gpus in (
+                (4, {"test_pair": 2, "test_three": 3, "test_four": 4}),
+                (2, {"test_pair": 2, "test_three": 2, "test_four": 2}),
+            ):
                 self.assertEqual({job.name: job.gpus for job in jobs.suite_jobs(bundle, "cuda", count)}, gpus)
 
     def test_every_suite_says_it_where_it_is_read(self):
         for path in glob.glob(os.path.join(SUITES, "test_*.py")):
             with open(path) as file:
                 module = ast.parse(file.read())
-            said = [node.value.value for node in module.body
-                    if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "MOST_RANKS"]
+            said = [
+                node.value.value
+                for node in module.body
+                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "MOST_RANKS"
+            ]
             self.assertEqual([jobs.most_ranks(path)], said or [2], path)
 
 

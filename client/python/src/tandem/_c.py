@@ -24,15 +24,35 @@ _out = ctypes.POINTER(Pointer)
 
 
 class JoinOptions(ctypes.Structure):
-    _fields_ = [("struct_size", _size), ("job_key", _text), ("job_key_bytes", _size), ("name", _text), ("world_size", _int),
-                ("rank", _int), ("gpu_uuid", _text), ("deadline_ms", _i64), ("launch_deadline_ms", _i64),
-                ("option_names", ctypes.POINTER(_text)), ("option_values", ctypes.POINTER(_text)), ("option_count", _size),
-                ("on_slow_placement", _int), ("reserved", _int)]
+    _fields_ = [
+        ("struct_size", _size),
+        ("job_key", _text),
+        ("job_key_bytes", _size),
+        ("name", _text),
+        ("world_size", _int),
+        ("rank", _int),
+        ("gpu_uuid", _text),
+        ("deadline_ms", _i64),
+        ("launch_deadline_ms", _i64),
+        ("option_names", ctypes.POINTER(_text)),
+        ("option_values", ctypes.POINTER(_text)),
+        ("option_count", _size),
+        ("on_slow_placement", _int),
+        ("reserved", _int),
+    ]
 
 
 class Operand(ctypes.Structure):
-    _fields_ = [("struct_size", _size), ("role", _int), ("dtype", _int), ("shape", _extents), ("strides", _extents),
-                ("dims", _size), ("symmetric", _int), ("alias_of", _int)]
+    _fields_ = [
+        ("struct_size", _size),
+        ("role", _int),
+        ("dtype", _int),
+        ("shape", _extents),
+        ("strides", _extents),
+        ("dims", _size),
+        ("symmetric", _int),
+        ("alias_of", _int),
+    ]
 
 
 class Transfer(ctypes.Structure):
@@ -40,11 +60,27 @@ class Transfer(ctypes.Structure):
 
 
 class Request(ctypes.Structure):
-    _fields_ = [("struct_size", _size), ("op", _int), ("operands", ctypes.POINTER(Operand)), ("operand_count", _size),
-                ("dim", _int), ("reduce_op", _int), ("root", _int), ("wire", _int), ("fast_accumulation", _int),
-                ("low_contention", _int), ("chunk_pivot", _int), ("transfers", ctypes.POINTER(Transfer)),
-                ("transfer_count", _size), ("algorithm", _int), ("steps", _int), ("lanes", _int), ("on_unfused", _int),
-                ("restartable", _int), ("reserved", _int)]
+    _fields_ = [
+        ("struct_size", _size),
+        ("op", _int),
+        ("operands", ctypes.POINTER(Operand)),
+        ("operand_count", _size),
+        ("dim", _int),
+        ("reduce_op", _int),
+        ("root", _int),
+        ("wire", _int),
+        ("fast_accumulation", _int),
+        ("low_contention", _int),
+        ("chunk_pivot", _int),
+        ("transfers", ctypes.POINTER(Transfer)),
+        ("transfer_count", _size),
+        ("algorithm", _int),
+        ("steps", _int),
+        ("lanes", _int),
+        ("on_unfused", _int),
+        ("restartable", _int),
+        ("reserved", _int),
+    ]
 
 
 class Binding(ctypes.Structure):
@@ -160,17 +196,28 @@ class Library:
         message, reason, who, field = ((text(status) or b"").decode(errors="replace") for text in texts)
         code, started, pid = self.status_code(status), self.status_started(status), self.status_pid(status)
         numbers = (_int * MAX_RANKS)()
-        ranks = tuple(numbers[:self.status_ranks(status, numbers, MAX_RANKS)])
+        ranks = tuple(numbers[: self.status_ranks(status, numbers, MAX_RANKS)])
         limit, usage = self.status_limit(status), self.status_usage(status)
         if free:
             self.status_free(status)
-        return errors.make(code, message, reason=reason, who=who, field=field, ranks=ranks, pid=pid or None,
-                           started=None if started < 0 else bool(started), limit=limit, usage=usage)
+        return errors.make(
+            code,
+            message,
+            reason=reason,
+            who=who,
+            field=field,
+            ranks=ranks,
+            pid=pid or None,
+            started=None if started < 0 else bool(started),
+            limit=limit,
+            usage=usage,
+        )
 
 
 def bundle_folder() -> Path:
     """Where the wheel has its programs and libraries; of an editable installation apart from the sources."""
     import tandem
+
     folders = [Path(folder) / "_bundle" for folder in tandem.__path__]
     return next((folder for folder in folders if folder.exists()), folders[0])
 
@@ -201,7 +248,8 @@ def library() -> Library:
                 except OSError as error:
                     raise ImportError(
                         f"cannot load Tandem's client library {path}: {error}. Install Tandem's wheel, or set TANDEM_LIBRARY to "
-                        "libtandem.so or the folder with it (build/.../lib)") from error
+                        "libtandem.so or the folder with it (build/.../lib)"
+                    ) from error
     return _library
 
 

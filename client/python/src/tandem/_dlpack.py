@@ -10,16 +10,32 @@ from typing import Any
 from .enums import DType
 
 # (kind, bits) of dlpack.h.
-_TYPES = {DType.f32: (2, 32), DType.f16: (2, 16), DType.bf16: (4, 16), DType.f8e4m3: (10, 8), DType.f8e5m2: (12, 8),
-          DType.i32: (0, 32), DType.i64: (0, 64), DType.u8: (1, 8)}
+_TYPES = {
+    DType.f32: (2, 32),
+    DType.f16: (2, 16),
+    DType.bf16: (4, 16),
+    DType.f8e4m3: (10, 8),
+    DType.f8e5m2: (12, 8),
+    DType.i32: (0, 32),
+    DType.i64: (0, 64),
+    DType.u8: (1, 8),
+}
 CPU, CUDA = 1, 2
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", ctypes.c_uint64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class _Managed(ctypes.Structure):
@@ -59,7 +75,10 @@ def capsule(address: int, shape: Sequence[int], dtype: DType, device: tuple[int,
     extents, strides = dims(*shape), dims(*steps)
     code, bits = _TYPES[dtype]
     number = next(_numbers)
-    managed = _Managed(_Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0), number,
-                       ctypes.cast(_delete_callback, ctypes.c_void_p))
+    managed = _Managed(
+        _Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0),
+        number,
+        ctypes.cast(_delete_callback, ctypes.c_void_p),
+    )
     _in_use[number] = (managed, (extents, strides), keep)
     return _new(ctypes.addressof(managed), b"dltensor", ctypes.cast(_drop_callback, ctypes.c_void_p))

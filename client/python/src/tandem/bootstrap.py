@@ -41,7 +41,8 @@ class Job:
                 return job
         raise LookupError(
             "no launcher is recognised: set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as "
-            "torchrun does, or start the ranks by srun or mpirun")
+            "torchrun does, or start the ranks by srun or mpirun"
+        )
 
 
 def _key(env: Mapping[str, str], launcher: str, *parts: str) -> str:
@@ -59,8 +60,14 @@ def _torchrun(env: Mapping[str, str]) -> Job | None:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
         return None
     rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
-    key = _key(env, "torchrun", env["MASTER_ADDR"], env["MASTER_PORT"], env.get("TORCHELASTIC_RUN_ID", "none"),
-               env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    key = _key(
+        env,
+        "torchrun",
+        env["MASTER_ADDR"],
+        env["MASTER_PORT"],
+        env.get("TORCHELASTIC_RUN_ID", "none"),
+        env.get("TORCHELASTIC_RESTART_COUNT", "0"),
+    )
     return Job("torchrun", rank, world, int(env.get("LOCAL_RANK", rank)), int(env.get("LOCAL_WORLD_SIZE", world)), key)
 
 
@@ -84,8 +91,14 @@ def _open_mpi(env: Mapping[str, str]) -> Job | None:
         return None
     name = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("OMPI_MCA_orte_hnp_uri") or ""
     key = _key(env, "open mpi", name)
-    return Job("open mpi", int(env[prefix + "RANK"]), int(env[prefix + "SIZE"]), int(env[prefix + "LOCAL_RANK"]),
-               int(env[prefix + "LOCAL_SIZE"]), key)
+    return Job(
+        "open mpi",
+        int(env[prefix + "RANK"]),
+        int(env[prefix + "SIZE"]),
+        int(env[prefix + "LOCAL_RANK"]),
+        int(env[prefix + "LOCAL_SIZE"]),
+        key,
+    )
 
 
 def _hydra(env: Mapping[str, str]) -> Job | None:

@@ -44,7 +44,8 @@ class Client:
         self.backend: str = library.client_backend(handle).decode()
         self.daemon_version: str = library.client_daemon_version(handle).decode()
         self.gpus: tuple[str, ...] = tuple(
-            library.client_gpu_uuid(handle, index).decode() for index in range(library.client_gpu_count(handle)))
+            library.client_gpu_uuid(handle, index).decode() for index in range(library.client_gpu_count(handle))
+        )
 
     def __repr__(self) -> str:
         return f"<tandem.Client {self.session_id}: {self.backend}, {len(self.gpus)} GPUs>"
@@ -59,9 +60,18 @@ class Client:
         library = _c.library()
         library.raise_status(library.client_check(self._open()))
 
-    def join(self, name: str, *, world_size: int, rank: int, job_key: str | bytes, gpu_uuid: str | None = None,
-             deadline: float | None = 30, launch_deadline: float | None = None,
-             options: Mapping[str, str] | None = None) -> Group:
+    def join(
+        self,
+        name: str,
+        *,
+        world_size: int,
+        rank: int,
+        job_key: str | bytes,
+        gpu_uuid: str | None = None,
+        deadline: float | None = 30,
+        launch_deadline: float | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Group:
         """Joins the group `name` of the job; returns once all ranks have come.
 
         job_key: at least 16 bytes, equal on all ranks of the job. gpu_uuid: this rank's GPU; None: the GPU with index `rank`.
@@ -88,8 +98,9 @@ class Client:
         extents = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = enums.parse(DType, dtype)
         library, memory = _c.library(), _c.Pointer()
-        library.raise_status(library.allocate_registered(self._open(), math.prod(extents) * kind.itemsize, gpu_uuid.encode(),
-                                                         ctypes.byref(memory)))
+        library.raise_status(
+            library.allocate_registered(self._open(), math.prod(extents) * kind.itemsize, gpu_uuid.encode(), ctypes.byref(memory))
+        )
         return Memory(self, memory.value or 0, extents, kind, keep=gpu_uuid)
 
     def on_event(self, callback: Callable[[Event], None] | None) -> None:
@@ -152,8 +163,14 @@ def connect(runtime_dir: str | os.PathLike[str] | None = None, *, name: str | No
     program's name. timeout: seconds in which the daemon must answer. Raises Unavailable (names the socket), PermissionDenied.
     """
     library, client = _c.library(), _c.Pointer()
-    library.raise_status(library.connect(None if runtime_dir is None else os.fsencode(runtime_dir),
-                                         None if name is None else name.encode(), _c.milliseconds(timeout), ctypes.byref(client)))
+    library.raise_status(
+        library.connect(
+            None if runtime_dir is None else os.fsencode(runtime_dir),
+            None if name is None else name.encode(),
+            _c.milliseconds(timeout),
+            ctypes.byref(client),
+        )
+    )
     return Client(client.value or 0)
 
 
@@ -164,8 +181,9 @@ def cuda_device_uuid(ordinal: int) -> str:
     return text.value.decode()
 
 
-def init(name: str = "world", *, runtime_dir: str | os.PathLike[str] | None = None, job: Job | None = None,
-         deadline: float | None = 60) -> Group:
+def init(
+    name: str = "world", *, runtime_dir: str | os.PathLike[str] | None = None, job: Job | None = None, deadline: float | None = 60
+) -> Group:
     """Connects and joins the group of this job's ranks on this node, as torchrun, Slurm or MPI started them.
 
     The group's rank is the job's local rank and its size the local world size. job: None: Job.from_environment(). The client is
@@ -177,8 +195,9 @@ def init(name: str = "world", *, runtime_dir: str | os.PathLike[str] | None = No
     gpu = None
     if client.backend == "cuda":
         gpu = cuda_device_uuid(found.local_rank % _visible_devices())
-    group = client.join(name, world_size=found.local_world_size, rank=found.local_rank, job_key=found.job_key, gpu_uuid=gpu,
-                        deadline=deadline)
+    group = client.join(
+        name, world_size=found.local_world_size, rank=found.local_rank, job_key=found.job_key, gpu_uuid=gpu, deadline=deadline
+    )
     group._owns_client = True
     return group
 

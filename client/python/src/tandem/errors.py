@@ -9,10 +9,30 @@ from __future__ import annotations
 from .enums import Code
 
 __all__ = [
-    "Aborted", "AlgorithmRefused", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "FailedPrecondition",
-    "FieldMismatch", "Internal", "InvalidArgument", "LaunchAborted", "NotFound", "OutOfRange", "PermissionDenied", "RankLate",
-    "RankLeft", "RankLost", "ResourceExhausted", "SessionLost", "TandemError", "Unauthenticated", "Unavailable",
-    "Unimplemented", "Unknown",
+    "Aborted",
+    "AlgorithmRefused",
+    "AlreadyExists",
+    "Cancelled",
+    "DataLoss",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "FieldMismatch",
+    "Internal",
+    "InvalidArgument",
+    "LaunchAborted",
+    "NotFound",
+    "OutOfRange",
+    "PermissionDenied",
+    "RankLate",
+    "RankLeft",
+    "RankLost",
+    "ResourceExhausted",
+    "SessionLost",
+    "TandemError",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Unknown",
 ]
 
 
@@ -27,8 +47,19 @@ class TandemError(RuntimeError):
 
     code = Code.UNKNOWN
 
-    def __init__(self, message: str, *, reason: str = "", who: str = "", field: str = "", ranks: tuple[int, ...] = (),
-                 pid: int | None = None, started: bool | None = None, limit: int = 0, usage: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        who: str = "",
+        field: str = "",
+        ranks: tuple[int, ...] = (),
+        pid: int | None = None,
+        started: bool | None = None,
+        limit: int = 0,
+        usage: int = 0,
+    ) -> None:
         super().__init__(f"{self.code.name}: {message}" + (f" [{reason}]" if reason else ""))
         self.message = message
         self.reason = reason
@@ -171,19 +202,51 @@ class Unauthenticated(TandemError):
 
 _BY_CODE: dict[int, type[TandemError]] = {
     kind.code: kind
-    for kind in (Cancelled, Unknown, InvalidArgument, DeadlineExceeded, NotFound, AlreadyExists, PermissionDenied,
-                 ResourceExhausted, FailedPrecondition, Aborted, OutOfRange, Unimplemented, Internal, Unavailable, DataLoss,
-                 Unauthenticated)
+    for kind in (
+        Cancelled,
+        Unknown,
+        InvalidArgument,
+        DeadlineExceeded,
+        NotFound,
+        AlreadyExists,
+        PermissionDenied,
+        ResourceExhausted,
+        FailedPrecondition,
+        Aborted,
+        OutOfRange,
+        Unimplemented,
+        Internal,
+        Unavailable,
+        DataLoss,
+        Unauthenticated,
+    )
 }
 _BY_REASON: dict[str, type[TandemError]] = {
-    "FIELD_MISMATCH": FieldMismatch, "RANK_LATE": RankLate, "ALGORITHM_REFUSED": AlgorithmRefused,
-    "UNFUSED_REFUSED": AlgorithmRefused, "ENGINE_RESTARTED": LaunchAborted, "RELEASED": LaunchAborted, "RANK_LOST": RankLost,
-    "RANK_LEFT": RankLeft, "SESSION_LOST": SessionLost,
+    "FIELD_MISMATCH": FieldMismatch,
+    "RANK_LATE": RankLate,
+    "ALGORITHM_REFUSED": AlgorithmRefused,
+    "UNFUSED_REFUSED": AlgorithmRefused,
+    "ENGINE_RESTARTED": LaunchAborted,
+    "RELEASED": LaunchAborted,
+    "RANK_LOST": RankLost,
+    "RANK_LEFT": RankLeft,
+    "SESSION_LOST": SessionLost,
 }
 
 
-def make(code: int, message: str, *, reason: str = "", who: str = "", field: str = "", ranks: tuple[int, ...] = (),
-         pid: int | None = None, started: bool | None = None, limit: int = 0, usage: int = 0) -> TandemError:
+def make(
+    code: int,
+    message: str,
+    *,
+    reason: str = "",
+    who: str = "",
+    field: str = "",
+    ranks: tuple[int, ...] = (),
+    pid: int | None = None,
+    started: bool | None = None,
+    limit: int = 0,
+    usage: int = 0,
+) -> TandemError:
     """The exception for a status. A reason's class counts only where it is one of the code's."""
     kind = _BY_CODE.get(code, Unknown)
     special = _BY_REASON.get(reason)

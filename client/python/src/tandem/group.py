@@ -45,8 +45,15 @@ class Group:
         """NVLinks between the GPUs of two ranks; 0 if there is no such rank."""
         return int(_c.library().group_links(self._open(), source, destination))
 
-    def prepare(self, key: str, op: Op | str, operands: Sequence[Operand | tuple[str, Memory]] = (), *,
-                deadline: float | None = 30, **options: Any) -> Plan:
+    def prepare(
+        self,
+        key: str,
+        op: Op | str,
+        operands: Sequence[Operand | tuple[str, Memory]] = (),
+        *,
+        deadline: float | None = 30,
+        **options: Any,
+    ) -> Plan:
         """A plan for `op`, which every rank prepares under the same `key`.
 
         operands: one a slot; a pair of role and memory takes the memory's shape and type. options: dim, reduce_op, root, wire,
@@ -60,12 +67,14 @@ class Group:
         request = Request(op, slots, **options)
         library, plan = _c.library(), _c.Pointer()
         structure = request.to_c()
-        library.raise_status(library.prepare(self._open(), key.encode(), ctypes.byref(structure), _c.milliseconds(deadline),
-                                             ctypes.byref(plan)))
+        library.raise_status(
+            library.prepare(self._open(), key.encode(), ctypes.byref(structure), _c.milliseconds(deadline), ctypes.byref(plan))
+        )
         return Plan(self, plan.value or 0)
 
-    def empty(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, name: str | None = None,
-              deadline: float | None = 30) -> Tensor:
+    def empty(
+        self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, name: str | None = None, deadline: float | None = 30
+    ) -> Tensor:
         """A symmetric tensor; every rank calls this with the same number of bytes. Its contents are not set.
 
         name: persistent; a later call with the name gets the same memory while the group lives. RankLate names who is missing.
@@ -73,9 +82,17 @@ class Group:
         extents = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = enums.parse(DType, dtype)
         library, tensor = _c.library(), _c.Pointer()
-        library.raise_status(library.allocate(self._open(), _c.extents(extents), len(extents), kind,
-                                              None if name is None else name.encode(), _c.milliseconds(deadline),
-                                              ctypes.byref(tensor)))
+        library.raise_status(
+            library.allocate(
+                self._open(),
+                _c.extents(extents),
+                len(extents),
+                kind,
+                None if name is None else name.encode(),
+                _c.milliseconds(deadline),
+                ctypes.byref(tensor),
+            )
+        )
         return Tensor(self, tensor.value or 0, extents, kind)
 
     def registered(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32) -> Memory:

@@ -133,8 +133,11 @@ class Tensor(Memory):
         library, address = _c.library(), _c.Pointer()
         kind = self.dtype if dtype is None else enums.parse(DType, dtype)
         extents = self.shape if shape is None else tuple(shape)
-        library.raise_status(library.tensor_get_buffer(self._open(), peer, _c.extents(extents), len(extents), kind, offset_bytes,
-                                                       ctypes.byref(address)))
+        library.raise_status(
+            library.tensor_get_buffer(
+                self._open(), peer, _c.extents(extents), len(extents), kind, offset_bytes, ctypes.byref(address)
+            )
+        )
         return View(self, address.value or 0, extents, kind)
 
     def signal_pad(self, peer: int) -> tuple[int, int]:
@@ -158,8 +161,9 @@ class Tensor(Memory):
         library = _c.library()
         library.raise_status(library.tensor_barrier(self._open(), channel, _c.milliseconds(timeout)))
 
-    def memset32(self, value: int, *, peer: int | None = None, offset_bytes: int = 0, count: int = 1,
-                 stream: Stream | int | None = None) -> None:
+    def memset32(
+        self, value: int, *, peer: int | None = None, offset_bytes: int = 0, count: int = 1, stream: Stream | int | None = None
+    ) -> None:
         """Writes `count` 32-bit words in stream order, into this rank's tensor or a peer's.
 
         stream: a host Stream on the host backend, a cudaStream_t on the CUDA backend. OutOfRange beyond the tensor,

@@ -130,7 +130,8 @@ class Request:
             slot.symmetric = int(operand.symmetric)
             slot.alias_of = -1 if operand.alias_of is None else operand.alias_of
         transfers = (_c.Transfer * max(1, len(self.transfers)))(
-            *[_c.Transfer(int(one.send), one.peer, one.slot) for one in self.transfers])
+            *[_c.Transfer(int(one.send), one.peer, one.slot) for one in self.transfers]
+        )
         self._memory.extend((slots, transfers))
         request.operands, request.operand_count = slots, len(self.operands)
         request.transfers, request.transfer_count = transfers, len(self.transfers)
@@ -169,8 +170,13 @@ class Plan:
         """Why this algorithm and not another one, as text of several lines."""
         return str(_c.library().plan_explanation(self._open()).decode())
 
-    def launch(self, *bindings: Memory | tuple[Memory, int] | int, stream: Stream | int | None = None,
-               deadline: float | None = None, tag: str | None = None) -> None:
+    def launch(
+        self,
+        *bindings: Memory | tuple[Memory, int] | int,
+        stream: Stream | int | None = None,
+        deadline: float | None = None,
+        tag: str | None = None,
+    ) -> None:
         """Enqueues one launch on `stream`; work that is enqueued later runs after it.
 
         bindings: for each slot a Memory, or a Memory and an offset in bytes; on the CUDA backend also device addresses (then of

@@ -18,13 +18,28 @@ from ._install import install, installed, uninstall
 if TYPE_CHECKING:
     from ._pass import GraphRecord, TandemPass, compile_config, explain_graph
 
-__all__ = ["Attachment", "Config", "GraphRecord", "TandemPass", "attach", "attachment", "compile_config", "configure", "detach",
-           "explain_graph", "install", "installed", "synchronize", "uninstall"]
+__all__ = [
+    "Attachment",
+    "Config",
+    "GraphRecord",
+    "TandemPass",
+    "attach",
+    "attachment",
+    "compile_config",
+    "configure",
+    "detach",
+    "explain_graph",
+    "install",
+    "installed",
+    "synchronize",
+    "uninstall",
+]
 
 
 def __getattr__(name: str) -> Any:
     # The pass needs Inductor, whose import takes seconds: programs that do not compile do without.
     if name in ("GraphRecord", "TandemPass", "compile_config", "explain_graph"):
         from . import _pass
+
         return getattr(_pass, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

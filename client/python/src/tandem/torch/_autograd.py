@@ -33,7 +33,7 @@ def _bias_grad(grad: Tensor, dtype: torch.dtype | None) -> Tensor | None:
 
 def _given(ctx: Any, *grads: Any) -> Any:
     """Without those of trailing arguments that the call left out: they are no inputs."""
-    return grads[:len(ctx.needs_input_grad)]
+    return grads[: len(ctx.needs_input_grad)]
 
 
 def _mean(grad: Tensor, reduce_op: str, group_name: str) -> Tensor:
@@ -101,8 +101,13 @@ def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list
         if len(used) == 1:
             grad_a = _ops.matmul_reduce_scatter(used[0][0], used[0][1].t(), "sum", ctx.dim, ctx.group_name)
         elif used:  # one product with all columns
-            grad_a = _ops.matmul_reduce_scatter(torch.cat([grad for grad, _ in used], dim=-1),
-                                                torch.cat([b for _, b in used], dim=1).t(), "sum", ctx.dim, ctx.group_name)
+            grad_a = _ops.matmul_reduce_scatter(
+                torch.cat([grad for grad, _ in used], dim=-1),
+                torch.cat([b for _, b in used], dim=1).t(),
+                "sum",
+                ctx.dim,
+                ctx.group_name,
+            )
         if grad_whole is not None:
             part = _ops.reduce_scatter(grad_whole, "sum", ctx.dim, ctx.group_name)
             grad_a = part if grad_a is None else grad_a + part
@@ -121,8 +126,9 @@ def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list
         _, products = _ops.all_gather_matmul(shard, by_rows, along, ctx.group_name, return_A=False)
         for i, product in zip(wanted, products, strict=True):
             grad_bs[i] = product
-    grad_biases = ctx.bias_dtypes and [None if grad is None else _bias_grad(grad, dtype)
-                                       for grad, dtype in zip(grads, ctx.bias_dtypes, strict=True)]
+    grad_biases = ctx.bias_dtypes and [
+        None if grad is None else _bias_grad(grad, dtype) for grad, dtype in zip(grads, ctx.bias_dtypes, strict=True)
+    ]
     return _given(ctx, grad_a, grad_bs, None, None, grad_biases)
 
 

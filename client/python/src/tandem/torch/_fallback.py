@@ -49,8 +49,9 @@ def broadcast(tensor: torch.Tensor, root: int, group_name: str) -> torch.Tensor:
     return _wait(_c10d.broadcast(tensor.contiguous(), root, group_name))
 
 
-def matmul_reduce_scatter(a: torch.Tensor, b: torch.Tensor, reduce_op: str, scatter_dim: int, group_name: str,
-                          bias: torch.Tensor | None) -> torch.Tensor:
+def matmul_reduce_scatter(
+    a: torch.Tensor, b: torch.Tensor, reduce_op: str, scatter_dim: int, group_name: str, bias: torch.Tensor | None
+) -> torch.Tensor:
     """This rank's chunk of the sum of A @ B, plus its bias: of scattered columns, the bias of these."""
     part = reduce_scatter(a @ b, reduce_op, scatter_dim, group_name)
     if bias is None:
@@ -66,8 +67,9 @@ def matmul_all_reduce(a: torch.Tensor, b: torch.Tensor, reduce_op: str, group_na
     return total if bias is None else total + bias.to(total.dtype)
 
 
-def all_gather_matmul(a: torch.Tensor, bs: Sequence[torch.Tensor], gather_dim: int, group_name: str,
-                      biases: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def all_gather_matmul(
+    a: torch.Tensor, bs: Sequence[torch.Tensor], gather_dim: int, group_name: str, biases: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The gathered A, and its products."""
     whole = all_gather(a, gather_dim, group_name)
     products = [whole @ b for b in bs]
@@ -94,9 +96,16 @@ def _scaled_product(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_s
     return (left @ right).reshape(*a.shape[:-1], b.shape[1])
 
 
-def all_gather_scaled_matmul(a: torch.Tensor, bs: Sequence[torch.Tensor], a_scale: torch.Tensor, b_scales: Sequence[torch.Tensor],
-                             gather_dim: int, group_name: str, biases: Sequence[torch.Tensor],
-                             result_scales: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def all_gather_scaled_matmul(
+    a: torch.Tensor,
+    bs: Sequence[torch.Tensor],
+    a_scale: torch.Tensor,
+    b_scales: Sequence[torch.Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[torch.Tensor],
+    result_scales: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The gathered A, and its scaled products in f32."""
     whole = all_gather(a.view(torch.uint8), gather_dim, group_name).view(a.dtype)  # not every backend sends fp8
     if a_scale.numel() > 1 and list(a_scale.shape[:-1]) == list(a.shape[:-1]):
@@ -109,9 +118,17 @@ def all_gather_scaled_matmul(a: torch.Tensor, bs: Sequence[torch.Tensor], a_scal
     return whole, products
 
 
-def scaled_reduced(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor, reduce_op: str,
-                   scatter_dim: int | None, group_name: str, bias: torch.Tensor | None,
-                   result_scale: torch.Tensor | None) -> torch.Tensor:
+def scaled_reduced(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: torch.Tensor,
+    b_scale: torch.Tensor,
+    reduce_op: str,
+    scatter_dim: int | None,
+    group_name: str,
+    bias: torch.Tensor | None,
+    result_scale: torch.Tensor | None,
+) -> torch.Tensor:
     """The sum of all ranks' scaled products in f32, scattered unless `scatter_dim` is None."""
     product = _scaled_product(a, b, a_scale, b_scale)
     if scatter_dim is None:

@@ -78,8 +78,15 @@ def product(node: Any) -> Product | None:
         given = dict(zip(("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "fast"), node.args, strict=False))
         named = {"use_fast_accum": "fast", "self": "a", "mat2": "b"}
         given.update({named.get(name, name): value for name, value in node.kwargs.items()})
-        found = Product(node, given["a"], given["b"], None, (given["scale_a"], given["scale_b"]), given.get("out_dtype"),
-                        bool(given.get("fast", False)))
+        found = Product(
+            node,
+            given["a"],
+            given["b"],
+            None,
+            (given["scale_a"], given["scale_b"]),
+            given.get("out_dtype"),
+            bool(given.get("fast", False)),
+        )
         if given.get("bias") is not None or given.get("scale_result") is not None:
             found.refused = "_scaled_mm has a bias or a result scale"
         return found
@@ -140,12 +147,14 @@ def same_columns(node: Node, like: Node) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
+
     return bool(a is b or statically_known_true(a == b))
 
 
 def divides(extent: Any, world: int) -> bool:
     """Whether an extent is known to divide."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
+
     return bool(statically_known_true(extent % world == 0))
 
 

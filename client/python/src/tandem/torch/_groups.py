@@ -102,8 +102,12 @@ class _Exchange:
             if not late:
                 raise
             names = ", ".join(map(str, late))
-            raise errors.RankLate(f"attaching: rank {names} has not come within {self._timeout:g} s", reason="RANK_LATE",
-                                  who=f"rank {names}", ranks=late) from error
+            raise errors.RankLate(
+                f"attaching: rank {names} has not come within {self._timeout:g} s",
+                reason="RANK_LATE",
+                who=f"rank {names}",
+                ranks=late,
+            ) from error
         return [json.loads(self._store.get(key)) for key in keys]
 
 
@@ -151,8 +155,15 @@ def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group 
     group: Group | None = None
     outcome: dict[str, Any] = {}
     try:
-        group = _client(config).join(f"torch.{name}", world_size=size, rank=rank, job_key=offers[0]["key"], gpu_uuid=gpu,
-                                     deadline=config.rendezvous_timeout, launch_deadline=config.launch_deadline)
+        group = _client(config).join(
+            f"torch.{name}",
+            world_size=size,
+            rank=rank,
+            job_key=offers[0]["key"],
+            gpu_uuid=gpu,
+            deadline=config.rendezvous_timeout,
+            launch_deadline=config.launch_deadline,
+        )
     except errors.TandemError as error:
         outcome = {"refused": str(error)}
     outcomes = exchange.all("outcome", outcome)

@@ -25,12 +25,13 @@ def _gathered_layout(like: Tensor, shape: Sequence[int], dim: int, dtype: torch.
     """An empty tensor in the layout of symm_mem's results: the gathered dimension is outermost in memory."""
     if dim == len(shape) - 1:
         return new_like(like, shape, dtype)
-    first = [shape[dim], *shape[:dim], *shape[dim + 1:]]
+    first = [shape[dim], *shape[:dim], *shape[dim + 1 :]]
     return new_like(like, first, dtype).movedim(0, dim)
 
 
-def _fused_all_gather_matmul(A_shard: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str, *,
-                             return_A: bool = True) -> tuple[Tensor | None, list[Tensor]]:
+def _fused_all_gather_matmul(
+    A_shard: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str, *, return_A: bool = True
+) -> tuple[Tensor | None, list[Tensor]]:
     whole_shape, shapes = _ops.all_gather_matmul_shapes(A_shard, Bs, gather_dim, group_name)
     dim = gather_dim % A_shard.dim()
     whole = _gathered_layout(A_shard, whole_shape, dim) if return_A else None
@@ -38,17 +39,28 @@ def _fused_all_gather_matmul(A_shard: Tensor, Bs: Sequence[Tensor], gather_dim: 
     return _ops.run_all_gather_matmul(A_shard, Bs, dim, group_name, None, whole, products)
 
 
-def _fused_all_gather_scaled_matmul(A_shard: Tensor, Bs: Sequence[Tensor], A_scale: Tensor, B_scales: Sequence[Tensor],
-                                    gather_dim: int, group_name: str, biases: Sequence[Tensor | None],
-                                    result_scales: Sequence[Tensor | None], out_dtypes: Sequence[Any],
-                                    use_fast_accum: Sequence[bool]) -> tuple[Tensor, list[Tensor]]:
+def _fused_all_gather_scaled_matmul(
+    A_shard: Tensor,
+    Bs: Sequence[Tensor],
+    A_scale: Tensor,
+    B_scales: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor | None],
+    result_scales: Sequence[Tensor | None],
+    out_dtypes: Sequence[Any],
+    use_fast_accum: Sequence[bool],
+) -> tuple[Tensor, list[Tensor]]:
     dim = gather_dim % A_shard.dim()
     whole_shape = gathered(A_shard.shape, dim, group_size(group_name))
     whole = _gathered_layout(A_shard, whole_shape, dim)
-    products = [_gathered_layout(A_shard, [*whole_shape[:-1], b.shape[1]], dim, _scaled.dtype_of(kind, A_shard.dtype))
-                for b, kind in zip(Bs, out_dtypes, strict=True)]
-    _scaled.run_all_gather_scaled_matmul(A_shard, Bs, A_scale, B_scales, dim, group_name, biases, result_scales, use_fast_accum,
-                                         whole, products)
+    products = [
+        _gathered_layout(A_shard, [*whole_shape[:-1], b.shape[1]], dim, _scaled.dtype_of(kind, A_shard.dtype))
+        for b, kind in zip(Bs, out_dtypes, strict=True)
+    ]
+    _scaled.run_all_gather_scaled_matmul(
+        A_shard, Bs, A_scale, B_scales, dim, group_name, biases, result_scales, use_fast_accum, whole, products
+    )
     return whole, products
 
 
@@ -57,21 +69,56 @@ def _fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_d
     return _ops.matmul_reduce_scatter(out, A, B, reduce_op, scatter_dim, group_name)
 
 
-def _fused_scaled_matmul_reduce_scatter(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, reduce_op: str,
-                                        orig_scatter_dim: int, scatter_dim_after_maybe_reshape: int, group_name: str,
-                                        output_shape: Sequence[int] | None, bias: Tensor | None = None,
-                                        result_scale: Tensor | None = None, out_dtype: Any = None,
-                                        use_fast_accum: bool = False) -> Tensor:
+def _fused_scaled_matmul_reduce_scatter(
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    reduce_op: str,
+    orig_scatter_dim: int,
+    scatter_dim_after_maybe_reshape: int,
+    group_name: str,
+    output_shape: Sequence[int] | None,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
     if bias is not None or result_scale is not None:
         # symm_mem applies them to each rank's product, before the sum, and so does its own kernel or what stands for it.
         name = "_fused_scaled_matmul_reduce_scatter" + ("" if A.is_cuda else "_fallback")
         given = getattr(_symm_mem, name)
-        result: Tensor = given(A, B, A_scale, B_scale, reduce_op, orig_scatter_dim, scatter_dim_after_maybe_reshape, group_name,
-                               output_shape, bias, result_scale, _scaled.dtype_of(out_dtype, A.dtype), use_fast_accum)
+        result: Tensor = given(
+            A,
+            B,
+            A_scale,
+            B_scale,
+            reduce_op,
+            orig_scatter_dim,
+            scatter_dim_after_maybe_reshape,
+            group_name,
+            output_shape,
+            bias,
+            result_scale,
+            _scaled.dtype_of(out_dtype, A.dtype),
+            use_fast_accum,
+        )
         return result
-    return _scaled.scaled_matmul_reduce_scatter(A, B, A_scale, B_scale, reduce_op, orig_scatter_dim,
-                                                scatter_dim_after_maybe_reshape, group_name, output_shape, None, None, out_dtype,
-                                                use_fast_accum)
+    return _scaled.scaled_matmul_reduce_scatter(
+        A,
+        B,
+        A_scale,
+        B_scale,
+        reduce_op,
+        orig_scatter_dim,
+        scatter_dim_after_maybe_reshape,
+        group_name,
+        output_shape,
+        None,
+        None,
+        out_dtype,
+        use_fast_accum,
+    )
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:

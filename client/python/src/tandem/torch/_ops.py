@@ -47,10 +47,18 @@ def new_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = Non
     return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
 
-def _collective(op: str, tensor: Tensor, out: Tensor, group_name: str, key: tuple[Any, ...], options: dict[str, Any],
-                otherwise: Callable[[], Tensor]) -> Tensor:
+def _collective(
+    op: str,
+    tensor: Tensor,
+    out: Tensor,
+    group_name: str,
+    key: tuple[Any, ...],
+    options: dict[str, Any],
+    otherwise: Callable[[], Tensor],
+) -> Tensor:
     def make() -> Call:
         return Call(op, (Slot("input", solid(tensor)), Slot("output", out, True)), options)
+
     if run(op, group_name, tensor.device, (tensor.shape, tensor.dtype, *key), make) is None:
         out.copy_(otherwise())
     return out
@@ -65,8 +73,15 @@ def all_reduce_shape(input: Tensor, reduce_op: str, group_name: str) -> list[int
 
 
 def all_reduce(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    return _collective("all_reduce", input, out, group_name, (reduce_op,), {"reduce_op": reduce_op},
-                       lambda: fallback.all_reduce(input, reduce_op, group_name))
+    return _collective(
+        "all_reduce",
+        input,
+        out,
+        group_name,
+        (reduce_op,),
+        {"reduce_op": reduce_op},
+        lambda: fallback.all_reduce(input, reduce_op, group_name),
+    )
 
 
 def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
@@ -77,6 +92,7 @@ def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tenso
 
     def make() -> Call:
         return Call("all_reduce", (Slot("input", input), Slot("output", input, True, 0)), {"reduce_op": reduce_op})
+
     if run("all_reduce", group_name, input.device, (input.shape, input.dtype, reduce_op, "in place"), make) is None:
         input.copy_(fallback.all_reduce(input, reduce_op, group_name))
     return input
@@ -89,9 +105,19 @@ def low_contention(op: str, input: Tensor, reduce_op: str | None, group_name: st
     options: dict[str, Any] = {"dim": 0, "low_contention": True}
     if reduce_op is not None:
         options["reduce_op"] = check_reduce_op(reduce_op)
-    return _collective(op, input, new_like(input, rows), group_name, ("low contention", reduce_op), options,
-                       lambda: (fallback.all_gather(input, 0, group_name) if reduce_op is None
-                                else fallback.reduce_scatter(input, reduce_op, 0, group_name)))
+    return _collective(
+        op,
+        input,
+        new_like(input, rows),
+        group_name,
+        ("low contention", reduce_op),
+        options,
+        lambda: (
+            fallback.all_gather(input, 0, group_name)
+            if reduce_op is None
+            else fallback.reduce_scatter(input, reduce_op, 0, group_name)
+        ),
+    )
 
 
 def all_gather_shape(input: Tensor, gather_dim: int, group_name: str) -> list[int]:
@@ -100,8 +126,9 @@ def all_gather_shape(input: Tensor, gather_dim: int, group_name: str) -> list[in
 
 def all_gather(out: Tensor, input: Tensor, gather_dim: int, group_name: str) -> Tensor:
     dim = gather_dim % input.dim()
-    return _collective("all_gather", input, out, group_name, (dim,), {"dim": dim},
-                       lambda: fallback.all_gather(input, dim, group_name))
+    return _collective(
+        "all_gather", input, out, group_name, (dim,), {"dim": dim}, lambda: fallback.all_gather(input, dim, group_name)
+    )
 
 
 def reduce_scatter_shape(input: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> list[int]:
@@ -111,8 +138,15 @@ def reduce_scatter_shape(input: Tensor, reduce_op: str, scatter_dim: int, group_
 
 def reduce_scatter(out: Tensor, input: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
     dim = scatter_dim % input.dim()
-    return _collective("reduce_scatter", input, out, group_name, (reduce_op, dim), {"reduce_op": reduce_op, "dim": dim},
-                       lambda: fallback.reduce_scatter(input, reduce_op, dim, group_name))
+    return _collective(
+        "reduce_scatter",
+        input,
+        out,
+        group_name,
+        (reduce_op, dim),
+        {"reduce_op": reduce_op, "dim": dim},
+        lambda: fallback.reduce_scatter(input, reduce_op, dim, group_name),
+    )
 
 
 def all_to_all_shape(input: Tensor, dim: int, group_name: str) -> list[int]:
@@ -122,8 +156,9 @@ def all_to_all_shape(input: Tensor, dim: int, group_name: str) -> list[int]:
 
 def all_to_all(out: Tensor, input: Tensor, dim: int, group_name: str) -> Tensor:
     along = dim % input.dim()
-    return _collective("all_to_all", input, out, group_name, (along,), {"dim": along},
-                       lambda: fallback.all_to_all(input, along, group_name))
+    return _collective(
+        "all_to_all", input, out, group_name, (along,), {"dim": along}, lambda: fallback.all_to_all(input, along, group_name)
+    )
 
 
 def broadcast_shape(input: Tensor, root: int, group_name: str) -> list[int]:
@@ -133,12 +168,14 @@ def broadcast_shape(input: Tensor, root: int, group_name: str) -> list[int]:
 
 
 def broadcast(out: Tensor, input: Tensor, root: int, group_name: str) -> Tensor:
-    return _collective("broadcast", input, out, group_name, (root,), {"root": root},
-                       lambda: fallback.broadcast(input, root, group_name))
+    return _collective(
+        "broadcast", input, out, group_name, (root,), {"root": root}, lambda: fallback.broadcast(input, root, group_name)
+    )
 
 
-def matmul_reduce_scatter_shape(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
-                                bias: Tensor | None = None) -> list[int]:
+def matmul_reduce_scatter_shape(
+    A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str, bias: Tensor | None = None
+) -> list[int]:
     check_reduce_op(reduce_op)
     dim = dim_of(scatter_dim, A, "scatter_dim")
     if B.dim() != 2:
@@ -148,11 +185,21 @@ def matmul_reduce_scatter_shape(A: Tensor, B: Tensor, reduce_op: str, scatter_di
     return shape
 
 
-def matmul_reduce_scatter(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
-                          bias: Tensor | None = None) -> Tensor:
+def matmul_reduce_scatter(
+    out: Tensor, A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str, bias: Tensor | None = None
+) -> Tensor:
     dim = scatter_dim % A.dim()
-    return _product("matmul_reduce_scatter", out, A, B, bias, group_name, (reduce_op, dim), {"reduce_op": reduce_op, "dim": dim},
-                    lambda: fallback.matmul_reduce_scatter(A, B, reduce_op, dim, group_name, bias))
+    return _product(
+        "matmul_reduce_scatter",
+        out,
+        A,
+        B,
+        bias,
+        group_name,
+        (reduce_op, dim),
+        {"reduce_op": reduce_op, "dim": dim},
+        lambda: fallback.matmul_reduce_scatter(A, B, reduce_op, dim, group_name, bias),
+    )
 
 
 def matmul_all_reduce_shape(A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> list[int]:
@@ -162,17 +209,36 @@ def matmul_all_reduce_shape(A: Tensor, B: Tensor, reduce_op: str, group_name: st
 
 
 def matmul_all_reduce(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> Tensor:
-    return _product("matmul_all_reduce", out, A, B, bias, group_name, (reduce_op,), {"reduce_op": reduce_op},
-                    lambda: fallback.matmul_all_reduce(A, B, reduce_op, group_name, bias))
+    return _product(
+        "matmul_all_reduce",
+        out,
+        A,
+        B,
+        bias,
+        group_name,
+        (reduce_op,),
+        {"reduce_op": reduce_op},
+        lambda: fallback.matmul_all_reduce(A, B, reduce_op, group_name, bias),
+    )
 
 
-def _product(op: str, out: Tensor, A: Tensor, B: Tensor, bias: Tensor | None, group_name: str, key: tuple[Any, ...],
-             options: dict[str, Any], otherwise: Callable[[], Tensor]) -> Tensor:
+def _product(
+    op: str,
+    out: Tensor,
+    A: Tensor,
+    B: Tensor,
+    bias: Tensor | None,
+    group_name: str,
+    key: tuple[Any, ...],
+    options: dict[str, Any],
+    otherwise: Callable[[], Tensor],
+) -> Tensor:
     def make() -> Call:
         slots = [Slot("a", solid(A)), Slot("b", solid(B)), Slot("c", out, True)]
         if bias is not None:
             slots.append(Slot("bias", solid(bias)))
         return Call(op, slots, options)
+
     if run(op, group_name, A.device, (A.shape, A.dtype, B.shape, _form(bias), *key), make) is None:
         out.copy_(otherwise())
     return out
@@ -182,8 +248,9 @@ def _each(biases: Sequence[Tensor] | None, count: int) -> list[Tensor | None]:
     return list(biases) if biases else [None] * count
 
 
-def all_gather_matmul_shapes(A: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str,
-                             biases: Sequence[Tensor] | None = None) -> tuple[list[int], list[list[int]]]:
+def all_gather_matmul_shapes(
+    A: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str, biases: Sequence[Tensor] | None = None
+) -> tuple[list[int], list[list[int]]]:
     """The shapes of the gathered A and of the products."""
     dim = dim_of(gather_dim, A, "gather_dim")
     whole = gathered(A.shape, dim, group_size(group_name))
@@ -196,23 +263,39 @@ def all_gather_matmul_shapes(A: Tensor, Bs: Sequence[Tensor], gather_dim: int, g
     return whole, [[*whole[:-1], b.shape[1]] for b in Bs]
 
 
-def all_gather_matmul(A: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str, biases: Sequence[Tensor] | None = None,
-                      *, return_A: bool = True) -> tuple[Tensor | None, list[Tensor]]:
+def all_gather_matmul(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor] | None = None,
+    *,
+    return_A: bool = True,
+) -> tuple[Tensor | None, list[Tensor]]:
     whole_shape, shapes = all_gather_matmul_shapes(A, Bs, gather_dim, group_name, biases)
     whole = new_like(A, whole_shape) if return_A else None
     products = [new_like(A, shape) for shape in shapes]
     return run_all_gather_matmul(A, Bs, gather_dim % A.dim(), group_name, biases, whole, products)
 
 
-def run_all_gather_matmul(A: Tensor, Bs: Sequence[Tensor], dim: int, group_name: str, biases: Sequence[Tensor] | None,
-                          whole: Tensor | None, products: list[Tensor]) -> tuple[Tensor | None, list[Tensor]]:
+def run_all_gather_matmul(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    dim: int,
+    group_name: str,
+    biases: Sequence[Tensor] | None,
+    whole: Tensor | None,
+    products: list[Tensor],
+) -> tuple[Tensor | None, list[Tensor]]:
     """Fills `whole` and `products`, of any strides."""
+
     def make() -> Call:
         slots = [Slot("a", solid(A)), *(Slot("b", solid(b)) for b in Bs), *(Slot("c", c, True) for c in products)]
         slots += [Slot("bias", solid(bias)) for bias in biases or ()]
         if whole is not None:
             slots.append(Slot("gathered_a", whole, True))
         return Call("all_gather_matmul", slots, {"dim": dim})
+
     key = (A.shape, A.dtype, tuple(b.shape for b in Bs), tuple(map(_form, biases or ())), dim, whole is not None)
     if run("all_gather_matmul", group_name, A.device, key, make) is None:
         full, results = fallback.all_gather_matmul(A, Bs, dim, group_name, _each(biases, len(Bs)))
@@ -223,8 +306,15 @@ def run_all_gather_matmul(A: Tensor, Bs: Sequence[Tensor], dim: int, group_name:
     return whole, products
 
 
-def _fake_all_gather_matmul(A: Tensor, Bs: Sequence[Tensor], gather_dim: int, group_name: str,
-                            biases: Sequence[Tensor] | None = None, *, return_A: bool = True) -> tuple[Tensor | None, list[Tensor]]:
+def _fake_all_gather_matmul(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor] | None = None,
+    *,
+    return_A: bool = True,
+) -> tuple[Tensor | None, list[Tensor]]:
     whole, shapes = all_gather_matmul_shapes(A, Bs, gather_dim, group_name, biases)
     return (A.new_empty(whole) if return_A else None), [A.new_empty(shape) for shape in shapes]
 
@@ -250,8 +340,9 @@ def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., 
     def into(first: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
         wanted = shape(first, *rest, **named)
         if list(out.shape) != wanted or out.dtype != first.dtype or out.device != first.device:
-            raise ValueError(f"out is {out.dtype} {list(out.shape)} on {out.device}; "
-                             f"it must be {first.dtype} {wanted} on {first.device}")
+            raise ValueError(
+                f"out is {out.dtype} {list(out.shape)} on {out.device}; it must be {first.dtype} {wanted} on {first.device}"
+            )
         kernel(out, first, *rest, **named)
 
     def fake(first: Tensor, *rest: Any, **named: Any) -> Tensor:

@@ -85,6 +85,7 @@ class _Rewrite:
                     self._try(node, name, method)
         if any(record.fused_into for record in self.records):
             from torch._inductor.pattern_matcher import stable_topological_sort
+
             stable_topological_sort(self.graph)
             return True
         return False
@@ -142,8 +143,9 @@ class _Rewrite:
                     found.append(product)
         return found
 
-    def _fuse_gather(self, gather: Node, wait: Node, shard: Node, form: graphs.Gathered, found: list[graphs.Product],
-                     group: str) -> tuple[str, str]:
+    def _fuse_gather(
+        self, gather: Node, wait: Node, shard: Node, form: graphs.Gathered, found: list[graphs.Product], group: str
+    ) -> tuple[str, str]:
         if form.node is not wait and any(user not in form.between for user in wait.users):
             raise _Declined("the gathered tensor is used in two layouts")
         graph, shape = self.graph, graphs.shape(shard)
@@ -236,8 +238,9 @@ class _Rewrite:
             return whole
         raise _Declined("each rank adds a bias of its own before the sum")
 
-    def _call(self, name: str, product: graphs.Product, a: Node, middle: tuple[Any, ...], bias: Node | None,
-              extents: Sequence[Any]) -> Node:
+    def _call(
+        self, name: str, product: graphs.Product, a: Node, middle: tuple[Any, ...], bias: Node | None, extents: Sequence[Any]
+    ) -> Node:
         value = _tensor(product.node)
         if product.scales is None:
             op = getattr(_ops, name).default
@@ -246,8 +249,13 @@ class _Rewrite:
         if name == "matmul_reduce_scatter":
             reduce_op, dim, group = middle
             middle = (reduce_op, dim, dim, group, None)
-        return self._emit(op, (a, product.b, *product.scales, *middle),
-                          {"out_dtype": product.out_dtype, "use_fast_accum": product.fast}, value, extents)
+        return self._emit(
+            op,
+            (a, product.b, *product.scales, *middle),
+            {"out_dtype": product.out_dtype, "use_fast_accum": product.fast},
+            value,
+            extents,
+        )
 
     def _replace(self, wait: Node, result: Node, dead: Sequence[Node]) -> None:
         result.meta["val"] = wait.meta["val"]
@@ -270,8 +278,9 @@ class _Rewrite:
             if dim == 0:
                 if not graphs.divides(rows[0], world):
                     raise _Declined("its rows do not divide by the ranks")
-                fused = self._call("matmul_reduce_scatter", product, product.a, (reduce_op, 0, group), bias,
-                                   [rows[0] // world, rows[1]])
+                fused = self._call(
+                    "matmul_reduce_scatter", product, product.a, (reduce_op, 0, group), bias, [rows[0] // world, rows[1]]
+                )
             else:
                 if not same_last(whole, rows):
                     raise _Declined("the product's columns are viewed otherwise before the scatter")
@@ -292,6 +301,7 @@ class _Rewrite:
         try:
             product, chain = self._source(source)
             from ._private import group_size
+
             bias = self._bias(product, reduce_op, group_size(group))
         except _Declined as declined:
             return self._small(reduce, wait, source, reduce_op, group, str(declined))
@@ -369,6 +379,7 @@ class _Reports:
     @staticmethod
     def _folder(digest: str) -> Path:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
+
         return Path(cache_dir()) / "tandem" / digest
 
     def asked(self, of: TandemPass) -> None:
@@ -420,6 +431,7 @@ def compile_config(groups: Sequence[Any] | None = None) -> Iterator[TandemPass]:
     """A context in which torch.compile uses the pass, behind a pass that is set already. Compilation happens at the first call,
     so that this too belongs into the context. groups: process groups or their names; None: all."""
     from torch._inductor import config
+
     names = None if groups is None else [one if isinstance(one, str) else str(one.group_name) for one in groups]
     before = config.post_grad_custom_post_pass
     if isinstance(before, (list, tuple)):  # torch >= 2.13

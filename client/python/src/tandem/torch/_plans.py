@@ -20,8 +20,16 @@ from ._private import raw_stream
 if TYPE_CHECKING:
     from ._groups import Attachment
 
-DTYPES = {torch.float32: DType.f32, torch.float16: DType.f16, torch.bfloat16: DType.bf16, torch.float8_e4m3fn: DType.f8e4m3,
-          torch.float8_e5m2: DType.f8e5m2, torch.int32: DType.i32, torch.int64: DType.i64, torch.uint8: DType.u8}
+DTYPES = {
+    torch.float32: DType.f32,
+    torch.float16: DType.f16,
+    torch.bfloat16: DType.bf16,
+    torch.float8_e4m3fn: DType.f8e4m3,
+    torch.float8_e5m2: DType.f8e5m2,
+    torch.int32: DType.i32,
+    torch.int64: DType.i64,
+    torch.uint8: DType.u8,
+}
 # How long one call into the library waits, so that signals are seen meanwhile.
 _SLICE_MS = 500
 _ALIGNMENT = 256
@@ -95,7 +103,7 @@ class Prepared:
         self._bindings = (_c.Binding * max(1, self._count))()
         for i, ((shape, dtype), offset) in enumerate(zip(self._forms, self._offsets, strict=True)):
             size = self.plan.slot_bytes[i]
-            self._views.append(staging.bytes[offset:offset + size].view(dtype).view(shape))
+            self._views.append(staging.bytes[offset : offset + size].view(dtype).view(shape))
             if size:
                 self._bindings[i] = _c.Binding(memory._open(), offset)
         self._staged = memory
@@ -178,7 +186,8 @@ class PlanCache:
         if not on_host and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 f"tandem.{call.op} has no plan for these shapes yet, and a CUDA graph is being captured: run the captured function "
-                "once before the capture, on all ranks, as torch.cuda.graph's warm-up does")
+                "once before the capture, on all ranks, as torch.cuda.graph's warm-up does"
+            )
         operands = []
         for slot in call.slots:
             dtype = DTYPES.get(slot.tensor.dtype)

@@ -21,18 +21,34 @@ from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
 Tensor = torch.Tensor
 
 # c10's ScalarType, in which a list of types arrives.
-_SCALAR_TYPES = {0: torch.uint8, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32, 7: torch.float64,
-                 15: torch.bfloat16, 23: torch.float8_e5m2, 24: torch.float8_e4m3fn}
+_SCALAR_TYPES = {
+    0: torch.uint8,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    15: torch.bfloat16,
+    23: torch.float8_e5m2,
+    24: torch.float8_e4m3fn,
+}
 
-LIB.define("all_gather_scaled_matmul(Tensor A, Tensor[] Bs, Tensor A_scale, Tensor[] B_scales, int gather_dim, str group_name, "
-           "Tensor?[] biases, Tensor?[] result_scales, ScalarType?[] out_dtypes, bool[] use_fast_accum) -> (Tensor, Tensor[])",
-           tags=TAGS)
-LIB.define("scaled_matmul_reduce_scatter(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, int orig_scatter_dim, "
-           "int scatter_dim_after_maybe_reshape, str group_name, SymInt[]? output_shape, Tensor? bias=None, "
-           "Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor", tags=TAGS)
-LIB.define("scaled_matmul_all_reduce(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, str group_name, "
-           "Tensor? bias=None, Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
-           tags=TAGS)
+LIB.define(
+    "all_gather_scaled_matmul(Tensor A, Tensor[] Bs, Tensor A_scale, Tensor[] B_scales, int gather_dim, str group_name, "
+    "Tensor?[] biases, Tensor?[] result_scales, ScalarType?[] out_dtypes, bool[] use_fast_accum) -> (Tensor, Tensor[])",
+    tags=TAGS,
+)
+LIB.define(
+    "scaled_matmul_reduce_scatter(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, int orig_scatter_dim, "
+    "int scatter_dim_after_maybe_reshape, str group_name, SymInt[]? output_shape, Tensor? bias=None, "
+    "Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
+    tags=TAGS,
+)
+LIB.define(
+    "scaled_matmul_all_reduce(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, str group_name, "
+    "Tensor? bias=None, Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
+    tags=TAGS,
+)
 
 
 def dtype_of(given: Any, otherwise: torch.dtype) -> torch.dtype:
@@ -68,8 +84,9 @@ def _form(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     return tuple((tensor.shape, tensor.dtype) for tensor in tensors)
 
 
-def _gather_shapes(A: Tensor, Bs: Sequence[Tensor], B_scales: Sequence[Tensor], gather_dim: int, group_name: str,
-                   lists: Sequence[Sequence[Any]]) -> tuple[list[int], list[list[int]]]:
+def _gather_shapes(
+    A: Tensor, Bs: Sequence[Tensor], B_scales: Sequence[Tensor], gather_dim: int, group_name: str, lists: Sequence[Sequence[Any]]
+) -> tuple[list[int], list[list[int]]]:
     whole = gathered(A.shape, dim_of(gather_dim, A, "gather_dim"), group_size(group_name))
     if not Bs or any(len(values) != len(Bs) for values in (B_scales, *lists)):
         raise ValueError("B_scales, biases, result_scales, out_dtypes and use_fast_accum have one element for each B")
@@ -79,22 +96,42 @@ def _gather_shapes(A: Tensor, Bs: Sequence[Tensor], B_scales: Sequence[Tensor], 
     return whole, [[*whole[:-1], b.shape[1]] for b in Bs]
 
 
-def all_gather_scaled_matmul(A: Tensor, Bs: Sequence[Tensor], A_scale: Tensor, B_scales: Sequence[Tensor], gather_dim: int,
-                             group_name: str, biases: Sequence[Tensor | None], result_scales: Sequence[Tensor | None],
-                             out_dtypes: Sequence[Any], use_fast_accum: Sequence[bool]) -> tuple[Tensor, list[Tensor]]:
+def all_gather_scaled_matmul(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    A_scale: Tensor,
+    B_scales: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor | None],
+    result_scales: Sequence[Tensor | None],
+    out_dtypes: Sequence[Any],
+    use_fast_accum: Sequence[bool],
+) -> tuple[Tensor, list[Tensor]]:
     """(gathered A, products). Arguments as those of symm_mem.fused_all_gather_scaled_matmul."""
     lists = (biases, result_scales, out_dtypes, use_fast_accum)
     whole_shape, shapes = _gather_shapes(A, Bs, B_scales, gather_dim, group_name, lists)
     whole = new_like(A, whole_shape)
     products = [new_like(A, shape, dtype_of(kind, A.dtype)) for shape, kind in zip(shapes, out_dtypes, strict=True)]
-    run_all_gather_scaled_matmul(A, Bs, A_scale, B_scales, gather_dim % A.dim(), group_name, biases, result_scales,
-                                 use_fast_accum, whole, products)
+    run_all_gather_scaled_matmul(
+        A, Bs, A_scale, B_scales, gather_dim % A.dim(), group_name, biases, result_scales, use_fast_accum, whole, products
+    )
     return whole, products
 
 
-def run_all_gather_scaled_matmul(A: Tensor, Bs: Sequence[Tensor], A_scale: Tensor, B_scales: Sequence[Tensor], dim: int,
-                                 group_name: str, biases: Sequence[Tensor | None], result_scales: Sequence[Tensor | None],
-                                 use_fast_accum: Sequence[bool], whole: Tensor, products: Sequence[Tensor]) -> None:
+def run_all_gather_scaled_matmul(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    A_scale: Tensor,
+    B_scales: Sequence[Tensor],
+    dim: int,
+    group_name: str,
+    biases: Sequence[Tensor | None],
+    result_scales: Sequence[Tensor | None],
+    use_fast_accum: Sequence[bool],
+    whole: Tensor,
+    products: Sequence[Tensor],
+) -> None:
     """Fills `whole` and `products`, of any strides."""
     a_scale, b_scales = _a_scale(A_scale, A), [_scale(scale) for scale in B_scales]
     ones = [new_like(A, [1], torch.float32) for _ in Bs]
@@ -103,13 +140,30 @@ def run_all_gather_scaled_matmul(A: Tensor, Bs: Sequence[Tensor], A_scale: Tenso
     given_scales = [scale.reshape(1) for scale in given_scales]
 
     def make() -> Call:
-        slots = [Slot("a", solid(A)), *(Slot("b", solid(b)) for b in Bs), *(Slot("c", c, True) for c in products),
-                 Slot("scale_a", a_scale), *(Slot("scale_b", scale) for scale in b_scales),
-                 *(Slot("bias", solid(bias)) for bias in given_biases), *(Slot("result_scale", one) for one in given_scales),
-                 Slot("gathered_a", whole, True)]
+        slots = [
+            Slot("a", solid(A)),
+            *(Slot("b", solid(b)) for b in Bs),
+            *(Slot("c", c, True) for c in products),
+            Slot("scale_a", a_scale),
+            *(Slot("scale_b", scale) for scale in b_scales),
+            *(Slot("bias", solid(bias)) for bias in given_biases),
+            *(Slot("result_scale", one) for one in given_scales),
+            Slot("gathered_a", whole, True),
+        ]
         return Call("all_gather_matmul", slots, {"dim": dim, "fast_accumulation": all(use_fast_accum)})
-    key = (A.shape, A.dtype, _form(Bs), _form(products), a_scale.shape, _form(b_scales), _form(given_biases), len(given_scales),
-           dim, all(use_fast_accum))
+
+    key = (
+        A.shape,
+        A.dtype,
+        _form(Bs),
+        _form(products),
+        a_scale.shape,
+        _form(b_scales),
+        _form(given_biases),
+        len(given_scales),
+        dim,
+        all(use_fast_accum),
+    )
     if run("all_gather_scaled_matmul", group_name, A.device, key, make) is None:
         full, results = fallback.all_gather_scaled_matmul(A, Bs, a_scale, b_scales, dim, group_name, given_biases, given_scales)
         whole.copy_(full)
@@ -117,13 +171,23 @@ def run_all_gather_scaled_matmul(A: Tensor, Bs: Sequence[Tensor], A_scale: Tenso
             c.copy_(result)
 
 
-def _fake_all_gather(A: Tensor, Bs: Sequence[Tensor], A_scale: Tensor, B_scales: Sequence[Tensor], gather_dim: int, group_name: str,
-                     biases: Sequence[Tensor | None], result_scales: Sequence[Tensor | None], out_dtypes: Sequence[Any],
-                     use_fast_accum: Sequence[bool]) -> tuple[Tensor, list[Tensor]]:
+def _fake_all_gather(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    A_scale: Tensor,
+    B_scales: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor | None],
+    result_scales: Sequence[Tensor | None],
+    out_dtypes: Sequence[Any],
+    use_fast_accum: Sequence[bool],
+) -> tuple[Tensor, list[Tensor]]:
     lists = (biases, result_scales, out_dtypes, use_fast_accum)
     whole, shapes = _gather_shapes(A, Bs, B_scales, gather_dim, group_name, lists)
-    return A.new_empty(whole), [A.new_empty(shape, dtype=dtype_of(kind, A.dtype))
-                                for shape, kind in zip(shapes, out_dtypes, strict=True)]
+    return A.new_empty(whole), [
+        A.new_empty(shape, dtype=dtype_of(kind, A.dtype)) for shape, kind in zip(shapes, out_dtypes, strict=True)
+    ]
 
 
 def _scatter_shape(A: Tensor, B: Tensor, orig_scatter_dim: int, group_name: str, output_shape: Sequence[int] | None) -> list[int]:
@@ -135,10 +199,21 @@ def _scatter_shape(A: Tensor, B: Tensor, orig_scatter_dim: int, group_name: str,
     return scattered(product, orig_scatter_dim % len(product), group_size(group_name))
 
 
-def scaled_matmul_reduce_scatter(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, reduce_op: str, orig_scatter_dim: int,
-                                 scatter_dim_after_maybe_reshape: int, group_name: str, output_shape: Sequence[int] | None,
-                                 bias: Tensor | None = None, result_scale: Tensor | None = None, out_dtype: Any = None,
-                                 use_fast_accum: bool = False) -> Tensor:
+def scaled_matmul_reduce_scatter(
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    reduce_op: str,
+    orig_scatter_dim: int,
+    scatter_dim_after_maybe_reshape: int,
+    group_name: str,
+    output_shape: Sequence[int] | None,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
     """This rank's chunk of the sum. Arguments as those of symm_mem.fused_scaled_matmul_reduce_scatter; a bias is added once,
     to the sum."""
     check_reduce_op(reduce_op)
@@ -151,36 +226,98 @@ def scaled_matmul_reduce_scatter(A: Tensor, B: Tensor, A_scale: Tensor, B_scale:
     a_scale = _a_scale(A_scale, A)
     if a_scale.numel() > 1 and output_shape is not None:
         a_scale = a_scale.reshape(*lead, a_scale.shape[-1])
-    return _reduced("matmul_reduce_scatter", "scaled_matmul_reduce_scatter", out, a, B, a_scale, B_scale, bias, result_scale,
-                    group_name, {"reduce_op": reduce_op, "dim": dim, "fast_accumulation": use_fast_accum})
+    return _reduced(
+        "matmul_reduce_scatter",
+        "scaled_matmul_reduce_scatter",
+        out,
+        a,
+        B,
+        a_scale,
+        B_scale,
+        bias,
+        result_scale,
+        group_name,
+        {"reduce_op": reduce_op, "dim": dim, "fast_accumulation": use_fast_accum},
+    )
 
 
-def _fake_reduce_scatter(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, reduce_op: str, orig_scatter_dim: int,
-                         scatter_dim_after_maybe_reshape: int, group_name: str, output_shape: Sequence[int] | None,
-                         bias: Tensor | None = None, result_scale: Tensor | None = None, out_dtype: Any = None,
-                         use_fast_accum: bool = False) -> Tensor:
+def _fake_reduce_scatter(
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    reduce_op: str,
+    orig_scatter_dim: int,
+    scatter_dim_after_maybe_reshape: int,
+    group_name: str,
+    output_shape: Sequence[int] | None,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
     return A.new_empty(_scatter_shape(A, B, orig_scatter_dim, group_name, output_shape), dtype=dtype_of(out_dtype, A.dtype))
 
 
-def scaled_matmul_all_reduce(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, reduce_op: str, group_name: str,
-                             bias: Tensor | None = None, result_scale: Tensor | None = None, out_dtype: Any = None,
-                             use_fast_accum: bool = False) -> Tensor:
+def scaled_matmul_all_reduce(
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    reduce_op: str,
+    group_name: str,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
     """The sum of all ranks' products; bias and result scale are equal on all ranks and applied once."""
     check_reduce_op(reduce_op)
     check_product(A, B, A.shape[-1], bias)
     out = new_like(A, [*A.shape[:-1], B.shape[1]], dtype_of(out_dtype, A.dtype))
-    return _reduced("matmul_all_reduce", "scaled_matmul_all_reduce", out, A, B, _a_scale(A_scale, A), B_scale, bias, result_scale,
-                    group_name, {"reduce_op": reduce_op, "fast_accumulation": use_fast_accum})
+    return _reduced(
+        "matmul_all_reduce",
+        "scaled_matmul_all_reduce",
+        out,
+        A,
+        B,
+        _a_scale(A_scale, A),
+        B_scale,
+        bias,
+        result_scale,
+        group_name,
+        {"reduce_op": reduce_op, "fast_accumulation": use_fast_accum},
+    )
 
 
-def _fake_all_reduce(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, reduce_op: str, group_name: str,
-                     bias: Tensor | None = None, result_scale: Tensor | None = None, out_dtype: Any = None,
-                     use_fast_accum: bool = False) -> Tensor:
+def _fake_all_reduce(
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    reduce_op: str,
+    group_name: str,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
     return A.new_empty([*A.shape[:-1], B.shape[1]], dtype=dtype_of(out_dtype, A.dtype))
 
 
-def _reduced(op: str, name: str, out: Tensor, A: Tensor, B: Tensor, a_scale: Tensor, B_scale: Tensor, bias: Tensor | None,
-             result_scale: Tensor | None, group_name: str, options: dict[str, Any]) -> Tensor:
+def _reduced(
+    op: str,
+    name: str,
+    out: Tensor,
+    A: Tensor,
+    B: Tensor,
+    a_scale: Tensor,
+    B_scale: Tensor,
+    bias: Tensor | None,
+    result_scale: Tensor | None,
+    group_name: str,
+    options: dict[str, Any],
+) -> Tensor:
     b_scale = _scale(B_scale)
     one = None if result_scale is None else result_scale.reshape(1)
 
@@ -191,6 +328,7 @@ def _reduced(op: str, name: str, out: Tensor, A: Tensor, B: Tensor, a_scale: Ten
         if one is not None:
             slots.append(Slot("result_scale", one))
         return Call(op, slots, options)
+
     key = (_form([A, B, a_scale, b_scale, out]), None if bias is None else bias.dtype, one is None, tuple(options.items()))
     if run(name, group_name, A.device, key, make) is None:
         out.copy_(fallback.scaled_reduced(A, B, a_scale, b_scale, options["reduce_op"], options.get("dim"), group_name, bias, one))

@@ -28,7 +28,7 @@ SINGLE = {
 }
 SEVERAL = {
     "all_gather_matmul": "(Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, bool return_A=True) "
-                         "-> (Tensor?, Tensor[])",
+    "-> (Tensor?, Tensor[])",
 }
 
 for _name, _arguments in SINGLE.items():

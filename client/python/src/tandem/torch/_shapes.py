@@ -27,7 +27,7 @@ def scattered(shape: Sequence[int], dim: int, world: int) -> list[int]:
 
 
 def check_reduce_op(reduce_op: str) -> str:
-    """"sum" or "avg"."""
+    """ "sum" or "avg"."""
     if reduce_op not in ("sum", "avg"):
         raise ValueError(f"reduce_op is 'sum' or 'avg', not {reduce_op!r}")
     return reduce_op

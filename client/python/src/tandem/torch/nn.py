@@ -44,8 +44,14 @@ class ColumnParallelLinears(nn.Module):
 
     def forward(self, shard: torch.Tensor) -> list[torch.Tensor]:
         """[…, K], a shard along gather_dim -> for each layer […, N / ranks], whole along gather_dim."""
-        _, outputs = torch.ops.tandem.all_gather_matmul(shard, [weight.t() for weight in self.weights], self.gather_dim,
-                                                        self.group_name, list(self.biases) or None, return_A=False)
+        _, outputs = torch.ops.tandem.all_gather_matmul(
+            shard,
+            [weight.t() for weight in self.weights],
+            self.gather_dim,
+            self.group_name,
+            list(self.biases) or None,
+            return_A=False,
+        )
         return list(outputs)
 
 
@@ -68,6 +74,7 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[…, K / ranks], whole along scatter_dim -> […, N], a shard along scatter_dim."""
-        result: torch.Tensor = torch.ops.tandem.matmul_reduce_scatter(x, self.weight.t(), "sum", self.scatter_dim, self.group_name,
-                                                                      self.bias)
+        result: torch.Tensor = torch.ops.tandem.matmul_reduce_scatter(
+            x, self.weight.t(), "sum", self.scatter_dim, self.group_name, self.bias
+        )
         return result
