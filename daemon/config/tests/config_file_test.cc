@@ -88,7 +88,7 @@ TEST(ParseConfigText, OldNamesAreReadAndReported) {
   EXPECT_THAT(config.old_names[0] + config.old_names[1],
               HasSubstr("t.toml:4: debug.verify_plans is now testing.verify_plans"));
   EXPECT_EQ(Parse("[debug]\nemulated_fused = true\n", config).message(),
-            "t.toml:2: unknown key 'debug.emulated_native'; did you mean 'testing.emulated_fused'?");
+            "t.toml:2: unknown key 'debug.emulated_fused'; did you mean 'testing.emulated_fused'?");
 }
 
 TEST(ParseConfigText, ErrorsNameTheLine) {
