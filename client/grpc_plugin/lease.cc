@@ -154,8 +154,10 @@ Result<uint64_t> Lease::Send(const std::vector<int>& fds) {
     message.mutable_transfer()->set_index(static_cast<uint32_t>(index));
     message.mutable_transfer()->set_total(static_cast<uint32_t>(fds.size()));
     auto first = fds.begin() + static_cast<ptrdiff_t>(index);
-    TANDEM_RETURN_IF_ERROR(SendMessage(socket_.get(), message.SerializeAsString(),
-                                       std::vector<int>(first, first + static_cast<ptrdiff_t>(count))));
+    const Status sent = SendMessage(socket_.get(), message.SerializeAsString(),
+                                    std::vector<int>(first, first + static_cast<ptrdiff_t>(count)));
+    if (sent.code() == Code::kUnavailable) return DaemonLost(path_);
+    TANDEM_RETURN_IF_ERROR(sent);
   }
   return id;
 }

@@ -29,7 +29,7 @@ APART = {
 @host_only("it counts on the host backend's times")
 class Retry(TandemTest):
     gpus = 2
-    extra = ("--supervisor-crash-loop-count", "1000", "--supervisor-backoff-max-ms", "20")
+    extra = ("--supervisor-crash-loop-count", "1000", "--supervisor-backoff-initial-ms", "20", "--supervisor-backoff-max-ms", "20")
 
     def ranks(self, request, bindings, **more):
         """Two ranks with a plan; their memories are "in" and "out"."""
@@ -116,7 +116,7 @@ class Retry(TandemTest):
         self.ranks(IN_PLACE, [["in", 0], ["in", 0]])
         self.restore()
         self.clients[0].call("launch", plan="p", bindings=self.bindings)
-        wait_until(lambda: self.daemon.ctl_json("queue")["items"], 20, "the launch does not arrive")
+        wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 20, "the launch does not arrive")
         self.daemon.kill_engine(1)
         self.clients[0].call("sync", deadline_ms=60000)
         outcome = self.clients[0].call("wait", plan="p", check=False)
