@@ -74,7 +74,7 @@ class AllReduce : public Bench {
   static int PartMap(int rank, int peer) { return 2 + 2 * (peer < rank ? peer : peer - 1); }
 
   void Fused(int rank, int set, uint64_t epoch, const Way& way) {
-    cuda::FusedMatmul matmul = Fused(rank, set, epoch, way.tuning);
+    cuda::FusedMatmul matmul = MatmulOf(rank, set, epoch, way.tuning);
     const int64_t slice = rows_ * c_.n;
     matmul.tiling.cluster_m = rows_ % 256 == 0 ? 2 : 1;
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};

@@ -46,7 +46,7 @@ class Gather : public Bench {
     }
   }
   void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool wait) {
-    cuda::FusedMatmul matmul = Fused(rank, set, epoch, tuning);
+    cuda::FusedMatmul matmul = MatmulOf(rank, set, epoch, tuning);
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, 1, 0};
     matmul.a[1] = {gathered_.at(rank, rank), c_.k, w_, rows_ * c_.k};
     matmul.out[0] = {out_[At(rank)], c_.n, w_, rows_ * c_.n};
@@ -160,7 +160,7 @@ class Scatter : public Bench {
     }
   }
   void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool push) {
-    cuda::FusedMatmul matmul = Fused(rank, set, epoch, tuning);
+    cuda::FusedMatmul matmul = MatmulOf(rank, set, epoch, tuning);
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};
     matmul.out[0] = {out_[At(rank)], c_.n, 1, 0};
     matmul.out[1] = {staging_[At(rank)], c_.n, w_, rows_ * c_.n};

@@ -103,7 +103,7 @@ class Bench {
     args.communicator = world_.communicator(rank);
     Must(world_.gpu(rank).lane().Nccl(args), "nccl");
   }
-  cuda::FusedMatmul Fused(int rank, int set, uint64_t epoch, const Tuning& tuning) {
+  cuda::FusedMatmul MatmulOf(int rank, int set, uint64_t epoch, const Tuning& tuning) {
     cuda::FusedMatmul matmul;
     SetTypes(&matmul);
     matmul.rows = rows_;
