@@ -108,7 +108,7 @@ class Outcomes(TandemTest):
             end = self.waiting(clients, how)
             refused = clients[1].call("launch_direct", plan="ar", bindings=[["ar.in", 0], ["ar.out", 2]], check=False)
             self.assertIn(refused.get("code"), ("INVALID_ARGUMENT", "OUT_OF_RANGE"), refused)
-            self.assertEqual(refused["detail"]["reason"], "LAUNCH_REFUSED", refused)
+            self.assertEqual(refused["detail"]["reason"], "BINDING_TOO_SMALL", refused)
             self.assertReason(end(), "FAILED_PRECONDITION", "LAUNCH_REFUSED", "rank 1")
 
         self.each_way(test)
