@@ -19,8 +19,8 @@
 // Ownership: handles are reference counted. A handle keeps what it came from alive. References that a handle
 // returns live as long as the handle. Arguments are copied, if their function does not say otherwise.
 //
-// Errors: every call fails with UNAVAILABLE (reason SESSION_LOST) once the daemon is gone, with
-// UNAUTHENTICATED once the daemon has evicted the session, with UNAVAILABLE after Client::Detach, and with
+// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone, with
+// reason EVICTED once an operator has evicted the session, with UNAVAILABLE after Client::Detach, and with
 // FAILED_PRECONDITION (reason FORKED) in a forked child. Each function names its other errors.
 // docs/protocol.md lists the reasons.
 //

@@ -20,7 +20,7 @@
  * to NULL, and any other output argument is left alone. Every function that returns a status can fail with:
  * - INVALID_ARGUMENT: a handle or an output argument is NULL, or a constant is unknown. tandem_status_field
  *   names the argument.
- * - UNAVAILABLE: the daemon is gone (reason SESSION_LOST), or the client has detached.
+ * - UNAVAILABLE: the daemon is gone (reason DAEMON_LOST), or the client has detached.
  * - UNAUTHENTICATED: the daemon has evicted this session, or does not know it any more.
  * - FAILED_PRECONDITION, reason FORKED: the process is the child of a fork whose parent had connected.
  * Each function names its other errors.
