@@ -55,10 +55,10 @@ SlotOverlap::Shape SlotOverlap::ShapeOf(const OpRequest& request, int slot) {
   while (inner < dims.size() && dims[inner].first == width) width *= dims[inner++].second;
   if (inner == dims.size()) return shape;
   const int64_t pitch = dims[inner].first;
+  if (pitch <= width) return shape;  // also strides of 0, which tensors without elements may have
   for (size_t i = inner; i < dims.size(); ++i) {
     if (dims[i].first % pitch != 0) return shape;
   }
-  if (pitch <= width) return shape;
   const auto element = static_cast<uint64_t>(DTypeBytes(spec.dtype));
   shape.pitch = static_cast<uint64_t>(pitch) * element;
   shape.width = static_cast<uint64_t>(width) * element;

@@ -53,6 +53,13 @@ TEST(SlotOverlap, AReceivedSlotIsWritten) {
   EXPECT_EQ(Shared(request, {4096, 8192, 8192 + 16}), "1 2");
 }
 
+// A product with nothing to sum: B has no element and, by columns, a stride of 0.
+TEST(SlotOverlap, ATensorWithoutElementsOverlapsNothing) {
+  OpRequest request{.op = Op::kMatmulAllReduce};
+  request.operands = {Of(Role::kA, {8, 0}), Of(Role::kB, {0, 8}, {1, 0}), Of(Role::kC, {8, 8})};
+  EXPECT_EQ(Shared(request, {4096, 8192, 8192}), "");
+}
+
 TEST(SlotOverlap, ColumnsOfOneMatrixAreApart) {
   // B0 | B1 -> C0 | C1: two products side by side in a matrix of 32 columns of 4 bytes.
   OpRequest request{.op = Op::kAllGatherMatmul};
