@@ -11,10 +11,11 @@ namespace {
 #define TANDEM_LT_FUNCTIONS(X)                                                                       \
   X(cublasLtCreate)                                                                                  \
   X(cublasLtGetStatusString)                                                                         \
-  X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)                         \
-      X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) \
-          X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                       \
-              X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic)
+  X(cublasLtMatmul)                                                                                  \
+  X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)         \
+      X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
+          X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)                 \
+              X(cublasLtMatmulAlgoGetHeuristic)
 
 struct Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;

@@ -10,8 +10,9 @@ namespace {
 #define TANDEM_CUDA_FUNCTIONS(X)                                                                             \
   X(cuInit)                                                                                                  \
   X(cuGetErrorName)                                                                                          \
-  X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetUuid) X(            \
-      cuLaunchHostFunc) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiate) X(cuGraphLaunch) \
+  X(cuGetErrorString)                                                                                        \
+  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetUuid) X(cuLaunchHostFunc) X(            \
+      cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiate) X(cuGraphLaunch)                     \
       X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(         \
           cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange)                                 \
           X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemRelease) X(cuMemExportToShareableHandle) X( \

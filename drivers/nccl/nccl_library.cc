@@ -7,12 +7,13 @@
 namespace tandem::cuda {
 namespace {
 
-#define TANDEM_NCCL_FUNCTIONS(X)                                                                             \
-  X(ncclGetErrorString)                                                                                      \
-  X(ncclGetUniqueId)                                                                                         \
-  X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclAllReduce)      \
-      X(ncclAllGather) X(ncclReduceScatter) X(ncclBroadcast) X(ncclReduce) X(ncclGroupStart) X(ncclGroupEnd) \
-          X(ncclSend) X(ncclRecv)
+#define TANDEM_NCCL_FUNCTIONS(X)                                                                        \
+  X(ncclGetErrorString)                                                                                 \
+  X(ncclGetUniqueId)                                                                                    \
+  X(ncclCommInitRankConfig)                                                                             \
+  X(ncclCommSplit) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclAllReduce) X(ncclAllGather)          \
+      X(ncclReduceScatter) X(ncclBroadcast) X(ncclReduce) X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) \
+          X(ncclRecv)
 
 struct Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;

@@ -29,7 +29,14 @@ APART = {
 @host_only("it counts on the host backend's times")
 class Retry(TandemTest):
     gpus = 2
-    extra = ("--supervisor-crash-loop-count", "1000", "--supervisor-backoff-initial-ms", "20", "--supervisor-backoff-max-ms", "20")
+    extra = (
+        "--supervisor-crash-loop-count",
+        "1000",
+        "--supervisor-backoff-initial-ms",
+        "20",
+        "--supervisor-backoff-max-ms",
+        "20",
+    )
 
     def ranks(self, request, bindings, **more):
         """Two ranks with a plan; their memories are "in" and "out"."""
