@@ -7,12 +7,19 @@
 
 namespace tandem::bench {
 
-#define TANDEM_NCCL_FUNCTIONS(X)                                                                \
-  X(ncclGetVersion)                                                                             \
-  X(ncclCommInitAll)                                                                            \
-  X(ncclMemAlloc)                                                                               \
-  X(ncclCommWindowRegister) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclAllGather) \
-      X(ncclReduceScatter) X(ncclGetErrorString)
+// clang-format off
+#define TANDEM_NCCL_FUNCTIONS(X) \
+  X(ncclGetVersion) \
+  X(ncclCommInitAll) \
+  X(ncclMemAlloc) \
+  X(ncclCommWindowRegister) \
+  X(ncclGroupStart) \
+  X(ncclGroupEnd) \
+  X(ncclAllReduce) \
+  X(ncclAllGather) \
+  X(ncclReduceScatter) \
+  X(ncclGetErrorString)
+// clang-format on
 
 struct NcclPeer::Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;

@@ -8,14 +8,21 @@
 namespace tandem::cuda {
 namespace {
 
-#define TANDEM_LT_FUNCTIONS(X)                                                                       \
-  X(cublasLtCreate)                                                                                  \
-  X(cublasLtGetStatusString)                                                                         \
-  X(cublasLtMatmul)                                                                                  \
-  X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)         \
-      X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
-          X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)                 \
-              X(cublasLtMatmulAlgoGetHeuristic)
+// clang-format off
+#define TANDEM_LT_FUNCTIONS(X) \
+  X(cublasLtCreate) \
+  X(cublasLtGetStatusString) \
+  X(cublasLtMatmul) \
+  X(cublasLtMatmulDescCreate) \
+  X(cublasLtMatmulDescDestroy) \
+  X(cublasLtMatmulDescSetAttribute) \
+  X(cublasLtMatrixLayoutCreate) \
+  X(cublasLtMatrixLayoutDestroy) \
+  X(cublasLtMatmulPreferenceCreate) \
+  X(cublasLtMatmulPreferenceDestroy) \
+  X(cublasLtMatmulPreferenceSetAttribute) \
+  X(cublasLtMatmulAlgoGetHeuristic)
+// clang-format on
 
 struct Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;

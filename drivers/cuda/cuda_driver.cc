@@ -7,31 +7,78 @@ namespace {
 
 // The driver's entry points. cuda.h maps some names to versioned ones ("cuMemcpyAsync",
 // "cuStreamWriteValue64_v2"); both the type and the symbol looked up follow it.
-#define TANDEM_CUDA_FUNCTIONS(X)                                                                             \
-  X(cuInit)                                                                                                  \
-  X(cuGetErrorName)                                                                                          \
-  X(cuGetErrorString)                                                                                        \
-  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetUuid) X(cuLaunchHostFunc) X(            \
-      cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiate) X(cuGraphLaunch)                     \
-      X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(         \
-          cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange)                                 \
-          X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemRelease) X(cuMemExportToShareableHandle) X( \
-              cuMemImportFromShareableHandle) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap)         \
-              X(cuMemUnmap) X(cuMemSetAccess) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemGetInfo) X( \
-                  cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamSynchronize)     \
-                  X(cuStreamWaitEvent) X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuStreamWaitValue32) \
-                      X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery)                    \
-                          X(cuEventElapsedTime) X(cuMemcpyAsync) X(cuMemcpy3DAsync) X(cuMemsetD8Async)       \
-                              X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuMemGetAddressRange)           \
-                                  X(cuMemGetAllocationPropertiesFromHandle) X(cuCtxGetDevice)                \
-                                      X(cuIpcGetMemHandle) X(cuMemRetainAllocationHandle)                    \
-                                          X(cuPointerGetAttribute) X(cuStreamWriteValue32)                   \
-                                              X(cuStreamBatchMemOp) X(cuStreamGetCtx) X(cuStreamGetId)       \
-                                                  X(cuStreamIsCapturing) X(cuStreamGetCaptureInfo)           \
-                                                      X(cuThreadExchangeStreamCaptureMode)                   \
-                                                          X(cuUserObjectCreate) X(cuUserObjectRelease)       \
-                                                              X(cuGraphRetainUserObject) X(cuMemsetD32Async) \
-                                                                  X(cuMemAlloc) X(cuMemFree)
+// clang-format off
+#define TANDEM_CUDA_FUNCTIONS(X) \
+  X(cuInit) \
+  X(cuGetErrorName) \
+  X(cuGetErrorString) \
+  X(cuDeviceGetCount) \
+  X(cuDeviceGet) \
+  X(cuDeviceGetName) \
+  X(cuDeviceGetUuid) \
+  X(cuLaunchHostFunc) \
+  X(cuStreamBeginCapture) \
+  X(cuStreamEndCapture) \
+  X(cuGraphInstantiate) \
+  X(cuGraphLaunch) \
+  X(cuGraphExecDestroy) \
+  X(cuGraphDestroy) \
+  X(cuDeviceGetAttribute) \
+  X( cuDevicePrimaryCtxRetain) \
+  X(cuCtxGetCurrent) \
+  X(cuCtxSetCurrent) \
+  X(cuCtxGetStreamPriorityRange) \
+  X(cuMemGetAllocationGranularity) \
+  X(cuMemCreate) \
+  X(cuMemRelease) \
+  X(cuMemExportToShareableHandle) \
+  X( cuMemImportFromShareableHandle) \
+  X(cuMemAddressReserve) \
+  X(cuMemAddressFree) \
+  X(cuMemMap) \
+  X(cuMemUnmap) \
+  X(cuMemSetAccess) \
+  X(cuMemHostRegister) \
+  X(cuMemHostUnregister) \
+  X(cuMemGetInfo) \
+  X( cuStreamCreateWithPriority) \
+  X(cuStreamDestroy) \
+  X(cuStreamQuery) \
+  X(cuStreamSynchronize) \
+  X(cuStreamWaitEvent) \
+  X(cuStreamWriteValue64) \
+  X(cuStreamWaitValue64) \
+  X(cuStreamWaitValue32) \
+  X(cuEventCreate) \
+  X(cuEventDestroy) \
+  X(cuEventRecord) \
+  X(cuEventQuery) \
+  X(cuEventElapsedTime) \
+  X(cuMemcpyAsync) \
+  X(cuMemcpy3DAsync) \
+  X(cuMemsetD8Async) \
+  X(cuIpcOpenMemHandle) \
+  X(cuIpcCloseMemHandle) \
+  X(cuMemGetAddressRange) \
+  X(cuMemGetAllocationPropertiesFromHandle) \
+  X(cuCtxGetDevice) \
+  X(cuIpcGetMemHandle) \
+  X(cuMemRetainAllocationHandle) \
+  X(cuPointerGetAttribute) \
+  X(cuStreamWriteValue32) \
+  X(cuStreamBatchMemOp) \
+  X(cuStreamGetCtx) \
+  X(cuStreamGetId) \
+  X(cuStreamIsCapturing) \
+  X(cuStreamGetCaptureInfo) \
+  X(cuThreadExchangeStreamCaptureMode) \
+  X(cuUserObjectCreate) \
+  X(cuUserObjectRelease) \
+  X(cuGraphRetainUserObject) \
+  X(cuMemsetD32Async) \
+  X(cuMemAlloc) \
+  X(cuMemFree)
+// clang-format on
 
 // What older drivers lack; nullptr then.
 #define TANDEM_NEWER_CUDA_FUNCTIONS(X) X(cuMemcpyBatchAsync) X(cuMemcpy3DBatchAsync)

@@ -7,13 +7,24 @@
 namespace tandem::cuda {
 namespace {
 
-#define TANDEM_NCCL_FUNCTIONS(X)                                                                        \
-  X(ncclGetErrorString)                                                                                 \
-  X(ncclGetUniqueId)                                                                                    \
-  X(ncclCommInitRankConfig)                                                                             \
-  X(ncclCommSplit) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclAllReduce) X(ncclAllGather)          \
-      X(ncclReduceScatter) X(ncclBroadcast) X(ncclReduce) X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) \
-          X(ncclRecv)
+// clang-format off
+#define TANDEM_NCCL_FUNCTIONS(X) \
+  X(ncclGetErrorString) \
+  X(ncclGetUniqueId) \
+  X(ncclCommInitRankConfig) \
+  X(ncclCommSplit) \
+  X(ncclCommGetAsyncError) \
+  X(ncclCommAbort) \
+  X(ncclAllReduce) \
+  X(ncclAllGather) \
+  X(ncclReduceScatter) \
+  X(ncclBroadcast) \
+  X(ncclReduce) \
+  X(ncclGroupStart) \
+  X(ncclGroupEnd) \
+  X(ncclSend) \
+  X(ncclRecv)
+// clang-format on
 
 struct Functions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;
