@@ -105,7 +105,7 @@ Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
   if (put) return Status::Ok();
   return DeadlineExceeded("rank " + std::to_string(peer) + " has not taken the last signal on channel " +
                           std::to_string(channel))
-      .WithDetail({.reason = {}, .who = "rank " + std::to_string(peer), .field = {}});
+      .WithDetail({.who = "rank " + std::to_string(peer), .ranks = {static_cast<uint32_t>(peer)}});
 }
 
 Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
@@ -115,7 +115,7 @@ Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
   if (got) return Status::Ok();
   return DeadlineExceeded("no signal from rank " + std::to_string(peer) + " on channel " +
                           std::to_string(channel))
-      .WithDetail({.reason = {}, .who = "rank " + std::to_string(peer), .field = {}});
+      .WithDetail({.who = "rank " + std::to_string(peer), .ranks = {static_cast<uint32_t>(peer)}});
 }
 
 Status TensorHandle::Barrier(int channel, Milliseconds timeout) {
@@ -138,7 +138,7 @@ Status TensorHandle::Barrier(int channel, Milliseconds timeout) {
   std::string names;
   for (int peer : missing) names += (names.empty() ? "rank " : ", rank ") + std::to_string(peer);
   return DeadlineExceeded("did not come to the barrier on channel " + std::to_string(channel) + ": " + names)
-      .WithDetail({.reason = {}, .who = names, .field = {}});
+      .WithDetail({.who = names, .ranks = std::vector<uint32_t>(missing.begin(), missing.end())});
 }
 
 Result<uint32_t*> TensorHandle::Words(int peer, size_t offset_bytes, size_t count) const {

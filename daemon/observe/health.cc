@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 
 namespace tandem::daemon {
 
@@ -47,7 +46,8 @@ std::string EngineName(const Topology& topology, size_t gpu) {
 std::string StoppedProcess(int pid) {
   if (pid <= 0) return "";
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;  // getline, whose error is no exception: the process may end while its file is read
+  std::getline(file, text, '\0');
   // "pid (command) state …"; the command may hold anything, a parenthesis too.
   const size_t end = text.rfind(") ");
   if (end == std::string::npos || end + 2 >= text.size()) return "";
