@@ -263,7 +263,7 @@ TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromACapturedLaunch) {
   gpus_.Put(kAddress + kChunk, {"malloc", 4096, 2, 0, true});
   auto plan = BoundPlan();
   FakeGpus::Of(stream_).capturing = reinterpret_cast<CUgraph>(0x99);
-  std::vector<Binding> bindings(2, {nullptr, 0, At(kAddress)});
+  const std::vector<Binding> bindings = {{nullptr, 0, At(kAddress)}, {nullptr, 0, At(kAddress + 2048)}};
   ASSERT_TRUE(plan->Launch(StreamRef::Cuda(stream_), bindings).ok());
   FakeGpus::Of(stream_).capturing = nullptr;
   const uint64_t id = Next().bindings[0].registration_id;

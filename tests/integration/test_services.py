@@ -19,7 +19,8 @@ class Services(TandemTest):
     def caller(self, socket):
         caller = Rogue(self.daemon)
         directory = self.daemon.admin_dir if socket == "admin.sock" else self.daemon.runtime_dir
-        caller.call("connect", runtime_dir=directory, socket=socket)
+        path = os.path.join(os.path.relpath(directory, self.daemon.runtime_dir), socket)
+        caller.call("connect", runtime_dir=self.daemon.runtime_dir, socket=path)
         return lambda method, hex="", **more: caller.call("call", method=method, hex=hex, token="", **more)
 
     def health(self, caller, service=""):

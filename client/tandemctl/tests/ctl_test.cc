@@ -347,7 +347,7 @@ TEST(UsageTest, ATypoGetsTheNearestCommandFlagOrName) {
   EXPECT_THAT(text, testing::AllOf(HasSubstr("unknown operation 'all_reduc'; did you mean 'all_reduce'?"),
                                    HasSubstr("The operations are all_reduce, all_gather,")));
   EXPECT_EQ(RunCtl("explain all_reduce --shape 4 --algorithm bell", &text), 2);
-  EXPECT_THAT(text, HasSubstr("the algorithms are auto, one_shot"));
+  EXPECT_THAT(text, HasSubstr("he algorithms are auto, one_shot"));
   EXPECT_EQ(RunCtl("explain all_reduce", &text), 2);
   EXPECT_THAT(text, HasSubstr("all_reduce needs --shape"));
   EXPECT_EQ(RunCtl("explain barrier"), 0);
@@ -372,7 +372,7 @@ TEST(UsageTest, AnEmptyValueDoesNotSwallowTheNextArgument) {
 TEST(UsageTest, HelpShowsDefaults) {
   // CLI11 has printed "=5" and "[5]".
   const auto has_default = [](const std::string& value) {
-    return testing::ContainsRegex("(=|\\[)" + value + "(\\]| )");
+    return testing::ContainsRegex("(=|\\[)" + value + "(\\]|[[:space:]])");
   };
   std::string text;
   EXPECT_EQ(RunCtl("explain --help", &text), 0);
@@ -396,7 +396,7 @@ TEST(ExitCodeTest, UsageFailureAndReach) {
   }
   EXPECT_EQ(RunCtl("explain all_reduce --shape 4xx"), 2);
   EXPECT_EQ(RunCtl("explain no_such_op"), 2);
-  EXPECT_EQ(RunCtl("explain all_reduce --topology /nonexistent.toml"), 4);
+  EXPECT_EQ(RunCtl("explain all_reduce --shape 4 --topology /nonexistent.toml"), 4);
   EXPECT_EQ(RunCtl("--runtime-dir /nonexistent/tandem stats", &text), 3);
   EXPECT_THAT(text, HasSubstr("/nonexistent/tandem/client.sock"));
   EXPECT_EQ(RunCtl("drain --runtime-dir /nonexistent/tandem", &text), 3);
