@@ -47,13 +47,13 @@ class SlowDevice final : public ClientDevice {
   Result<ExportedRange> Export(const ForeignRange&) override {
     return ExportedRange{.ipc_handle = "handle", .fds = {}, .chunk_bytes = {}};
   }
-  Result<bool> Holds(const ForeignRange&, uintptr_t, size_t) override {
+  Result<bool> Holds(const ForeignRange& range, uintptr_t address, size_t bytes) override {
     if (slow) {
       looking = true;
       looking.notify_all();
       slow.wait(true);
     }
-    return true;
+    return address >= range.base() && address + bytes <= range.base() + range.bytes();
   }
   Result<bool> Vanished(const ForeignRange&) override { return false; }
 
