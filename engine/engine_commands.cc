@@ -126,8 +126,10 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       StatusDetail detail;
       detail.reason = from.reason();
       detail.who = from.who();
-      int rank = -1;
-      if (from.who().rfind("rank ", 0) == 0) rank = std::atoi(from.who().c_str() + 5);
+      detail.ranks.assign(from.ranks().begin(), from.ranks().end());
+      detail.pid = from.pid();
+      if (from.has_gpu()) detail.gpu = from.gpu();
+      const int rank = detail.ranks.empty() ? -1 : static_cast<int>(detail.ranks.front());
       queue_->Break(group, {Status(static_cast<Code>(from.code()), from.message(), std::move(detail)), rank});
       return Status::Ok();
     }

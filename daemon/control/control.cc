@@ -248,6 +248,8 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
   StatusDetail detail{.reason = done.reason(), .who = done.who()};
   detail.ranks.assign(done.ranks().begin(), done.ranks().end());
+  detail.pid = done.pid();
+  if (done.has_gpu()) detail.gpu = done.gpu();
   if (done.has_started()) detail.started = done.started();
   services_->launches.End(gpu, done.launch_id(),
                           done.code() == 0
