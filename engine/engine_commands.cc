@@ -433,6 +433,8 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->uses_bulk = program.bulk_bytes > 0;
   plan->never_speculative = program.signal_count > kFirstCancelSignal;
   plan->bytes_moved = from.bytes_moved();
+  plan->op = from.op();
+  plan->algorithm = from.algorithm();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
   for (const plan::Step& step : program.steps) plan->step_lanes.push_back(step.lane);

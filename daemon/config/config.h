@@ -106,7 +106,8 @@ struct Config {
   int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
-      "off";  // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+      "off";                      // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+  bool metrics_per_plan = false;  // series of each live plan
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;

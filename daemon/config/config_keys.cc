@@ -110,6 +110,8 @@ const std::vector<KeySpec>& Table() {
       Text("metrics.listen", TANDEM_FIELD(metrics_listen),
            "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free "
            "one), or off."),
+      Bool("metrics.per_plan", TANDEM_FIELD(metrics_per_plan),
+           "Series of each live plan too: its rate, and that as a part of its slowest link."),
       Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
       Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
               "Sessions of one uid."),

@@ -35,7 +35,9 @@ ControlSnapshot Inspector::Snapshot() {
   snapshot.sessions_lost_total = core_.registry.sessions_lost_total;
   snapshot.sessions_evicted_total = core_.registry.sessions_evicted_total;
   snapshot.groups_broken_total = core_.registry.groups_broken_total;
-  snapshot.launch_failures = core_.registry.launch_failures;
+  snapshot.quota_use = core_.registry.ledger.LargestUse();
+  snapshot.quota_use["sessions"] = static_cast<double>(snapshot.sessions) /
+                                   static_cast<double>(std::max<uint64_t>(core_.options.limits.sessions, 1));
   for (const auto& [id, group] : core_.registry.groups) snapshot.plans += group->plans.size();
   for (const auto& [id, session] : core_.registry.sessions) {
     snapshot.tensors += session->tensors.size();

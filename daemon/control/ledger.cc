@@ -10,6 +10,11 @@ constexpr std::array<const char*, kResources> kNames = {"sessions",      "groups
                                                         "plan bytes",    "tensors",          "descriptors",
                                                         "segment bytes", "registered bytes", "calls"};
 
+// As the configuration has them, in its table [quotas].
+constexpr std::array<const char*, kResources> kKeys = {
+    "sessions_per_uid", "groups",           "plans",        "plan_bytes", "tensors", "descriptors",
+    "segment_bytes",    "registered_bytes", "calls_per_uid"};
+
 size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
 std::string NameOf(Resource resource, const char* per) {
@@ -84,6 +89,22 @@ Status Ledger::Charge(const Payer& payer, Resource resource, uint64_t amount) {
 void Ledger::Refund(const Payer& payer, Resource resource, uint64_t amount) {
   TakeFrom(uids_, payer.uid, resource, amount);
   if (!payer.cgroup.empty()) TakeFrom(cgroups_, payer.cgroup, resource, amount);
+}
+
+std::map<std::string, double> Ledger::LargestUse() const {
+  std::map<std::string, double> uses;
+  for (size_t i = 0; i < kResources; ++i) {
+    double& use = uses[kKeys[i]];
+    const auto note = [&](const auto& accounts, uint64_t limit) {
+      for (const auto& [owner, amounts] : accounts) {
+        use = std::max(use,
+                       static_cast<double>(amounts[i]) / static_cast<double>(std::max<uint64_t>(limit, 1)));
+      }
+    };
+    note(uids_, uid_limits_[i]);
+    note(cgroups_, cgroup_limits_[i]);
+  }
+  return uses;
 }
 
 uint64_t Ledger::Total(Resource resource) const {

@@ -57,6 +57,9 @@ class Ledger {
   // Gives back what was charged. An account without anything is forgotten.
   void Refund(const Payer& payer, Resource resource, uint64_t amount);
 
+  // By the quota's key in the configuration: the part of its limit that the account with the largest part
+  // uses, 0 to 1. A uid's and a cgroup's limits count as one quota.
+  std::map<std::string, double> LargestUse() const;
   // Charged to all uids together.
   uint64_t Total(Resource resource) const;
   // Accounts of uids and cgroups that have anything: 0 once everything has been given back.

@@ -134,7 +134,9 @@ struct ControlSnapshot {
   uint64_t sessions_lost_total = 0;     // ended by the end of their process
   uint64_t sessions_evicted_total = 0;  // ended by an operator
   uint64_t groups_broken_total = 0;
-  std::map<int, uint64_t> launch_failures;  // by canonical code, since the start
+  // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
+  // the most, 0 to 1.
+  std::map<std::string, double> quota_use;
   std::map<uint32_t, uint64_t> sessions_by_uid;
 };
 

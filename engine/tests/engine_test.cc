@@ -363,7 +363,7 @@ TEST(EngineTest, ABreakReleasesLanesAndNamesTheRank) {
   EXPECT_EQ(outcome.status.code(), Code::kUnavailable);
   EXPECT_EQ(outcome.status.message(), "rank 1 (pid 77) has died");
   EXPECT_EQ(outcome.who_rank, 1);
-  EXPECT_THAT(outcome.status.detail().ranks, ElementsAre(1u));
+  EXPECT_EQ(outcome.status.detail().ranks, std::vector<uint32_t>{1});
   EXPECT_EQ(outcome.status.detail().pid, 77);
   EXPECT_EQ(channel0->LaunchAndWait(Entry(plan)).status.code(), Code::kUnavailable);
   EXPECT_TRUE(bystander_channel->LaunchAndWait(Entry(other)).status.ok());

@@ -87,24 +87,21 @@ void EngineService::BreakGroupsOfLostContext(int gpu, const std::string& text) {
 }
 
 void EngineService::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
-  Registry& registry = core_.registry;
-  {
+  if (failed.breaks_group()) {
+    Registry& registry = core_.registry;
     RegistryLock lock(registry);
-    if (failed.breaks_group()) {
-      // Every rank's engine finds out by itself: the first one's reason stands.
-      const auto it = registry.groups.find(failed.group_id());
-      if (it == registry.groups.end() || it->second->generation != failed.generation()) return;
-      if (!it->second->Lives()) return;
-      const auto code = static_cast<Code>(failed.code());
-      const char* reason = code == Code::kDeadlineExceeded ? "LAUNCH_OVERDUE" : "LAUNCH_FAILED";
-      StatusDetail detail{.reason = reason, .who = failed.who()};
-      detail.ranks.assign(failed.ranks().begin(), failed.ranks().end());
-      to_.groups.Break(
-          *it->second,
-          Status(code, "group '" + it->second->name + "': " + failed.message(), std::move(detail)), -1);
-      return;
-    }
-    ++registry.launch_failures[failed.code()];
+    // Every rank's engine finds out by itself: the first one's reason stands.
+    const auto it = registry.groups.find(failed.group_id());
+    if (it == registry.groups.end() || it->second->generation != failed.generation()) return;
+    if (!it->second->Lives()) return;
+    const auto code = static_cast<Code>(failed.code());
+    StatusDetail detail{.reason = code == Code::kDeadlineExceeded ? "LAUNCH_OVERDUE" : "LAUNCH_FAILED",
+                        .who = failed.who()};
+    detail.ranks.assign(failed.ranks().begin(), failed.ranks().end());
+    to_.groups.Break(*it->second,
+                     Status(code, "group '" + it->second->name + "': " + failed.message(), std::move(detail)),
+                     -1);
+    return;
   }
   core_.Log(LogSeverity::kWarning,
             "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) +
