@@ -46,13 +46,13 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
     input.series.push_back(area.ReadSeries());
     const auto failures = area.FailuresByCode();
     for (size_t code = 0; code < failures.size(); ++code) input.failures_by_code[code] += failures[code];
-    // What an engine had that has ended waits no more.
+    // The queue of an engine that has ended has ended too.
     const bool ready = input.engines[gpu].state == EngineState::kReady;
     input.queues.push_back(ready ? area.Queue() : QueueState());
   }
   input.now_ns = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
                                        std::chrono::nanoseconds(1));
-  if (sources.config->metrics_per_plan) AddPlans(sources, input);
+  if (sources.metrics_per_plan && sources.metrics_per_plan()) AddPlans(sources, input);
   input.links = sources.links;
   input.process = ReadProcessInfo();
   input.version = sources.version;
@@ -63,7 +63,7 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
 Health GatherHealth(const AdminSources& sources) {
   HealthInput input;
   input.live = !sources.alive || sources.alive();
-  input.draining = sources.control->Snapshot().draining;
+  input.admission = sources.control->Snapshot().admission;
   input.topology = sources.topology;
   for (int gpu = 0; gpu < sources.engines->count(); ++gpu)
     input.engines.push_back(sources.engines->StatusOf(gpu));

@@ -28,7 +28,8 @@ ControlSnapshot Inspector::Snapshot() {
   ControlSnapshot snapshot;
   snapshot.instance_id = instance_id_;
   snapshot.uptime_seconds = SecondsSince(started_);
-  snapshot.draining = core_.registry.draining;
+  snapshot.open_to_all = core_.options.allow.empty();
+  snapshot.admission = core_.registry.admission;
   snapshot.sessions = core_.registry.sessions.size();
   snapshot.groups = core_.registry.groups.size();
   snapshot.sessions_total = core_.registry.sessions_total;
@@ -63,6 +64,7 @@ std::vector<SessionSnapshot> Inspector::SnapshotSessions() {
     snapshot.name = session->name;
     snapshot.command = session->command;
     snapshot.cgroup = session->peer.cgroup;
+    snapshot.owner = session->owner;
     snapshot.mps = session->mps;
     snapshot.device_max_connections = session->device_max_connections;
     snapshot.age_seconds = SecondsSince(session->since);

@@ -207,7 +207,10 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   families.Gauge("tandem_tensors", "Symmetric tensors", control.tensors);
   families.Gauge("tandem_registrations", "Registrations of clients' own memory", control.registrations);
   families.Gauge("tandem_channels", "Open channels", control.channels);
-  families.Gauge("tandem_draining", "1 while the node drains", control.draining ? 1 : 0);
+  families.Gauge("tandem_draining", "1 while the node drains",
+                 control.admission == Admission::kDraining ? 1 : 0);
+  families.Gauge("tandem_cordoned", "1 while the node takes no new sessions and groups, draining or not",
+                 control.admission != Admission::kOpen ? 1 : 0);
   families.Counter("tandem_sessions_total", "Sessions since the start", control.sessions_total);
   families.Counter("tandem_sessions_lost_total", "Sessions that ended with their process, or by its fault",
                    control.sessions_lost_total);

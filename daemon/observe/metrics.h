@@ -34,7 +34,7 @@ struct MetricsInput {
   std::array<uint64_t, kStatsCodes> failures_by_code = {};  // of all GPUs
   std::vector<QueueState> queues;                           // by GPU
   uint64_t now_ns = 0;                                      // CLOCK_MONOTONIC, after `queues` was read
-  // Of the live plans; empty where a plan has no series of its own.
+  // Of the live plans, where each plan has series; else empty.
   struct PlanLabels {
     std::string op, algorithm;
   };

@@ -161,7 +161,7 @@ class LaunchQueue {
   void Refuse(Plan* plan, Failure failure, std::optional<bool> started = false);
   void RemoveFromUndecided(Plan* plan);
   void PublishProgress();
-  // What waits, for the statistics.
+  // Writes the statistics of the waiting launches.
   void PublishWaiting();
 
   // Starting and ending (launch_start.cc).

@@ -156,7 +156,7 @@ TEST(StatsAreaTest, SumsByOperationAndAlgorithmOutlivePlansAndEngines) {
     StatsArea area = std::move(*StatsArea::Map(fd.get()));
     area.TakeOver();
     const StatsRow first = area.ClaimRow(77, 5, 1, 2);
-    const StatsRow second = area.ClaimRow(78, 5, 1, 3);  // without a row of its own
+    const StatsRow second = area.ClaimRow(78, 5, 1, 3);  // it has no row
     EXPECT_EQ(second.plan, -1);
     EXPECT_NE(first.series, second.series);
     area.Count(first, 0, 100);
