@@ -26,11 +26,14 @@ def padded(tensor: torch.Tensor, dim: int, parts: int, rows: int) -> torch.Tenso
     own = tensor.shape[dim] // parts
     shape = [*tensor.shape[:dim], parts, rows, *tensor.shape[dim + 1 :]]
     made = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
-    made.narrow(dim + 1, 0, own).copy_(tensor.unflatten(dim, (parts, own)))
+    made.narrow(dim + 1, 0, own).copy_(_parts(tensor, dim, parts))
     return made.flatten(dim, dim + 1)
 
 
 def cut(tensor: torch.Tensor, dim: int, parts: int, own: int) -> torch.Tensor:
     """The first `own` of each of `parts` equal parts along `dim`: what padded() was made of."""
-    cut_out = tensor.unflatten(dim, (parts, tensor.shape[dim] // parts)).narrow(dim + 1, 0, own)
-    return cut_out.flatten(dim, dim + 1)
+    return _parts(tensor, dim, parts).narrow(dim + 1, 0, own).flatten(dim, dim + 1)
+
+
+def _parts(tensor: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
+    return tensor.reshape(*tensor.shape[:dim], parts, tensor.shape[dim] // parts, *tensor.shape[dim + 1 :])

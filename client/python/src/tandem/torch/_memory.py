@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 
 from .. import _dlpack, errors
 from ..enums import DType
@@ -47,7 +48,7 @@ def _tensor_at(address: int, sizes: Sequence[int], dtype: torch.dtype, device: t
     if size == 0:
         where = torch.device("cpu") if device[0] == _dlpack.CPU else torch.device("cuda", device[1])
         return torch.empty(sizes, dtype=dtype, device=where)
-    whole: torch.Tensor = torch.from_dlpack(_Exporter(address, size, device, owner))
+    whole: torch.Tensor = torch.utils.dlpack.from_dlpack(_Exporter(address, size, device, owner))
     return whole.view(dtype).view(*sizes)
 
 

@@ -106,19 +106,19 @@ class _Rewrite:
         refused: list[str] = []
         for form in graphs.gathered_forms(wait):
             typed = graphs.in_type(shard, form)
-            found = [] if typed is None else self._products(form, gather, refused)
+            found = self._products(form, gather, refused) if typed is not None else []
             if found and typed is not None:
                 return self._fuse_gather(gather, wait, typed, form, found, group)
         raise _Declined(refused[0] if refused else "no matrix product has the gathered tensor as its left operand")
 
     def _products(self, form: graphs.Gathered, gather: Node, refused: list[str]) -> list[graphs.Product]:
-        found = []
+        found: list[graphs.Product] = []
         for node in graphs.rows_of(form.node):
             for user in list(node.users):
                 product = graphs.product(user)
                 if product is None or product.a is not node:
                     continue
-                scales = product.scales or (None, None)
+                scales: tuple[Node | None, Node | None] = product.scales or (None, None)
                 if product.refused:
                     refused.append(product.refused)
                 elif any(graphs.depends(one, gather) for one in (product.b, product.bias, *scales)):
@@ -228,7 +228,8 @@ class _Rewrite:
                     dead += [*views, *other.between, wait, gather]
                     into = "all_gather_scaled_matmul"
                     self._outcomes[gather] = GraphRecord("all_gather", group, into, "the scales travel with the rows")
-                    return gather.args[0]
+                    shard = gather.args[0]
+                    return shard if isinstance(shard, Node) else None
         return None
 
     # product -> reduce-scatter, all-reduce
