@@ -19,7 +19,8 @@ c10d: Any = torch.ops._c10d_functional
 V2: Any = getattr(getattr(aten, "_scaled_mm_v2", None), "default", None)
 PLAIN_RECIPES = {0, 1}  # ScalingType.TensorWise, RowWise
 
-RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
+# Views of the same elements in their order. An alias is left of a view in another type, where nothing removes it.
+RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.alias.default)
 
 
 def calls(node: Any, *targets: Any) -> bool:
@@ -160,11 +161,18 @@ def in_type(shard: Node, form: Gathered) -> Node | None:
     """The tensor whose bytes the shard is, in the type that the gathered form is seen as; None if it is another."""
     if form.dtype is None:
         return shard
-    if calls(shard, aten.view.dtype):
-        inner = shard.args[0]
-        if isinstance(inner, Node) and _value(inner).dtype == form.dtype:
-            return inner
-    return None
+    inner = sent_chain(shard)[-1]
+    return inner if _value(inner).dtype == form.dtype and shape(inner) == shape(shard) else None
+
+
+def sent_chain(shard: Node) -> list[Node]:
+    """The shard, and what it is seen from in another type."""
+    chain = [shard]
+    while calls(chain[-1], aten.view.dtype, aten.alias.default):
+        inner = chain[-1].args[0]
+        assert isinstance(inner, Node)
+        chain.append(inner)
+    return chain
 
 
 def _layouts(wait: Node) -> Iterator[Gathered]:

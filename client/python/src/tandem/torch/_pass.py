@@ -134,8 +134,9 @@ class _Rewrite:
     ) -> tuple[str, str]:
         if form.node is not wait and any(user not in (*form.between, form.node) for user in wait.users):
             raise _Declined("the gathered tensor is used in two layouts")
-        graph, shape = self.graph, graphs.shape(shard)
-        assert shape is not None
+        graph, shape, source = self.graph, graphs.shape(shard), gather.args[0]
+        assert shape is not None and isinstance(source, Node)
+        sent = [node for node in graphs.sent_chain(source) if node is not shard and node.op != "placeholder"]
         consumed = {product.node for product in found}
         views = list(graphs.rows_of(form.node))
         keep = any(user not in consumed and user not in views for node in views for user in node.users)
@@ -173,9 +174,7 @@ class _Rewrite:
                 view = graphs.reshaped(graph, gathered, graphs.shape(form.node) or [])
                 form.node.replace_all_uses_with(view)
         graph.erase_node(anchor)
-        sent = gather.args[0]
-        assert isinstance(sent, Node)
-        graphs.erase_dead([*consumed, *views, form.node, *form.between, wait, gather, sent, *dead])
+        graphs.erase_dead([*consumed, *views, form.node, *form.between, wait, gather, *sent, *dead])
         layout = "rows" if form.rows else f"dimension {form.dim}"
         returned = ", and returns the gathered tensor" if keep else ""
         return ("all_gather_scaled_matmul" if scaled else "all_gather_matmul"), (
