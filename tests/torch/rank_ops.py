@@ -457,6 +457,15 @@ def test_opcheck(name):
     with torch.no_grad():
         for op, arguments, out in (
             ("all_reduce", (x.detach(), "sum", name), torch.empty_like(x)),
+            ("all_gather", (x.detach(), 0, name), torch.empty(2 * world() ** 2, 3 * world(), device=DEVICE)),
+            ("reduce_scatter", (x.detach(), "avg", 0, name), torch.empty(2, 3 * world(), device=DEVICE)),
+            ("all_to_all", (x.detach(), 0, name), torch.empty_like(x)),
+            ("broadcast", (x.detach(), 0, name), torch.empty_like(x)),
+            (
+                "matmul_reduce_scatter",
+                (a.detach(), b.detach(), "sum", 0, name),
+                torch.empty(2, 2 * world(), device=DEVICE),
+            ),
             (
                 "matmul_all_reduce",
                 (a.detach(), b.detach(), "sum", name),

@@ -14,7 +14,7 @@ class Overhead(unittest.TestCase):
         self.addCleanup(daemon.stop)
         script = os.path.join(HERE, "../../bench/torch/overhead.py")
         (text,) = Ranks(daemon, 1, script, "--device", "cuda" if CUDA else "cpu").outputs(timeout=90)
-        print(text, flush=True)
+        print("\n" + text, flush=True)
         for case in CASES:
             (line,) = [line for line in text.splitlines() if line.startswith(case)]
             self.assertGreater(float(line[len(case) :].split("op")[1].split()[0]), 0, line)
