@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
     const std::string& reason = status.detail().reason;
     std::printf("failed: %s, reason %s\n", status.ToString().c_str(), reason.c_str());
     if (reason == "ENGINE_RESTARTED" || reason == "RANK_LATE") continue;  // plans are still good
-    if (reason == "SHARED_FATE") return 1;  // this process has lost its GPU: only a new one can go on
+    if (reason == "GPU_CONTEXT_LOST") return 1;  // this process has lost its GPU: only a new one can go on
     if (status.code() != tandem::Code::kUnavailable && reason != "SESSION_LOST" && reason != "LAUNCH_OVERDUE")
       return 1;
     average = gather = nullptr;  // the group is broken: join again

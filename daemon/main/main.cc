@@ -83,7 +83,7 @@ void Drain(Daemon& daemon) {
 }
 
 // The findings of --check-config beyond the configuration's own rules; one sentence each.
-std::vector<std::string> Problems(const tandem::CommandLine& line) {
+std::vector<std::string> Problems(const tandem::DaemonCommandLine& line) {
   if (line.strict) return tandem::daemon::CheckStart(line.config);
   if (line.config.topology_file.empty()) return {};
   const tandem::Status topology = tandem::LoadTopology(line.config.topology_file).status();
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
     for (const std::string& problem : problems) std::fprintf(stderr, "tandemd: %s\n", problem.c_str());
     if (!problems.empty()) return 2;
   }
-  if (line->action == tandem::CommandLine::Action::kPrint) {
+  if (line->action == tandem::DaemonCommandLine::Action::kPrint) {
     std::fputs(line->output.c_str(), stdout);
     return 0;
   }

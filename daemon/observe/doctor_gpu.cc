@@ -75,7 +75,7 @@ void CheckMps(const DoctorInput& input, Findings& findings) {
 void CheckBlocked(const DoctorInput& input, Findings& findings) {
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     const EngineStatus& engine = input.engines[gpu];
-    if (engine.shared_fate && engine.blocked.empty()) {
+    if (engine.context_lost && engine.blocked.empty()) {
       findings.push_back(
           {Severity::kNote, "shared_fate",
            "the engine of " + GpuName(input, gpu) +

@@ -456,7 +456,7 @@ TEST(CudaCollectiveTest, AbortEndsKernelsWithinASecond) {
   }
 }
 
-// A launch that is called off on all ranks before any of their kernels begins.
+// A launch that is cancelled on all ranks before any of their kernels begins.
 TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
   for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
     Case test{.algorithm = algorithm, .piece = {4000}};
@@ -490,7 +490,7 @@ TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
     }
     for (int rank = 0; rank < 2; ++rank) {
       const auto r = static_cast<size_t>(rank);
-      EXPECT_EQ(group.Get(rank, 1, 1), before[r]) << "called off, and has written on rank " << rank;
+      EXPECT_EQ(group.Get(rank, 1, 1), before[r]) << "cancelled, and has written on rank " << rank;
       EXPECT_TRUE(Same(group.Get(rank, 1, 2), expected[2][r], test.dtype)) << "rank " << rank;
     }
     EXPECT_TRUE(group.GuardsIntact());

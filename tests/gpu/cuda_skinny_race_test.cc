@@ -1,6 +1,6 @@
-// The order of the few-rows kernel's words and data: two ranks on one GPU, one of which comes late. Right
+// The order of the skinny kernel's words and data: two ranks on one GPU, one of which comes late. Right
 // under random pauses, found wrong with each fault that is planted; shards are complete beside a kernel that
-// holds most of the SMs; an end by abort; a launch that is called off leaves nothing behind.
+// holds most of the SMs; an end by abort; a launch that is cancelled leaves nothing behind.
 #include <algorithm>
 #include <thread>
 

@@ -92,7 +92,7 @@ class Fused(OperationsTest):
             group=f"w{world}",
             algorithm="fused",
         )
-        # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
+        # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the skinny kernel, in f32 the other.
         for rows, out in (
             (m * world, "bf16"),
             (m * world - 1, "bf16"),

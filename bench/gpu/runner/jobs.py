@@ -83,7 +83,7 @@ RECOVERY = {
     "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
     "servers": (("test_servers",), 180),
 }  # fifty rounds among them
-# (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the kernel for few rows it reports a word
+# (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the skinny kernel it reports a word
 # that threads pass by acquire and release (docs/gotchas.md).
 RIGHT = "*RaceTest.IsRight*-*Queue*"
 GUARDED = "*AGuardThatIsRaised*"
@@ -105,7 +105,7 @@ SANITIZER_OPTIONS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (),
 # A 70B model's: hidden size, and the feed-forward width that the ranks share.
 HIDDEN, FEED_FORWARD = 8192, 28672
 NATIVE_ROWS = (2048, 8192)
-SKINNY = (64, 256, 512)  # by the few-rows kernel
+SKINNY = (64, 256, 512)  # by the skinny kernel
 # How native_fused measures gathers and scatters of fp8, by the end of a job's name.
 FLOAT8 = {"fp8": ("fp8",), "fp8_exact": ("fp8-exact",), "fp8_exact_rows": ("fp8-exact", "rows")}
 

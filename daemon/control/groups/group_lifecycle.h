@@ -33,7 +33,7 @@ enum class GroupState {
   kSuspended,   // an engine has ended: the others forget the group, until it is installed again
   kClosing,     // a rank has left: launches under way go on, new ones fail with that rank's name
   kBroken,      // it failed: every launch ends with the reason
-  kEnded,       // nothing of it is left
+  kEnded,       // no rank and no engine has it any more
 };
 
 enum class GroupEvent {

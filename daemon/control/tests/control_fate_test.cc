@@ -119,7 +119,7 @@ TEST_F(FateTest, SharedFateBreaksTheGroupsOfThatGpuAndNoOthers) {
   engines->Kill(0, true);
   auto event = NextOfKind(hit[1], v1::Event::GROUP_BROKEN);
   ASSERT_TRUE(event.ok()) << event.status().ToString();
-  EXPECT_EQ(event->status().reason(), "SHARED_FATE");
+  EXPECT_EQ(event->status().reason(), "GPU_CONTEXT_LOST");
   EXPECT_EQ(event->status().who(), "gpu 0");
   for (const auto& plan : PrepareAll(hit, joined[0]->group_id())) {
     EXPECT_EQ(plan.status().code(), Code::kUnavailable);

@@ -313,7 +313,7 @@ TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
   input.sessions[0].device_max_connections = 32;
   EXPECT_TRUE(Of(input, "max_connections").empty());
 
-  input.engines[0].shared_fate = true;
+  input.engines[0].context_lost = true;
   input.engines[0].last_exit = "cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3";
   EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
 }

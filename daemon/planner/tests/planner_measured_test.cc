@@ -337,7 +337,7 @@ TEST(MeasuredChoice, NothingElseMoves) {
   const Case few{Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(MustPlan(RequestOf(few), H200s(4)).algorithm, Algorithm::kLowLatency);
   EXPECT_NE(MustPlan(RequestOf(few), pcie).algorithm, Algorithm::kLowLatency);
-  // The kernel for few rows is chosen on as many ranks as it was measured on.
+  // The skinny kernel is chosen on as many ranks as it was measured on.
   for (const auto& [world, expected] :
        {std::pair(2, Algorithm::kFused), {4, Algorithm::kFused}, {8, Algorithm::kLowLatency}}) {
     const GroupContext group = FusedH200s(world);

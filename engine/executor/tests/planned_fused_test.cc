@@ -186,7 +186,7 @@ TEST(PlannedFusedTest, AllGatherMatmul) {
   }
 }
 
-// Shapes that are one wave of the few-rows kernel's tiles: of each width and either cluster on GPUs, and
+// Shapes that are one wave of the skinny kernel's tiles: of each width and either cluster on GPUs, and
 // bindings off 16 bytes.
 TEST(PlannedFusedTest, SkinnyRows) {
   std::vector<Sizes> all = {{1, 8, false}, {5, 24, true}, {33, 16, false, DType::kF16, DType::kF16}};
