@@ -25,7 +25,7 @@ BOARD = ROOT / "deploy/monitoring/grafana-tandem.json"
 PROMTOOL = shutil.which("promtool")
 # Of Prometheus itself.
 OWN_NAMES = {"up"}
-# What a running daemon shows only after something has failed.
+# Series that a running daemon has only after a failure.
 AFTER_FAILURES = {"tandem_launch_failures_total": {"code"}}
 
 

@@ -112,7 +112,7 @@ std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale) {
   return sum;
 }
 
-// What every rank's output must be; empty: anything.
+// The right output of every rank; empty: anything.
 Buffers Expected(const Case& test, Buffers in, const KernelGroup& group) {
   const int world = group.world_size();
   const float scale = test.reduce_op == ReduceOp::kAvg ? 1.0f / static_cast<float>(world) : 1.0f;

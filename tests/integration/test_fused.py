@@ -46,7 +46,7 @@ class Fused(OperationsTest):
         self.assertIn("fused = explicit", dict(plan["refused"])["fused"])
         plan = everybody(clients, "prepare", key="asked", request=gather_request(4096, 8192, 8192, 2))[0]["plan"]
         self.assertEqual((plan["algorithm"], plan["reason"], plan["fused"]), ("fused", "asked for", True))
-        # What its kernels do not take says why.
+        # A request that the kernels refuse gets the reason.
         for reply in everybody(clients, "prepare", key="odd", check=False, request=gather_request(16, 16, 12, 2)):
             self.assertEqual(reply["code"], "FAILED_PRECONDITION")
             self.assertIn("K is no multiple of 16 bytes", reply["message"])

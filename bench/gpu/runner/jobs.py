@@ -22,7 +22,7 @@ PARTS = (
     "tune",
 )
 
-# Which suites run under an MPS server of their own: those in which nobody is killed or faults. Under MPS a fault is
+# Suites with a separate MPS server: in them nobody is killed or faults. Under MPS a fault is
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
 UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_fused", "test_sharing", "test_operations", "test_tune")
 # Seconds, by suite; DEFAULT_SUITE for another.
@@ -77,7 +77,7 @@ GPU_TESTS = {
     "cuda_import_test": (2, 20),
     "cuda_words_test": (2, 10),
 }
-# What they measure has goals: alone, but for the rounds that measure nothing.
+# Their measurements have goals, so they run alone, except for rounds that measure nothing.
 RECOVERY = {
     "with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
     "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),

@@ -81,7 +81,7 @@ TEST(ChromeTraceTest, HasOneRowAPlanOnEachGpuAndSlicesForWaitAndRun) {
             2);
 }
 
-// What does not fit is left out from the oldest launch on, on all GPUs alike; a launch goes with its steps.
+// Without room, launches are left out from the oldest on, on all GPUs alike; a launch goes with its steps.
 TEST(ChromeTraceTest, KeepsTheLatestLaunchesThatFit) {
   constexpr int kLaunches = 200;
   std::vector<std::vector<TraceRecord>> records(2);

@@ -41,7 +41,7 @@ class SkinnySteps {
         sent_(builder->Signals()),
         summed_(layout.kind == SkinnyKind::kAllReduce ? builder->Signals() : sent_) {}
 
-  // What the kernel of `rank` is told.
+  // The step for the kernel of `rank`.
   SkinnyStep Kernel(int rank) const {
     SkinnyStep step;
     step.matmul = WholeMatmul(problem_, rank, 0);

@@ -376,7 +376,7 @@ TEST_F(ServiceTest, AClientThatDoesNotReadFillsItsOwnBacklogOnly) {
   }
   EXPECT_EQ(status.detail().reason, "BACKLOG") << status.ToString();
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
-  // What was accepted arrives in order once the client reads again.
+  // Accepted messages arrive in order once the client reads again.
   for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(ReceiveFds(*client, i), 1u);
   EXPECT_TRUE(Connect().ok());
 }

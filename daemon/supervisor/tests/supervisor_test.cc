@@ -26,7 +26,7 @@ using testing::HasSubstr;
 
 class Recorder : public EngineListener {
  public:
-  // What OnEngineDown sees of it; set before the first engine starts.
+  // The engine's status in OnEngineDown; set before the first engine starts.
   Engines* engines = nullptr;
   bool context_lost() {
     std::lock_guard<std::mutex> lock(mutex_);

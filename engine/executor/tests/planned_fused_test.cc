@@ -225,7 +225,7 @@ TEST(PlannedFusedTest, ProductsBesideOneKernelForTheCollective) {
   }
 }
 
-// 1024 rows and more of a rank's are several tiles of its own: long sums for emulated GPUs, so few of them.
+// From 1024 rows of a rank on there are several tiles: long sums for emulated GPUs, so few of them.
 TEST(PlannedFusedTest, MatmulAllReduce) {
   for (const Sizes& sizes : AllSizes()) {
     RunCase(AllReduceCase(sizes, false));

@@ -179,7 +179,7 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
                                      std::string* last) {
   CudaDriver& driver = device_->driver();
   CUstream stream = device_->service_stream();
-  // An unaligned operand still lies at a multiple of its element size.
+  // An unaligned operand still lies at a multiple of an element.
   auto shift_of = [&](DType type) {
     return product.alignment < kAligned ? std::max<size_t>(product.alignment, DTypeBytes(type)) : 0;
   };

@@ -1,4 +1,4 @@
-// What runs on GPUs alone: fused kernels, for few rows and for tiles, and low-latency packets.
+// Cases that run on GPUs only: fused kernels, skinny and by tiles, and low-latency packets.
 #include "daemon/planner/tests/reference/reference_cases.h"
 
 namespace tandem::plan {

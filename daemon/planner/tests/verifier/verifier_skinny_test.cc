@@ -1,4 +1,4 @@
-// Fused's programs for few rows: when they are taken, what their kernel is told, and that their steps are
+// Fused's skinny programs: when they are taken, their kernel's arguments, and that their steps are
 // proven and right.
 #include <gtest/gtest.h>
 

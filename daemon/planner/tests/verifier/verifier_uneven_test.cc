@@ -200,7 +200,7 @@ TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
   const Plan near = plan_of(4097);
   EXPECT_EQ(near.algorithm, Algorithm::kUnfused);
   EXPECT_NE(reason_of(near).find(unequal), std::string::npos) << reason_of(near);
-  // What is asked for runs.
+  // A requested algorithm runs.
   EXPECT_EQ(MakePlan(std::vector<OpRequest>(2, AllReduce(4097, 8192, 8192, DType::kBf16)), group)->algorithm,
             Algorithm::kFused);
 }
