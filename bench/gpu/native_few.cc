@@ -1,9 +1,9 @@
 // Products of few rows with their collective by the skinny kernel, on the GPUs of this node, beside the
 // product alone and NCCL + cuBLASLt's best candidate.
-//   native_few check WORLD                                        odd shapes, aligned and not, against NCCL +
-//   cuBLASLt native_few gather|scatter|reduce WORLD ROUNDS M N K [k|n]     right, then timed: launches one at
-//   a time, then one behind another in
-//                                                                 a CUDA graph
+//   native_few check WORLD        odd shapes, aligned and not, against NCCL + cuBLASLt
+//   native_few gather|scatter|reduce WORLD ROUNDS M N K [k|n]
+//                                 results, then times: launches one at a time, then one behind another in a
+//                                 CUDA graph
 #include <cstdlib>
 #include <cstring>
 #include <string>

@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
 
-  tandem::log::SetUp(static_cast<tandem::log::Severity>(line->config.log_level),
+  tandem::log::SetUp(static_cast<tandem::log::Level>(line->config.log_level),
                      tandem::log::RunsUnderJournal());
   tandem::log::Info(std::string("tandemd ") + tandem::BuildVersion() + " starts" +
                     (line->config_path.empty() ? std::string() : " config=" + line->config_path));

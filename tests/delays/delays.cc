@@ -3,10 +3,9 @@
 // thousand runs come in one of ten: what fails then relies on the pace of the machine, in a test or in the
 // code. tests/run_delayed runs the tests with it.
 //
-//   TANDEM_DELAY_PERCENT  the part of the calls with a delay behind them (default 3; less for mutexes,
-//   yields) TANDEM_DELAY_US       the longest usual delay (default 3000); one delay in fifty is up to fifty
-//   times as
-//                         long
+//   TANDEM_DELAY_PERCENT  the part of the calls with a delay behind them (default 3; mutexes and yields less)
+//   TANDEM_DELAY_US       the longest usual delay (default 3000); one delay in fifty is up to fifty times
+//                         as long
 #include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>

@@ -5,7 +5,7 @@ kernels run."""
 import unittest
 
 from harness import CUDA, TandemTest, everybody, host_only, own_gpus_only, wait_until
-from test_operations import OperationsTest, Slot, add, matmul, ramp
+from operation_cases import OperationsTest, Slot, add, matmul, ramp
 
 MOST_RANKS = 3
 OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
