@@ -169,6 +169,14 @@ class Recover(Examples):
         self.job[0] = self.begin_rank(0)
         self.expect_right("RANK_LOST")
 
+    def test_an_evicted_rank(self):
+        self.await_step(200)
+        victim = self.job[1].process.pid
+        session = next(s["id"] for s in self.daemon.ctl_json("sessions")["sessions"] if s["pid"] == victim)
+        self.daemon.ctl("evict", str(session))
+        self.expect_right("EVICTED")
+        self.assertTrue(any("RANK_LOST" in str(line) for line in self.job[0].lines), self.job[0].output())
+
     def test_a_killed_daemon(self):
         self.await_step(300)
         old, self.daemon = self.daemon, None
