@@ -19,11 +19,11 @@
 // Ownership: handles are reference counted. A handle keeps what it came from alive. References that a handle
 // returns live as long as the handle. Arguments are copied, if their function does not say otherwise.
 //
-// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone, with
-// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone, with UNAVAILABLE or
-// UNAUTHENTICATED (reason EVICTED) once an operator has evicted the session, with UNAVAILABLE after
+// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone, with reason EVICTED
+// (UNAVAILABLE, or UNAUTHENTICATED at first) once an operator has evicted the session, with UNAVAILABLE after
 // Client::Detach, and with FAILED_PRECONDITION (reason FORKED) in a forked child. Each function names its
-// other errors.
+// other errors; docs/recovery.md lists the reasons.
+//
 // Fork: the child of a process that has connected cannot use this library, because gRPC does not outlive a
 // fork. The child may drop handles; their mappings are not there. The parent is unharmed. Start such a child
 // by exec or spawn, or fork before connecting.
