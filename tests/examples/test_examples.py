@@ -190,5 +190,25 @@ class Recover(Examples):
         self.expect_right("DAEMON_LOST", "SESSION_LOST")
 
 
+@host_only("emulated GPUs are enough")
+class Digits(TandemTest):
+    """tandem-train-digits finds its daemon by the environment, and a short training passes its own checks."""
+
+    gpus = 2
+
+    def test_two_epochs(self):
+        program = [os.path.join(BIN, "tandem-train-digits"), "--world", "2", "--epochs", "2"]
+        for more in ((), ("--runtime-dir=",), ("--runtime-dir=", "--seed", "2")):
+            with self.subTest(more=more):
+                done = subprocess.run(
+                    [*program, *more],
+                    env={**os.environ, "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir},
+                    capture_output=True,
+                    text=True,
+                    timeout=PATIENCE,
+                )
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -105,7 +105,7 @@ TEST_F(FateTest, RanksMustAgreeOnStrictness) {
   }
 }
 
-TEST_F(FateTest, SharedFateBreaksTheGroupsOfThatGpuAndNoOthers) {
+TEST_F(FateTest, ALostContextBreaksTheGroupsOfThatGpuAndNoOthers) {
   StartCuda(4);
   std::vector<SessionRef> hit = {AttachAt(1, 7), AttachAt(2, 7)}, spared = {AttachAt(3, 7), AttachAt(4, 7)};
   auto joined = JoinWith(hit, OnSlowPlacement::kAllow);
