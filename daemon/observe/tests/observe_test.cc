@@ -315,7 +315,7 @@ TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
 
   input.engines[0].context_lost = true;
   input.engines[0].last_exit = "cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3";
-  EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
+  EXPECT_THAT(Of(input, "gpu_context_lost").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
 }
 
 TEST(DoctorTest, EnginesOfASharedGpuAreNoStrangers) {
