@@ -173,6 +173,7 @@ TEST(CommandLine, OldNamesAreReadAndReported) {
   EXPECT_EQ(line->config.old_names.size(), 3u);
   EXPECT_THAT(Parse({"--help"})->output, ::testing::Not(HasSubstr("--debug-verify-plans")));
   EXPECT_TRUE(Parse({"--testing-verify-plans"})->config.old_names.empty());
+  EXPECT_FALSE(Parse({"--prelaunch=false"})->config.speculative_launch);
 }
 
 TEST(CommandLine, StrictNeedsCheckConfig) {
