@@ -5,9 +5,10 @@
 // and hides no work before or after them. So the kernel moves the shards or sums itself, without a copy
 // engine, while B is on its way.
 //
+// Forms:
 //   gather      The CTAs push this rank's shard into the peers' areas by units of columns, in ascending
-//               order, and write a word for each. Tiles begin as soon as the first columns of A have
-//               come.
+//               order, and write a word for each unit. Tiles begin as soon as the first columns of A
+//               have come, before the whole shard is there.
 //   scatter     A tile's partial sums go to their owners in the order of registers, with a word for each
 //               tile. The owner adds them in fp32, in rank order.
 //   all-reduce  The same; then owners send the sums to all in the same way. With two ranks and up to 256
