@@ -8,7 +8,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import CUDA, DEVICE, check, main
-from reference_ops import OPS, near, rand, rank, world
+from reference_ops import OPS, near, rand, rank, reference, world
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.float8_e4m3fn)
 
