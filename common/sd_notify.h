@@ -1,7 +1,7 @@
 // File: sd_notify.h
 //
-// What a service tells systemd: readiness, a status line, the watchdog's heartbeat, the stop. All do nothing
-// when the process was not started by systemd (NOTIFY_SOCKET is not set). Thread-safe.
+// Reports of a service to systemd: readiness, a status line, the watchdog's heartbeat, the stop. They do
+// nothing when the process was not started by systemd (NOTIFY_SOCKET is not set). Thread-safe.
 #pragma once
 
 #include <chrono>

@@ -260,7 +260,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   gpu_ = request.gpu;
   memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
   const LaunchQueueOptions options{.gpu = gpu_,
-                                   .speculates = !start.no_prelaunch(),
+                                   .speculates = !start.no_speculative_launch(),
                                    .replaces = start.generation() > 1,
                                    .turn_limits = turn_limits_};
   queue_ =

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 // For calls that wait for nobody.
 constexpr Milliseconds kCallDeadline(20000);
-// What the daemon gets beyond the caller's deadline to say who is late.
+// Time for the daemon beyond the caller's deadline, to report who is late.
 constexpr Milliseconds kAnswerTime(3000);
 // Short for a call made to learn whether the daemon lives.
 constexpr Milliseconds kCheckDeadline(5000);

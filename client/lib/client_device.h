@@ -1,6 +1,6 @@
 // File: client_device.h
 //
-// The seam between the library and the GPU of its process: streams that launches are put on, pages of words
+// The interface of the library to the GPU of its process: streams that launches are put on, pages of words
 // that streams wait on, and memory. One implementation for the host backend, one over the CUDA driver
 // (cuda/cuda_client_device.h). Everything else of the library is the same for both.
 //
@@ -94,7 +94,7 @@ struct ForeignRange {
   size_t bytes() const { return pieces.back().base + pieces.back().bytes - base(); }
 };
 
-// What another process needs to map such memory.
+// The data with which another process maps such memory.
 struct ExportedRange {
   std::string ipc_handle;
   std::vector<UniqueFd> fds;
@@ -132,8 +132,8 @@ class ClientDevice {
   virtual Result<bool> Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
                                   Clock::time_point deadline) = 0;
 
-  // What lies at `address`; INVALID_ARGUMENT says of memory that cannot be registered why, and what to use
-  // instead.
+  // Returns the memory at `address`. INVALID_ARGUMENT: the memory cannot be registered; the message gives the
+  // reason and names memory that can.
   virtual Result<ForeignRange> Describe(const void* address, size_t bytes) = 0;
   virtual Result<ExportedRange> Export(const ForeignRange& range) = 0;
   // True if the pieces of `range` that [address, address + bytes) touches are still the memory that was
@@ -147,7 +147,7 @@ class ClientDevice {
 // without a driver.
 Result<std::shared_ptr<ClientDevice>> MakeClientDevice(const std::string& backend);
 
-// Each in a file of its own; the build has one of the two last.
+// Each function has its own file; the build has one of the last two.
 std::shared_ptr<ClientDevice> MakeHostClientDevice();
 Result<std::shared_ptr<ClientDevice>> MakeCudaClientDevice();
 Result<std::string> CudaDeviceUuid(int ordinal);

@@ -127,8 +127,8 @@ Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindin
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchEntry entry;
   Direct direct{launch.generation, {}, {}};
-  // A launch that is bound wrongly arrives all the same, and is refused for all ranks. What is beyond an
-  // entry's length is not bound at all.
+  // A launch with wrong bindings arrives all the same, and is refused for all ranks. Bindings beyond an
+  // entry's length are not bound at all.
   direct.wrong = FillEntry(*device, bindings, options, &entry, &direct.bound);
   for (size_t i = 0; i < bindings.size(); ++i) {
     LaunchBinding binding = i < entry.binding_count ? entry.bindings[i] : LaunchBinding{};

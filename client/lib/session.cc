@@ -161,7 +161,7 @@ void ClientSession::CloseIdleChannels() {
   {
     std::unique_lock lock(channels_mutex_);
     for (auto it = channels_.begin(); it != channels_.end();) {
-      // A launch that is being made holds a reference of its own.
+      // A launch that is being made holds its own reference.
       if (it->second.use_count() == 1 && it->second->Idle()) {
         idle.push_back(std::move(it->second));
         it = channels_.erase(it);
@@ -207,7 +207,7 @@ void ClientSession::OnEvent(std::function<void(const ClientEvent&)> callback) {
   if (!InCallback()) lock.lock();
   callback_.swap(next);
   if (lock.owns_lock()) lock.unlock();
-  // What the one before held ends here, without the lock.
+  // The groups of the lease before end here, without the lock.
 }
 
 void ClientSession::Tell(const ClientEvent& event) {

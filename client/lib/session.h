@@ -1,7 +1,7 @@
 // File: session.h
 //
-// What all handles of one client share: the gRPC plugin, the channels of the client's streams, the groups'
-// states, and the watchdog that releases the process's own streams once the daemon is gone.
+// The parts that all handles of one client share: the gRPC plugin, the channels of the client's streams, the
+// groups' states, and the watchdog that releases the process's own streams once the daemon is gone.
 #pragma once
 
 #include <condition_variable>
@@ -46,7 +46,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // session.
   Result<ClientDevice*> device();
 
-  // What every call of a handle asks first: not in a forked child, not detached.
+  // Every call of a handle checks this first: not in a forked child, not detached.
   Status CheckUsable() const;
   // CheckUsable, and the daemon has not gone: for launches, which no daemon would refuse.
   Status CheckLaunchable() const;

@@ -253,11 +253,11 @@ std::string StatsText(const admin::v1::GetStatsReply& reply) {
       std::to_string(reply.plans()) + " plans, " + Bytes(reply.segment_bytes()) + " in segments, " +
       std::to_string(reply.descriptors()) + " descriptors, " + Bytes(reply.rss_bytes()) + " resident\n\n";
   Table table({"gpu", "engine", ">pid", ">generation", ">restarts", ">channels", ">launches", ">ahead",
-               ">called off", ">failed", ">busy", "last end"});
+               ">cancelled", ">failed", ">busy", "last end"});
   for (const auto& e : reply.engines()) {
     table.Add({e.gpu_uuid(), e.state(), std::to_string(e.pid()), std::to_string(e.generation()),
                std::to_string(e.restarts()), std::to_string(e.channels()), std::to_string(e.launches()),
-               std::to_string(e.prelaunched()), std::to_string(e.called_off()), std::to_string(e.failures()),
+               std::to_string(e.speculated()), std::to_string(e.cancelled()), std::to_string(e.failures()),
                Micros(e.busy_seconds() * 1e6), e.last_exit()});
   }
   return text + table.Text() + SentText(reply) + LinksText(reply);

@@ -17,7 +17,7 @@
 
 namespace tandem::client {
 
-// What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
+// The test's handle to a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
   // Held while a callback runs, as the real plugin's Shutdown waits for those: none comes once the session

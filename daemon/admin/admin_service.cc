@@ -246,8 +246,8 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_launches(area.Launches());
     out->set_failures(area.Failures());
     out->set_busy_seconds(area.BusyNs() * 1e-9);
-    out->set_prelaunched(area.Speculated());
-    out->set_called_off(area.Cancelled());
+    out->set_speculated(area.Speculated());
+    out->set_cancelled(area.Cancelled());
     launches += area.Launches();
     failures += area.Failures();
   }

@@ -5,7 +5,7 @@
 // keys (config_keys.h), so the file, the flags, --print-config and the documentation cannot disagree.
 //
 // Example:
-//   Result<CommandLine> line = ParseCommandLine(argc, argv);      // command_line.h
+//   Result<DaemonCommandLine> line = ParseCommandLine(argc, argv);      // command_line.h
 //   Result<Config> config = LoadConfig("/etc/tandem/tandemd.toml");  // config_file.h
 #pragma once
 
@@ -20,13 +20,13 @@
 
 namespace tandem {
 
-enum class Backend : uint8_t {
+enum class BackendKind : uint8_t {
   kAuto = 0,  // CUDA where NVML finds a GPU, else host
   kHost = 1,  // emulated GPUs on the CPU
   kCuda = 2,
 };
 // "auto", "host", "cuda".
-std::string_view BackendName(Backend backend);
+std::string_view BackendName(BackendKind backend);
 
 enum class LogLevel : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 // "trace", "debug", "info", "warning", "error".
@@ -103,7 +103,7 @@ struct Config {
   std::string socket_group =
       "tandem";             // group (name or gid) of lease.sock and client.sock; "": tandemd's own
   std::string engine_path;  // the tandem-engine program; "": beside tandemd's own
-  Backend backend = Backend::kAuto;
+  BackendKind backend = BackendKind::kAuto;
   std::string topology_file;  // topology to use instead of NVML's or the emulated default; "": none
   int64_t emulated_gpus = 4;  // 1 to 8; a topology file's GPUs count instead if there is one
   int64_t emulated_memory_bytes = int64_t{2} << 30;  // memory of each emulated GPU, allocated as it is used
@@ -112,7 +112,7 @@ struct Config {
       kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
-  bool prelaunch = true;               // an expected launch's first kernel waits on its lane for the start
+  bool speculative_launch = true;      // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
   bool cordoned = false;               // no new sessions and groups
   int64_t stop_grace_ms = 30000;       // how long a stop waits for groups to end

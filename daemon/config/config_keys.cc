@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info"
 
 }  // namespace
 
-std::string_view BackendName(Backend backend) {
+std::string_view BackendName(BackendKind backend) {
   auto index = static_cast<size_t>(backend);
   return index < kBackends.size() ? kBackends[index] : "invalid";
 }
@@ -105,10 +105,11 @@ const std::vector<KeySpec>& Table() {
                   Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
                          "explicit: the fused kernels run plans that ask for them; auto: also those that "
                          "they are predicted to run the fastest.")),
-      Bool("prelaunch", TANDEM_FIELD(prelaunch),
-           "The first kernel of the launch that is expected next waits on its lane for the start, which "
-           "saves some microseconds; it is "
-           "called off when another launch comes first."),
+      WithOldName("prelaunch",
+                  Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
+                       "The first kernel of the launch that is expected next waits on its lane for the "
+                       "start, which saves some microseconds. It is cancelled when another launch comes "
+                       "first.")),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Live(Bool("cordoned", TANDEM_FIELD(cordoned),

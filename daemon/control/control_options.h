@@ -1,6 +1,6 @@
 // File: control_options.h
 //
-// What the control plane is configured with: identity, default deadlines and quotas.
+// The configuration of the control plane: identity, default deadlines and quotas.
 #pragma once
 
 #include <chrono>

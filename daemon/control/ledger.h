@@ -4,7 +4,7 @@
 // it. A uid alone does not tell the containers of a node apart, since they often run as the same user; a
 // cgroup alone does not bind a user who may make cgroups: hence both, and whichever is reached first refuses.
 //
-// Thread rule: none of its own; the registry's mutex guards it.
+// Thread rule: the registry's mutex guards it.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // File: snapshot.h
 //
-// What the control plane holds, as plain values for operators: administration, metrics and doctor read these
-// and never the registry itself. Each snapshot is taken under one short lock and is consistent in itself.
+// The control plane's state as plain values for operators: administration, metrics and doctor read these and
+// never the registry itself. Each snapshot is taken under one short lock and is consistent in itself.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ struct GroupSnapshot {
   std::vector<MemberSnapshot> members;
   uint32_t plans = 0;
   uint64_t workspace_bytes = 0;           // both halves of one rank, as allocated
-  uint64_t unshared_workspace_bytes = 0;  // the same if each of its plans had a workspace of its own
+  uint64_t unshared_workspace_bytes = 0;  // the same if each plan had its own workspace
   uint64_t bulk_bytes = 0;
 };
 
@@ -102,7 +102,7 @@ struct PlanSnapshot {
   std::vector<std::vector<std::string>> steps;  // with them, by rank: what each step is called
 };
 
-// Which plans, and what of them.
+// The plans to list, and which of their fields.
 struct PlanQuery {
   uint64_t group_id = 0, plan_id = 0;        // 0: all
   const std::set<uint64_t>* only = nullptr;  // these plans; null: all

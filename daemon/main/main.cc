@@ -104,7 +104,7 @@ void Drain(Daemon& daemon) {
 }
 
 // The findings of --check-config beyond the configuration's own rules; one sentence each.
-std::vector<std::string> Problems(const tandem::CommandLine& line) {
+std::vector<std::string> Problems(const tandem::DaemonCommandLine& line) {
   if (line.strict) return tandem::daemon::CheckStart(line.config);
   if (line.config.topology_file.empty()) return {};
   const tandem::Status topology = tandem::LoadTopology(line.config.topology_file).status();
@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
     for (const std::string& problem : problems) std::fprintf(stderr, "tandemd: %s\n", problem.c_str());
     if (!problems.empty()) return 2;
   }
-  if (line->action == tandem::CommandLine::Action::kPrint) {
+  if (line->action == tandem::DaemonCommandLine::Action::kPrint) {
     std::fputs(line->output.c_str(), stdout);
     return 0;
   }
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);  // engines inherit it; a blocked signal comes to sigtimedwait all the same
 
-  tandem::log::SetUp(static_cast<tandem::log::Severity>(line->config.log_level),
+  tandem::log::SetUp(static_cast<tandem::log::Level>(line->config.log_level),
                      tandem::log::RunsUnderJournal());
   tandem::log::Info(std::string("tandemd ") + tandem::BuildVersion() + " starts" +
                     (line->config_path.empty() ? std::string() : " config=" + line->config_path));

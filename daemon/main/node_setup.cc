@@ -80,16 +80,16 @@ NodeSources ThisMachine() {
 }
 
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) {
-  if (config.backend == Backend::kCuda && !sources.cuda_built) {
+  if (config.backend == BackendKind::kCuda && !sources.cuda_built) {
     return FailedPrecondition(
         "this tandemd was built without the CUDA backend: set backend = \"host\" or \"auto\"");
   }
   Result<NodeChoice> node = FailedPrecondition("no backend");
-  if (config.backend == Backend::kHost || !sources.cuda_built) {
+  if (config.backend == BackendKind::kHost || !sources.cuda_built) {
     node = ChooseHost(config);
   } else if (Result<NvmlTopology> found = ReadGpus(sources); found.ok()) {
     node = ChooseCuda(config, *found);
-  } else if (config.backend == Backend::kCuda) {
+  } else if (config.backend == BackendKind::kCuda) {
     return FailedPrecondition("backend = \"cuda\", but there is no GPU that can be used: " +
                               found.status().message());
   } else {
@@ -141,7 +141,7 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
   settings.emulated_fused = config.testing.emulated_fused;
   settings.engines_per_gpu = static_cast<uint32_t>(config.testing.engines_per_gpu);
-  settings.prelaunch = config.prelaunch;
+  settings.speculative_launch = config.speculative_launch;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);
   settings.restart.crash_loop_count = static_cast<int>(config.supervisor.crash_loop_count);

@@ -75,7 +75,7 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   plan.algorithm = choice.algorithm;
   plan.reason = std::move(choice.reason);
   if (choice.algorithm == Algorithm::kFused && SkinnyFor(problem))
-    plan.reason += "; few rows: one kernel moves and multiplies";
+    plan.reason += "; skinny: one kernel moves and multiplies";
   plan.refused = std::move(choice.refused);
   plan.warnings = std::move(choice.warnings);
   if (group.packet_kernels && choice.algorithm != Algorithm::kFused) {

@@ -20,7 +20,7 @@ namespace tandem::plan {
 
 class TuningTable;
 
-// What the planner may assume of the engines of a group.
+// The planner's assumptions about the engines of a group.
 struct GroupContext {
   Topology topology;           // of the group's GPUs in rank order; its size is the world size
   bool fused_kernels = false;  // of every engine: kFused

@@ -127,7 +127,7 @@ TEST_F(DoneTest, WhoSeesDoneMayLaunchThePlanByAnotherChannel) {
   EXPECT_FALSE(no_done_) << "lane 0 writes done before the completion word";
 }
 
-// What comes before the end overlaps, whatever its client has written into its own words.
+// A launch before the end overlaps, whatever its client has written into its words.
 TEST_F(DoneTest, WhatComesBeforeTheEndOverlapsAtOnce) {
   OpenGated();
   Channels others;

@@ -365,7 +365,7 @@ TEST_F(HeldKernelTest, AGroupIsThereUntilAKernelThatWasCancelledHasPassed) {
   remove.mutable_remove_group()->set_group_id(group_.id);
   const auto removal = node_.Send(0, remove);
   ASSERT_TRUE(removal.ok());
-  // What the engine could answer before this one, it has answered before the next.
+  // The engine has answered everything before this command before it answers the next.
   ASSERT_TRUE(node_.Call(0, Ping()).ok());
   const auto ping = node_.Send(0, Ping());
   ASSERT_TRUE(ping.ok());

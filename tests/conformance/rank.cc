@@ -78,7 +78,7 @@ json Rank::Run(const Case& test, size_t index, bool spoil) {
     report["status"] = "failed";
     report["code"] = CodeName(status.code());
     report["message"] = status.ToString();
-    // What was judged to be wrong leaves the group whole. After a call that failed the ranks may be at odds
+    // A wrong result leaves the group whole. After a call that failed the ranks may be at odds
     // over counts, or the group broken, the daemon gone: no further case.
     report["fatal"] = !report.value("judged", false);
   }
@@ -101,7 +101,7 @@ Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report)
   if (!refused) return refusal.WithContext("prepare");
   (*report)["judged"] = true;
   if (!test.refusal.empty() || !OnOffer(request.op, request.algorithm)) return Status::Ok();
-  // What is built for some shapes only says so when it meets another.
+  // An algorithm for some shapes reports a refusal only when it meets another shape.
   const bool choosy = request.algorithm == Algorithm::kFused || request.algorithm == Algorithm::kLowLatency;
   if (choosy && !test.must_run) return Status::Ok();
   return refusal.WithContext("on offer, and refused");

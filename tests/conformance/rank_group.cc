@@ -30,7 +30,7 @@ std::vector<std::string> Arguments(const Options& options, int world, int rank) 
   return arguments;
 }
 
-// What went wrong first, by rank.
+// The first failure, by rank.
 Status FirstFailure(const std::vector<Result<json>>& replies) {
   for (size_t rank = 0; rank < replies.size(); ++rank) {
     Status status = replies[rank].status();

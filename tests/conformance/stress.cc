@@ -26,7 +26,7 @@ struct OperandSet {
   Layout layout;
   AllInputs inputs;
   std::vector<Binding> bindings;
-  ArenaBytes begin, end;  // of its place in the arenas
+  ArenaBytes begin, end;  // the plan's place in the arenas
   bool launched = false;
 };
 struct StressPlan {
@@ -141,7 +141,7 @@ class Stress {
     return first.plan->Launch(stream.ref(), first.sets[2].bindings);
   }
 
-  // What every stream is to do in this block, alike on all ranks; then the streams' turns, each rank's own.
+  // The launches of every stream in this block, alike on all ranks; then the streams' turns, each rank's own.
   Status RunBlock() {
     std::vector<std::vector<uint64_t>> todo(kStreams + 1);
     for (int i = 0; i < kBlock; ++i) {
@@ -304,7 +304,7 @@ std::vector<Case> StressCases(int world) {
     add(Op::kMatmulAllReduce, kFused, bf16(rows * world, rows * world), Values::kExact, -1, 0);
   }
   add(Op::kAllGather, kLowLatency, pair(DType::kBf16, 40, 40 * world, false), Values::kBits);
-  // Whatever the daemon prefers: packets where there are any.
+  // The daemon's preference: packets where there are any.
   add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
   add(Op::kReduceScatter, kAuto, pair(DType::kF32, 40 * world, 40, true), Values::kExact, 0);
   add(Op::kAllGatherMatmul, kAuto, product(32, 64, 48, 32 * world), Values::kExact);

@@ -363,7 +363,7 @@ class FailedLink(KeptProbe):
         self.assertIn(self.reason, self.daemon.tail(200))
         self.assertTrue(any(self.a in f["message"] and self.b in f["message"] for f in self.finding("p2p")))
 
-        # What meets over the link goes by NCCL, in whatever order the ranks are; what does not is as ever.
+        # Ranks across the link use NCCL, in any order; other ranks do not.
         for name, gpus, by_nccl in (
             ("bad", [self.a, self.b], True),
             ("turned", [self.b, self.a], True),

@@ -84,7 +84,7 @@ class TANDEM_API HostGraphExec {
   std::shared_ptr<host::GraphExecState> state_;
 };
 
-// What a capture has recorded. Not thread-safe.
+// A recorded capture. Not thread-safe.
 class TANDEM_API HostGraph {
  public:
   HostGraph(HostGraph&&) noexcept;

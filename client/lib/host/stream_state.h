@@ -1,6 +1,6 @@
 // File: stream_state.h
 //
-// What HostStream, HostEvent and HostGraph hold behind their public faces. Internal to the host stream.
+// The state of HostStream, HostEvent and HostGraph. Internal to the host stream.
 #pragma once
 
 #include <atomic>

@@ -417,7 +417,7 @@ TEST(ExitCodeTest, ExplainPrintsTextJsonAndPrograms) {
   EXPECT_EQ(nlohmann::json::parse(text)["programs"].size(), 4u);
 }
 
-// What bash completes after these words, the last of which is unfinished.
+// Bash's completions after these words, the last of which is unfinished.
 std::string Completed(const std::vector<std::string>& words) {
   std::string array;
   for (const std::string& word : words) array += " '" + word + "'";

@@ -11,7 +11,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What a reply may have beside its entries: token, flags.
+// The fields of a reply beside its entries: token, flags.
 constexpr size_t kFrame = 256;
 
 class ListingTest : public ControlTest {

@@ -33,7 +33,7 @@ void EngineService::OnUp(int gpu, uint64_t generation) {
 
 void EngineService::OnDown(int gpu, uint64_t generation, const std::string& reason) {
   // Under MPS the clients on that GPU have lost their contexts with the engine: their groups cannot go on.
-  const bool context_lost = core_.engines.StatusOf(gpu).shared_fate;
+  const bool context_lost = core_.engines.StatusOf(gpu).context_lost;
   Registry& registry = core_.registry;
   RegistryLock lock(registry);
   const uint64_t known = registry.GenerationOf(gpu);
@@ -75,7 +75,7 @@ void EngineService::BreakGroupsOfLostContext(int gpu, const std::string& text) {
     if (!group->UsesGpu(gpu)) continue;
     size_t rank = 0;
     while (group->gpus[rank] != gpu) ++rank;
-    StatusDetail detail = BlameGpu("SHARED_FATE", gpu);
+    StatusDetail detail = BlameGpu("GPU_CONTEXT_LOST", gpu);
     detail.ranks = {static_cast<uint32_t>(rank)};
     // Nobody of the group has been lost yet; the rank on that GPU will find its own context gone.
     to_.groups.Break(*group,

@@ -87,7 +87,7 @@ void RegistrationService::Post(const SessionRecord& session, uint64_t registrati
                                const std::shared_ptr<CommandBatch>& batch) {
   const RegistrationRecord& record = session.registrations.at(registration_id);
   EngineMailbox& mailbox = core_.registry.MailboxOf(record.gpu);
-  // What one message does not carry goes ahead.
+  // Pieces beyond one message's room are sent first.
   auto rest = record.fds.begin();
   for (; record.fds.end() - rest > static_cast<ptrdiff_t>(kMaxFdsPerMessage); rest += kMaxFdsPerMessage) {
     engine::v1::Command chunks;

@@ -10,7 +10,7 @@
 namespace tandem::daemon {
 namespace {
 
-// A group's symmetric segments double up to this size; a tensor that is larger gets a segment of its own.
+// A group's symmetric segments double up to this size; a larger tensor gets a separate segment.
 constexpr uint64_t kLargestStep = uint64_t{64} << 20;
 constexpr uint64_t kSmallestStep = uint64_t{2} << 20;
 

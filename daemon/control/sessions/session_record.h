@@ -39,7 +39,7 @@ struct SessionRecord {
   uint32_t device_max_connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS by the client's account; 0: not set
   Waiter::Clock::time_point since = Waiter::Clock::now();
 
-  TransferTable transfers;  // has a mutex of its own
+  TransferTable transfers;  // has its own mutex
 
   bool ended TANDEM_GUARDED_BY(registry_mutex) = false;
   Status end TANDEM_GUARDED_BY(registry_mutex);  // once it has ended: the status of its later calls

@@ -30,7 +30,7 @@ TEST(LedgerTest, TheUidsOrTheCgroupsQuotaRefusesWhicheverIsReachedFirst) {
   const Status by_uid = ledger.Charge(b, Resource::kPlans, 1);
   EXPECT_EQ(by_uid.detail().who, "uid 1");
   EXPECT_EQ(by_uid.detail().limit, 4);
-  // What was refused was not charged to anybody.
+  // A refused request was not charged to anybody.
   EXPECT_EQ(ledger.Total(Resource::kPlans), 5u);
   EXPECT_TRUE(ledger.Charge({3, "/pod-b"}, Resource::kPlans, 1).ok());
 }

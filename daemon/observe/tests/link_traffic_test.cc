@@ -1,4 +1,4 @@
-// What plans send beside what their links carry, and the metrics of both.
+// The bytes that plans send beside the bytes on their links, and the metrics of both.
 #include "daemon/observe/link_traffic.h"
 
 #include <gmock/gmock.h>

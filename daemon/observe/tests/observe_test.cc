@@ -79,7 +79,7 @@ TEST(ChromeTraceTest, HasOneRowAPlanOnEachGpuAndSlicesForWaitAndRun) {
             2);
 }
 
-// What does not fit is left out from the oldest launch on, on all GPUs alike; a launch goes with its steps.
+// Without room, launches are left out from the oldest on, on all GPUs alike; a launch goes with its steps.
 TEST(ChromeTraceTest, KeepsTheLatestLaunchesThatFit) {
   constexpr int kLaunches = 200;
   std::vector<std::vector<TraceRecord>> records(2);
@@ -311,9 +311,9 @@ TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
   input.sessions[0].device_max_connections = 32;
   EXPECT_TRUE(Of(input, "max_connections").empty());
 
-  input.engines[0].shared_fate = true;
+  input.engines[0].context_lost = true;
   input.engines[0].last_exit = "cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3";
-  EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
+  EXPECT_THAT(Of(input, "gpu_context_lost").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
 }
 
 TEST(DoctorTest, EnginesOfASharedGpuAreNoStrangers) {
