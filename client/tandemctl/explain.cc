@@ -151,14 +151,6 @@ Result<OpRequest> MakeRequest(const ExplainOptions& options, int rank) {
   return request;
 }
 
-Result<plan::PlanPlacement> ReadPlacement(const std::string& name) {
-  for (plan::PlanPlacement placement :
-       {plan::PlanPlacement::kAuto, plan::PlanPlacement::kEngine, plan::PlanPlacement::kClient}) {
-    if (name == PlacementName(placement)) return placement;
-  }
-  return InvalidArgument("unknown placement '" + name + "'; the placements are " + Listed(PlacementNames()));
-}
-
 }  // namespace
 
 Result<Shape> ParseShape(const std::string& text) {
@@ -194,7 +186,7 @@ Result<std::vector<OpRequest>> MakeRequests(const ExplainOptions& options) {
 Result<Explanation> Explain(const ExplainOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<OpRequest> requests, MakeRequests(options));
   plan::GroupContext group;
-  TANDEM_ASSIGN_OR_RETURN(group.placement, ReadPlacement(options.placement));
+  TANDEM_ASSIGN_OR_RETURN(group.placement, plan::ParsePlacement(options.placement));
   if (options.topology_file.empty()) {
     group.topology = EmulatedTopology(options.world);
   } else {

@@ -125,6 +125,10 @@ Result<Plan> PlanForEngines(std::span<const OpRequest> requests, const GroupCont
 }
 
 Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group, Plan first) {
+  if (!group.no_client_kernels.empty()) {
+    return FailedPrecondition(Text("placement = client: ", group.no_client_kernels))
+        .WithDetail({.reason = "NO_CLIENT_KERNELS", .field = "placement"});
+  }
   const Status refused = CheckClientPlacement(first, requests);
   first.placement = PlanPlacement::kClient;
   first.placement_reason = "asked for";
@@ -152,9 +156,15 @@ Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& g
   if (group.placement == PlanPlacement::kClient) return PlaceInClient(requests, group, std::move(plan));
   // The form alone: the proof takes longer than planning does.
   const Status form = CheckOneKernel(plan.programs);
-  plan.placement_reason = group.placement == PlanPlacement::kEngine ? "asked for" : "auto";
-  plan.placement_reason += form.ok() ? "; the client could run this plan"
-                                     : Text("; the client cannot run this plan: ", form.message());
+  plan.placement_reason = group.placement == PlanPlacement::kEngine
+                              ? "asked for"
+                              : "auto takes the engine until times of client launches are measured";
+  if (!group.no_client_kernels.empty()) {
+    plan.placement_reason += Text("; ", group.no_client_kernels);
+  } else {
+    plan.placement_reason += form.ok() ? "; the client could run this plan"
+                                       : Text("; the client cannot run this plan: ", form.message());
+  }
   return plan;
 }
 

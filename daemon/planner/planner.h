@@ -21,16 +21,16 @@ namespace tandem::plan {
 
 class TuningTable;
 
-// Where the launches of a plan run (docs/client-placement.md). No daemon places plans in clients yet: only
-// tools and tests ask for it.
+// Where the launches of a plan run (docs/client-placement.md).
 enum class PlanPlacement : uint8_t {
-  kAuto = 0,    // for now as kEngine
+  kAuto = 0,    // for now as kEngine: no time is measured yet of launches in clients
   kEngine = 1,  // on the engines' lanes
   kClient = 2,  // on the ranks' own streams, as one kernel that meets the peers
 };
 
-// "auto", "engine" or "client".
+// "auto", "engine" or "client", and back: INVALID_ARGUMENT for other names.
 std::string_view PlacementName(PlanPlacement placement);
+Result<PlanPlacement> ParsePlacement(std::string_view name);
 
 // What the planner may assume of the engines of a group.
 struct GroupContext {
@@ -56,6 +56,7 @@ struct GroupContext {
   // kClient: a plan must be one that the client can run. With algorithm kAuto the planner takes the fastest
   // such algorithm; else it refuses the request (MakePlan).
   PlanPlacement placement = PlanPlacement::kAuto;
+  std::string no_client_kernels;  // why no client can run kernels of its own; empty: clients can
 };
 
 struct RefusedAlgorithm {

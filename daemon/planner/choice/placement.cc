@@ -16,6 +16,15 @@ std::string_view PlacementName(PlanPlacement placement) {
   return "";
 }
 
+Result<PlanPlacement> ParsePlacement(std::string_view name) {
+  for (PlanPlacement placement : {PlanPlacement::kAuto, PlanPlacement::kEngine, PlanPlacement::kClient}) {
+    if (name == PlacementName(placement)) return placement;
+  }
+  return InvalidArgument("unknown placement '" + std::string(name) +
+                         "'; the placements are auto, engine, client")
+      .WithDetail({.field = "placement"});
+}
+
 Status CheckClientPlacement(const Plan& plan, std::span<const OpRequest> requests) {
   Status status = CheckOneKernel(plan.programs);
   if (status.ok()) {

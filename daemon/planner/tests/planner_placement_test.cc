@@ -33,7 +33,9 @@ TEST(Placement, AutoIsTheEngineForNow) {
   auto plan = PlanIn(PlanPlacement::kAuto, AllReduceBy(Algorithm::kOneShot, 1024));
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   EXPECT_EQ(plan->placement, PlanPlacement::kEngine);
-  EXPECT_EQ(plan->placement_reason, "auto; the client could run this plan");
+  EXPECT_EQ(plan->placement_reason,
+            "auto takes the engine until times of client launches are measured; the client could run this "
+            "plan");
   plan = PlanIn(PlanPlacement::kEngine, AllReduceBy(Algorithm::kCopyEngine, 1024));
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->placement, PlanPlacement::kEngine);
@@ -64,9 +66,31 @@ TEST(Placement, TheClientRefusesWithTheReason) {
   EXPECT_EQ(lanes.detail().field, "placement");
   EXPECT_THAT(lanes.message(), StartsWith("placement = client: copy_engine: rank 0 step 0"));
   EXPECT_THAT(lanes.message(), EndsWith("touches a peer outside the kernel"));
-  const Status meeting = PlanIn(PlanPlacement::kClient, Request(Op::kBarrier, {})).status();
+  const Status meeting = PlanIn(PlanPlacement::kClient, Request(Op::kEmpty, {})).status();
   EXPECT_EQ(meeting.code(), Code::kFailedPrecondition);
   EXPECT_THAT(meeting.message(), HasSubstr("no kernel meets the peers"));
+}
+
+// An engine's start is a barrier; without it the ranks meet in a kernel.
+TEST(Placement, ABarrierInTheClientIsAKernel) {
+  const OpRequest request = Request(Op::kBarrier, {});
+  const auto plan = PlanIn(PlanPlacement::kClient, request);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(plan->placement, PlanPlacement::kClient);
+  ASSERT_EQ(plan->programs[0].steps.size(), 1u);
+  EXPECT_EQ(std::get<CollectiveStep>(plan->programs[0].steps[0].work).blocks, 1);
+  EXPECT_TRUE(PlanIn(PlanPlacement::kEngine, request)->programs[0].steps.empty());
+}
+
+TEST(Placement, NoPlanIsPlacedInClientsWithoutKernels) {
+  GroupContext group = SwitchGroup(4);
+  group.no_client_kernels = "kernels take their number from the engine";
+  group.placement = PlanPlacement::kClient;
+  const Status refused = PlanOf(AllReduce(64), group).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "NO_CLIENT_KERNELS");
+  group.placement = PlanPlacement::kAuto;
+  EXPECT_THAT(PlanOf(AllReduce(64), group)->placement_reason, EndsWith("number from the engine"));
 }
 
 // Engines take copy engines or NCCL for a large one. The client takes the fastest that it can run.
