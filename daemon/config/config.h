@@ -37,6 +37,9 @@ enum class FusedUse : uint8_t {
   kAuto = 1,      // also where they are predicted to be the fastest
 };
 
+// Where plans run of groups that have no option "placement": "auto", "engine", "client".
+enum class PlacementUse : uint8_t { kAuto = 0, kEngine = 1, kClient = 2 };
+
 // Limits beyond which tandemd answers RESOURCE_EXHAUSTED; of one uid unless a member's comment names
 // something else.
 struct QuotaConfig {
@@ -102,8 +105,9 @@ struct Config {
       kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
-  bool prelaunch = true;               // an expected launch's first kernel waits on its lane for the start
-  int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
+  PlacementUse placement = PlacementUse::kAuto;  // of plans: engines or the ranks' own streams
+  bool prelaunch = true;          // an expected launch's first kernel waits on its lane for the start
+  int64_t trace_records = 65536;  // launches kept for `tandemctl trace`; 0: no trace
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
       "off";  // "address:port" that serves Prometheus metrics (port 0: any), or "off"

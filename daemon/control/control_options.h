@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/deadline.h"
+#include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"
 
 namespace tandem::daemon {
@@ -74,6 +75,8 @@ struct ControlOptions {
   bool verify_plans = false;
   bool fused_by_choice =
       false;  // plans take fused kernels unasked where they are predicted to be the fastest
+  // Of plans of groups that have no option "placement".
+  plan::PlanPlacement placement = plan::PlanPlacement::kAuto;
   ControlLimits limits;
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
   // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under

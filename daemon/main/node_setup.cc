@@ -175,6 +175,11 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.verify_plans = config.testing.verify_plans;
   options.fused_by_choice = config.fused == FusedUse::kAuto;
+  switch (config.placement) {
+    case PlacementUse::kAuto: options.placement = plan::PlanPlacement::kAuto; break;
+    case PlacementUse::kEngine: options.placement = plan::PlanPlacement::kEngine; break;
+    case PlacementUse::kClient: options.placement = plan::PlanPlacement::kClient; break;
+  }
   const QuotaConfig& quotas = config.quotas;
   options.limits.sessions = quotas.sessions;
   options.limits.sessions_per_uid = quotas.sessions_per_uid;
