@@ -107,7 +107,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   void AddTensor(const std::shared_ptr<TensorHandle>& tensor);
 
  private:
-  // What this process needs to launch a plan itself.
+  // Maps the memory with which this process launches a plan itself.
   Result<std::shared_ptr<PlacedPlan>> MakePlaced(const PreparedPlan& prepared, const OpRequest& request);
 
   const std::shared_ptr<ClientSession> session_;

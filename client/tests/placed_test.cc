@@ -208,7 +208,7 @@ TEST(PlacedLaunches, MixedPlansGiveRightDataOnAllRanks) {
 
 // --- planted mistakes
 
-// What peers may see before the data that it announces.
+// Announces data before peers can see them.
 class FlagBeforeData : public PlacedLane {
  public:
   Status Copy(const CopyArgs& args) override {

@@ -56,7 +56,7 @@ struct GroupContext {
   // kClient: a plan must be one that the client can run. With algorithm kAuto the planner takes the fastest
   // such algorithm; else it refuses the request (MakePlan).
   PlanPlacement placement = PlanPlacement::kAuto;
-  std::string no_client_kernels;  // why no client can run kernels of its own; empty: clients can
+  std::string no_client_kernels;  // why no client can run kernels; empty: clients can
 };
 
 struct RefusedAlgorithm {

@@ -39,7 +39,7 @@ ROOMS = {
     ],
     "daemon/topology": ["common", "drivers"],
     "daemon/config": ["common"],
-    "daemon/planner": ["common", "program", "daemon/topology"],
+    "daemon/planner": ["common", "program", "program/verifier", "daemon/topology"],
     "daemon/supervisor": ["common", "proto"],
     "daemon/control": [
         "common",

@@ -1,6 +1,6 @@
 // File: failure_reporter.h
 //
-// `FailureReporter`: tells tandemd of client-placed launches that have failed, from a thread of its own. A
+// `FailureReporter`: reports failed client-placed launches to tandemd, from a separate thread. A
 // stream's thread must not wait for an answer.
 #pragma once
 

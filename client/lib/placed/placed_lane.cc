@@ -12,7 +12,7 @@
 namespace tandem::client {
 namespace {
 
-// A client's queues live as long as its process: no task of theirs is abandoned.
+// A client's queues live as long as the process: no task is abandoned.
 const std::atomic<bool> kNeverAbandoned{false};
 const host::TaskContext kContext{&kNeverAbandoned, nullptr};
 

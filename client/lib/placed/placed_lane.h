@@ -29,7 +29,9 @@ struct PlacedLaunch {
 };
 
 // Every function works before it returns, and returns why it gave up. The first error must be the launch's
-// last call: a launch that has given up publishes nothing. A wait ends with
+// last call: a launch that has given up publishes nothing.
+//
+// Errors of a wait:
 //   - the verdict page's reason once launches from this number on are to end,
 //   - DEADLINE_EXCEEDED, reason RANK_LATE, after the launch's deadline,
 //   - INVALID_ARGUMENT, reason LAUNCH_MISMATCH, for a peer that runs another launch under this number,
@@ -39,7 +41,7 @@ struct PlacedLaunch {
 // Thread rule: one thread at a time.
 class PlacedLane : public Lane {
  public:
-  // What follows is of this launch.
+  // Later calls are of this launch.
   void Begin(const PlacedLaunch& launch) { launch_ = launch; }
 
   Status WriteWord(Word* word, uint64_t number) override;

@@ -1,7 +1,7 @@
 // File: client_memory.h
 //
-// `ClientMemoryService`: the memory of client-placed plans (docs/client-placement.md). A group has signal
-// words of its own for them, one workspace with both halves and the bulk area, and a verdict page for each
+// `ClientMemoryService`: the memory of client-placed plans (docs/client-placement.md). A group has separate
+// signal words for them, one workspace with both halves and the bulk area, and a verdict page for each
 // member. Engines make the segments; members map them.
 #pragma once
 

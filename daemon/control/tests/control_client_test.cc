@@ -49,7 +49,7 @@ class ClientPlacementTest : public ControlTest {
       EXPECT_TRUE(armed.ok()) << armed.ToString();
     return plan;
   }
-  // A member's mapping of its page, from the descriptors that it was sent last.
+  // A member's mapping of the page, from the descriptors that it was sent last.
   VerdictPage PageOf(int rank) {
     const auto fds = lease.last_of(IdOf(rank));
     EXPECT_FALSE(fds.empty());
