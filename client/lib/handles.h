@@ -109,6 +109,9 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
  private:
   // Maps the memory with which this process launches a plan itself.
   Result<std::shared_ptr<PlacedPlan>> MakePlaced(const PreparedPlan& prepared, const OpRequest& request);
+  // The same, once all ranks can launch the plan. Else the plan is released.
+  Result<std::shared_ptr<PlacedPlan>> ArmPlaced(const PreparedPlan& prepared, const OpRequest& request,
+                                                Milliseconds deadline);
 
   const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;
