@@ -57,6 +57,8 @@ std::shared_ptr<spdlog::logger>& Logger() {
 
 void SetUp(Level least, bool journal) { Logger() = MakeLogger(least, journal); }
 
+void SetLeast(Severity least) { Logger()->set_level(LevelOf(least)); }
+
 bool RunsUnderJournal() {
   const char* stream = std::getenv("JOURNAL_STREAM");
   unsigned long long device = 0, inode = 0;

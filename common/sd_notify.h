@@ -11,6 +11,8 @@ namespace tandem {
 
 // READY=1 with a status line.
 void NotifyReady(const std::string& status);
+// RELOADING=1. NotifyReady ends it.
+void NotifyReloading();
 // The line that `systemctl status` shows.
 void NotifyStatus(const std::string& status);
 // STOPPING=1.

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,6 +78,15 @@ struct MpsConfig {
   std::string spare_pipe_directory;  // while the first one's server accepts nobody; "": wait for it
 };
 
+// One rule of [[allow]]: sessions that fit every selector that is set may use these GPUs. The first rule that
+// fits decides. Without any rule everybody may use all GPUs; with rules a session that none fits is refused.
+struct AllowConfig {
+  std::optional<int64_t> uid, gid;
+  std::string cgroup;                                           // this one and all below it; "": any
+  std::optional<std::vector<std::string>> gpus = std::nullopt;  // UUIDs or indexes; none: all GPUs
+  bool operator==(const AllowConfig&) const = default;
+};
+
 // Modes for tests of Tandem itself. No node that serves jobs sets them.
 struct TestingConfig {
   int64_t engines_per_gpu = 1;      // CUDA: ranks that share each GPU; 8 in all
@@ -104,13 +114,17 @@ struct Config {
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
   bool speculative_launch = true;      // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
+  bool cordoned = false;               // no new sessions and groups
+  int64_t stop_grace_ms = 30000;       // how long a stop waits for groups to end
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
-      "off";  // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+      "off";                      // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+  bool metrics_per_plan = false;  // series of each live plan
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;
   TestingConfig testing;
+  std::vector<AllowConfig> allow;      // a file that has rules replaces those of files before it
   std::vector<std::string> old_names;  // one sentence for each old name of a key that a file or a flag used
 };
 

@@ -35,6 +35,7 @@ struct KeySpec {
   int64_t max = 0;
   std::span<const std::string_view> choices;
   std::string_view doc;            // one or two sentences
+  bool live = false;               // a reload takes it over; any other key needs a restart
   std::string_view old_name = {};  // the name of the version before, which is still read; "": none
 };
 

@@ -111,8 +111,13 @@ class Control final : public EngineListener {
   Status WaitLaunch(const SessionRef& session, uint64_t launch_id, const Waiter& waiter);
 
   // --- operators
-  void SetDraining(bool draining);
-  // Waits until no group is left; the numbers of sessions and groups.
+  // Sessions are told when draining begins.
+  void SetAdmission(Admission admission);
+  // Takes over quotas, except for `sessions` and `calls_per_uid`, which hold from the start to the end.
+  void SetLimits(const ControlLimits& limits);
+  // For sessions that attach from now on.
+  void SetAllow(std::vector<AllowRule> rules);
+  // Waits until no group is left, or draining ends; the numbers of sessions and groups.
   std::pair<uint64_t, uint64_t> WaitDrained(const Waiter& waiter);
   ControlSnapshot Snapshot();
   std::vector<SessionSnapshot> SnapshotSessions();

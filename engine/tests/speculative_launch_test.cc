@@ -289,7 +289,7 @@ TEST_F(SpeculativeLaunchTest, ABreakCancelsTheKernel) {
   Learn(slots, 20);
   Fill();
   for (int gpu : gpus_)
-    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", "rank 1").ok());
+    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", 1).ok());
   for (int slot : slots) {
     Ring(slot);
     ASSERT_TRUE(Ended(slot));

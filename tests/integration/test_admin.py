@@ -234,8 +234,9 @@ class Ctl(CtlTest):
         self.assertIn("draining", reply["message"])
         failure = self.assertFails("UNAVAILABLE", late.call, "join", name="new", world=1, rank=0)
         self.assertIn("draining", failure.message)
-        self.assertFails("UNAVAILABLE", clients[0].call, "prepare", key="new", request=AR)
-        self.check_all_reduce(clients)  # what was there goes on
+        self.check_all_reduce(clients)  # the jobs that are there go on, with new plans too
+        self.all_reduce_plan(clients, key="new")
+        self.check_all_reduce(clients, key="new")
         self.daemon.ctl("drain", "--undo")
         stranger.connect()
         late.call("join", name="new", world=1, rank=0)
@@ -392,7 +393,7 @@ class FailedLink(KeptProbe):
 
 
 class Metrics(CtlTest):
-    extra = ("--metrics-listen", "127.0.0.1:0")
+    extra = ("--metrics-listen", "127.0.0.1:0", "--metrics-per-plan")
 
     def port(self):
         return int(re.search(r"metrics are served at \S+ port=(\d+)", self.daemon.tail(200)).group(1))
@@ -444,6 +445,7 @@ class Metrics(CtlTest):
         self.assertTrue(any("launches_total" in name for name in values))
         for family, count in (
             ("tandem_link_bytes_per_second", 2),
+            ("tandem_launch_wait_seconds_count", 2),
             ("tandem_plan_sent_bytes_per_second", 2),
             ("tandem_plan_link_ratio", 2),
         ):

@@ -27,9 +27,11 @@ class ClientFaults(TandemTest):
         self.check_all_reduce(clients)
         return clients
 
-    def assertNamed(self, reply, rank):
+    def assertNamed(self, reply, rank, pid=None):
         self.assertEqual(reply["code"], "UNAVAILABLE", reply)
         self.assertIn(f"rank {rank}", reply["message"])
+        if pid is not None:
+            self.assertEqual((reply["detail"]["ranks"], reply["detail"]["pid"]), ([rank], pid), reply)
 
     def test_killed_while_another_waits_in_each_call(self):
         self.killed_while_others_wait(2, "rendezvous", "prepare", "launch")
@@ -74,7 +76,7 @@ class ClientFaults(TandemTest):
                     if phase == "launch":
                         self.assertTrue(reply["ok"], reply)
                         reply = client.call("wait", plan="ar", check=False)
-                    self.assertNamed(reply, world - 1)
+                    self.assertNamed(reply, world - 1, victim.process.pid)
                 self.check_all_reduce(bystanders)
                 for client in clients:
                     client.close()

@@ -79,14 +79,7 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   registry.engines_changed.notify_all();  // for whoever waits for an engine on the group's behalf
   if (group.state() == GroupState::kDoomed) return;
   ++registry.groups_broken_total;
-  engine::v1::Command command;
-  engine::v1::BreakGroup& message = *command.mutable_break_group();
-  message.set_group_id(group.id);
-  message.set_code(static_cast<int>(why.code()));
-  message.set_message(why.message());
-  message.set_reason(why.detail().reason);
-  message.set_who(why.detail().who);
-  registry.PostToAll(group, command);
+  registry.PostToAll(group, BreakCommand(group.id, why));
   group.EndGatherings(why);
   PostEvent(group, EventOf(group, v1::Event::RANK_LOST, lost_rank, why), lost_rank);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, lost_rank, why), lost_rank);

@@ -52,10 +52,6 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
     }
   }
   if (it == group.prepares.end()) {
-    if (core_.registry.draining) {
-      return Unavailable("the daemon is draining: no new plans")
-          .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
-    }
     const size_t open = group.prepares.size() - std::min(group.prepares.size(), group.plans.size());
     TANDEM_RETURN_IF_ERROR(CheckOpenRendezvous(core_.options.limits, group, open));
     auto fresh = std::make_shared<PrepareRendezvous>(group.world(), NameOf(group, key), "prepare it");

@@ -372,7 +372,7 @@ TEST_F(ServiceTest, EventsStreamUntilTheSessionEnds) {
   auto context = client->Context();
   auto reader = client->stub->Events(context.get(), {});
   reader->WaitForInitialMetadata();
-  control->SetDraining(true);
+  control->SetAdmission(Admission::kDraining);
   v1::Event event;
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_EQ(event.kind(), v1::Event::DRAINING);
@@ -393,7 +393,7 @@ TEST_F(ServiceTest, ANewStreamOfEventsTakesThePlaceOfTheOldOne) {
   v1::Event event;
   EXPECT_FALSE(old_reader->Read(&event));
   EXPECT_EQ(old_reader->Finish().error_code(), grpc::StatusCode::ABORTED);
-  control->SetDraining(true);
+  control->SetAdmission(Admission::kDraining);
   ASSERT_TRUE(new_reader->Read(&event));
   EXPECT_EQ(event.kind(), v1::Event::DRAINING);
   new_context->TryCancel();
