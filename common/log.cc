@@ -57,7 +57,7 @@ std::shared_ptr<spdlog::logger>& Logger() {
 
 void SetUp(Level least, bool journal) { Logger() = MakeLogger(least, journal); }
 
-void SetLeast(Severity least) { Logger()->set_level(LevelOf(least)); }
+void SetLeast(Level least) { Logger()->set_level(LevelOf(least)); }
 
 bool RunsUnderJournal() {
   const char* stream = std::getenv("JOURNAL_STREAM");

@@ -18,7 +18,7 @@ enum class Level : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kE
 void SetUp(Level least, bool journal);
 
 // Changes the least severity that is written. Thread-safe.
-void SetLeast(Severity least);
+void SetLeast(Level least);
 
 // True if standard error is the journal's stream (JOURNAL_STREAM names its device and inode).
 bool RunsUnderJournal();

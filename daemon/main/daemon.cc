@@ -278,7 +278,7 @@ std::vector<std::string> Daemon::Reload(const Config& next) {
   }
   for (const std::string& change : taken) log::Info("configuration: " + change);
   config_.log_level = next.log_level;
-  log::SetLeast(static_cast<log::Severity>(next.log_level));
+  log::SetLeast(static_cast<log::Level>(next.log_level));
   config_.stop_grace_ms = next.stop_grace_ms;
   const int64_t sessions = config_.quotas.sessions, calls_per_uid = config_.quotas.calls_per_uid;
   config_.quotas = next.quotas;
