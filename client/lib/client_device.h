@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -19,6 +20,10 @@
 #include "common/unique_fd.h"
 #include "ipc/channel_layout.h"
 #include "tandem/client.h"
+
+namespace tandem {
+class HostEvent;
+}
 
 namespace tandem::client {
 
@@ -37,6 +42,9 @@ class LaunchStream {
   virtual Status Arrive(Word* request, Word* done, uint64_t value) = 0;
   // A captured launch, at every replay: *done = 0, *doorbell = 1, held until *done >= 1.
   virtual Status ArriveCaptured(Word* doorbell, Word* done) = 0;
+  // A client-placed launch: runs `kernel` after all earlier work of the stream and after the last record of
+  // `order`, then records `order`. Captured, it does all three at every replay.
+  virtual Status RunInOrder(HostEvent& order, std::function<void()> kernel);
   // Gives `object` to the graph under capture: dropped once that, all its executable graphs and their
   // launches are gone, on a thread that must not wait for a stream.
   virtual Status RetainInCapture(std::shared_ptr<void> object) = 0;

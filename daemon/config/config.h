@@ -38,6 +38,9 @@ enum class FusedUse : uint8_t {
   kAuto = 1,      // also where they are predicted to be the fastest
 };
 
+// Where plans run of groups that have no option "placement": "auto", "engine", "client".
+enum class PlacementUse : uint8_t { kAuto = 0, kEngine = 1, kClient = 2 };
+
 // Limits beyond which tandemd answers RESOURCE_EXHAUSTED; of one uid unless a member's comment names
 // something else.
 struct QuotaConfig {
@@ -112,10 +115,11 @@ struct Config {
       kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
-  bool speculative_launch = true;      // an expected launch's first kernel waits on its lane for the start
-  int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
-  bool cordoned = false;               // no new sessions and groups
-  int64_t stop_grace_ms = 30000;       // how long a stop waits for groups to end
+  PlacementUse placement = PlacementUse::kAuto;  // of plans: engines or the ranks' own streams
+  bool speculative_launch = true;  // an expected launch's first kernel waits on its lane for the start
+  int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace
+  bool cordoned = false;           // no new sessions and groups
+  int64_t stop_grace_ms = 30000;   // how long a stop waits for groups to end
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
       "off";                      // "address:port" that serves Prometheus metrics (port 0: any), or "off"

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
+constexpr std::array<std::string_view, 3> kPlacementUses = {"auto", "engine", "client"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
 }  // namespace
@@ -105,6 +106,10 @@ const std::vector<KeySpec>& Table() {
                   Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
                          "explicit: the fused kernels run plans that ask for them; auto: also those that "
                          "they are predicted to run the fastest.")),
+      Choice(
+          "placement", TANDEM_FIELD(placement), kPlacementUses,
+          "Where plans run of groups without the option placement: on engines, or on the ranks' own streams "
+          "(host backend so far). auto takes the engine."),
       WithOldName("prelaunch",
                   Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
                        "The first kernel of the launch that is expected next waits on its lane for the "

@@ -8,6 +8,8 @@
 
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
+#include "daemon/control/clients/client_memory.h"
+#include "daemon/control/clients/failure_service.h"
 #include "daemon/control/engines/engine_service.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"
@@ -71,13 +73,15 @@ struct Control::Services {
   EventService events{core};
   SegmentService segments{core};
   GroupInstaller installer{core, segments};
-  GroupService groups{core, segments, installer};
+  ClientMemoryService client_memory{core, segments};
+  GroupService groups{core, segments, installer, client_memory};
+  FailureService failures{core, groups};
   GroupRestorer restorer{core, installer, groups};
   JoinService joins{core, installer, groups, restorer};
   TensorService tensors{core, segments, installer};
   RegistrationService registrations{core};
   WorkspaceService workspace{core, segments, installer};
-  PlanService plans{core, installer, workspace};
+  PlanService plans{core, installer, workspace, client_memory};
   TuningService tuning{core};
   ChannelService channels{core};
   LaunchService launches{core, installer};
@@ -183,6 +187,12 @@ Status Control::Deregister(const SessionRef& session, uint64_t registration_id, 
 Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                           const Waiter& waiter) {
   return services_->plans.Prepare(session, request, waiter);
+}
+Status Control::ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter) {
+  return services_->plans.Arm(session, request, waiter);
+}
+Status Control::ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request) {
+  return services_->failures.Report(session, request);
 }
 Status Control::ReleasePlan(const SessionRef& session, uint64_t plan_id) {
   return services_->plans.Release(session, plan_id);

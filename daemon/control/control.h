@@ -5,6 +5,7 @@
 //
 //   sessions/  sessions, their events, and their ends      plans/     plans, workspaces, measured times
 //   joins/     ranks meet under a name                     channels/  channels, launches by gRPC
+//   clients/   memory and failures of client-placed plans
 //   groups/    states of a group, installation, end        engines/   what engines report, restoration
 //   memory/    segments, symmetric tensors, registrations  store/     the registry and its mutex
 //
@@ -101,6 +102,9 @@ class Control final : public EngineListener {
   // --- plans
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter);
+  // Of a plan that is placed in the client: see PlanService::Arm and FailureService::Report.
+  Status ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter);
+  Status ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request);
   Status ReleasePlan(const SessionRef& session, uint64_t plan_id);
 
   // --- channels and launches

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/deadline.h"
+#include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"
 
 namespace tandem::daemon {
@@ -84,6 +85,8 @@ struct ControlOptions {
   bool verify_plans = false;
   bool fused_by_choice =
       false;  // plans take fused kernels unasked where they are predicted to be the fastest
+  // Of plans of groups that have no option "placement".
+  plan::PlanPlacement placement = plan::PlanPlacement::kAuto;
   ControlLimits limits;
   // The first rule that fits a session decides. None at all: everybody may use all GPUs.
   std::vector<AllowRule> allow;

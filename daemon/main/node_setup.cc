@@ -219,6 +219,11 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.verify_plans = config.testing.verify_plans;
   options.fused_by_choice = config.fused == FusedUse::kAuto;
   options.limits = LimitsOf(config.quotas);
+  switch (config.placement) {
+    case PlacementUse::kAuto: options.placement = plan::PlanPlacement::kAuto; break;
+    case PlacementUse::kEngine: options.placement = plan::PlanPlacement::kEngine; break;
+    case PlacementUse::kClient: options.placement = plan::PlanPlacement::kClient; break;
+  }
   options.log = [](LogSeverity severity, const std::string& text) {
     switch (severity) {
       case LogSeverity::kDebug: log::Debug(text); break;

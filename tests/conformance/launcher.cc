@@ -147,7 +147,7 @@ class Launcher {
       for (size_t index : selected) std::printf("W%d %s\n", world, matrix[index].name.c_str());
       return Status::Ok();
     }
-    TANDEM_ASSIGN_OR_RETURN(ArenaBytes arenas, StressBytes(world));
+    TANDEM_ASSIGN_OR_RETURN(ArenaBytes arenas, StressBytes(world, options_.in_client()));
     for (size_t index : selected) {
       if (options_.stress > 0) break;
       for (int rank = 0; rank < world; ++rank) {

@@ -20,8 +20,10 @@ struct Options {
   int max_failures = 20;  // then the world ends
   // "operation/algorithm"s of which a case must have run, lest a run that was refused everything pass.
   std::vector<std::string> must_run;
-  int deadline = 30;                        // seconds for each step of a case; a launch's is half of that
-  bool captures = true;                     // some launches in graphs
+  int deadline = 30;      // seconds for each step of a case; a launch's is half of that
+  bool captures = true;   // some launches in graphs
+  std::string placement;  // the groups' option; empty: not set
+  bool in_client() const { return placement == "client"; }
   int stress = 0;                           // launches of the stress instead of cases
   std::string runtime_dir;                  // of a running daemon; empty: one is started and ended
   int first_gpu = 0;                        // the index of rank 0's GPU; other ranks have those behind it

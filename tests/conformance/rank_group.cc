@@ -26,6 +26,7 @@ std::vector<std::string> Arguments(const Options& options, int world, int rank) 
                                         "--job-key=" + options.job_key,
                                         "--own-bytes=" + std::to_string(options.own_bytes),
                                         "--symmetric-bytes=" + std::to_string(options.symmetric_bytes)};
+  if (!options.placement.empty()) arguments.push_back("--placement=" + options.placement);
   if (!options.captures) arguments.push_back("--no-captures");
   return arguments;
 }

@@ -17,10 +17,10 @@ namespace tandem::conformance {
 nlohmann::json RunStress(Rank& rank, int launches);
 
 // The cases whose plans the stress launches, and the arenas' bytes that it needs.
-std::vector<Case> StressCases(int world);
+std::vector<Case> StressCases(int world, bool in_client);
 struct ArenaBytes {
   size_t own = 0, symmetric = 0;
 };
-Result<ArenaBytes> StressBytes(int world);
+Result<ArenaBytes> StressBytes(int world, bool in_client);
 
 }  // namespace tandem::conformance

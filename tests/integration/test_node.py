@@ -10,14 +10,10 @@ import time
 import unittest
 import urllib.request
 
-from harness import Daemon, TandemTest, everybody, host_only, wait_until
+from harness import Daemon, TandemTest, everybody, wait_until
 
 MOST_RANKS = 2
 
-AR = {
-    "op": "all_reduce",
-    "operands": [{"role": "input", "dtype": "f32", "shape": [256]}, {"role": "output", "dtype": "f32", "shape": [256]}],
-}
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]
 
 
@@ -176,7 +172,6 @@ class Reload(TandemTest):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
             return reply.read().decode()
 
-    @host_only
     def test_what_can_change_while_a_job_runs(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
@@ -184,8 +179,8 @@ class Reload(TandemTest):
 
         text = self.reload("[quotas]\nplans = 1\n")
         self.assertIn("configuration: quotas.plans=1", text)
-        refused = clients[0].call("prepare", key="second", request=AR, check=False)
-        self.assertEqual(refused["detail"]["reason"], "QUOTA_PLANS", refused)
+        for refused in self.prepare_all_reduce(clients, key="second", check=False):
+            self.assertEqual(refused["detail"]["reason"], "QUOTA_PLANS", refused)
         self.check_all_reduce(clients)
 
         self.reload('[metrics]\nlisten = "127.0.0.1:0"\n')

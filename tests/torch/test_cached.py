@@ -1,5 +1,7 @@
 """A graph that comes from Inductor's cache runs fused, and has its records, though the pass does not run."""
 
+import json
+import pathlib
 import tempfile
 import unittest
 
@@ -14,6 +16,10 @@ class Cached(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
                 env = {"TORCHINDUCTOR_CACHE_DIR": folder, "TANDEM_TEST_PATIENCE": "60"}
+                # Of another program under the same settings: not this one's.
+                for records in pathlib.Path(folder).glob("tandem/*/*.json"):
+                    other = [one | {"reason": "of another program"} for one in json.loads(records.read_text())]
+                    records.with_name("0123456789ab.json").write_text(json.dumps(other))
                 told.append(Ranks(daemon, 2, "rank_cached.py", env=env).results(120))
         for results, cached in zip(told, (False, True)):
             self.assertEqual(
@@ -22,6 +28,7 @@ class Cached(unittest.TestCase):
             for result in results:
                 self.assertTrue(result["right"])
                 records = {fused: reason for _, fused, reason, _ in result["records"]}
+                self.assertEqual(len(result["records"]), 2, result)
                 self.assertEqual(set(records), {"all_gather_matmul", ""}, result)
                 self.assertIn("no matrix product", records[""])
                 if cached:

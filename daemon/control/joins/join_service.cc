@@ -260,6 +260,15 @@ void JoinService::FillContext(GroupRecord& group) const {
   context.packet_kernels = core_.options.backend == "cuda";
   context.fused_kernels = true;
   context.fused_by_choice = core_.options.fused_by_choice;
+  context.placement = core_.options.placement;
+  if (const auto asked = group.options.find("placement"); asked != group.options.end()) {
+    // CheckJoinRequest has parsed it.
+    if (const auto parsed = plan::ParsePlacement(asked->second); parsed.ok()) context.placement = *parsed;
+  }
+  if (core_.options.backend != "host") {
+    context.no_client_kernels =
+        "kernels of the CUDA backend take their launch's number from an engine so far";
+  }
   for (size_t rank = 0; rank < group.world(); ++rank) {
     const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;

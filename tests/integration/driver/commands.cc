@@ -27,6 +27,7 @@ json PlanJson(const PlanInfo& info) {
           {"fused", info.fused},
           {"steps", info.steps},
           {"lanes", info.lanes},
+          {"placement", info.placement},
           {"workspace_bytes", info.workspace_bytes},
           {"group_workspace_bytes", info.group_workspace_bytes},
           {"unshared_workspace_bytes", info.unshared_workspace_bytes},

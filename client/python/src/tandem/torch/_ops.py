@@ -360,6 +360,40 @@ def refuse_gradients(name: str, overload: str) -> None:
     LIB.impl(full, kernel, "Autograd")
 
 
+_ran: set[str] = set()
+_on_first_run: list[Callable[[str], None]] = []
+
+
+def on_first_run(function: Callable[[str], None]) -> None:
+    """Calls the function with the name of each compiled graph whose ops run for the first time in this process."""
+    _on_first_run.append(function)
+    for graph in list(_ran):
+        function(graph)
+
+
+def _noted(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def run_noted(*given: Any, graph: str, **named: Any) -> Any:
+        if graph not in _ran:
+            _ran.add(graph)
+            for function in _on_first_run:
+                function(graph)
+        return kernel(*given, **named)
+
+    return run_noted
+
+
+def register_noted(name: str, overload: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """The overload for the compile pass, behind gradients: its graph is noted, and it is the op's kernel."""
+
+    def fake_noted(*given: Any, graph: str, **named: Any) -> Any:
+        return fake(*given, **named)
+
+    refuse_gradients(name, overload)
+    for device in ("CPU", "CUDA"):
+        LIB.impl(f"{name}.{overload}", _noted(kernel), device)
+    torch.library.register_fake(f"tandem::{name}.{overload}", fake_noted, lib=LIB)
+
+
 def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor]) -> None:
     def functional(first: Tensor, *rest: Any, **named: Any) -> Tensor:
         return kernel(new_like(first, shape(first, *rest, **named)), first, *rest, **named)
@@ -384,6 +418,8 @@ def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., 
         LIB.impl(f"{name}.out", into, device)
     torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
     torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
+    register_noted(name, "noted", functional, fake)
+    register_noted(name, "noted_out", into, fake_into)
 
 
 _register("all_reduce", all_reduce_shape, all_reduce)
@@ -396,3 +432,4 @@ _register("matmul_all_reduce", matmul_all_reduce_shape, matmul_all_reduce)
 for _device in ("CPU", "CUDA"):
     LIB.impl("all_gather_matmul", all_gather_matmul, _device)
 torch.library.register_fake("tandem::all_gather_matmul", _fake_all_gather_matmul, lib=LIB)
+register_noted("all_gather_matmul", "noted", all_gather_matmul, _fake_all_gather_matmul)

@@ -48,8 +48,8 @@ def _tensor(node: Node) -> torch.Tensor:
 class _Rewrite:
     """One run over one graph."""
 
-    def __init__(self, graph: Graph, enabled: Any) -> None:
-        self.graph, self.enabled = graph, enabled
+    def __init__(self, graph: Graph, enabled: Any, name: str = "") -> None:
+        self.graph, self.enabled, self.name = graph, enabled, name
         self._outcomes: dict[Node, GraphRecord] = {}
 
     @property
@@ -157,7 +157,7 @@ class _Rewrite:
                 fused = self._scaled_gather(a, found, form, whole, dim, group, dead)
             else:
                 args = (a, [product.b for product in found], dim, group) + ((biases,) if together else ())
-                fused = graph.call_function(_ops.all_gather_matmul.default, args, {"return_A": keep})
+                fused = graph.call_function(_ops.all_gather_matmul.noted, args, {"return_A": keep, "graph": self.name})
             outs = graph.call_function(_getitem, (fused, 1))
             for i, product in enumerate(found):
                 part: Node = graph.call_function(_getitem, (outs, i))
@@ -194,7 +194,7 @@ class _Rewrite:
             else:
                 scale = graphs.reshaped(self.graph, own, [*(graphs.shape(a) or [])[:-1], 1])
         return self.graph.call_function(
-            _ops.all_gather_scaled_matmul.default,
+            _ops.all_gather_scaled_matmul.noted,
             (
                 a,
                 [product.b for product in found],
@@ -207,6 +207,7 @@ class _Rewrite:
                 [product.out_dtype for product in found],
                 [product.fast for product in found],
             ),
+            {"graph": self.name},
         )
 
     def _scale_shard(self, scale: Node, form: graphs.Gathered, group: str, dead: list[Node]) -> Node | None:
@@ -294,16 +295,17 @@ class _Rewrite:
     ) -> Node:
         value = _tensor(product.node)
         if product.scales is None:
-            op = getattr(_ops, name).default
-            return self._emit(op, (a, product.b, *middle) + (() if bias is None else (bias,)), {}, value, extents)
-        op = getattr(_ops, "scaled_" + name).default
+            op = getattr(_ops, name).noted
+            args = (a, product.b, *middle) + (() if bias is None else (bias,))
+            return self._emit(op, args, {"graph": self.name}, value, extents)
+        op = getattr(_ops, "scaled_" + name).noted
         if name == "matmul_reduce_scatter":
             reduce_op, dim, group = middle
             middle = (reduce_op, dim, dim, group, whole)
         return self._emit(
             op,
             (a, product.b, *product.scales, *middle, bias),
-            {"out_dtype": product.out_dtype, "use_fast_accum": product.fast},
+            {"out_dtype": product.out_dtype, "use_fast_accum": product.fast, "graph": self.name},
             value,
             extents,
         )
@@ -368,7 +370,7 @@ class _Rewrite:
         if not isinstance(size, int) or size > SMALL_ALL_REDUCE_BYTES:
             raise _Declined(why)
         with self.graph.inserting_before(wait):
-            lowered = self._emit(_ops.all_reduce.default, (source, reduce_op, group), {}, value, value.shape)
+            lowered = self._emit(_ops.all_reduce.noted, (source, reduce_op, group), {"graph": self.name}, value, value.shape)
         self._replace(wait, lowered, [wait, reduce])
         return "all_reduce", f"{size} bytes; no product: {why}"
 
@@ -393,7 +395,7 @@ class TandemPass(CustomGraphPass):
         if self.previous is not None:
             self.previous(graph)
         name = hashlib.sha256(str(graph).encode()).hexdigest()[:12]
-        rewrite = _Rewrite(graph, lambda group: self.groups is None or group in self.groups)
+        rewrite = _Rewrite(graph, lambda group: self.groups is None or group in self.groups, name)
         if rewrite.run():
             _check(graph)
         reports.add(self.digest(), name, rewrite.records)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ._ops import on_first_run
+
 __all__ = ["GraphRecord", "explain_graph", "reports"]
 
 _log = logging.getLogger("tandem.torch")
@@ -19,7 +21,7 @@ _log = logging.getLogger("tandem.torch")
 @dataclass(frozen=True)
 class GraphRecord:
     """What became of one collective of a compiled graph. fused_into: an op of torch.ops.tandem, or "". reason: why not, or what
-    was matched. cached: the graph came from Inductor's cache, or another process compiled it under the same configuration."""
+    was matched. graph: a name, equal for all collectives of a graph. cached: another process compiled the graph."""
 
     collective: str
     group: str
@@ -67,25 +69,47 @@ class _Reports:
             scratch.write_text(json.dumps([asdict(record) for record in named]))
             scratch.rename(folder / f"{graph}.json")
 
+    def ran(self, graph: str) -> None:
+        """A compiled graph's ops run for the first time here. The records of a graph from the cache are read, and logged."""
+        with self._lock:
+            if graph in self._seen:
+                return
+            digests = sorted(self._digests)
+        for digest in digests:
+            records = self._read(self._folder(digest) / f"{graph}.json")
+            if records:
+                with self._lock:
+                    self._seen.setdefault(graph, records)
+                for record in records:
+                    _log.info("%s", record)
+                return
+
+    @staticmethod
+    def _read(path: Path) -> list[GraphRecord]:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return [GraphRecord(**{**one, "cached": True}) for one in json.loads(path.read_text())]
+        return []
+
     def all(self) -> list[GraphRecord]:
         with self._lock:
             seen, digests = dict(self._seen), set(self._digests)
-        records = [record for one in seen.values() for record in one]
         for digest in sorted(digests):
             for path in sorted(self._folder(digest).glob("*.json")):
                 if path.stem not in seen:
-                    with contextlib.suppress(OSError, ValueError, TypeError):
-                        records += [GraphRecord(**{**one, "cached": True}) for one in json.loads(path.read_text())]
-        return records
+                    records = self._read(path)
+                    if not any(record.fused_into for record in records):  # no op of the graph says whether it runs here
+                        seen[path.stem] = records
+        return [record for one in seen.values() for record in one]
 
 
 reports = _Reports()
+on_first_run(reports.ran)
 
 
 def explain_graph() -> list[GraphRecord]:
     """One record a collective of every graph that was compiled with the pass.
 
-    Of graphs that came from Inductor's cache the records of the compilation that made them are read: all that were compiled in
-    this cache folder under the same configuration, also by other programs; these have `cached` set.
+    A graph from Inductor's cache has the records of the compilation that made it, once it has run; they have `cached` set. Of
+    graphs in which nothing was fused, all that were compiled in this cache folder under the same configuration are given.
     """
     return reports.all()

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from . import _fallback as fallback
-from ._ops import new_like, refuse_gradients, run, solid
+from ._ops import new_like, refuse_gradients, register_noted, run, solid
 from ._plans import Call, Slot
 from ._private import group_size
-from ._schemas import LIB, TAGS
+from ._schemas import LIB, TAGS, define_noted
 from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
@@ -33,22 +33,18 @@ _SCALAR_TYPES = {
     24: torch.float8_e4m3fn,
 }
 
-LIB.define(
-    "all_gather_scaled_matmul(Tensor A, Tensor[] Bs, Tensor A_scale, Tensor[] B_scales, int gather_dim, str group_name, "
+SCHEMAS = {
+    "all_gather_scaled_matmul": "(Tensor A, Tensor[] Bs, Tensor A_scale, Tensor[] B_scales, int gather_dim, str group_name, "
     "Tensor?[] biases, Tensor?[] result_scales, ScalarType?[] out_dtypes, bool[] use_fast_accum) -> (Tensor, Tensor[])",
-    tags=TAGS,
-)
-LIB.define(
-    "scaled_matmul_reduce_scatter(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, int orig_scatter_dim, "
+    "scaled_matmul_reduce_scatter": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, int orig_scatter_dim, "
     "int scatter_dim_after_maybe_reshape, str group_name, SymInt[]? output_shape, Tensor? bias=None, "
     "Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
-    tags=TAGS,
-)
-LIB.define(
-    "scaled_matmul_all_reduce(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, str group_name, "
+    "scaled_matmul_all_reduce": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, str group_name, "
     "Tensor? bias=None, Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
-    tags=TAGS,
-)
+}
+for _name, _signature in SCHEMAS.items():
+    LIB.define(_name + _signature, tags=TAGS)
+    define_noted(_name, _signature)
 
 
 def dtype_of(given: Any, otherwise: torch.dtype) -> torch.dtype:
@@ -344,3 +340,4 @@ for _name, _kernel, _fake in (
         LIB.impl(_name, _kernel, _device)
     torch.library.register_fake(f"tandem::{_name}", _fake, lib=LIB)
     refuse_gradients(_name, "default")
+    register_noted(_name, "noted", _kernel, _fake)

@@ -35,5 +35,19 @@ for _name, _arguments in SINGLE.items():
     LIB.define(f"{_name}({_arguments}) -> Tensor", tags=TAGS)
     # Returning nothing lets torch 2.11 trace an explicit call of the overload, too.
     LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=OUT_TAGS)
+    # What the compile pass emits: `graph` is the name of the graph's records, also where the graph comes from a cache.
+    LIB.define(f"{_name}.noted({_arguments}, *, str graph) -> Tensor", tags=TAGS)
+    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=OUT_TAGS)
 for _name, _signature in SEVERAL.items():
     LIB.define(_name + _signature, tags=TAGS)
+
+
+def define_noted(name: str, signature: str) -> None:
+    """The overload for the compile pass of an op with this signature: the same and the graph's name."""
+    arguments, result = signature.rsplit(") -> ", 1)
+    star = ", " if "*, " in arguments else ", *, "
+    LIB.define(f"{name}.noted{arguments}{star}str graph) -> {result}", tags=TAGS)
+
+
+for _name, _signature in SEVERAL.items():
+    define_noted(_name, _signature)
