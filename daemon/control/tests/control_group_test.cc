@@ -397,7 +397,7 @@ TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
   const auto bound = attach(1000, 7, "/kubepods/pod1");
   ASSERT_TRUE(bound.ok()) << bound.status().ToString();
   ASSERT_EQ(bound->gpus_size(), 1);
-  EXPECT_EQ(bound->gpus(0).index(), 1u);
+  EXPECT_EQ(bound->gpus(0).index(), 1);
   EXPECT_EQ(attach(5, 7, "/kubepods")->gpus_size(), 2);
   EXPECT_EQ(attach(5, 7, "/kubepods/pod1")->gpus_size(), 2);
   for (const auto& refused : {attach(5, 7, "/kubepods2"), attach(5, 7, ""), attach(5, 8, "/kubepods")}) {
