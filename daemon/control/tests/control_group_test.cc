@@ -362,8 +362,8 @@ TEST_F(ControlTest, ACordonRefusesSessionsAndGroupsAndDisturbsNobody) {
   control->SetAdmission(Admission::kCordoned);
   EXPECT_EQ(control->Snapshot().admission, Admission::kCordoned);
   v1::AttachRequest attach;
-  attach.set_protocol_min(kProtocol);
-  attach.set_protocol_max(kProtocol);
+  attach.set_protocol_min(1);
+  attach.set_protocol_max(1);
   EXPECT_EQ(control->Attach({.uid = 7, .gid = 7, .pid = 9}, attach).status().detail().reason, "CORDONED");
   EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience))
                 .status()
@@ -389,15 +389,15 @@ TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
                    {.uid = {}, .gid = 7, .cgroup = "/kubepods/", .gpus = std::nullopt}};
   Start(2, options);
   v1::AttachRequest request;
-  request.set_protocol_min(kProtocol);
-  request.set_protocol_max(kProtocol);
+  request.set_protocol_min(1);
+  request.set_protocol_max(1);
   const auto attach = [&](uint32_t uid, uint32_t gid, const std::string& cgroup) {
     return control->Attach({.uid = uid, .gid = gid, .pid = 9, .cgroup = cgroup}, request);
   };
   const auto bound = attach(1000, 7, "/kubepods/pod1");
   ASSERT_TRUE(bound.ok()) << bound.status().ToString();
   ASSERT_EQ(bound->gpus_size(), 1);
-  EXPECT_EQ(bound->gpus(0).index(), 1u);
+  EXPECT_EQ(bound->gpus(0).index(), 1);
   EXPECT_EQ(attach(5, 7, "/kubepods")->gpus_size(), 2);
   EXPECT_EQ(attach(5, 7, "/kubepods/pod1")->gpus_size(), 2);
   for (const auto& refused : {attach(5, 7, "/kubepods2"), attach(5, 7, ""), attach(5, 8, "/kubepods")}) {
