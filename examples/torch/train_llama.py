@@ -6,6 +6,11 @@ sequence sharded between the products, through Tandem.
 
 --mode eager uses tandem.torch.nn; --mode compiled uses parallelize_module and torch.compile with Tandem's pass. --check trains the
 whole model in each process too, and ends with 1 if a loss differs by more than the type's bound.
+
+--tensor-parallel N makes groups of N consecutive ranks that share the model through Tandem. Between these groups the batch is
+split, and DistributedDataParallel sums the gradients, also between nodes:
+
+    torchrun --nnodes 2 --nproc-per-node 2 … examples/torch/train_llama.py --tensor-parallel 2
 """
 
 import argparse
@@ -51,10 +56,7 @@ class Attention(nn.Module):
         q, k = rotate(q, positions), rotate(k, positions)
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-        scores = (q @ k.transpose(-1, -2)).float() / self.width**0.5
-        hidden = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1).to(v.dtype)
-        return (weights @ v).transpose(1, 2).flatten(2)
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
     def forward(self, x):
         return self.wo(self.attend(self.wq(x), self.wk(x), self.wv(x)))
@@ -132,7 +134,8 @@ def shard_eager(model, group):
 
 
 def shard_dtensor(model, mesh):
-    """torch's own sequence-parallel plan; the pass finds its collectives when the model is compiled."""
+    """torch's own sequence-parallel plan; the pass finds its collectives when the model is compiled. The weights are equal on all
+    ranks, so that none are sent."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -160,6 +163,7 @@ def shard_dtensor(model, mesh):
                 "feed_forward.w3": ColwiseParallel(),
                 "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
             },
+            src_data_rank=None,
         )
     return model
 
@@ -194,6 +198,17 @@ def batches(args, data):
         )
 
 
+def groups(tensor_parallel):
+    """This rank's groups: of the ranks that share its model, and of the ranks that have its shard in other replicas."""
+    world = dist.get_world_size()
+    if world % tensor_parallel:
+        sys.exit(f"{world} ranks do not divide by --tensor-parallel {tensor_parallel}")
+    inside = [list(range(at, at + tensor_parallel)) for at in range(0, world, tensor_parallel)]
+    across = [list(range(at, world, tensor_parallel)) for at in range(tensor_parallel)]
+    # Every rank makes all of them; each gets its own.
+    return tuple(dist.new_subgroups_by_enumeration(lists)[0] for lists in (inside, across))
+
+
 def parse():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,6 +216,9 @@ def parse():
     parser.add_argument("--check", action="store_true", help="compare every loss with a training in one process")
     parser.add_argument("--text", default=os.path.join(here, "../../LICENSE"))
     parser.add_argument("--dtype", choices=sorted(BOUNDS), default="float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--process-group", help="torch's backend; default: nccl for CUDA, else gloo")
+    parser.add_argument("--tensor-parallel", type=int, help="ranks that share a model; default: all")
     for name, value in (
         ("steps", 20),
         ("batch", 4),
@@ -219,18 +237,22 @@ def parse():
 
 def main():
     args = parse()
-    cuda = torch.cuda.is_available()
-    if cuda:
+    device = torch.device(args.device)
+    if args.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-    dist.init_process_group("nccl" if cuda else "gloo")
-    group, rank, world = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
-    attached = tandem.torch.attach(group)
-    if rank == 0:
-        print(f"{world} ranks: {attached.group or 'torch.distributed alone: ' + attached.reason}", flush=True)
-    for name in ("kv_heads", "hidden", "sequence"):
-        if getattr(args, name) % world:
-            sys.exit(f"--{name.replace('_', '-')} does not divide by {world} ranks")
+        device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group(args.process_group or ("nccl" if args.device == "cuda" else "gloo"))
+    group, data_group = groups(args.tensor_parallel or dist.get_world_size())
+    rank, world, replicas = group.rank(), group.size(), data_group.size()
+    attached, first = tandem.torch.attach(group), dist.get_rank() == 0
+    if first:
+        served = attached.group or "torch.distributed alone: " + attached.reason
+        print(f"{replicas} x {world} ranks: {served}", flush=True)
+    for name, parts in (("kv_heads", world), ("hidden", world), ("sequence", world), ("batch", replicas)):
+        if getattr(args, name) % parts:
+            sys.exit(f"--{name.replace('_', '-')} does not divide by {parts}")
+    if replicas > 1 and args.mode == "compiled":
+        sys.exit("--mode compiled trains one replica; leave --tensor-parallel out")
 
     dtype = getattr(torch, args.dtype)
     torch.manual_seed(args.seed)
@@ -238,12 +260,13 @@ def main():
     model = Llama(args).to(device, dtype)
     model.load_state_dict(reference.state_dict())
     if args.mode == "eager":
-        model = shard_eager(model, group)
-        forward = model
+        forward = model = shard_eager(model, group)
+        if replicas > 1:
+            forward = nn.parallel.DistributedDataParallel(model, process_group=data_group)
     else:
-        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.device_mesh import DeviceMesh
 
-        model = shard_dtensor(model, init_device_mesh(device.type, (world,)))
+        model = shard_dtensor(model, DeviceMesh.from_group(group, device.type))
         forward = torch.compile(model, fullgraph=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.rate * 100)
     reference_optimizer = torch.optim.SGD(reference.parameters(), lr=args.rate * 100)
@@ -253,14 +276,19 @@ def main():
     count, worst, begun = args.batch * args.sequence, 0.0, time.monotonic()
     with tandem.torch.compile_config([group]) if args.mode == "compiled" else torch.enable_grad():
         for step, (inputs, targets) in enumerate(batches(args, data)):
-            mine, wanted = (x.chunk(world, dim=1)[rank].contiguous() for x in (inputs, targets))
+            mine, wanted = (
+                x.chunk(replicas)[data_group.rank()].chunk(world, dim=1)[rank].contiguous() for x in (inputs, targets)
+            )
             optimizer.zero_grad()
             part = loss_of(forward, mine, wanted, count)
-            part.backward()
+            (part * replicas).backward()  # DistributedDataParallel averages
             for parameter in replicated(model):
                 parameter.grad = torch.ops.tandem.all_reduce(parameter.grad, "sum", group.group_name)
             optimizer.step()
-            loss = torch.ops.tandem.all_reduce(part.detach(), "sum", group.group_name).item()
+            whole_loss = torch.ops.tandem.all_reduce(part.detach(), "sum", group.group_name)
+            if replicas > 1:
+                dist.all_reduce(whole_loss, group=data_group)
+            loss = whole_loss.item()
             line = f"step {step}: loss {loss:.5f}"
             if args.check:
                 reference_optimizer.zero_grad()
@@ -269,11 +297,11 @@ def main():
                 reference_optimizer.step()
                 worst = max(worst, abs(loss - whole.item()) / whole.item())
                 line += f", in one process {whole.item():.5f}"
-            if rank == 0:
+            if first:
                 print(line, flush=True)
     tandem.torch.synchronize()
     seconds = time.monotonic() - begun
-    if rank == 0:
+    if first:
         print(f"{args.steps * count / seconds:.0f} tokens/s, compilation and checks included", flush=True)
         if args.mode == "compiled":
             for record in tandem.torch.explain_graph():

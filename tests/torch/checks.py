@@ -1,5 +1,11 @@
-"""For programs that are a rank: checks that run one after another on all ranks, and a result as the last line."""
+"""For programs that are a rank: checks that run one after another on all ranks, each under a deadline of its own.
 
+Every check's outcome is a line of JSON on standard output: its name, and what failed or "". A rank ends after the first check that
+fails, since the ranks may disagree from then on; node.run_checks() starts them again with the checks that are left. A check
+that outlasts its deadline prints the stacks of all threads and ends the rank.
+"""
+
+import faulthandler
 import json
 import os
 import sys
@@ -12,6 +18,13 @@ import torch
 import torch.distributed as dist
 
 CHECKS = []
+CUDA = os.environ.get("TANDEM_TEST_BACKEND", "host") == "cuda"
+DEVICE = "cuda" if CUDA else "cpu"
+# NCCL refuses ranks that share a GPU; gloo moves CUDA tensors for some collectives only.
+SHARED_GPUS = CUDA and int(os.environ.get("TANDEM_TEST_ENGINES_PER_GPU", "1")) > 1
+# Seconds in which ranks must meet: more where they compile, which takes one rank longer than another.
+PATIENCE = float(os.environ.get("TANDEM_TEST_PATIENCE", "30"))
+FAILED = 3  # the exit status after a check that failed
 
 
 def check(function):
@@ -23,42 +36,46 @@ def check(function):
 
 def start():
     """Joins torch's process group; the settings are a test's: short deadlines."""
+    if CUDA:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    patience = float(
-        os.environ.get("TANDEM_TEST_PATIENCE", "30")
-    )  # more where ranks compile, which takes one longer than another
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60 + 2 * patience))
-    tandem.torch.configure(rendezvous_timeout=patience, launch_deadline=patience)
+    backend = "cpu:gloo,cuda:nccl" if CUDA and not SHARED_GPUS else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=2 * PATIENCE))
+    tandem.torch.configure(rendezvous_timeout=PATIENCE, launch_deadline=PATIENCE)
     return dist.group.WORLD.group_name
 
 
-def stop(result):
-    """Prints the result and ends the process, without torch's own end (it aborts at times)."""
+def stop(status=0):
+    """Ends the process, without torch's own end (it aborts at times). Rank 0 has the store, and ends last."""
     tandem.torch.detach()
-    print(json.dumps(result), flush=True)
-    store = dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
-    store.add("ended", 1)
-    while dist.get_rank() == 0 and store.add("ended", 0) < dist.get_world_size():
-        pass
+    sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    store = dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
+    store.set(f"ended/{dist.get_rank()}", "")
+    if dist.get_rank() == 0:
+        store.wait([f"ended/{rank}" for rank in range(dist.get_world_size())], timedelta(seconds=PATIENCE))
+    os._exit(status)
 
 
 def main():
-    """Runs all checks, or those named on the command line; the result is {name: "" or what failed}."""
+    """Runs all checks, or those that the command line names."""
     name = start()
-    outcome = {}
     for function in CHECKS:
         if len(sys.argv) > 1 and function.__name__ not in sys.argv[1:]:
             continue
         print("check", function.__name__, file=sys.stderr, flush=True)
+        faulthandler.dump_traceback_later(5 * PATIENCE, exit=True)
+        failure = ""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", RuntimeWarning)  # a fallback that no check asked for
                 function(name)
-            outcome[function.__name__] = ""
+                tandem.torch.synchronize()
         except Exception:
-            outcome[function.__name__] = traceback.format_exc()
-            print(traceback.format_exc(), file=sys.stderr, flush=True)
-    stop(outcome)
+            failure = traceback.format_exc()
+        faulthandler.cancel_dump_traceback_later()
+        print(json.dumps({"check": function.__name__, "failure": failure}), flush=True)
+        if failure:
+            os._exit(FAILED)
+    stop()

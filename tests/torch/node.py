@@ -1,4 +1,7 @@
-"""A tandemd of the test's own, and ranks that are processes of their own; for the Python package's tests."""
+"""A tandemd of the test's own, and ranks that are processes of their own; for the Python package's tests.
+
+TANDEM_TEST_BACKEND=cuda runs the same on GPUs; TANDEM_TEST_ENGINES_PER_GPU makes several of each (see tests/integration/harness.py).
+"""
 
 import json
 import os
@@ -10,11 +13,13 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
-from harness import BIN, Daemon, wait_until  # noqa: E402, F401
+from harness import BIN, CUDA, ENGINES_PER_GPU, GPUS, Daemon, wait_until  # noqa: E402, F401
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(HERE, "../../client/python/src")
-PATIENCE = 540
+PATIENCE = 240
+GRACE = 10  # seconds for the other ranks once one has failed
+STARTS = 5
 
 
 def free_port():
@@ -25,17 +30,20 @@ def free_port():
 
 
 class Ranks:
-    """`world` processes of one program, with torchrun's variables. Their last line of output is JSON: the result."""
+    """`world` processes of one program, with torchrun's variables. What they print goes to files: no rank waits for a reader."""
 
-    def __init__(self, daemon, world, program, *arguments, env=None):
+    def __init__(self, daemon, world, program, *arguments, env=None, each=lambda rank: ((), {})):
+        """each: of a rank, what its command begins with, and more of its environment."""
         port = free_port()
         self.runtime_dir = "" if daemon is None else daemon.runtime_dir
+        self.daemon = daemon
+        self.prints = [tempfile.TemporaryFile("w+") for _ in range(world)]
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(world)]
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-B", os.path.join(HERE, program), *arguments],
-                stdout=subprocess.PIPE,
-                stderr=log,
+                [*each(rank)[0], sys.executable, "-B", os.path.join(HERE, program), *arguments],
+                stdout=self.prints[rank],
+                stderr=self.logs[rank],
                 text=True,
                 env={
                     **os.environ,
@@ -47,72 +55,129 @@ class Ranks:
                     "MASTER_PORT": str(port),
                     "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent",
                     "OMP_NUM_THREADS": "1",
-                    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+                    "TORCHINDUCTOR_COMPILE_THREADS": "4" if CUDA else "1",
+                    "GLOO_SOCKET_IFNAME": "lo",
+                    "NCCL_SOCKET_IFNAME": "lo",
                     "PYTHONPATH": SOURCE,
                     **(env or {}),
+                    **each(rank)[1],
                 },
             )
-            for rank, log in enumerate(self.logs)
+            for rank in range(world)
         ]
 
-    def wait_for(self, rank, text, timeout=PATIENCE):
-        """Reads the rank's output until it prints this line."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            line = self.processes[rank].stdout.readline()
-            if line.strip() == text:
-                return
-            if not line:
-                raise AssertionError(f"rank {rank} ended before '{text}':\n{self.log(rank)}")
-        raise AssertionError(f"rank {rank} did not print '{text}' in time:\n{self.log(rank)}")
+    def printed(self, rank):
+        """The rank's standard output so far."""
+        return _read(self.prints[rank])
 
     def log(self, rank):
-        """What the rank has written to its standard error, the last part."""
-        if self.logs[rank].closed:
-            return self.texts[rank]
-        self.logs[rank].seek(0)
-        return self.logs[rank].read()[-6000:]
+        """The last part of the rank's standard error."""
+        return _read(self.logs[rank])[-5000:]
+
+    def wait_for(self, rank, text, timeout=PATIENCE):
+        """Waits until the rank has printed this line."""
+
+        def there():
+            return text in self.printed(rank).splitlines()
+
+        try:
+            wait_until(lambda: there() or self.processes[rank].poll() is not None, timeout)
+        except TimeoutError:
+            pass
+        if not there():
+            self.fail(f"rank {rank} has not printed '{text}'")
+
+    def wait(self, ranks=None, timeout=PATIENCE):
+        """Waits for these ranks, or all. AssertionError if one fails or does not end in time: it names the ranks, and has the
+        end of every rank's log."""
+        chosen = range(len(self.processes)) if ranks is None else ranks
+        deadline = time.monotonic() + timeout
+        while True:
+            statuses = {rank: self.processes[rank].poll() for rank in chosen}
+            if all(status == 0 for status in statuses.values()):
+                return
+            if any(status not in (None, 0) for status in statuses.values()):
+                deadline = min(deadline, time.monotonic() + GRACE)
+            if time.monotonic() > deadline or None not in statuses.values():
+                ended = [f"rank {rank} ended with {status}" for rank, status in statuses.items() if status]
+                running = [f"rank {rank} has not ended" for rank, status in statuses.items() if status is None]
+                self.fail("; ".join(ended + running))
+            time.sleep(0.02)
+
+    def fail(self, what):
+        """Ends all ranks and raises an AssertionError with their logs."""
+        self.stop()
+        logs = [f"--- rank {rank}'s log\n{self.log(rank)}" for rank in range(len(self.processes))]
+        daemon = "" if self.daemon is None else f"--- tandemd's log\n{self.daemon.tail(20)}"
+        raise AssertionError("\n".join([what, *logs, daemon]))
 
     def result(self, rank, timeout=PATIENCE):
-        """The rank's result. AssertionError as of output()."""
-        return json.loads(self.output(rank, timeout).strip().splitlines()[-1])
-
-    def output(self, rank, timeout=PATIENCE):
-        """What the rank prints. AssertionError with its log if it fails or does not end in time."""
-        try:
-            output, _ = self.processes[rank].communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"rank {rank} does not end:\n{self.log(rank)}") from None
-        if self.processes[rank].returncode != 0:
-            raise AssertionError(
-                f"rank {rank} ended with {self.processes[rank].returncode}:\n{output}\n{self.log(rank)}"
-            )
-        return output
+        """The rank's last line of output, which is JSON. AssertionError as of wait()."""
+        self.wait([rank], timeout)
+        return json.loads(self.printed(rank).strip().splitlines()[-1])
 
     def outputs(self, timeout=PATIENCE):
-        """What all ranks print."""
+        """What all ranks print. AssertionError as of wait()."""
         try:
-            return [self.output(rank, timeout) for rank in range(len(self.processes))]
+            self.wait(timeout=timeout)
+            return [self.printed(rank) for rank in range(len(self.processes))]
         finally:
-            self.kill()
+            self.close()
 
     def results(self, timeout=PATIENCE):
         """The results of all ranks."""
-        try:
-            return [self.result(rank, timeout) for rank in range(len(self.processes))]
-        finally:
-            self.kill()
+        return [json.loads(text.strip().splitlines()[-1]) for text in self.outputs(timeout)]
 
-    def kill(self):
-        """Ends what still runs, and keeps the logs' texts."""
+    def stop(self):
+        """Ends the processes that still run."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for process in self.processes:
-            if process.stdout and not process.stdout.closed:
-                process.stdout.close()
-        self.texts = [self.log(rank) for rank in range(len(self.logs))]
-        for log in self.logs:
-            log.close()
+
+    def close(self):
+        """The same, and drops what they have printed."""
+        self.stop()
+        for file in (*self.prints, *self.logs):
+            file.close()
+
+
+def _read(file):
+    """The file's text, also while its writer goes on: the offset is the writer's, too, and stays."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
+
+
+def run_checks(daemon, world, program, names, env=None, timeout=PATIENCE):
+    """Runs checks of a program (see checks.py); what failed of each, "" if nothing. `timeout`: seconds of each start.
+
+    After a failure the ranks are started anew with the checks that are left, a few times.
+    """
+    outcomes, left = {}, list(names)
+    for _ in range(STARTS):
+        if not left:
+            break
+        ranks = Ranks(daemon, world, program, *left, env=env)
+        try:
+            ranks.wait(timeout=timeout)
+            failure = ""
+        except AssertionError as error:
+            failure = str(error)
+        done = [{line["check"]: line["failure"] for line in _lines(ranks.printed(rank))} for rank in range(world)]
+        ranks.close()
+        for name in list(left):
+            failed = [f"rank {rank}: {told[name]}" for rank, told in enumerate(done) if told.get(name)]
+            missing = [str(rank) for rank, told in enumerate(done) if name not in told]
+            if not failed and not missing:
+                outcomes[name] = ""
+                left.remove(name)
+                continue
+            if missing:
+                failed.append(f"ranks {', '.join(missing)} have not ended it")
+            outcomes[name] = "\n".join([*failed, failure])
+            left.remove(name)
+            break
+    return outcomes | dict.fromkeys(left, f"not run: {STARTS} starts have failed")
+
+
+def _lines(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"check"')]

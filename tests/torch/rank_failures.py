@@ -1,17 +1,19 @@
-"""A rank of the failure tests. Rank 1 stops where the parent kills it; the others print what the failure told them."""
+"""A rank of the failure tests. Rank 1 stops where the parent kills it; the others print how the failure reached them."""
 
 import json
 import os
 import sys
+import threading
 import time
 
 import tandem
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import start
+from checks import DEVICE, PATIENCE, start
 
 OPS = torch.ops.tandem
+STEPS = 50  # replays, which a killed rank must cut short
 
 
 def block(x, w, v, name):
@@ -19,32 +21,67 @@ def block(x, w, v, name):
     return OPS.matmul_reduce_scatter(torch.relu(hidden), v, "sum", 0, name)
 
 
+def wait_for_the_end():
+    """The parent kills this rank; without a parent it ends by itself."""
+    print("ready", flush=True)
+    threading.Event().wait(10 * PATIENCE)
+    os._exit(1)
+
+
+def captured(x, w, v, name):
+    """Replays of a captured block; each step is one."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        block(x, w, v, name)
+    return graph
+
+
+def outcome(call):
+    """The failure of a call, or of the launches that it has made."""
+    try:
+        call()
+        tandem.torch.synchronize()
+        return None
+    except tandem.TandemError as error:
+        return error
+
+
 def main():
     mode = sys.argv[1]
     name = start()
-    world = dist.get_world_size()
-    x, w, v = torch.randn(2 * world, 8, requires_grad=True), torch.randn(8, 8), torch.randn(8, 8)
+    world, rank = dist.get_world_size(), dist.get_rank()
+    x = torch.randn(2 * world, 8, requires_grad=mode != "captured", device=DEVICE)
+    w, v = torch.randn(8, 8, device=DEVICE), torch.randn(8, 8, device=DEVICE)
     step = torch.compile(block) if mode == "compiled" else block
     loss = step(x, w, v, name).sum()  # prepared and right before anything happens
-    loss.backward()
-    if dist.get_rank() == 1:
-        if mode == "prepare":
-            print("ready", flush=True)
-            time.sleep(600)
+    if mode != "captured":
+        loss.backward()
+    graph = captured(x, w, v, name) if mode == "captured" else None
+    if graph is not None:
+        graph.replay()
+    tandem.torch.synchronize()
+    if rank == 1:
         if mode == "backward":
             loss = step(x, w, v, name).sum()
-        print("ready", flush=True)
-        time.sleep(600)
-    begun = time.monotonic()
-    try:
+            tandem.torch.synchronize()
+        wait_for_the_end()
+
+    def attempt():
         if mode == "prepare":
-            OPS.all_reduce(torch.ones(77), "sum", name)
+            OPS.all_reduce(torch.ones(77, device=DEVICE), "sum", name)
         elif mode == "backward":
             step(x, w, v, name).sum().backward()
+        elif graph is not None:
+            for _ in range(STEPS):
+                graph.replay()
+            torch.cuda.synchronize()  # a replay never hangs
         else:
             step(x, w, v, name)
-        told = {"error": "none"}
-    except tandem.TandemError as error:
+
+    begun = time.monotonic()
+    error = outcome(attempt)
+    told = {"error": "none"}
+    if error is not None:
         told = {
             "error": type(error).__name__,
             "rank": error.rank,
@@ -53,14 +90,13 @@ def main():
             "code": error.code.name,
         }
     told["seconds"] = time.monotonic() - begun
-    again = []
-    for call in (lambda: OPS.all_reduce(torch.ones(3), "sum", name), lambda: block(x.detach(), w, v, name)):
-        try:
-            call()
-            again.append("none")
-        except tandem.TandemError as error:
-            again.append(type(error).__name__)
-    told["again"] = again
+    told["again"] = [
+        type(outcome(call)).__name__
+        for call in (
+            lambda: OPS.all_reduce(torch.ones(3, device=DEVICE), "sum", name),
+            lambda: block(x.detach(), w, v, name),
+        )
+    ]
     tandem.torch.detach(name)  # must not hang or raise
     told["detached"] = True
     print(json.dumps(told), flush=True)

@@ -3,14 +3,35 @@
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import check, main
-from tandem.torch import _fallback as reference
+from checks import DEVICE, check, main
+from tandem.torch import _fallback
 from torch.distributed import _functional_collectives as funcol
 from torch.testing import assert_close
 
 OPS = torch.ops.tandem
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 ROUGH = {**TOLERANCE, torch.float8_e4m3fn: 0.1}
+
+
+class Reference:
+    """The fallbacks on the CPU, for tensors of any device: gloo does not move all CUDA tensors."""
+
+    def __getattr__(self, name):
+        def call(*given):
+            tensors = [one for value in given for one in (value if isinstance(value, list) else [value])]
+            device = next(one.device for one in tensors if isinstance(one, torch.Tensor))
+            return _moved(getattr(_fallback, name)(*_moved(given, "cpu")), device)
+
+        return call
+
+
+def _moved(value, device):
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return type(value)(_moved(one, device) for one in value) if isinstance(value, (list, tuple)) else value
+
+
+reference = Reference()
 
 
 def world():
@@ -24,12 +45,13 @@ def rank():
 def rand(*shape, dtype=torch.float32, same=False, seed=0):
     """A tensor of this rank's own, or the same on all ranks."""
     generator = torch.Generator().manual_seed(1000 * seed + (0 if same else 1 + rank()))
-    return torch.randn(*shape, generator=generator).to(dtype)
+    return torch.randn(*shape, generator=generator).to(dtype).to(DEVICE)
 
 
 def near(got, want, dtype=None):
     tolerance = ROUGH[dtype or got.dtype]
     assert got.dtype == want.dtype, (got.dtype, want.dtype)
+    got, want = got.cpu(), want.cpu()
     assert_close(got, want, rtol=tolerance, atol=tolerance * max(1.0, want.abs().max().item() if want.numel() else 0.0))
 
 
@@ -38,7 +60,7 @@ def gradients(function, *tensors):
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     outputs = function(*leaves)
     loss = sum(
-        (output * torch.linspace(0.5, 1.5, output.numel()).view(output.shape) * (1 + rank())).sum()
+        (output * torch.linspace(0.5, 1.5, output.numel(), device=DEVICE).view(output.shape) * (1 + rank())).sum()
         for output in outputs
         if output is not None
     )
@@ -128,7 +150,7 @@ def test_collectives_of_odd_tensors(name):
         rand(6, 4 * world()).t(),
         rand(3, 8)[:, ::2],
         rand(1, 4).expand(5, 4),
-        torch.tensor(float(rank())),
+        torch.tensor(float(rank()), device=DEVICE),
     ):
         near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
         if x.dim():
@@ -202,17 +224,17 @@ def test_matmul_all_reduce(name):
 @check
 def test_out_overloads(name):
     a, b = rand(2 * world(), 6), rand(6, 4, seed=1)
-    out = torch.full((2, 4), float("nan"))
+    out = torch.full((2, 4), float("nan"), device=DEVICE)
     assert OPS.matmul_reduce_scatter.out(a, b, "sum", 0, name, out=out) is None
     near(out, reference.reduce_scatter(a @ b, "sum", 0, name))
-    wide = torch.full((2 * world(), 4, 2), float("nan"))[:, :, 0]  # not contiguous
+    wide = torch.full((2 * world(), 4, 2), float("nan"), device=DEVICE)[:, :, 0]  # not contiguous
     OPS.matmul_all_reduce.out(a, b, "sum", name, out=wide)
     near(wide.contiguous(), reference.all_reduce(a @ b, "sum", name))
     x = rand(2 * world(), 3)
     for op, arguments, like in (
         ("all_reduce", ("sum",), x),
-        ("all_gather", (0,), torch.empty(2 * world() ** 2, 3)),
-        ("reduce_scatter", ("sum", 0), torch.empty(2, 3)),
+        ("all_gather", (0,), torch.empty(2 * world() ** 2, 3, device=DEVICE)),
+        ("reduce_scatter", ("sum", 0), torch.empty(2, 3, device=DEVICE)),
         ("all_to_all", (0,), x),
         ("broadcast", (0,), x),
     ):
@@ -220,7 +242,7 @@ def test_out_overloads(name):
         getattr(OPS, op).out(x, *arguments, name, out=out)
         assert torch.equal(out, getattr(OPS, op)(x, *arguments, name)), op
     try:
-        OPS.all_reduce.out(x, "sum", name, out=torch.empty(1))
+        OPS.all_reduce.out(x, "sum", name, out=torch.empty(1, device=DEVICE))
         raise AssertionError("a wrong out was taken")
     except ValueError as error:
         assert "must be" in str(error)
@@ -242,7 +264,7 @@ def test_gradients_of_collectives(name):
             )
     for dim in (0, -1):
         same_gradients(lambda x: [OPS.all_gather(x, dim, name)], lambda x: [ref_gather(x, dim, name)], x)
-    weights = torch.linspace(0.5, 1.5, x.numel()).view(x.shape)
+    weights = torch.linspace(0.5, 1.5, x.numel(), device=DEVICE).view(x.shape)
     (got,) = gradients(lambda x: [OPS.all_to_all(x, 0, name)], x)
     near(got, reference.all_to_all(weights * (1 + rank()), 0, name))
     (got,) = gradients(lambda x: [OPS.broadcast(x, 1, name)], x)
@@ -327,7 +349,7 @@ def test_scaled_products(name):
     fp8 = torch.float8_e4m3fn
     for shape in ((2 * world(), 16), (2, world(), 16)):
         a, bs = rand(*shape).to(fp8), [rand(16, 4 * world(), seed=1).to(fp8), rand(8, 16, seed=2).to(fp8).t()]
-        one, by_row = torch.tensor(0.5), rand(*shape[:-1], 1).abs() + 0.1
+        one, by_row = torch.tensor(0.5, device=DEVICE), rand(*shape[:-1], 1).abs() + 0.1
         columns = [rand(1, b.shape[1], seed=4).abs() + 0.1 for b in bs]
         bias = rand(bs[0].shape[1], seed=5, same=True)
         for a_scale, b_scales in ((one, [one, one]), (by_row, columns)):
@@ -359,7 +381,7 @@ def test_scaled_products(name):
                     )
                     near(got, reference.reduce_scatter(product, op, dim, name))
                 got = OPS.scaled_matmul_all_reduce(
-                    a, bs[0], a_scale, b_scales[0], op, name, bias, torch.tensor(2.0), torch.bfloat16
+                    a, bs[0], a_scale, b_scales[0], op, name, bias, torch.tensor(2.0, device=DEVICE), torch.bfloat16
                 )
                 near(got, ((reference.all_reduce(product, op, name) + bias) * 2).bfloat16())
     # The product has more dimensions than A, which upstream's pass makes of reshapes.
@@ -414,7 +436,7 @@ def test_opcheck(name):
         ("all_gather_matmul", (a, [b], 0, name), {"return_A": True}),
         ("all_gather_matmul", (rand(2, 3, 4).requires_grad_(), [rand(4, 2).requires_grad_()], 1, name), {}),
     ]
-    eight, one = rand(2 * world(), 16).to(torch.float8_e4m3fn), torch.tensor(0.5)
+    eight, one = rand(2 * world(), 16).to(torch.float8_e4m3fn), torch.tensor(0.5, device=DEVICE)
     cases += [
         ("scaled_matmul_all_reduce", (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16), {}),
         (
@@ -435,7 +457,20 @@ def test_opcheck(name):
     with torch.no_grad():
         for op, arguments, out in (
             ("all_reduce", (x.detach(), "sum", name), torch.empty_like(x)),
-            ("matmul_all_reduce", (a.detach(), b.detach(), "sum", name), torch.empty(2 * world(), 2 * world())),
+            ("all_gather", (x.detach(), 0, name), torch.empty(2 * world() ** 2, 3 * world(), device=DEVICE)),
+            ("reduce_scatter", (x.detach(), "avg", 0, name), torch.empty(2, 3 * world(), device=DEVICE)),
+            ("all_to_all", (x.detach(), 0, name), torch.empty_like(x)),
+            ("broadcast", (x.detach(), 0, name), torch.empty_like(x)),
+            (
+                "matmul_reduce_scatter",
+                (a.detach(), b.detach(), "sum", 0, name),
+                torch.empty(2, 2 * world(), device=DEVICE),
+            ),
+            (
+                "matmul_all_reduce",
+                (a.detach(), b.detach(), "sum", name),
+                torch.empty(2 * world(), 2 * world(), device=DEVICE),
+            ),
         ):
             torch.library.opcheck(
                 getattr(OPS, op).out, arguments, {"out": out}, test_utils=("test_schema", "test_faketensor")
@@ -519,6 +554,40 @@ def test_plans_are_bounded_and_released_alike(name):
                 assert len(attached.plans) <= 3
     finally:
         tandem.torch.configure(max_plans=before.max_plans)
+        tandem.torch.detach(name)
+
+
+@check
+def test_rows_are_padded_to_buckets(name):
+    tandem.torch.detach(name)
+    tandem.torch.configure(row_buckets=[8, 4])
+    try:
+        b, bias = rand(6, 5, seed=1), rand(5, seed=2, same=True)
+        for rows in range(1, 10):
+            a, wide = rand(rows, 6), rand(rows * world(), 6, seed=3)
+            whole, (product,) = OPS.all_gather_matmul(a, [b], 0, name, [bias])
+            want = reference.all_gather(a, 0, name)
+            assert torch.equal(whole, want)
+            near(product, want @ b + bias)
+            near(OPS.matmul_reduce_scatter(wide, b, "sum", 0, name), reference.reduce_scatter(wide @ b, "sum", 0, name))
+            near(OPS.matmul_all_reduce(a, b, "avg", name, bias), reference.all_reduce(a @ b, "avg", name) + bias)
+        # Of the rows 1 to 8 two plans an op are left, and one for 9.
+        shapes = [info["op"] for info in tandem.torch.attach(name).plans.infos()]
+        assert sorted(shapes) == sorted(3 * ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]), shapes
+        deep = rand(2, 3, 6)
+        whole, (product,) = OPS.all_gather_matmul(deep, [b], 1, name)
+        assert torch.equal(whole, reference.all_gather(deep, 1, name))
+        near(product, whole @ b)
+        deep = rand(2, 3 * world(), 6)
+        near(OPS.matmul_reduce_scatter(deep, b, "sum", 1, name), reference.reduce_scatter(deep @ b, "sum", 1, name))
+        same_gradients(
+            lambda a, b: [OPS.matmul_reduce_scatter(a, b, "sum", 0, name)],
+            lambda a, b: [_Scatter.apply(a @ b, "sum", 0, name)],
+            rand(3 * world(), 6),
+            b,
+        )
+    finally:
+        tandem.torch.configure(row_buckets=())
         tandem.torch.detach(name)
 
 

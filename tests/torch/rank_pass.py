@@ -4,8 +4,8 @@ and backward, and compared with eager mode."""
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import check, main
-from rank_ops import near, rand, world
+from checks import DEVICE, SHARED_GPUS, check, main
+from rank_ops import near, rand, reference, world
 from tandem.torch import _pass
 from tandem.torch._graphs import c10d
 from torch import nn
@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch.distributed import _functional_collectives as funcol
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
@@ -56,16 +56,24 @@ class Compiler:
         return [record.reason for record in self.records if not record.fused_into]
 
 
-def compare(function, *tensors, fused, left=0, dynamic=None, grads=True, **options):
+def compare(function, *tensors, fused, left=0, dynamic=None, grads=True, eager=None, **options):
     """The function compiled gives what it gives in eager mode, also gradients, and these ops are in its graphs."""
     torch._dynamo.reset()
     compiler = Compiler(**options)
     outcomes = []
-    for run in (function, torch.compile(function, backend=compiler, fullgraph=True, dynamic=dynamic)):
-        leaves = [tensor.detach().clone().requires_grad_(grads and tensor.dtype == torch.float32) for tensor in tensors]
+    for run, device in (  # eager mode's own collectives run on the CPU, by gloo
+        (eager or function, "cpu"),
+        (torch.compile(function, backend=compiler, fullgraph=True, dynamic=dynamic), DEVICE),
+    ):
+        leaves = [
+            tensor.detach().to(device, copy=True).requires_grad_(grads and tensor.dtype == torch.float32)
+            for tensor in tensors
+        ]
         output = run(*leaves)
         if grads:
-            (output * torch.linspace(0.5, 1.5, output.numel()).view(output.shape)).sum().backward()
+            (
+                output * torch.linspace(0.5, 1.5, output.numel(), device=output.device).view(output.shape)
+            ).sum().backward()
         outcomes.append([output.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
     for want, got in zip(*outcomes, strict=True):
         near(got, want)
@@ -182,7 +190,7 @@ def test_product_then_reduce(name):
 
 @check
 def test_fp8_products(name):
-    one = torch.tensor(0.5)
+    one = torch.tensor(0.5, device=DEVICE)
     a, b = rand(2 * world(), 16).to(torch.float8_e4m3fn), rand(16, 16, seed=1).to(torch.float8_e4m3fn).t()
 
     def scattered(a, b, s):
@@ -198,7 +206,106 @@ def test_fp8_products(name):
 
 
 @check
+def test_fp8_products_behind_a_gather(name):
+    fp8, one, group = torch.float8_e4m3fn, torch.tensor(0.5, device=DEVICE), dist.group.WORLD
+    b, c = rand(16, 16, seed=1).to(fp8).t(), rand(32, 16, seed=2).to(fp8).t()
+    scaled = "all_gather_scaled_matmul"
+
+    def whole_of(a, dim=0):
+        return funcol.all_gather_tensor(a.view(torch.uint8), dim, group).view(fp8)
+
+    def product(a, b, sa, sb):
+        return torch._scaled_mm(a.flatten(0, -2), b, sa, sb, out_dtype=torch.float32)
+
+    compare(lambda a, b, s: product(whole_of(a), b, s, s), rand(4, 16).to(fp8), b, one, fused=[scaled], grads=False)
+    compare(
+        lambda a, b, s: product(whole_of(a, 1), b, s, s), rand(2, 4, 16).to(fp8), b, one, fused=[scaled], grads=False
+    )
+    compiler = compare(
+        lambda a, b, c, s: product(p := whole_of(a), b, s, s) @ product(p, c, s, s)[:16],
+        rand(8, 16).to(fp8),
+        b,
+        c,
+        one,
+        fused=[scaled],
+        grads=False,
+    )
+    assert "2 product(s)" in compiler.records[0].reason, compiler.records
+
+    # A scale for each row: gathered along with the rows, or there on every rank. The CPU has no kernel for them.
+    def by_rows(whole, b, sa, sb):
+        return (whole.float() * sa) @ (b.float() * sb)
+
+    rows, columns = rand(4, 1).abs() + 0.1, rand(1, 16, seed=5).abs() + 0.1
+    compare(
+        lambda a, b, sa, sb: product(whole_of(a), b, funcol.all_gather_tensor(sa, 0, group), sb),
+        rand(4, 16).to(fp8),
+        b,
+        rows,
+        columns,
+        fused=[scaled, scaled],
+        grads=False,
+        eager=lambda a, b, sa, sb: by_rows(whole_of(a), b, funcol.all_gather_tensor(sa, 0, group), sb),
+    )
+    compare(
+        lambda a, b, sa, sb: product(whole_of(a), b, sa, sb),
+        rand(4, 16).to(fp8),
+        b,
+        rand(4 * world(), 1, seed=6, same=True).abs() + 0.1,
+        columns,
+        fused=[scaled],
+        grads=False,
+        eager=lambda a, b, sa, sb: by_rows(whole_of(a), b, sa, sb),
+    )
+
+
+@check
+def test_fp8_products_that_are_scattered_inside(name):
+    one, group = torch.tensor(0.5, device=DEVICE), dist.group.WORLD
+    a, b = rand(2 * 2 * world(), 16).to(torch.float8_e4m3fn), rand(16, 16, seed=1).to(torch.float8_e4m3fn).t()
+
+    def scattered(a, b, s):
+        product = torch._scaled_mm(a, b, s, s, out_dtype=torch.float32).view(2, 2 * world(), 16)
+        return funcol.reduce_scatter_tensor(product, "sum", 1, group)
+
+    compare(scattered, a, b, one, fused=["scaled_" + RS], grads=False)
+
+
+@check
+def test_scaled_mm_v2(name):
+    """torch 2.11 does not trace torch.nn.functional.scaled_mm: the graph is made by hand."""
+    fp8, one = torch.float8_e4m3fn, torch.tensor([0.5], device=DEVICE)
+    a, b = rand(2 * world(), 16).to(fp8), rand(16, 16, seed=1).to(fp8).t()
+
+    def graph_of(recipe):
+        graph = torch.fx.Graph()
+        nodes = []
+        for label, value in (("a", a), ("b", b), ("s", one)):
+            nodes.append(graph.placeholder(label))
+            nodes[-1].meta["val"] = value
+        args = (*nodes[:2], [nodes[2]], [recipe], [0], [nodes[2]], [recipe], [0], None, torch.bfloat16)
+        product = graph.call_function(torch.ops.aten._scaled_mm_v2.default, args)
+        product.meta["val"] = a.new_empty((2 * world(), 16), dtype=torch.bfloat16)
+        scatter = graph.call_function(c10d.reduce_scatter_tensor.default, (product, "sum", world(), name))
+        wait = graph.call_function(c10d.wait_tensor.default, (scatter,))
+        for node in (scatter, wait):
+            node.meta["val"] = a.new_empty((2, 16), dtype=torch.bfloat16)
+        graph.output(wait)
+        return graph
+
+    graph = graph_of(0)
+    rewrite = _pass._Rewrite(graph, lambda group: True)
+    assert rewrite.run() and rewrite.records[0].fused_into == "scaled_" + RS, rewrite.records
+    got = torch.fx.GraphModule(nn.Module(), graph)(a, b, one)
+    near(got, reference.reduce_scatter((a.float() @ b.float()) * 0.25, "sum", 0, name).bfloat16())
+    blocks = _pass._Rewrite(graph_of(4), lambda group: True)  # ScalingType.BlockWise1x128
+    assert not blocks.run() and "not of the tensor" in blocks.records[0].reason, blocks.records
+
+
+@check
 def test_every_collective_that_stays_has_its_reason(name):
+    if SHARED_GPUS:
+        return  # what stays is torch's own, which has no backend for ranks that share a GPU
     group = dist.group.WORLD
     x, w = rand(2 * world(), 2 * world()), rand(2 * world(), 2 * world(), seed=1)
     big = rand(512, 512)
@@ -254,15 +361,16 @@ class Mlp(nn.Module):
 
 def dtensor(plan, bias, shape):
     """One step of a DTensor MLP, eager and compiled: the same loss and gradients. The compiler, to ask what it fused."""
-    mesh = init_device_mesh("cpu", (world(),))
     torch._dynamo.reset()
     compiler, outcomes = Compiler(), []
     for compiled in (False, True):
-        model = parallelize_module(Mlp(bias), mesh, plan)
+        device = DEVICE if compiled else "cpu"
+        mesh = DeviceMesh.from_group(dist.group.WORLD, device)
+        model = parallelize_module(Mlp(bias).to(device), mesh, plan, src_data_rank=None)
         run = torch.compile(model, backend=compiler, fullgraph=True) if compiled else model
-        x = rand(*shape, same=plan["up"].input_layouts[0] != Shard(1)).requires_grad_()
+        x = rand(*shape, same=plan["up"].input_layouts[0] != Shard(1)).to(device).requires_grad_()
         out = run(x)
-        (out * torch.linspace(0.5, 1.5, out.numel()).view(out.shape)).sum().backward()
+        (out * torch.linspace(0.5, 1.5, out.numel(), device=out.device).view(out.shape)).sum().backward()
         grads = [parameter.grad for parameter in model.parameters()]
         outcomes.append([out.detach(), x.grad, *(g.to_local() if hasattr(g, "to_local") else g for g in grads)])
     for want, got in zip(*outcomes, strict=True):

@@ -2,7 +2,7 @@
 
 import unittest
 
-from node import Daemon, Ranks, wait_until
+from node import CUDA, GPUS, Daemon, Ranks, wait_until
 
 
 class KilledRank(unittest.TestCase):
@@ -12,6 +12,8 @@ class KilledRank(unittest.TestCase):
         cls.addClassCleanup(cls.daemon.stop)
 
     def kill_rank_1(self, mode, world=2):
+        if world > GPUS:
+            self.skipTest(f"needs {world} GPUs")
         ranks = Ranks(self.daemon, world, "rank_failures.py", mode)
         try:
             ranks.wait_for(1, "ready")
@@ -32,7 +34,7 @@ class KilledRank(unittest.TestCase):
                 self.assertEqual(told["again"], ["RankLost", "RankLost"], told)
                 self.assertTrue(told["detached"])
         finally:
-            ranks.kill()
+            ranks.close()
         wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20, "sessions stay")
 
     def test_in_eager_mode(self):
@@ -47,7 +49,12 @@ class KilledRank(unittest.TestCase):
     def test_in_compiled_mode(self):
         self.kill_rank_1("compiled")
 
+    @unittest.skipUnless(CUDA, "needs GPUs")
+    def test_while_a_graph_is_replayed(self):
+        self.kill_rank_1("captured")
 
+
+@unittest.skipIf(CUDA, "of the host backend")
 class Unavailable(unittest.TestCase):
     def check(self, results, reason):
         self.assertEqual(len({result["reason"] for result in results}), 1, "ranks know different reasons")

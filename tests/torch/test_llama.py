@@ -4,9 +4,11 @@ import os
 import re
 import unittest
 
-from node import HERE, Daemon, Ranks
+from node import CUDA, ENGINES_PER_GPU, GPUS, HERE, Daemon, Ranks
 
 EXAMPLE = os.path.join(HERE, "../../examples/torch/train_llama.py")
+# NCCL refuses ranks that share a GPU.
+DEVICE = ("--device", "cuda" if CUDA else "cpu", "--process-group", "nccl" if CUDA and ENGINES_PER_GPU == 1 else "gloo")
 
 
 class Llama(unittest.TestCase):
@@ -17,7 +19,9 @@ class Llama(unittest.TestCase):
 
     def train(self, world, *arguments):
         """What rank 0 prints."""
-        ranks = Ranks(self.daemon, world, EXAMPLE, "--check", *arguments)
+        if world > GPUS:
+            self.skipTest(f"needs {world} GPUs")
+        ranks = Ranks(self.daemon, world, EXAMPLE, "--check", *DEVICE, *arguments)
         texts = ranks.outputs()
         losses = [float(loss) for loss in re.findall(r": loss ([0-9.]+)", texts[0])]
         self.assertIn("tandem.Group", texts[0])  # served by Tandem

@@ -1,59 +1,80 @@
-"""torch.ops.tandem on CPU tensors: the checks of rank_ops.py on two and on four ranks, each rank a process."""
+"""torch.ops.tandem: the checks of rank_*.py on two and on four ranks, each rank a process. CPU tensors on the host backend, CUDA
+tensors on the CUDA backend."""
 
 import os
 import unittest
 
-from node import HERE, Daemon, Ranks
+from node import CUDA, GPUS, HERE, Daemon, run_checks
 
 
-class Ops:
+class Checks:
     world = 2
     program = "rank_ops.py"
+    timeout = 150
     env = {}
 
     @classmethod
+    def names(cls):
+        with open(os.path.join(HERE, cls.program)) as file:
+            return [line[4 : line.index("(")] for line in file if line.startswith("def test_")]
+
+    @classmethod
     def setUpClass(cls):
-        cls.daemon = Daemon(gpus=4)
-        cls.addClassCleanup(cls.daemon.stop)
-        cls.ranks = Ranks(cls.daemon, cls.world, cls.program, env=cls.env)
+        if cls.world > GPUS:
+            raise unittest.SkipTest(f"needs {cls.world} GPUs")
+        daemon = Daemon(gpus=4)
         try:
-            cls.outcomes = cls.ranks.results()
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n--- tandemd's log\n{cls.daemon.tail()}") from None
+            cls.outcomes = run_checks(daemon, cls.world, cls.program, cls.names(), cls.env, cls.timeout)
+        finally:
+            daemon.stop()
 
     def check(self, name):
-        for rank, outcome in enumerate(self.outcomes):
-            if outcome[name]:
-                self.fail(f"rank {rank}: {outcome[name]}")
+        if self.outcomes[name]:
+            self.fail(self.outcomes[name])
 
 
-class TwoRanks(Ops, unittest.TestCase):
+class TwoRanks(Checks, unittest.TestCase):
     pass
 
 
-class FourRanks(Ops, unittest.TestCase):
+class FourRanks(Checks, unittest.TestCase):
     world = 4
 
 
-class Installed(Ops, unittest.TestCase):
+class Installed(Checks, unittest.TestCase):
     program = "rank_install.py"
 
 
-class Pass(Ops, unittest.TestCase):
+class Memory(Checks, unittest.TestCase):
+    program = "rank_memory.py"
+
+
+class MemoryOfFourRanks(Memory):
+    world = 4
+
+
+class Pass(Checks, unittest.TestCase):
     program = "rank_pass.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class Compiled(Checks, unittest.TestCase):
+    program = "rank_compiled.py"
+    timeout = 300
     env = {"TANDEM_TEST_PATIENCE": "120"}
 
 
-class Compiled(Ops, unittest.TestCase):
-    program = "rank_compiled.py"
-    env = {"TANDEM_TEST_PATIENCE": "240"}
+@unittest.skipUnless(CUDA, "needs GPUs")
+class Captured(Checks, unittest.TestCase):
+    program = "rank_captured.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
 def _add_tests():
-    for kind in (TwoRanks, FourRanks, Installed, Pass, Compiled):
-        with open(os.path.join(HERE, kind.program)) as file:
-            names = [line[4 : line.index("(")] for line in file if line.startswith("def test_")]
-        for name in names:
+    for kind in (TwoRanks, FourRanks, Installed, Memory, MemoryOfFourRanks, Pass, Compiled, Captured):
+        for name in kind.names():
             setattr(kind, name, lambda self, name=name: self.check(name))
 
 

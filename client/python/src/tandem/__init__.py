@@ -33,7 +33,7 @@ from .errors import (
     Unavailable,
 )
 from .group import Group
-from .memory import Memory, Tensor
+from .memory import Memory, Reservation, Tensor
 from .plan import Graph, Operand, Plan, PlanInfo, Stream, Transfer
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "RankLeft",
     "RankLost",
     "ReduceOp",
+    "Reservation",
     "ResourceExhausted",
     "Role",
     "SessionLost",

@@ -14,7 +14,7 @@ from . import _c, enums, errors
 from .bootstrap import Job
 from .enums import DType, EventKind
 from .group import Group
-from .memory import Memory
+from .memory import Memory, Reservation
 from .plan import Stream
 
 __all__ = ["Client", "Event", "connect", "init"]
@@ -103,6 +103,29 @@ class Client:
         )
         return Memory(self, memory.value or 0, extents, kind, keep=gpu_uuid)
 
+    def empty(
+        self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, gpu_uuid: str, name: str | None = None
+    ) -> Reservation:
+        """A tensor on a GPU that no group has yet; it gets memory with its first Reservation.rendezvous().
+
+        name: persistent: later reservations with the name get the same memory in a group. NotFound: no such GPU.
+        """
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = enums.parse(DType, dtype)
+        library, number = _c.library(), ctypes.c_uint64()
+        library.raise_status(
+            library.empty(
+                self._open(),
+                _c.extents(extents),
+                len(extents),
+                kind,
+                gpu_uuid.encode(),
+                None if name is None else name.encode(),
+                ctypes.byref(number),
+            )
+        )
+        return Reservation(self, number.value, extents, kind)
+
     def on_event(self, callback: Callable[[Event], None] | None) -> None:
         """Calls `callback` from a thread of the library, one event at a time. It must not block. None: no callback."""
         library = _c.library()
@@ -129,6 +152,7 @@ class Client:
 
     def cuda_ordinal(self, gpu_uuid: str) -> int:
         """This process's number of the CUDA device that the daemon names so; NotFound if the process does not see it."""
+        gpu_uuid, _, _share = gpu_uuid.partition("#")
         if gpu_uuid not in self._ordinals:
             for ordinal in range(64):
                 try:
@@ -194,7 +218,10 @@ def init(
     client = connect(runtime_dir)
     gpu = None
     if client.backend == "cuda":
-        gpu = cuda_device_uuid(found.local_rank % _visible_devices())
+        devices = _visible_devices()
+        gpu = cuda_device_uuid(found.local_rank % devices)
+        shares = [name for name in client.gpus if name.startswith(gpu + "#")]  # of a GPU with several engines
+        gpu = shares[min(found.local_rank // devices, len(shares) - 1)] if shares else gpu
     group = client.join(
         name, world_size=found.local_world_size, rank=found.local_rank, job_key=found.job_key, gpu_uuid=gpu, deadline=deadline
     )

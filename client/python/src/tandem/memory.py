@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .group import Group
     from .plan import Stream
 
-__all__ = ["Memory", "Tensor"]
+__all__ = ["Memory", "Reservation", "Tensor"]
 
 _TYPESTR = {DType.f32: "<f4", DType.f16: "<f2", DType.i32: "<i4", DType.i64: "<i8", DType.u8: "|u1"}
 
@@ -176,6 +176,34 @@ class Tensor(Memory):
         else:
             status = library.tensor_memset32(self._open(), self._client.host_stream(stream)._open(), to, offset_bytes, value, count)
         library.raise_status(status)
+
+
+class Reservation:
+    """A tensor that several groups may share: each rendezvous() gives it a place in a group. Usable from any thread."""
+
+    def __init__(self, client: Client, number: int, shape: Sequence[int], dtype: DType) -> None:
+        self._client, self._number = client, number
+        self.shape, self.dtype = tuple(int(extent) for extent in shape), dtype
+
+    def rendezvous(self, group: Group, deadline: float | None = 30) -> Tensor:
+        """The symmetric tensor that this one is with those of the group's other ranks, all of which call this.
+
+        RankLate names who is missing, InvalidArgument: sizes differ between ranks.
+        """
+        if not self._number:
+            raise ValueError("this tensor has been closed")
+        library, tensor = _c.library(), _c.Pointer()
+        library.raise_status(
+            library.rendezvous(self._client._open(), self._number, group._open(), _c.milliseconds(deadline), ctypes.byref(tensor))
+        )
+        return Tensor(group, tensor.value or 0, self.shape, self.dtype)
+
+    def close(self) -> None:
+        """Ends the reservation; symmetric tensors that came of it stay. Does nothing the second time."""
+        number, self._number = self._number, 0
+        if number and self._client._handle.value:
+            library = _c.library()
+            library.raise_status(library.free_tensor(self._client._open(), number))
 
 
 class View:

@@ -14,6 +14,7 @@ from . import _autograd, _ops, _scaled, _schemas  # noqa: F401  (they register)
 from ._config import Config, configure
 from ._groups import Attachment, attach, attachment, detach, synchronize
 from ._install import install, installed, uninstall
+from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous, stream_write_value32
 
 if TYPE_CHECKING:
     from ._pass import GraphRecord, TandemPass, compile_config, explain_graph
@@ -22,15 +23,21 @@ __all__ = [
     "Attachment",
     "Config",
     "GraphRecord",
+    "SymmetricMemory",
     "TandemPass",
     "attach",
     "attachment",
     "compile_config",
     "configure",
     "detach",
+    "empty",
     "explain_graph",
     "install",
     "installed",
+    "is_symmetric",
+    "memset32",
+    "rendezvous",
+    "stream_write_value32",
     "synchronize",
     "uninstall",
 ]

@@ -14,13 +14,16 @@ class Config:
     """on_unavailable: the answer where Tandem cannot serve an op: torch's own collectives and products, or an exception.
     rendezvous_timeout: seconds in which all ranks must come to attach() and to the first call of an op with new shapes.
     launch_deadline: seconds of a launch from its first rank's arrival; None: the daemon's default. max_plans: live plans a group;
-    the least recently used one is released first, on all ranks alike.
+    the least recently used one is released first, on all ranks alike. row_buckets: for products with ever new numbers of rows:
+    a rank's rows (along the gathered or scattered dimension) are padded to the next of these, so that few plans serve all;
+    more rows than the largest get plans of their own. It costs copies of the operand and of the result.
     """
 
     on_unavailable: OnUnavailable = "fallback"
     rendezvous_timeout: float = 300.0
     launch_deadline: float | None = None
     max_plans: int = 512
+    row_buckets: tuple[int, ...] = ()
     runtime_dir: str | None = None
 
 
@@ -39,8 +42,11 @@ def configure(**changes: Any) -> Config:
     """
     global _config
     changed = replace(_config, **changes)
+    changed = replace(changed, row_buckets=tuple(sorted(changed.row_buckets)))
     if changed.on_unavailable not in ("fallback", "error"):
         raise ValueError(f"on_unavailable is 'fallback' or 'error', not {changed.on_unavailable!r}")
+    if any(rows < 1 for rows in changed.row_buckets):
+        raise ValueError("row_buckets are above 0")
     if changed.max_plans < 1 or changed.rendezvous_timeout <= 0:
         raise ValueError("max_plans and rendezvous_timeout are above 0")
     _config = changed

@@ -15,7 +15,12 @@ from torch.fx import Graph, Node
 aten: Any = torch.ops.aten
 c10d: Any = torch.ops._c10d_functional
 
-RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
+# torch.nn.functional.scaled_mm; torch 2.11 has the overload, but does not trace the function.
+V2: Any = getattr(getattr(aten, "_scaled_mm_v2", None), "default", None)
+PLAIN_RECIPES = {0, 1}  # ScalingType.TensorWise, RowWise
+
+# Views of the same elements in their order. An alias is left of a view in another type, where nothing removes it.
+RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.alias.default)
 
 
 def calls(node: Any, *targets: Any) -> bool:
@@ -50,7 +55,7 @@ def depends(node: Any, on: Node) -> bool:
 
 @dataclass
 class Product:
-    """mm, addmm or _scaled_mm: `a` @ `b`, with what is added and the scales."""
+    """mm, addmm, _scaled_mm or _scaled_mm_v2: `a` @ `b`, with what is added and the scales."""
 
     node: Node
     a: Node
@@ -75,22 +80,37 @@ def product(node: Any) -> Product | None:
             found.refused = "addmm's first operand is no vector"
         return found
     if calls(node, aten._scaled_mm.default):
-        given = dict(zip(("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "fast"), node.args, strict=False))
-        named = {"use_fast_accum": "fast", "self": "a", "mat2": "b"}
-        given.update({named.get(name, name): value for name, value in node.kwargs.items()})
-        found = Product(
-            node,
-            given["a"],
-            given["b"],
-            None,
-            (given["scale_a"], given["scale_b"]),
-            given.get("out_dtype"),
-            bool(given.get("fast", False)),
-        )
-        if given.get("bias") is not None or given.get("scale_result") is not None:
-            found.refused = "_scaled_mm has a bias or a result scale"
+        given = _given(node)
+        found = _scaled(node, given, given["scale_a"], given["scale_b"])
+        if given.get("scale_result") is not None:
+            found.refused = "_scaled_mm has a result scale"
+        return found
+    if V2 is not None and calls(node, V2):
+        given = _given(node)
+        scales_a, scales_b = given["scale_a"], given["scale_b"]
+        found = _scaled(node, given, scales_a[0], scales_b[0])
+        if len(scales_a) != 1 or len(scales_b) != 1:
+            found.refused = "_scaled_mm_v2 has scales of two levels"
+        elif any(given["swizzle_a"]) or any(given["swizzle_b"]):
+            found.refused = "_scaled_mm_v2 has swizzled scales"
+        elif not {*given["recipe_a"], *given["recipe_b"]} <= PLAIN_RECIPES:
+            found.refused = "_scaled_mm_v2 has scales that are not of the tensor, of rows or of columns"
+        elif given.get("contraction_dim"):
+            found.refused = "_scaled_mm_v2 names its contracted dimensions"
         return found
     return None
+
+
+def _given(node: Node) -> dict[str, Any]:
+    """The call's arguments by their names."""
+    target: Any = node.target
+    names = [argument.name for argument in target._schema.arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _scaled(node: Node, given: dict[str, Any], scale_a: Node, scale_b: Node) -> Product:
+    fast = bool(given.get("use_fast_accum", False))
+    return Product(node, given["self"], given["mat2"], given.get("bias"), (scale_a, scale_b), given.get("out_dtype"), fast)
 
 
 def _dim(node: Node, position: int) -> int:
@@ -110,16 +130,53 @@ def _index(getitem: Node) -> int:
 
 @dataclass
 class Gathered:
-    """A node that is the gathered tensor along `dim`; `between` are the nodes that put it there."""
+    """A node that is the gathered tensor along `dim`; `between` are the nodes that put it there. `rows`: as it comes, with all
+    dimensions but the last to be taken as rows. `dtype`: the type that the bytes are seen as, if they travelled as another."""
 
     node: Node
     dim: int
     between: list[Node]
+    rows: bool
+    dtype: torch.dtype | None = None
 
 
 def gathered_forms(wait: Node) -> Iterator[Gathered]:
-    """The gathered tensor as it comes, and where it is cut and put together along another dimension."""
-    yield Gathered(wait, 0, [])
+    """The gathered tensor as it comes, and where it is cut and put together along another dimension; each also as seen in
+    another type, since not every backend moves fp8."""
+    for form in _layouts(wait):
+        yield form
+        for cast in list(form.node.users):
+            if calls(cast, aten.view.dtype):
+                between = form.between if form.node is wait else [*form.between, form.node]
+                yield Gathered(cast, form.dim, between, form.rows, _value(cast).dtype)
+
+
+def _value(node: Node) -> torch.Tensor:
+    value = node.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def in_type(shard: Node, form: Gathered) -> Node | None:
+    """The tensor whose bytes the shard is, in the type that the gathered form is seen as; None if it is another."""
+    if form.dtype is None:
+        return shard
+    inner = sent_chain(shard)[-1]
+    return inner if _value(inner).dtype == form.dtype and shape(inner) == shape(shard) else None
+
+
+def sent_chain(shard: Node) -> list[Node]:
+    """The shard, and what it is seen from in another type."""
+    chain = [shard]
+    while calls(chain[-1], aten.view.dtype, aten.alias.default):
+        inner = chain[-1].args[0]
+        assert isinstance(inner, Node)
+        chain.append(inner)
+    return chain
+
+
+def _layouts(wait: Node) -> Iterator[Gathered]:
+    yield Gathered(wait, 0, [], True)
     for split in list(wait.users):
         if not calls(split, aten.split.Tensor) or _dim(split, 2) != 0:
             continue
@@ -136,7 +193,7 @@ def gathered_forms(wait: Node) -> Iterator[Gathered]:
         if dims is None:
             continue
         dim = _dim(cat, 1)
-        yield Gathered(cat, dim % len(dims), [split, *parts])
+        yield Gathered(cat, dim % len(dims), [split, *parts], False)
 
 
 def same_columns(node: Node, like: Node) -> bool:

@@ -135,7 +135,24 @@ def _refusal(offers: list[dict[str, Any]]) -> str:
             return f"rank {rank} is served by another daemon than rank 0 (another node)"
     if len(offers) > len(offers[0]["gpus"]):
         return f"the group has {len(offers)} ranks, the node's daemon {len(offers[0]['gpus'])} GPUs"
+    for rank, gpu in enumerate(_gpus(offers)):
+        if not gpu:
+            return f"rank {rank} is on GPU {offers[rank]['gpu']}, which the daemon does not have for so many ranks"
     return ""
+
+
+def _gpus(offers: list[dict[str, Any]]) -> list[str]:
+    """The daemon's name of each rank's GPU, "" where there is none. Ranks that share a GPU get a share each ("GPU-...#1")."""
+    names: list[str] = offers[0]["gpus"]
+    wanted = [offer["gpu"] for offer in offers]
+    if offers[0]["backend"] == "host":
+        return wanted if len(set(wanted)) == len(wanted) else names[: len(wanted)]
+    found = []
+    for rank, gpu in enumerate(wanted):
+        shares = [name for name in names if name == gpu or name.startswith(gpu + "#")]
+        before = wanted[:rank].count(gpu)
+        found.append(shares[before] if before < len(shares) else "")
+    return found
 
 
 def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group | None, str]:
@@ -148,10 +165,6 @@ def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group 
     refusal = _refusal(offers)
     if refusal:
         return None, refusal
-    gpus = [offer["gpu"] for offer in offers]
-    gpu = gpus[rank]
-    if len(set(gpus)) < size and offers[0]["backend"] == "host":
-        gpu = offers[0]["gpus"][rank]
     group: Group | None = None
     outcome: dict[str, Any] = {}
     try:
@@ -160,7 +173,7 @@ def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group 
             world_size=size,
             rank=rank,
             job_key=offers[0]["key"],
-            gpu_uuid=gpu,
+            gpu_uuid=_gpus(offers)[rank],
             deadline=config.rendezvous_timeout,
             launch_deadline=config.launch_deadline,
         )

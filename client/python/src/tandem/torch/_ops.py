@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import errors
-from . import _config, _fallback as fallback
+from . import _buckets as buckets, _config, _fallback as fallback
 from ._groups import Attachment, attachment
 from ._plans import Call, Declined, Slot
 from ._private import below_autograd, group_size
@@ -24,7 +24,10 @@ def _form(tensor: Tensor | None) -> Any:
 
 def solid(tensor: Tensor) -> Tensor:
     """The tensor without elements that share memory, which a launch could not describe."""
-    shared = any(step == 0 and extent > 1 for step, extent in zip(tensor.stride(), tensor.shape, strict=True))
+    strides = tensor.stride()
+    if 0 not in strides:
+        return tensor
+    shared = any(step == 0 and extent > 1 for step, extent in zip(strides, tensor.shape, strict=True))
     return tensor.contiguous() if shared else tensor
 
 
@@ -189,6 +192,13 @@ def matmul_reduce_scatter(
     out: Tensor, A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str, bias: Tensor | None = None
 ) -> Tensor:
     dim = scatter_dim % A.dim()
+    rows = 0 if dim == A.dim() - 1 else buckets.larger(group_name, out.shape[dim])
+    if rows:
+        world, own = group_size(group_name), out.shape[dim]
+        padded = buckets.padded(A, dim, world, rows)
+        whole = new_like(A, [*out.shape[:dim], rows, *out.shape[dim + 1 :]])
+        matmul_reduce_scatter(whole, padded, B, reduce_op, dim, group_name, bias)
+        return out.copy_(whole.narrow(dim, 0, own))
     return _product(
         "matmul_reduce_scatter",
         out,
@@ -209,6 +219,12 @@ def matmul_all_reduce_shape(A: Tensor, B: Tensor, reduce_op: str, group_name: st
 
 
 def matmul_all_reduce(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> Tensor:
+    flat = A.reshape(-1, A.shape[-1])
+    rows = buckets.larger(group_name, flat.shape[0])
+    if rows:
+        whole = new_like(A, [rows, B.shape[1]])
+        matmul_all_reduce(whole, buckets.padded(flat, 0, 1, rows), B, reduce_op, group_name, bias)
+        return out.copy_(whole[: flat.shape[0]].view(out.shape))
     return _product(
         "matmul_all_reduce",
         out,
@@ -288,6 +304,17 @@ def run_all_gather_matmul(
     products: list[Tensor],
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Fills `whole` and `products`, of any strides."""
+    rows = 0 if dim == A.dim() - 1 else buckets.larger(group_name, A.shape[dim])
+    if rows:
+        world, own = group_size(group_name), A.shape[dim]
+        results = [new_like(A, [*c.shape[:dim], world * rows, *c.shape[dim + 1 :]]) for c in products]
+        gathered_a = None if whole is None else new_like(A, [*whole.shape[:dim], world * rows, *whole.shape[dim + 1 :]])
+        run_all_gather_matmul(buckets.padded(A, dim, 1, rows), Bs, dim, group_name, biases, gathered_a, results)
+        if whole is not None and gathered_a is not None:
+            whole.copy_(buckets.cut(gathered_a, dim, world, own))
+        for c, result in zip(products, results, strict=True):
+            c.copy_(buckets.cut(result, dim, world, own))
+        return whole, products
 
     def make() -> Call:
         slots = [Slot("a", solid(A)), *(Slot("b", solid(b)) for b in Bs), *(Slot("c", c, True) for c in products)]

@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import math
 import operator
-import os
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +17,14 @@ from torch.fx import Graph, Node
 
 from . import _graphs as graphs
 from ._graphs import aten, c10d
+from ._reports import GraphRecord, explain_graph, reports
 
 __all__ = ["GraphRecord", "TandemPass", "compile_config", "explain_graph"]
 
-_log = logging.getLogger("tandem.torch")
 _ops: Any = torch.ops.tandem
 _getitem = operator.getitem
 # An all-reduce of no more bytes than this is Tandem's also without a product.
 SMALL_ALL_REDUCE_BYTES = 128 << 10
-
-
-@dataclass(frozen=True)
-class GraphRecord:
-    """What became of one collective of a compiled graph. fused_into: an op of torch.ops.tandem, or "". reason: why not, or what
-    was matched. cached: the graph came from Inductor's cache, or another process compiled it under the same configuration."""
-
-    collective: str
-    group: str
-    fused_into: str
-    reason: str
-    graph: str = ""
-    cached: bool = False
-
-    def __str__(self) -> str:
-        what = f"fused into tandem::{self.fused_into}" if self.fused_into else "not fused"
-        return f"{self.collective} of group {self.group!r}: {what} ({self.reason})"
 
 
 class _Declined(Exception):
@@ -71,7 +50,12 @@ class _Rewrite:
 
     def __init__(self, graph: Graph, enabled: Any) -> None:
         self.graph, self.enabled = graph, enabled
-        self.records: list[GraphRecord] = []
+        self._outcomes: dict[Node, GraphRecord] = {}
+
+    @property
+    def records(self) -> list[GraphRecord]:
+        """One a collective."""
+        return list(self._outcomes.values())
 
     def run(self) -> bool:
         """Rewrites what can be; returns whether anything was."""
@@ -81,7 +65,7 @@ class _Rewrite:
                 (c10d.reduce_scatter_tensor.default, "reduce_scatter", self._scatter),
                 (c10d.all_reduce.default, "all_reduce", self._reduce),
             ):
-                if graphs.calls(node, target):
+                if graphs.calls(node, target) and node not in self._outcomes:
                     self._try(node, name, method)
         if any(record.fused_into for record in self.records):
             from torch._inductor.pattern_matcher import stable_topological_sort
@@ -93,19 +77,19 @@ class _Rewrite:
     def _try(self, node: Node, name: str, method: Any) -> None:
         group = node.args[-1]
         if not isinstance(group, str):
-            self.records.append(GraphRecord(name, str(group), "", "its group is no name"))
+            self._outcomes[node] = GraphRecord(name, str(group), "", "its group is no name")
             return
         if not self.enabled(group):
-            self.records.append(GraphRecord(name, group, "", "the pass is not enabled for this group"))
+            self._outcomes[node] = GraphRecord(name, group, "", "the pass is not enabled for this group")
             return
         try:
             wait = graphs.only_user(node)
             if wait is None or not graphs.calls(wait, c10d.wait_tensor.default):
                 raise _Declined("it is used before it is waited for")
             into, reason = method(node, wait, group)
-            self.records.append(GraphRecord(name, group, into, reason))
+            self._outcomes[node] = GraphRecord(name, group, into, reason)
         except _Declined as declined:
-            self.records.append(GraphRecord(name, group, "", str(declined)))
+            self._outcomes[node] = GraphRecord(name, group, "", str(declined))
 
     def _emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: torch.Tensor, extents: Sequence[Any]) -> Node:
         node: Node = self.graph.call_function(op, args, kwargs)
@@ -121,24 +105,26 @@ class _Rewrite:
             raise _Declined("the shard has fewer than 2 dimensions")
         refused: list[str] = []
         for form in graphs.gathered_forms(wait):
-            found = self._products(form, gather, refused)
-            if found:
-                return self._fuse_gather(gather, wait, shard, form, found, group)
+            typed = graphs.in_type(shard, form)
+            found = self._products(form, gather, refused) if typed is not None else []
+            if found and typed is not None:
+                return self._fuse_gather(gather, wait, typed, form, found, group)
         raise _Declined(refused[0] if refused else "no matrix product has the gathered tensor as its left operand")
 
     def _products(self, form: graphs.Gathered, gather: Node, refused: list[str]) -> list[graphs.Product]:
-        found = []
+        found: list[graphs.Product] = []
         for node in graphs.rows_of(form.node):
             for user in list(node.users):
                 product = graphs.product(user)
                 if product is None or product.a is not node:
                     continue
-                if product.scales is not None:
-                    refused.append("fp8 products behind a gather are not fused by the pass")
-                elif product.refused:
+                scales: tuple[Node | None, Node | None] = product.scales or (None, None)
+                if product.refused:
                     refused.append(product.refused)
-                elif any(graphs.depends(one, gather) for one in (product.b, product.bias)):
+                elif any(graphs.depends(one, gather) for one in (product.b, product.bias, *scales)):
                     refused.append("the product's other operand depends on the gathered tensor")
+                elif found and scales[0] is not (found[0].scales or (None, None))[0]:
+                    refused.append("the products have several scales of the gathered tensor")
                 else:
                     found.append(product)
         return found
@@ -146,26 +132,32 @@ class _Rewrite:
     def _fuse_gather(
         self, gather: Node, wait: Node, shard: Node, form: graphs.Gathered, found: list[graphs.Product], group: str
     ) -> tuple[str, str]:
-        if form.node is not wait and any(user not in form.between for user in wait.users):
+        if form.node is not wait and any(user not in (*form.between, form.node) for user in wait.users):
             raise _Declined("the gathered tensor is used in two layouts")
-        graph, shape = self.graph, graphs.shape(shard)
-        assert shape is not None
+        graph, shape, source = self.graph, graphs.shape(shard), gather.args[0]
+        assert shape is not None and isinstance(source, Node)
+        sent = [node for node in graphs.sent_chain(source) if node is not shard and node.op != "placeholder"]
         consumed = {product.node for product in found}
         views = list(graphs.rows_of(form.node))
         keep = any(user not in consumed and user not in views for node in views for user in node.users)
         with graph.inserting_after(gather):
             anchor = graph.call_function(aten.alias.default, (shard,))  # new nodes go before it, then it goes
         with graph.inserting_before(anchor):
-            if form.node is wait:  # gathered rows, whatever views say of them
+            if form.rows:  # gathered rows, whatever views say of them
                 a, dim = graphs.reshaped(graph, shard, [math.prod(shape[:-1]), shape[-1]]), 0
                 whole = [graphs.shape(wait)[0] * math.prod(shape[1:-1]), shape[-1]]  # type: ignore[index]
             else:
                 a, dim = shard, form.dim
                 whole = graphs.shape(form.node) or []
             biases = [product.bias for product in found]
-            together = all(bias is not None for bias in biases)
-            args = (a, [product.b for product in found], dim, group) + ((biases,) if together else ())
-            fused: Node = graph.call_function(_ops.all_gather_matmul.default, args, {"return_A": keep})
+            scaled = found[0].scales is not None
+            together = scaled or all(bias is not None for bias in biases)
+            dead: list[Node] = []
+            if scaled:
+                fused = self._scaled_gather(a, found, form, whole, dim, group, dead)
+            else:
+                args = (a, [product.b for product in found], dim, group) + ((biases,) if together else ())
+                fused = graph.call_function(_ops.all_gather_matmul.default, args, {"return_A": keep})
             outs = graph.call_function(_getitem, (fused, 1))
             for i, product in enumerate(found):
                 part: Node = graph.call_function(_getitem, (outs, i))
@@ -182,10 +174,62 @@ class _Rewrite:
                 view = graphs.reshaped(graph, gathered, graphs.shape(form.node) or [])
                 form.node.replace_all_uses_with(view)
         graph.erase_node(anchor)
-        graphs.erase_dead([*consumed, *views, *form.between, wait, gather])
-        layout = "rows" if form.node is wait else f"dimension {form.dim}"
+        graphs.erase_dead([*consumed, *views, form.node, *form.between, wait, gather, *sent, *dead])
+        layout = "rows" if form.rows else f"dimension {form.dim}"
         returned = ", and returns the gathered tensor" if keep else ""
-        return "all_gather_matmul", f"gathers {layout} for {len(found)} product(s){returned}"
+        return ("all_gather_scaled_matmul" if scaled else "all_gather_matmul"), (
+            f"gathers {layout} for {len(found)} product(s){returned}"
+        )
+
+    def _scaled_gather(
+        self, a: Node, found: list[graphs.Product], form: graphs.Gathered, whole: list[Any], dim: int, group: str, dead: list[Node]
+    ) -> Node:
+        """The fused op for fp8 products. Scales of rows that are gathered for it travel with the rows; gathered otherwise, every
+        rank has all of them."""
+        scale = (found[0].scales or (a, a))[0]
+        if _tensor(scale).numel() != 1:
+            own = self._scale_shard(scale, form, group, dead)
+            if own is None:
+                scale = graphs.reshaped(self.graph, scale, [*whole[:-1], 1])
+            else:
+                scale = graphs.reshaped(self.graph, own, [*(graphs.shape(a) or [])[:-1], 1])
+        return self.graph.call_function(
+            _ops.all_gather_scaled_matmul.default,
+            (
+                a,
+                [product.b for product in found],
+                scale,
+                [(product.scales or (a, a))[1] for product in found],
+                dim,
+                group,
+                [product.bias for product in found],
+                [None] * len(found),
+                [product.out_dtype for product in found],
+                [product.fast for product in found],
+            ),
+        )
+
+    def _scale_shard(self, scale: Node, form: graphs.Gathered, group: str, dead: list[Node]) -> Node | None:
+        """This rank's part of scales that are gathered as A is; None if they are not."""
+        views = [scale]
+        while graphs.calls(views[-1], *graphs.RESHAPES):
+            inner = views[-1].args[0]
+            assert isinstance(inner, Node)
+            views.append(inner)
+        for wait in self.graph.nodes:
+            if not graphs.calls(wait, c10d.wait_tensor.default) or not graphs.depends(scale, wait):
+                continue
+            gather = wait.args[0]
+            if not graphs.calls(gather, c10d.all_gather_into_tensor.default) or gather.args[-1] != group:
+                continue
+            for other in graphs.gathered_forms(wait):
+                if other.node is views[-1] and other.rows == form.rows and other.dim == form.dim and other.dtype is None:
+                    dead += [*views, *other.between, wait, gather]
+                    into = "all_gather_scaled_matmul"
+                    self._outcomes[gather] = GraphRecord("all_gather", group, into, "the scales travel with the rows")
+                    shard = gather.args[0]
+                    return shard if isinstance(shard, Node) else None
+        return None
 
     # product -> reduce-scatter, all-reduce
 
@@ -239,7 +283,14 @@ class _Rewrite:
         raise _Declined("each rank adds a bias of its own before the sum")
 
     def _call(
-        self, name: str, product: graphs.Product, a: Node, middle: tuple[Any, ...], bias: Node | None, extents: Sequence[Any]
+        self,
+        name: str,
+        product: graphs.Product,
+        a: Node,
+        middle: tuple[Any, ...],
+        bias: Node | None,
+        extents: Sequence[Any],
+        whole: list[Any] | None = None,
     ) -> Node:
         value = _tensor(product.node)
         if product.scales is None:
@@ -248,10 +299,10 @@ class _Rewrite:
         op = getattr(_ops, "scaled_" + name).default
         if name == "matmul_reduce_scatter":
             reduce_op, dim, group = middle
-            middle = (reduce_op, dim, dim, group, None)
+            middle = (reduce_op, dim, dim, group, whole)
         return self._emit(
             op,
-            (a, product.b, *product.scales, *middle),
+            (a, product.b, *product.scales, *middle, bias),
             {"out_dtype": product.out_dtype, "use_fast_accum": product.fast},
             value,
             extents,
@@ -284,11 +335,11 @@ class _Rewrite:
             else:
                 if not same_last(whole, rows):
                     raise _Declined("the product's columns are viewed otherwise before the scatter")
-                if product.scales is not None:
-                    raise _Declined("fp8 products are scattered along rows only")
-                a = graphs.reshaped(self.graph, product.a, [*whole[:-1], _tensor(product.a).shape[-1]])
                 extents = [extent // world if i == dim else extent for i, extent in enumerate(whole)]
-                fused = self._call("matmul_reduce_scatter", product, a, (reduce_op, dim, group), bias, extents)
+                a = product.a
+                if product.scales is None:  # the scaled op gets the product's shape instead
+                    a = graphs.reshaped(self.graph, a, [*whole[:-1], _tensor(a).shape[-1]])
+                fused = self._call("matmul_reduce_scatter", product, a, (reduce_op, dim, group), bias, extents, whole)
             result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
         self._replace(wait, result, [wait, scatter, source, *between, *chain])
         return ("scaled_" if product.scales else "") + "matmul_reduce_scatter", f"scatters dimension {dim} of the product"
@@ -345,14 +396,14 @@ class TandemPass(CustomGraphPass):
         rewrite = _Rewrite(graph, lambda group: self.groups is None or group in self.groups)
         if rewrite.run():
             _check(graph)
-        _reports.add(self, name, rewrite.records)
+        reports.add(self.digest(), name, rewrite.records)
 
     def uuid(self) -> Any:
         """Covers this package's sources, torch, the groups, and the previous pass; None (no caching) if that one has none."""
         before = None if self.previous is None else self.previous.uuid()
         if self.previous is not None and not before:
             return None
-        _reports.asked(self)
+        reports.asked(self.digest())
         return f"tandem:{self.digest()}:{before!r}"
 
     def digest(self) -> str:
@@ -366,64 +417,6 @@ def _source_digest() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-class _Reports:
-    """The records of this process' graphs; kept in files beside Inductor's cache, since the pass does not run on a hit."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen: dict[str, list[GraphRecord]] = {}
-        self._digests: set[str] = set()
-
-    @staticmethod
-    def _folder(digest: str) -> Path:
-        from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-        return Path(cache_dir()) / "tandem" / digest
-
-    def asked(self, of: TandemPass) -> None:
-        with self._lock:
-            self._digests.add(of.digest())
-
-    def add(self, of: TandemPass, graph: str, records: Sequence[GraphRecord]) -> None:
-        named = [GraphRecord(**{**asdict(record), "graph": graph}) for record in records]
-        with self._lock:
-            self._seen[graph] = named
-            self._digests.add(of.digest())
-        for record in named:
-            _log.info("%s", record)
-        if not named:
-            return
-        with contextlib.suppress(OSError):  # a report only
-            folder = self._folder(of.digest())
-            folder.mkdir(parents=True, exist_ok=True)
-            scratch = folder / f".{graph}.{os.getpid()}"
-            scratch.write_text(json.dumps([asdict(record) for record in named]))
-            scratch.rename(folder / f"{graph}.json")
-
-    def all(self) -> list[GraphRecord]:
-        with self._lock:
-            seen, digests = dict(self._seen), set(self._digests)
-        records = [record for one in seen.values() for record in one]
-        for digest in sorted(digests):
-            for path in sorted(self._folder(digest).glob("*.json")):
-                if path.stem not in seen:
-                    with contextlib.suppress(OSError, ValueError, TypeError):
-                        records += [GraphRecord(**{**one, "cached": True}) for one in json.loads(path.read_text())]
-        return records
-
-
-_reports = _Reports()
-
-
-def explain_graph() -> list[GraphRecord]:
-    """One record a collective of every graph that was compiled with the pass.
-
-    Of graphs that came from Inductor's cache the records of the compilation that made them are read: all that were compiled in
-    this cache folder under the same configuration, also by other programs; these have `cached` set.
-    """
-    return _reports.all()
 
 
 @contextlib.contextmanager

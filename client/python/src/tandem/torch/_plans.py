@@ -90,6 +90,7 @@ class Prepared:
                 continue
             self._offsets.append(self._end)
             self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        self._captured = False
         self._staged: Memory | None = None
         self._views: list[torch.Tensor] = []
         self._bindings: Any = None
@@ -128,7 +129,17 @@ class Prepared:
         pointers = (_c.Pointer * max(1, self._count))(*[slot.tensor.data_ptr() for slot in slots])
         device = slots[0].tensor.device.index if slots else torch.cuda.current_device()
         stream = raw_stream(device)
+        self._captured = self._captured or torch.cuda.is_current_stream_capturing()
         library.raise_status(library.launch_cuda_pointers(self.plan._open(), stream, pointers, self._count, deadline_ms, None))
+
+    def close(self) -> None:
+        """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph."""
+        if self._captured:
+            with contextlib.suppress(errors.TandemError):
+                self.wait()
+            self.plan._handle.close()
+        else:
+            self.plan.close()
 
     def wait(self) -> None:
         """Waits until the plan's launches have ended; raises the first failure not yet raised."""
@@ -211,7 +222,7 @@ class PlanCache:
         while len(self._plans) > self._attachment.config.max_plans:
             _, oldest = self._plans.popitem(last=False)
             if isinstance(oldest, Prepared):
-                oldest.plan.close()
+                oldest.close()
         return value
 
     def infos(self) -> list[Any]:
@@ -232,6 +243,6 @@ class PlanCache:
             for plan in self._plans.values():
                 if isinstance(plan, Prepared):
                     with contextlib.suppress(errors.TandemError):
-                        plan.plan.close()
+                        plan.close()
             self._plans.clear()
             self._staging = _Staging()

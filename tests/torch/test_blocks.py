@@ -1,0 +1,38 @@
+"""bench/torch/blocks.py: on GPUs of their own it measures, elsewhere a trial shows that Tandem's arms run and are right."""
+
+import os
+import unittest
+
+from node import CUDA, ENGINES_PER_GPU, GPUS, HERE, Daemon, Ranks
+
+TRIAL = ("--device", "cpu", "--models", "8b", "--scale", "64", "--sequence", "32", "--rounds", "2")
+
+
+class Blocks(unittest.TestCase):
+    def table(self, world, words, timeout):
+        daemon = Daemon(gpus=world)
+        self.addCleanup(daemon.stop)
+        script = os.path.join(HERE, "../../bench/torch/blocks.py")
+        return Ranks(daemon, world, script, *words).outputs(timeout)[0]
+
+    @unittest.skipIf(CUDA, "measures there")
+    def test_trial_without_gpus(self):
+        arms = "tandem eager,nccl+cublas eager"
+        lines = self.table(2, (*TRIAL, "--arms", arms), 90).splitlines()
+        for arm in arms.split(","):
+            (line,) = [line for line in lines if arm in line]
+            self.assertGreater(float(line.split()[-1]), 0, line)
+
+    @unittest.skipUnless(CUDA and ENGINES_PER_GPU == 1 and GPUS > 1, "needs a GPU for each of several ranks")
+    def test_measures_all_arms(self):
+        text = self.table(min(GPUS, 8), (), 400)
+        print("\n" + text, flush=True)
+        for arm in ("tandem eager", "tandem compiled", "nccl+cublas eager"):
+            lines = [line for line in text.splitlines() if arm in line]
+            self.assertEqual(len(lines), 2, text)
+            for line in lines:
+                self.assertGreater(float(line.split()[-1]), 0, line)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,24 @@
+"""bench/torch/overhead.py runs and prints a figure for every case. The figures themselves are the machine's."""
+
+import os
+import unittest
+
+from node import CUDA, HERE, Daemon, Ranks
+
+CASES = ("all_reduce ", "all_reduce.out", "all_gather_matmul", "matmul_reduce_scatter", "torch.add")
+
+
+class Overhead(unittest.TestCase):
+    def test_every_case_has_a_figure(self):
+        daemon = Daemon(gpus=1)
+        self.addCleanup(daemon.stop)
+        script = os.path.join(HERE, "../../bench/torch/overhead.py")
+        (text,) = Ranks(daemon, 1, script, "--device", "cuda" if CUDA else "cpu").outputs(timeout=90)
+        print("\n" + text, flush=True)
+        for case in CASES:
+            (line,) = [line for line in text.splitlines() if line.startswith(case)]
+            self.assertGreater(float(line[len(case) :].split("op")[1].split()[0]), 0, line)
+
+
+if __name__ == "__main__":
+    unittest.main()
