@@ -21,6 +21,8 @@ struct RankOptions {
   int world = 1, rank = 0, gpu = 0;  // the GPU's index
   uint64_t seed = 1;
   bool captures = true;
+  std::string placement;  // the group's option; empty: not set
+  bool in_client() const { return placement == "client"; }
   size_t own_bytes = 0, symmetric_bytes = 0;  // of the arenas
   Milliseconds deadline{30000};               // for each step of a case
 };

@@ -194,10 +194,13 @@ class Deaths(Placed):
     def test_a_clean_leave_ends_later_launches_only(self):
         clients = self.placed()
         self.check_all_reduce(clients)
+        self.launch(clients[:1])  # waits for ranks that have not come
         clients[2].call("leave")
-        self.launch(clients[:1])
         clients[0].call("sync", deadline_ms=5000)
         self.check_ended(clients[0], "UNAVAILABLE", "RANK_LEFT", [2])
+        self.assertTrue(clients[1].call("wait", plan="ar")["ok"])
+        failure = self.assertFails("UNAVAILABLE", clients[1].call, "launch", plan="ar", bindings=AR)
+        self.assertEqual(failure.detail["reason"], "RANK_LEFT")
 
     def test_an_engine_killed_changes_nothing(self):
         clients = self.placed()
